@@ -1,0 +1,127 @@
+"""Decoder layers shared by targets and drafters: RMSNorm, RoPE, attention, gated feed-forward.
+
+Projections that read the same input are fused (q with kv kept apart, since block drafters project k and v of context
+features alone), and weights are stored [in, out].
+"""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jaxspec.attention import tree_attention
+from jaxspec.config import TransformerConfig
+
+_INIT = nn.initializers.normal(0.02)
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm with statistics in float32 (Qwen3RMSNorm: weight times the rounded normalised input)."""
+
+    eps: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
+        x32 = x.astype(jnp.float32)
+        x32 = x32 * jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + self.eps)
+        return scale * x32.astype(x.dtype)
+
+
+class Linear(nn.Module):
+    """`x @ kernel (+ bias)`, kernel [in, out]."""
+
+    features: int
+    bias: bool = False
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        y = x @ self.param("kernel", _INIT, (x.shape[-1], self.features))
+        return y + self.param("bias", nn.initializers.zeros, (self.features,)) if self.bias else y
+
+
+def rope_table(positions: jax.Array, config: TransformerConfig) -> tuple[jax.Array, jax.Array]:
+    """Cosines and sines, float32 [B, T, 1, D/2], of the rotary angles at `positions` int32 [B, T]."""
+    half = config.head_dim // 2
+    frequency = config.rope_theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    if config.rope_scaling is not None:
+        frequency = _llama3_frequency(frequency, config.rope_scaling)
+    angles = positions[..., None, None].astype(jnp.float32) * frequency
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def _llama3_frequency(frequency, scaling):
+    """Slow rotations are divided by `factor`, fast ones kept, those between interpolated (Llama 3.1)."""
+    turns = scaling.original_max_positions * frequency / (2 * jnp.pi)
+    smooth = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    smooth = jnp.clip(smooth, 0.0, 1.0)
+    return frequency * (smooth + (1 - smooth) / scaling.factor)
+
+
+def apply_rope(x: jax.Array, table: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """Rotate `x` [B, T, heads, D], whose two halves are the pair's components (the half-split convention)."""
+    cos, sin = table
+    a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention of new rows over a cached prefix and each other; returns the new rows' K and V too."""
+
+    config: TransformerConfig
+
+    def setup(self):
+        c = self.config
+        self.q = Linear(c.num_heads * c.head_dim, c.attention_bias)
+        self.kv = Linear(2 * c.num_kv_heads * c.head_dim, c.attention_bias)
+        self.o = Linear(c.hidden_size, c.attention_bias)
+        if c.qk_norm:
+            self.q_norm = RMSNorm(c.norm_eps)
+            self.k_norm = RMSNorm(c.norm_eps)
+
+    def keys_values(self, x: jax.Array, rope) -> tuple[jax.Array, jax.Array]:
+        """Rotated keys and values [B, T, K, D] of `x` [B, T, E]."""
+        kv = self.kv(x).reshape(*x.shape[:2], 2, self.config.num_kv_heads, self.config.head_dim)
+        k = self.k_norm(kv[:, :, 0]) if self.config.qk_norm else kv[:, :, 0]
+        return apply_rope(k, rope), kv[:, :, 1]
+
+    def __call__(self, x, rope, positions, mask, prefix, window=None):
+        q = self.q(x).reshape(*x.shape[:2], self.config.num_heads, self.config.head_dim)
+        q = apply_rope(self.q_norm(q) if self.config.qk_norm else q, rope)
+        k, v = self.keys_values(x, rope)
+        out = tree_attention(q, k, v, positions, mask=mask, prefix=prefix, window=window)
+        return self.o(out.reshape(*x.shape[:2], -1)), (k, v)
+
+
+class GatedMLP(nn.Module):
+    """`down(silu(gate(x)) * up(x))`, gate and up fused."""
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        gate, up = jnp.split(Linear(2 * self.config.ffn_size, name="gate_up")(x), 2, axis=-1)
+        return Linear(self.config.hidden_size, name="down")(nn.silu(gate) * up)
+
+
+class DecoderLayer(nn.Module):
+    """Pre-norm attention and feed-forward with residual connections; `mlp` may be replaced by a sparse layer."""
+
+    config: TransformerConfig
+    mlp_class: type[nn.Module] = GatedMLP
+
+    def setup(self):
+        self.attention_norm = RMSNorm(self.config.norm_eps)
+        self.attention = Attention(self.config)
+        self.mlp_norm = RMSNorm(self.config.norm_eps)
+        self.mlp = self.mlp_class(self.config)
+
+    def __call__(self, x, rope, positions, mask=None, prefix=None, window=None):
+        attended, new_kv = self.attention(self.attention_norm(x), rope, positions, mask, prefix, window)
+        x = x + attended
+        return x + self.mlp(self.mlp_norm(x)), new_kv
+
+    def context_kv(self, context: jax.Array, rope) -> tuple[jax.Array, jax.Array]:
+        """K and V [B, T, K, D] of context features, which skip the layer's own input norm (DFlash)."""
+        return self.attention.keys_values(context, rope)

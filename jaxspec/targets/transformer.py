@@ -1,0 +1,85 @@
+"""The target language model: one forward for prefill, one-token decoding and tree verification."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jaxspec.config import TargetConfig
+from jaxspec.state import KVCache
+from jaxspec.targets.layers import _INIT, DecoderLayer, GatedMLP, RMSNorm, rope_table
+from jaxspec.targets.moe import SparseMLP
+
+
+class ForwardOutput(NamedTuple):
+    """What a forward of T rows returns.
+
+    Attributes:
+      hidden: [B, T, E] after the final norm; `Transformer.logits` turns chosen rows of it into logits.
+      features: [B, T, len(feature_layers) * E], outputs of the chosen decoder layers side by side, before any norm.
+      k, v: [L, B, T, K, D], keys and values of the new rows, for the caller to put into its cache.
+    """
+
+    hidden: jax.Array
+    features: jax.Array
+    k: jax.Array
+    v: jax.Array
+
+
+class Transformer(nn.Module):
+    """Decoder-only transformer of the Qwen3, Llama 3 and Qwen3-MoE families."""
+
+    config: TargetConfig
+
+    def setup(self):
+        c = self.config
+        self.embedding = self.param("embedding", _INIT, (c.vocab_size, c.hidden_size))
+        sparse = [c.moe is not None and i not in c.moe.dense_layers for i in range(c.num_layers)]
+        self.layers = [DecoderLayer(c, SparseMLP if is_sparse else GatedMLP) for is_sparse in sparse]
+        self.norm = RMSNorm(c.norm_eps)
+        if not c.tie_embeddings:
+            self.lm_head = self.param("lm_head", _INIT, (c.hidden_size, c.vocab_size))
+
+    def __call__(
+        self,
+        tokens: jax.Array,
+        positions: jax.Array,
+        cache: KVCache | None = None,
+        mask: jax.Array | None = None,
+        feature_layers: tuple[int, ...] = (),
+    ) -> ForwardOutput:
+        """Run T new rows.
+
+        Args:
+          tokens, positions: int32 [B, T].
+          cache: prefix that every row sees up to `cache.length`; it is read, not written.
+          mask: uint32 [B, T, W], which new rows see which; None is causal.
+          feature_layers: layers i whose output (after decoder layer i, 0-based) to return.
+        """
+        rope = rope_table(positions, self.config)
+        x = self.embed(tokens)
+        features, keys, values = {}, [], []
+        for i, layer in enumerate(self.layers):
+            prefix = None if cache is None else (cache.k, cache.v, i, cache.length)
+            x, (k, v) = layer(x, rope, positions, mask, prefix)
+            keys.append(k)
+            values.append(v)
+            features[i] = x
+        chosen = [features[i] for i in feature_layers]
+        empty = jnp.zeros((*x.shape[:2], 0), x.dtype)
+        return ForwardOutput(
+            self.norm(x), jnp.concatenate(chosen, -1) if chosen else empty, jnp.stack(keys), jnp.stack(values)
+        )
+
+    def embed(self, tokens: jax.Array) -> jax.Array:
+        """Embedding rows [..., E] of `tokens`."""
+        return jnp.take(self.embedding, tokens, axis=0)
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """Next-token logits [..., V] in the weights' dtype, from hidden states after the final norm."""
+        if self.config.tie_embeddings:
+            return jax.lax.dot_general(hidden, self.embedding, (((hidden.ndim - 1,), (1,)), ((), ())))
+        return hidden @ self.lm_head

@@ -1,0 +1,1 @@
+"""GPU kernels and their XLA twins, chosen through `registry.resolve`. Knows only jax."""

@@ -1,0 +1,58 @@
+"""XLA twins of the kernels: always correct, on every device."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.registry import register
+
+WORD = 32
+
+
+def unpack_mask(words: jax.Array, width: int) -> jax.Array:
+    """Bits of `words` uint32 [..., W] as bool [..., width]: bit j of word w is column 32 w + j."""
+    bits = (words[..., None] >> jnp.arange(WORD, dtype=jnp.uint32)) & 1
+    return bits.reshape(*words.shape[:-1], -1)[..., :width].astype(bool)
+
+
+@register("tree_attention", "reference")
+def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None):
+    """Attention of T new rows over a cached prefix and over each other.
+
+    Args:
+      q: [B, T, H, D], RoPE applied, not scaled.
+      k, v: [B, T, K, D], the new rows' keys and values.
+      positions: int32 [B, T], absolute positions of the new rows (read only for `window`).
+      mask: uint32 [B, T, W], bit j of row i set where new row i sees new row j; None is causal.
+      prefix: (cache_k, cache_v [L, B, S, K, D], layer, length int32 [B]): rows below `length` are seen by every new row.
+      window: int or None; a row at position p sees prefix positions above p - window.
+
+    Returns:
+      [B, T, H, D] in q's dtype; the softmax is taken in float32.
+    """
+    batch, rows, heads, dim = q.shape
+    kv_heads = k.shape[2]
+    # Fold query heads that share a kv head into rows, so that each key is read once: [B, K, T * G, D].
+    folded = (q * dim**-0.5).reshape(batch, rows, kv_heads, -1, dim).transpose(0, 2, 1, 3, 4).reshape(batch, kv_heads, -1, dim)
+    visible = jnp.tri(rows, dtype=bool)[None] if mask is None else unpack_mask(mask, rows)
+    keys, values, seen = [k], [v], [visible]
+    if prefix is not None:
+        cache_k, cache_v, layer, length = prefix
+        slots = jnp.arange(cache_k.shape[2])
+        live = (slots < length[:, None])[:, None, :]
+        if window is not None:
+            live = live & (slots > positions[..., None] - window)
+        keys, values, seen = [cache_k[layer], *keys], [cache_v[layer], *values], [live, *seen]
+    scores = [jnp.einsum("bkmd,bskd->bkms", folded, key, preferred_element_type=jnp.float32) for key in keys]
+    scores = [_masked(score, see, heads // kv_heads) for score, see in zip(scores, seen, strict=True)]
+    weights = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1).astype(v.dtype)
+    parts = jnp.split(weights, [scores[0].shape[-1]], axis=-1) if prefix is not None else [weights]
+    out = sum(jnp.einsum("bkms,bskd->bkmd", part, value) for part, value in zip(parts, values, strict=True))
+    return out.reshape(batch, kv_heads, rows, -1, dim).transpose(0, 2, 1, 3, 4).reshape(batch, rows, heads, dim)
+
+
+def _masked(scores: jax.Array, visible: jax.Array, groups: int) -> jax.Array:
+    """Lowest finite score where not visible: a row that sees nothing gets uniform weights, never NaN."""
+    visible = jnp.repeat(visible, groups, axis=1) if visible.shape[1] > 1 else visible
+    return jnp.where(visible[:, None], scores, jnp.finfo(jnp.float32).min)
