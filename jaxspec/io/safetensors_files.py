@@ -1,0 +1,141 @@
+"""Hugging Face weight directories: safetensors files read memory-mapped, one tensor at a time, and written atomically."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+FLOAT_DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+
+
+class WeightFiles(Mapping[str, np.ndarray]):
+    """Tensors of a directory by name. Files stay mapped; indexing copies one tensor into memory, in its stored dtype.
+
+    Raises:
+      FileNotFoundError: the directory, its weights or some of its shards are missing.
+      ValueError: a file is truncated or corrupt, or a tensor is not stored as float32, float16 or bfloat16.
+    """
+
+    def __init__(self, directory: str | os.PathLike):
+        self.directory = Path(directory)
+        self._files = {path.name: _open(path) for path in _weight_paths(self.directory)}
+        self._home = {name: file for file, handle in self._files.items() for name in handle.keys()}  # noqa: SIM118
+        lost = sorted(set(_index(self.directory).get("weight_map", {})) - set(self._home))
+        if lost:
+            raise ValueError(
+                f"{self.directory}: {INDEX} lists {len(lost)} tensors that its shards do not hold, first {lost[0]!r}; "
+                "the shards are of another version: download the directory again"
+            )
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        handle = self._files[self._home[name]]
+        stored = handle.get_slice(name).get_dtype()
+        if stored not in FLOAT_DTYPES:
+            raise ValueError(
+                f"{self.directory}: {name} is stored as {stored}; only F32, F16 and BF16 weights can be read: "
+                "use an unquantised checkpoint"
+            )
+        return handle.get_tensor(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._home)
+
+    def __len__(self) -> int:
+        return len(self._home)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor, from the file's header: nothing is read."""
+        return tuple(self._files[self._home[name]].get_slice(name).get_shape())
+
+
+def write_safetensors(path: str | os.PathLike, tensors: Mapping[str, np.ndarray], dtype: str | None = None) -> None:
+    """Write `tensors` to one file, cast to `dtype` (`float32`, `float16` or `bfloat16`) where one is given.
+
+    The file appears whole or not at all: it is written beside `path` and renamed.
+    """
+    target = None if dtype is None else weight_dtype(dtype)
+    plain = {
+        name: np.ascontiguousarray(tensor if target is None else tensor.astype(target))
+        for name, tensor in tensors.items()
+    }
+    partial = Path(f"{os.fspath(path)}.partial")
+    # transformers refuses files without this format mark.
+    save_file(plain, partial, metadata={"format": "pt"})
+    os.replace(partial, path)
+
+
+def weight_dtype(name: str) -> np.dtype:
+    """The numpy dtype called `float32`, `float16` or `bfloat16`; ValueError for any other name."""
+    by_name = {np.dtype(dtype).name: np.dtype(dtype) for dtype in FLOAT_DTYPES.values()}
+    if str(name) not in by_name:
+        raise ValueError(f"unknown dtype {name!r}: use one of {', '.join(sorted(by_name))}")
+    return by_name[str(name)]
+
+
+def read_json(path: Path) -> dict:
+    """A JSON object from `path`; FileNotFoundError or a one-line ValueError where there is none."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path.parent} has no {path.name}: it is not a complete Hugging Face model directory")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid JSON ({error}); download it again") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a {type(content).__name__}, not a JSON object; download it again")
+    return content
+
+
+def _index(directory: Path) -> dict:
+    """The shard index, or nothing where a single file is used (it wins, as in transformers)."""
+    if (directory / WEIGHTS).is_file() or not (directory / INDEX).is_file():
+        return {}
+    return read_json(directory / INDEX)
+
+
+def _weight_paths(directory: Path) -> list[Path]:
+    if not directory.is_dir():
+        raise FileNotFoundError(f"{directory} is not a directory")
+    if (directory / WEIGHTS).is_file():
+        return [directory / WEIGHTS]
+    names = sorted(set(_index(directory).get("weight_map", {}).values()))
+    if not names:
+        raise FileNotFoundError(_no_weights(directory))
+    missing = [name for name in names if not (directory / name).is_file()]
+    if missing:
+        raise FileNotFoundError(
+            f"{directory}: {len(missing)} of {len(names)} weight files named in {INDEX} are missing "
+            f"({', '.join(missing[:4])}{', …' if len(missing) > 4 else ''}); download them"
+        )
+    return [directory / name for name in names]
+
+
+def _no_weights(directory: Path) -> str:
+    """What to do about a directory without safetensors weights."""
+    if (directory / INDEX).is_file():
+        return f"{directory}: {INDEX} has no weight_map; download it again"
+    pickled = sorted(path.name for path in directory.glob("pytorch_model*.bin"))
+    if pickled:
+        return (
+            f"{directory} has only PyTorch weights ({pickled[0]}), which are not read; convert them once with "
+            "transformers: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW_DIR)"
+        )
+    return f"{directory} has no weights: expected {WEIGHTS}, or {INDEX} with its shards"
+
+
+def _open(path: Path):
+    try:
+        return safe_open(path, framework="numpy")
+    except SafetensorError as error:
+        with open(path, "rb") as file:
+            if file.read(11) == b"version htt":
+                raise ValueError(f"{path} is a Git LFS pointer, not the weights; run `git lfs pull`") from None
+        raise ValueError(f"{path} is truncated or corrupt ({error}); download it again") from None

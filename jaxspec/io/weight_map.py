@@ -1,0 +1,171 @@
+"""Moves weights between named Hugging Face tensors and a parameter tree, by a table of leaves.
+
+PyTorch stores linear weights [out, in], one tensor per projection and per expert; the parameter tree stores [in, out], with
+projections that read the same input side by side and experts stacked. A `Leaf` says how one array of the tree is put together;
+the same table reads and writes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.io.safetensors_files import weight_dtype
+
+
+class Leaf(NamedTuple):
+    """One array of the parameter tree.
+
+    Attributes:
+      path: keys below "params".
+      names: tensors by group and part; groups (experts) are stacked on a new first axis, parts concatenated on the last one.
+      shapes: shape of each part as the file stores it.
+      transpose: the file stores [out, in].
+      stacked: the first axis is the group; otherwise there is one group.
+    """
+
+    path: tuple[str, ...]
+    names: tuple[tuple[str, ...], ...]
+    shapes: tuple[tuple[int, ...], ...]
+    transpose: bool = False
+    stacked: bool = False
+
+    def parts(self) -> Iterable[tuple[str, int, slice, tuple[int, ...]]]:
+        """(name, group, slice of the last axis, stored shape) of every tensor."""
+        for group, names in enumerate(self.names):
+            start = 0
+            for name, shape in zip(names, self.shapes, strict=True):
+                width = shape[0] if self.transpose else shape[-1]
+                yield name, group, slice(start, start + width), shape
+                start += width
+
+    def array_shape(self) -> tuple[int, ...]:
+        """Shape of the array in the tree."""
+        first = self.shapes[0][::-1] if self.transpose else self.shapes[0]
+        width = sum(shape[0] if self.transpose else shape[-1] for shape in self.shapes)
+        return (*((len(self.names),) if self.stacked else ()), *first[:-1], width)
+
+
+class WeightMismatch(ValueError):
+    """Tensors do not fit the config.
+
+    Attributes:
+      missing, unexpected: tensor names.
+      misshapen: {name: (shape in the file, shape expected)}.
+    """
+
+    def __init__(self, missing: list[str], unexpected: list[str], misshapen: dict[str, tuple]):
+        self.missing, self.unexpected, self.misshapen = missing, unexpected, misshapen
+        shapes = [f"{name} {list(found)} (expected {list(wanted)})" for name, (found, wanted) in misshapen.items()]
+        kinds = (("missing", missing), ("unexpected", unexpected), ("misshapen", shapes))
+        listed = [f"{len(items)} {kind}: {_first(items)}" for kind, items in kinds if items]
+        super().__init__(
+            f"the weights do not fit config.json: {'; '.join(listed)}; check that both come from the same checkpoint"
+        )
+
+
+def linear(path: tuple[str, ...], names: Iterable[str], inputs: int, outputs: Iterable[int], bias: bool) -> list[Leaf]:
+    """Leaves of a (fused) linear layer: kernel [in, sum of out], and bias. `names` are module names."""
+    names, outputs = tuple(names), tuple(outputs)
+    weights = tuple(f"{name}.weight" for name in names)
+    leaves = [Leaf((*path, "kernel"), (weights,), tuple((out, inputs) for out in outputs), transpose=True)]
+    if bias:
+        biases = tuple(f"{name}.bias" for name in names)
+        leaves.append(Leaf((*path, "bias"), (biases,), tuple((out,) for out in outputs)))
+    return leaves
+
+
+def vector(path: tuple[str, ...], name: str, size: int) -> Leaf:
+    """Leaf of a norm's scale [size]."""
+    return Leaf((*path, "scale"), ((f"{name}.weight",),), ((size,),))
+
+
+def read_tree(
+    leaves: list[Leaf], read: Mapping[str, np.ndarray], dtype: str, ignore: Callable[[str], bool] = lambda name: False
+) -> dict[str, Any]:
+    """{"params": tree} on the default device, in `dtype`; peak host memory is the tree plus one leaf.
+
+    Args:
+      leaves: the table.
+      read: tensors by name; a `WeightFiles` reads each only when its turn comes.
+      dtype: `float32`, `float16` or `bfloat16`.
+      ignore: names that may be present and are not used.
+
+    Raises:
+      WeightMismatch: missing, unexpected and misshapen tensors, all in one report.
+      ValueError: a tensor holds NaN or infinity, or overflows `dtype`.
+    """
+    check_fit(leaves, read, ignore)
+    target = weight_dtype(dtype)
+    tree: dict[str, Any] = {}
+    for leaf in leaves:
+        array = np.empty(leaf.array_shape(), target)
+        for name, group, columns, _ in leaf.parts():
+            tensor = read[name]
+            part = (array[group] if leaf.stacked else array)[..., columns]
+            with np.errstate(over="ignore"):
+                part[...] = tensor.T if leaf.transpose else tensor
+            _check_finite(name, tensor, part)
+        node = tree
+        for key in leaf.path[:-1]:
+            node = node.setdefault(key, {})
+        node[leaf.path[-1]] = jnp.asarray(array)
+    return {"params": tree}
+
+
+def write_tree(leaves: list[Leaf], params: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Inverse of `read_tree`: host arrays by Hugging Face name, in the parameters' dtype.
+
+    Raises:
+      ValueError: an array is absent from `params` or has another shape than the config says.
+    """
+    tensors = {}
+    for leaf in leaves:
+        node: Any = params["params"]
+        for key in leaf.path:
+            if not isinstance(node, Mapping) or key not in node:
+                raise ValueError(f"params has no {'/'.join(leaf.path)}: it was made for another config")
+            node = node[key]
+        array = np.asarray(jax.device_get(node))
+        if array.shape != leaf.array_shape():
+            raise ValueError(f"params {'/'.join(leaf.path)} is {array.shape}, the config says {leaf.array_shape()}")
+        for name, group, columns, _ in leaf.parts():
+            part = (array[group] if leaf.stacked else array)[..., columns]
+            tensors[name] = np.ascontiguousarray(part.T if leaf.transpose else part)
+    return tensors
+
+
+def check_fit(leaves: list[Leaf], read: Mapping[str, np.ndarray], ignore: Callable[[str], bool]) -> None:
+    """Raise `WeightMismatch` unless `read` holds exactly the tensors of `leaves`, in their shapes."""
+    wanted = {name: shape for leaf in leaves for name, _, _, shape in leaf.parts()}
+    shape_of = getattr(read, "shape", lambda name: read[name].shape)
+    missing = [name for name in wanted if name not in read]
+    unexpected = [name for name in read if name not in wanted and not ignore(name)]
+    found = {name: tuple(shape_of(name)) for name in wanted if name in read}
+    misshapen = {name: (shape, wanted[name]) for name, shape in found.items() if shape != wanted[name]}
+    if missing or unexpected or misshapen:
+        raise WeightMismatch(missing, unexpected, misshapen)
+
+
+def _check_finite(name: str, stored: np.ndarray, cast: np.ndarray) -> None:
+    if _finite(cast):
+        return
+    if _finite(stored):
+        raise ValueError(f"{name} does not fit in {cast.dtype.name}: load it with dtype='float32' or 'bfloat16'")
+    raise ValueError(f"{name} holds NaN or infinite values: the checkpoint is damaged; download or export it again")
+
+
+def _finite(x: np.ndarray) -> bool:
+    """Extremes carry NaN and infinity along, without a temporary array the size of `x`; bfloat16 is tested by its bits."""
+    if x.dtype.itemsize == 2 and x.dtype != np.float16:
+        return int((x.view(np.uint16) & 0x7FFF).max(initial=0)) < 0x7F80
+    return math.isfinite(x.max(initial=0)) and math.isfinite(x.min(initial=0))
+
+
+def _first(items: list[str], limit: int = 8) -> str:
+    return ", ".join(items[:limit]) + (f", … ({len(items) - limit} more)" if len(items) > limit else "")
