@@ -1,0 +1,51 @@
+# On a fresh machine with Python 3.11 to 3.13: `make demo` runs the main job, `make test` the tests.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test test-torch test-matrix lint clean
+
+demo: $(VENV)/.installed
+	$(BIN)/python -m jaxspec demo
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest
+
+# Parity with transformers' PyTorch models; PyTorch is no dependency of the package.
+test-torch: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install --quiet torch --index-url https://download.pytorch.org/whl/cpu
+	$(BIN)/python -m pytest -m torch
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+
+$(BIN)/python:
+	@$(PYTHON) -c "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))" || \
+	  { echo "jax-speculative needs Python 3.11 to 3.13, and '$(PYTHON)' is not one: pass PYTHON=/path/to/python" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+# The three combinations that must pass: the last JAX for Python 3.11, what Colab ships, and the newest.
+MATRIX := matrix-3.11-jax0.10.2 matrix-3.13-colab matrix-3.12-newest
+test-matrix: $(MATRIX)
+
+matrix-3.11-jax0.10.2: REQUIRE = jax==0.10.2
+matrix-3.13-colab: REQUIRE = jax==0.7.2 flax==0.11.2 optax==0.2.8 orbax-checkpoint==0.12.4 numpy==2.1.3
+matrix-3.12-newest: REQUIRE = --upgrade jax jaxlib flax
+
+.PHONY: $(MATRIX)
+$(MATRIX): matrix-%:
+	python=$$(.ci/find-python $(firstword $(subst -, ,$*))) && { test -d .venv-$* || "$$python" -m venv .venv-$*; }
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' $(REQUIRE)
+	.venv-$*/bin/python -c "import sys, jax, flax; print('Python', sys.version.split()[0], 'jax', jax.__version__, 'flax', flax.__version__)"
+	.venv-$*/bin/python -m pytest
+
+clean:
+	rm -rf $(VENV) .venv-* build dist *.egg-info
