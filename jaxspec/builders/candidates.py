@@ -1,0 +1,61 @@
+"""Ranked candidates of every depth from a drafter's logits."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.state import Candidates
+
+_ROUND = 16  # XLA's GPU top_k is one kernel up to here and a full sort beyond
+
+
+def rank(
+    logits: jax.Array, count: int, noise: jax.Array | None = None, score_temperature: float | jax.Array = 1.0
+) -> Candidates:
+    """The `count` best tokens of every depth, with their log-probabilities over the whole vocabulary.
+
+    Args:
+      logits: [B, depth, V], any float dtype; -inf excludes a token.
+      count: C, at most V.
+      noise: float32 [B, depth, V], the Gumbel noise under which the target will choose. Given it, tokens are ranked by
+        logits + noise and scored by log_softmax((logits + noise) / score_temperature) (coupled drafting, in the spirit of
+        Daliri, Musco and Suresh, arXiv 2408.07978).
+      score_temperature: read with `noise` only; it changes how paths of different depths compare, not the ranking.
+
+    Returns:
+      Candidates of token int32 and logprob float32 [B, depth, C]; equal scores are ranked by lower token id.
+    """
+    vocab = logits.shape[-1]
+    if not 1 <= count <= vocab:
+        raise ValueError(f"{count} candidates asked of a vocabulary of {vocab}: ask for 1 to {vocab}")
+    scores = logits.astype(jnp.float32)
+    if noise is not None:
+        scores = (scores + noise) / score_temperature
+    best, token = top_k(scores, count)
+    total = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
+    logprob = jnp.where(best > -jnp.inf, jnp.minimum(best - total, 0.0), -jnp.inf)
+    return Candidates(token=token, logprob=logprob)
+
+
+def top_k(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
+    """Exact `jax.lax.top_k` (values, int32 indices; lower index first among equals), fast on a GPU for k > 16 too.
+
+    Beyond the finite values of a row, values are -inf and indices repeat.
+    """
+    if k <= _ROUND:
+        return jax.lax.top_k(x, k)
+    return jax.lax.platform_dependent(x, cpu=lambda x: tuple(jax.lax.top_k(x, k)), default=lambda x: _top_k_in_rounds(x, k))
+
+
+def _top_k_in_rounds(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
+    """Top k, 16 at a time: what a round may still choose comes after the last one chosen, by (value, index)."""
+    index = jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
+    values, indices, left = [], [], x
+    for taken in range(0, k, _ROUND):
+        value, where = jax.lax.top_k(left, min(_ROUND, k - taken))
+        values.append(value)
+        indices.append(where)
+        last, at = value[..., -1:], where[..., -1:]
+        left = jnp.where((x < last) | ((x == last) & (index > at)), x, -jnp.inf)
+    return jnp.concatenate(values, axis=-1), jnp.concatenate(indices, axis=-1)

@@ -1,0 +1,132 @@
+"""JetSpec's expansion tree (`accum_logp`): pop the best node, append all its children, until the budget is spent.
+
+A node enters the tree as soon as its parent is popped, so that siblings come in groups and the tree is not the best-first
+one: with a width of 7, a budget of 8 is a star. Nodes are popped by cost (exact, see `scores`), ties in order of insertion.
+The paper's and the code's budget includes the root, as ours does. Source: hao-ai-lab/JetSpec, `jetspec/tree`. There the rows
+stay in order of expansion; here they are then sorted by score, as in every tree of jaxspec.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.builders.scores import NEVER, Cost, add, from_logprob, to_logprob
+from jaxspec.state import Tree
+from jaxspec.tree import assemble, parent_rows
+
+_UNROLL = 16  # pops beyond this many are looped over: a loop is not captured in a CUDA graph, but compiles faster
+
+
+class _Growing(NamedTuple):
+    """A tree in order of expansion: cost, parent, flat candidate index and depth [N], which rows are closed, rows in use."""
+
+    cost: Cost
+    parent: jax.Array
+    index: jax.Array
+    depth: jax.Array
+    closed: jax.Array
+    size: jax.Array
+
+
+def expand(
+    token: jax.Array,
+    logprob: jax.Array,
+    root: jax.Array,
+    depth_limit: jax.Array,
+    rows: int,
+    caps: jax.Array | None = None,
+) -> Tree:
+    """Build one tree (no batch axis).
+
+    Args:
+      token, logprob: int32 and float32 [D, K], the K ranked candidates per depth that every node gets as children.
+      root: int32 [], token of row 0.
+      depth_limit: int32 [], deepest node allowed.
+      rows: N, root included; static.
+      caps: int32 [D], most children of a node at depth d (the root's is d = 0), at least 1; None is K everywhere.
+    """
+    depths, width = logprob.shape
+    steps = from_logprob(logprob, depth_limit)
+    counts = jnp.sum(steps.hi != NEVER, axis=1, dtype=jnp.int32)
+    counts = counts if caps is None else jnp.minimum(counts, caps)
+    # Nodes at the last depth, or above a depth without candidates, are leaves.
+    counts = jnp.append(counts, 0)
+    tree = _expand_all(_start(rows), steps, counts, width)
+    live = jnp.arange(rows) < tree.size
+    hi, lo, order = jax.lax.sort(
+        (jnp.where(live, tree.cost.hi, NEVER), tree.cost.lo, jnp.arange(rows, dtype=jnp.int32)), num_keys=2
+    )
+    return assemble(
+        token=token.reshape(-1)[tree.index[order]].at[0].set(root),
+        parent=parent_rows(order, tree.parent[order]),
+        depth=tree.depth[order],
+        logprob=to_logprob(Cost(hi, lo)),
+        size=tree.size,
+        max_depth=min(depths, rows - 1),
+    )
+
+
+def _start(rows: int) -> _Growing:
+    zeros = jnp.zeros(rows, jnp.int32)
+    cost = Cost(zeros.astype(jnp.uint32), zeros.astype(jnp.uint32))
+    return _Growing(cost, zeros - 1, zeros, zeros, zeros.astype(bool), jnp.int32(1))
+
+
+def _expand_all(tree: _Growing, steps: Cost, counts: jax.Array, width: int) -> _Growing:
+    """Pop until the tree is full or nothing can be expanded."""
+    rows = tree.parent.shape[0]
+
+    def unfinished(tree: _Growing) -> jax.Array:
+        return (tree.size < rows) & _expandable(tree, counts).any()
+
+    def pop(tree: _Growing) -> _Growing:
+        return _expand_best(tree, steps, counts)
+
+    # Each pop adds `width` nodes unless candidates are capped or unusable: the unrolled pops usually fill the tree.
+    pops = -(-(rows - 1) // width)
+    for _ in range(min(pops, _UNROLL)):
+        tree = pop(tree)
+    return jax.lax.while_loop(unfinished, pop, tree) if rows > 2 else tree
+
+
+def _expandable(tree: _Growing, counts: jax.Array) -> jax.Array:
+    live = jnp.arange(tree.parent.shape[0]) < tree.size
+    return live & ~tree.closed & (counts[tree.depth] > 0)
+
+
+def _expand_best(tree: _Growing, steps: Cost, counts: jax.Array) -> _Growing:
+    """Pop the cheapest expandable node (the earliest of equals) and append its children, as many as fit."""
+    row = jnp.arange(tree.parent.shape[0], dtype=jnp.int32)
+    best, cost = _cheapest(_expandable(tree, counts), tree.cost, row)
+    depth = tree.depth[best]
+    # Where nothing is expandable any row is chosen: it then has no children left to add.
+    count = jnp.where(cost.hi == NEVER, 0, counts[depth])
+    rank = row - tree.size
+    new = (rank >= 0) & (rank < count)
+    rank = jnp.clip(rank, 0, steps.hi.shape[1] - 1)
+    at = jnp.minimum(depth, steps.hi.shape[0] - 1)
+    child = add(cost, Cost(steps.hi[at, rank], steps.lo[at, rank]))
+    return _Growing(
+        Cost(jnp.where(new, child.hi, tree.cost.hi), jnp.where(new, child.lo, tree.cost.lo)),
+        jnp.where(new, best, tree.parent),
+        jnp.where(new, at * steps.hi.shape[1] + rank, tree.index),
+        jnp.where(new, depth + 1, tree.depth),
+        tree.closed | (row == best),
+        jnp.minimum(tree.size + count, row.shape[0]),
+    )
+
+
+def _cheapest(eligible: jax.Array, cost: Cost, row: jax.Array) -> tuple[jax.Array, Cost]:
+    """Row and cost of the eligible row that is least by (cost, row); its cost is `NEVER` where there is none."""
+
+    def least(a, b):
+        before = (a[0] < b[0]) | ((a[0] == b[0]) & ((a[1] < b[1]) | ((a[1] == b[1]) & (a[2] < b[2]))))
+        return tuple(jnp.where(before, x, y) for x, y in zip(a, b, strict=True))
+
+    operands = (jnp.where(eligible, cost.hi, NEVER), cost.lo, row)
+    hi, lo, best = jax.lax.reduce(operands, (NEVER, NEVER, np.int32(row.shape[0] - 1)), least, (0,))
+    return best, Cost(hi, lo)
