@@ -64,8 +64,7 @@ def write_safetensors(path: str | os.PathLike, tensors: Mapping[str, np.ndarray]
     """
     target = None if dtype is None else weight_dtype(dtype)
     plain = {
-        name: np.ascontiguousarray(tensor if target is None else tensor.astype(target))
-        for name, tensor in tensors.items()
+        name: np.ascontiguousarray(tensor if target is None else tensor.astype(target)) for name, tensor in tensors.items()
     }
     partial = Path(f"{os.fspath(path)}.partial")
     # transformers refuses files without this format mark.

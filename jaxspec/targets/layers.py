@@ -9,6 +9,7 @@ from __future__ import annotations
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxspec.attention import tree_attention
 from jaxspec.config import TransformerConfig
@@ -43,20 +44,29 @@ class Linear(nn.Module):
 
 def rope_table(positions: jax.Array, config: TransformerConfig) -> tuple[jax.Array, jax.Array]:
     """Cosines and sines, float32 [B, T, 1, D/2], of the rotary angles at `positions` int32 [B, T]."""
-    half = config.head_dim // 2
-    frequency = config.rope_theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    angles = positions[..., None, None].astype(jnp.float32) * rope_frequency(config)
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def rope_frequency(config: TransformerConfig) -> np.ndarray:
+    """Rotation per position of each pair of components, float32 [D/2], a constant of the compiled program.
+
+    The published checkpoints' order of float32 operations: one unit in the last place moves the angle at position 30,000 by
+    about 2e-3.
+    """
+    exponent = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
+    frequency = np.float32(1) / np.float32(config.rope_theta) ** exponent
     if config.rope_scaling is not None:
         frequency = _llama3_frequency(frequency, config.rope_scaling)
-    angles = positions[..., None, None].astype(jnp.float32) * frequency
-    return jnp.cos(angles), jnp.sin(angles)
+    return frequency
 
 
 def _llama3_frequency(frequency, scaling):
     """Slow rotations are divided by `factor`, fast ones kept, those between interpolated (Llama 3.1)."""
-    turns = scaling.original_max_positions * frequency / (2 * jnp.pi)
+    turns = scaling.original_max_positions / (np.float32(2 * np.pi) / frequency)
     smooth = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    smooth = jnp.clip(smooth, 0.0, 1.0)
-    return frequency * (smooth + (1 - smooth) / scaling.factor)
+    smooth = np.clip(smooth, 0, 1).astype(np.float32)
+    return ((1 - smooth) * (frequency / np.float32(scaling.factor)) + smooth * frequency).astype(np.float32)
 
 
 def apply_rope(x: jax.Array, table: tuple[jax.Array, jax.Array]) -> jax.Array:

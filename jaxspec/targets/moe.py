@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,7 @@ _INIT = nn.initializers.normal(0.02)
 
 
 class SparseMLP(nn.Module):
-    """Top-k mixture of gated feed-forward experts, computed with `jax.lax.ragged_dot` over rows sorted by expert."""
+    """Top-k mixture of gated feed-forward experts."""
 
     config: TargetConfig
 
@@ -24,16 +26,75 @@ class SparseMLP(nn.Module):
         down = self.param("down", _INIT, (moe.num_experts, moe.expert_ffn_size, width))
 
         rows = x.reshape(-1, width)
-        probs = jax.nn.softmax(rows.astype(jnp.float32) @ router.astype(jnp.float32), axis=-1)
-        weight, expert = jax.lax.top_k(probs, moe.experts_per_token)
+        # Full precision: a GPU would multiply in TF32 by default, and a near-tie would choose another expert.
+        scores = jnp.matmul(rows.astype(jnp.float32), router.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
+        weight, expert = jax.lax.top_k(jax.nn.softmax(scores, axis=-1), moe.experts_per_token)
         if moe.normalize_weights:
             weight = weight / weight.sum(-1, keepdims=True)
+        mixed = jax.lax.platform_dependent(
+            rows,
+            expert,
+            weight.astype(x.dtype),
+            gate_up,
+            down,
+            cpu=functools.partial(mix_experts, tiles_per_step=1),
+            # A GPU needs more work per step than one tile to be busy; the copies of the experts' weights are its price.
+            default=functools.partial(mix_experts, tiles_per_step=16),
+        )
+        return mixed.reshape(x.shape)
 
-        # One row per (token, chosen expert), grouped by expert: each expert's weights meet only its own rows.
-        order = jnp.argsort(expert.reshape(-1), stable=True)
-        source = order // moe.experts_per_token
-        group_sizes = jnp.bincount(expert.reshape(-1), length=moe.num_experts).astype(jnp.int32)
-        gate, up = jnp.split(jax.lax.ragged_dot(rows[source], gate_up, group_sizes), 2, axis=-1)
-        out = jax.lax.ragged_dot(nn.silu(gate) * up, down, group_sizes)
-        out = out * weight.reshape(-1)[order, None].astype(out.dtype)
-        return jnp.zeros_like(rows).at[source].add(out).reshape(x.shape)
+
+def mix_experts(rows, expert, weight, gate_up, down, *, tiles_per_step: int) -> jax.Array:
+    """Weighted sum of each row's chosen experts.
+
+    `jax.lax.ragged_dot` multiplies every row with every expert on CPUs and GPUs, masked. Here the (row, choice) pairs are
+    sorted by expert and cut into tiles of one expert each, and a loop runs over the tiles in use. (A loop of unknown length
+    has no reverse-mode derivative: this serves decoding and feature extraction, not training of the target.)
+
+    Args:
+      rows: [R, E].
+      expert: int32 [R, k], chosen experts.
+      weight: [R, k] in the rows' dtype.
+      gate_up: [X, E, 2F].
+      down: [X, F, E].
+      tiles_per_step: tiles multiplied together as one batch.
+
+    Returns:
+      [R, E].
+    """
+    pairs, order, tile_expert, tiles = _tiles(expert, gate_up.shape[0], tiles_per_step)
+
+    def step(i, out):
+        picked = jax.lax.dynamic_slice_in_dim(pairs, i * tiles_per_step, tiles_per_step)
+        which = jax.lax.dynamic_slice_in_dim(tile_expert, i * tiles_per_step, tiles_per_step)
+        # A tile's empty slots compute some pair again; their index lies outside `out`, so that nothing is written.
+        pair = jnp.where(picked < 0, expert.size, order[jnp.maximum(picked, 0)])
+        row = jnp.minimum(pair, expert.size - 1) // expert.shape[1]
+        gate, up = jnp.split(jnp.einsum("tme,tef->tmf", rows[row], gate_up[which]), 2, axis=-1)
+        result = jnp.einsum("tmf,tfe->tme", nn.silu(gate) * up, down[which])
+        return out.at[pair].set(result, mode="drop")
+
+    # Every pair has its own place and the sum its own order: the result does not depend on the tiles, nor on atomics.
+    out = jnp.zeros((expert.size, rows.shape[1]), rows.dtype)
+    out = jax.lax.fori_loop(0, -(-tiles // tiles_per_step), step, out)
+    return (out.reshape(*expert.shape, -1) * weight[..., None]).sum(axis=1)
+
+
+def _tiles(expert: jax.Array, num_experts: int, multiple: int):
+    """Pairs [tiles, m] sorted by expert as indices into `order`, -1 where empty; the sort; experts [tiles]; tiles in use."""
+    count = expert.size
+    # About the pairs that an expert gets when all are used alike: longer tiles would be mostly empty, shorter ones reread it.
+    size = min(max(1, count // num_experts), 64)
+    most = min(num_experts, count) + count // size
+    most = -(-most // multiple) * multiple
+    flat = expert.reshape(-1)
+    order = jnp.argsort(flat, stable=True)
+    group = jnp.bincount(flat, length=num_experts)
+    first_pair = jnp.cumsum(group) - group
+    group_tiles = -(-group // size)
+    last_tile = jnp.cumsum(group_tiles)
+    tile = jnp.arange(most)
+    owner = jnp.minimum(jnp.searchsorted(last_tile, tile, side="right"), num_experts - 1)
+    offset = (tile - (last_tile - group_tiles)[owner])[:, None] * size + jnp.arange(size)
+    used = (offset < group[owner][:, None]) & (tile < last_tile[-1])[:, None]
+    return jnp.where(used, first_pair[owner][:, None] + offset, -1), order, owner, last_tile[-1]

@@ -1,0 +1,76 @@
+"""Where a model's files are: one that ships with jaxspec, a local directory, or a Hugging Face hub id."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+ZOO = Path(__file__).resolve().parent.parent / "zoo"
+_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+
+
+def shipped(directory: Path = ZOO) -> tuple[str, ...]:
+    """Names of the models in `directory`: by default those that ship; `MODEL / "drafters"` for a model's drafters."""
+    return tuple(sorted(path.parent.name for path in directory.glob("*/config.json")))
+
+
+def resolve_model(name: str | os.PathLike) -> Path:
+    """Directory with the files of a target model.
+
+    Args:
+      name: a model that ships (`mini`), a local directory, or a hub id; `ID::SUBFOLDER` names a folder inside either of the
+        last two. Hub files come through `huggingface_hub` and its cache, also offline.
+
+    Raises:
+      FileNotFoundError: nothing by that name; the message says what was tried.
+    """
+    if str(name) in shipped():
+        return ZOO / str(name)
+    return _resolve(str(name), f"a model that ships ({', '.join(shipped()) or 'none here'})")
+
+
+def resolve_drafter(name: str | os.PathLike, model: Path) -> Path:
+    """Directory with the files of a drafter: one that ships with the `model` directory, else as `resolve_model`."""
+    own = shipped(model / "drafters")
+    if str(name) in own:
+        return model / "drafters" / str(name)
+    return _resolve(str(name), f"a drafter that ships with {model.name} ({', '.join(own) or 'none'})")
+
+
+def _resolve(name: str, shipped_kind: str) -> Path:
+    place, _, subfolder = name.partition("::")
+    directory = Path(place).expanduser()
+    if not directory.is_dir():
+        if not _HUB_ID.fullmatch(place):
+            raise FileNotFoundError(f"{name!r} is neither {shipped_kind}, nor a directory, nor a hub id (owner/name)")
+        directory = _download(place, subfolder, shipped_kind)
+    if not (directory / subfolder).is_dir():
+        raise FileNotFoundError(f"{place!r} has no folder {subfolder!r}")
+    return directory / subfolder
+
+
+def _download(repo: str, subfolder: str, shipped_kind: str) -> Path:
+    """The hub snapshot of `repo`, only with the files that are read: those of one folder, not of the folders below it."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    prefix = f"{subfolder.rstrip('/')}/" if subfolder else ""
+    # Without an owner only a handful of old models have a hub id; a mistyped short name is far more likely.
+    hint = "" if "/" in repo else f" ({repo!r} is also not {shipped_kind}, nor a directory here)"
+    try:
+        path = snapshot_download(
+            repo, allow_patterns=[f"{prefix}{pattern}" for pattern in _FILES], ignore_patterns=[f"{prefix}*/*"]
+        )
+    except LocalEntryNotFoundError:
+        raise FileNotFoundError(
+            f"{repo} is not in the local Hugging Face cache and the hub cannot be reached (or HF_HUB_OFFLINE is set): "
+            f"go online once, or pass a directory{hint}"
+        ) from None
+    except (HfHubHTTPError, HFValidationError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise FileNotFoundError(
+            f"{repo} cannot be had from the Hugging Face hub: {reason}; check the name, or log in with `hf auth login`{hint}"
+        ) from None
+    return Path(path)

@@ -1,0 +1,108 @@
+"""Text to token ids and back, through the tokenizer that a model directory holds."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxspec.io.safetensors_files import read_json
+
+_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+_INCOMPLETE = "\ufffd"
+
+
+class Tokenizer:
+    """A thin wrapper of `transformers.AutoTokenizer`, which is imported when the first one is made."""
+
+    def __init__(self, directory: str | os.PathLike):
+        from transformers import AutoTokenizer
+
+        try:
+            self._inner = AutoTokenizer.from_pretrained(os.fspath(directory), local_files_only=True)
+        except Exception as error:  # noqa: BLE001 - the libraries below raise anything, a bare Exception included
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise ValueError(f"{directory}: the tokenizer cannot be read ({reason}); download its files again") from None
+        self.eos: tuple[int, ...] = _ids(self._inner.eos_token_id)
+
+    def __len__(self) -> int:
+        """Tokens, the added ones included; the embedding table may have more rows."""
+        return len(self._inner)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a prompt, with the special tokens that the model expects before a text (Llama's begin of text)."""
+        return list(self._inner.encode(text))
+
+    def chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        """Ids of chat messages (`role`, `content`) in the model's template, ready for the assistant's answer."""
+        if not self._inner.chat_template:
+            raise ValueError("this model has no chat template: pass the prompt as a string")
+        bad = [m for m in messages if not isinstance(m, dict) or not {"role", "content"} <= set(m)]
+        if bad or not messages:
+            raise ValueError("chat messages are a non-empty list of {'role': …, 'content': …}")
+        text = self._inner.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
+        return list(self._inner.encode(text, add_special_tokens=False))
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of `ids` without special tokens; bytes that are no valid UTF-8 become U+FFFD."""
+        ids = [int(i) for i in ids]
+        return self._inner.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+class Detokenizer:
+    """Text of a growing sequence of ids, piece by piece: the pieces joined are `Tokenizer.decode` of all ids.
+
+    A character whose bytes are spread over several tokens is held back until it is complete. Only a window is decoded: from
+    the last piece but one on, since what a token reads as can depend on the token before it (a leading space in
+    sentencepiece-like tokenizers).
+    """
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._decode = tokenizer.decode
+        self._window: list[int] = []
+        self._read = 0
+
+    def push(self, ids: Iterable[int]) -> str:
+        """The text that became complete with `ids`."""
+        return "".join(self._step(int(token)) for token in ids)
+
+    def flush(self) -> str:
+        """What is held back: an unfinished character, as U+FFFD. The text has ended."""
+        text = self._decode(self._window)[len(self._decode(self._window[: self._read])) :]
+        self._window, self._read = [], 0
+        return text
+
+    def _step(self, token: int) -> str:
+        self._window.append(token)
+        known, text = self._decode(self._window[: self._read]), self._decode(self._window)
+        if len(text) <= len(known) or text.endswith(_INCOMPLETE):
+            return ""
+        self._window = self._window[self._read :]
+        self._read = len(self._window)
+        return text[len(known) :]
+
+
+@functools.lru_cache(maxsize=16)
+def load_tokenizer(directory: str | os.PathLike) -> Tokenizer | None:
+    """The tokenizer in `directory`, read once per directory; None where there is none (prompts are token ids then)."""
+    if not any((Path(directory) / name).is_file() for name in _FILES):
+        return None
+    return Tokenizer(directory)
+
+
+def eos_ids(directory: str | os.PathLike, tokenizer: Tokenizer | None) -> tuple[int, ...]:
+    """Ids that end a text, sorted: the tokenizer's, generation_config.json's and config.json's together."""
+    found = set(tokenizer.eos if tokenizer is not None else ())
+    for name in ("generation_config.json", "config.json"):
+        path = Path(directory) / name
+        if path.is_file():
+            found.update(_ids(read_json(path).get("eos_token_id")))
+    return tuple(sorted(found))
+
+
+def _ids(value: int | Sequence[int] | None) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, int) else tuple(value)
