@@ -6,6 +6,8 @@ depth, A = longest path + bonus.
 
 from __future__ import annotations
 
+from typing import Any
+
 import flax.struct
 import jax
 
@@ -74,3 +76,50 @@ class Accepted:
     path: jax.Array
     count: jax.Array
     bonus: jax.Array
+
+
+@flax.struct.dataclass
+class Request:
+    """What the caller asked for: read by every round, never written.
+
+    Attributes:
+      limit: int32 [B], tokens to generate at most.
+      stop: int32 [E], token ids that end a sequence; -1 entries are padding.
+      keys: PRNG keys [B], one per sequence, for draft-invariant sampling.
+      sampling: traced values of temperature, top-k, top-p and min-p.
+    """
+
+    limit: jax.Array
+    stop: jax.Array
+    keys: jax.Array
+    sampling: Any
+
+
+@flax.struct.dataclass
+class DecodeState:
+    """The carry of the decode loop, donated from call to call.
+
+    Attributes:
+      tokens: int32 [B, M], generated tokens; entries at or beyond `emitted` are garbage.
+      emitted: int32 [B].
+      done: bool [B]; a finished sequence changes no more.
+      root: int32 [B], the last committed token, whose keys and values are not cached yet.
+      cache: the target's KVCache.
+      draft: the drafter's state, or None.
+      rounds: int32 [B].
+      round_emitted: int32 [B, M], tokens emitted in each round (bonus included); all acceptance figures derive from it.
+      round_drafted: int32 [B, M], drafted nodes verified in each round, the root not counted.
+      tree, accepted: the last round's, for traces.
+    """
+
+    tokens: jax.Array
+    emitted: jax.Array
+    done: jax.Array
+    root: jax.Array
+    cache: KVCache
+    draft: Any
+    rounds: jax.Array
+    round_emitted: jax.Array
+    round_drafted: jax.Array
+    tree: Tree
+    accepted: Accepted

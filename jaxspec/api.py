@@ -1,0 +1,283 @@
+"""`decode` and `stream`: from prompts to texts around the device loop."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec import prompts as prompting
+from jaxspec.loop import ACCEPTANCE, CHUNK, DecodeConfig, make_plan, prefill, run
+from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.output import DraftTree, Output, Round, Stats
+from jaxspec.params import Params
+from jaxspec.sampling import make_sampling, sequence_keys
+from jaxspec.state import DecodeState, Request
+from jaxspec.stops import find_stop, safe_length
+
+# Rounds between two looks at the text, when there are stop strings to look for.
+ROUNDS_PER_LOOK = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class _Session:
+    """A prepared call: static config, device inputs, and what the host needs to read the result."""
+
+    params: Params
+    config: DecodeConfig
+    request: Request
+    tokens: np.ndarray
+    lengths: np.ndarray
+    capacity: int
+    max_tokens: int
+    stop_strings: tuple[str, ...]
+    tokenizer: object
+
+
+def decode(params: Params, prompt, *, trace: bool = False, **options) -> Output | list[Output]:
+    """Generate text; the drafter changes how fast, never what.
+
+    Args:
+      params: from `jaxspec.load`.
+      prompt: str, token ids, chat messages ([{"role", "content"}, …]), or a list of these (then the result is a list).
+      max_new_tokens: tokens to generate at most (256).
+      temperature: 0.0 is greedy. top_k, top_p, min_p: restrict sampling, in this order (None).
+      seed: with the prompt, the only source of randomness (0). Equal prompts in one list are independent samples.
+      stop: strings and/or token ids that end the text, beside the model's own EOS set. ignore_eos: drop that set.
+      method: `ar` for plain autoregressive decoding, or the name of a loaded drafter (None: the first one).
+      builder: `chain`, `best_first` (DDTree) or `expand` (JetSpec's `accum_logp`, with `tree_width` children a node).
+      budget: rows verified a round, the root included (32). DDTree's M is M + 1 here.
+      block_size: slots of the drafter's block, the anchor included (None: as trained).
+      acceptance: `match`: draft-invariant, the text is the autoregressive one with the same seed; `sequential` and
+        `rejection` keep the distribution only (temperature > 0).
+      coupled: at temperature > 0, rank drafts under the target's own noise (True; `match` only).
+      score_temperature: divisor of the perturbed draft logits when coupled paths are scored (1.0).
+      trace: record every round in `Output.rounds` (one host round trip a round).
+
+    Returns:
+      `Output`, or a list of them in the prompts' order.
+
+    Raises:
+      ValueError: an option out of range, an empty or too long prompt, an unknown method or builder.
+    """
+    session = _prepare(params, prompt, **options)
+    with _precision(session):
+        started = time.perf_counter()
+        state = jax.block_until_ready(_prefill(session))
+        prefilled = time.perf_counter()
+        state, rounds = _finish(session, state, trace)
+        seconds = (prefilled - started, time.perf_counter() - prefilled)
+    outputs = _outputs(session, state, seconds, rounds)
+    return outputs if prompting.is_batch(prompt) else outputs[0]
+
+
+def stream(params: Params, prompt, **options) -> Iterator[str]:
+    """Yield the text of `decode(params, prompt, **options)` piece by piece, a round at a time.
+
+    Pieces are text (lists of token ids where the model has no tokenizer) and join to exactly `Output.text` (`.tokens`);
+    characters that a stop string may still take back are held. The generator's return value is the `Output`.
+
+    Raises:
+      ValueError: as `decode`; or `prompt` is a list of prompts.
+    """
+    if prompting.is_batch(prompt):
+        raise ValueError("stream takes one prompt: call decode for a list of them")
+    session = _prepare(params, prompt, **options)
+    return _stream(session)
+
+
+def _stream(session: _Session) -> Iterator[str]:
+    started = time.perf_counter()
+    with _precision(session):
+        state = jax.block_until_ready(_prefill(session))
+    prefilled = time.perf_counter()
+    shown = 0
+    while True:
+        tokens, text, _ = _readout(session, state, 0)
+        done = bool(np.all(state.done)) or _stopped_by_text(session, state)[0]
+        whole = tokens if text is None else text
+        ready = len(whole) if done or text is None else safe_length(text, session.stop_strings)
+        if ready > shown:
+            yield whole[shown:ready]
+            shown = ready
+        if done:
+            break
+        with _precision(session):
+            state = run(session.params, session.request, state, jnp.int32(1), config=session.config)
+    seconds = (prefilled - started, time.perf_counter() - prefilled)
+    return _outputs(session, state, seconds, None)[0]
+
+
+def _prepare(
+    params: Params,
+    prompt,
+    *,
+    max_new_tokens: int = 256,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    seed: int = 0,
+    stop=(),
+    ignore_eos: bool = False,
+    builder: str = "best_first",
+    budget: int = 32,
+    block_size: int | None = None,
+    tree_width: int | None = None,
+    method: str | None = None,
+    acceptance: str = "match",
+    coupled: bool = True,
+    score_temperature: float = 1.0,
+) -> _Session:
+    spec = params.spec
+    if max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens is {max_new_tokens}: give at least 1")
+    if acceptance not in ACCEPTANCE:
+        raise ValueError(f"unknown acceptance {acceptance!r}: choose one of {list(ACCEPTANCE)}")
+    if not score_temperature > 0:
+        raise ValueError(f"score_temperature is {score_temperature}: give a number above 0")
+    sampling, values = make_sampling(temperature, top_k, top_p, min_p)
+    method = method or (spec.drafters[0][0] if spec.drafters else "ar")
+    settings = {} if method == "ar" else dict(
+        builder=builder, budget=budget, block_size=block_size, tree_width=tree_width, acceptance=acceptance
+    )
+    if settings and acceptance == "match" and not sampling.greedy:
+        settings |= dict(coupled=coupled, score_temperature=score_temperature)
+    config = DecodeConfig(method, sampling, **settings)
+    longest = make_plan(spec, config).longest
+
+    tokenizer = load_tokenizer(spec.tokenizer) if spec.tokenizer else None
+    batch = prompt if prompting.is_batch(prompt) else [prompt]
+    ids = [prompting.to_ids(one, tokenizer, spec.target) for one in batch]
+    longest_prompt = max(map(len, ids))
+    if longest_prompt + max_new_tokens > spec.target.max_positions:
+        raise ValueError(
+            f"prompt of {longest_prompt} tokens and max_new_tokens={max_new_tokens} exceed the model's "
+            f"{spec.target.max_positions} positions: shorten one of them"
+        )
+    width, max_tokens = _prompt_bucket(longest_prompt), _round_up(max_new_tokens, 64)
+    strings, stop_ids = _split_stop(stop, tokenizer)
+    tokens, lengths = prompting.pad(ids, width)
+    request = Request(
+        limit=jnp.full(len(ids), max_new_tokens, jnp.int32),
+        stop=_padded_stop(stop_ids + (() if ignore_eos else spec.eos)),
+        keys=sequence_keys(seed, prompting.sequence_numbers(ids)),
+        sampling=values,
+    )
+    capacity = _round_up(width + max_tokens + longest, 64)
+    return _Session(params, config, request, tokens, lengths, capacity, max_tokens, strings, tokenizer)
+
+
+def _prefill(session: _Session) -> DecodeState:
+    return prefill(
+        session.params,
+        session.request,
+        session.tokens,
+        session.lengths,
+        config=session.config,
+        capacity=session.capacity,
+        max_tokens=session.max_tokens,
+    )
+
+
+def _finish(session: _Session, state: DecodeState, trace: bool) -> tuple[DecodeState, list[list[Round]] | None]:
+    """Run rounds until every sequence is done: all in one call, unless the host must look in between."""
+    per_call = 1 if trace else ROUNDS_PER_LOOK if session.stop_strings else session.max_tokens
+    rounds = [[] for _ in session.lengths] if trace else None
+    while True:
+        if session.stop_strings:
+            state = state.replace(done=state.done | jnp.asarray(_stopped_by_text(session, state)))
+        if bool(np.all(state.done)):
+            return jax.block_until_ready(state), rounds
+        state = run(session.params, session.request, state, jnp.int32(per_call), config=session.config)
+        if trace:
+            _record(state, rounds)
+
+
+def _record(state: DecodeState, rounds: list[list[Round]]) -> None:
+    tree, accepted = jax.device_get((state.tree, state.accepted))
+    for b, record in enumerate(rounds):
+        size, count = int(tree.size[b]), int(accepted.count[b])
+        if count:
+            rows = (field[b, :size] for field in (tree.token, tree.parent, tree.depth, tree.logprob))
+            record.append(Round(DraftTree(*rows), tuple(map(int, accepted.path[b, :count])), int(accepted.bonus[b])))
+
+
+def _stopped_by_text(session: _Session, state: DecodeState) -> list[bool]:
+    if not session.stop_strings:
+        return [False] * len(session.lengths)
+    return [_readout(session, state, b)[2] for b in range(len(session.lengths))]
+
+
+def _readout(session: _Session, state: DecodeState, index: int) -> tuple[list[int], str | None, bool]:
+    """Tokens, text, and whether a stop string ended them, of one sequence as it stands."""
+    tokens = np.asarray(state.tokens[index])[: int(state.emitted[index])].tolist()
+    if session.tokenizer is None:
+        return tokens, None, False
+    found = find_stop(tokens, session.tokenizer.decode, session.stop_strings) if session.stop_strings else None
+    if found is None:
+        return tokens, session.tokenizer.decode(tokens), False
+    return tokens[: found[0]], found[1], True
+
+
+def _outputs(session, state, seconds, rounds) -> list[Output]:
+    host = jax.device_get(state.replace(cache=None, draft=None))
+    stop_ids = set(np.asarray(session.request.stop).tolist())
+    outputs = []
+    for b in range(len(session.lengths)):
+        tokens, text, by_text = _readout(session, host, b)
+        emitted = _cut_rounds(host.round_emitted[b][: int(host.rounds[b])], len(tokens) - 1)
+        stats = Stats(
+            rounds=len(emitted),
+            emitted=len(tokens),
+            drafted=int(host.round_drafted[b][: len(emitted)].sum()),
+            accept_hist=tuple(np.bincount(emitted, minlength=host.accepted.path.shape[1] + 1).tolist()),
+            finish_reason="stop" if by_text or tokens[-1] in stop_ids else "length",
+            prefill_seconds=seconds[0],
+            decode_seconds=seconds[1],
+        )
+        outputs.append(Output(text, tokens, stats, rounds[b][: len(emitted)] if rounds is not None else None))
+    return outputs
+
+
+def _cut_rounds(emitted: np.ndarray, total: int) -> np.ndarray:
+    """Tokens of each round until `total`, which a stop string may have set below their sum."""
+    before = np.cumsum(emitted) - emitted
+    return np.minimum(emitted, total - before)[before < total].astype(np.int64)
+
+
+def _split_stop(stop, tokenizer) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    stop = (stop,) if isinstance(stop, str | int | np.integer) else tuple(stop)
+    strings = tuple(item for item in stop if isinstance(item, str))
+    if "" in strings:
+        raise ValueError("a stop string is empty: every text contains it; remove it")
+    if strings and tokenizer is None:
+        raise ValueError("stop strings need a tokenizer, and this model has none: give stop token ids")
+    return strings, tuple(int(item) for item in stop if not isinstance(item, str))
+
+
+def _padded_stop(ids: tuple[int, ...]) -> jax.Array:
+    """Ids padded with -1 to a multiple of 8, so that calls with other stop ids share a compilation."""
+    padded = np.full(max(8, _round_up(len(ids), 8)), -1, np.int32)
+    padded[: len(ids)] = ids
+    return jnp.asarray(padded)
+
+
+def _prompt_bucket(length: int) -> int:
+    """The padded prompt length: a power of two from 32 up to CHUNK, then a multiple of CHUNK."""
+    return max(32, 1 << (length - 1).bit_length()) if length <= CHUNK else _round_up(length, CHUNK)
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def _precision(session: _Session):
+    """Full float32 products for float32 weights: the lossless guarantee does not hold under TF32."""
+    dtype = session.params.target["params"]["embedding"].dtype
+    return jax.default_matmul_precision("highest") if dtype == jnp.float32 else contextlib.nullcontext()

@@ -1,0 +1,107 @@
+"""`load` and `save`: a target with its drafters, from and to Hugging Face layout."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+from pathlib import Path
+
+import jax
+
+from jaxspec.io import drafter_weights, target_weights
+from jaxspec.io.drafter_config import check_fits, drafter_config, drafter_config_to_hf
+from jaxspec.io.hf_config import target_config, target_config_to_hf
+from jaxspec.io.hub import resolve_drafter, resolve_model, shipped
+from jaxspec.io.safetensors_files import WEIGHTS, WeightFiles, read_json, weight_dtype, write_safetensors
+from jaxspec.io.tokenizer import eos_ids, load_tokenizer
+from jaxspec.params import Params, Spec
+
+DRAFTERS = "drafters"
+_TOKENIZER_FILES = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "chat_template*")
+
+
+def load(name, *, drafter=None, dtype: str | None = None) -> Params:
+    """Load a target model and its drafters.
+
+    Args:
+      name: `mini` (ships with the package), a Hugging Face hub id, or a local directory in Hugging Face layout. A directory
+        without a tokenizer takes token ids as prompts.
+      drafter: the name of a drafter that ships with the model, a hub id (`repo` or `repo::subfolder`), a directory, or a dict
+        {name: any of these}. None loads all that ship with the model, in its `drafters/` folder.
+      dtype: of weights and caches. None picks what suits the device: float32 on a CPU, bfloat16 on a GPU, and float16 on
+        GPUs without bfloat16 units (T4).
+
+    Raises:
+      FileNotFoundError: no such model or drafter.
+      ValueError: unknown architecture, tensors that do not fit the config, NaN weights, or a drafter that does not fit.
+    """
+    dtype = dtype or default_dtype()
+    weight_dtype(dtype)
+    directory = resolve_model(name)
+    config = target_config(read_json(directory / "config.json"))
+    target = target_weights.from_hf(WeightFiles(directory), config, dtype)
+    sources = _drafter_sources(directory, drafter)
+    configs = {label: drafter_config(read_json(source / "config.json")) for label, source in sources.items()}
+    for drafter_spec in configs.values():
+        check_fits(drafter_spec, config)
+    weights = {label: drafter_weights.from_hf(WeightFiles(sources[label]), configs[label], dtype) for label in sources}
+    tokenizer = load_tokenizer(str(directory))
+    spec = Spec(
+        target=config,
+        # The first drafter is the default: a causal head where there is one, since it accepts more at the same cost.
+        drafters=tuple(sorted(configs.items(), key=lambda item: not item[1].causal)),
+        eos=eos_ids(directory, tokenizer),
+        tokenizer=None if tokenizer is None else str(directory),
+    )
+    return jax.device_put(Params(target, weights, spec))
+
+
+def save(params: Params, directory) -> None:
+    """Write what `load(directory)` reads: the target, `drafters/<name>/` and the tokenizer, in the weights' dtype."""
+    directory, spec = Path(directory), params.spec
+    dtype = str(params.target["params"]["embedding"].dtype)
+    _write(directory, target_config_to_hf(spec.target, dtype), target_weights.to_hf(params.target, spec.target))
+    _write_json(directory / "generation_config.json", {"eos_token_id": list(spec.eos)})
+    for name, config in spec.drafters:
+        hf = drafter_config_to_hf(config, spec.target.num_layers, spec.target.max_positions, dtype)
+        _write(directory / DRAFTERS / name, hf, drafter_weights.to_hf(params.drafters[name], config))
+    for pattern in _TOKENIZER_FILES if spec.tokenizer else ():
+        for source in Path(spec.tokenizer).glob(pattern):
+            shutil.copyfile(source, directory / source.name)
+
+
+def _write(directory: Path, config: dict, tensors: dict) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    _write_json(directory / "config.json", config)
+    write_safetensors(directory / WEIGHTS, tensors)
+
+
+def _write_json(path: Path, content: dict) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _drafter_sources(model: Path, drafter) -> dict[str, Path]:
+    """{name: directory} of the drafters asked for; one given alone is called by what it is."""
+    own = shipped(model / DRAFTERS)
+    if drafter is None:
+        return {name: model / DRAFTERS / name for name in own}
+    if not isinstance(drafter, dict):
+        name = drafter if drafter in own else _kind(resolve_drafter(drafter, model))
+        drafter = {name: drafter}
+    if "ar" in drafter:
+        raise ValueError("a drafter cannot be called 'ar': that name is autoregressive decoding; choose another")
+    return {name: resolve_drafter(source, model) for name, source in drafter.items()}
+
+
+def _kind(directory: Path) -> str:
+    return "jetspec" if drafter_config(read_json(directory / "config.json")).causal else "dflash"
+
+
+@functools.cache
+def default_dtype() -> str:
+    """The fastest dtype that the default device computes in."""
+    device = jax.devices()[0]
+    if device.platform != "gpu":
+        return "float32"
+    return "bfloat16" if float(device.compute_capability) >= 8.0 else "float16"

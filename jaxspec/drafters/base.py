@@ -1,0 +1,57 @@
+"""The drafter protocol: a bundle of pure functions closed over a static config, in the manner of optax."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.cache import allocate, append
+from jaxspec.config import BlockDrafterConfig
+from jaxspec.drafters.block import BlockDrafter
+
+
+class Drafter(NamedTuple):
+    """What the decode loop needs of a drafter.
+
+    Attributes:
+      feature_layers: target decoder layers (0-based, their outputs) that `absorb` reads.
+      depth: longest path that one round can propose.
+      init: (batch, capacity, dtype) -> state, before any token is committed.
+      absorb: (params, state, features [B, T, F], count [B]) -> state; takes in the features of newly committed tokens.
+      expand: (params, state, embed, unembed, root [B]) -> logits [B, depth, V] of the tokens at depths 1..depth, in the
+        weights' dtype; `embed` and `unembed` are the target's embedding and output projection.
+    """
+
+    feature_layers: tuple[int, ...]
+    depth: int
+    init: Callable[..., Any]
+    absorb: Callable[..., Any]
+    expand: Callable[..., jax.Array]
+
+
+@functools.lru_cache(maxsize=64)
+def make_block_drafter(config: BlockDrafterConfig) -> Drafter:
+    """DFlash, or JetSpec's head with `config.causal`. Cached: equal configs give the identical bundle."""
+    module = BlockDrafter(config)
+
+    def init(batch, capacity, dtype):
+        return allocate(config, batch, capacity, dtype)
+
+    def absorb(params, cache, features, count):
+        positions = cache.length[:, None] + jnp.arange(features.shape[1])
+        k, v = module.apply(params, features, positions, method="context_kv")
+        return append(cache, k, v, count)
+
+    def expand(params, cache, embed, unembed, root):
+        # The anchor sits right after the cached context and has no feature of its own yet.
+        masks = jnp.full((root.shape[0], config.depth), config.mask_token_id, root.dtype)
+        block = jnp.concatenate([root[:, None], masks], axis=1)
+        positions = cache.length[:, None] + jnp.arange(config.block_size)
+        hidden = module.apply(params, embed(block), positions, cache)
+        return unembed(hidden[:, 1:])
+
+    return Drafter(config.feature_layers, config.depth, init, absorb, expand)

@@ -1,0 +1,49 @@
+"""Everything a decode call needs, as one pytree: weights are leaves, the static spec is part of the tree's structure."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import flax.struct
+
+from jaxspec.config import BlockDrafterConfig, TargetConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """Static description of a target with its drafters.
+
+    Attributes:
+      target: architecture of the target.
+      drafters: (name, config) pairs; the first is the default.
+      eos: token ids that end a text.
+      tokenizer: directory with the tokenizer's files, or None when prompts are token ids.
+    """
+
+    target: TargetConfig
+    drafters: tuple[tuple[str, BlockDrafterConfig], ...] = ()
+    eos: tuple[int, ...] = ()
+    tokenizer: str | None = None
+
+    def drafter(self, name: str) -> BlockDrafterConfig:
+        """Config of the drafter called `name`; ValueError names those that are loaded."""
+        found = dict(self.drafters)
+        if name not in found:
+            raise ValueError(f"unknown method {name!r}: choose one of {['ar', *found]} or load another drafter")
+        return found[name]
+
+
+@flax.struct.dataclass
+class Params:
+    """Weights of a target and of its drafters; jit over it, donate it, shard it, save it.
+
+    Attributes:
+      target: variables of `Transformer`.
+      drafters: {name: variables}.
+      spec: static.
+    """
+
+    target: Any
+    drafters: dict[str, Any]
+    spec: Spec = flax.struct.field(pytree_node=False)

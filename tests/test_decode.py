@@ -1,0 +1,155 @@
+"""The public call: stops, limits, batches, streaming, options; on the golden tiny target with its trained drafters."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jaxspec
+
+GOLDEN = Path(__file__).parent / "golden"
+PROMPTS = [[117, 142, 122, 64, 240, 19], [3], list(range(40, 75)), [9, 8, 7]]
+
+
+@pytest.fixture(scope="module")
+def params():
+    """One target with both kinds of drafter; the JetSpec golden head was trained for the twin of this target."""
+    target = GOLDEN / "dflash" / "target"
+    return jaxspec.load(target, drafter={"dflash": GOLDEN / "dflash/drafter", "jetspec": GOLDEN / "jetspec/drafter"})
+
+
+METHODS = [
+    dict(method="dflash", builder="chain", budget=8),
+    dict(method="dflash", builder="best_first", budget=12),
+    dict(method="jetspec", builder="expand", budget=16, tree_width=3),
+    dict(method="jetspec", builder="best_first", budget=40),
+]
+
+
+@pytest.mark.parametrize("options", METHODS, ids=str)
+@pytest.mark.parametrize("sampling", [{}, dict(temperature=1.0), dict(temperature=0.7, top_p=0.9, seed=3)], ids=str)
+def test_text_does_not_depend_on_the_drafter_or_the_batch(params, options, sampling):
+    reference = [jaxspec.decode(params, p, method="ar", max_new_tokens=40, **sampling).tokens for p in PROMPTS]
+    drafted = jaxspec.decode(params, PROMPTS, max_new_tokens=40, **options, **sampling)
+    assert [out.tokens for out in drafted] == reference
+    assert all(out.stats.emitted == 40 for out in drafted)
+
+
+def test_uncoupled_drafts_change_nothing(params):
+    sampling = dict(temperature=1.0, seed=5, max_new_tokens=30)
+    outs = [jaxspec.decode(params, PROMPTS[0], coupled=coupled, **sampling) for coupled in (True, False)]
+    assert outs[0].tokens == outs[1].tokens == jaxspec.decode(params, PROMPTS[0], method="ar", **sampling).tokens
+
+
+def test_repeats_in_a_batch_are_independent_and_seeds_matter(params):
+    sampling = dict(temperature=1.0, max_new_tokens=20)
+    first, second = jaxspec.decode(params, [PROMPTS[0], PROMPTS[0]], **sampling)
+    assert first.tokens != second.tokens
+    assert first.tokens == jaxspec.decode(params, PROMPTS[0], **sampling).tokens
+    assert first.tokens != jaxspec.decode(params, PROMPTS[0], seed=1, **sampling).tokens
+
+
+@pytest.mark.parametrize("acceptance", ["sequential", "rejection"])
+@pytest.mark.parametrize("builder", ["chain", "best_first", "expand"])
+def test_other_acceptance_rules_run_and_equal_greedy_at_zero(params, acceptance, builder):
+    out = jaxspec.decode(params, PROMPTS, builder=builder, budget=8, acceptance=acceptance, temperature=1.0, max_new_tokens=16)
+    assert all(len(one.tokens) == 16 for one in out)
+    greedy = jaxspec.decode(params, PROMPTS, builder=builder, budget=8, acceptance=acceptance, max_new_tokens=16)
+    assert [one.tokens for one in greedy] == [one.tokens for one in jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=16)]
+
+
+@pytest.mark.parametrize("method", ["ar", "dflash"])
+@pytest.mark.parametrize("place", range(0, 30, 3))
+def test_a_stop_id_ends_the_text_inside_a_block(params, method, place):
+    whole = jaxspec.decode(params, PROMPTS[0], method="ar", max_new_tokens=40).tokens
+    stop = whole[place]
+    out = jaxspec.decode(params, PROMPTS[0], method=method, stop=[stop], max_new_tokens=40, trace=True)
+    assert out.tokens == whole[: whole.index(stop) + 1]
+    assert out.stats.finish_reason == "stop"
+    assert sum(len(r.path) for r in out.rounds) == len(out.tokens) - 1
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 10, 11])
+def test_max_new_tokens_is_exact(params, limit):
+    whole = jaxspec.decode(params, PROMPTS[0], method="ar", max_new_tokens=40).tokens
+    for options in METHODS:
+        out = jaxspec.decode(params, PROMPTS[0], max_new_tokens=limit, **options)
+        assert out.tokens == whole[:limit]
+        assert sum(i * n for i, n in enumerate(out.stats.accept_hist)) == limit - 1
+
+
+def test_nothing_beyond_the_end_is_cached(params):
+    from jaxspec.api import _finish, _prefill, _prepare
+
+    session = _prepare(params, PROMPTS, max_new_tokens=13)
+    state, _ = _finish(session, _prefill(session), trace=False)
+    # The last token of a text is the root of a round that never runs, so its row is not cached.
+    np.testing.assert_array_equal(state.cache.length, [len(p) + 12 for p in PROMPTS])
+    np.testing.assert_array_equal(state.draft.length, state.cache.length)
+
+
+def test_stream_joins_to_the_tokens_of_decode(params):
+    options = dict(max_new_tokens=33, temperature=1.0)
+    pieces = list(jaxspec.stream(params, PROMPTS[2], **options))
+    assert sum(pieces, []) == jaxspec.decode(params, PROMPTS[2], **options).tokens
+    assert len(pieces) > 1
+
+
+def test_trace_describes_every_round(params):
+    out = jaxspec.decode(params, PROMPTS[0], builder="best_first", budget=12, max_new_tokens=40, trace=True)
+    tokens = out.tokens[:1]
+    for r in out.rounds:
+        assert r.path[0] == 0 and r.tree.token[0] == tokens[-1]
+        assert all(r.tree.parent[b] == a for a, b in zip(r.path, r.path[1:], strict=False))
+        tokens += [*r.tree.token[list(r.path[1:])].tolist(), r.bonus]
+    assert tokens[: len(out.tokens)] == out.tokens
+    assert out.stats.rounds == len(out.rounds)
+    assert out.stats.drafted == sum(len(r.tree.token) - 1 for r in out.rounds)
+    assert out.stats.mean_acceptance_length == pytest.approx(39 / len(out.rounds))
+
+
+def test_save_and_load_again(params, tmp_path):
+    jaxspec.save(params, tmp_path / "copy")
+    again = jaxspec.load(tmp_path / "copy")
+    assert set(again.drafters) == {"dflash", "jetspec"}
+    options = dict(max_new_tokens=20, method="dflash")
+    assert jaxspec.decode(again, PROMPTS[0], **options).tokens == jaxspec.decode(params, PROMPTS[0], **options).tokens
+
+
+def test_long_prompts_go_through_in_chunks(params, monkeypatch):
+    prompt = np.random.default_rng(0).integers(0, 250, 700).tolist()
+    prompts = [prompt, prompt[:513], [5, 6]]
+    outs = jaxspec.decode(params, prompts, max_new_tokens=12)
+    for one, out in zip(prompts, outs, strict=True):
+        assert out.tokens == jaxspec.decode(params, one, method="ar", max_new_tokens=12).tokens
+    # The same prompt in one piece.
+    monkeypatch.setattr("jaxspec.loop.CHUNK", 1024)
+    monkeypatch.setattr("jaxspec.api.CHUNK", 1024)
+    assert jaxspec.decode(params, prompt, max_new_tokens=12, block_size=7).tokens == outs[0].tokens
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "message"),
+    [
+        ([], {}, "empty prompt"),
+        ("", {}, "no tokenizer"),
+        ([[1, 2], []], {}, "empty prompt"),
+        ("text", {}, "no tokenizer"),
+        ([1, 300], {}, "outside the vocabulary"),
+        ([1] * 2000, {}, "positions"),
+        ([1], {"method": "eagle9"}, "unknown method"),
+        ([1], {"builder": "oak"}, "unknown builder"),
+        ([1], {"budget": 0}, "budget"),
+        ([1], {"builder": "expand", "tree_width": 0}, "tree_width"),
+        ([1], {"block_size": 1}, "block_size"),
+        ([1], {"temperature": -1.0}, "temperature"),
+        ([1], {"temperature": 1.0, "top_p": 0.0}, "top_p"),
+        ([1], {"max_new_tokens": 0}, "max_new_tokens"),
+        ([1], {"acceptance": "hope"}, "acceptance"),
+        ([1], {"stop": "word"}, "tokenizer"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(params, prompt, options, message):
+    with pytest.raises(ValueError, match=message) as error:
+        jaxspec.decode(params, prompt, **options)
+    assert "\n" not in str(error.value)

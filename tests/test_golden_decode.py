@@ -1,0 +1,137 @@
+"""Greedy decode traces of the authors' own code, reproduced token for token with the same accepted lengths."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jaxspec
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def load_golden(method):
+    folder = GOLDEN / method
+    return jaxspec.load(folder / "target", drafter={method: folder / "drafter"}, dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def dflash():
+    return load_golden("dflash")
+
+
+@pytest.fixture(scope="module")
+def jetspec():
+    return load_golden("jetspec")
+
+
+def records(method):
+    return json.loads((GOLDEN / method / "decode.json").read_text())
+
+
+def cut(lengths, total):
+    """Accepted lengths as ours are reported: the last round counts only what was emitted."""
+    kept = []
+    for length in lengths:
+        if total <= 0:
+            break
+        kept.append(min(length, total))
+        total -= length
+    return kept
+
+
+def lengths_of(out):
+    return [len(r.path) for r in out.rounds]
+
+
+def paths_of(token, parent, logprob):
+    """{path of tokens from the root: score} of a tree, whatever the order of its rows."""
+    paths = [(int(token[0]),)]
+    for t, p in zip(token[1:], parent[1:], strict=True):
+        paths.append((*paths[p], int(t)))
+    return dict(zip(paths, map(float, logprob), strict=True))
+
+
+@pytest.mark.parametrize("index", range(30))
+def test_dflash_traces(dflash, index):
+    record = records("dflash")[index]
+    if record["quirk_stop_equals_mask"]:
+        record["generated"] = expected_up_to_stop(record)
+    method = "ar" if record["block_size"] == 1 else "dflash"
+    out = jaxspec.decode(
+        dflash,
+        record["prompt"],
+        max_new_tokens=record["max_new_tokens"],
+        stop=record["stop_token_ids"] or (),
+        method=method,
+        builder="chain",
+        budget=record["block_size"],
+        block_size=None if method == "ar" else record["block_size"],
+        trace=True,
+    )
+    assert out.tokens == record["generated"]
+    if not record["quirk_stop_equals_mask"]:
+        assert lengths_of(out) == cut(record["acceptance_lengths"], len(out.tokens) - 1)
+
+
+def expected_up_to_stop(record):
+    """The reference stops after one round when a stop id equals the mask id; the text itself is the greedy one."""
+    greedy = record["ar_greedy"][: record["max_new_tokens"]]
+    ends = [i for i, token in enumerate(greedy) if token in record["stop_token_ids"]]
+    return greedy[: ends[0] + 1] if ends else greedy
+
+
+@pytest.mark.parametrize("index", range(37))
+def test_ddtree_traces(dflash, index):
+    record = records("ddtree")[index]
+    budget = record["tree_budget"]
+    rows = (record["block_size"] - 1 if budget is None else budget) + 1
+    out = jaxspec.decode(
+        dflash,
+        record["prompt"],
+        max_new_tokens=record["max_new_tokens"],
+        stop=record["stop_token_ids"] or (),
+        builder="best_first",
+        budget=rows,
+        trace=True,
+    )
+    mask_token = dflash.spec.drafter("dflash").mask_token_id
+    assert [token for token in out.tokens if token != mask_token or not record["contains_mask"]] == record["generated"]
+    ours, theirs = lengths_of(out), cut(record["acceptance_lengths"], len(out.tokens) - 1)
+    # In these rounds the reference's own buffer cuts the draft block short; all earlier rounds must agree.
+    compared = min([*record["buffer_truncated_rounds"], len(theirs)])
+    assert ours[:compared] == theirs[:compared]
+    for mine, golden in zip(out.rounds[:compared], record["round_trees"], strict=False):
+        assert mine.tree.token[1:].tolist() == golden["tokens"]
+        assert mine.tree.depth[1:].tolist() == golden["depths"]
+        assert mine.tree.parent.tolist() == golden["parents"]
+
+
+@pytest.mark.parametrize("index", [i for i, r in enumerate(records("jetspec")) if r["args"].get("algo", "accum_logp") == "accum_logp"])
+def test_jetspec_traces(jetspec, index):
+    record = records("jetspec")[index]
+    args, mode = record["args"], record["mode"]
+    # `dflash_baseline` is the DFlash decode loop around the same causal head: a chain too.
+    options = {
+        "ar": dict(method="ar"),
+        "chain": dict(builder="chain", budget=args.get("block_size")),
+        "dflash_baseline": dict(builder="chain", budget=args.get("block_size")),
+        "tree": dict(builder="expand", budget=args.get("budget"), tree_width=args.get("tree_width")),
+    }[mode]
+    if mode != "ar":
+        options["block_size"] = args["block_size"]
+    out = jaxspec.decode(
+        jetspec, record["prompt"], max_new_tokens=record["max_new_tokens"], stop=record["eos"], trace=True, **options
+    )
+    assert out.tokens == record["token_ids"]
+    lengths = record.get("accept_lengths") or record.get("acceptance_lengths")
+    if lengths:
+        assert lengths_of(out) == cut(lengths, len(out.tokens) - 1)
+    if "tpf" in record and mode == "chain":
+        assert len(out.rounds) == round(len(out.tokens) / record["tpf"])
+    for mine, golden in zip(out.rounds, record.get("trees") or [], strict=False):
+        ours = paths_of(mine.tree.token, mine.tree.parent, mine.tree.logprob)
+        theirs = paths_of(golden["tokens"], golden["parents"], golden["cum_logprob"])
+        assert ours.keys() == theirs.keys()
+        np.testing.assert_allclose([ours[p] for p in theirs], list(theirs.values()), atol=1e-4)
