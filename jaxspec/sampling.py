@@ -10,6 +10,7 @@ B sequences, N tree rows, P positions, V vocabulary.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 
 import flax.struct
@@ -187,6 +188,7 @@ def random_bits(keys: jax.Array, count: int) -> jax.Array:
     return high ^ low
 
 
+@functools.partial(jax.jit, inline=True)
 def _threefry(key0, key1, x0, x1):
     """Threefry-2x32 with 20 rounds (Salmon et al., 2011)."""
     schedule = (key0, key1, key0 ^ key1 ^ jnp.uint32(0x1BD11BDA))
