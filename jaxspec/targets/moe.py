@@ -70,8 +70,8 @@ def mix_experts(rows, expert, weight, gate_up, down, *, tiles_per_step: int) -> 
         # A tile's empty slots compute some pair again; their index lies outside `out`, so that nothing is written.
         pair = jnp.where(picked < 0, expert.size, order[jnp.maximum(picked, 0)])
         row = jnp.minimum(pair, expert.size - 1) // expert.shape[1]
-        gate, up = jnp.split(jnp.einsum("tme,tef->tmf", rows[row], gate_up[which]), 2, axis=-1)
-        result = jnp.einsum("tmf,tfe->tme", nn.silu(gate) * up, down[which])
+        gate, up = jnp.split(jnp.einsum("tme,tef->tmf", rows[row], jnp.take(gate_up, which, axis=0)), 2, axis=-1)
+        result = jnp.einsum("tmf,tfe->tme", nn.silu(gate) * up, jnp.take(down, which, axis=0))
         return out.at[pair].set(result, mode="drop")
 
     # Every pair has its own place and the sum its own order: the result does not depend on the tiles, nor on atomics.

@@ -1,0 +1,37 @@
+"""Tiny models with what transformers' PyTorch code computes for them; written by make_fixtures.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+
+from jaxspec.config import TargetConfig
+from jaxspec.io.hf_config import target_config
+from jaxspec.io.safetensors_files import WeightFiles, read_json
+from jaxspec.io.target_weights import from_hf
+from jaxspec.targets.transformer import Transformer
+
+GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "targets"
+MODELS = ("qwen3", "qwen3_tied", "llama", "llama_scaled", "qwen3_moe", "qwen3_moe_mixed")
+
+
+class Golden(NamedTuple):
+    """A loaded model and its expected arrays."""
+
+    config: TargetConfig
+    module: Transformer
+    params: dict
+    expected: dict[str, np.ndarray]
+
+
+@pytest.fixture(scope="session", params=MODELS)
+def golden(request) -> Golden:
+    directory = GOLDEN / request.param
+    config = target_config(read_json(directory / "config.json"))
+    params = from_hf(WeightFiles(directory), config, "float32")
+    with np.load(directory / "expected.npz") as arrays:
+        return Golden(config, Transformer(config), jax.device_get(params), dict(arrays))
