@@ -94,7 +94,7 @@ def _tiles(expert: jax.Array, num_experts: int, multiple: int):
     group_tiles = -(-group // size)
     last_tile = jnp.cumsum(group_tiles)
     tile = jnp.arange(most)
-    owner = jnp.minimum(jnp.searchsorted(last_tile, tile, side="right"), num_experts - 1)
+    owner = jnp.minimum((tile[:, None] >= last_tile).sum(1), num_experts - 1)
     offset = (tile - (last_tile - group_tiles)[owner])[:, None] * size + jnp.arange(size)
     used = (offset < group[owner][:, None]) & (tile < last_tile[-1])[:, None]
     return jnp.where(used, first_pair[owner][:, None] + offset, -1), order, owner, last_tile[-1]
