@@ -216,7 +216,7 @@ def _stopped_by_text(session: _Session, state: DecodeState) -> list[bool]:
 
 def _readout(session: _Session, state: DecodeState, index: int) -> tuple[list[int], str | None, bool]:
     """Tokens, text, and whether a stop string ended them, of one sequence as it stands."""
-    tokens = np.asarray(state.tokens[index])[: int(state.emitted[index])].tolist()
+    tokens = np.asarray(state.tokens)[index, : np.asarray(state.emitted)[index]].tolist()
     if session.tokenizer is None:
         return tokens, None, False
     found = find_stop(tokens, session.tokenizer.decode, session.stop_strings) if session.stop_strings else None

@@ -109,9 +109,17 @@ def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
     if block.causal and builder.longest < block.depth:
         # Slots of a causal head do not see later slots: those that the tree cannot hold need not be computed.
         block = dataclasses.replace(block, block_size=builder.longest + 1)
-    quarter = -(-builder.rows // 4)
-    widths = (quarter, builder.rows) if builder.rows >= 8 else (builder.rows,)
-    return Plan(target, make_block_drafter(block), builder, widths, builder.longest + 1)
+    return Plan(target, make_block_drafter(block), builder, _widths(builder.rows, config.sampling), builder.longest + 1)
+
+
+def _widths(rows: int, sampling: SamplingSpec) -> tuple[int, ...]:
+    """Verification widths: the capacity, and a quarter of it where trees may come out small.
+
+    Only a restricted vocabulary (top-k, top-p, min-p) leaves a builder short of candidates; otherwise every tree is full, and
+    a second width would be compiled for nothing.
+    """
+    restricted = sampling.top_k or sampling.top_p or sampling.min_p
+    return (-(-rows // 4), rows) if restricted and rows >= 8 else (rows,)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "capacity", "max_tokens"))
