@@ -18,8 +18,6 @@ from jaxspec.builders.scores import NEVER, Cost, add, from_logprob, to_logprob
 from jaxspec.state import Tree
 from jaxspec.tree import assemble, parent_rows
 
-_UNROLL = 16  # pops beyond this many are looped over: a loop is not captured in a CUDA graph, but compiles faster
-
 
 class _Growing(NamedTuple):
     """A tree in order of expansion: cost, parent, flat candidate index and depth [N], which rows are closed, rows in use."""
@@ -55,7 +53,11 @@ def expand(
     counts = counts if caps is None else jnp.minimum(counts, caps)
     # Nodes at the last depth, or above a depth without candidates, are leaves.
     counts = jnp.append(counts, 0)
-    tree = _expand_all(_start(rows), steps, counts, width)
+
+    def unfinished(tree: _Growing) -> jax.Array:
+        return (tree.size < rows) & _expandable(tree, counts).any()
+
+    tree = jax.lax.while_loop(unfinished, lambda tree: _expand_best(tree, steps, counts), _start(rows))
     live = jnp.arange(rows) < tree.size
     hi, lo, order = jax.lax.sort(
         (jnp.where(live, tree.cost.hi, NEVER), tree.cost.lo, jnp.arange(rows, dtype=jnp.int32)), num_keys=2
@@ -74,23 +76,6 @@ def _start(rows: int) -> _Growing:
     zeros = jnp.zeros(rows, jnp.int32)
     cost = Cost(zeros.astype(jnp.uint32), zeros.astype(jnp.uint32))
     return _Growing(cost, zeros - 1, zeros, zeros, zeros.astype(bool), jnp.int32(1))
-
-
-def _expand_all(tree: _Growing, steps: Cost, counts: jax.Array, width: int) -> _Growing:
-    """Pop until the tree is full or nothing can be expanded."""
-    rows = tree.parent.shape[0]
-
-    def unfinished(tree: _Growing) -> jax.Array:
-        return (tree.size < rows) & _expandable(tree, counts).any()
-
-    def pop(tree: _Growing) -> _Growing:
-        return _expand_best(tree, steps, counts)
-
-    # Each pop adds `width` nodes unless candidates are capped or unusable: the unrolled pops usually fill the tree.
-    pops = -(-(rows - 1) // width)
-    for _ in range(min(pops, _UNROLL)):
-        tree = pop(tree)
-    return jax.lax.while_loop(unfinished, pop, tree) if rows > 2 else tree
 
 
 def _expandable(tree: _Growing, counts: jax.Array) -> jax.Array:

@@ -1,0 +1,106 @@
+"""JetSpec's rules for how many children a node gets, by its depth: the `caps` of `expand.expand`.
+
+All return int32 [D], entry d for a node at depth d (the root's is d = 0), between 1 and the tree width K. Rules that look at
+the draft take `logprob` float32 [D, K] and are traced; those that look at a profile or the prompt run on the host. Source:
+hao-ai-lab/JetSpec, `jetspec/tree` (top2gap_fanout, depth_rank_histogram, task_router, reasoning_router, class_histogram).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+CLASSES = ("decisive_task", "balanced_task", "uncertain_task")
+_TEMPLATES = {"decisive_task": (), "balanced_task": (3, 2), "uncertain_task": (7, 7)}  # depths that are not listed get 1
+_TASKS = {"math": "decisive_task", "code": "decisive_task", "chat": "uncertain_task", "open_ended": "uncertain_task"}
+_REASONING_TASKS = {"reasoning", "cot", "chain_of_thought", "math", "code"}
+_REASONING_TEXT = re.compile(r"<think>|step 1|let me think|let's think|first,|chain of thought", re.IGNORECASE)
+
+
+def mean_gap(logprob: jax.Array) -> jax.Array:
+    """Mean over depths of the gap between the best and the second-best log-probability; float32 [], 0 for a width of 1."""
+    if logprob.shape[-1] < 2:
+        return jnp.float32(0)
+    return jnp.mean(logprob[:, 0] - logprob[:, 1])
+
+
+def top2gap(logprob: jax.Array, beta: float = 1.0, middle: float = 1.0) -> jax.Array:
+    """Fewer children where the best candidate leads by more: K * sigmoid(-beta * (gap - middle)), rounded half to even."""
+    depths, width = logprob.shape
+    if width < 2:
+        return jnp.ones(depths, jnp.int32)
+    share = jax.nn.sigmoid(-beta * (logprob[:, 0] - logprob[:, 1] - middle))
+    return jnp.maximum(jnp.round(width * share), 1).astype(jnp.int32)
+
+
+def rank_histogram(profile: Sequence[Sequence[float]] | None, depth: int, width: int, threshold: float = 0.02) -> np.ndarray:
+    """As many children as there are ranks whose measured acceptance rate `profile[depth][rank]` reaches `threshold`.
+
+    Depths without rates get K, and so does every depth where there is no profile or `threshold` is not positive.
+    """
+    if profile is None or threshold <= 0:
+        return np.full(depth, width, np.int32)
+    counts = [sum(rate >= threshold for rate in row[:width]) if len(row) else width for row in profile[:depth]]
+    return _filled(counts, depth, width, missing=width)
+
+
+def task_class(logprob: jax.Array, task: str | None = None, gap_low: float = 1.0, gap_high: float = 2.0) -> jax.Array:
+    """Index into `CLASSES`, int32 []: by the task's name if one is given (unknown: balanced), else by `mean_gap`."""
+    if task is not None:
+        return jnp.int32(CLASSES.index(task if task in CLASSES else _TASKS.get(task, "balanced_task")))
+    gap = mean_gap(logprob)
+    return jnp.where(gap > gap_high, 0, jnp.where(gap < gap_low, 2, 1)).astype(jnp.int32)
+
+
+def task_router(logprob: jax.Array, task: str | None = None, gap_low: float = 1.0, gap_high: float = 2.0) -> jax.Array:
+    """A chain for decisive tasks, 3 and 2 children at the top for balanced ones, 7 and 7 for uncertain ones."""
+    return class_histogram(logprob, {}, task, gap_low, gap_high)
+
+
+def class_histogram(
+    logprob: jax.Array,
+    histograms: Mapping[str, Sequence],
+    task: str | None = None,
+    gap_low: float = 1.0,
+    gap_high: float = 2.0,
+) -> jax.Array:
+    """Caps per class of task, measured for a model; a class that is not in `histograms` gets its `task_router` template.
+
+    Args:
+      logprob: float32 [D, K].
+      histograms: class name (one of `CLASSES`) to a list of caps per depth, or of acceptance rates [depth][rank], whose last
+        positive rank counts. Depths that are not listed get 1.
+      task, gap_low, gap_high: see `task_class`.
+    """
+    depth, width = logprob.shape
+    table = [_filled(_caps(histograms.get(name, _TEMPLATES[name])), depth, width, missing=1) for name in CLASSES]
+    return jnp.asarray(np.stack(table))[task_class(logprob, task, gap_low, gap_high)]
+
+
+def reasoning_router(logprob: jax.Array, reasoning: bool = False, gap_threshold: float = 1.5) -> jax.Array:
+    """A chain while the model reasons step by step, else 2 children at each of the first two depths.
+
+    It reasons where the caller knows so (`reasoning`, see `looks_like_reasoning`) or `mean_gap` exceeds `gap_threshold`.
+    """
+    depth, width = logprob.shape
+    wide = _filled((2, 2), depth, width, missing=1)
+    return jnp.where(reasoning | (mean_gap(logprob) > gap_threshold), 1, wide).astype(jnp.int32)
+
+
+def looks_like_reasoning(text: str = "", task: str = "") -> bool:
+    """Whether a prompt's text or the name of its task holds one of JetSpec's marks of step-by-step reasoning."""
+    return task.lower() in _REASONING_TASKS or _REASONING_TEXT.search(text) is not None
+
+
+def _caps(rows: Sequence) -> list[int]:
+    """Caps from caps, or from acceptance rates: one more than the last rank with a positive rate."""
+    return [int(row) if np.ndim(row) == 0 else max((r + 1 for r, rate in enumerate(row) if rate > 0), default=1) for row in rows]
+
+
+def _filled(caps: Sequence[int], depth: int, width: int, missing: int) -> np.ndarray:
+    """`caps` cut or filled up to `depth` entries, each between 1 and `width`."""
+    return np.clip([*caps[:depth], *[missing] * (depth - len(caps))], 1, width).astype(np.int32)
