@@ -11,9 +11,9 @@ _FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt",
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
-def shipped(directory: Path = ZOO) -> tuple[str, ...]:
+def shipped(directory: Path | None = None) -> tuple[str, ...]:
     """Names of the models in `directory`: by default those that ship; `MODEL / "drafters"` for a model's drafters."""
-    return tuple(sorted(path.parent.name for path in directory.glob("*/config.json")))
+    return tuple(sorted(path.parent.name for path in (directory or ZOO).glob("*/config.json")))
 
 
 def resolve_model(name: str | os.PathLike) -> Path:
@@ -42,7 +42,7 @@ def resolve_drafter(name: str | os.PathLike, model: Path) -> Path:
 def _resolve(name: str, shipped_kind: str) -> Path:
     place, _, subfolder = name.partition("::")
     directory = Path(place).expanduser()
-    if not directory.is_dir():
+    if not place or not directory.is_dir():
         if not _HUB_ID.fullmatch(place):
             raise FileNotFoundError(f"{name!r} is neither {shipped_kind}, nor a directory, nor a hub id (owner/name)")
         directory = _download(place, subfolder, shipped_kind)

@@ -56,7 +56,8 @@ class Detokenizer:
 
     A character whose bytes are spread over several tokens is held back until it is complete. Only a window is decoded: from
     the last piece but one on, since what a token reads as can depend on the token before it (a leading space in
-    sentencepiece-like tokenizers).
+    sentencepiece-like tokenizers). One exception: tokenizers with byte fallback turn a whole run of byte tokens into U+FFFD
+    when a later one makes it invalid UTF-8; pieces that were handed out stay as they were.
     """
 
     def __init__(self, tokenizer: Tokenizer):
