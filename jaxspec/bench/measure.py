@@ -1,0 +1,113 @@
+"""Timed decodes: methods interleaved prompt by prompt, compilation kept out of every figure."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+import jaxspec
+from jaxspec.bench.methods import Method
+from jaxspec.bench.prompts import Prompt
+
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+_ATTEMPTS = 4
+_compilations = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One timed decode.
+
+    Attributes:
+      method: name. prompt: index into the prompts. repeat: 0, 1, …
+      tokens: generated ids.
+      rounds, drafted, accept_hist: as in `jaxspec.Stats`.
+      prefill_seconds, decode_seconds: wall-clock, compilation excluded; the first token belongs to the prefill.
+    """
+
+    method: str
+    prompt: int
+    repeat: int
+    tokens: tuple[int, ...]
+    rounds: int
+    drafted: int
+    accept_hist: tuple[int, ...]
+    prefill_seconds: float
+    decode_seconds: float
+
+
+def measure(
+    params,
+    prompts: Sequence[Prompt],
+    methods: Sequence[Method],
+    *,
+    repeats: int = 3,
+    options: dict[str, Any] | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> tuple[list[Run], dict[str, float]]:
+    """Decode every prompt with every method `repeats` times.
+
+    Methods take turns within a prompt, in an order that is rotated from prompt to prompt and repeat to repeat, so that drift
+    of the machine (clock, temperature, other load) falls on all of them alike. A decode during which anything was compiled is
+    not counted but run again.
+
+    Args:
+      params: from `jaxspec.load`.
+      options: keyword arguments of `jaxspec.decode` common to all methods.
+      progress: called with a line of text per prompt.
+
+    Returns:
+      (runs, seconds spent on compilation per method: first calls' wall-clock beyond that of the same call repeated).
+
+    Raises:
+      ValueError: `repeats` below 1, or as `jaxspec.decode`.
+    """
+    if repeats < 1:
+        raise ValueError(f"repeats is {repeats}: give at least 1")
+    runs, compile_seconds = [], dict.fromkeys((method.name for method in methods), 0.0)
+    for index, prompt in enumerate(prompts):
+        progress(f"prompt {index + 1} of {len(prompts)} ({prompt.domain})")
+        for repeat in range(repeats):
+            shift = (index + repeat) % len(methods)
+            for method in (*methods[shift:], *methods[:shift]):
+                call = functools.partial(jaxspec.decode, params, prompt.content, **(options or {}), **method.options)
+                out, compiling = _without_compilation(call)
+                compile_seconds[method.name] += compiling
+                runs.append(_run(method.name, index, repeat, out))
+    return runs, compile_seconds
+
+
+def _run(method: str, prompt: int, repeat: int, out) -> Run:
+    stats = out.stats
+    counts = (stats.rounds, stats.drafted, tuple(stats.accept_hist))
+    return Run(method, prompt, repeat, tuple(out.tokens), *counts, stats.prefill_seconds, stats.decode_seconds)
+
+
+def _without_compilation(call: Callable[[], Any]) -> tuple[Any, float]:
+    """The result of a call that compiled nothing, and the extra seconds that earlier attempts spent compiling."""
+    _listen()
+    attempts = []
+    for _ in range(_ATTEMPTS):
+        before, start = _compilations, time.perf_counter()
+        out = call()
+        seconds = time.perf_counter() - start
+        if _compilations == before:
+            return out, sum(max(attempt - seconds, 0.0) for attempt in attempts)
+        attempts.append(seconds)
+    raise RuntimeError(f"the same decode compiled again in each of {_ATTEMPTS} calls: timings would include compilation")
+
+
+@functools.cache
+def _listen() -> None:
+    """Count XLA compilations from now on (listeners cannot be removed, hence one for the process)."""
+
+    def count(event: str, duration: float, **_) -> None:
+        global _compilations
+        _compilations += event == _COMPILED
+
+    jax.monitoring.register_event_duration_secs_listener(count)

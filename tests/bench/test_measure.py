@@ -1,0 +1,74 @@
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxspec
+from jaxspec.bench.measure import measure
+from jaxspec.bench.methods import parse_methods
+from jaxspec.bench.prompts import Prompt
+
+PROMPTS = [Prompt("a", [1]), Prompt("b", [2])]
+
+
+def output(tokens=(5, 6, 7), rounds=2):
+    stats = SimpleNamespace(rounds=rounds, drafted=4, accept_hist=(0, 2), prefill_seconds=0.5, decode_seconds=0.25)
+    return SimpleNamespace(tokens=list(tokens), stats=stats)
+
+
+def test_methods_take_turns(monkeypatch):
+    calls = []
+
+    def decode(params, prompt, **options):
+        calls.append((prompt, options))
+        return output()
+
+    monkeypatch.setattr(jaxspec, "decode", decode)
+    methods = parse_methods("x-chain,x-tree", budget=4)
+    runs, compile_seconds = measure(None, PROMPTS, methods, repeats=2, options={"seed": 3})
+    order = [[run.method for run in runs if (run.prompt, run.repeat) == key] for key in ((0, 0), (0, 1), (1, 0), (1, 1))]
+    assert order == [
+        ["ar", "x-chain", "x-tree"],
+        ["x-chain", "x-tree", "ar"],
+        ["x-chain", "x-tree", "ar"],
+        ["x-tree", "ar", "x-chain"],
+    ]
+    assert [prompt for prompt, _ in calls] == [[1]] * 6 + [[2]] * 6
+    assert calls[0][1] == {"seed": 3, "method": "ar"}
+    assert calls[1][1] == {"seed": 3, "method": "x", "builder": "chain", "budget": 4, "coupled": True}
+    assert compile_seconds == {"ar": 0, "x-chain": 0, "x-tree": 0}
+    assert runs[0].tokens == (5, 6, 7) and (runs[0].prefill_seconds, runs[0].decode_seconds) == (0.5, 0.25)
+
+
+def test_runs_that_compile_are_repeated(monkeypatch):
+    calls = []
+    double = jax.jit(lambda x: 2 * x)
+
+    def decode(params, prompt, **options):
+        calls.append(prompt)
+        jax.block_until_ready(double(np.zeros(len(calls) if len(calls) < 3 else 2)))
+        return output()
+
+    monkeypatch.setattr(jaxspec, "decode", decode)
+    runs, compile_seconds = measure(None, PROMPTS[:1], parse_methods("ar", budget=4), repeats=2)
+    assert len(runs) == 2 and len(calls) == 4, "the two calls that compiled are not among the runs"
+    assert compile_seconds["ar"] > 0
+
+
+def test_endless_compilation_is_an_error(monkeypatch):
+    shapes = iter(range(1, 100))
+
+    def decode(params, prompt, **options):
+        jax.block_until_ready(jax.jit(jnp.sum)(np.zeros(next(shapes))))
+        return output()
+
+    monkeypatch.setattr(jaxspec, "decode", decode)
+    with pytest.raises(RuntimeError, match="compiled again"):
+        measure(None, PROMPTS, parse_methods("ar", budget=4))
+
+
+def test_bad_repeats():
+    with pytest.raises(ValueError, match="repeats is 0"):
+        measure(None, PROMPTS, parse_methods("ar", budget=4), repeats=0)

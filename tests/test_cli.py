@@ -1,0 +1,106 @@
+"""The command line, on the golden tiny target (which has no tokenizer) and with `jaxspec.decode` replaced where text matters."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+import jaxspec
+from jaxspec import _distribution, cli
+
+GOLDEN = Path(__file__).parent / "golden"
+MODEL = ["--model", str(GOLDEN / "dflash/target"), "--drafter", f"jetspec={GOLDEN / 'jetspec/drafter'}"]
+IDS = ["--token-ids", "--prompt", "117 142,122 64 240 19"]
+SHORT = ["--max-new-tokens", "12", "--builder", "expand", "--budget", "7"]
+
+
+def run(capsys, *arguments):
+    status = cli.main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_generate_streams_and_json_agree(capsys):
+    status, streamed, _ = run(capsys, "generate", *MODEL, *IDS, *SHORT)
+    assert status == 0
+    status, printed, _ = run(capsys, "generate", *MODEL, *IDS, *SHORT, "--json")
+    record = json.loads(printed)
+    assert status == 0 and [int(token) for token in streamed.split()] == record["tokens"] and len(record["tokens"]) == 12
+    assert record["stats"]["emitted"] == 12 and record["stats"]["decode_seconds"] > 0
+    assert record["stats"]["mean_acceptance_length"] >= 1
+    status, plain, _ = run(capsys, "generate", *MODEL, *IDS, *SHORT, "--method", "ar")
+    assert plain == streamed
+
+
+def test_bench(capsys, tmp_path):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"domain": "a", "prompt": [117, 142, 122]}\n{"domain": "b", "prompt": [40, 41, 42, 43]}\n')
+    out = tmp_path / "out.json"
+    arguments = ["--prompts", prompts, "--methods", "ar,jetspec-tree@7", "--max-new-tokens", 12, "--repeats", 2, "--json", out]
+    status, printed, _ = run(capsys, "bench", *MODEL, *arguments)
+    report = json.loads(out.read_text())
+    assert status == 0 and {"device", "versions", "dtype", "settings", "results"} <= set(report)
+    assert report["settings"]["limit"] == 30 and report["settings"]["methods"]["jetspec-tree@7"]["budget"] == 7
+    assert set(report["compile_seconds"]) == {"ar", "jetspec-tree@7"}
+    records = {(record["method"], record["domain"]): record for record in report["results"]}
+    assert set(records) == {(method, domain) for method in ("ar", "jetspec-tree@7") for domain in ("a", "b", "all")}
+    for record in records.values():
+        assert record["identical_to_ar"] is True and record["tokens_per_second"] > 0 and record["speedup"] > 0
+        assert sum(i * n for i, n in enumerate(record["accept_hist"])) == record["tokens"] - record["prompts"]
+        assert all(record[f"ms_{phase}"] > 0 for phase in ("draft", "tree", "verify", "rest"))
+    assert records["ar", "all"]["mean_acceptance_length"] == 1.0 < records["jetspec-tree@7", "all"]["mean_acceptance_length"]
+    assert printed.count("jetspec-tree@7") == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["generate", "--model", "/no/such/model", "--prompt", "x"], "/no/such/model"),
+        (["generate", *MODEL, "--prompt", "text"], "no tokenizer"),
+        (["generate", *MODEL, "--token-ids", "--prompt", "1 two"], "'two' is not a token id"),
+        (["generate", *MODEL, "--token-ids", "--prompt", ""], "empty prompt"),
+        (["generate", *MODEL, *IDS, "--method", "medusa"], "unknown method 'medusa'"),
+        (["generate", *MODEL, *IDS, "--budget", "0"], "budget is 0"),
+        (["generate", *MODEL, *IDS, "--temperature", "-1"], "temperature"),
+        (["generate", *MODEL, "--drafter", "second", *IDS], "give one --drafter SOURCE"),
+        (["generate", "--prompt-file", "/no/such/file"], "/no/such/file: No such file or directory"),
+        (["bench", *MODEL, "--prompts", "/no/such/file"], "/no/such/file: No such file or directory"),
+        (["bench", *MODEL, "--prompts", "x", "--methods", "jetspec-bush"], "unknown method 'jetspec-bush'"),
+        (["bench", *MODEL, "--prompts", "x", "--json", "/no/such/folder/o.json"], "no directory /no/such/folder"),
+        (["bench", *MODEL, "--prompts", "x", "--coupled", "both"], "temperature"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(capsys, arguments, message):
+    status, out, err = run(capsys, *arguments)
+    assert status == cli.USER_ERROR and out == ""
+    assert err.startswith("jaxspec: error: ") and err.count("\n") == 1 and message in err, err
+
+
+def test_astronomy_package_is_refused(capsys, monkeypatch):
+    monkeypatch.setattr(_distribution.importlib.metadata, "version", lambda name: "0.3.4")
+    status, _, err = run(capsys, "generate", "--prompt", "x")
+    assert status == cli.USER_ERROR and "X-ray astronomy" in err
+
+
+def test_prompt_sources_and_options(capsys, monkeypatch, tmp_path):
+    calls = []
+
+    def stream(params, prompt, **options):
+        calls.append((params, prompt, options))
+        yield from ("a", "b")
+
+    monkeypatch.setattr(jaxspec, "load", lambda model, **options: (model, options))
+    monkeypatch.setattr(jaxspec, "stream", stream)
+    file = tmp_path / "prompt.txt"
+    file.write_text("from a file\n\n")
+    assert run(capsys, "generate", "--prompt-file", file) == (0, "ab\n", "")
+    monkeypatch.setattr("sys.stdin", io.StringIO("from stdin\n"))
+    options = ["--stop", "x", "--stop-id", 7, "--top-p", 0.9, "--coupled", "off", "--dtype", "bfloat16"]
+    assert run(capsys, "generate", "--model", "m", "--chat", "--drafter", "d", *options)[0] == 0
+    assert calls[0][1] == "from a file\n"
+    params, prompt, options = calls[1]
+    assert params == ("m", {"drafter": "d", "dtype": "bfloat16"})
+    assert prompt == [{"role": "user", "content": "from stdin"}]
+    assert options["stop"] == ("x", 7) and options["top_p"] == 0.9 and options["coupled"] is False
+    assert options["max_new_tokens"] == 256 and options["budget"] == 32
