@@ -1,4 +1,4 @@
-"""The command line, on the golden tiny target (which has no tokenizer) and with `jaxspec.decode` replaced where text matters."""
+"""The command line, on the golden tiny target, which has no tokenizer; the library is replaced where text matters."""
 
 import io
 import json
@@ -35,9 +35,9 @@ def test_generate_streams_and_json_agree(capsys):
 
 def test_bench(capsys, tmp_path):
     prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text('{"domain": "a", "prompt": [117, 142, 122]}\n{"domain": "b", "prompt": [40, 41, 42, 43]}\n')
+    prompts.write_text('{"domain": "a", "prompt": [117, 142, 122, 64, 240, 19]}\n{"domain": "b", "prompt": [40, 41, 42, 43]}\n')
     out = tmp_path / "out.json"
-    arguments = ["--prompts", prompts, "--methods", "ar,jetspec-tree@7", "--max-new-tokens", 12, "--repeats", 2, "--json", out]
+    arguments = ["--prompts", prompts, "--methods", "ar,jetspec-tree@7", "--max-new-tokens", 20, "--repeats", 2, "--json", out]
     status, printed, _ = run(capsys, "bench", *MODEL, *arguments)
     report = json.loads(out.read_text())
     assert status == 0 and {"device", "versions", "dtype", "settings", "results"} <= set(report)
