@@ -316,38 +316,46 @@ def test_acceptance_rates_are_those_of_the_theory():
 def test_both_rules_are_matching_when_greedy():
     rng = np.random.default_rng(3)
     trees = stack([make_tree(rng.integers(0, 4, 9), SHAPES["tree"][0]) for _ in range(16)])
-    logits = jnp.asarray(rng.normal(size=(16, 9, 4)), jnp.float32)
+    logits, q = jnp.asarray(rng.normal(size=(16, 9, 4)), jnp.float32), jnp.zeros((16, 3, 4))
     keys, position = sequence_keys(0, jnp.arange(16, dtype=jnp.uint32)), jnp.full(16, 4)
     spec, values = make_sampling(0.0)
-    expected = accept_match(trees, argmax(logits), 3)
-    rejected = accept_rejection(trees, logits, jnp.zeros((16, 3, 4)), spec, values, keys, position, 3)
-    for out in (accept_sequential(trees, logits, spec, values, keys, position, 3), rejected):
-        jax.tree.map(np.testing.assert_array_equal, out, expected)
+
+    @jax.jit
+    def every_rule(trees, logits):
+        sequential = accept_sequential(trees, logits, spec, values, keys, position, 3)
+        rejection = accept_rejection(trees, logits, q, spec, values, keys, position, 3)
+        return accept_match(trees, argmax(logits), 3), sequential, rejection
+
+    match, *others = every_rule(trees, logits)
+    assert len(set(match.count.tolist())) > 1
+    for other in others:
+        jax.tree.map(np.testing.assert_array_equal, other, match)
     candidates, logprob = sample_candidates(logits[:, :3], 2, spec, values, keys, position)
-    np.testing.assert_array_equal(candidates.token[..., 0], argmax(logits[:, :3]))
+    np.testing.assert_array_equal(candidates.token[..., 0], np.argmax(logits[:, :3], -1))
     np.testing.assert_array_equal(candidates.logprob, jax.lax.top_k(logprob, 2)[0])
 
 
-def test_sequences_do_not_depend_on_batch_or_padding():
+@pytest.mark.parametrize("rule", ["sequential", "rejection"])
+def test_sequences_do_not_depend_on_batch_or_padding(rule):
     rng = np.random.default_rng(6)
-    parents = SHAPES["tree"][0]
     rows = [rng.permuted(np.arange(9)) for _ in range(6)]
-    logits, keys = jnp.asarray(rng.normal(size=(6, 9, 9)), jnp.float32), sequence_keys(0, jnp.arange(6, dtype=jnp.uint32))
+    logits = jnp.asarray(rng.normal(size=(6, 9, 9)), jnp.float32)
     q = jax.nn.log_softmax(jnp.asarray(rng.normal(size=(6, 3, 9)), jnp.float32))
+    keys, position = sequence_keys(0, jnp.arange(6, dtype=jnp.uint32)), jnp.arange(6) + 10
     spec, values = make_sampling(1.0)
-    position = jnp.arange(6) + 10
-    narrow, wide = (stack([make_tree(row, parents, width) for row in rows]) for width in (9, 40))
+
+    @jax.jit
+    def accept(tree, logits, q, keys, position):
+        if rule == "sequential":
+            return accept_sequential(tree, logits, spec, values, keys, position, 3)
+        return accept_rejection(tree, logits, q, spec, values, keys, position, 3)
+
+    narrow, wide = (stack([make_tree(row, SHAPES["tree"][0], width) for row in rows]) for width in (9, 40))
     padded = jnp.pad(logits, ((0, 0), (0, 31), (0, 0)), constant_values=jnp.nan)
-    for b, accept in ((2, accept_sequential), (4, functools.partial(accept_rejection, draft_logprob=q))):
-        whole = accept(narrow, logits, spec=spec, values=values, keys=keys, position=position, longest=3)
-        padding = accept(wide, padded, spec=spec, values=values, keys=keys, position=position, longest=3)
-        jax.tree.map(np.testing.assert_array_equal, padding, whole)
-        one = slice(b, b + 1)
-        if accept is not accept_sequential:
-            accept = functools.partial(accept_rejection, draft_logprob=q[one])
-        alone = jax.tree.map(lambda leaf: leaf[one], (narrow, logits, keys, position))  # noqa: B023
-        single = accept(alone[0], alone[1], spec=spec, values=values, keys=alone[2], position=alone[3], longest=3)
-        jax.tree.map(lambda a, w: np.testing.assert_array_equal(a, w[one]), single, whole)  # noqa: B023
+    whole = accept(narrow, logits, q, keys, position)
+    alone = accept(*jax.tree.map(lambda leaf: leaf[4:5], (wide, padded, q, keys, position)))
+    assert len(set(whole.count.tolist())) > 1 and int(whole.count[4]) > 1
+    jax.tree.map(lambda a, w: np.testing.assert_array_equal(a, w[4:5]), alone, whole)
 
 
 def test_candidates_are_drawn_without_replacement_and_scored_by_rank():
