@@ -106,6 +106,8 @@ def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
         budget=config.budget,
         tree_width=config.tree_width,
     )
+    if builder.rows == 1:
+        return Plan(target, None, None, (1,), 1)
     if block.causal and builder.longest < block.depth:
         # Slots of a causal head do not see later slots: those that the tree cannot hold need not be computed.
         block = dataclasses.replace(block, block_size=builder.longest + 1)
@@ -233,6 +235,7 @@ def draft(params, request, state, noise, config) -> tuple[Candidates | None, jax
         functools.partial(target, method="embed"),
         functools.partial(target, method="logits"),
         state.root,
+        plan.builder.longest,
     )
     count = plan.builder.candidates
     if config.sampling.greedy:
@@ -242,7 +245,7 @@ def draft(params, request, state, noise, config) -> tuple[Candidates | None, jax
         return sample_candidates(logits, count, config.sampling, request.sampling, request.keys, position)
     if config.acceptance == "match" and config.coupled:
         scores = process(logits, config.sampling, request.sampling)
-        return rank(scores, count, noise[:, : logits.shape[1]], config.score_temperature), None
+        return rank(scores, count, noise[:, :-1], config.score_temperature), None
     return rank(process(logits, config.sampling, request.sampling), count), None
 
 

@@ -17,7 +17,7 @@ class KVCache:
     """Keys and values of the committed tokens. Rows at or beyond `length` are masked, never read.
 
     Attributes:
-      k, v: [L, B, S, K, D].
+      k, v: [L, B, K, S, D], a head's rows side by side (reason in `jaxspec.cache`).
       length: int32 [B].
     """
 

@@ -25,7 +25,7 @@ def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None):
       k, v: [B, T, K, D], the new rows' keys and values.
       positions: int32 [B, T], absolute positions of the new rows (read only for `window`).
       mask: uint32 [B, T, W], bit j of row i set where new row i sees new row j; None is causal.
-      prefix: (cache_k, cache_v [L, B, S, K, D], layer, length int32 [B]): rows below `length` are seen by every new row.
+      prefix: (cache_k, cache_v [L, B, K, S, D], layer, length int32 [B]): rows below `length` are seen by every new row.
       window: int or None; a row at position p sees prefix positions above p - window.
 
     Returns:
@@ -36,19 +36,19 @@ def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None):
     # Fold query heads that share a kv head into rows, so that each key is read once: [B, K, T * G, D].
     folded = (q * dim**-0.5).reshape(batch, rows, kv_heads, -1, dim).transpose(0, 2, 1, 3, 4).reshape(batch, kv_heads, -1, dim)
     visible = jnp.tri(rows, dtype=bool)[None] if mask is None else unpack_mask(mask, rows)
-    keys, values, seen = [k], [v], [visible]
+    keys, values, seen = [k.swapaxes(1, 2)], [v.swapaxes(1, 2)], [visible]
     if prefix is not None:
         cache_k, cache_v, layer, length = prefix
-        slots = jnp.arange(cache_k.shape[2])
+        slots = jnp.arange(cache_k.shape[3])
         live = (slots < length[:, None])[:, None, :]
         if window is not None:
             live = live & (slots > positions[..., None] - window)
         keys, values, seen = [cache_k[layer], *keys], [cache_v[layer], *values], [live, *seen]
-    scores = [jnp.einsum("bkmd,bskd->bkms", folded, key, preferred_element_type=jnp.float32) for key in keys]
+    scores = [jnp.einsum("bkmd,bksd->bkms", folded, key, preferred_element_type=jnp.float32) for key in keys]
     scores = [_masked(score, see, heads // kv_heads) for score, see in zip(scores, seen, strict=True)]
     weights = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1).astype(v.dtype)
     parts = jnp.split(weights, [scores[0].shape[-1]], axis=-1) if prefix is not None else [weights]
-    out = sum(jnp.einsum("bkms,bskd->bkmd", part, value) for part, value in zip(parts, values, strict=True))
+    out = sum(jnp.einsum("bkms,bksd->bkmd", part, value) for part, value in zip(parts, values, strict=True))
     return out.reshape(batch, kv_heads, rows, -1, dim).transpose(0, 2, 1, 3, 4).reshape(batch, rows, heads, dim)
 
 

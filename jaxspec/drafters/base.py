@@ -22,8 +22,8 @@ class Drafter(NamedTuple):
       depth: longest path that one round can propose.
       init: (batch, capacity, dtype) -> state, before any token is committed.
       absorb: (params, state, features [B, T, F], count [B]) -> state; takes in the features of newly committed tokens.
-      expand: (params, state, embed, unembed, root [B]) -> logits [B, depth, V] of the tokens at depths 1..depth, in the
-        weights' dtype; `embed` and `unembed` are the target's embedding and output projection.
+      expand: (params, state, embed, unembed, root [B], depth) -> logits [B, depth, V] of the tokens at depths 1..depth, in
+        the weights' dtype; `embed` and `unembed` are the target's embedding and output projection.
     """
 
     feature_layers: tuple[int, ...]
@@ -46,12 +46,12 @@ def make_block_drafter(config: BlockDrafterConfig) -> Drafter:
         k, v = module.apply(params, features, positions, method="context_kv")
         return append(cache, k, v, count)
 
-    def expand(params, cache, embed, unembed, root):
+    def expand(params, cache, embed, unembed, root, depth):
         # The anchor sits right after the cached context and has no feature of its own yet.
         masks = jnp.full((root.shape[0], config.depth), config.mask_token_id, root.dtype)
         block = jnp.concatenate([root[:, None], masks], axis=1)
         positions = cache.length[:, None] + jnp.arange(config.block_size)
         hidden = module.apply(params, embed(block), positions, cache)
-        return unembed(hidden[:, 1:])
+        return unembed(hidden[:, 1 : depth + 1])
 
     return Drafter(config.feature_layers, config.depth, init, absorb, expand)

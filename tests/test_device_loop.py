@@ -1,0 +1,69 @@
+"""What the compiled loop must be: compiled once, without the host, its caches updated in place."""
+
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxspec
+from jaxspec.api import _prefill, _prepare
+from jaxspec.loop import run
+
+GOLDEN = Path(__file__).parent / "golden" / "dflash"
+
+
+@pytest.fixture(scope="module")
+def params():
+    return jaxspec.load(GOLDEN / "target", drafter=GOLDEN / "drafter", dtype="float32")
+
+
+@pytest.fixture(scope="module", params=["ar", "best_first", "batch"])
+def compiled(request, params):
+    """The loop's executable and the state it takes."""
+    prompt = [[1, 2, 3]] * 4 if request.param == "batch" else [1, 2, 3]
+    options = dict(method="ar") if request.param == "ar" else dict(builder="best_first", budget=12)
+    session = _prepare(params, prompt, max_new_tokens=40, **options)
+    state = _prefill(session)
+    return run.lower(params, session.request, state, jnp.int32(4), config=session.config).compile(), state
+
+
+def test_a_second_call_of_the_same_bucket_compiles_nothing(params):
+    compilations = []
+    jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compilations.append(event))
+    sampling = dict(builder="chain", budget=6)
+    for temperature in (0.0, 1.0):
+        jaxspec.decode(params, [5, 6, 7], temperature=temperature, max_new_tokens=30, **sampling)
+        before = sum("backend_compile" in event for event in compilations)
+        assert before > 0
+        jaxspec.decode(params, list(range(20)), temperature=temperature * 0.7, seed=8, max_new_tokens=41, stop=[3], **sampling)
+        assert sum("backend_compile" in event for event in compilations) == before
+
+
+def test_the_loop_is_on_the_device(compiled):
+    text = compiled[0].as_text()
+    assert " while(" in text
+    assert not re.search("callback|infeed|outfeed|host", text.lower().replace("hostname", ""))
+
+
+def test_the_cache_is_aliased_and_never_copied(compiled):
+    executable, state = compiled
+    caches = [cache for cache in (state.cache, state.draft) if cache is not None]
+    held = sum(cache.k.nbytes + cache.v.nbytes for cache in caches)
+    assert executable.memory_analysis().alias_size_in_bytes >= held
+    shapes = {",".join(map(str, cache.k.shape)) for cache in caches}
+    for shape in shapes:
+        copies = re.findall(rf"= f32\[{shape}\]\S* (?:copy|transpose)\(", executable.as_text())
+        assert not copies, f"{len(copies)} copies of a cache of shape {shape}"
+
+
+def test_the_state_is_donated(params):
+    session = _prepare(params, [1, 2, 3], max_new_tokens=10, method="ar")
+    state = _prefill(session)
+    address = state.cache.k.unsafe_buffer_pointer()
+    after = run(params, session.request, state, jnp.int32(3), config=session.config)
+    assert state.cache.k.is_deleted()
+    assert after.cache.k.unsafe_buffer_pointer() == address
+    np.testing.assert_array_equal(after.cache.length, [6])
