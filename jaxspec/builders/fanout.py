@@ -77,7 +77,7 @@ def class_histogram(
       task, gap_low, gap_high: see `task_class`.
     """
     depth, width = logprob.shape
-    table = [_filled(_caps(histograms.get(name, _TEMPLATES[name])), depth, width, missing=1) for name in CLASSES]
+    table = [_filled(_caps(histograms.get(name, _TEMPLATES[name]), width), depth, width, missing=1) for name in CLASSES]
     return jnp.asarray(np.stack(table))[task_class(logprob, task, gap_low, gap_high)]
 
 
@@ -96,9 +96,13 @@ def looks_like_reasoning(text: str = "", task: str = "") -> bool:
     return task.lower() in _REASONING_TASKS or _REASONING_TEXT.search(text) is not None
 
 
-def _caps(rows: Sequence) -> list[int]:
-    """Caps from caps, or from acceptance rates: one more than the last rank with a positive rate."""
-    return [int(row) if np.ndim(row) == 0 else max((r + 1 for r, rate in enumerate(row) if rate > 0), default=1) for row in rows]
+def _caps(rows: Sequence, width: int) -> list[int]:
+    """Caps from caps, or from acceptance rates: one more than the last of the first `width` ranks with a positive rate."""
+
+    def last_positive(rates: Sequence[float]) -> int:
+        return max((rank + 1 for rank, rate in enumerate(rates[:width]) if rate > 0), default=1)
+
+    return [int(row) if np.ndim(row) == 0 else last_positive(row) for row in rows]
 
 
 def _filled(caps: Sequence[int], depth: int, width: int, missing: int) -> np.ndarray:

@@ -1,0 +1,68 @@
+"""Golden trees of the DDTree and JetSpec reference code, stacked so that one compilation serves many cases."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxspec.state import Candidates
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+class GoldenTrees:
+    """Inputs by case and expected trees, in the reference's order of nodes."""
+
+    def __init__(self, method: str, prefix: str, trees: str):
+        self.arrays = np.load(GOLDEN / method / "trees.npz")
+        self.prefix = prefix
+        self.trees = json.loads((GOLDEN / method / "trees_index.json").read_text())[trees]
+        self.cases = sorted({tree["case"] for tree in self.trees})
+
+    def candidates(self, case: str) -> Candidates:
+        """The reference's ranked tokens and log-probabilities, without a batch axis."""
+        return Candidates(*(self.arrays[f"{self.prefix}_{what}__{case}"] for what in ("tokens", "logprobs")))
+
+    def logits(self, case: str) -> np.ndarray:
+        return self.arrays[f"logits__{case}"]
+
+    def stacked(self, cases: list[str]) -> Candidates:
+        """Candidates of several cases, filled up to common shapes with candidates that must not be used."""
+        all_cases = [self.candidates(case) for case in self.cases]
+        shape = (len(cases), *np.max([c.token.shape for c in all_cases], axis=0))
+        token, logprob = np.full(shape, -1, np.int32), np.full(shape, -np.inf, np.float32)
+        for b, case in enumerate(cases):
+            one = self.candidates(case)
+            depth, width = one.token.shape
+            token[b, :depth, :width], logprob[b, :depth, :width] = one.token, one.logprob
+        return Candidates(token, logprob)
+
+    def expected(self, tree: dict) -> dict[str, np.ndarray]:
+        rows = slice(tree["offset"], tree["offset"] + tree["n"])
+        return {what: self.arrays[what][rows] for what in ("tokens", "parents", "depths", "scores")}
+
+
+@pytest.fixture(scope="session")
+def ddtree() -> GoldenTrees:
+    return GoldenTrees("ddtree", "top", "trees")
+
+
+@pytest.fixture(scope="session")
+def jetspec() -> GoldenTrees:
+    return GoldenTrees("jetspec", "topk", "current")
+
+
+@pytest.fixture(scope="session")
+def assert_tree():
+    """Compare one tree of a batch with expected nodes in row order (the root's token excepted)."""
+
+    def check(tree, b: int, nodes: dict[str, np.ndarray], label: str = "") -> None:
+        size = len(nodes["tokens"])
+        assert int(tree.size[b]) == size, label
+        np.testing.assert_array_equal(tree.token[b, 1:size], nodes["tokens"][1:], err_msg=label)
+        np.testing.assert_array_equal(tree.parent[b, :size], nodes["parents"], err_msg=label)
+        np.testing.assert_array_equal(tree.depth[b, :size], nodes["depths"], err_msg=label)
+        np.testing.assert_allclose(tree.logprob[b, :size], nodes["scores"], rtol=0, atol=1e-5, err_msg=label)
+
+    return check

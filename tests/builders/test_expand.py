@@ -1,0 +1,108 @@
+import json
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxspec.builders import expand, fanout, make_builder
+from jaxspec.state import Candidates
+from jaxspec.tree import validate
+
+BUDGETS = (1, 4, 16, 64, 255)
+
+
+def sorted_nodes(nodes: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The reference's nodes, from order of expansion to order of score (stable: parents stay before children)."""
+    order = np.argsort(-nodes["scores"].astype(np.float64), kind="stable")
+    row = np.argsort(order)
+    parents = np.where(nodes["parents"] < 0, -1, row[nodes["parents"]])
+    return {**{what: nodes[what][order] for what in ("tokens", "depths", "scores")}, "parents": parents[order]}
+
+
+def caps_of(algorithm: str, knobs: dict, build: dict, logprob: np.ndarray) -> np.ndarray:
+    """Caps by the rule that made a golden tree."""
+    depth, width = logprob.shape
+    profile, prompt = build.get("profile_table", {}), build.get("prompt_info", {})
+    if algorithm == "accum_logp" or knobs.get("force_baseline"):
+        return np.full(depth, width, np.int32)
+    if algorithm == "top2gap_fanout":
+        return fanout.top2gap(logprob, knobs.get("beta", 1.0), knobs.get("g_0", 1.0))
+    if algorithm == "depth_rank_histogram":
+        return fanout.rank_histogram(profile.get("depth_rank_accept"), depth, width, knobs.get("tau", 0.02))
+    if algorithm == "task_router":
+        return fanout.task_router(logprob, prompt.get("task"))
+    if algorithm == "class_histogram":
+        return fanout.class_histogram(logprob, profile.get("per_class_histograms", {}), prompt.get("task"))
+    assert algorithm == "reasoning_router"
+    return fanout.reasoning_router(logprob, fanout.looks_like_reasoning(prompt.get("text", ""), prompt.get("task", "")))
+
+
+def rule_of(tree: dict) -> str:
+    """What decides the caps of a golden tree; the budget does not."""
+    return json.dumps([tree[what] for what in ("case", "algo", "algo_kwargs", "build_kwargs")])
+
+
+@pytest.fixture(scope="module")
+def golden_caps(jetspec):
+    """Caps under every rule, by `rule_of`; one compilation for all."""
+    trees = {rule_of(tree): tree for tree in jetspec.trees}
+
+    def all_caps(logprobs):
+        return {
+            rule: caps_of(tree["algo"], tree["algo_kwargs"], tree["build_kwargs"], logprobs[tree["case"]])
+            for rule, tree in trees.items()
+        }
+
+    return jax.jit(all_caps)({case: jetspec.candidates(case).logprob for case in jetspec.cases})
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_equals_every_jetspec_tree_under_every_fanout_rule(jetspec, golden_caps, assert_tree, budget):
+    trees = [tree for tree in jetspec.trees if tree["budget"] == budget]
+    candidates = jetspec.stacked([tree["case"] for tree in trees])
+    caps = np.zeros(candidates.token.shape[:2], np.int32)
+    for b, tree in enumerate(trees):
+        own = golden_caps[rule_of(tree)]
+        caps[b, : len(own)] = own
+    build = jax.jit(jax.vmap(lambda *args: expand(*args[:4], budget, args[4]), in_axes=(0, 0, None, None, 0)))
+    built = build(candidates.token, candidates.logprob, jnp.int32(7), jnp.int32(99), caps)
+    validate(built)
+    for b, tree in enumerate(trees):
+        assert_tree(built, b, sorted_nodes(jetspec.expected(tree)), str(tree)[:200])
+
+
+@pytest.mark.parametrize(("case", "budget"), [("one_1x32", 64), ("flat_7x64", 64), ("width1_5x64", 16), ("ties_6x40", 255)])
+def test_builder_equals_accum_logp_at_its_own_shape(jetspec, assert_tree, case, budget):
+    tree = next(t for t in jetspec.trees if (t["case"], t["budget"], t["algo"]) == (case, budget, "accum_logp"))
+    depth, vocab = jetspec.logits(case).shape
+    builder = make_builder("expand", depth=depth, vocab_size=vocab, budget=budget, tree_width=tree["tree_width"])
+    candidates = jax.tree.map(lambda x: x[None], jetspec.candidates(case))
+    built = jax.jit(builder.build)(candidates, jnp.array([7]), jnp.array([depth]))
+    assert built.token.shape == (1, tree["n"]) == (1, builder.rows)
+    assert int(built.depth.max()) <= builder.longest
+    assert_tree(built, 0, sorted_nodes(jetspec.expected(tree)))
+
+
+def test_unusable_candidates_and_depths_are_left_out():
+    builder = make_builder("expand", depth=3, vocab_size=9, budget=9, tree_width=3)
+    logprob = np.log(np.tile(np.array([0.6, 0.2, 0.1], np.float32), (2, 3, 1)))
+    logprob[0, :, 1:] = -np.inf
+    token = np.tile(np.arange(3, dtype=np.int32), (2, 3, 1))
+    built = jax.jit(builder.build)(Candidates(token, logprob), jnp.array([5, 6]), jnp.array([3, 1]))
+    validate(built)
+    assert built.size.tolist() == [4, 4]
+    assert built.depth[:, :4].tolist() == [[0, 1, 2, 3], [0, 1, 1, 1]]
+
+
+def test_ties_are_popped_in_order_of_insertion():
+    """(2) and (0, 0) both score -2: (2) was inserted first, though its rank path comes later."""
+    steps = np.array([[-1.0, -1.5, -2.0], [-1.0, -1.5, -2.0], [-5.0, -6.0, -7.0]], np.float32)
+    token = np.tile(np.arange(3, dtype=np.int32), (3, 1))
+    # Pops so far: the root, (0), (1). Room for three more: the children of the fourth.
+    tree = jax.jit(expand, static_argnums=4)(token, steps, jnp.int32(0), jnp.int32(3), 13)
+    paths = [()]
+    for row in range(1, 13):
+        paths.append((*paths[int(tree.parent[row])], int(tree.token[row])))
+    assert {path[:-1] for path in paths[1:]} == {(), (0,), (1,), (2,)}

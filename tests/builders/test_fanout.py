@@ -1,0 +1,49 @@
+import numpy as np
+import pytest
+
+from jaxspec.builders import fanout
+
+
+def gaps(*values: float, width: int = 7) -> np.ndarray:
+    """Log-probabilities whose best two differ by the given gaps."""
+    logprob = np.full((len(values), width), -9.0, np.float32)
+    logprob[:, 0] = -1
+    logprob[:, 1:2] = -1 - np.array(values)[:, None]
+    return logprob
+
+
+def test_top2gap_narrows_with_the_gap():
+    # 7 * sigmoid(1 - gap) = 5.12, 3.5 (half to even), 0.82, 0.06
+    assert fanout.top2gap(gaps(0, 1, 3, 6)).tolist() == [5, 4, 1, 1]
+    assert fanout.top2gap(gaps(0, 0)[:, :1]).tolist() == [1, 1]
+
+
+def test_rank_histogram_counts_accepted_ranks():
+    profile = [[0.5, 0.01, 0.02], [0.0, 0.0], []]
+    assert fanout.rank_histogram(profile, 4, 3).tolist() == [2, 1, 3, 3]
+    assert fanout.rank_histogram(profile, 4, 3, threshold=0).tolist() == [3, 3, 3, 3]
+    assert fanout.rank_histogram(None, 2, 3).tolist() == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("gap", "task", "caps"),
+    [(3, None, [1, 1, 1]), (1.5, None, [3, 2, 1]), (0.5, None, [5, 5, 1]), (3, "chat", [5, 5, 1]), (3, "poetry", [3, 2, 1])],
+)
+def test_task_router_goes_by_task_then_by_gap(gap, task, caps):
+    assert fanout.task_router(gaps(gap, gap, gap, width=5), task).tolist() == caps
+
+
+def test_class_histogram_reads_caps_and_rates():
+    histograms = {"decisive_task": [2, 9], "uncertain_task": [[0.5, 0.0, 0.1, 0.0, 0.2], [0.0]]}
+    assert fanout.class_histogram(gaps(0, 0, 0, width=4), histograms, "math").tolist() == [2, 4, 1]
+    assert fanout.class_histogram(gaps(0, 0, 0, width=4), histograms).tolist() == [3, 1, 1]
+    assert fanout.class_histogram(gaps(0, 0, 0, width=4), histograms, "balanced_task").tolist() == [3, 2, 1]
+
+
+def test_reasoning_router_is_a_chain_while_reasoning():
+    assert fanout.reasoning_router(gaps(1, 1, 1)).tolist() == [2, 2, 1]
+    assert fanout.reasoning_router(gaps(1, 1, 1), True).tolist() == [1, 1, 1]
+    assert fanout.reasoning_router(gaps(2, 2, 2)).tolist() == [1, 1, 1]
+    assert fanout.looks_like_reasoning("So: let's THINK about it")
+    assert fanout.looks_like_reasoning(task="Math")
+    assert not fanout.looks_like_reasoning("Tell me a story", "chat")
