@@ -73,6 +73,12 @@ def test_ties_with_a_threshold_are_kept():
         np.testing.assert_array_equal(kept, [True, True, True, True, False])
 
 
+def test_thresholds_tell_neighbouring_floats_apart():
+    logits = -np.concatenate([[0.0], np.float32(1) + np.arange(20, dtype=np.float32) * 2.0**-23]).astype(np.float32)
+    for k in range(1, 22):
+        np.testing.assert_array_equal(np.isfinite(_process(logits, *make_sampling(1.0, top_k=k))), np.arange(21) < k)
+
+
 def test_process_is_exact_on_a_large_vocabulary():
     logits = random_logits(0, 20_000)
     for setting in ({"top_k": 137}, {"top_p": 0.95}, {"top_k": 500, "top_p": 0.8, "min_p": 1e-3}):
