@@ -96,5 +96,6 @@ def _tiles(expert: jax.Array, num_experts: int, multiple: int):
     tile = jnp.arange(most)
     owner = jnp.minimum((tile[:, None] >= last_tile).sum(1), num_experts - 1)
     offset = (tile - (last_tile - group_tiles)[owner])[:, None] * size + jnp.arange(size)
-    used = (offset < group[owner][:, None]) & (tile < last_tile[-1])[:, None]
+    # Tiles beyond the last one count as the last expert's, behind all of its pairs: unused.
+    used = offset < group[owner][:, None]
     return jnp.where(used, first_pair[owner][:, None] + offset, -1), order, owner, last_tile[-1]

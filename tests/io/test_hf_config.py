@@ -56,9 +56,7 @@ def test_head_dim_defaults_differ_between_families():
 
 def test_both_rope_spellings_agree():
     old = LLAMA | {"rope_theta": 500000.0, "rope_scaling": LLAMA3_ROPE}
-    new = {k: v for k, v in LLAMA.items() if k != "rope_theta"} | {
-        "rope_parameters": LLAMA3_ROPE | {"rope_theta": 500000.0}
-    }
+    new = {k: v for k, v in LLAMA.items() if k != "rope_theta"} | {"rope_parameters": LLAMA3_ROPE | {"rope_theta": 500000.0}}
     assert target_config(old) == target_config(new)
     assert target_config(new).rope_scaling == RopeScaling(8.0, 1.0, 4.0, 8192)
     assert target_config(new).rope_theta == 500000.0

@@ -99,8 +99,6 @@ def test_only_files_that_are_read_are_asked_for(zoo, tmp_path, monkeypatch):
         "config.json", "model-00001-of-00002.safetensors", "pytorch_model.bin", "original/model.safetensors", "README.md",
         "sub/config.json", "sub/model.safetensors", "sub/old/model.safetensors", "tokenizer.json", "chat_template.jinja",
     ]  # fmt: skip
-    kept = {
-        repo: list(huggingface_hub.utils.filter_repo_objects(held, **patterns)) for repo, patterns in asked.items()
-    }
+    kept = {repo: list(huggingface_hub.utils.filter_repo_objects(held, **patterns)) for repo, patterns in asked.items()}
     assert kept["owner/plain"] == ["config.json", "model-00001-of-00002.safetensors", "tokenizer.json", "chat_template.jinja"]
     assert kept["owner/nested"] == ["sub/config.json", "sub/model.safetensors"]

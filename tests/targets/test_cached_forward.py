@@ -7,11 +7,14 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxspec.cache import allocate, append
 from jaxspec.state import KVCache
 
 TOLERANCE = 2e-5
+# One of each kind: the cache is the same code for all, and sparse layers are slow to compile.
+each_kind = pytest.mark.parametrize("golden", ["qwen3", "llama_scaled", "qwen3_moe_mixed"], indirect=True)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -34,6 +37,7 @@ def prefill(golden, tokens, lengths, capacity=24) -> KVCache:
     return append(poisoned, out.k, out.v, jnp.asarray(lengths, jnp.int32))
 
 
+@each_kind
 def test_one_token_at_a_time_equals_the_full_forward(golden):
     tokens = golden.expected["tokens"]
     full = forward(golden, tokens, np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape))
@@ -61,6 +65,7 @@ def path_to(row: int, parent: list[int]) -> list[int]:
     return [*path_to(parent[row], parent), row] if row >= 0 else []
 
 
+@each_kind
 def test_a_tree_forward_equals_each_path_alone(golden):
     parent = [-1, 0, 0, 1, 1, 3, 2]
     rows = np.arange(7)
