@@ -1,0 +1,147 @@
+"""Train a small target from scratch on text.
+
+    python -m training.train_target --data corpus.jsonl.gz --heldout heldout.jsonl.gz --tokenizer jaxspec/zoo/mini \\
+        --loop.run runs/target --loop.steps 640
+
+Run the same command again to continue a run that was stopped. `python -m training.export target` writes the result in
+Hugging Face form.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxspec.config import TargetConfig
+from jaxspec.targets.transformer import Transformer
+from training.data import MixedBatches, cut, load_tokenizer, read_documents, token_stream
+from training.loop import LoopOptions, fit, use_devices
+from training.optimizer import make_optimizer, zero_residual
+from training.tokenizer import EOS
+
+
+@dataclasses.dataclass
+class TargetOptions:
+    """Options of the target recipe.
+
+    Attributes:
+      data, heldout: JSON Lines of {"domain", "text"}; the second is only evaluated on.
+      tokenizer: folder with tokenizer.json.
+      loop: see `training.loop.LoopOptions`.
+      rows: windows of each domain in a batch.
+      length: tokens predicted per window. Three steps of four split each window into two halves, which is cheaper.
+      hidden_size ... rope_theta: the target's size, see `jaxspec.config.TargetConfig`.
+      muon_rate, adam_rate, warmup, clip: see `training.optimizer.make_optimizer`.
+      seed: of the initial weights and the data order.
+    """
+
+    data: Path
+    heldout: Path
+    tokenizer: Path
+    loop: LoopOptions
+    rows: dict[str, int] = dataclasses.field(default_factory=lambda: {"math": 5, "code": 6, "prose": 5})
+    length: int = 512
+    hidden_size: int = 320
+    num_layers: int = 6
+    num_heads: int = 5
+    num_kv_heads: int = 1
+    head_dim: int = 64
+    ffn_size: int = 960
+    max_positions: int = 2048
+    rope_theta: float = 10000.0
+    muon_rate: float = 0.02
+    adam_rate: float = 3e-3
+    warmup: int = 20
+    clip: float = 1.0
+    seed: int = 0
+
+    def target_config(self, vocab_size: int) -> TargetConfig:
+        """The description of the target to train."""
+        names = {field.name for field in dataclasses.fields(TargetConfig)}
+        sizes = {name: value for name, value in vars(self).items() if name in names}
+        return TargetConfig(**sizes, vocab_size=vocab_size, tie_embeddings=True)
+
+
+def init_target(config: TargetConfig, seed: int):
+    """Parameters with residual projections at zero, so that every layer starts as the identity."""
+    tokens = jnp.zeros((1, 2), jnp.int32)
+    return zero_residual(jax.jit(Transformer(config).init)(jax.random.key(seed), tokens, tokens))
+
+
+def next_token_loss(config: TargetConfig):
+    """`loss(params, windows int32 [B, T + 1]) -> (mean cross-entropy in nats, {})`."""
+    model = Transformer(config)
+
+    def loss(params, windows):
+        inputs, labels = windows[:, :-1], windows[:, 1:]
+        positions = jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape)
+        logits = model.apply(params, model.apply(params, inputs, positions).hidden, method="logits")
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), {}
+
+    return loss
+
+
+def heldout_loss(loss, windows: dict[str, np.ndarray], rows: int = 16, limit: int = 96):
+    """`evaluate(params) -> {"heldout_<domain>": nats per token}` over at most `limit` windows of each domain."""
+    jitted = jax.jit(lambda params, batch: loss(params, batch)[0])
+
+    def evaluate(params):
+        result = {}
+        for domain, all_windows in windows.items():
+            chosen = all_windows[np.linspace(0, len(all_windows) - 1, min(limit, len(all_windows))).astype(int)]
+            parts = [(len(part), jitted(params, part.astype(np.int32))) for part in _batches(chosen, rows)]
+            result[f"heldout_{domain}"] = float(sum(n * value for n, value in parts) / len(chosen))
+        return result
+
+    return evaluate
+
+
+def _batches(rows: np.ndarray, size: int):
+    return [rows[i : i + size] for i in range(0, len(rows), size)]
+
+
+def mixed_lengths(batches):
+    """`batches` with each window [T + 1] cut into two of [T / 2 + 1] on three steps of four."""
+
+    def at(step: int) -> np.ndarray:
+        windows = batches(step)
+        half = windows.shape[1] // 2
+        return windows if step % 4 == 3 else np.concatenate([windows[:, : half + 1], windows[:, half:]])
+
+    return at
+
+
+def main(options: TargetOptions) -> None:
+    """Train, evaluating on held-out text, and leave the last checkpoint in the run's folder."""
+    use_devices(options.loop.devices)
+    tokenizer = load_tokenizer(options.tokenizer)
+    eos = tokenizer.token_to_id(EOS)
+
+    def windows(path):
+        return {name: cut(token_stream(texts, tokenizer, eos), options.length) for name, texts in read_documents(path).items()}
+
+    config = options.target_config(tokenizer.get_vocab_size())
+    loss, params = next_token_loss(config), init_target(config, options.seed)
+    optimizer = make_optimizer(
+        params,
+        options.loop.steps,
+        muon_rate=options.muon_rate,
+        adam_rate=options.adam_rate,
+        warmup=options.warmup,
+        clip=options.clip,
+    )
+    recipe = {name: value for name, value in vars(options).items() if name not in ("loop", "data", "heldout", "tokenizer")}
+    recipe = {**recipe, "steps": options.loop.steps, "vocab_size": config.vocab_size}
+    batches = MixedBatches(windows(options.data), options.rows, options.seed)
+    fit(params, optimizer, loss, mixed_lengths(batches), options.loop, recipe, heldout_loss(loss, windows(options.heldout)))
+
+
+if __name__ == "__main__":
+    import tyro
+
+    main(tyro.cli(TargetOptions))
