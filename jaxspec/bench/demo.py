@@ -12,6 +12,7 @@ from jaxspec.bench.prompts import read_prompts
 PROMPTS = Path(__file__).with_name("demo_prompts.jsonl")
 METHOD = "jetspec-tree"
 BUDGET = 16
+REPEATS = 3
 
 
 def demo(params, tokenizer, *, max_new_tokens: int = 128, show: Callable[[str], None] = print) -> bool:
@@ -25,15 +26,19 @@ def demo(params, tokenizer, *, max_new_tokens: int = 128, show: Callable[[str], 
     options = {"max_new_tokens": max_new_tokens}
     agreed = True
     for prompt in prompts:
-        runs, _ = measure(params, [prompt], methods, repeats=1, options=options)
-        plain, drafted = (next(run for run in runs if run.method == name) for name in ("ar", METHOD))
-        identical = plain.tokens == drafted.tokens
+        runs, _ = measure(params, [prompt], methods, repeats=REPEATS, options=options)
+        plain, drafted = (_median([run for run in runs if run.method == name]) for name in ("ar", METHOD))
+        identical = all(run.tokens == plain.tokens for run in runs)
         agreed &= identical
         show(f"=== {prompt.domain} " + "=" * (100 - len(prompt.domain)))
         show(f"{prompt.content}[[{tokenizer.decode(drafted.tokens)}]]")
         show(_speeds(plain, drafted))
         show(f"identical to autoregressive: {'yes' if identical else 'NO'}\n")
     return agreed
+
+
+def _median(runs: list[Run]) -> Run:
+    return sorted(runs, key=lambda run: run.decode_seconds)[len(runs) // 2]
 
 
 def _speeds(plain: Run, drafted: Run) -> str:
