@@ -1,5 +1,4 @@
 import json
-from functools import partial
 
 import jax
 import jax.numpy as jnp
