@@ -32,7 +32,7 @@ def block_hidden(
     length = tokens.shape[1]
     positions = jnp.broadcast_to(jnp.arange(length), tokens.shape)
     context = drafter.apply(params, features, positions, method="context_kv")
-    keys, values = (jnp.repeat(rows.swapaxes(2, 3), count, axis=1) for rows in context)
+    keys, values = (jnp.repeat(rows, count, axis=1) for rows in context)
     ids = jnp.full((batch, count, config.block_size), config.mask_token_id)
     ids = ids.at[:, :, 0].set(jnp.take_along_axis(tokens, anchors, axis=1)).reshape(batch * count, -1)
     block = jnp.take(embedding, ids, axis=0)

@@ -16,9 +16,9 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from jaxspec.cache import filled
 from jaxspec.config import BlockDrafterConfig, TargetConfig
 from jaxspec.drafters.block import BlockDrafter
-from jaxspec.state import KVCache
 from jaxspec.targets.transformer import Transformer
 from training.acceptance import chain_acceptance
 from training.block_forward import block_hidden
@@ -90,7 +90,7 @@ def init_drafter(config: BlockDrafterConfig, seed: int):
 
     def touch(drafter: BlockDrafter, features, block, positions):
         keys, values = drafter.context_kv(features, positions)
-        return drafter(block, positions, KVCache(keys.swapaxes(2, 3), values.swapaxes(2, 3), jnp.ones(1, jnp.int32)))
+        return drafter(block, positions, filled(keys, values, jnp.ones(1, jnp.int32)))
 
     features = jnp.zeros((1, 2, len(config.feature_layers) * config.target_hidden_size))
     block, positions = jnp.zeros((1, 2, config.hidden_size)), jnp.zeros((1, 2), jnp.int32)
