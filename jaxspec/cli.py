@@ -29,6 +29,8 @@ _DECODE_OPTIONS = (
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; the exit status is 0, 1 (the demo's texts differ) or 2 (the user's mistake, told in one line)."""
+    # transformers, imported for tokenizers alone, would say on the terminal that it found no PyTorch.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     arguments = _parser().parse_args(argv)
     try:
         _distribution.check()

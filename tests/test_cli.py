@@ -1,13 +1,15 @@
 """The command line, on the golden tiny target, which has no tokenizer; the library is replaced where text matters."""
 
+import inspect
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 import jaxspec
-from jaxspec import _distribution, cli
+from jaxspec import _distribution, api, cli
 
 GOLDEN = Path(__file__).parent / "golden"
 MODEL = ["--model", str(GOLDEN / "dflash/target"), "--drafter", f"jetspec={GOLDEN / 'jetspec/drafter'}"]
@@ -75,6 +77,17 @@ def test_mistakes_are_told_in_one_line(capsys, arguments, message):
     status, out, err = run(capsys, *arguments)
     assert status == cli.USER_ERROR and out == ""
     assert err.startswith("jaxspec: error: ") and err.count("\n") == 1 and message in err, err
+
+
+def test_every_decode_option_has_a_flag_and_a_line_in_the_readme():
+    parameters = inspect.signature(api._prepare).parameters.values()
+    options = {parameter.name for parameter in parameters if parameter.kind == parameter.KEYWORD_ONLY}
+    parser = cli._parser()._subparsers._group_actions[0].choices["generate"]
+    flags = {action.dest for action in parser._actions}
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    table = readme.partition("### Options of `decode` and `stream`")[2].partition("**Budget.**")[0]
+    assert options <= flags
+    assert not [name for name in options if not re.search(rf"\b{name}\b", table)]
 
 
 def test_astronomy_package_is_refused(capsys, monkeypatch):
