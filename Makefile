@@ -13,7 +13,7 @@ test: $(VENV)/.installed-dev
 
 # Parity with transformers' PyTorch models; PyTorch is no dependency of the package.
 test-torch: $(VENV)/.installed-dev
-	$(BIN)/python -m pip install --quiet torch --index-url https://download.pytorch.org/whl/cpu
+	$(BIN)/python -m pip install --quiet torch==2.13.0
 	$(BIN)/python -m pytest -m torch
 
 lint: $(VENV)/.installed-dev
