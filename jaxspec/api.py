@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec import prompts as prompting
-from jaxspec.loop import ACCEPTANCE, CHUNK, DecodeConfig, make_plan, prefill, run
 from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.loop import ACCEPTANCE, CHUNK, DecodeConfig, make_plan, prefill, run
 from jaxspec.output import DraftTree, Output, Round, Stats
 from jaxspec.params import Params
 from jaxspec.sampling import make_sampling, sequence_keys

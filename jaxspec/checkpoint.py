@@ -47,6 +47,11 @@ def load(name, *, drafter=None, dtype: str | None = None) -> Params:
         check_fits(drafter_spec, config)
     weights = {label: drafter_weights.from_hf(WeightFiles(sources[label]), configs[label], dtype) for label in sources}
     tokenizer = load_tokenizer(str(directory))
+    if tokenizer is not None and len(tokenizer) > config.vocab_size:
+        raise ValueError(
+            f"{directory}: the tokenizer has {len(tokenizer)} tokens and the model {config.vocab_size} embedding rows: "
+            "they belong to different models; use the tokenizer that the model was published with"
+        )
     spec = Spec(
         target=config,
         # The first drafter is the default: a causal head where there is one, since it accepts more at the same cost.

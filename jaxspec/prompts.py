@@ -35,7 +35,7 @@ def to_ids(prompt, tokenizer, config: TargetConfig) -> list[int]:
         raise ValueError("empty prompt: give at least one token")
     wrong = [token for token in ids if not 0 <= token < config.vocab_size]
     if wrong:
-        raise ValueError(f"token id {wrong[0]} is outside the vocabulary of {config.vocab_size}: encode with the model's tokenizer")
+        raise ValueError(f"token id {wrong[0]} is outside the vocabulary of {config.vocab_size}: use the model's tokenizer")
     return ids
 
 

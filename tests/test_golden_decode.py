@@ -112,7 +112,10 @@ def test_ddtree_traces(dflash, index):
             assert path == other or abs(scores[path] - swapped) < 1e-4
 
 
-@pytest.mark.parametrize("index", [i for i, r in enumerate(records("jetspec")) if r["args"].get("algo", "accum_logp") == "accum_logp"])
+PLAIN = [i for i, r in enumerate(records("jetspec")) if r["args"].get("algo", "accum_logp") == "accum_logp"]
+
+
+@pytest.mark.parametrize("index", PLAIN)
 def test_jetspec_traces(jetspec, index):
     record = records("jetspec")[index]
     args, mode = record["args"], record["mode"]

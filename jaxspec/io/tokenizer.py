@@ -11,7 +11,6 @@ from typing import Any
 from jaxspec.io.safetensors_files import read_json
 
 _FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
-_INCOMPLETE = "\ufffd"
 
 
 class Tokenizer:
@@ -49,40 +48,6 @@ class Tokenizer:
         """Text of `ids` without special tokens; bytes that are no valid UTF-8 become U+FFFD."""
         ids = [int(i) for i in ids]
         return self._inner.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-
-
-class Detokenizer:
-    """Text of a growing sequence of ids, piece by piece: the pieces joined are `Tokenizer.decode` of all ids.
-
-    A character whose bytes are spread over several tokens is held back until it is complete. Only a window is decoded: from
-    the last piece but one on, since what a token reads as can depend on the token before it (a leading space in
-    sentencepiece-like tokenizers). One exception: tokenizers with byte fallback turn a whole run of byte tokens into U+FFFD
-    when a later one makes it invalid UTF-8; pieces that were handed out stay as they were.
-    """
-
-    def __init__(self, tokenizer: Tokenizer):
-        self._decode = tokenizer.decode
-        self._window: list[int] = []
-        self._read = 0
-
-    def push(self, ids: Iterable[int]) -> str:
-        """The text that became complete with `ids`."""
-        return "".join(self._step(int(token)) for token in ids)
-
-    def flush(self) -> str:
-        """What is held back: an unfinished character, as U+FFFD. The text has ended."""
-        text = self._decode(self._window)[len(self._decode(self._window[: self._read])) :]
-        self._window, self._read = [], 0
-        return text
-
-    def _step(self, token: int) -> str:
-        self._window.append(token)
-        known, text = self._decode(self._window[: self._read]), self._decode(self._window)
-        if len(text) <= len(known) or text.endswith(_INCOMPLETE):
-            return ""
-        self._window = self._window[self._read :]
-        self._read = len(self._window)
-        return text[len(known) :]
 
 
 @functools.lru_cache(maxsize=16)

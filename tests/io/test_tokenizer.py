@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tokenizers import Tokenizer as Fast
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from jaxspec.io.tokenizer import Detokenizer, Tokenizer, eos_ids, load_tokenizer
+from jaxspec.io.tokenizer import Tokenizer, eos_ids, load_tokenizer
 
 TEMPLATE = (
     "{% for m in messages %}<s>{{ m['role'] }}:{{ m['content'] }}</s>{% endfor %}"
@@ -101,55 +99,3 @@ def test_eos_is_the_union_of_all_that_name_one(byte_level, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": None}))
     (tmp_path / "generation_config.json").unlink()
     assert eos_ids(tmp_path, tokenizer) == (257,)
-
-
-def test_characters_are_held_back_until_they_are_complete(byte_level):
-    tokenizer = load_tokenizer(byte_level)
-    stream = Detokenizer(tokenizer)
-    pieces = [stream.push([token]) for token in tokenizer.encode("a🙂b")]
-    assert pieces == ["a", "", "", "", "🙂", "b"]
-    unfinished = tokenizer.encode("🙂")[:2]
-    assert stream.push([*tokenizer.encode("c"), *unfinished]) == "c"
-    assert stream.flush() == tokenizer.decode(unfinished) == "\ufffd"
-    assert stream.flush() == ""
-
-
-def test_spaces_between_words_survive(sentencepiece):
-    tokenizer = load_tokenizer(sentencepiece)
-    a, b, end = 1, 2, tokenizer.eos[0]
-    stream = Detokenizer(tokenizer)
-    assert [stream.push([token]) for token in (a, b, end, b, a)] == ["a", " b", "", " b", " a"]
-
-
-def joined(tokenizer, ids, sizes) -> str:
-    """What streaming `ids` in blocks of these sizes hands out."""
-    stream, text, start = Detokenizer(tokenizer), "", 0
-    for size in [*sizes, len(ids)]:
-        text += stream.push(ids[start : start + size])
-        start += size
-    return text + stream.flush()
-
-
-@settings(max_examples=100, deadline=None)
-@given(ids=st.lists(st.integers(0, 257), max_size=40), sizes=st.lists(st.integers(0, 5), max_size=12))
-def test_pieces_joined_are_the_text(byte_level, ids, sizes):
-    """Any bytes, valid UTF-8 or not, with special tokens in between."""
-    tokenizer = load_tokenizer(byte_level)
-    assert joined(tokenizer, ids, sizes) == tokenizer.decode(ids)
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    parts=st.lists(st.one_of(st.integers(1, 4), st.text(min_size=1, max_size=4), st.just(None)), max_size=12),
-    sizes=st.lists(st.integers(0, 5), max_size=12),
-)
-def test_pieces_joined_are_the_text_with_byte_fallback(sentencepiece, parts, sizes):
-    """Words, characters spelled in bytes, end-of-text tokens."""
-    tokenizer = load_tokenizer(sentencepiece)
-    ids = []
-    for part in parts:
-        if isinstance(part, str):
-            ids += [5 + byte for byte in part.encode("utf-8", "replace")]
-        else:
-            ids.append(tokenizer.eos[0] if part is None else part)
-    assert joined(tokenizer, ids, sizes) == tokenizer.decode(ids)

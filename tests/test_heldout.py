@@ -1,0 +1,51 @@
+"""Losslessness on held-out text: `JAXSPEC_HELDOUT=heldout.jsonl.gz pytest -m slow tests/test_heldout.py -s`."""
+
+import os
+import random
+
+import pytest
+
+import jaxspec
+from jaxspec.bench.prompts import read_prompts
+from jaxspec.io.tokenizer import load_tokenizer
+
+PER_DOMAIN = int(os.environ.get("JAXSPEC_HELDOUT_LIMIT", "30"))
+METHODS = [
+    dict(method="dflash", builder="chain", budget=8),
+    dict(method="dflash", builder="best_first", budget=12),
+    dict(method="jetspec", builder="best_first", budget=12),
+    dict(method="jetspec", builder="expand", budget=16, tree_width=3),
+]
+SAMPLING = [{}, *(dict(temperature=t, top_p=p) for t in (0.7, 1.0) for p in (None, 0.9))]
+
+
+@pytest.fixture(scope="module")
+def params():
+    return jaxspec.load("mini", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def prompts(params):
+    path = os.environ.get("JAXSPEC_HELDOUT")
+    if not path:
+        pytest.fail("set JAXSPEC_HELDOUT to a prompt file (JSON Lines of {domain, text})")
+    return [prompt.content for prompt in read_prompts(path, load_tokenizer(params.spec.tokenizer), limit=PER_DOMAIN)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", SAMPLING, ids=str)
+def test_every_method_gives_the_autoregressive_tokens(params, prompts, sampling):
+    options = dict(max_new_tokens=64, **sampling)
+    expected = [jaxspec.decode(params, prompt, method="ar", **options).tokens for prompt in prompts]
+    total = sum(map(len, expected))
+    shuffled = random.Random(0).sample(range(len(prompts)), len(prompts))
+    ragged = [shuffled[i : i + 4] for i in range(0, len(shuffled) - 3, 4)]
+    for method in METHODS:
+        alone = [jaxspec.decode(params, prompt, **method, **options).tokens for prompt in prompts]
+        same = sum(a == b for ours, theirs in zip(alone, expected, strict=True) for a, b in zip(ours, theirs, strict=True))
+        print(f"{method} {sampling}: {same} of {total} tokens equal, {len(prompts)} prompts")
+        assert alone == expected
+        for group in ragged:
+            outs = jaxspec.decode(params, [prompts[i] for i in group], **method, **options)
+            assert [out.tokens for out in outs] == [expected[i] for i in group]
+        print(f"   and in {len(ragged)} batches of 4 ragged prompts")

@@ -1,0 +1,76 @@
+"""The model that ships: text in, text out, stop strings, streaming, and the same text from every method."""
+
+import jax
+import numpy as np
+import pytest
+
+import jaxspec
+
+PROMPT = "Question: Tom has 3 apples and buys 5 more. How many apples does he have?\nAnswer:"
+
+
+@pytest.fixture(scope="module")
+def params():
+    return jaxspec.load("mini")
+
+
+@pytest.fixture(scope="module")
+def plain(params):
+    return jaxspec.decode(params, PROMPT, method="ar", max_new_tokens=48, ignore_eos=True)
+
+
+def test_both_drafters_ship_and_jetspec_is_the_default(params):
+    assert [name for name, _ in params.spec.drafters] == ["jetspec", "dflash"]
+    assert sum(leaf.size for leaf in jax.tree.leaves(params.target)) <= 16e6
+
+
+@pytest.mark.parametrize("method", ["jetspec", "dflash"])
+def test_drafts_are_accepted_and_the_text_is_the_plain_one(params, plain, method):
+    out = jaxspec.decode(params, PROMPT, method=method, budget=16, max_new_tokens=48, ignore_eos=True)
+    assert (out.tokens, out.text) == (plain.tokens, plain.text)
+    assert out.stats.mean_acceptance_length > 1.5
+
+
+def test_a_stop_string_is_cut_out_wherever_it_falls(params, plain):
+    whole = plain.text
+    for start in (5, 17, 40):
+        stop = whole[start : start + 4]
+        outs = [
+            jaxspec.decode(params, PROMPT, method=method, budget=16, max_new_tokens=48, ignore_eos=True, stop=stop)
+            for method in ("ar", "jetspec")
+        ]
+        assert outs[0].tokens == outs[1].tokens == plain.tokens[: len(outs[0].tokens)]
+        assert outs[0].text == outs[1].text == whole[: whole.find(stop)]
+        for out in outs:
+            assert out.stats.finish_reason == "stop"
+            assert sum(i * n for i, n in enumerate(out.stats.accept_hist)) == len(out.tokens) - 1
+
+
+@pytest.mark.parametrize("stop", [(), ("a",)])
+def test_a_stream_joins_to_the_text(params, stop):
+    options = dict(budget=16, max_new_tokens=48, temperature=0.8, stop=stop)
+    pieces = list(jaxspec.stream(params, PROMPT, **options))
+    assert "".join(pieces) == jaxspec.decode(params, PROMPT, **options).text
+    assert all(isinstance(piece, str) for piece in pieces)
+
+
+def test_chat_messages(params):
+    messages = [{"role": "user", "content": "What is 2 + 2?"}]
+    out = jaxspec.decode(params, messages, max_new_tokens=16, budget=16)
+    assert isinstance(out.text, str) and len(out.tokens) <= 16
+    assert out.tokens == jaxspec.decode(params, [messages, PROMPT], max_new_tokens=16, budget=16)[0].tokens
+
+
+def test_params_are_a_pytree_with_a_static_spec(params):
+    leaves, structure = jax.tree.flatten(params)
+    again = jax.tree.unflatten(structure, leaves)
+    assert again.spec == params.spec
+    assert all(isinstance(leaf, jax.Array) for leaf in leaves)
+
+
+def test_nan_weights_are_refused(params, tmp_path):
+    spoiled = jax.tree.map(np.asarray, params)
+    spoiled.target["params"]["norm"]["scale"] = np.full_like(spoiled.target["params"]["norm"]["scale"], np.nan)
+    jaxspec.save(spoiled, tmp_path)
+    with pytest.raises(ValueError, match="NaN"):
+        jaxspec.load(tmp_path)

@@ -1,0 +1,51 @@
+"""Stop strings and prompts: the host's part of a decode, without a model."""
+
+import numpy as np
+import pytest
+
+from jaxspec.config import TargetConfig
+from jaxspec.prompts import is_batch, pad, sequence_numbers, to_ids
+from jaxspec.stops import find_stop, safe_length
+
+
+def spell(tokens):
+    """A toy detokeniser: one character a token."""
+    return "".join(map(chr, tokens))
+
+
+@pytest.mark.parametrize("text", ["hello world", "aab", "xxaabyy", "aaab aab"])
+def test_find_stop_equals_looking_after_every_token(text):
+    tokens, stops = [ord(c) for c in text], ("aab", "ow", "ld")
+    expected = None
+    for count in range(1, len(tokens) + 1):
+        seen = spell(tokens[:count])
+        if any(stop in seen for stop in stops):
+            expected = count, seen[: min(seen.find(stop) for stop in stops if stop in seen)]
+            break
+    assert find_stop(tokens, spell, stops) == expected
+
+
+def test_safe_length_holds_what_a_stop_may_take_back():
+    assert safe_length("abc<", ("<end>",)) == 3
+    assert safe_length("abc<en", ("<end>", "zz")) == 3
+    assert safe_length("abc<x", ("<end>",)) == 5
+    assert safe_length("ab\N{REPLACEMENT CHARACTER}", ()) == 2
+
+
+def test_sequence_numbers_depend_on_the_prompt_and_its_repeats_alone():
+    alone = sequence_numbers([[1, 2]])
+    together = sequence_numbers([[3], [1, 2], [1, 2], [4]])
+    assert together[1] == alone[0]
+    assert together[2] != together[1]
+    assert len(set(together.tolist())) == 4
+
+
+def test_kinds_of_prompts():
+    config = TargetConfig(8, 1, 1, 1, 8, 8, vocab_size=10)
+    assert not is_batch("text") and not is_batch([1, 2]) and not is_batch(np.array([1, 2]))
+    assert not is_batch([{"role": "user", "content": "x"}])
+    assert is_batch(["a", "b"]) and is_batch([[1], [2]]) and is_batch([[{"role": "user", "content": "x"}]])
+    assert to_ids(np.array([1, 2]), None, config) == [1, 2]
+    tokens, lengths = pad([[1, 2, 3], [4]], 5)
+    np.testing.assert_array_equal(tokens, [[1, 2, 3, 0, 0], [4, 0, 0, 0, 0]])
+    np.testing.assert_array_equal(lengths, [3, 1])
