@@ -37,8 +37,8 @@ def made(tmp_path_factory):
 def test_exported_model_loads_and_decodes_losslessly(made):
     params = jaxspec.load(made / "model", dtype="float32")
     assert [name for name, _ in params.spec.drafters] == ["jetspec", "dflash"]
-    config = jaxspec.DecodeConfig(max_new_tokens=12)
-    texts = [jaxspec.decode(params, "Question: 3 + 3?", config, method=method).tokens for method in ("ar", "jetspec", "dflash")]
+    methods = ("ar", "jetspec", "dflash")
+    texts = [jaxspec.decode(params, "Question: 3 + 3?", method=method, max_new_tokens=12).tokens for method in methods]
     np.testing.assert_array_equal(texts[0], texts[1])
     np.testing.assert_array_equal(texts[0], texts[2])
 
