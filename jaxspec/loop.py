@@ -97,7 +97,7 @@ def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
     block = spec.drafter(config.method)
     if config.block_size is not None:
         if not 2 <= config.block_size <= 128:
-            raise ValueError(f"block_size is {config.block_size}: give 2 to 128, anchor included ({block.block_size} as trained)")
+            raise ValueError(f"block_size is {config.block_size}: give 2 to 128, anchor included ({block.block_size} trained)")
         block = dataclasses.replace(block, block_size=config.block_size)
     builder = make_builder(
         config.builder,
