@@ -31,7 +31,8 @@ class LoopOptions:
       save_every: steps between checkpoints (one is always written at the end).
       eval_every: steps between evaluations (one is always made at the end).
       parts: equal parts of a batch whose gradients are averaged, to bound memory.
-      devices: devices over which a batch is split; on a CPU, host devices (each keeps one core busy).
+      devices: devices over which a batch is split. Leave it at 1 on a CPU: host devices that wait for each other's sums can
+        block on a busy machine, and gain little.
       stop_after: stop cleanly after this step, to continue later.
       changed: options that may differ from those of the checkpoint to continue from, such as `steps` to plan anew.
     """
@@ -47,9 +48,7 @@ class LoopOptions:
 
 
 def use_devices(count: int) -> jax.sharding.Mesh:
-    """A mesh of `count` devices; splits the host when it has too few. Call before anything else touches jax."""
-    if count > 1:
-        jax.config.update("jax_num_cpu_devices", count)
+    """A mesh over the first `count` devices."""
     found = jax.device_count()
     if found < count:
         raise ValueError(f"{count} devices asked for, {found} found: lower --loop.devices")

@@ -24,7 +24,7 @@ from training.acceptance import chain_acceptance
 from training.block_forward import block_hidden
 from training.data import load_tokenizer
 from training.export import export_drafter, load_target
-from training.loop import LoopOptions, fit, use_devices
+from training.loop import LoopOptions, fit
 from training.losses import cross_entropy, forward_kl, reverse_kl, slot_weights, weighted_mean
 from training.optimizer import make_optimizer, zero_residual
 from training.rollout_data import AnchorBatches, Rollouts
@@ -128,7 +128,6 @@ def drafter_loss(config: BlockDrafterConfig, target_config: TargetConfig, target
 
 def main(options: DrafterOptions) -> None:
     """Train, measure the acceptance length on held-out rollouts, export."""
-    use_devices(options.loop.devices)
     target, tokenizer = load_target(options.model), load_tokenizer(options.model)
     rollouts = Rollouts(options.rollouts, skip=options.heldout_shards)
     heldout = Rollouts(options.rollouts, limit=options.heldout_shards)

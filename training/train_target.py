@@ -3,8 +3,8 @@
     python -m training.train_target --data corpus.jsonl.gz --heldout heldout.jsonl.gz --tokenizer jaxspec/zoo/mini \\
         --loop.run runs/target --loop.steps 640
 
-Run the same command again to continue a run that was stopped. `python -m training.export target` writes the result in
-Hugging Face form.
+Run the same command again to continue a run that was stopped; `python -m training.export` writes the result in Hugging Face
+form.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import optax
 from jaxspec.config import TargetConfig
 from jaxspec.targets.transformer import Transformer
 from training.data import MixedBatches, cut, load_tokenizer, read_documents, token_stream
-from training.loop import LoopOptions, fit, use_devices
+from training.loop import LoopOptions, fit
 from training.optimizer import make_optimizer, zero_residual
 from training.tokenizer import EOS
 
@@ -118,7 +118,6 @@ def mixed_lengths(batches):
 
 def main(options: TargetOptions) -> None:
     """Train, evaluating on held-out text, and leave the last checkpoint in the run's folder."""
-    use_devices(options.loop.devices)
     tokenizer = load_tokenizer(options.tokenizer)
     eos = tokenizer.token_to_id(EOS)
 
