@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -37,38 +37,34 @@ def profile(
     and acceptance, `rest` the sampling noise, the cache updates and the drafter's intake of new features. Phases are separate
     programs here: dispatch adds a little to each, and what XLA overlaps or fuses across phases in the loop is not seen.
 
+    Methods take turns round by round, so that drift of the machine falls on all of them alike.
+
     Returns:
       {(method, domain): {phase: ms}}, with domain `all` over every prompt used.
     """
     first = {prompt.domain: prompt for prompt in reversed(prompts)}
-    table = {}
-    for method in methods:
-        pooled = []
-        for domain, prompt in first.items():
-            samples = _sample(params, prompt, {**(options or {}), **method.options}, rounds)
-            table[method.name, domain] = _medians(samples)
-            pooled += samples
-        table[method.name, ALL] = _medians(pooled)
-    return table
+    samples: dict[tuple[str, str], list[dict[str, float]]] = defaultdict(list)
+    for domain, prompt in first.items():
+        sessions = {m.name: api._prepare(params, prompt.content, **{**(options or {}), **m.options}) for m in methods}
+        for name, seconds in _rounds(sessions, rounds):
+            samples[name, domain].append(seconds)
+            samples[name, ALL].append(seconds)
+    return {key: {phase: float(np.median([1e3 * s[phase] for s in some])) for phase in PHASES} for key, some in samples.items()}
 
 
-def _medians(samples: list[dict[str, float]]) -> dict[str, float]:
-    return {phase: float(np.median([1e3 * s[phase] for s in samples])) for phase in PHASES} if samples else {}
-
-
-def _sample(params, prompt: Prompt, options: dict[str, Any], rounds: int) -> list[dict[str, float]]:
-    """Seconds per phase of the rounds after a prompt."""
-    session = api._prepare(params, prompt.content, **options)
-    with api._precision(session):
-        state = api._prefill(session)
-        if bool(np.all(state.done)):
-            return []
-        _round(session, state)  # compiles; its state is thrown away
-        state, samples = api._prefill(session), []
-        while len(samples) < rounds and not bool(np.all(state.done)):
-            state, seconds = _round(session, state)
-            samples.append(seconds)
-    return samples
+def _rounds(sessions: dict[str, Any], rounds: int) -> Iterator[tuple[str, dict[str, float]]]:
+    """(method, seconds per phase) of up to `rounds` rounds of each session, one of each in turn."""
+    states = {}
+    for name, session in sessions.items():
+        with api._precision(session):
+            _round(session, api._prefill(session))  # compiles; its result is thrown away
+            states[name] = api._prefill(session)
+    for _ in range(rounds):
+        for name, session in sessions.items():
+            if not bool(np.all(states[name].done)):
+                with api._precision(session):
+                    states[name], seconds = _round(session, states[name])
+                yield name, seconds
 
 
 def _round(session, state) -> tuple[Any, dict[str, float]]:
