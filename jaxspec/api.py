@@ -56,7 +56,8 @@ def decode(params: Params, prompt, *, trace: bool = False, **options) -> Output 
       acceptance: `match`: draft-invariant, the text is the autoregressive one with the same seed; `sequential` and
         `rejection` keep the distribution only (temperature > 0).
       coupled: at temperature > 0, rank drafts under the target's own noise (True; `match` only).
-      score_temperature: divisor of the perturbed draft logits when coupled paths are scored (1.0).
+      score_temperature: divisor of the draft logits when paths are scored; below 1 trees grow deeper, above 1 wider (None: the
+        drafter's own).
       trace: record every round in `Output.rounds` (one host round trip a round).
 
     Returns:
@@ -132,22 +133,27 @@ def _prepare(
     method: str | None = None,
     acceptance: str = "match",
     coupled: bool = True,
-    score_temperature: float = 1.0,
+    score_temperature: float | None = None,
 ) -> _Session:
     spec = params.spec
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens is {max_new_tokens}: give at least 1")
     if acceptance not in ACCEPTANCE:
         raise ValueError(f"unknown acceptance {acceptance!r}: choose one of {list(ACCEPTANCE)}")
-    if not score_temperature > 0:
+    if score_temperature is not None and not score_temperature > 0:
         raise ValueError(f"score_temperature is {score_temperature}: give a number above 0")
     sampling, values = make_sampling(temperature, top_k, top_p, min_p)
     method = method or (spec.drafters[0][0] if spec.drafters else "ar")
     settings = {} if method == "ar" else dict(
-        builder=builder, budget=budget, block_size=block_size, tree_width=tree_width, acceptance=acceptance
+        builder=builder,
+        budget=budget,
+        block_size=block_size,
+        tree_width=tree_width,
+        acceptance=acceptance,
+        score_temperature=score_temperature,
     )
     if settings and acceptance == "match" and not sampling.greedy:
-        settings |= dict(coupled=coupled, score_temperature=score_temperature)
+        settings |= dict(coupled=coupled)
     config = DecodeConfig(method, sampling, **settings)
     longest = make_plan(spec, config).longest
 

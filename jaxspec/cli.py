@@ -118,7 +118,7 @@ def _add_decode(parser: argparse.ArgumentParser, max_new_tokens: int = 256) -> N
     add("--block-size", type=int, help="slots of the drafter's block, the anchor included (default: as trained)")
     add("--tree-width", type=int, help="children of an expanded node, for builder expand")
     add("--acceptance", default="match", help="match, sequential or rejection (default: %(default)s)")
-    add("--score-temperature", type=float, default=1.0, help="divisor of coupled draft scores (default: %(default)s)")
+    add("--score-temperature", type=float, help="divisor of draft scores; below 1, deeper trees (default: the drafter's own)")
 
 
 def _load(arguments: argparse.Namespace):

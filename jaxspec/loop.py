@@ -42,7 +42,7 @@ class DecodeConfig:
       sampling: which sampling steps exist.
       acceptance: `match` (draft-invariant), `sequential` or `rejection`.
       coupled: the drafter ranks its candidates under the target's noise (`match` at temperature > 0).
-      score_temperature: divisor of the perturbed draft logits when coupled paths are scored.
+      score_temperature: divisor of the draft logits when paths are scored; None is the drafter's own.
     """
 
     method: str
@@ -53,7 +53,7 @@ class DecodeConfig:
     tree_width: int | None = None
     acceptance: str = "match"
     coupled: bool = True
-    score_temperature: float = 1.0
+    score_temperature: float | None = None
 
 
 class Plan(NamedTuple):
@@ -238,15 +238,17 @@ def draft(params, request, state, noise, config) -> tuple[Candidates | None, jax
         plan.builder.longest,
     )
     count = plan.builder.candidates
+    own = params.spec.drafter(config.method).score_temperature
+    scoring = own if config.score_temperature is None else config.score_temperature
     if config.sampling.greedy:
-        return rank(logits, count), None
+        return rank(logits, count, None, scoring), None
     if config.acceptance == "rejection":
         position = state.cache.length
         return sample_candidates(logits, count, config.sampling, request.sampling, request.keys, position)
     if config.acceptance == "match" and config.coupled:
         scores = process(logits, config.sampling, request.sampling)
-        return rank(scores, count, noise[:, :-1], config.score_temperature), None
-    return rank(process(logits, config.sampling, request.sampling), count), None
+        return rank(scores, count, noise[:, :-1], scoring), None
+    return rank(process(logits, config.sampling, request.sampling), count, None, scoring), None
 
 
 def grow(params, state, candidates, config) -> Tree:

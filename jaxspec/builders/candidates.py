@@ -21,7 +21,7 @@ def rank(
       noise: float32 [B, depth, V], the Gumbel noise under which the target will choose. Given it, tokens are ranked by
         logits + noise and scored by log_softmax((logits + noise) / score_temperature) (coupled drafting, in the spirit of
         Daliri, Musco and Suresh, arXiv 2408.07978).
-      score_temperature: read with `noise` only; it changes how paths of different depths compare, not the ranking.
+      score_temperature: divides the scores; it changes how paths of different depths compare, not the ranking.
 
     Returns:
       Candidates of token int32 and logprob float32 [B, depth, C]; equal scores are ranked by lower token id.
@@ -31,7 +31,8 @@ def rank(
         raise ValueError(f"{count} candidates asked of a vocabulary of {vocab}: ask for 1 to {vocab}")
     scores = logits.astype(jnp.float32)
     if noise is not None:
-        scores = (scores + noise) / score_temperature
+        scores = scores + noise
+    scores = scores / score_temperature
     best, token = top_k(scores, count)
     total = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
     logprob = jnp.where(best > -jnp.inf, jnp.minimum(best - total, 0.0), -jnp.inf)

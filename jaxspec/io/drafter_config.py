@@ -41,6 +41,7 @@ def drafter_config(hf: dict[str, Any]) -> BlockDrafterConfig:
         sliding_window=_sliding_window(own, hf, fields["num_layers"]),
         target_hidden_size=integer(own, "target_hidden_size", fields["hidden_size"]),
         vocab_size=integer(hf, "vocab_size"),
+        score_temperature=_score_temperature(hf),
     )
 
 
@@ -76,6 +77,7 @@ def drafter_config_to_hf(
             "causal": config.causal,
             "target_hidden_size": config.target_hidden_size,
         },
+        "jaxspec": {"score_temperature": config.score_temperature},
     }
 
 
@@ -123,6 +125,14 @@ def _feature_layers(own: dict, hf: dict, count: int) -> tuple[int, ...]:
     if not layers or not all(isinstance(layer, int) and 0 <= layer < limit for layer in layers):
         raise ValueError(f"config.json: dflash_config.target_layer_ids must be layers 0 to {limit - 1}, not {layers!r}")
     return tuple(layers)
+
+
+def _score_temperature(hf: dict) -> float:
+    """Our own addition to the layout, which other readers pass over."""
+    value = (hf.get("jaxspec") or {}).get("score_temperature", 1.0)
+    if not isinstance(value, int | float) or not value > 0:
+        raise ValueError(f"config.json: jaxspec.score_temperature is {value!r}, and must be a number above 0")
+    return float(value)
 
 
 def _causal(own: dict) -> bool:
