@@ -100,7 +100,7 @@ def _stream(session: _Session) -> Iterator[str]:
     shown = 0
     while True:
         tokens, text, _ = _readout(session, state, 0)
-        done = bool(np.all(state.done)) or _stopped_by_text(session, state)[0]
+        done = bool(np.asarray(state.done).all()) or _stopped_by_text(session, state)[0]
         whole = tokens if text is None else text
         ready = len(whole) if done or text is None else safe_length(text, session.stop_strings)
         if ready > shown:
@@ -198,7 +198,7 @@ def _finish(session: _Session, state: DecodeState, trace: bool) -> tuple[DecodeS
     while True:
         if session.stop_strings:
             state = state.replace(done=state.done | jnp.asarray(_stopped_by_text(session, state)))
-        if bool(np.all(state.done)):
+        if bool(np.asarray(state.done).all()):
             return jax.block_until_ready(state), rounds
         state = run(session.params, session.request, state, jnp.int32(per_call), config=session.config)
         if trace:

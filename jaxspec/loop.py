@@ -354,6 +354,6 @@ def _root_only(root: jax.Array, rows: int) -> Tree:
         parent=jnp.zeros(shape, jnp.int32).at[:, 0].set(-1),
         depth=jnp.zeros(shape, jnp.int32),
         ancestors=jnp.where(words == row[..., None] // 32, jnp.uint32(1) << (row[..., None] % 32), jnp.uint32(0)),
-        logprob=jnp.full(shape, -jnp.inf).at[:, 0].set(0.0),
+        logprob=jnp.full(shape, -jnp.inf, jnp.float32).at[:, 0].set(0.0),
         size=jnp.ones(root.shape[0], jnp.int32),
     )

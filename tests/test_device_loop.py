@@ -39,6 +39,8 @@ def test_a_second_call_of_the_same_bucket_compiles_nothing(params):
         before = sum("backend_compile" in event for event in compilations)
         assert before > 0
         jaxspec.decode(params, list(range(20)), temperature=temperature * 0.7, seed=8, max_new_tokens=41, stop=[3], **sampling)
+        # Streaming calls the same executable round by round: what it returns must look like what it takes.
+        list(jaxspec.stream(params, [5, 6], temperature=temperature, max_new_tokens=30, **sampling))
         assert sum("backend_compile" in event for event in compilations) == before
 
 
