@@ -44,6 +44,8 @@ class DrafterOptions:
       rows, anchors: sequences in a batch, and blocks of each.
       heldout_shards: the first shards, kept for the acceptance length and never trained on.
       block_size: slots of a block, the anchor included.
+      score_temperature: how decoding scores paths, see `BlockDrafterConfig`; half of the rollouts are sampled, which leaves the
+        drafter less sure of greedy text than it should be.
       num_layers: decoder layers; heads and widths are the target's.
       loss: `fkl` KL(target || drafter), `rkl` its reverse, `ce` cross-entropy on the target's own tokens.
       gamma: decay length of the slot weights in slots; 0 weights all alike.
@@ -60,6 +62,7 @@ class DrafterOptions:
     anchors: int = 24
     heldout_shards: int = 1
     block_size: int = 8
+    score_temperature: float = 0.5
     num_layers: int = 2
     loss: Literal["fkl", "rkl", "ce"] = "fkl"
     gamma: float = 4.0
@@ -82,6 +85,7 @@ def drafter_config(options: DrafterOptions, target: TargetConfig, feature_layers
         causal=options.kind == "jetspec",
         target_hidden_size=target.hidden_size,
         vocab_size=target.vocab_size,
+        score_temperature=options.score_temperature,
     )
 
 
