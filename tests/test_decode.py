@@ -1,5 +1,6 @@
 """The public call: stops, limits, batches, streaming, options; on the golden tiny target with its trained drafters."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +119,8 @@ def test_save_and_load_again(params, tmp_path):
 
 
 def test_long_prompts_go_through_in_chunks(params, monkeypatch):
+    longer = dataclasses.replace(params.spec.target, max_positions=2048)
+    params = params.replace(spec=dataclasses.replace(params.spec, target=longer))
     prompt = np.random.default_rng(0).integers(0, 250, 700).tolist()
     prompts = [prompt, prompt[:513], [5, 6]]
     outs = jaxspec.decode(params, prompts, max_new_tokens=12)
