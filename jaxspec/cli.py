@@ -198,7 +198,9 @@ def _bench(arguments: argparse.Namespace) -> int:
         with_profile=not arguments.no_profile,
         progress=lambda line: print(f"\r{line}\033[K", end="", file=sys.stderr, flush=True) if sys.stderr.isatty() else None,
     )
-    settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items() if key != "run"}
+    # Files go by name: a report may be published, and where they lay says nothing about the figures.
+    given = {key: value for key, value in vars(arguments).items() if key not in ("run", "json")}
+    settings = {key: value.name if isinstance(value, Path) else value for key, value in given.items()}
     report["settings"] = settings | {"methods": {method.name: method.options for method in methods}}
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
