@@ -73,7 +73,8 @@ def save(params: Params, directory) -> None:
         _write(directory / DRAFTERS / name, hf, drafter_weights.to_hf(params.drafters[name], config))
     for pattern in _TOKENIZER_FILES if spec.tokenizer else ():
         for source in Path(spec.tokenizer).glob(pattern):
-            shutil.copyfile(source, directory / source.name)
+            if source.resolve() != (directory / source.name).resolve():  # saving over what was loaded
+                shutil.copyfile(source, directory / source.name)
 
 
 def _write(directory: Path, config: dict, tensors: dict) -> None:

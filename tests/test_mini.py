@@ -68,6 +68,13 @@ def test_params_are_a_pytree_with_a_static_spec(params):
     assert all(isinstance(leaf, jax.Array) for leaf in leaves)
 
 
+def test_saving_over_what_was_loaded_keeps_it(params, tmp_path):
+    jaxspec.save(params, tmp_path)
+    again = jaxspec.load(tmp_path)
+    jaxspec.save(again, tmp_path)
+    assert jaxspec.load(tmp_path).spec == again.spec
+
+
 def test_nan_weights_are_refused(params, tmp_path):
     spoiled = jax.tree.map(np.asarray, params)
     spoiled.target["params"]["norm"]["scale"] = np.full_like(spoiled.target["params"]["norm"]["scale"], np.nan)
