@@ -1,0 +1,171 @@
+"""Records of training data: JSON Lines in the forms in which conversations and texts are published.
+
+    {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}    (or `conversations`)
+    {"conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}]}        (ShareGPT)
+    {"prompt": "…", "response": "…"}       `prompt` may be a list of messages; `completion` is read as `response`
+    {"text": "…"}
+    {"tokens": [1, 2, 3], "prompt_length": 1}        token ids, used as they are: what `training.regenerate` writes
+
+Each record's form is found by its keys, in the order tokens, messages, prompt, text. Any may have a `domain`. A first line with
+the key `settings` says how the file was made and is skipped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from training.data import DataError
+
+SETTINGS = "settings"
+_ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant", "system": "system", "tool": "tool"}
+_FORMS = "tokens + prompt_length, messages, conversations, prompt (+ response), text"
+
+
+class Sample(NamedTuple):
+    """Token ids and which of them are learnt.
+
+    Attributes:
+      tokens: int32 [n].
+      loss_mask: bool [n]; True: the token is to be predicted.
+      domain: the record's, if it has one.
+      place: file and line of the record, for messages.
+    """
+
+    tokens: np.ndarray
+    loss_mask: np.ndarray
+    domain: str | None = None
+    place: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """One record in one of the forms; the fields of the other forms are None.
+
+    Attributes:
+      place: file and line.
+      domain: its `domain` or `category`, if any.
+      messages: chat messages with at least `role` and `content`; `tools`: the JSON schemas beside them.
+      prompt: text or chat messages; `response`: text, or None where there is only a prompt.
+      text: plain text, all of it to be learnt.
+      tokens: ids, of which those from `prompt_length` on are learnt.
+    """
+
+    place: str
+    domain: str | None = None
+    messages: list[dict] | None = None
+    tools: list[dict] | None = None
+    prompt: str | list[dict] | None = None
+    response: str | None = None
+    text: str | None = None
+    tokens: list[int] | None = None
+    prompt_length: int = 0
+
+
+def read_records(path: Path | str) -> list[Record]:
+    """All records of a .jsonl or .jsonl.gz file, in order.
+
+    Raises:
+      DataError: the file is missing, holds no records, or a line is broken or in no known form; file and line are named.
+    """
+    records = [_record(content, place) for place, content in read_objects(path)]
+    if not records:
+        raise DataError(f"{path} holds no records: one JSON object a line is expected")
+    return records
+
+
+def read_objects(path: Path | str) -> Iterator[tuple[str, dict]]:
+    """(place, JSON object) of every line but blank ones and a first line of settings."""
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"no data file at {path}: give a .jsonl or .jsonl.gz file")
+    number = 0
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.strip():
+                    continue
+                content = json.loads(line)
+                if not isinstance(content, dict):
+                    raise DataError(f"{path}, line {number}: not a JSON object: one a line is expected")
+                if number > 1 or set(content) != {SETTINGS}:
+                    yield f"{path}, line {number}", content
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}, line {number}: not JSON ({error.msg}): one object a line is expected") from None
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise DataError(f"{path}, after line {number}: cannot be read ({error})") from None
+
+
+def _record(content: dict, place: str) -> Record:
+    domain = content.get("domain") or content.get("category")
+    if domain is not None and not isinstance(domain, str):
+        raise DataError(f"{place}: domain is {domain!r}: a string is expected")
+    if "tokens" in content:
+        return Record(place, domain, **_token_fields(content, place))
+    for key in ("messages", "conversations"):
+        if key in content:
+            tools = content.get("tools") or None
+            if tools is not None and not isinstance(tools, list):
+                raise DataError(f"{place}: tools is not a list of JSON schemas")
+            return Record(place, domain, messages=_messages(content[key], key, place), tools=tools)
+    if "prompt" in content:
+        prompt, response = content["prompt"], content.get("response", content.get("completion"))
+        if not isinstance(prompt, str):
+            prompt = _messages(prompt, "prompt", place)
+        if response is not None:
+            _text(response, "response", place)
+        return Record(place, domain, prompt=prompt, response=response)
+    if "text" in content:
+        return Record(place, domain, text=_text(content["text"], "text", place))
+    keys = ", ".join(map(str, list(content)[:6])) or "none"
+    raise DataError(f"{place}: a record in no known form (its keys: {keys}): expected {_FORMS}")
+
+
+def _text(value, key: str, place: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise DataError(f"{place}: {key} is not a string with text in it")
+    return value
+
+
+def _token_fields(content: dict, place: str) -> dict:
+    tokens, prompt_length = content["tokens"], content.get("prompt_length")
+    if not isinstance(tokens, list) or not all(type(token) is int and 0 <= token < 2**31 for token in tokens):
+        raise DataError(f"{place}: tokens is not a list of token ids")
+    if type(prompt_length) is not int or not 0 <= prompt_length < len(tokens):
+        raise DataError(
+            f"{place}: prompt_length is {prompt_length!r}: give a number of prompt tokens below the {len(tokens)} tokens, "
+            "so that some are left to learn"
+        )
+    return {"tokens": tokens, "prompt_length": prompt_length}
+
+
+def _messages(value, key: str, place: str) -> list[dict]:
+    if not isinstance(value, list) or not value:
+        raise DataError(f"{place}: {key} is not a list of messages")
+    return [_message(entry, f"{place}: message {number} of {key}") for number, entry in enumerate(value, 1)]
+
+
+def _message(entry, where: str) -> dict:
+    """`role` and `content`, and whatever else is given for the template (`tool_calls`, `reasoning_content`, …)."""
+    if not isinstance(entry, dict):
+        raise DataError(f"{where} is not a JSON object with role and content")
+    role, content = entry.get("role", entry.get("from")), entry.get("content", entry.get("value"))
+    if not isinstance(role, str) or role not in _ROLES:
+        raise DataError(f"{where} has the role {role!r}: expected one of {', '.join(sorted(_ROLES))}")
+    if isinstance(content, list) and all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
+        content = "".join(part["text"] for part in content)
+    if content is None and entry.get("tool_calls"):
+        content = ""
+    if not isinstance(content, str):
+        raise DataError(f"{where} has no text as its content")
+    # Files made from tables give every message every key, None where it does not apply.
+    known = ("role", "content", "from", "value")
+    extra = {name: value for name, value in entry.items() if name not in known and value is not None}
+    return {"role": _ROLES[role], "content": content, **(extra if "role" in entry else {})}
