@@ -7,7 +7,9 @@ import re
 from pathlib import Path
 
 ZOO = Path(__file__).resolve().parent.parent / "zoo"
-_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
+_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt", "mask_embedding.pt")
+# Asked for only where there are no safetensors: many repositories hold the same weights in both.
+_PICKLED = ("pytorch_model*.bin",)
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
@@ -53,16 +55,15 @@ def _resolve(name: str, shipped_kind: str) -> Path:
 
 def _download(repo: str, subfolder: str, shipped_kind: str) -> Path:
     """The hub snapshot of `repo`, only with the files that are read: those of one folder, not of the folders below it."""
-    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     prefix = f"{subfolder.rstrip('/')}/" if subfolder else ""
     # Without an owner only a handful of old models have a hub id; a mistyped short name is far more likely.
     hint = "" if "/" in repo else f" ({repo!r} is also not {shipped_kind}, nor a directory here)"
     try:
-        path = snapshot_download(
-            repo, allow_patterns=[f"{prefix}{pattern}" for pattern in _FILES], ignore_patterns=[f"{prefix}*/*"]
-        )
+        path = _snapshot(repo, prefix, _FILES)
+        if not any((path / subfolder).glob("*.safetensors")):
+            path = _snapshot(repo, prefix, _FILES + _PICKLED)
     except LocalEntryNotFoundError:
         raise FileNotFoundError(
             f"{repo} is not in the local Hugging Face cache and the hub cannot be reached (or HF_HUB_OFFLINE is set): "
@@ -73,4 +74,11 @@ def _download(repo: str, subfolder: str, shipped_kind: str) -> Path:
         raise FileNotFoundError(
             f"{repo} cannot be had from the Hugging Face hub: {reason}; check the name, or log in with `hf auth login`{hint}"
         ) from None
-    return Path(path)
+    return path
+
+
+def _snapshot(repo: str, prefix: str, patterns: tuple[str, ...]) -> Path:
+    from huggingface_hub import snapshot_download
+
+    allowed = [f"{prefix}{pattern}" for pattern in patterns]
+    return Path(snapshot_download(repo, allow_patterns=allowed, ignore_patterns=[f"{prefix}*/*"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import ml_dtypes
@@ -27,18 +27,13 @@ class WeightFiles(Mapping[str, np.ndarray]):
 
     def __init__(self, directory: str | os.PathLike):
         self.directory = Path(directory)
-        self._files = {path.name: _open(path) for path in _weight_paths(self.directory)}
+        self._files = {path.name: _open(path) for path in shard_paths(self.directory, WEIGHTS, INDEX)}
         self._home = {name: file for file, handle in self._files.items() for name in handle.keys()}  # noqa: SIM118
-        lost = sorted(set(_index(self.directory).get("weight_map", {})) - set(self._home))
-        if lost:
-            raise ValueError(
-                f"{self.directory}: {INDEX} lists {len(lost)} tensors that its shards do not hold, first {lost[0]!r}; "
-                "the shards are of another version: download the directory again"
-            )
+        lost_tensors(self.directory, self._home, WEIGHTS, INDEX)
 
     def __getitem__(self, name: str) -> np.ndarray:
         handle = self._files[self._home[name]]
-        stored = handle.get_slice(name).get_dtype()
+        stored = self.dtype(name)
         if stored not in FLOAT_DTYPES:
             raise ValueError(
                 f"{self.directory}: {name} is stored as {stored}; only F32, F16 and BF16 weights can be read: "
@@ -55,6 +50,10 @@ class WeightFiles(Mapping[str, np.ndarray]):
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor, from the file's header: nothing is read."""
         return tuple(self._files[self._home[name]].get_slice(name).get_shape())
+
+    def dtype(self, name: str) -> str:
+        """Name of the stored dtype (`F32`, `BF16`, `I64`, `BOOL`, …), from the file's header."""
+        return self._files[self._home[name]].get_slice(name).get_dtype()
 
 
 def write_safetensors(path: str | os.PathLike, tensors: Mapping[str, np.ndarray], dtype: str | None = None) -> None:
@@ -93,28 +92,53 @@ def read_json(path: Path) -> dict:
     return content
 
 
-def _index(directory: Path) -> dict:
-    """The shard index, or nothing where a single file is used (it wins, as in transformers)."""
-    if (directory / WEIGHTS).is_file() or not (directory / INDEX).is_file():
-        return {}
-    return read_json(directory / INDEX)
+def has_safetensors(directory: Path) -> bool:
+    """Whether the directory's weights are (also) in safetensors files."""
+    return (directory / WEIGHTS).is_file() or (directory / INDEX).is_file()
 
 
-def _weight_paths(directory: Path) -> list[Path]:
+def shard_paths(directory: Path, single: str, index: str) -> list[Path]:
+    """The files that hold a directory's weights: `single`, which wins as in transformers, or those that `index` names.
+
+    Raises:
+      FileNotFoundError: the directory, its weights or some of its shards are missing.
+    """
     if not directory.is_dir():
         raise FileNotFoundError(f"{directory} is not a directory")
-    if (directory / WEIGHTS).is_file():
-        return [directory / WEIGHTS]
-    names = sorted(set(_index(directory).get("weight_map", {}).values()))
+    if (directory / single).is_file():
+        return [directory / single]
+    names = sorted(set(_weight_map(directory, single, index).values()))
     if not names:
         raise FileNotFoundError(_no_weights(directory))
     missing = [name for name in names if not (directory / name).is_file()]
     if missing:
         raise FileNotFoundError(
-            f"{directory}: {len(missing)} of {len(names)} weight files named in {INDEX} are missing "
+            f"{directory}: {len(missing)} of {len(names)} weight files named in {index} are missing "
             f"({', '.join(missing[:4])}{', …' if len(missing) > 4 else ''}); download them"
         )
     return [directory / name for name in names]
+
+
+def lost_tensors(directory: Path, found: Iterable[str], single: str, index: str) -> None:
+    """Raise a ValueError when the index lists tensors that are not among those `found` in its shards."""
+    lost = sorted(set(_weight_map(directory, single, index)) - set(found))
+    if lost:
+        raise ValueError(
+            f"{directory}: {index} lists {len(lost)} tensors that its shards do not hold, first {lost[0]!r}; "
+            "the shards are of another version: download the directory again"
+        )
+
+
+def lfs_pointer(start: bytes) -> bool:
+    """Whether a file that starts with these bytes is Git LFS's note of where the file is."""
+    return start.startswith(b"version htt")
+
+
+def _weight_map(directory: Path, single: str, index: str) -> dict[str, str]:
+    """{tensor: shard} of the index, or nothing where a single file is used."""
+    if (directory / single).is_file() or not (directory / index).is_file():
+        return {}
+    return read_json(directory / index).get("weight_map", {})
 
 
 def _no_weights(directory: Path) -> str:
@@ -135,6 +159,6 @@ def _open(path: Path):
         return safe_open(path, framework="numpy")
     except SafetensorError as error:
         with open(path, "rb") as file:
-            if file.read(11) == b"version htt":
+            if lfs_pointer(file.read(11)):
                 raise ValueError(f"{path} is a Git LFS pointer, not the weights; run `git lfs pull`") from None
         raise ValueError(f"{path} is truncated or corrupt ({error}); download it again") from None

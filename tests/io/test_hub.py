@@ -82,23 +82,30 @@ def test_what_cannot_be_a_hub_id(zoo, name):
         hub.resolve_model(name)
 
 
-def test_only_files_that_are_read_are_asked_for(zoo, tmp_path, monkeypatch):
+HELD = [
+    "config.json", "model-00001-of-00002.safetensors", "pytorch_model.bin", "original/model.safetensors", "README.md",
+    "sub/config.json", "sub/model.safetensors", "sub/old/model.safetensors", "tokenizer.json", "chat_template.jinja",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("has_safetensors", [True, False])
+def test_only_files_that_are_read_are_asked_for(zoo, tmp_path, monkeypatch, has_safetensors):
     import huggingface_hub
 
     asked = {}
 
     def download(repo, **patterns):
         asked[repo] = patterns
-        (tmp_path / "got" / "sub").mkdir(parents=True, exist_ok=True)
+        for folder in (tmp_path / "got", tmp_path / "got" / "sub"):
+            folder.mkdir(parents=True, exist_ok=True)
+            if has_safetensors:
+                (folder / "model.safetensors").touch()
         return str(tmp_path / "got")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     hub.resolve_model("owner/plain")
     hub.resolve_model("owner/nested::sub")
-    held = [
-        "config.json", "model-00001-of-00002.safetensors", "pytorch_model.bin", "original/model.safetensors", "README.md",
-        "sub/config.json", "sub/model.safetensors", "sub/old/model.safetensors", "tokenizer.json", "chat_template.jinja",
-    ]  # fmt: skip
-    kept = {repo: list(huggingface_hub.utils.filter_repo_objects(held, **patterns)) for repo, patterns in asked.items()}
-    assert kept["owner/plain"] == ["config.json", "model-00001-of-00002.safetensors", "tokenizer.json", "chat_template.jinja"]
+    kept = {repo: list(huggingface_hub.utils.filter_repo_objects(HELD, **patterns)) for repo, patterns in asked.items()}
+    pickled = [] if has_safetensors else ["pytorch_model.bin"]
+    assert kept["owner/plain"] == [*HELD[:2], *pickled, "tokenizer.json", "chat_template.jinja"]
     assert kept["owner/nested"] == ["sub/config.json", "sub/model.safetensors"]
