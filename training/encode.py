@@ -68,10 +68,14 @@ def _encode_pieces(documents: list[tuple[Record, tuple[Piece, ...]]], chat: Chat
     backend.no_padding()
     encoded: dict[Piece, tuple[np.ndarray, np.ndarray]] = {}
     for special in (True, False):
-        pieces = [piece for _, parts in documents for piece in parts if piece.special == special]
-        found = backend.encode_batch([piece.text for piece in pieces], add_special_tokens=special)
-        for piece, encoding in zip(pieces, found, strict=True):
-            encoded[piece] = np.asarray(encoding.ids, np.int32), _piece_mask(encoding, piece)
+        for spans in (True, False):
+            every = (piece for _, parts in documents for piece in parts)
+            pieces = [piece for piece in every if piece.special == special and bool(piece.spans) == spans]
+            # Offsets are only worked out where a span needs them.
+            encode_batch = backend.encode_batch if spans else backend.encode_batch_fast
+            found = encode_batch([piece.text for piece in pieces], add_special_tokens=special)
+            for piece, encoding in zip(pieces, found, strict=True):
+                encoded[piece] = np.asarray(encoding.ids, np.int32), _piece_mask(encoding, piece)
     return [_sample(record, pieces, [encoded[piece] for piece in pieces], chat) for record, pieces in documents]
 
 

@@ -1,0 +1,85 @@
+"""Print samples as they will be trained on, with what is learnt marked.
+
+    python -m training.preview --tokenizer mini --files regenerated.jsonl --limit 3
+
+What is learnt is green on a terminal and stands in [[ ]] elsewhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from training.chat import make_format
+from training.data import DataError
+from training.encode import encode
+from training.packing import cut
+from training.pipeline import DataOptions
+from training.samples import Sample, read_records
+
+_COLOUR, _MARKS = ("\x1b[32m", "\x1b[0m"), ("[[", "]]")
+
+
+@dataclasses.dataclass
+class PreviewOptions(DataOptions):
+    """Options of the preview: those of `training.pipeline.DataOptions`, of which `domains`, `rows` and `seed` have no effect.
+
+    Attributes:
+      tokenizer: a model's name, directory or hub id.
+    """
+
+    files: tuple[Path, ...] = ()
+    tokenizer: str = "mini"
+    limit: int | None = 3
+
+
+def preview(sample: Sample, tokenizer, options: DataOptions, marks: tuple[str, str]) -> str:
+    """One sample as text: a heading with place and counts, the text with `marks` around what is learnt, and what is cut off."""
+    learnt, size = int(sample.loss_mask.sum()), len(sample.tokens)
+    lines = [f"--- {sample.place}: {size} tokens, {learnt} to learn"]
+    pieces = cut(sample, options.length, options.long)
+    kept = sum(len(piece.tokens) for piece in pieces)
+    if not pieces:
+        lines.append(f"--- left out: nothing to learn among the first {options.length} tokens")
+    elif len(pieces) > 1:
+        lines.append(f"--- split into {len(pieces)} documents of at most {options.length} tokens")
+    lines += [_marked(piece, tokenizer, marks) for piece in pieces or [sample]]
+    if pieces and kept < size:
+        lines.append(f"--- cut off here at {kept} tokens; {size - kept} more are not used")
+    return "\n".join(lines)
+
+
+def _marked(sample: Sample, tokenizer, marks: tuple[str, str]) -> str:
+    """The text of `sample`, special tokens included, with `marks` around each run of tokens to be learnt."""
+    if tokenizer is None:
+        raise DataError("a preview needs a tokenizer, to turn tokens into text")
+    changes = np.flatnonzero(np.diff(sample.loss_mask)) + 1
+    text = ""
+    for start, stop in itertools.pairwise([0, *changes.tolist(), len(sample.tokens)]):
+        run = tokenizer.decode(sample.tokens[start:stop].tolist(), skip_special_tokens=False)
+        text += f"{marks[0]}{run}{marks[1]}" if sample.loss_mask[start] else run
+    return text
+
+
+def main(options: PreviewOptions) -> None:
+    """Print the first `options.limit` records of the files."""
+    chat = make_format(options.tokenizer, options.chat_template, options.enable_thinking, options.raw_prompts)
+    records = [record for path in options.files for record in read_records(path)]
+    if not records:
+        raise DataError("no data files: name at least one with --files")
+    marks = _COLOUR if sys.stdout.isatty() else _MARKS
+    for sample in encode(records[: options.limit], chat):
+        print(preview(sample, chat.tokenizer, options, marks))
+
+
+if __name__ == "__main__":
+    import tyro
+
+    try:
+        main(tyro.cli(PreviewOptions))
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"error: {error}") from None

@@ -1,0 +1,160 @@
+"""Prompts for a target, out of the records that drafters are trained on."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from training.chat import ChatFormat, prompt_ids
+from training.data import DataError
+from training.samples import Record
+
+ANSWER = "Answer:"
+
+
+class Prompt(NamedTuple):
+    """A prompt to be answered.
+
+    Attributes:
+      id: `<domain>-<number>`, the same whatever other prompts are made.
+      domain: the record's, or None.
+      content: text or chat messages. ids: its tokens, in the chat template where it has one.
+      temperature: to answer at.
+    """
+
+    id: str
+    domain: str | None
+    content: str | list[dict]
+    ids: list[int]
+    temperature: float
+
+
+def make_prompts(
+    records: Sequence[Record],
+    chat: ChatFormat,
+    *,
+    longest: int,
+    limit: int | None = None,
+    domains: dict[str, float] | None = None,
+    prompt_tokens: tuple[int, int] = (32, 112),
+    temperatures: Sequence[float] = (0.0,),
+    seed: int = 0,
+) -> list[Prompt]:
+    """Prompts from `records`, each domain's in a random order.
+
+    A conversation is asked up to its first answer, a `prompt` as it is. A `text` of the domain `math` reaches up to `Answer:`;
+    of any other a passage is taken that begins at a line's start. With a `limit`, long texts give several passages.
+
+    Args:
+      longest: tokens of a prompt at most; longer ones are passed over.
+      limit: prompts in all, at most: fewer where the records give no more. None takes one of each record.
+      domains: share of `limit` of each domain; None gives all domains equal shares.
+      prompt_tokens: shortest and longest passage, drawn uniformly; and the longest `math` question.
+      temperatures: cycled over the prompts of a domain.
+      seed: of order, passages and lengths.
+
+    Raises:
+      DataError: no prompt comes out, a share without a limit or of no domain, or a bad range.
+    """
+    low, high = prompt_tokens
+    if not 1 <= low <= high <= longest:
+        raise DataError(
+            f"prompt_tokens is {low} to {high}: give a range within 1 to {longest}, the longest prompt there is room for"
+        )
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.domain or "", []).append(record)
+    prompts = []
+    for name, number in _counts(sorted(groups), limit, domains).items():
+        made = _domain_prompts(groups[name], chat, (low, high), longest, (seed, zlib.crc32(name.encode())), limit is not None)
+        for index, content, ids in itertools.islice(made, number):
+            temperature = float(temperatures[index % len(temperatures)])
+            prompts.append(Prompt(f"{name or 'prompt'}-{index}", name or None, content, ids, temperature))
+    if not prompts:
+        raise DataError(f"no prompts in these records: all are longer than {longest} tokens, or texts shorter than {low}")
+    return prompts
+
+
+def _counts(names: list[str], limit: int | None, domains: dict[str, float] | None) -> dict[str, int | None]:
+    """Prompts of each domain; they add up to `limit`."""
+    if limit is None:
+        if domains:
+            raise DataError("shares of domains need a limit: say how many prompts there should be in all")
+        return dict.fromkeys(names)
+    if limit < 1:
+        raise DataError(f"limit is {limit}: give at least 1 prompt")
+    shares = domains or dict.fromkeys(names, 1.0)
+    for name, share in shares.items():
+        if name not in names:
+            raise DataError(f"the prompts have no domain {name!r}: they have {', '.join(map(repr, names))}")
+        if not share > 0:
+            raise DataError(f"the share of domain {name!r} is {share}: give a number above 0")
+    ends = np.rint(np.cumsum([0.0, *shares.values()]) / sum(shares.values()) * limit).astype(int)
+    return dict(zip(shares, np.diff(ends).tolist(), strict=True))
+
+
+def _domain_prompts(
+    records: list[Record], chat: ChatFormat, prompt_tokens: tuple[int, int], longest: int, seed: tuple[int, int], repeat: bool
+) -> Iterator[tuple[int, str | list[dict], list[int]]]:
+    """(number, content, ids): all records once in a random order, then, with `repeat`, again those that give other passages."""
+    order = np.random.default_rng(seed).permutation(len(records))
+    numbers = itertools.count()
+    for visit in itertools.count():
+        found = False
+        for index in order:
+            number = next(numbers)
+            made = _prompt(records[index], chat, prompt_tokens, visit, np.random.default_rng((*seed, number)))
+            if made is not None and 0 < len(made[1]) <= longest:
+                found = True
+                yield number, *made
+        if not (repeat and found):
+            return
+
+
+def _prompt(record: Record, chat: ChatFormat, prompt_tokens: tuple[int, int], visit: int, generator: np.random.Generator):
+    """(content, ids) of the prompt that `record` gives on this visit, or None."""
+    if record.text is not None and not (record.domain == "math" and ANSWER in record.text):
+        return _passage(record.text, chat, prompt_tokens, visit, generator)
+    if visit:
+        return None
+    if record.text is not None:
+        content = record.text[: record.text.index(ANSWER) + len(ANSWER)]
+        ids = _ids(content, chat)
+        return (content, ids) if len(ids) <= prompt_tokens[1] else None
+    if record.tokens is not None:
+        ids = record.tokens[: record.prompt_length]
+        return chat.tokenizer.decode(ids), ids
+    content = record.prompt if record.messages is None else _question(record)
+    if isinstance(content, str) and (chat.template is None or chat.raw_prompts):
+        return content, _ids(content, chat)
+    messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
+    return messages, prompt_ids(messages, chat, record.tools, record.place)
+
+
+def _question(record: Record) -> list[dict]:
+    """The messages before the first answer to anything; a greeting of the assistant is no answer."""
+    roles = [message["role"] for message in record.messages]
+    if "user" not in roles:
+        raise DataError(f"{record.place}: the conversation has no message of the user: there is nothing to answer")
+    first = roles.index("user")
+    return record.messages[: roles.index("assistant", first) if "assistant" in roles[first:] else None]
+
+
+def _passage(text: str, chat: ChatFormat, prompt_tokens: tuple[int, int], visit: int, generator: np.random.Generator):
+    low, high = prompt_tokens
+    # Eight characters a token are enough for any tokenizer's average; a text no longer than that has one passage.
+    reach = 8 * high
+    if visit and len(text) <= reach:
+        return None
+    start = text.rfind("\n", 0, int(generator.integers(max(len(text) - reach, 1)))) + 1
+    size = int(generator.integers(low, high + 1))
+    ids = _ids(text[start : start + reach], chat)[:size]
+    return (chat.tokenizer.decode(ids, skip_special_tokens=True), ids) if len(ids) >= low else None
+
+
+def _ids(text: str, chat: ChatFormat) -> list[int]:
+    return chat.tokenizer.backend_tokenizer.encode(text, add_special_tokens=True).ids

@@ -1,0 +1,269 @@
+"""Let a target answer prompts: the text that its drafters are best trained on.
+
+    python -m training.regenerate --target mini --prompts corpus.jsonl.gz --out regenerated.jsonl --limit 2000 \\
+        --domains math 0.4 code 0.3 prose 0.3 --temperatures 0 0 0.7 1
+
+The output is JSON Lines: the settings, then one record a prompt with text, tokens and `prompt_length`, which `training.samples`
+reads. Run the same command again to continue one that was stopped, or a larger `--limit` to add prompts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+import jaxspec
+from jaxspec.params import Params
+from training.chat import ChatFormat, make_format
+from training.data import DataError
+from training.prompts import Prompt, make_prompts
+from training.samples import SETTINGS, read_records
+
+
+@dataclasses.dataclass
+class RegenerateOptions:
+    """Options of the regeneration.
+
+    Attributes:
+      target: the model that answers: `mini`, a directory or a hub id.
+      prompts: JSON Lines with prompts, conversations or texts, see `training.prompts.make_prompts`.
+      out: .jsonl file to write, or to continue.
+      temperature: 0 is greedy. temperatures: several, cycled over the prompts, instead of `temperature`.
+      top_k, top_p: restrict sampling.
+      max_new_tokens: tokens of an answer at most.
+      seed: of prompts and samples.
+      limit: prompts in all, at most; None takes one of each record.
+      domains: share of `limit` of each domain; None gives all domains equal shares.
+      prompt_tokens: shortest and longest prompt cut from plain text.
+      max_prompt_tokens: longer prompts are passed over; None is what the target has room for.
+      chat_template, enable_thinking, raw_prompts: see `training.pipeline.DataOptions`.
+      batch: prompts answered together.
+      method: `ar`, or a drafter's name: it changes the speed, not the text.
+      drafter: where that drafter is, if it does not ship with the target: a hub id or a directory.
+      budget: rows that a drafter's tree has.
+      dtype: of the target's weights; None picks what suits the device.
+    """
+
+    target: str
+    prompts: Path
+    out: Path
+    temperature: float = 0.0
+    temperatures: tuple[float, ...] = ()
+    top_k: int | None = None
+    top_p: float | None = None
+    max_new_tokens: int = 192
+    seed: int = 0
+    limit: int | None = None
+    domains: dict[str, float] | None = None
+    prompt_tokens: tuple[int, int] = (32, 112)
+    max_prompt_tokens: int | None = None
+    chat_template: Path | None = None
+    enable_thinking: bool | None = None
+    raw_prompts: bool = False
+    batch: int = 64
+    method: str = "ar"
+    drafter: str | None = None
+    budget: int = 8
+    dtype: str | None = None
+
+
+def regenerate(options: RegenerateOptions) -> int:
+    """Answer the prompts that `options.out` does not have yet; returns how many these were.
+
+    Raises:
+      DataError: unusable prompts, or `out` was made with other settings (the first difference is named).
+      ValueError, FileNotFoundError: see `jaxspec.load` and `jaxspec.decode`.
+    """
+    if options.batch < 1:
+        raise DataError(f"batch is {options.batch}: give at least 1 prompt")
+    params = _load(options)
+    chat = make_format(params.spec.tokenizer, options.chat_template, options.enable_thinking, options.raw_prompts)
+    if chat.tokenizer is None:
+        raise DataError(f"{options.target} has no tokenizer, so there is no way to give it text")
+    longest = params.spec.target.max_positions - options.max_new_tokens
+    prompts = make_prompts(
+        read_records(options.prompts),
+        chat,
+        longest=min(longest, options.max_prompt_tokens or longest),
+        limit=options.limit,
+        domains=options.domains,
+        prompt_tokens=options.prompt_tokens,
+        temperatures=_temperatures(options),
+        seed=options.seed,
+    )
+    settings = describe(options, params, chat)
+    done = resume(options.out, settings)
+    left = [prompt for prompt in prompts if prompt.id not in done]
+    batches = group(left, options.batch, options.seed)
+    with open(options.out, "a", encoding="utf-8") as file, _progress(len(prompts), len(prompts) - len(left)) as progress:
+        if not file.tell():
+            _append(file, [{SETTINGS: settings}])
+        began, tokens = time.monotonic(), 0
+        for batch in batches:
+            records = answer(params, batch, options)
+            _append(file, records)
+            tokens += sum(len(record["tokens"]) - record["prompt_length"] for record in records)
+            progress.set_postfix_str(f"{tokens / (time.monotonic() - began):.0f} tokens/s", refresh=False)
+            progress.update(len(records))
+    return len(left)
+
+
+def describe(options: RegenerateOptions, params: Params, chat: ChatFormat) -> dict:
+    """What the text depends on, as JSON: the settings that must not change within a file."""
+    try:
+        version = importlib.metadata.version("jax-speculative")
+    except importlib.metadata.PackageNotFoundError:
+        version = None  # run from a source tree
+    return {
+        "target": options.target,
+        "dtype": str(params.target["params"]["embedding"].dtype),
+        "prompts": options.prompts.name,
+        "prompts_sha256": hashlib.sha256(options.prompts.read_bytes()).hexdigest(),
+        "prompt_tokens": list(options.prompt_tokens),
+        "max_prompt_tokens": options.max_prompt_tokens,
+        "temperatures": list(_temperatures(options)),
+        "top_k": options.top_k,
+        "top_p": options.top_p,
+        "max_new_tokens": options.max_new_tokens,
+        "seed": options.seed,
+        "chat_template": chat.fingerprint,
+        "enable_thinking": options.enable_thinking,
+        "raw_prompts": options.raw_prompts,
+        "jaxspec": version,
+    }
+
+
+def resume(path: Path, settings: dict) -> set[str]:
+    """Ids of the finished prompts in `path`; a last line that was cut off is removed from the file.
+
+    Raises:
+      DataError: it was made with other settings, or is no file of this command.
+    """
+    if not path.exists():
+        if not path.parent.is_dir():
+            raise DataError(f"no folder {path.parent} to write {path.name} into: make it first")
+        return set()
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    lines = content[:whole].splitlines()
+    if not lines and not content.startswith(b"{") and content:
+        raise DataError(f"{path} was not written by training.regenerate: choose another --out")
+    try:
+        found = [json.loads(line) for line in lines]
+        first = found[0][SETTINGS] if found else settings
+        done = {record["id"] for record in found[1:]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path} was not written by training.regenerate, or is damaged ({error!r}): choose another --out"
+        ) from None
+    for name in [*settings, *first]:
+        if first.get(name) != settings.get(name):
+            raise DataError(
+                f"{path} was made with {name}={first.get(name)!r}, not {settings.get(name)!r}: "
+                "use the same options or another --out"
+            )
+    os.truncate(path, whole)
+    return done
+
+
+def group(prompts: Sequence[Prompt], size: int, seed: int) -> list[list[Prompt]]:
+    """Batches of at most `size` prompts of one temperature and, but for the rests, of one padded length.
+
+    Each length is compiled once. What is left of a length when its full batches are taken joins the next longer one. Domains
+    keep together as far as this allows, since a batch runs until its last answer ends. The order of the batches is random.
+    """
+    batches = []
+    for temperature in sorted({prompt.temperature for prompt in prompts}):
+        chosen = sorted(
+            (p for p in prompts if p.temperature == temperature), key=lambda p: (_padded(len(p.ids)), p.domain or "")
+        )
+        rest: list[Prompt] = []
+        for width in sorted({_padded(len(prompt.ids)) for prompt in chosen}):
+            rest += [prompt for prompt in chosen if _padded(len(prompt.ids)) == width]
+            while len(rest) >= size:
+                batches.append(rest[:size])
+                rest = rest[size:]
+        if rest:
+            batches.append(rest)
+    return [batches[i] for i in np.random.default_rng(seed).permutation(len(batches))]
+
+
+def answer(params: Params, batch: Sequence[Prompt], options: RegenerateOptions) -> list[dict]:
+    """The records of a batch. A batch that is not full is filled up, so that it compiles nothing new."""
+    # Repetitions come last: a prompt's noise depends on how often it occurred before.
+    ids = [prompt.ids for prompt in batch] + [batch[0].ids] * (options.batch - len(batch))
+    outputs = jaxspec.decode(
+        params,
+        ids,
+        method=options.method,
+        max_new_tokens=options.max_new_tokens,
+        temperature=batch[0].temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        seed=options.seed,
+        **({} if options.method == "ar" else {"budget": options.budget}),
+    )
+    return [_record(prompt, output) for prompt, output in zip(batch, outputs, strict=False)]
+
+
+def _record(prompt: Prompt, output) -> dict:
+    domain = {} if prompt.domain is None else {"domain": prompt.domain}
+    return {
+        "id": prompt.id,
+        **domain,
+        "prompt": prompt.content,
+        "response": output.text,
+        "tokens": [*prompt.ids, *output.tokens],
+        "prompt_length": len(prompt.ids),
+        "temperature": prompt.temperature,
+        "finish_reason": output.stats.finish_reason,
+    }
+
+
+def _append(file, records: list[dict]) -> None:
+    try:
+        file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        file.flush()
+        os.fsync(file.fileno())
+    except OSError as error:
+        raise DataError(f"{file.name} cannot be written ({error.strerror}): mend that and run the same command again") from None
+
+
+def _padded(length: int) -> int:
+    """The length to which `jaxspec.decode` pads prompts: a power of two from 32 to 512, then a multiple of 512."""
+    return max(32, 1 << (length - 1).bit_length()) if length <= 512 else -(-length // 512) * 512
+
+
+def _temperatures(options: RegenerateOptions) -> tuple[float, ...]:
+    return tuple(map(float, options.temperatures or (options.temperature,)))
+
+
+def _load(options: RegenerateOptions) -> Params:
+    if options.method == "ar":
+        return jaxspec.load(options.target, drafter={}, dtype=options.dtype)
+    drafter = {options.method: options.drafter or options.method}
+    return jaxspec.load(options.target, drafter=drafter, dtype=options.dtype)
+
+
+def _progress(total: int, done: int) -> tqdm:
+    return tqdm(total=total, initial=done, desc="regenerate", unit="prompt")
+
+
+if __name__ == "__main__":
+    import tyro
+
+    try:
+        regenerate(tyro.cli(RegenerateOptions))
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"error: {error}") from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
