@@ -52,6 +52,8 @@ def decode(params: Params, prompt, *, trace: bool = False, **options) -> Output 
       method: `ar` for plain autoregressive decoding, or the name of a loaded drafter (None: the first one).
       builder: `chain`, `best_first` (DDTree) or `expand` (JetSpec's `accum_logp`, with `tree_width` children a node).
       budget: rows verified a round, the root included (32). DDTree's M is M + 1 here.
+      fanout: for `expand`, a rule for how many children nodes get at most, one of `builders.fanout.RULES` by name, or from
+        `builders.make_rule` with settings (None: `tree_width` everywhere).
       block_size: slots of the drafter's block, the anchor included (None: as trained).
       acceptance: `match`: draft-invariant, the text is the autoregressive one with the same seed; `sequential` and
         `rejection` keep the distribution only (temperature > 0).
@@ -130,6 +132,7 @@ def _prepare(
     budget: int = 32,
     block_size: int | None = None,
     tree_width: int | None = None,
+    fanout=None,
     method: str | None = None,
     acceptance: str = "match",
     coupled: bool = True,
@@ -149,6 +152,7 @@ def _prepare(
         budget=budget,
         block_size=block_size,
         tree_width=tree_width,
+        fanout=fanout,
         acceptance=acceptance,
         score_temperature=score_temperature,
     )

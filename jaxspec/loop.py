@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxspec.builders import Builder, make_builder
+from jaxspec.builders import Builder, Rule, make_builder
 from jaxspec.builders.candidates import rank
 from jaxspec.cache import allocate, append, gather_path
 from jaxspec.drafters.base import Drafter, make_block_drafter
@@ -39,6 +39,7 @@ class DecodeConfig:
       budget: rows verified in a round, the root included.
       block_size: slots of a drafter's block, the anchor included; None is the drafter's own.
       tree_width: children per expanded node (`expand` only).
+      fanout: rule that gives nodes fewer children, see `builders.fanout` (`expand` only).
       sampling: which sampling steps exist.
       acceptance: `match` (draft-invariant), `sequential` or `rejection`.
       coupled: the drafter ranks its candidates under the target's noise (`match` at temperature > 0).
@@ -51,6 +52,7 @@ class DecodeConfig:
     budget: int = 32
     block_size: int | None = None
     tree_width: int | None = None
+    fanout: str | Rule | None = None
     acceptance: str = "match"
     coupled: bool = True
     score_temperature: float | None = None
@@ -105,23 +107,25 @@ def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
         vocab_size=spec.target.vocab_size,
         budget=config.budget,
         tree_width=config.tree_width,
+        fanout=config.fanout,
     )
     if builder.rows == 1:
         return Plan(target, None, None, (1,), 1)
     if block.causal and builder.longest < block.depth:
         # Slots of a causal head do not see later slots: those that the tree cannot hold need not be computed.
         block = dataclasses.replace(block, block_size=builder.longest + 1)
-    return Plan(target, make_block_drafter(block), builder, _widths(builder.rows, config.sampling), builder.longest + 1)
+    return Plan(target, make_block_drafter(block), builder, _widths(builder.rows, config), builder.longest + 1)
 
 
-def _widths(rows: int, sampling: SamplingSpec) -> tuple[int, ...]:
+def _widths(rows: int, config: DecodeConfig) -> tuple[int, ...]:
     """Verification widths: the capacity, and a quarter of it where trees may come out small.
 
-    Only a restricted vocabulary (top-k, top-p, min-p) leaves a builder short of candidates; otherwise every tree is full, and
-    a second width would be compiled for nothing.
+    A restricted vocabulary (top-k, top-p, min-p) leaves a builder short of candidates, a fan-out rule of children; otherwise
+    every tree is full, and a second width would be compiled for nothing.
     """
-    restricted = sampling.top_k or sampling.top_p or sampling.min_p
-    return (-(-rows // 4), rows) if restricted and rows >= 8 else (rows,)
+    sampling = config.sampling
+    varies = sampling.top_k or sampling.top_p or sampling.min_p or config.fanout is not None
+    return (-(-rows // 4), rows) if varies and rows >= 8 else (rows,)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "capacity", "max_tokens"))

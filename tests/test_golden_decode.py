@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import jaxspec
+from jaxspec.builders import make_rule
+from jaxspec.builders.fanout import looks_like_reasoning
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -112,10 +114,25 @@ def test_ddtree_traces(dflash, index):
             assert path == other or abs(scores[path] - swapped) < 1e-4
 
 
-PLAIN = [i for i, r in enumerate(records("jetspec")) if r["args"].get("algo", "accum_logp") == "accum_logp"]
+def fanout_of(args):
+    """Our rule for the reference's tree algorithm and its knobs, profile and prompt information."""
+    knobs, prompt, profile = args["algo_kwargs"], args["prompt_info"] or {}, args["profile_table"] or {}
+    match args["algo"]:
+        case "accum_logp":
+            return None
+        case "top2gap_fanout":
+            return make_rule("top2gap", beta=knobs.get("beta", 1.0), middle=knobs.get("g_0", 1.0))
+        case "depth_rank_histogram":
+            return make_rule("rank_histogram", profile=profile["depth_rank_accept"], threshold=knobs["tau"])
+        case "task_router":
+            return make_rule("task_router", task=prompt["task"])
+        case "class_histogram":
+            return make_rule("class_histogram", histograms=profile.get("per_class_histograms", {}), task=prompt["task"])
+        case "reasoning_router":
+            return make_rule("reasoning_router", reasoning=looks_like_reasoning(prompt["text"]))
 
 
-@pytest.mark.parametrize("index", PLAIN)
+@pytest.mark.parametrize("index", range(54))
 def test_jetspec_traces(jetspec, index):
     record = records("jetspec")[index]
     args, mode = record["args"], record["mode"]
@@ -126,6 +143,8 @@ def test_jetspec_traces(jetspec, index):
         "dflash_baseline": dict(builder="chain", budget=args.get("block_size")),
         "tree": dict(builder="expand", budget=args.get("budget"), tree_width=args.get("tree_width")),
     }[mode]
+    if mode == "tree":
+        options["fanout"] = fanout_of(args)
     if mode != "ar":
         options["block_size"] = args["block_size"]
     out = jaxspec.decode(

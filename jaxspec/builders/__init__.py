@@ -11,14 +11,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from jaxspec.builders.best_first import best_first
 from jaxspec.builders.candidates import rank
 from jaxspec.builders.chain import chain
 from jaxspec.builders.expand import expand
+from jaxspec.builders.fanout import Rule, make_rule
 from jaxspec.state import Candidates, Tree
 
-__all__ = ["BUILDERS", "DEFAULT_TREE_WIDTH", "Builder", "best_first", "chain", "expand", "make_builder", "rank"]
+__all__ = ["BUILDERS", "DEFAULT_TREE_WIDTH", "Builder", "best_first", "chain", "expand", "make_builder", "make_rule", "rank"]
 
 # Best or nearly so at budgets of 32 by the expected length of JetSpec's golden trees (2 is better at 16, 4 beyond 64).
 DEFAULT_TREE_WIDTH = 3
@@ -32,7 +34,7 @@ class Builder(NamedTuple):
     Attributes:
       rows: N, rows of every tree, the root included: the budget, or less where the depth and the candidates allow no more.
       candidates: C, ranked candidates per depth that `build` reads.
-      longest: depth of the deepest node it can make.
+      longest: no node is deeper.
       build: (candidates, root int32 [B], depth_limit int32 [B]) -> batched tree of N rows. It reads the first `longest` depths.
         Candidates of log-probability -inf are never used, nor nodes deeper than `depth_limit` made; `size` counts the rows in
         use.
@@ -45,7 +47,9 @@ class Builder(NamedTuple):
 
 
 @functools.lru_cache
-def make_builder(name: str, *, depth: int, vocab_size: int, budget: int, tree_width: int | None = None) -> Builder:
+def make_builder(
+    name: str, *, depth: int, vocab_size: int, budget: int, tree_width: int | None = None, fanout: str | Rule | None = None
+) -> Builder:
     """The builder called `name`.
 
     Args:
@@ -54,6 +58,7 @@ def make_builder(name: str, *, depth: int, vocab_size: int, budget: int, tree_wi
       vocab_size: tokens there are to choose from.
       budget: rows to verify, the root included.
       tree_width: children of every expanded node, for `expand` (3 if None, see `DEFAULT_TREE_WIDTH`); others do not read it.
+      fanout: for `expand`, a rule that gives nodes fewer children, by name or from `make_rule`; None: none does.
 
     Raises:
       ValueError: unknown name, or a number out of range.
@@ -66,12 +71,21 @@ def make_builder(name: str, *, depth: int, vocab_size: int, budget: int, tree_wi
             raise ValueError(f"{what} is {number}: it must be at least 1" + (" (the root counts)" if what == "budget" else ""))
     if tree_width is not None and not 1 <= tree_width <= vocab_size:
         raise ValueError(f"tree_width is {tree_width}: it must be between 1 and the vocabulary size {vocab_size}")
+    if fanout is not None and name != "expand":
+        raise ValueError(f"fanout is a rule of builder 'expand': leave it out with {name!r}")
+    rule = make_rule(fanout) if isinstance(fanout, str) else fanout
     width = min(DEFAULT_TREE_WIDTH if tree_width is None else tree_width, vocab_size)
     choices = {"chain": 1, "best_first": min(max(budget - 1, 1), vocab_size), "expand": width}[name]
     rows = min(budget, _nodes(choices, depth, budget))
-    # Every pop of `expand` adds a level at most.
+    # Every pop of `expand` adds a level at most. A fan-out rule reads all depths, and may make the tree a chain.
     longest = min(depth, -(-(rows - 1) // width) if name == "expand" else rows - 1)
-    return Builder(rows, choices, longest, _batched(BUILDERS[name], max(longest, 1), choices, rows))
+    longest = depth if rule and rows > 1 else longest
+    build_one = functools.partial(_ruled, rule) if rule else BUILDERS[name]
+    return Builder(rows, choices, longest, _batched(build_one, max(longest, 1), choices, rows))
+
+
+def _ruled(rule: Rule, token, logprob, root, depth_limit, rows: int) -> Tree:
+    return expand(token, logprob, root, depth_limit, rows, jnp.asarray(rule(logprob)))
 
 
 def _nodes(width: int, depth: int, enough: int) -> int:

@@ -1,14 +1,17 @@
 """JetSpec's rules for how many children a node gets, by its depth: the `caps` of `expand.expand`.
 
-All return int32 [D], entry d for a node at depth d (the root's is d = 0), between 1 and the tree width K. Rules that look at
-the draft take `logprob` float32 [D, K] and are traced; those that look at a profile or the prompt run on the host. Source:
-hao-ai-lab/JetSpec, `jetspec/tree` (top2gap_fanout, depth_rank_histogram, task_router, reasoning_router, class_histogram).
+All take the ranked draft `logprob` float32 [D, K] and return int32 [D], entry d for a node at depth d (the root's is d = 0),
+between 1 and the tree width K; they are traced into the decode loop. Source: hao-ai-lab/JetSpec, `jetspec/tree`
+(top2gap_fanout, depth_rank_histogram, task_router, reasoning_router, class_histogram).
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -37,11 +40,12 @@ def top2gap(logprob: jax.Array, beta: float = 1.0, middle: float = 1.0) -> jax.A
     return jnp.maximum(jnp.round(width * share), 1).astype(jnp.int32)
 
 
-def rank_histogram(profile: Sequence[Sequence[float]] | None, depth: int, width: int, threshold: float = 0.02) -> np.ndarray:
+def rank_histogram(logprob: jax.Array, profile: Sequence[Sequence[float]] | None = None, threshold: float = 0.02) -> np.ndarray:
     """As many children as there are ranks whose measured acceptance rate `profile[depth][rank]` reaches `threshold`.
 
     Depths without rates get K, and so does every depth where there is no profile or `threshold` is not positive.
     """
+    depth, width = logprob.shape
     if profile is None or threshold <= 0:
         return np.full(depth, width, np.int32)
     counts = [sum(rate >= threshold for rate in row[:width]) if len(row) else width for row in profile[:depth]]
@@ -108,3 +112,36 @@ def _caps(rows: Sequence, width: int) -> list[int]:
 def _filled(caps: Sequence[int], depth: int, width: int, missing: int) -> np.ndarray:
     """`caps` cut or filled up to `depth` entries, each between 1 and `width`."""
     return np.clip([*caps[:depth], *[missing] * (depth - len(caps))], 1, width).astype(np.int32)
+
+
+Rule = Callable[[jax.Array], jax.Array]
+RULES = {
+    "top2gap": top2gap,
+    "rank_histogram": rank_histogram,
+    "task_router": task_router,
+    "class_histogram": class_histogram,
+    "reasoning_router": reasoning_router,
+}
+
+
+def make_rule(name: str, **settings) -> Rule:
+    """The rule called `name` with its settings bound: a value for `decode(..., builder="expand", fanout=...)`.
+
+    Equal settings give the identical object, so that they share one compilation. Settings are numbers, names, lists and
+    mappings of them, as in JSON.
+
+    Raises:
+      ValueError: unknown rule, or a setting that it does not have.
+    """
+    if name not in RULES:
+        raise ValueError(f"unknown fan-out rule {name!r}: choose one of {', '.join(RULES)}")
+    try:
+        inspect.signature(RULES[name]).bind(None, **settings)
+    except TypeError as error:
+        raise ValueError(f"fan-out rule {name}: {error}") from None
+    return _bound(name, json.dumps(settings, sort_keys=True))
+
+
+@functools.lru_cache
+def _bound(name: str, settings: str) -> Rule:
+    return functools.partial(RULES[name], **json.loads(settings))

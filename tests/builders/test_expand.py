@@ -29,7 +29,7 @@ def caps_of(algorithm: str, knobs: dict, build: dict, logprob: np.ndarray) -> np
     if algorithm == "top2gap_fanout":
         return fanout.top2gap(logprob, knobs.get("beta", 1.0), knobs.get("g_0", 1.0))
     if algorithm == "depth_rank_histogram":
-        return fanout.rank_histogram(profile.get("depth_rank_accept"), depth, width, knobs.get("tau", 0.02))
+        return fanout.rank_histogram(logprob, profile.get("depth_rank_accept"), knobs.get("tau", 0.02))
     if algorithm == "task_router":
         return fanout.task_router(logprob, prompt.get("task"))
     if algorithm == "class_histogram":

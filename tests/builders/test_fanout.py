@@ -19,10 +19,11 @@ def test_top2gap_narrows_with_the_gap():
 
 
 def test_rank_histogram_counts_accepted_ranks():
+    logprob = gaps(0, 0, 0, 0, width=3)
     profile = [[0.5, 0.01, 0.02], [0.0, 0.0], []]
-    assert fanout.rank_histogram(profile, 4, 3).tolist() == [2, 1, 3, 3]
-    assert fanout.rank_histogram(profile, 4, 3, threshold=0).tolist() == [3, 3, 3, 3]
-    assert fanout.rank_histogram(None, 2, 3).tolist() == [3, 3]
+    assert fanout.rank_histogram(logprob, profile).tolist() == [2, 1, 3, 3]
+    assert fanout.rank_histogram(logprob, profile, threshold=0).tolist() == [3, 3, 3, 3]
+    assert fanout.rank_histogram(logprob[:2]).tolist() == [3, 3]
 
 
 @pytest.mark.parametrize(
@@ -47,3 +48,16 @@ def test_reasoning_router_is_a_chain_while_reasoning():
     assert fanout.looks_like_reasoning("So: let's THINK about it")
     assert fanout.looks_like_reasoning(task="Math")
     assert not fanout.looks_like_reasoning("Tell me a story", "chat")
+
+
+def test_make_rule_shares_equal_settings_and_names_wrong_ones():
+    histograms = {"decisive_task": [2, 1]}
+    rule = fanout.make_rule("class_histogram", histograms=histograms, task="math")
+    assert rule is fanout.make_rule("class_histogram", task="math", histograms=dict(histograms))
+    assert rule(gaps(0, 0, 0)).tolist() == [2, 1, 1]
+    with pytest.raises(ValueError, match="unknown fan-out rule 'top3': choose one of top2gap"):
+        fanout.make_rule("top3")
+    with pytest.raises(ValueError, match="fan-out rule top2gap: got an unexpected keyword argument 'tau'"):
+        fanout.make_rule("top2gap", tau=1)
+    with pytest.raises(ValueError, match="fan-out rule class_histogram: missing a required argument: 'histograms'"):
+        fanout.make_rule("class_histogram")

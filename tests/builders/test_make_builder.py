@@ -57,6 +57,8 @@ def test_chain_stops_at_the_first_unusable_candidate():
     ("change", "message"),
     [
         ({"name": "beam"}, "unknown builder 'beam': choose one of chain, best_first, expand"),
+        ({"name": "best_first", "fanout": "top2gap"}, "fanout is a rule of builder 'expand': leave it out with 'best_first'"),
+        ({"fanout": "wide"}, "unknown fan-out rule 'wide': choose one of top2gap"),
         ({"budget": 0}, "budget is 0: it must be at least 1"),
         ({"depth": 0}, "depth is 0: it must be at least 1"),
         ({"vocab_size": 0}, "vocab_size is 0: it must be at least 1"),
