@@ -30,6 +30,7 @@ class PreviewOptions(DataOptions):
 
     Attributes:
       tokenizer: a model's name, directory or hub id.
+      limit: records shown, the first ones of the files.
     """
 
     files: tuple[Path, ...] = ()

@@ -37,15 +37,19 @@ class RegenerateOptions:
       target: the model that answers: `mini`, a directory or a hub id.
       prompts: JSON Lines with prompts, conversations or texts, see `training.prompts.make_prompts`.
       out: .jsonl file to write, or to continue.
-      temperature: 0 is greedy. temperatures: several, cycled over the prompts, instead of `temperature`.
-      top_k, top_p: restrict sampling.
+      temperature: 0 is greedy.
+      temperatures: several, cycled over the prompts, instead of `temperature`.
+      top_k: sample among the k most probable tokens.
+      top_p: sample among the most probable tokens that hold this much probability.
       max_new_tokens: tokens of an answer at most.
       seed: of prompts and samples.
       limit: prompts in all, at most; None takes one of each record.
       domains: share of `limit` of each domain; None gives all domains equal shares.
       prompt_tokens: shortest and longest prompt cut from plain text.
       max_prompt_tokens: longer prompts are passed over; None is what the target has room for.
-      chat_template, enable_thinking, raw_prompts: see `training.pipeline.DataOptions`.
+      chat_template: file with a Jinja template, instead of the tokenizer's own.
+      enable_thinking: for templates that know it (Qwen3).
+      raw_prompts: prompts are plain text, not a user's message.
       batch: prompts answered together.
       method: `ar`, or a drafter's name: it changes the speed, not the text.
       drafter: where that drafter is, if it does not ship with the target: a hub id or a directory.
