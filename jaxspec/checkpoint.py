@@ -9,8 +9,9 @@ from pathlib import Path
 
 import jax
 
-from jaxspec.io import drafter_weights, target_weights
-from jaxspec.io.drafter_config import check_fits, drafter_config, drafter_config_to_hf
+from jaxspec.io import drafter_weights, provenance, target_weights
+from jaxspec.io.drafter_config import check_fits, drafter_config_to_hf
+from jaxspec.io.drafter_files import load_drafter, read_config
 from jaxspec.io.hf_config import target_config, target_config_to_hf
 from jaxspec.io.hub import resolve_drafter, resolve_model, shipped
 from jaxspec.io.safetensors_files import WEIGHTS, WeightFiles, read_json, weight_dtype, write_safetensors
@@ -28,7 +29,8 @@ def load(name, *, drafter=None, dtype: str | None = None) -> Params:
       name: `mini` (ships with the package), a Hugging Face hub id, or a local directory in Hugging Face layout. A directory
         without a tokenizer takes token ids as prompts.
       drafter: the name of a drafter that ships with the model, a hub id (`repo` or `repo::subfolder`), a directory, or a dict
-        {name: any of these}. None loads all that ship with the model, in its `drafters/` folder.
+        {name: any of these}, in any format that `jaxspec inspect` calls readable. None loads all that ship with the model, in
+        its `drafters/` folder.
       dtype: of weights and caches. None picks what suits the device: float32 on a CPU, bfloat16 on a GPU, and float16 on
         GPUs without bfloat16 units (T4).
 
@@ -42,10 +44,10 @@ def load(name, *, drafter=None, dtype: str | None = None) -> Params:
     config = target_config(read_json(directory / "config.json"))
     target = target_weights.from_hf(WeightFiles(directory), config, dtype)
     sources = _drafter_sources(directory, drafter)
-    configs = {label: drafter_config(read_json(source / "config.json")) for label, source in sources.items()}
+    configs = {label: read_config(read_json(source / "config.json")) for label, source in sources.items()}
     for drafter_spec in configs.values():
         check_fits(drafter_spec, config)
-    weights = {label: drafter_weights.from_hf(WeightFiles(sources[label]), configs[label], dtype) for label in sources}
+    weights = {label: load_drafter(sources[label], configs[label], dtype) for label in sources}
     tokenizer = load_tokenizer(str(directory))
     if tokenizer is not None and len(tokenizer) > config.vocab_size:
         raise ValueError(
@@ -68,8 +70,9 @@ def save(params: Params, directory) -> None:
     dtype = str(params.target["params"]["embedding"].dtype)
     _write(directory, target_config_to_hf(spec.target, dtype), target_weights.to_hf(params.target, spec.target))
     _write_json(directory / "generation_config.json", {"eos_token_id": list(spec.eos)})
+    made_for = provenance.of_target(spec.tokenizer) if spec.tokenizer else None
     for name, config in spec.drafters:
-        hf = drafter_config_to_hf(config, spec.target.num_layers, spec.target.max_positions, dtype)
+        hf = drafter_config_to_hf(config, spec.target.num_layers, spec.target.max_positions, dtype, made_for)
         _write(directory / DRAFTERS / name, hf, drafter_weights.to_hf(params.drafters[name], config))
     for pattern in _TOKENIZER_FILES if spec.tokenizer else ():
         for source in Path(spec.tokenizer).glob(pattern):
@@ -101,7 +104,7 @@ def _drafter_sources(model: Path, drafter) -> dict[str, Path]:
 
 
 def _kind(directory: Path) -> str:
-    return "jetspec" if drafter_config(read_json(directory / "config.json")).causal else "dflash"
+    return "jetspec" if read_config(read_json(directory / "config.json")).causal else "dflash"
 
 
 @functools.cache

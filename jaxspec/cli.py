@@ -1,4 +1,4 @@
-"""The `jaxspec` command: generate, bench, demo."""
+"""The `jaxspec` command: generate, bench, demo; inspect, convert and doctor are in `jaxspec.cli_tools`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jaxspec import _distribution
+from jaxspec import _distribution, cli_tools
 
 USER_ERROR = 2
 _DECODE_OPTIONS = (
@@ -22,13 +22,14 @@ _DECODE_OPTIONS = (
     "ignore_eos",
     "block_size",
     "tree_width",
+    "fanout",
     "acceptance",
     "score_temperature",
 )
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line; the exit status is 0, 1 (the demo's texts differ) or 2 (the user's mistake, told in one line)."""
+    """Run the command line; the exit status is 0, 1 (the demo's texts differ, the doctor warns) or 2 (the user's mistake)."""
     # transformers, imported for tokenizers alone, would say on the terminal that it found no PyTorch.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     arguments = _parser().parse_args(argv)
@@ -91,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="three held-out prompts, plainly and with the JetSpec tree")
     demo.set_defaults(run=_demo)
     demo.add_argument("--max-new-tokens", type=int, default=128, help="(default: %(default)s)")
+    cli_tools.add_commands(commands)
     return parser
 
 
@@ -117,6 +119,7 @@ def _add_decode(parser: argparse.ArgumentParser, max_new_tokens: int = 256) -> N
     add("--budget", type=int, default=32, help="rows verified in a round, the root included (default: %(default)s)")
     add("--block-size", type=int, help="slots of the drafter's block, the anchor included (default: as trained)")
     add("--tree-width", type=int, help="children of an expanded node, for builder expand")
+    add("--fanout", help="for builder expand: top2gap, rank_histogram, task_router, class_histogram or reasoning_router")
     add("--acceptance", default="match", help="match, sequential or rejection (default: %(default)s)")
     add("--score-temperature", type=float, help="divisor of draft scores; below 1, deeper trees (default: the drafter's own)")
 

@@ -6,8 +6,10 @@ from typing import Any
 
 from jaxspec.config import BlockDrafterConfig, TargetConfig
 from jaxspec.io.hf_config import integer, transformer_fields, transformer_fields_to_hf
+from jaxspec.io.provenance import Provenance
 
 ARCHITECTURE = "DFlashDraftModel"
+FEATURE_CONVENTION = "outputs of target layers, 0-based"
 
 
 def drafter_config(hf: dict[str, Any]) -> BlockDrafterConfig:
@@ -27,7 +29,7 @@ def drafter_config(hf: dict[str, Any]) -> BlockDrafterConfig:
         )
     own = hf.get("dflash_config") or {}
     fields = transformer_fields(hf, default_head_dim=128)
-    if own.get("attention_sink_bias"):
+    if own.get("attention_sink_bias") or hf.get("attention_sink_bias"):
         raise ValueError("config.json: dflash_config.attention_sink_bias is not supported")
     block_size = integer(own | {"block_size": own.get("block_size", hf.get("block_size"))}, "block_size")
     if block_size < 2:
@@ -41,12 +43,16 @@ def drafter_config(hf: dict[str, Any]) -> BlockDrafterConfig:
         sliding_window=_sliding_window(own, hf, fields["num_layers"]),
         target_hidden_size=integer(own, "target_hidden_size", fields["hidden_size"]),
         vocab_size=integer(hf, "vocab_size"),
-        score_temperature=_score_temperature(hf),
+        score_temperature=score_temperature(hf),
     )
 
 
 def drafter_config_to_hf(
-    config: BlockDrafterConfig, num_target_layers: int, max_positions: int, dtype: str = "float32"
+    config: BlockDrafterConfig,
+    num_target_layers: int,
+    max_positions: int,
+    dtype: str = "float32",
+    provenance: Provenance | None = None,
 ) -> dict[str, Any]:
     """A config.json that DFlash's and JetSpec's code, vLLM and SGLang read as `config`.
 
@@ -54,20 +60,13 @@ def drafter_config_to_hf(
       num_target_layers: decoder layers of the target.
       max_positions: the target's longest sequence; engines refuse longer contexts than it says.
       dtype: dtype of the weights.
+      provenance: which target the drafter was trained for; None where that is not known.
     """
-    window, sliding = config.sliding_window or (None, (False,) * config.num_layers)
     return {
         "architectures": [ARCHITECTURE],
-        "model_type": "qwen3",
-        **transformer_fields_to_hf(config, dtype),
-        "vocab_size": config.vocab_size,
-        "tie_word_embeddings": False,
-        "max_position_embeddings": max_positions,
+        **layer_fields_to_hf(config, max_positions, dtype),
         "num_target_layers": num_target_layers,
         "block_size": config.block_size,
-        "layer_types": ["sliding_attention" if slides else "full_attention" for slides in sliding],
-        "sliding_window": window,
-        "use_sliding_window": window is not None,
         # The same facts again, where newer checkpoints and vLLM look for them.
         "dflash_config": {
             "mask_token_id": config.mask_token_id,
@@ -77,7 +76,37 @@ def drafter_config_to_hf(
             "causal": config.causal,
             "target_hidden_size": config.target_hidden_size,
         },
-        "jaxspec": {"score_temperature": config.score_temperature},
+        "jaxspec": own_fields(config, num_target_layers, provenance),
+    }
+
+
+def layer_fields_to_hf(config: BlockDrafterConfig, max_positions: int, dtype: str) -> dict[str, Any]:
+    """The draft layers as a Qwen3 config.json describes them: what the native layout and the speculators schema share."""
+    window, sliding = config.sliding_window or (None, (False,) * config.num_layers)
+    return {
+        "model_type": "qwen3",
+        **transformer_fields_to_hf(config, dtype),
+        "vocab_size": config.vocab_size,
+        "tie_word_embeddings": False,
+        "max_position_embeddings": max_positions,
+        "layer_types": ["sliding_attention" if slides else "full_attention" for slides in sliding],
+        "sliding_window": window,
+        "use_sliding_window": window is not None,
+    }
+
+
+def own_fields(config: BlockDrafterConfig, num_target_layers: int, provenance: Provenance | None) -> dict[str, Any]:
+    """The `jaxspec` object of a config.json, which other readers pass over.
+
+    `feature_layers` repeats the layers in a convention that is spelt out, since the fields that engines read mean different
+    layers in different places.
+    """
+    return {
+        "feature_convention": FEATURE_CONVENTION,
+        "feature_layers": list(config.feature_layers),
+        "num_target_layers": num_target_layers,
+        "score_temperature": config.score_temperature,
+        **(provenance or Provenance()).to_hf(),
     }
 
 
@@ -127,8 +156,8 @@ def _feature_layers(own: dict, hf: dict, count: int) -> tuple[int, ...]:
     return tuple(layers)
 
 
-def _score_temperature(hf: dict) -> float:
-    """Our own addition to the layout, which other readers pass over."""
+def score_temperature(hf: dict) -> float:
+    """Divisor of the draft logits that this library writes into a drafter's config.json; 1 where nothing is written."""
     value = (hf.get("jaxspec") or {}).get("score_temperature", 1.0)
     if not isinstance(value, int | float) or not value > 0:
         raise ValueError(f"config.json: jaxspec.score_temperature is {value!r}, and must be a number above 0")
@@ -143,12 +172,17 @@ def _causal(own: dict) -> bool:
 
 
 def _sliding_window(own: dict, hf: dict, count: int) -> tuple[int, tuple[bool, ...]] | None:
-    """Which layers see a window only: `layer_types`, or all of them under `use_swa`."""
-    kinds = hf.get("layer_types") or ["sliding_attention" if own.get("use_swa") else "full_attention"] * count
+    """Which layers see a window only: those that `layer_types` names, or all of them under `use_swa`.
+
+    transformers writes a `layer_types` of nothing but full attention by itself, so that one does not overrule `use_swa`.
+    """
+    kinds = own.get("layer_types") or hf.get("layer_types") or ["full_attention"] * count
+    if own.get("use_swa") and "sliding_attention" not in kinds:
+        kinds = ["sliding_attention"] * count
     if len(kinds) != count or set(kinds) - {"full_attention", "sliding_attention"}:
         raise ValueError(f"config.json: layer_types must name full_attention or sliding_attention for each of {count} layers")
     sliding = tuple(kind == "sliding_attention" for kind in kinds)
     if not any(sliding):
         return None
-    window = own.get("swa_window_size") or hf.get("sliding_window")
+    window = own.get("swa_window_size") or own.get("sliding_window") or hf.get("sliding_window")
     return integer({"sliding_window": window}, "sliding_window"), sliding

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from jaxspec.config import BlockDrafterConfig
 from jaxspec.io.target_weights import decoder_layer_leaves
-from jaxspec.io.weight_map import Leaf, linear, read_tree, vector, write_tree
+from jaxspec.io.weight_map import Leaf, WeightMismatch, linear, read_tree, vector, write_tree
+
+# How transformers' own DFlash classes call and fuse tensors.
+_RENAMED = {"encoder.fc.weight": "fc.weight", "encoder.output_norm_enc.weight": "hidden_norm.weight"}
+_FUSED = {"qkv_proj.weight": ("q_proj", "k_proj", "v_proj"), "gate_up_proj.weight": ("gate_proj", "up_proj")}
 
 
 def from_hf(read: Mapping[str, np.ndarray], config: BlockDrafterConfig, dtype: str = "float32") -> dict[str, Any]:
@@ -17,7 +21,7 @@ def from_hf(read: Mapping[str, np.ndarray], config: BlockDrafterConfig, dtype: s
 
     The embedding table and output projection are the target's; a copy of them in the file is refused as unexpected.
     """
-    return read_tree(drafter_leaves(config), read, dtype, lambda name: name.endswith("rotary_emb.inv_freq"))
+    return read_tree(drafter_leaves(config), read, dtype, ignored)
 
 
 def to_hf(params: Mapping[str, Any], config: BlockDrafterConfig) -> dict[str, np.ndarray]:
@@ -36,3 +40,68 @@ def drafter_leaves(config: BlockDrafterConfig) -> list[Leaf]:
     for i in range(config.num_layers):
         leaves += decoder_layer_leaves(config, i, "")
     return leaves
+
+
+def ignored(name: str) -> bool:
+    """Whether a tensor that is no parameter may stand beside them: some writers save the rotary frequencies."""
+    return name.endswith("rotary_emb.inv_freq")
+
+
+def native_names(read: Mapping[str, np.ndarray], config: BlockDrafterConfig) -> Mapping[str, np.ndarray]:
+    """`read` by published name: transformers' own DFlash classes say `encoder.fc` and fuse the projections.
+
+    Tensors that carry published names already come back as they are, and unknown ones keep theirs, to be reported by it.
+    """
+    variant = any(name in _RENAMED or name.endswith(tuple(_FUSED)) for name in read)
+    return _Native(read, config) if variant else read
+
+
+class _Native(Mapping[str, np.ndarray]):
+    """A view of tensors under published names; a part of a fused tensor is rows of it, [out, in]."""
+
+    def __init__(self, read: Mapping[str, np.ndarray], config: BlockDrafterConfig):
+        self._read = read
+        queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        rows = {"qkv_proj.weight": (queries, keys, keys), "gate_up_proj.weight": (config.ffn_size, config.ffn_size)}
+        self._home: dict[str, tuple[str, slice | None]] = {}
+        for name in read:
+            ending = next((end for end in _FUSED if name.endswith("." + end)), None)
+            if ending is None:
+                self._put(_RENAMED.get(name, name), name, None)
+                continue
+            sizes = rows[ending]
+            if self._shape_of(name)[:1] != (sum(sizes),):
+                raise WeightMismatch([], [], {name: (self._shape_of(name), (sum(sizes), config.hidden_size))})
+            start = 0
+            for part, size in zip(_FUSED[ending], sizes, strict=True):
+                self._put(name.removesuffix(ending) + f"{part}.weight", name, slice(start, start + size))
+                start += size
+
+    def _put(self, name: str, home: str, rows: slice | None) -> None:
+        if name in self._home:
+            raise WeightMismatch([], [home], {})
+        self._home[name] = (home, rows)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        home, rows = self._home[name]
+        return self._read[home] if rows is None else self._read[home][rows]
+
+    def __contains__(self, name: object) -> bool:  # the inherited one would read the tensor
+        return name in self._home
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._home)
+
+    def __len__(self) -> int:
+        return len(self._home)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        home, rows = self._home[name]
+        shape = self._shape_of(home)
+        return shape if rows is None else (rows.stop - rows.start, *shape[1:])
+
+    def dtype(self, name: str) -> str:
+        return self._read.dtype(self._home[name][0])
+
+    def _shape_of(self, name: str) -> tuple[int, ...]:
+        return self._read.shape(name)

@@ -41,6 +41,9 @@ class WeightFiles(Mapping[str, np.ndarray]):
             )
         return handle.get_tensor(name)
 
+    def __contains__(self, name: object) -> bool:  # the inherited one would read the tensor
+        return name in self._home
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._home)
 
@@ -50,6 +53,11 @@ class WeightFiles(Mapping[str, np.ndarray]):
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor, from the file's header: nothing is read."""
         return tuple(self._files[self._home[name]].get_slice(name).get_shape())
+
+    @property
+    def files(self) -> list[str]:
+        """Names of the files."""
+        return list(self._files)
 
     def dtype(self, name: str) -> str:
         """Name of the stored dtype (`F32`, `BF16`, `I64`, `BOOL`, …), from the file's header."""

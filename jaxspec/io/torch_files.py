@@ -61,6 +61,9 @@ class TorchFile(Mapping[str, np.ndarray]):
         view = np.ndarray(tensor.shape, tensor.storage.dtype, self._bytes, start + tensor.offset * size, strides)
         return np.array(view, order="C")
 
+    def __contains__(self, name: object) -> bool:  # the inherited one would read the tensor
+        return name in self._tensors
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
 
@@ -101,11 +104,19 @@ class TorchFiles(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         return self._files[self._home[name]][name]
 
+    def __contains__(self, name: object) -> bool:  # the inherited one would read the tensor
+        return name in self._home
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._home)
 
     def __len__(self) -> int:
         return len(self._home)
+
+    @property
+    def files(self) -> list[str]:
+        """Names of the files."""
+        return list(self._files)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor; nothing is read."""

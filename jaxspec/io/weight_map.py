@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.io.safetensors_files import weight_dtype
+from jaxspec.io.safetensors_files import FLOAT_DTYPES, weight_dtype
 
 
 class Leaf(NamedTuple):
@@ -57,12 +57,16 @@ class WeightMismatch(ValueError):
     Attributes:
       missing, unexpected: tensor names.
       misshapen: {name: (shape in the file, shape expected)}.
+      mistyped: {name: stored dtype}, of tensors that hold no floats.
     """
 
-    def __init__(self, missing: list[str], unexpected: list[str], misshapen: dict[str, tuple]):
-        self.missing, self.unexpected, self.misshapen = missing, unexpected, misshapen
+    def __init__(
+        self, missing: list[str], unexpected: list[str], misshapen: dict[str, tuple], mistyped: dict[str, str] | None = None
+    ):
+        self.missing, self.unexpected, self.misshapen, self.mistyped = missing, unexpected, misshapen, mistyped or {}
         shapes = [f"{name} {list(found)} (expected {list(wanted)})" for name, (found, wanted) in misshapen.items()]
-        kinds = (("missing", missing), ("unexpected", unexpected), ("misshapen", shapes))
+        types = [f"{name} {found} (expected {', '.join(FLOAT_DTYPES)})" for name, found in self.mistyped.items()]
+        kinds = (("missing", missing), ("unexpected", unexpected), ("misshapen", shapes), ("of another type", types))
         listed = [f"{len(items)} {kind}: {_first(items)}" for kind, items in kinds if items]
         super().__init__(
             f"the weights do not fit config.json: {'; '.join(listed)}; check that both come from the same checkpoint"
@@ -97,7 +101,7 @@ def read_tree(
       ignore: names that may be present and are not used.
 
     Raises:
-      WeightMismatch: missing, unexpected and misshapen tensors, all in one report.
+      WeightMismatch: missing, unexpected, misshapen and non-float tensors, all in one report.
       ValueError: a tensor holds NaN or infinity, or overflows `dtype`.
     """
     check_fit(leaves, read, ignore)
@@ -106,7 +110,7 @@ def read_tree(
     for leaf in leaves:
         array = np.empty(leaf.array_shape(), target)
         for name, group, columns, _ in leaf.parts():
-            tensor = read[name]
+            tensor = _float(name, read[name])
             part = (array[group] if leaf.stacked else array)[..., columns]
             with np.errstate(over="ignore"):
                 part[...] = tensor.T if leaf.transpose else tensor
@@ -140,16 +144,41 @@ def write_tree(leaves: list[Leaf], params: Mapping[str, Any]) -> dict[str, np.nd
     return tensors
 
 
+def read_stored(
+    leaves: list[Leaf], read: Mapping[str, np.ndarray], ignore: Callable[[str], bool] = lambda name: False
+) -> dict[str, np.ndarray]:
+    """The tensors of `leaves` by their Hugging Face name and in their stored dtypes, after the checks of `read_tree`."""
+    check_fit(leaves, read, ignore)
+    tensors = {name: _float(name, read[name]) for leaf in leaves for name, *_ in leaf.parts()}
+    for name, tensor in tensors.items():
+        _check_finite(name, tensor, tensor)
+    return tensors
+
+
 def check_fit(leaves: list[Leaf], read: Mapping[str, np.ndarray], ignore: Callable[[str], bool]) -> None:
-    """Raise `WeightMismatch` unless `read` holds exactly the tensors of `leaves`, in their shapes."""
+    """Raise `WeightMismatch` unless `read` holds exactly the tensors of `leaves`, in their shapes and as floats.
+
+    Shapes and dtypes come from `read.shape(name)` and `read.dtype(name)` where it has these methods (files do: only headers
+    are read then), and dtypes are otherwise left to the reading.
+    """
     wanted = {name: shape for leaf in leaves for name, _, _, shape in leaf.parts()}
     shape_of = getattr(read, "shape", lambda name: read[name].shape)
-    missing = [name for name in wanted if name not in read]
+    present = set(read)
+    missing = [name for name in wanted if name not in present]
     unexpected = [name for name in read if name not in wanted and not ignore(name)]
-    found = {name: tuple(shape_of(name)) for name in wanted if name in read}
+    found = {name: tuple(shape_of(name)) for name in wanted if name in present}
     misshapen = {name: (shape, wanted[name]) for name, shape in found.items() if shape != wanted[name]}
-    if missing or unexpected or misshapen:
-        raise WeightMismatch(missing, unexpected, misshapen)
+    stored = {name: read.dtype(name) for name in found} if hasattr(read, "dtype") else {}
+    mistyped = {name: dtype for name, dtype in stored.items() if dtype not in FLOAT_DTYPES}
+    if missing or unexpected or misshapen or mistyped:
+        raise WeightMismatch(missing, unexpected, misshapen, mistyped)
+
+
+def _float(name: str, tensor: np.ndarray) -> np.ndarray:
+    """`tensor`, unless it holds something other than floats, which a cast would silently turn into weights."""
+    if tensor.dtype.name not in ("float32", "float16", "bfloat16"):
+        raise WeightMismatch([], [], {}, {name: tensor.dtype.name})
+    return tensor
 
 
 def _check_finite(name: str, stored: np.ndarray, cast: np.ndarray) -> None:

@@ -117,3 +117,9 @@ def test_json_files(tmp_path):
     path.write_text("[1]")
     with pytest.raises(ValueError, match="holds a list, not a JSON object"):
         read_json(path)
+
+
+def test_asking_for_a_name_reads_nothing(tmp_path):
+    save_file({"a": np.ones(3, np.int8)}, tmp_path / WEIGHTS)
+    read = WeightFiles(tmp_path)
+    assert "a" in read and "b" not in read and read.dtype("a") == "I8"

@@ -1,0 +1,60 @@
+"""The subcommands `inspect`, `convert` and `doctor` of the `jaxspec` command."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+WARNED = 1
+
+
+def add_commands(commands) -> None:
+    """Register the subcommands with argparse's `commands`; each sets `run`, from arguments to exit status."""
+    inspect = commands.add_parser("inspect", help="say what a checkpoint is, for which target, and whether it can be loaded")
+    inspect.set_defaults(run=_inspect)
+    inspect.add_argument("path", help="directory, hub id, or a model that ships")
+    inspect.add_argument("--json", action="store_true", help="print JSON instead")
+
+    convert = commands.add_parser("convert", help="write a drafter in another format")
+    convert.set_defaults(run=_convert)
+    convert.add_argument("source", help="directory or hub id; with --target, also a drafter that ships with it")
+    convert.add_argument("destination", type=Path, help="directory to make")
+    convert.add_argument(
+        "--to",
+        required=True,
+        choices=("dflash", "jetspec", "speculators"),
+        help="dflash, jetspec: one native layout, for vLLM and SGLang; speculators: for vLLM",
+    )
+    convert.add_argument("--target", help="the model it drafts for; speculators files carry its embeddings")
+
+    doctor = commands.add_parser("doctor", help="check a drafter against its target with a short decode")
+    doctor.set_defaults(run=_doctor)
+    doctor.add_argument("model", help="mini, a hub id or a directory")
+    doctor.add_argument("drafter", help="a shipped drafter's name, hub id or directory")
+    doctor.add_argument("--max-new-tokens", type=int, default=32, help="of each of four prompts (default: %(default)s)")
+    doctor.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: what suits the device")
+    doctor.add_argument("--json", action="store_true", help="print JSON instead")
+
+
+def _inspect(arguments: argparse.Namespace) -> int:
+    from jaxspec.tools.inspect import describe, render
+
+    about = describe(arguments.path)
+    print(json.dumps(about, indent=1) if arguments.json else render(about))
+    return 0
+
+
+def _convert(arguments: argparse.Namespace) -> int:
+    from jaxspec.tools.convert import convert
+
+    print(f"wrote {convert(arguments.source, arguments.destination, arguments.to, arguments.target)}")
+    return 0
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from jaxspec.tools.doctor import diagnose, render
+
+    result = diagnose(arguments.model, arguments.drafter, max_new_tokens=arguments.max_new_tokens, dtype=arguments.dtype)
+    print(json.dumps(result, indent=1) if arguments.json else render(result))
+    return WARNED if result["warnings"] else 0

@@ -1,0 +1,79 @@
+"""What a drafter records about the target it was trained for, so that a wrong pairing can be told."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxspec.io.safetensors_files import read_json
+
+# Where huggingface_hub keeps a snapshot: models--OWNER--NAME/snapshots/REVISION.
+_SNAPSHOT = re.compile(r"models--(?P<name>[^/]+)/snapshots/(?P<revision>[0-9a-f]{40})")
+
+
+class Provenance(NamedTuple):
+    """A drafter's target; None is unknown.
+
+    Attributes:
+      target: hub id, or the last part of a local directory's name.
+      revision: commit of the hub snapshot.
+      tokenizer: SHA-256 of its tokenizer.json.
+      chat_template: SHA-256 of its chat template's text.
+    """
+
+    target: str | None = None
+    revision: str | None = None
+    tokenizer: str | None = None
+    chat_template: str | None = None
+
+    def to_hf(self) -> dict[str, Any]:
+        """The fields as they stand in a config.json's `jaxspec` object."""
+        return {
+            "target": self.target,
+            "target_revision": self.revision,
+            "tokenizer_sha256": self.tokenizer,
+            "chat_template_sha256": self.chat_template,
+        }
+
+
+def recorded(hf: dict[str, Any]) -> Provenance:
+    """What a drafter's config.json says about its target: in the `jaxspec` object, else as the verifier of speculators."""
+    own = hf.get("jaxspec") or {}
+    verifier = (hf.get("speculators_config") or {}).get("verifier") or {}
+    return Provenance(
+        own.get("target") or verifier.get("name_or_path"),
+        own.get("target_revision"),
+        own.get("tokenizer_sha256"),
+        own.get("chat_template_sha256"),
+    )
+
+
+def of_target(directory: str | os.PathLike) -> Provenance:
+    """The record of the target whose files are in `directory` (a model directory, in or out of the hub's cache)."""
+    directory = Path(directory)
+    found = _SNAPSHOT.search(directory.absolute().as_posix())
+    name = found["name"].replace("--", "/") if found else directory.absolute().name
+    tokenizer = directory / "tokenizer.json"
+    template = chat_template(directory)
+    return Provenance(
+        name,
+        found["revision"] if found else None,
+        hashlib.sha256(tokenizer.read_bytes()).hexdigest() if tokenizer.is_file() else None,
+        hashlib.sha256(template.encode()).hexdigest() if template else None,
+    )
+
+
+def chat_template(directory: Path) -> str | None:
+    """The text of a model's chat template: a file of its own, or a field of tokenizer_config.json; None where there is none."""
+    own = directory / "chat_template.jinja"
+    if own.is_file():
+        return own.read_text(encoding="utf-8")
+    config = directory / "tokenizer_config.json"
+    template = read_json(config).get("chat_template") if config.is_file() else None
+    # Older tokenizers hold several by name; the first called default is the one that is used.
+    if isinstance(template, list):
+        template = {entry.get("name"): entry.get("template") for entry in template}.get("default")
+    return template

@@ -1,0 +1,206 @@
+"""Does this drafter work with this target? A short decode, the same with shifted feature layers, and what else may cost speed.
+
+A drafter that reads the wrong layers, or was trained with another tokenizer, still gives the right text: verification hides the
+mistake, and only the speed is gone. So the probe is acceptance itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxspec.api import decode
+from jaxspec.checkpoint import load
+from jaxspec.config import BlockDrafterConfig
+from jaxspec.io import provenance, speculators
+from jaxspec.io.drafter_config import check_fits
+from jaxspec.io.drafter_files import read_config
+from jaxspec.io.hf_config import target_config
+from jaxspec.io.hub import resolve_drafter, resolve_model
+from jaxspec.io.safetensors_files import read_json
+from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.io.torch_files import open_weights
+from jaxspec.params import Params
+from jaxspec.tools.inspect import describe
+
+PROMPTS = (
+    "Question: A shop sells pens at 3 dollars each. How much do 7 pens cost?\nAnswer:",
+    "def read_lines(path):\n",
+    "It was a cold morning, and the streets were",
+    "The three most important things to know about planets are",
+)
+# Another convention must accept this much more: two lengths of the same texts vary by less.
+MARGIN = 1.05
+_NAME = "drafter"
+_MEMORY = ("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_ALLOCATOR", "XLA_FLAGS")
+_STATS = ("bytes_in_use", "peak_bytes_in_use", "bytes_limit")
+
+
+def diagnose(model, drafter, *, max_new_tokens: int = 32, dtype: str | None = None) -> dict[str, Any]:
+    """Check a pairing of target and drafter.
+
+    Args:
+      model, drafter: as `jaxspec.load` takes them; one drafter.
+      max_new_tokens: tokens decoded for each of the built-in prompts, greedily and as a chain.
+      dtype: as `jaxspec.load` takes it.
+
+    Returns:
+      JSON-able: `acceptance` {shift of the feature layers: mean acceptance length, bonus included}, `feature_layers` (outputs,
+      0-based), `warnings` (what costs acceptance, one sentence each), `notes`, `environment`, and `drafter` (see `describe`).
+
+    Raises:
+      FileNotFoundError: no such model or drafter.
+      ValueError: either cannot be read, or max_new_tokens is below 2.
+    """
+    if max_new_tokens < 2:
+        raise ValueError(f"max_new_tokens is {max_new_tokens}: the prefill draws the first token, so give at least 2")
+    target = resolve_model(model)
+    directory = resolve_drafter(drafter, target)
+    hf = read_json(directory / "config.json")
+    config = read_config(hf)
+    warnings, notes = _records(target, directory, hf)
+    result = {"feature_layers": list(config.feature_layers), "acceptance": {}, "warnings": warnings, "notes": notes}
+    result |= {"environment": environment(), "drafter": describe(directory)}
+    written = result["drafter"]["feature_layers"]
+    warnings += [f"feature layers: {written['note']}"] if written["contradicted"] else []
+    try:
+        check_fits(config, target_config(read_json(target / "config.json")))
+    except ValueError as error:
+        warnings.append(str(error))
+        return result
+    warnings += _borrowed(target, directory, hf)
+    params = load(model, drafter={_NAME: str(directory)}, dtype=dtype)
+    result["acceptance"] = _probe(params, max_new_tokens)
+    warnings += _verdict(config, result["acceptance"], written)
+    return result
+
+
+def render(result: dict[str, Any]) -> str:
+    """The diagnosis as lines of text."""
+    lines = [f"{name}: {value}" for name, value in result["environment"].items()]
+    lines += ["", f"drafter: {result['drafter']['family']}, feature layers {result['feature_layers']} (outputs, 0-based)"]
+    lines += [f"note: {note}" for note in result["notes"]]
+    for shift, length in result["acceptance"].items():
+        layers = [layer + int(shift) for layer in result["feature_layers"]]
+        lines.append(f"acceptance length with {layers}: {length:.2f}, bonus included{' (as given)' if shift == '0' else ''}")
+    lines += [f"warning: {warning}" for warning in result["warnings"]] or ["no warnings"]
+    return "\n".join(lines)
+
+
+def environment() -> dict[str, Any]:
+    """Versions, device, kernels in use and memory settings."""
+    import flax
+    import jaxlib
+
+    from pallas_kernels.registry import resolve
+
+    device = jax.devices()[0]
+    stats = device.memory_stats() or {}
+    kernel = resolve("tree_attention")
+    return {
+        "versions": f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, flax {flax.__version__}, "
+        f"Python {platform.python_version()}",
+        "device": f"{device.platform} {device.device_kind}, {jax.device_count()} in all",
+        "kernels": f"tree_attention: {kernel.__module__}.{kernel.__qualname__}",
+        "memory settings": ", ".join(f"{name}={os.environ[name]}" for name in _MEMORY if name in os.environ) or "defaults",
+        "device memory": ", ".join(f"{name} {stats[name]:,}" for name in _STATS if name in stats) or "not reported",
+    }
+
+
+def _records(target: Path, directory: Path, hf: dict) -> tuple[list[str], list[str]]:
+    """(warnings, notes): what the drafter recorded about its target against the target that is here."""
+    made_for, here = provenance.recorded(hf), provenance.of_target(target)
+    shipped = provenance.of_target(directory)
+    warnings, notes = [], []
+    tokenizers = {made_for.tokenizer, shipped.tokenizer} - {None, here.tokenizer}
+    if here.tokenizer and tokenizers:
+        name = made_for.target or "another model"
+        warnings.append(f"the drafter was trained with another tokenizer.json ({name}'s): use the target it was trained for")
+    elif not (made_for.tokenizer or shipped.tokenizer) or not here.tokenizer:
+        notes.append("the tokenizers cannot be compared: the drafter recorded none, or the target has none")
+    if made_for.chat_template and here.chat_template and made_for.chat_template != here.chat_template:
+        warnings.append("the drafter was trained with another chat template: chats are not in the form it has learnt")
+    if made_for.revision and here.revision and made_for.revision != here.revision:
+        notes.append(f"the drafter was trained for revision {made_for.revision} of the target, this is {here.revision}")
+    tokenizer, rows = load_tokenizer(str(target)), read_json(target / "config.json").get("vocab_size")
+    if tokenizer is not None and rows and len(tokenizer) > rows:
+        warnings.append(f"the target's tokenizer has {len(tokenizer)} tokens and the target {rows} embedding rows")
+    return warnings, notes
+
+
+def _borrowed(target: Path, directory: Path, hf: dict) -> list[str]:
+    """The embeddings that a speculators file carries must be the target's, which are what is used."""
+    if not speculators.is_speculators(hf):
+        return []
+    tied = read_json(target / "config.json").get("tie_word_embeddings")
+    ours, theirs = open_weights(directory), open_weights(target)
+    warnings = []
+    for name, source in speculators.BORROWED.items():
+        source = speculators.BORROWED["embed_tokens.weight"] if tied else source
+        if name not in ours:
+            continue
+        mine = ours[name]
+        other = theirs[source].astype(mine.dtype)
+        differ = np.flatnonzero(np.abs(mine.astype(np.float32) - other.astype(np.float32)).max(axis=-1) > 1e-2)
+        if differ.size:
+            warnings.append(
+                f"its {name} differs from the target's in {differ.size} rows, first {differ[0]}: the target's is used"
+            )
+    return warnings
+
+
+def _probe(params: Params, max_new_tokens: int) -> dict[str, float]:
+    """{shift: mean acceptance length} of the feature layers as given, one lower and one higher, where such layers exist."""
+    config = params.spec.drafter(_NAME)
+    lengths = {}
+    for shift in (0, -1, 1):
+        layers = tuple(layer + shift for layer in config.feature_layers)
+        if min(layers) < 0 or max(layers) >= params.spec.target.num_layers:
+            continue
+        shifted = dataclasses.replace(config, feature_layers=layers)
+        lengths[str(shift)] = _acceptance(_with_drafter(params, shifted), max_new_tokens)
+    return lengths
+
+
+def _with_drafter(params: Params, config: BlockDrafterConfig) -> Params:
+    return params.replace(spec=dataclasses.replace(params.spec, drafters=((_NAME, config),)))
+
+
+def _acceptance(params: Params, max_new_tokens: int) -> float:
+    """Mean acceptance length of greedy chains over the built-in prompts, the bonus included; end-of-text ids are ignored."""
+    prompts = list(PROMPTS) if params.spec.tokenizer else _token_prompts(params.spec.target.vocab_size)
+    options = {"method": _NAME, "builder": "chain", "budget": params.spec.drafter(_NAME).block_size}
+    outputs = decode(params, prompts, max_new_tokens=max_new_tokens, ignore_eos=True, **options)
+    return sum(out.stats.emitted - 1 for out in outputs) / sum(out.stats.rounds for out in outputs)
+
+
+def _token_prompts(vocab_size: int) -> list[list[int]]:
+    """Prompts for a model without a tokenizer: ids at random, the same each time."""
+    return np.random.default_rng(0).integers(0, vocab_size, (len(PROMPTS), 8)).tolist()
+
+
+def _verdict(config: BlockDrafterConfig, lengths: dict[str, float], written: dict[str, Any]) -> list[str]:
+    """What the lengths say; `written` is where and how the layers stand in config.json."""
+    given, warnings = lengths["0"], []
+    shift, best = max(lengths.items(), key=lambda item: item[1])
+    if best > MARGIN * given:
+        outputs = [layer + int(shift) for layer in config.feature_layers]
+        inputs = [layer + 1 for layer in outputs]
+        warnings.append(
+            f"another convention fits better: outputs of layers {outputs} (0-based; inputs of {inputs}) give {best:.2f} tokens "
+            f"a round, the layers given {given:.2f}; if longer texts agree (--max-new-tokens), set {written['field']}, which "
+            f"counts {written['counts']}s, to {inputs if written['counts'] == 'input' else outputs}"
+        )
+    if math.isclose(given, 1.0):
+        warnings.append(
+            "acceptance is exactly 1: no drafted token was accepted; check that the drafter was trained for this target, and "
+            "its mask token, causality and feature layers"
+        )
+    return warnings
