@@ -157,6 +157,7 @@ def test_tokens_across_a_boundary_are_not_learnt():
     offsets = np.array([(0, 2), (3, 5), (6, 7), (6, 7), (8, 8)])
     assert span_mask(offsets, [(4, 7)]).tolist() == [False, False, True, True, False]
     assert span_mask(offsets, [(5, 8)]).tolist() == [False, False, True, True, True]
+    assert not span_mask(offsets, [(8, 9)]).any()  # the last token is the space at 7
     assert span_mask(np.zeros((0, 2), int), [(0, 3)]).tolist() == []
 
 
