@@ -1,4 +1,4 @@
-"""The training loop shared by every recipe: jitted steps, progress, evaluation, checkpoints and exact resumption.
+"""The training loop shared by every recipe: one jitted step on one device or many, evaluation, checkpoints, exact resumption.
 
 A run is a pure function of (parameters at the start, optimizer, batch function, steps): batches depend on the step alone, so
 a run that was killed continues from its last checkpoint to the same bits.
@@ -6,19 +6,20 @@ a run that was killed continues from its last checkpoint to the same bits.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import json
-import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 import optax
-from jax.sharding import NamedSharding, PartitionSpec
-from tqdm import tqdm
 
-from training.checkpoints import Checkpoints
+from training import sharding
+from training.checkpoints import Checkpoints, TrainingError
+from training.metrics import RunLog, count_tokens
+from training.sharding import HostOptions
 
 
 @dataclasses.dataclass
@@ -26,13 +27,15 @@ class LoopOptions:
     """Options of the loop.
 
     Attributes:
-      run: folder of the run: checkpoints, and metrics.jsonl.
+      run: folder of the run: checkpoints, metrics.jsonl and tensorboard.
       steps: optimizer steps in all; the learning rate reaches 0 at the last.
       save_every: steps between checkpoints (one is always written at the end).
       eval_every: steps between evaluations (one is always made at the end).
-      parts: equal parts of a batch whose gradients are averaged, to bound memory.
-      devices: devices over which a batch is split. Leave it at 1 on a CPU: host devices that wait for each other's sums can
-        block on a busy machine, and gain little.
+      parts: equal parts of a batch whose gradients are accumulated, to bound memory; the result is that of the whole batch.
+      data, fsdp: devices over which a batch is split; the second also split parameters and optimizer state. Leave both at 1
+        on a CPU: host devices share its cores, gain little, and can block each other on a busy machine.
+      shard_frozen: split the frozen target over `fsdp` too.
+      hosts: see `training.sharding.HostOptions`.
       stop_after: stop cleanly after this step, to continue later.
       changed: options that may differ from those of the checkpoint to continue from, such as `steps` to plan anew.
     """
@@ -42,101 +45,177 @@ class LoopOptions:
     save_every: int = 100
     eval_every: int = 160
     parts: int = 4
-    devices: int = 1
+    data: int = 1
+    fsdp: int = 1
+    shard_frozen: bool = False
+    hosts: HostOptions = dataclasses.field(default_factory=HostOptions)
     stop_after: int | None = None
     changed: tuple[str, ...] = ()
 
 
-def use_devices(count: int) -> jax.sharding.Mesh:
-    """A mesh over the first `count` devices."""
-    found = jax.device_count()
-    if found < count:
-        raise ValueError(f"{count} devices asked for, {found} found: lower --loop.devices")
-    return jax.make_mesh((count,), ("batch",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:count])
+class State(NamedTuple):
+    """What a step takes and gives, on the devices.
 
-
-def make_step(loss: Callable, optimizer: optax.GradientTransformation, parts: int, sharding=None) -> Callable:
-    """`step(params, opt_state, batch) -> (params, opt_state, metrics)`; `loss(params, batch) -> (scalar, metrics)`.
-
-    The gradient is the mean over `parts` equal parts of the batch, taken one after the other: small parts stay in cache.
+    Attributes:
+      params: float32 master weights.
+      opt_state: the optimizer's.
+      good: int32 [], steps up to the first whose loss or gradient was not finite.
+      finite: bool [], no such step was seen.
     """
 
-    def add_gradient(params, total, batch):
-        (value, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(params, batch)
-        return jax.tree.map(lambda sum_, new: sum_ + new / parts, total, gradient), {"loss": value, **metrics}
-
-    def update(params, opt_state, gradient):
-        updates, opt_state = optimizer.update(gradient, opt_state, params)
-        return optax.apply_updates(params, updates), opt_state
-
-    add_gradient = jax.jit(add_gradient, donate_argnums=1)
-    update = jax.jit(update, donate_argnums=(0, 1))
-
-    def step(params, opt_state, batch):
-        gradient, seen = jax.tree.map(jax.numpy.zeros_like, params), []
-        for part in range(parts):
-            piece = jax.device_put(jax.tree.map(lambda x, part=part: x[part::parts], batch), sharding)
-            gradient, metrics = add_gradient(params, gradient, piece)
-            seen.append(metrics)
-        params, opt_state = update(params, opt_state, gradient)
-        return params, opt_state, jax.tree.map(lambda *values: sum(values) / parts, *seen)
-
-    return step
+    params: object
+    opt_state: object
+    good: jax.Array
+    finite: jax.Array
 
 
-def fit(params, optimizer, loss, batches, options: LoopOptions, recipe: dict, evaluate=None):
+def make_step(loss: Callable, optimizer: optax.GradientTransformation, parts: int, mesh, shardings: State) -> Callable:
+    """`step(state, frozen, batch) -> (state, sums)`, one compiled program; `state` is donated.
+
+    Args:
+      loss: see `fit`.
+      optimizer: optax transformation.
+      parts: equal parts of the batch, taken one after the other.
+      mesh: see `training.sharding.make_mesh`.
+      shardings: of the state's leaves.
+
+    Returns:
+      The step. `sums` holds the loss's (numerator, denominator) pairs over the whole batch and the gradient's norm.
+    """
+
+    def objective(params, frozen, batch):
+        sums = loss(params, frozen, batch)
+        return sums["loss"][0], sums
+
+    def gradient_of(params, frozen, batch):
+        gradient, sums = jax.grad(objective, has_aux=True)(params, frozen, batch)
+        return jax.lax.with_sharding_constraint(gradient, shardings.params), sums
+
+    def accumulate(params, frozen, batch):
+        if parts == 1:
+            return gradient_of(params, frozen, batch)
+
+        def add(total, part):
+            gradient, sums = gradient_of(params, frozen, part)
+            return jax.tree.map(jnp.add, total, gradient), sums
+
+        start = jax.tree.map(jnp.zeros_like, params)
+        total, sums = jax.lax.scan(add, start, sharding.split_parts(batch, parts, mesh))
+        return total, jax.tree.map(lambda values: values.sum(0), sums)
+
+    def step(state, frozen, batch):
+        gradient, sums = accumulate(state.params, frozen, batch)
+        weight = sums["loss"][1]
+        gradient = jax.tree.map(lambda leaf: leaf / jnp.where(weight > 0, weight, 1), gradient)
+        norm = optax.tree.norm(gradient)
+        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
+        finite = state.finite & jnp.isfinite(sums["loss"][0]) & jnp.isfinite(norm)
+        state = State(optax.apply_updates(state.params, updates), opt_state, state.good + finite, finite)
+        return state, sums | {"grad_norm": (norm, jnp.ones_like(norm))}
+
+    return jax.jit(step, donate_argnums=0, out_shardings=(shardings, sharding.replicated(mesh)))
+
+
+def fit(params, optimizer, loss, batches, options: LoopOptions, recipe: dict, *, frozen=None, evaluate=None):
     """Train to `options.steps`, from the newest checkpoint in `options.run` if there is one.
 
     Args:
-      params: pytree at step 0.
-      optimizer: optax transformation.
-      loss: `loss(params, batch) -> (scalar, metrics)`, jit-able.
-      batches: `batches(step) -> pytree of numpy arrays` with the batch on axis 0, a function of the step alone.
+      params: pytree of float32 arrays at step 0, the same on every process.
+      optimizer: optax transformation, see `training.optimizer.make_optimizer`.
+      loss: `loss(params, frozen, batch) -> {name: (numerator float32 [], denominator float32 [])}`, jit-able, "loss" among the
+        names: sums over the batch rather than means, so that parts, devices and one large batch give the same result. The
+        gradient is that of the sum of numerators of "loss", divided by the sum of its denominators.
+      batches: `batches(step) -> pytree of numpy arrays` with the batch on axis 0, a function of the step alone and the same on
+        every process, which copies only its own rows to its devices.
       options: see `LoopOptions`.
       recipe: JSON-able description of everything else that decides the result; a checkpoint of another is refused.
-      evaluate: `evaluate(params) -> dict of floats`, or None.
+      frozen: pytree handed to the loss as an argument of the compiled step, such as the target's variables; or None.
+      evaluate: `evaluate(params) -> dict of floats`, or None. It gets arrays on the devices, or numpy arrays when there are
+        several processes, each of which evaluates.
 
     Returns:
       The parameters after the last step run (numpy leaves).
+
+    Raises:
+      TrainingError: the loss or a weight is no longer finite, or a checkpoint cannot be read or written; the message names
+        the last good checkpoint.
     """
-    mesh = use_devices(options.devices)
-    replicated, split = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((), ("batch",)))
+    mesh = sharding.make_mesh(options.data, options.fsdp)
     checkpoints = Checkpoints(options.run / "checkpoints", recipe, options.changed)
-    state = {"params": params, "opt_state": optimizer.init(params)}
-    first, state = checkpoints.restore(state)
-    state = jax.device_put(state, replicated)
-    step_fn, log = make_step(loss, optimizer, options.parts, split), _Log(options.run, first)
-    last = min(options.steps, options.stop_after or options.steps)
-    bar = tqdm(range(first, last), initial=first, total=options.steps, mininterval=2.0, desc=options.run.name)
-    for step in bar:
-        params, opt_state, metrics = step_fn(state["params"], state["opt_state"], batches(step))
-        state = {"params": params, "opt_state": opt_state}
-        done = step + 1
-        if done % 10 == 0 or done == last:
-            metrics = log.write(done, metrics)
-            bar.set_postfix({name: f"{value:.3f}" for name, value in metrics.items()}, refresh=False)
-        if evaluate and (done % options.eval_every == 0 or done == options.steps):
-            tqdm.write(f"step {done}: {log.write(done, evaluate(params))}")
-        if done % options.save_every == 0 or done == last:
-            checkpoints.save(done, state)
-    checkpoints.close()
-    return jax.tree.map(np.asarray, state["params"])
+    first, state, shardings = _start(params, optimizer, checkpoints, mesh)
+    frozen = sharding.put(frozen, sharding.fully_sharded(mesh, frozen) if options.shard_frozen else sharding.replicated(mesh))
+    step_fn, log = make_step(loss, optimizer, options.parts, mesh, shardings), RunLog(options.run, first, options.steps)
+    with contextlib.closing(checkpoints), contextlib.closing(log):
+        for done in range(first + 1, min(options.steps, options.stop_after or options.steps) + 1):
+            try:
+                batch = batches(done - 1)
+                sharding.check_rows(batch, options.parts, mesh)
+                state, sums = step_fn(state, frozen, sharding.put(batch, sharding.over_batch(mesh)))
+                log.advance(count_tokens(batch))
+                _report(done, state, sums, options, checkpoints, log, evaluate)
+            except OSError as error:  # a full disk, or data that went away
+                message = f"stopped at step {done}: {error}; last good checkpoint: {checkpoints.last_good()}"
+                raise TrainingError(message) from error
+        return sharding.to_host(state.params)
 
 
-class _Log:
-    """Appends {"step", "seconds", metrics} to metrics.jsonl; a resumed run drops what the killed one wrote too far."""
+def _report(done: int, state: State, sums, options: LoopOptions, checkpoints: Checkpoints, log: RunLog, evaluate) -> None:
+    """Log, evaluate and save, each when it is due after step `done`; only then does the host wait for the devices."""
+    saves = done % options.save_every == 0 or done in (options.steps, options.stop_after)
+    evaluates = evaluate and (done % options.eval_every == 0 or done == options.steps)
+    if done % 10 == 0 or saves or evaluates:
+        _check_finite(state, checkpoints)
+        log.training(done, _means(sums))
+    if evaluates:
+        log.evaluation(done, evaluate(state.params if jax.process_count() == 1 else sharding.to_host(state.params)))
+    if saves:
+        _save(done, state, checkpoints)
+    if evaluates or saves:
+        log.rest()
 
-    def __init__(self, run: Path, first: int):
-        run.mkdir(parents=True, exist_ok=True)
-        self.path, self.start = run / "metrics.jsonl", time.monotonic()
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
-        kept = [line for line in lines if json.loads(line)["step"] <= first]
-        self.before = max((json.loads(line)["seconds"] for line in kept), default=0.0)
-        self.path.write_text("".join(line + "\n" for line in kept))
 
-    def write(self, step: int, metrics) -> dict[str, float]:
-        metrics = {name: round(float(value), 5) for name, value in metrics.items()}
-        seconds = round(self.before + time.monotonic() - self.start, 1)
-        with self.path.open("a") as file:
-            file.write(json.dumps({"step": step, "seconds": seconds, **metrics}) + "\n")
-        return metrics
+def _start(params, optimizer, checkpoints: Checkpoints, mesh) -> tuple[int, State, State]:
+    """Steps done, the state after them, and its shardings."""
+    shapes = {"params": jax.eval_shape(lambda: params), "opt_state": jax.eval_shape(optimizer.init, params)}
+    places = sharding.fully_sharded(mesh, shapes)
+    whole = sharding.replicated(mesh)
+    abstract = jax.tree.map(lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes, places)
+    first, saved = checkpoints.restore(abstract) or (0, None)
+    if saved is None:
+        params = sharding.put(params, places["params"], may_alias=False)
+        saved = {"params": params, "opt_state": jax.jit(optimizer.init, out_shardings=places["opt_state"])(params)}
+    good, finite = sharding.put((jnp.int32(first), jnp.bool(True)), whole, may_alias=False)
+    return (
+        first,
+        State(saved["params"], saved["opt_state"], good, finite),
+        State(places["params"], places["opt_state"], whole, whole),
+    )
+
+
+def _means(sums) -> dict[str, float]:
+    """Numerator over denominator of each metric; one without any weight is left out."""
+    pairs = {name: (float(numerator), float(denominator)) for name, (numerator, denominator) in sums.items()}
+    return {name: numerator / denominator for name, (numerator, denominator) in pairs.items() if denominator}
+
+
+def _check_finite(state: State, checkpoints: Checkpoints) -> None:
+    if not state.finite:
+        raise TrainingError(
+            f"the loss or its gradient is not finite at step {int(state.good) + 1}: lower the learning rate, or look at "
+            f"that batch; last good checkpoint: {checkpoints.last_good()}"
+        )
+
+
+@jax.jit
+def _all_finite(tree) -> jax.Array:
+    return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]).all()
+
+
+def _save(step: int, state: State, checkpoints: Checkpoints) -> None:
+    saved = {"params": state.params, "opt_state": state.opt_state}
+    if not _all_finite(saved):
+        raise TrainingError(
+            f"a weight is not finite after step {step}, which is not saved: lower the learning rate; "
+            f"last good checkpoint: {checkpoints.last_good()}"
+        )
+    checkpoints.save(step, saved)

@@ -1,6 +1,9 @@
-"""The optimizer of every recipe: Muon for the hidden matrices, AdamW for embeddings and norms."""
+"""The optimizers of every recipe: AdamW, and Muon for the hidden matrices with AdamW for the rest."""
 
 from __future__ import annotations
+
+import dataclasses
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -8,27 +11,64 @@ import optax
 from optax.contrib import MuonDimensionNumbers, muon
 
 
-def make_optimizer(
-    params, steps: int, *, muon_rate: float, adam_rate: float, warmup: int, clip: float
-) -> optax.GradientTransformation:
-    """Muon (Jordan et al. 2024) with Nesterov momentum 0.95 on 2-D kernels, Adam (0.9, 0.95) on the rest.
+@dataclasses.dataclass
+class OptimizerOptions:
+    """Options of the optimizer.
 
-    Both rates rise linearly over `warmup` steps and then fall by a cosine to 0 at `steps`; gradients are clipped to a
-    global norm of `clip`.
+    Attributes:
+      name: `adamw` (Loshchilov and Hutter 2019), or `muon` (Jordan et al. 2024), which learns far faster at the size of small
+        targets and their drafters, for hidden kernels with AdamW for embeddings, norms and biases.
+      rate: peak learning rate of AdamW. Pretrained targets want about 6e-4 for their drafters.
+      muon_rate: peak learning rate of Muon.
+      warmup: steps over which both rates rise linearly from 0; they then fall by a cosine to 0 at the last step.
+      clip: global norm to which gradients are clipped.
+      betas: decay rates of AdamW's moments. Muon's momentum is 0.95, Nesterov's.
+      weight_decay: decoupled, times the rate. AdamW decays every array of two axes or more, Muon its hidden kernels only.
     """
-    if not 0 <= warmup < steps:
-        raise ValueError(f"warmup {warmup} must be at least 0 and below the {steps} planned steps")
+
+    name: Literal["adamw", "muon"] = "muon"
+    rate: float = 3e-3
+    muon_rate: float = 0.02
+    warmup: int = 20
+    clip: float = 1.0
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.0
+
+
+def make_optimizer(params, steps: int, options: OptimizerOptions) -> optax.GradientTransformation:
+    """The optimizer of `options` for a run of `steps` steps.
+
+    Args:
+      params: pytree of float32 master weights (arrays or shapes); losses cast them to the type they compute in.
+      steps: optimizer steps planned; the rates are 0 after the last.
+      options: see `OptimizerOptions`.
+
+    Raises:
+      ValueError: the warm-up leaves no steps, or a parameter is not float32.
+    """
+    if not 0 <= options.warmup < steps:
+        raise ValueError(f"warmup {options.warmup} must be at least 0 and below the {steps} planned steps")
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if leaf.dtype != jnp.float32:
+            raise ValueError(f"parameter {jax.tree_util.keystr(path)} is {leaf.dtype}: master weights must be float32")
 
     def schedule(peak):
-        return optax.warmup_cosine_decay_schedule(0.0 if warmup else peak, peak, warmup, steps)
+        return optax.warmup_cosine_decay_schedule(0.0 if options.warmup else peak, peak, options.warmup, steps)
 
-    optimizer = muon(
-        schedule(muon_rate),
-        adam_learning_rate=schedule(adam_rate),
-        adam_b2=0.95,
-        muon_weight_dimension_numbers=matrix_axes(params),
-    )
-    return optax.chain(optax.clip_by_global_norm(clip), optimizer)
+    betas = options.betas
+    if options.name == "adamw":
+        matrices = jax.tree.map(lambda leaf: leaf.ndim >= 2, params)
+        optimizer = optax.adamw(schedule(options.rate), *betas, weight_decay=options.weight_decay, mask=matrices)
+    else:
+        optimizer = muon(
+            schedule(options.muon_rate),
+            adam_learning_rate=schedule(options.rate),
+            adam_b1=betas[0],
+            adam_b2=betas[1],
+            weight_decay=options.weight_decay,
+            muon_weight_dimension_numbers=matrix_axes(params),
+        )
+    return optax.chain(optax.clip_by_global_norm(options.clip), optimizer)
 
 
 def matrix_axes(params):

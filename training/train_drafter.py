@@ -25,8 +25,8 @@ from training.block_forward import block_hidden
 from training.data import load_tokenizer
 from training.export import export_drafter, load_target
 from training.loop import LoopOptions, fit
-from training.losses import cross_entropy, forward_kl, reverse_kl, slot_weights, weighted_mean
-from training.optimizer import make_optimizer, zero_residual
+from training.losses import cross_entropy, forward_kl, reverse_kl, slot_weights
+from training.optimizer import OptimizerOptions, make_optimizer, zero_residual
 from training.rollout_data import AnchorBatches, Rollouts
 from training.tokenizer import MASK
 
@@ -103,13 +103,13 @@ def init_drafter(config: BlockDrafterConfig, seed: int):
 
 
 def drafter_loss(config: BlockDrafterConfig, target_config: TargetConfig, target, *, kind: str, gamma: float):
-    """`loss(params, batch) -> (scalar in nats, {"accuracy": share of slots whose argmax is the next token})`.
+    """`loss(params, _, batch) -> {"loss": (sum of weighted nats, sum of weights), "accuracy": (slots right, slots)}`.
 
     `batch` is what `training.rollout_data.make_batch` gives; `target` the frozen variables of `Transformer`.
     """
     model, embedding = Transformer(target_config), target["params"]["embedding"]
 
-    def loss(params, batch):
+    def loss(params, _, batch):
         anchors, tokens = batch["anchors"], batch["tokens"]
         length = batch["features"].shape[1]
         features = batch["features"].astype(jnp.float32)
@@ -124,8 +124,8 @@ def drafter_loss(config: BlockDrafterConfig, target_config: TargetConfig, target
             states = jax.vmap(lambda row, index: row[index])(batch["hidden"], before).astype(jnp.float32)
             teacher = model.apply(target, states, method="logits")
             values = (forward_kl if kind == "fkl" else reverse_kl)(logits, teacher)
-        accuracy = weighted_mean((logits.argmax(-1) == labels).astype(jnp.float32), (weights > 0).astype(jnp.float32))
-        return weighted_mean(values, weights), {"accuracy": accuracy}
+        right, counted = (logits.argmax(-1) == labels) & (weights > 0), (weights > 0).astype(jnp.float32).sum()
+        return {"loss": ((values * weights).sum(), weights.sum()), "accuracy": (right.astype(jnp.float32).sum(), counted)}
 
     return loss
 
@@ -139,19 +139,13 @@ def main(options: DrafterOptions) -> None:
     config = drafter_config(options, spec, rollouts.meta["feature_layers"], tokenizer.token_to_id(MASK))
     params = init_drafter(config, options.seed)
     loss = drafter_loss(config, spec, target.target, kind=options.loss, gamma=options.gamma)
-    optimizer = make_optimizer(
-        params,
-        options.loop.steps,
-        muon_rate=options.muon_rate,
-        adam_rate=options.adam_rate,
-        warmup=options.warmup,
-        clip=options.clip,
-    )
+    rates = OptimizerOptions("muon", options.adam_rate, options.muon_rate, options.warmup, options.clip)
+    optimizer = make_optimizer(params, options.loop.steps, rates)
     recipe = {name: value for name, value in vars(options).items() if name not in ("loop", "model", "rollouts", "out")}
     recipe |= {"steps": options.loop.steps, "sequences": rollouts.rows, "feature_layers": config.feature_layers}
     batches = AnchorBatches(rollouts, options.rows, options.anchors, options.seed)
     evaluate = chain_acceptance(config, spec, target.target, heldout)
-    export_drafter(fit(params, optimizer, loss, batches, options.loop, recipe, evaluate), config, spec, options.out)
+    export_drafter(fit(params, optimizer, loss, batches, options.loop, recipe, evaluate=evaluate), config, spec, options.out)
 
 
 if __name__ == "__main__":

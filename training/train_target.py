@@ -19,9 +19,11 @@ import optax
 
 from jaxspec.config import TargetConfig
 from jaxspec.targets.transformer import Transformer
-from training.data import MixedBatches, cut, load_tokenizer, read_documents, token_stream
+from training.checkpoints import TrainingError
+from training.data import DataError, MixedBatches, cut, load_tokenizer, read_documents, token_stream
 from training.loop import LoopOptions, fit
-from training.optimizer import make_optimizer, zero_residual
+from training.optimizer import OptimizerOptions, make_optimizer, zero_residual
+from training.sharding import connect
 from training.tokenizer import EOS
 
 
@@ -36,7 +38,7 @@ class TargetOptions:
       rows: windows of each domain in a batch.
       length: tokens predicted per window. Three steps of four split each window into two halves, which is cheaper.
       hidden_size ... rope_theta: the target's size, see `jaxspec.config.TargetConfig`.
-      muon_rate, adam_rate, warmup, clip: see `training.optimizer.make_optimizer`.
+      optimizer: see `training.optimizer.OptimizerOptions`.
       seed: of the initial weights and the data order.
     """
 
@@ -54,10 +56,7 @@ class TargetOptions:
     ffn_size: int = 960
     max_positions: int = 2048
     rope_theta: float = 10000.0
-    muon_rate: float = 0.02
-    adam_rate: float = 3e-3
-    warmup: int = 20
-    clip: float = 1.0
+    optimizer: OptimizerOptions = dataclasses.field(default_factory=OptimizerOptions)
     seed: int = 0
 
     def target_config(self, vocab_size: int) -> TargetConfig:
@@ -74,35 +73,33 @@ def init_target(config: TargetConfig, seed: int):
 
 
 def next_token_loss(config: TargetConfig):
-    """`loss(params, windows int32 [B, T + 1]) -> (mean cross-entropy in nats, {})`."""
+    """`loss(params, None, windows int32 [B, T + 1]) -> {"loss": (sum of cross-entropies in nats, tokens)}`."""
     model = Transformer(config)
 
-    def loss(params, windows):
+    def loss(params, _, windows):
         inputs, labels = windows[:, :-1], windows[:, 1:]
         positions = jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape)
         logits = model.apply(params, model.apply(params, inputs, positions).hidden, method="logits")
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), {}
+        values = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        return {"loss": (values.sum(), jnp.float32(values.size))}
 
     return loss
 
 
 def heldout_loss(loss, windows: dict[str, np.ndarray], rows: int = 16, limit: int = 96):
     """`evaluate(params) -> {"heldout_<domain>": nats per token}` over at most `limit` windows of each domain."""
-    jitted = jax.jit(lambda params, batch: loss(params, batch)[0])
+    jitted = jax.jit(lambda params, batch: loss(params, None, batch)["loss"])
 
     def evaluate(params):
         result = {}
         for domain, all_windows in windows.items():
-            chosen = all_windows[np.linspace(0, len(all_windows) - 1, min(limit, len(all_windows))).astype(int)]
-            parts = [(len(part), jitted(params, part.astype(np.int32))) for part in _batches(chosen, rows)]
-            result[f"heldout_{domain}"] = float(sum(n * value for n, value in parts) / len(chosen))
+            chosen = all_windows[np.linspace(0, len(all_windows) - 1, min(limit, len(all_windows))).astype(np.int32)]
+            pairs = [jitted(params, chosen[i : i + rows].astype(np.int32)) for i in range(0, len(chosen), rows)]
+            total, tokens = np.sum(pairs, axis=0)
+            result[f"heldout_{domain}"] = float(total / tokens)
         return result
 
     return evaluate
-
-
-def _batches(rows: np.ndarray, size: int):
-    return [rows[i : i + size] for i in range(0, len(rows), size)]
 
 
 def mixed_lengths(batches):
@@ -118,6 +115,7 @@ def mixed_lengths(batches):
 
 def main(options: TargetOptions) -> None:
     """Train, evaluating on held-out text, and leave the last checkpoint in the run's folder."""
+    connect(options.loop.hosts)
     tokenizer = load_tokenizer(options.tokenizer)
     eos = tokenizer.token_to_id(EOS)
 
@@ -126,21 +124,18 @@ def main(options: TargetOptions) -> None:
 
     config = options.target_config(tokenizer.get_vocab_size())
     loss, params = next_token_loss(config), init_target(config, options.seed)
-    optimizer = make_optimizer(
-        params,
-        options.loop.steps,
-        muon_rate=options.muon_rate,
-        adam_rate=options.adam_rate,
-        warmup=options.warmup,
-        clip=options.clip,
-    )
+    optimizer = make_optimizer(params, options.loop.steps, options.optimizer)
     recipe = {name: value for name, value in vars(options).items() if name not in ("loop", "data", "heldout", "tokenizer")}
-    recipe = {**recipe, "steps": options.loop.steps, "vocab_size": config.vocab_size}
-    batches = MixedBatches(windows(options.data), options.rows, options.seed)
-    fit(params, optimizer, loss, mixed_lengths(batches), options.loop, recipe, heldout_loss(loss, windows(options.heldout)))
+    recipe |= {"optimizer": vars(options.optimizer), "steps": options.loop.steps, "vocab_size": config.vocab_size}
+    batches = mixed_lengths(MixedBatches(windows(options.data), options.rows, options.seed))
+    evaluate = heldout_loss(loss, windows(options.heldout))
+    fit(params, optimizer, loss, batches, options.loop, recipe, evaluate=evaluate)
 
 
 if __name__ == "__main__":
     import tyro
 
-    main(tyro.cli(TargetOptions))
+    try:
+        main(tyro.cli(TargetOptions))
+    except (TrainingError, DataError) as error:
+        raise SystemExit(f"error: {error}") from None

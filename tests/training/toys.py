@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from training.loop import LoopOptions
+from training.optimizer import OptimizerOptions
 from training.rollouts import RolloutOptions
 from training.tokenizer import TokenizerOptions
 from training.train_drafter import DrafterOptions
@@ -32,7 +33,9 @@ def tokenizer_options(data: Path, out: Path) -> TokenizerOptions:
 def target_options(data: Path, tokenizer: Path, run: Path, steps: int = 2) -> TargetOptions:
     loop = LoopOptions(run, steps=steps, save_every=1, eval_every=100, parts=1)
     rows = {"math": 2, "code": 1, "prose": 1}
-    return TargetOptions(data, data, tokenizer, loop, rows=rows, length=16, warmup=1, max_positions=128, **SIZES)
+    return TargetOptions(
+        data, data, tokenizer, loop, rows=rows, length=16, max_positions=128, optimizer=OptimizerOptions(warmup=1), **SIZES
+    )
 
 
 def rollout_options(data: Path, model: Path, out: Path) -> RolloutOptions:
