@@ -1,4 +1,4 @@
-"""Prompts for a target, out of the records that drafters are trained on."""
+"""Prompts for a target, out of the records that drafters are trained on, and the batches in which they are answered."""
 
 from __future__ import annotations
 
@@ -77,6 +77,41 @@ def make_prompts(
     if not prompts:
         raise DataError(f"no prompts in these records: all are longer than {longest} tokens, or texts shorter than {low}")
     return prompts
+
+
+def group(prompts: Sequence[Prompt], size: int, seed: int) -> list[list[Prompt]]:
+    """Batches of at most `size` prompts of one temperature and, but for the rests, of one padded length.
+
+    Each length is compiled once. What is left of a length when its full batches are taken joins the next longer one. Domains
+    keep together as far as this allows, since a batch runs until its last answer ends. The order of the batches is random.
+    """
+    batches = []
+    for temperature in sorted({prompt.temperature for prompt in prompts}):
+        chosen = sorted(
+            (p for p in prompts if p.temperature == temperature), key=lambda p: (_padded(len(p.ids)), p.domain or "")
+        )
+        rest: list[Prompt] = []
+        for width in sorted({_padded(len(prompt.ids)) for prompt in chosen}):
+            rest += [prompt for prompt in chosen if _padded(len(prompt.ids)) == width]
+            while len(rest) >= size:
+                batches.append(rest[:size])
+                rest = rest[size:]
+        if rest:
+            batches.append(rest)
+    return [batches[i] for i in np.random.default_rng(seed).permutation(len(batches))]
+
+
+def unfinished(prompts: Sequence[Prompt], done: set[str], size: int, seed: int) -> list[list[Prompt]]:
+    """The batches of `group` that hold a prompt that is not in `done`.
+
+    A run that was killed continues with the very batches that were left, the one that it was writing included, so that it ends
+    with the file of an uninterrupted run. Where more prompts were asked for, what is left is grouped anew.
+    """
+    batches = group(prompts, size, seed)
+    begun = [batch for batch in batches if 0 < sum(prompt.id in done for prompt in batch) < len(batch)]
+    if len(begun) > 1:
+        return group([prompt for prompt in prompts if prompt.id not in done], size, seed)
+    return [batch for batch in batches if not all(prompt.id in done for prompt in batch)]
 
 
 def _counts(names: list[str], limit: int | None, domains: dict[str, float] | None) -> dict[str, int | None]:
@@ -158,3 +193,8 @@ def _passage(text: str, chat: ChatFormat, prompt_tokens: tuple[int, int], visit:
 
 def _ids(text: str, chat: ChatFormat) -> list[int]:
     return chat.tokenizer.backend_tokenizer.encode(text, add_special_tokens=True).ids
+
+
+def _padded(length: int) -> int:
+    """The length to which `jaxspec.decode` pads prompts: a power of two from 32 to 512, then a multiple of 512."""
+    return max(32, 1 << (length - 1).bit_length()) if length <= 512 else -(-length // 512) * 512

@@ -18,14 +18,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from tqdm import tqdm
 
 import jaxspec
 from jaxspec.params import Params
 from training.chat import ChatFormat, make_format
 from training.data import DataError
-from training.prompts import Prompt, make_prompts
+from training.prompts import Prompt, make_prompts, unfinished
 from training.samples import SETTINGS, read_records
 
 
@@ -106,19 +105,19 @@ def regenerate(options: RegenerateOptions) -> int:
     )
     settings = describe(options, params, chat)
     done = resume(options.out, settings)
-    left = [prompt for prompt in prompts if prompt.id not in done]
-    batches = group(left, options.batch, options.seed)
-    with open(options.out, "a", encoding="utf-8") as file, _progress(len(prompts), len(prompts) - len(left)) as progress:
+    batches = unfinished(prompts, done, options.batch, options.seed)
+    left = sum(prompt.id not in done for prompt in prompts)
+    with open(options.out, "a", encoding="utf-8") as file, _progress(len(prompts), len(prompts) - left) as progress:
         if not file.tell():
             _append(file, [{SETTINGS: settings}])
         began, tokens = time.monotonic(), 0
         for batch in batches:
-            records = answer(params, batch, options)
+            records = [record for record in answer(params, batch, options) if record["id"] not in done]
             _append(file, records)
             tokens += sum(len(record["tokens"]) - record["prompt_length"] for record in records)
             progress.set_postfix_str(f"{tokens / (time.monotonic() - began):.0f} tokens/s", refresh=False)
             progress.update(len(records))
-    return len(left)
+    return left
 
 
 def describe(options: RegenerateOptions, params: Params, chat: ChatFormat) -> dict:
@@ -179,28 +178,6 @@ def resume(path: Path, settings: dict) -> set[str]:
     return done
 
 
-def group(prompts: Sequence[Prompt], size: int, seed: int) -> list[list[Prompt]]:
-    """Batches of at most `size` prompts of one temperature and, but for the rests, of one padded length.
-
-    Each length is compiled once. What is left of a length when its full batches are taken joins the next longer one. Domains
-    keep together as far as this allows, since a batch runs until its last answer ends. The order of the batches is random.
-    """
-    batches = []
-    for temperature in sorted({prompt.temperature for prompt in prompts}):
-        chosen = sorted(
-            (p for p in prompts if p.temperature == temperature), key=lambda p: (_padded(len(p.ids)), p.domain or "")
-        )
-        rest: list[Prompt] = []
-        for width in sorted({_padded(len(prompt.ids)) for prompt in chosen}):
-            rest += [prompt for prompt in chosen if _padded(len(prompt.ids)) == width]
-            while len(rest) >= size:
-                batches.append(rest[:size])
-                rest = rest[size:]
-        if rest:
-            batches.append(rest)
-    return [batches[i] for i in np.random.default_rng(seed).permutation(len(batches))]
-
-
 def answer(params: Params, batch: Sequence[Prompt], options: RegenerateOptions) -> list[dict]:
     """The records of a batch. A batch that is not full is filled up, so that it compiles nothing new."""
     # Repetitions come last: a prompt's noise depends on how often it occurred before.
@@ -240,11 +217,6 @@ def _append(file, records: list[dict]) -> None:
         os.fsync(file.fileno())
     except OSError as error:
         raise DataError(f"{file.name} cannot be written ({error.strerror}): mend that and run the same command again") from None
-
-
-def _padded(length: int) -> int:
-    """The length to which `jaxspec.decode` pads prompts: a power of two from 32 to 512, then a multiple of 512."""
-    return max(32, 1 << (length - 1).bit_length()) if length <= 512 else -(-length // 512) * 512
 
 
 def _temperatures(options: RegenerateOptions) -> tuple[float, ...]:

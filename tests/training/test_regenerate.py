@@ -10,8 +10,8 @@ from jaxspec.params import Params, Spec
 from training.chat import make_format
 from training.data import DataError
 from training.encode import encode
-from training.prompts import Prompt, make_prompts
-from training.regenerate import RegenerateOptions, group, regenerate
+from training.prompts import Prompt, group, make_prompts
+from training.regenerate import RegenerateOptions, regenerate
 from training.samples import Record, read_records
 from training.train_target import init_target
 
@@ -62,12 +62,14 @@ def test_a_killed_run_continues_to_the_same_records(target, corpus, tmp_path, ch
     before = killed.read_bytes().count(b"\n") - 1
     assert 0 < before < 10 and not killed.read_bytes().endswith(b"\n")
     assert regenerate(options(target, corpus, killed)) == 10 - before
-    assert sorted(map(str, lines(killed)[1:])) == sorted(map(str, records))
+    assert killed.read_bytes() == text
     assert regenerate(options(target, corpus, killed)) == 0
     for size in (5, 0):  # stopped before anything was whole
         killed.write_bytes(text[:size])
         assert regenerate(options(target, corpus, killed)) == 10
+        assert killed.read_bytes() == text
     assert regenerate(options(target, corpus, killed, limit=12)) == 2  # more prompts, the old ones among them
+    assert killed.read_bytes().startswith(text) and len(lines(killed)) == 13
 
     params = jaxspec.load(target)
     read = read_records(whole)
