@@ -32,7 +32,8 @@ def add_commands(commands) -> None:
     doctor.set_defaults(run=_doctor)
     doctor.add_argument("model", help="mini, a hub id or a directory")
     doctor.add_argument("drafter", help="a shipped drafter's name, hub id or directory")
-    doctor.add_argument("--max-new-tokens", type=int, default=32, help="of each of four prompts (default: %(default)s)")
+    doctor.add_argument("--max-new-tokens", type=int, default=32, help="for each prompt (default: %(default)s)")
+    doctor.add_argument("--prompts", type=Path, help="file with a prompt a line, token ids for a model without a tokenizer")
     doctor.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: what suits the device")
     doctor.add_argument("--json", action="store_true", help="print JSON instead")
 
@@ -55,6 +56,22 @@ def _convert(arguments: argparse.Namespace) -> int:
 def _doctor(arguments: argparse.Namespace) -> int:
     from jaxspec.tools.doctor import diagnose, render
 
-    result = diagnose(arguments.model, arguments.drafter, max_new_tokens=arguments.max_new_tokens, dtype=arguments.dtype)
+    prompts = None if arguments.prompts is None else _prompts(arguments.prompts, arguments.model)
+    options = {"max_new_tokens": arguments.max_new_tokens, "dtype": arguments.dtype}
+    result = diagnose(arguments.model, arguments.drafter, prompts=prompts, **options)
     print(json.dumps(result, indent=1) if arguments.json else render(result))
     return WARNED if result["warnings"] else 0
+
+
+def _prompts(path: Path, model: str) -> list:
+    """The file's lines, as token ids where the model has no tokenizer."""
+    from jaxspec.io.hub import resolve_model
+    from jaxspec.io.tokenizer import load_tokenizer
+
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    if load_tokenizer(str(resolve_model(model))) is not None:
+        return lines
+    try:
+        return [[int(token) for token in line.split()] for line in lines]
+    except ValueError:
+        raise ValueError(f"{path}: {model} has no tokenizer, so its prompts are token ids separated by spaces") from None

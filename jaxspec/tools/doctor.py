@@ -1,12 +1,11 @@
 """Does this drafter work with this target? A short decode, the same with shifted feature layers, and what else may cost speed.
 
 A drafter that reads the wrong layers, or was trained with another tokenizer, still gives the right text: verification hides the
-mistake, and only the speed is gone. So the probe is acceptance itself.
+mistake, and only the speed is gone. So acceptance is what is probed.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import platform
@@ -16,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxspec import prompts as prompting
 from jaxspec.api import decode
 from jaxspec.checkpoint import load
 from jaxspec.config import BlockDrafterConfig
@@ -29,45 +29,56 @@ from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.io.torch_files import open_weights
 from jaxspec.params import Params
 from jaxspec.tools.inspect import describe
+from jaxspec.tools.probe import fit, gain
 
 PROMPTS = (
     "Question: A shop sells pens at 3 dollars each. How much do 7 pens cost?\nAnswer:",
     "def read_lines(path):\n",
     "It was a cold morning, and the streets were",
     "The three most important things to know about planets are",
+    "Question: Tom has 12 apples and gives 5 to Ann. He then buys 8 more. How many apples does Tom have?\nAnswer:",
+    "class Stack:\n    def __init__(self):\n",
+    "The old house stood at the end of the lane, and",
+    "import os\n\ndef main():\n",
 )
-# Another convention must accept this much more: two lengths of the same texts vary by less.
-MARGIN = 1.05
+# Standard errors by which another convention must fit better before it is called the right one.
+_SURE = 3.0
 _NAME = "drafter"
 _MEMORY = ("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_ALLOCATOR", "XLA_FLAGS")
 _STATS = ("bytes_in_use", "peak_bytes_in_use", "bytes_limit")
 
 
-def diagnose(model, drafter, *, max_new_tokens: int = 32, dtype: str | None = None) -> dict[str, Any]:
+def diagnose(model, drafter, *, prompts=None, max_new_tokens: int = 32, dtype: str | None = None) -> dict[str, Any]:
     """Check a pairing of target and drafter.
 
     Args:
       model, drafter: as `jaxspec.load` takes them; one drafter.
-      max_new_tokens: tokens decoded for each of the built-in prompts, greedily and as a chain.
+      prompts: a list of prompts as `jaxspec.decode` takes them; None takes `PROMPTS`, or for a target without a tokenizer
+        token ids at random, which say little about a drafter.
+      max_new_tokens: tokens decoded for each prompt, greedily and as a chain.
       dtype: as `jaxspec.load` takes it.
 
     Returns:
-      JSON-able: `acceptance` {shift of the feature layers: mean acceptance length, bonus included}, `feature_layers` (outputs,
-      0-based), `warnings` (what costs acceptance, one sentence each), `notes`, `environment`, and `drafter` (see `describe`).
+      JSON-able: `acceptance` (mean acceptance length of the decode, bonus included; None where nothing could be decoded),
+      `feature_layers` (outputs, 0-based), `shifts` {"0", "-1", "1": with the layers shifted, over all anchors of the texts:
+      `accepted`, mean acceptance length with the bonus; `logprob`; `gain`, see `jaxspec.tools.probe`}, `warnings` (what costs
+      acceptance, one sentence each), `notes`, `environment`, and `drafter` (see `describe`).
 
     Raises:
       FileNotFoundError: no such model or drafter.
-      ValueError: either cannot be read, or max_new_tokens is below 2.
+      ValueError: either cannot be read, there is no prompt, or max_new_tokens is below 2.
     """
     if max_new_tokens < 2:
         raise ValueError(f"max_new_tokens is {max_new_tokens}: the prefill draws the first token, so give at least 2")
+    if prompts is not None and not prompts:
+        raise ValueError("no prompts: give at least one, or none at all for the built-in ones")
     target = resolve_model(model)
     directory = resolve_drafter(drafter, target)
     hf = read_json(directory / "config.json")
     config = read_config(hf)
     warnings, notes = _records(target, directory, hf)
-    result = {"feature_layers": list(config.feature_layers), "acceptance": {}, "warnings": warnings, "notes": notes}
-    result |= {"environment": environment(), "drafter": describe(directory)}
+    result = {"feature_layers": list(config.feature_layers), "acceptance": None, "shifts": {}}
+    result |= {"warnings": warnings, "notes": notes, "environment": environment(), "drafter": describe(directory)}
     written = result["drafter"]["feature_layers"]
     warnings += [f"feature layers: {written['note']}"] if written["contradicted"] else []
     try:
@@ -77,8 +88,11 @@ def diagnose(model, drafter, *, max_new_tokens: int = 32, dtype: str | None = No
         return result
     warnings += _borrowed(target, directory, hf)
     params = load(model, drafter={_NAME: str(directory)}, dtype=dtype)
-    result["acceptance"] = _probe(params, max_new_tokens)
-    warnings += _verdict(config, result["acceptance"], written)
+    if prompts is None and not params.spec.tokenizer:
+        notes.append("the target has no tokenizer, so the prompts are token ids at random: give prompts of its domain")
+        prompts = _token_prompts(params.spec.target.vocab_size)
+    result["acceptance"], result["shifts"] = _probe(params, list(prompts or PROMPTS), max_new_tokens)
+    warnings += _verdict(config, result["acceptance"], result["shifts"], written)
     return result
 
 
@@ -87,9 +101,12 @@ def render(result: dict[str, Any]) -> str:
     lines = [f"{name}: {value}" for name, value in result["environment"].items()]
     lines += ["", f"drafter: {result['drafter']['family']}, feature layers {result['feature_layers']} (outputs, 0-based)"]
     lines += [f"note: {note}" for note in result["notes"]]
-    for shift, length in result["acceptance"].items():
+    if result["acceptance"] is not None:
+        lines.append(f"acceptance length: {result['acceptance']:.2f} tokens a round, bonus included (greedy chains)")
+    for shift, found in result["shifts"].items():
         layers = [layer + int(shift) for layer in result["feature_layers"]]
-        lines.append(f"acceptance length with {layers}: {length:.2f}, bonus included{' (as given)' if shift == '0' else ''}")
+        what = "as given" if shift == "0" else f"log-probability {found['gain']:+.1f} standard errors from the one as given"
+        lines.append(f"layers {layers}, from every token of the texts: {found['accepted']:.2f}; {what}")
     lines += [f"warning: {warning}" for warning in result["warnings"]] or ["no warnings"]
     return "\n".join(lines)
 
@@ -156,29 +173,27 @@ def _borrowed(target: Path, directory: Path, hf: dict) -> list[str]:
     return warnings
 
 
-def _probe(params: Params, max_new_tokens: int) -> dict[str, float]:
-    """{shift: mean acceptance length} of the feature layers as given, one lower and one higher, where such layers exist."""
-    config = params.spec.drafter(_NAME)
-    lengths = {}
-    for shift in (0, -1, 1):
-        layers = tuple(layer + shift for layer in config.feature_layers)
-        if min(layers) < 0 or max(layers) >= params.spec.target.num_layers:
-            continue
-        shifted = dataclasses.replace(config, feature_layers=layers)
-        lengths[str(shift)] = _acceptance(_with_drafter(params, shifted), max_new_tokens)
-    return lengths
+def _probe(params: Params, prompts: list, max_new_tokens: int) -> tuple[float, dict[str, dict[str, float]]]:
+    """Mean acceptance length of greedy chains, and how well the feature layers fit as given, one lower and one higher."""
+    spec, tokenizer = params.spec, load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
+    config = spec.drafter(_NAME)
+    ids = [prompting.to_ids(prompt, tokenizer, spec.target) for prompt in prompts]
+    options = {"method": _NAME, "builder": "chain", "budget": config.block_size, "ignore_eos": True}
+    outputs = decode(params, [list(map(int, prompt)) for prompt in ids], max_new_tokens=max_new_tokens, **options)
+    acceptance = sum(out.stats.emitted - 1 for out in outputs) / sum(out.stats.rounds for out in outputs)
 
-
-def _with_drafter(params: Params, config: BlockDrafterConfig) -> Params:
-    return params.replace(spec=dataclasses.replace(params.spec, drafters=((_NAME, config),)))
-
-
-def _acceptance(params: Params, max_new_tokens: int) -> float:
-    """Mean acceptance length of greedy chains over the built-in prompts, the bonus included; end-of-text ids are ignored."""
-    prompts = list(PROMPTS) if params.spec.tokenizer else _token_prompts(params.spec.target.vocab_size)
-    options = {"method": _NAME, "builder": "chain", "budget": params.spec.drafter(_NAME).block_size}
-    outputs = decode(params, prompts, max_new_tokens=max_new_tokens, ignore_eos=True, **options)
-    return sum(out.stats.emitted - 1 for out in outputs) / sum(out.stats.rounds for out in outputs)
+    sets = {str(shift): tuple(layer + shift for layer in config.feature_layers) for shift in (0, -1, 1)}
+    sets = {shift: layers for shift, layers in sets.items() if min(layers) >= 0 and max(layers) < spec.target.num_layers}
+    texts = [[*map(int, prompt), *out.tokens] for prompt, out in zip(ids, outputs, strict=True)]
+    fits = dict(zip(sets, fit(params, _NAME, texts, [len(prompt) for prompt in ids], list(sets.values())), strict=True))
+    return acceptance, {
+        shift: {
+            "accepted": 1 + float(found.accepted.mean()),
+            "logprob": float(found.logprob.mean()),
+            "gain": gain(fits["0"], found),
+        }
+        for shift, found in fits.items()
+    }
 
 
 def _token_prompts(vocab_size: int) -> list[list[int]]:
@@ -186,19 +201,19 @@ def _token_prompts(vocab_size: int) -> list[list[int]]:
     return np.random.default_rng(0).integers(0, vocab_size, (len(PROMPTS), 8)).tolist()
 
 
-def _verdict(config: BlockDrafterConfig, lengths: dict[str, float], written: dict[str, Any]) -> list[str]:
-    """What the lengths say; `written` is where and how the layers stand in config.json."""
-    given, warnings = lengths["0"], []
-    shift, best = max(lengths.items(), key=lambda item: item[1])
-    if best > MARGIN * given:
+def _verdict(config: BlockDrafterConfig, acceptance: float, shifts: dict, written: dict[str, Any]) -> list[str]:
+    """What the figures say; `written` is where and how the layers stand in config.json."""
+    warnings = []
+    shift, best = max(shifts.items(), key=lambda item: item[1]["gain"])
+    if best["gain"] > _SURE and best["accepted"] > shifts["0"]["accepted"]:
         outputs = [layer + int(shift) for layer in config.feature_layers]
         inputs = [layer + 1 for layer in outputs]
         warnings.append(
-            f"another convention fits better: outputs of layers {outputs} (0-based; inputs of {inputs}) give {best:.2f} tokens "
-            f"a round, the layers given {given:.2f}; if longer texts agree (--max-new-tokens), set {written['field']}, which "
-            f"counts {written['counts']}s, to {inputs if written['counts'] == 'input' else outputs}"
+            f"another convention accepts more: outputs of layers {outputs} (0-based; inputs of {inputs}) "
+            f"{best['accepted']:.2f} tokens from an anchor, the layers given {shifts['0']['accepted']:.2f}; set "
+            f"{written['field']}, which counts {written['counts']}s, to {inputs if written['counts'] == 'input' else outputs}"
         )
-    if math.isclose(given, 1.0):
+    if math.isclose(acceptance, 1.0):
         warnings.append(
             "acceptance is exactly 1: no drafted token was accepted; check that the drafter was trained for this target, and "
             "its mask token, causality and feature layers"
