@@ -3,6 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import processors
 from transformers import AutoTokenizer
 
 from jaxspec.io.hub import ZOO
@@ -175,3 +176,13 @@ def test_preview_marks_what_is_learnt(tokenizer):
     assert "--- split into 3 documents of at most 4 tokens" in preview(
         whole, tokenizer, DataOptions((), length=4), ("[[", "]]")
     )
+
+
+def test_the_mask_does_not_depend_on_how_spaces_are_counted():
+    trimming = AutoTokenizer.from_pretrained(ZOO / "mini")
+    trimming.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    chat = [CHAT[1], {"role": "assistant", "content": "  if x:\n        return  4  "}]
+    samples = [encode([Record("1", messages=chat)], make_format(t))[0] for t in ("mini", trimming)]
+    assert learnt(samples[0], trimming) == ["   if x:\n        return  4  <|endoftext|>"]
+    for one, other in zip(*(sample[:2] for sample in samples), strict=True):
+        np.testing.assert_array_equal(one, other)
