@@ -66,6 +66,9 @@ def test_sliding_windows():
     assert by_layer.sliding_window == (2048, (True, True, True, True, False))
     flagged = {k: v for k, v in with_own(use_swa=True, swa_window_size=4096).items() if k != "layer_types"}
     assert drafter_config(flagged).sliding_window == (4096, (True,) * 5)
+    # transformers writes layer_types by itself, all full attention: that is not what such a drafter was trained with.
+    assert drafter_config(with_own(use_swa=True, swa_window_size=4096)).sliding_window == (4096, (True,) * 5)
+    assert drafter_config(with_own(layer_types=kinds, sliding_window=2048)) == by_layer
 
 
 def test_default_feature_layers_are_those_of_the_reference():
@@ -98,6 +101,7 @@ def test_written_config_reads_back(changes):
         (with_own(target_layer_ids=[]), "target_layer_ids must be layers"),
         (with_own(causal=True, causal_head=False), "causal_head and dflash_config.causal disagree"),
         (with_own(attention_sink_bias=True), "attention_sink_bias is not supported"),
+        (DFLASH | {"attention_sink_bias": True}, "attention_sink_bias is not supported"),
         (DFLASH | {"layer_types": ["full_attention"]}, "layer_types must name"),
         (DFLASH | {"layer_types": ["sliding_attention"] * 5}, "lacks 'sliding_window'"),
         (DFLASH | {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope type 'yarn'"),
