@@ -46,13 +46,13 @@ def plot_run(metrics_path: Path, out_png: Path) -> None:
     figure = Figure(figsize=(8, 7 if positions else 4), layout="constrained")
     panels = figure.subplots(2 if positions else 1, 1, sharex=True, squeeze=False)[:, 0]
     _draw(panels[0], found, sorted(name for name in found if name == "loss" or name.startswith(("heldout", "loss_"))))
-    panels[0].set(ylabel="nats per token", title=metrics_path.parent.name)
+    low, high = panels[0].dataLim.intervaly
+    panels[0].set(ylabel="nats per token", title=metrics_path.parent.name, yscale="log" if high > 10 * low > 0 else "linear")
     lengths = sorted(name for name in found if name.startswith(ACCEPTANCE))
     if lengths:
         second = panels[0].twinx()
         _draw(second, found, lengths, marker="o", linestyle="--")
         second.set_ylabel("tokens per round, bonus included")
-        second.legend(loc="center right", fontsize="small")
     if positions:
         from matplotlib import colormaps
 
@@ -61,8 +61,9 @@ def plot_run(metrics_path: Path, out_png: Path) -> None:
             panels[1].plot(*found[name], color=colors(index / max(len(positions) - 1, 1)), label=PER_POSITION.match(name)[1])
         panels[1].set(ylabel="accuracy by position", ylim=(0, 1))
         panels[1].legend(title="position", fontsize="x-small", ncols=2, loc="upper left")
-    panels[0].legend(loc="upper right", fontsize="small")
     panels[-1].set_xlabel("step")
+    lines = [line for axes in (panels[0], *figure.axes[len(panels) :]) for line in axes.get_lines()]
+    figure.legend(handles=lines, loc="outside lower center", ncols=4, fontsize="small")
     out_png.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out_png, dpi=120)
 

@@ -7,9 +7,7 @@ from matplotlib.figure import Figure
 
 from training.report import Card, ReportError, curves, model_card, plot_run
 
-CARD = Card(
-    "toy", "A head.", "mini", "rollouts", "python -m training.x --loop.run runs/toy", "Apache-2.0", {"gamma": 4.0, "a|b": 1}
-)
+CARD = Card("toy", "A head.", "mini", "rollouts", "python -m training.x", "Apache-2.0", {"gamma": 4.0, "a|b": 1})
 
 
 @pytest.fixture
