@@ -25,7 +25,8 @@ def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None):
       k, v: [B, T, K, D], the new rows' keys and values.
       positions: int32 [B, T], absolute positions of the new rows (read only for `window`).
       mask: uint32 [B, T, W], bit j of row i set where new row i sees new row j; None is causal.
-      prefix: (cache_k, cache_v [L, B, K, S, D], layer, length int32 [B]): rows below `length` are seen by every new row.
+      prefix: (cache_k, cache_v [L, B, K, S, D], layer, length int32 [B], first int32 [B] or None): every new row sees `length`
+        rows of the cache, from row `first` on (None: 0). Positions count from there.
       window: int or None; a row at position p sees prefix positions above p - window.
 
     Returns:
@@ -38,9 +39,11 @@ def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None):
     visible = jnp.tri(rows, dtype=bool)[None] if mask is None else unpack_mask(mask, rows)
     keys, values, seen = [k.swapaxes(1, 2)], [v.swapaxes(1, 2)], [visible]
     if prefix is not None:
-        cache_k, cache_v, layer, length = prefix
-        slots = jnp.arange(cache_k.shape[3])
-        live = (slots < length[:, None])[:, None, :]
+        cache_k, cache_v, layer, length, first = prefix
+        slots = jnp.arange(cache_k.shape[3]) - (0 if first is None else first[:, None, None])
+        live = slots < length[:, None, None]
+        if first is not None:
+            live = live & (slots >= 0)
         if window is not None:
             live = live & (slots > positions[..., None] - window)
         keys, values, seen = [cache_k[layer], *keys], [cache_v[layer], *values], [live, *seen]

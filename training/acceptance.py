@@ -1,61 +1,78 @@
-"""Acceptance length of a drafter's chain, simulated on a target's own greedy rollouts."""
+"""True acceptance of a drafter in training: decodes of held-out prompts with the library's own loop."""
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
+import dataclasses
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 
-from jaxspec.config import BlockDrafterConfig, TargetConfig
-from jaxspec.targets.transformer import Transformer
-from training.block_forward import block_hidden
-from training.rollout_data import Rollouts
+import jaxspec
+from jaxspec.bench.prompts import Prompt, read_prompts
+from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.params import Params
 
 
-def simulate_rounds(matches: np.ndarray, first: int, end: int) -> list[int]:
-    """Tokens committed by each round of greedy chain decoding of one sequence, bonus included.
+@dataclasses.dataclass
+class EvalOptions:
+    """How acceptance is measured while training.
+
+    Attributes:
+      prompts: JSON Lines of prompts that are not trained on, see `jaxspec.bench.read_prompts`; None: nothing is measured.
+      limit: prompts of each domain.
+      max_new_tokens: tokens of each answer.
+      builder: tree builder, see `jaxspec.decode`.
+      budget: rows verified a round, the root included; None is the block size.
+      temperature: of sampling; 0 is greedy.
+      chat: prompts are users' chat messages.
+    """
+
+    prompts: Path | None = None
+    limit: int = 4
+    max_new_tokens: int = 64
+    builder: str = "chain"
+    budget: int | None = None
+    temperature: float = 0.0
+    chat: bool = False
+
+
+def acceptance_of(bundle: Params, name: str, prompts: list[Prompt], **options) -> dict[str, float]:
+    """{domain: tokens committed a round, bonus included}, all rounds of a domain pooled, and their mean under `mean`.
 
     Args:
-      matches: int [S], drafted tokens that agree with the text after an anchor at each position.
-      first: position of the first anchor.
-      end: one past the text's last token; nothing beyond it counts.
+      bundle: target with the drafter `name`.
+      prompts: decoded together, domain by domain.
+      options: of `jaxspec.decode`.
     """
-    rounds, position = [], first
-    while position < end - 1:
-        rounds.append(min(int(matches[position]) + 1, end - 1 - position))
-        position += rounds[-1]
-    return rounds
+    found = {}
+    for domain in dict.fromkeys(prompt.domain for prompt in prompts):
+        outputs = jaxspec.decode(bundle, [p.content for p in prompts if p.domain == domain], method=name, **options)
+        rounds = sum(out.stats.rounds for out in outputs)
+        found[domain] = sum(out.stats.emitted - 1 for out in outputs) / max(rounds, 1)
+    return found | {"mean": float(np.mean(list(found.values())))}
 
 
-def chain_acceptance(config: BlockDrafterConfig, target_config: TargetConfig, target, rollouts: Rollouts, limit: int = 16):
-    """`evaluate(params) -> {"tau_<domain>": mean tokens a round, bonus included}` over greedy rollouts.
+def make_evaluate(target: Params, name: str, config, options: EvalOptions) -> Callable | None:
+    """`evaluate(params) -> {"tau_<domain>": …, "tau_mean": …}` of drafter variables, or None without prompts."""
+    if options.prompts is None:
+        return None
+    tokenizer = load_tokenizer(target.spec.tokenizer) if target.spec.tokenizer else None
+    prompts = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
+    spec = dataclasses.replace(target.spec, drafters=((name, config),))
+    measure = functools.partial(
+        acceptance_of,
+        name=name,
+        prompts=prompts,
+        max_new_tokens=options.max_new_tokens,
+        builder=options.builder,
+        budget=options.budget or config.block_size,
+        temperature=options.temperature,
+    )
 
-    Args:
-      target: frozen variables of `Transformer`.
-      rollouts: sequences that were not trained on; only those at temperature 0 are used.
-      limit: sequences of each domain.
-    """
-    model, embedding = Transformer(target_config), target["params"]["embedding"]
-
-    @jax.jit
-    def count_matches(params, tokens, features):
-        anchors = jnp.arange(features.shape[1])[None]
-        hidden = block_hidden(config, params, embedding, tokens[:, :-1], features.astype(jnp.float32), anchors)
-        drafts = model.apply(target, hidden[:, :, 1:], method="logits").argmax(-1)
-        after = jnp.minimum(anchors[..., None] + 1 + jnp.arange(config.depth), tokens.shape[1] - 1)
-        return jnp.cumprod(drafts == tokens[0][after], axis=-1).sum(-1)[0]
-
-    def evaluate(params):
-        result = {}
-        every = rollouts.take(np.arange(rollouts.rows))
-        for number, domain in enumerate(rollouts.meta["domains"]):
-            rows = np.flatnonzero((every["domain"] == number) & (every["temperature"] == 0))[:limit]
-            rounds = []
-            for row in rows:
-                tokens, features = every["tokens"][row : row + 1].astype(np.int32), every["features"][row : row + 1]
-                matches = np.asarray(count_matches(params, tokens, features))
-                rounds += simulate_rounds(matches, int(every["prompt"][row]), int(every["end"][row]))
-            result[f"tau_{domain}"] = float(np.mean(rounds)) if rounds else float("nan")
-        return result
+    def evaluate(params) -> dict[str, float]:
+        found = measure(Params(target.target, {name: params}, spec))
+        return {f"tau_{domain}": value for domain, value in found.items()}
 
     return evaluate

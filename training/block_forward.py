@@ -1,7 +1,7 @@
-"""Training forward of a block drafter: many anchors per sequence in one pass.
+"""Training forward of a block drafter: many anchors per row in one pass, several documents per row.
 
-Each block is one row of the batch of `BlockDrafter`'s own forward, over its sequence's context cut off before the anchor, so
-training and decoding run the same code.
+Each block runs `BlockDrafter`'s own forward over its document's context before the anchor, so that training and decoding are
+the same code. All blocks of a row share one copy of its context's keys and values.
 """
 
 from __future__ import annotations
@@ -12,30 +12,36 @@ import jax.numpy as jnp
 from jaxspec.cache import filled
 from jaxspec.config import BlockDrafterConfig
 from jaxspec.drafters.block import BlockDrafter
+from jaxspec.state import KVCache
 
 
 def block_hidden(
-    config: BlockDrafterConfig, params, embedding: jax.Array, tokens: jax.Array, features: jax.Array, anchors: jax.Array
+    config: BlockDrafterConfig, params, embedding: jax.Array, batch, features: jax.Array, *, chunk: int | None = None
 ) -> jax.Array:
-    """Hidden states [B, A, block_size, E], after the final norm, of the blocks at `anchors`.
+    """Hidden states [B, A, block_size, E], after the final norm, of the blocks at the anchors.
 
     Args:
       params: variables of `BlockDrafter(config)`.
       embedding: [V, E], the target's embedding table.
-      tokens: int32 [B, S].
-      features: [B, S, len(feature_layers) * Et], target features of the same tokens; those at or after an anchor are not
-        seen by its block.
-      anchors: int32 [B, A], positions in the sequence.
+      batch: `tokens` and `positions` int32 [B, S], positions from 0 in each document, and `anchors` int32 [B, A].
+      features: [B, S, len(feature_layers) * Et], target features of the same tokens; a block sees those of its anchor's
+        document that come before the anchor.
+      chunk: anchors of each row that are computed together and, for the gradient, computed again: bounds the memory that
+        activations take. None computes all at once and keeps everything.
     """
     drafter = BlockDrafter(config)
-    batch, count = anchors.shape
-    length = tokens.shape[1]
-    positions = jnp.broadcast_to(jnp.arange(length), tokens.shape)
-    context = drafter.apply(params, features, positions, method="context_kv")
-    keys, values = (jnp.repeat(rows, count, axis=1) for rows in context)
-    ids = jnp.full((batch, count, config.block_size), config.mask_token_id)
-    ids = ids.at[:, :, 0].set(jnp.take_along_axis(tokens, anchors, axis=1)).reshape(batch * count, -1)
-    block = jnp.take(embedding, ids, axis=0)
-    starts = anchors.reshape(-1)
-    hidden = drafter.apply(params, block, starts[:, None] + jnp.arange(config.block_size), filled(keys, values, starts))
-    return hidden.reshape(batch, count, config.block_size, -1)
+    anchors, positions = batch["anchors"], batch["positions"]
+    context = filled(*drafter.apply(params, features, positions, method="context_kv"), None)
+    starts = jnp.take_along_axis(positions, anchors, axis=1)
+    roots = jnp.take_along_axis(batch["tokens"], anchors, axis=1)
+
+    def one(block):
+        root, start, anchor = block
+        ids = jnp.full((root.shape[0], config.block_size), config.mask_token_id).at[:, 0].set(root)
+        rows = jnp.take(embedding, ids, axis=0)
+        places = start[:, None] + jnp.arange(config.block_size)
+        return drafter.apply(params, rows, places, KVCache(context.k, context.v, start), anchor - start)
+
+    blocks = tuple(array.T for array in (roots, starts, anchors))
+    hidden = jax.vmap(one)(blocks) if chunk is None else jax.lax.map(jax.checkpoint(one), blocks, batch_size=chunk)
+    return hidden.swapaxes(0, 1)

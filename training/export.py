@@ -1,4 +1,4 @@
-"""Write trained weights in Hugging Face form, and read the target back the way it ships.
+"""Write trained weights in Hugging Face form.
 
     python -m training.export --run runs/target --tokenizer jaxspec/zoo/mini --out jaxspec/zoo/mini
 
@@ -8,14 +8,17 @@ Drafters are written by `training.train_drafter` itself when it ends.
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
-from jaxspec.checkpoint import load, save
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from jaxspec.checkpoint import save
 from jaxspec.config import BlockDrafterConfig, TargetConfig
-from jaxspec.io import drafter_weights
-from jaxspec.io.drafter_config import drafter_config_to_hf
-from jaxspec.io.safetensors_files import WEIGHTS, write_safetensors
+from jaxspec.io import drafter_weights, provenance
+from jaxspec.io.drafter_files import About, write_native
 from jaxspec.params import Params, Spec
 from training.checkpoints import CheckpointError, Checkpoints
 from training.data import load_tokenizer
@@ -39,9 +42,6 @@ class ExportOptions:
 
 def export_target(params, config: TargetConfig, tokenizer: Path, out: Path) -> None:
     """Weights in bfloat16, config.json, generation_config.json and the tokenizer into `out`."""
-    import jax
-    import jax.numpy as jnp
-
     out.mkdir(parents=True, exist_ok=True)
     eos = load_tokenizer(tokenizer).token_to_id(EOS)
     rounded = jax.tree.map(lambda x: jnp.asarray(x, jnp.bfloat16), params)
@@ -49,17 +49,13 @@ def export_target(params, config: TargetConfig, tokenizer: Path, out: Path) -> N
     save(Params(rounded, {}, Spec(config, eos=(eos,), tokenizer=None if same else str(tokenizer))), out)
 
 
-def export_drafter(params, config: BlockDrafterConfig, target: TargetConfig, out: Path) -> None:
-    """Weights in bfloat16 and config.json, in the published DFlash layout."""
-    out.mkdir(parents=True, exist_ok=True)
-    content = drafter_config_to_hf(config, target.num_layers, target.max_positions, "bfloat16")
-    (out / "config.json").write_text(json.dumps(content, indent=2) + "\n")
-    write_safetensors(out / WEIGHTS, drafter_weights.to_hf(params, config), "bfloat16")
-
-
-def load_target(folder: Path) -> Params:
-    """The exported target in float32 with bfloat16's values: what drafters must be trained against."""
-    return load(str(folder), drafter={}, dtype="float32")
+def export_drafter(params, config: BlockDrafterConfig, target: Params, out: Path) -> None:
+    """Weights in bfloat16 and config.json, in the published DFlash layout, with a record of the target."""
+    spec = target.spec
+    known = provenance.of_target(spec.tokenizer) if spec.tokenizer else provenance.Provenance()
+    rounded = jax.tree.map(lambda leaf: np.asarray(leaf).astype(ml_dtypes.bfloat16), params)
+    about = About(spec.target.num_layers, spec.target.max_positions, known)
+    write_native(out, config, drafter_weights.to_hf(rounded, config), about)
 
 
 def main(options: ExportOptions) -> None:

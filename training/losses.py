@@ -1,4 +1,4 @@
-"""Losses of block drafters, per slot, and the weights under which slots are averaged.
+"""Losses of drafters, per slot, and the weights under which slots are averaged.
 
 A block has slots 0..B-1: slot 0 is the anchor, slot k predicts the token k positions after it.
 """
@@ -10,33 +10,30 @@ import jax.numpy as jnp
 import optax
 
 
-def slot_weights(
-    anchors: jax.Array, loss_mask: jax.Array, block_size: int, *, gamma: float | None = None, keep: jax.Array | None = None
-) -> jax.Array:
+def slot_weights(batch, block_size: int, *, gamma: float | None = None) -> jax.Array:
     """Weights float32 [B, A, block_size] of the slots of each block.
 
-    Slot k of anchor a counts when k > 0, a + k is inside the sequence and `loss_mask[a + k]` is set; with `gamma` it is
+    Slot k of anchor a counts when k > 0, token a + k belongs to the anchor's document and is to be learnt; with `gamma` it is
     discounted by exp(-(k - 1) / gamma), since a slot is only reached when those before it were accepted.
 
     Args:
-      anchors: int32 [B, A], positions of the anchors.
-      loss_mask: [B, S], 1 where the token is to be learnt.
+      batch: `anchors` int32 [B, A], `loss_mask` [B, S] (nonzero: to be learnt), `segments` int32 [B, S], and `keep` [B, A],
+        False where a block is a filler.
       gamma: decay length in slots; None weights all slots alike.
-      keep: bool [B, A], False where a block is padding.
     """
     slots = jnp.arange(block_size)
-    positions = anchors[..., None] + slots
-    length = loss_mask.shape[1]
-    seen = jax.vmap(lambda mask, index: mask[index])(loss_mask, jnp.minimum(positions, length - 1))
-    weights = seen * (positions < length) * (slots > 0)
-    if gamma is not None:
-        weights = weights * jnp.exp(-jnp.maximum(slots - 1, 0) / gamma)
-    return (weights if keep is None else weights * keep[..., None]).astype(jnp.float32)
+    places = batch["anchors"][..., None] + slots
+    length = batch["loss_mask"].shape[1]
+    inside = jnp.minimum(places, length - 1)
+    same = gather(batch["segments"], inside) == gather(batch["segments"], batch["anchors"])[..., None]
+    learnt = (gather(batch["loss_mask"], inside) != 0) & same & (places < length) & batch["keep"][..., None] & (slots > 0)
+    weights = learnt.astype(jnp.float32)
+    return weights if gamma is None else weights * jnp.exp(-jnp.maximum(slots - 1, 0) / gamma)
 
 
-def weighted_mean(values: jax.Array, weights: jax.Array) -> jax.Array:
-    """sum(w v) / sum(w); 0 when every weight is 0."""
-    return (values * weights).sum() / jnp.maximum(weights.sum(), 1e-6)
+def gather(rows: jax.Array, index: jax.Array) -> jax.Array:
+    """`rows` [B, S, ...] at `index` int32 [B, ...] of each row."""
+    return jax.vmap(lambda row, places: row[places])(rows, index)
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:

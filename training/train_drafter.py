@@ -1,34 +1,41 @@
-"""Train a block drafter (DFlash, or JetSpec's causal head) on a target's rollouts.
+"""Train a block drafter (DFlash, or JetSpec's causal head) for a target, in one command.
 
-    python -m training.train_drafter --kind jetspec --model jaxspec/zoo/mini --rollouts runs/rollouts \\
-        --loop.run runs/jetspec --loop.steps 500 --out jaxspec/zoo/mini/drafters/jetspec
+    python -m training.train_drafter --preset jetspec --target mini --data.files regenerated.jsonl \\
+        --eval.prompts heldout.jsonl.gz --loop.run runs/jetspec --out drafters/jetspec
 
-Run the same command again to continue a run that was stopped. The target is frozen; its features and hidden states come from
-the rollouts.
+Run the same command again to continue a run that was stopped. `--dry-run` says what a run would take. The data is best made
+with `training.regenerate`: text that the target itself wrote.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
+import sys
 from pathlib import Path
 from typing import Literal
 
 import jax
-import jax.numpy as jnp
 
-from jaxspec.cache import filled
-from jaxspec.config import BlockDrafterConfig, TargetConfig
-from jaxspec.drafters.block import BlockDrafter
-from jaxspec.targets.transformer import Transformer
-from training.acceptance import chain_acceptance
-from training.block_forward import block_hidden
-from training.data import load_tokenizer
-from training.export import export_drafter, load_target
+import jaxspec
+from jaxspec.config import BlockDrafterConfig
+from jaxspec.io.drafter_files import load_drafter, read_config
+from jaxspec.io.safetensors_files import read_json
+from jaxspec.params import Params
+from training import sharding
+from training.acceptance import EvalOptions, make_evaluate
+from training.drafter_loss import LossOptions, make_loss
+from training.drafter_model import ModelOptions, drafter_config, init_drafter
+from training.dry_run import describe_run
+from training.export import export_drafter
+from training.feature_cache import with_cached_states
 from training.loop import LoopOptions, fit
-from training.losses import cross_entropy, forward_kl, reverse_kl, slot_weights
-from training.optimizer import OptimizerOptions, make_optimizer, zero_residual
-from training.rollout_data import AnchorBatches, Rollouts
-from training.tokenizer import MASK
+from training.optimizer import OptimizerOptions, make_optimizer
+from training.packing import PackedRows
+from training.pipeline import AnchorBatches, DataOptions, load_rows
+from training.presets import PRESETS
+from training.report import Card, model_card, plot_run
 
 
 @dataclasses.dataclass
@@ -36,119 +43,178 @@ class DrafterOptions:
     """Options of the drafter recipe.
 
     Attributes:
-      kind: `dflash` (slots see the whole block) or `jetspec` (slot i sees slots 0..i).
-      model: folder of the exported target.
-      rollouts: folder of `training.rollouts`.
-      out: folder for config.json and model.safetensors.
+      data: what to train on, see `training.pipeline.DataOptions`.
+      out: folder for the trained drafter: config.json, model.safetensors, training.json, training.png and README.md.
       loop: see `training.loop.LoopOptions`.
-      rows, anchors: sequences in a batch, and blocks of each.
-      heldout_shards: the first shards, kept for the acceptance length and never trained on.
-      block_size: slots of a block, the anchor included.
-      score_temperature: how decoding scores paths, see `BlockDrafterConfig`; half of the rollouts are sampled, which leaves the
-        drafter less sure of greedy text than it should be.
-      num_layers: decoder layers; heads and widths are the target's.
-      loss: `fkl` KL(target || drafter), `rkl` its reverse, `ce` cross-entropy on the target's own tokens.
-      gamma: decay length of the slot weights in slots; 0 weights all alike.
-      muon_rate, adam_rate, warmup, clip: see `training.optimizer.make_optimizer`.
-      seed: of the initial weights, the order and the anchors.
+      target: `mini`, a directory or a hub id.
+      model: see `training.drafter_model.ModelOptions`.
+      loss: see `training.drafter_loss.LossOptions`.
+      optimizer: see `training.optimizer.OptimizerOptions`.
+      eval: see `training.acceptance.EvalOptions`.
+      batch: rows in a batch.
+      anchors: anchors of a row, drawn anew every time it is read.
+      init: folder of a drafter whose weights to begin with, instead of random ones.
+      target_dtype: of the frozen target's weights.
+      cache_features: folder for the target's states, for data that is read many times; says its size before it writes.
+      seed: of the first weights, the order of rows and the anchors.
+      dry_run: say what the run would take, and stop.
     """
 
-    kind: Literal["dflash", "jetspec"]
-    model: Path
-    rollouts: Path
+    data: DataOptions
     out: Path
     loop: LoopOptions
-    rows: int = 32
-    anchors: int = 24
-    heldout_shards: int = 1
-    block_size: int = 8
-    score_temperature: float = 0.5
-    num_layers: int = 2
-    loss: Literal["fkl", "rkl", "ce"] = "fkl"
-    gamma: float = 4.0
-    muon_rate: float = 0.02
-    adam_rate: float = 3e-3
-    warmup: int = 20
-    clip: float = 1.0
+    target: str = "mini"
+    model: ModelOptions = dataclasses.field(default_factory=ModelOptions)
+    loss: LossOptions = dataclasses.field(default_factory=LossOptions)
+    optimizer: OptimizerOptions = dataclasses.field(default_factory=OptimizerOptions)
+    eval: EvalOptions = dataclasses.field(default_factory=EvalOptions)
+    batch: int = 32
+    anchors: int = 64
+    init: Path | None = None
+    target_dtype: Literal["float32", "bfloat16"] | None = None
+    cache_features: Path | None = None
     seed: int = 0
+    dry_run: bool = False
 
 
-def drafter_config(options: DrafterOptions, target: TargetConfig, feature_layers, mask_token: int) -> BlockDrafterConfig:
-    """A drafter of the target's width and heads."""
-    same = ("hidden_size", "num_heads", "num_kv_heads", "head_dim", "ffn_size", "rope_theta", "norm_eps")
-    return BlockDrafterConfig(
-        **{name: getattr(target, name) for name in same},
-        num_layers=options.num_layers,
-        block_size=options.block_size,
-        mask_token_id=mask_token,
-        feature_layers=tuple(feature_layers),
-        causal=options.kind == "jetspec",
-        target_hidden_size=target.hidden_size,
-        vocab_size=target.vocab_size,
-        score_temperature=options.score_temperature,
-    )
+def recipe_of(options: DrafterOptions, rows: PackedRows, config: BlockDrafterConfig) -> dict:
+    """Everything that decides the result, as JSON: a checkpoint made with another recipe is not continued."""
+    plain = json.loads(json.dumps(dataclasses.asdict(options), default=str))
+    left_out = ("loop", "out", "eval", "dry_run", "cache_features")
+    recipe = {name: value for name, value in plain.items() if name not in left_out}
+    # Files may move; what is in them may not change.
+    recipe["target"] = _name(options.target)
+    recipe["init"] = options.init and options.init.name
+    recipe["data"] |= {"files": [Path(name).name for name in recipe["data"]["files"]], "fingerprint": rows_fingerprint(rows)}
+    return recipe | {"steps": options.loop.steps, "drafter": json.loads(json.dumps(dataclasses.asdict(config)))}
 
 
-def init_drafter(config: BlockDrafterConfig, seed: int):
-    """Parameters with residual projections at zero, as for the target."""
-
-    def touch(drafter: BlockDrafter, features, block, positions):
-        keys, values = drafter.context_kv(features, positions)
-        return drafter(block, positions, filled(keys, values, jnp.ones(1, jnp.int32)))
-
-    features = jnp.zeros((1, 2, len(config.feature_layers) * config.target_hidden_size))
-    block, positions = jnp.zeros((1, 2, config.hidden_size)), jnp.zeros((1, 2), jnp.int32)
-    params = jax.jit(lambda key: BlockDrafter(config).init(key, features, block, positions, method=touch))(jax.random.key(seed))
-    return zero_residual(params)
+def rows_fingerprint(rows: PackedRows) -> str:
+    """A checksum of the packed rows."""
+    digest = hashlib.sha256()
+    for array in rows:
+        digest.update(array.tobytes())
+    return digest.hexdigest()[:16]
 
 
-def drafter_loss(config: BlockDrafterConfig, target_config: TargetConfig, target, *, kind: str, gamma: float):
-    """`loss(params, _, batch) -> {"loss": (sum of weighted nats, sum of weights), "accuracy": (slots right, slots)}`.
+def train(options: DrafterOptions) -> Params:
+    """Train, measure acceptance on the way, and write the drafter with its card.
 
-    `batch` is what `training.rollout_data.make_batch` gives; `target` the frozen variables of `Transformer`.
+    Returns:
+      The target with the trained drafter, named by its kind.
+
+    Raises:
+      ValueError, OSError: unusable data, options or checkpoints; the message says which and what to do.
     """
-    model, embedding = Transformer(target_config), target["params"]["embedding"]
+    sharding.connect(options.loop.hosts)
+    target = jaxspec.load(options.target, drafter={}, dtype=options.target_dtype)
+    spec, kind = target.spec, options.model.kind
+    config = drafter_config(options.model, spec.target, spec.tokenizer)
+    rows = load_rows(options.data, spec.tokenizer)
+    params = _first_weights(options, config)
+    if options.dry_run:
+        print(describe_run(options, params, target, len(rows.tokens), int((rows.segments > 0).sum())))
+        return target
+    batches = AnchorBatches(rows, options.batch, options.anchors, config.block_size, options.seed)
+    if options.cache_features:
+        batches = with_cached_states(batches, options.cache_features, rows, spec.target, target.target, config.feature_layers)
+    recipe = recipe_of(options, rows, config)
+    trained = fit(
+        params,
+        make_optimizer(params, options.loop.steps, options.optimizer),
+        make_loss(config, spec.target, options.loss),
+        batches,
+        options.loop,
+        recipe,
+        frozen=target.target,
+        evaluate=make_evaluate(target, kind, config, options.eval),
+    )
+    if jax.process_index() == 0:
+        _write(options, trained, config, target, recipe)
+    return Params(target.target, {kind: trained}, dataclasses.replace(spec, drafters=((kind, config),)))
 
-    def loss(params, _, batch):
-        anchors, tokens = batch["anchors"], batch["tokens"]
-        length = batch["features"].shape[1]
-        features = batch["features"].astype(jnp.float32)
-        hidden = block_hidden(config, params, embedding, tokens[:, :length], features, anchors)[:, :, 1:]
-        logits = model.apply(target, hidden, method="logits")
-        weights = slot_weights(anchors, batch["loss_mask"], config.block_size, gamma=gamma or None)[..., 1:]
-        before = jnp.minimum(anchors[..., None] + jnp.arange(config.depth), length - 1)
-        labels = jax.vmap(lambda row, index: row[index])(tokens, before + 1)
-        if kind == "ce":
-            values = cross_entropy(logits, labels)
-        else:
-            states = jax.vmap(lambda row, index: row[index])(batch["hidden"], before).astype(jnp.float32)
-            teacher = model.apply(target, states, method="logits")
-            values = (forward_kl if kind == "fkl" else reverse_kl)(logits, teacher)
-        right, counted = (logits.argmax(-1) == labels) & (weights > 0), (weights > 0).astype(jnp.float32).sum()
-        return {"loss": ((values * weights).sum(), weights.sum()), "accuracy": (right.astype(jnp.float32).sum(), counted)}
 
-    return loss
+def _first_weights(options: DrafterOptions, config: BlockDrafterConfig):
+    if options.init is None:
+        return init_drafter(config, options.seed, residual=not options.model.zero_residual)
+    found = read_config(read_json(options.init / "config.json"))
+    if dataclasses.replace(found, score_temperature=config.score_temperature) != config:
+        raise ValueError(f"{options.init} holds {found}, and the options describe {config}: give its own sizes")
+    return load_drafter(options.init, found, "float32")
 
 
-def main(options: DrafterOptions) -> None:
-    """Train, measure the acceptance length on held-out rollouts, export."""
-    target, tokenizer = load_target(options.model), load_tokenizer(options.model)
-    rollouts = Rollouts(options.rollouts, skip=options.heldout_shards)
-    heldout = Rollouts(options.rollouts, limit=options.heldout_shards)
-    spec = target.spec.target
-    config = drafter_config(options, spec, rollouts.meta["feature_layers"], tokenizer.token_to_id(MASK))
-    params = init_drafter(config, options.seed)
-    loss = drafter_loss(config, spec, target.target, kind=options.loss, gamma=options.gamma)
-    rates = OptimizerOptions("muon", options.adam_rate, options.muon_rate, options.warmup, options.clip)
-    optimizer = make_optimizer(params, options.loop.steps, rates)
-    recipe = {name: value for name, value in vars(options).items() if name not in ("loop", "model", "rollouts", "out")}
-    recipe |= {"steps": options.loop.steps, "sequences": rollouts.rows, "feature_layers": config.feature_layers}
-    batches = AnchorBatches(rollouts, options.rows, options.anchors, options.seed)
-    evaluate = chain_acceptance(config, spec, target.target, heldout)
-    export_drafter(fit(params, optimizer, loss, batches, options.loop, recipe, evaluate=evaluate), config, spec, options.out)
+def _write(options: DrafterOptions, params, config: BlockDrafterConfig, target: Params, recipe: dict) -> None:
+    """Weights, the resolved options, the plot and the card."""
+    export_drafter(params, config, target, options.out)
+    (options.out / "training.json").write_text(json.dumps(recipe, indent=2) + "\n")
+    metrics = options.loop.run / "metrics.jsonl"
+    plot_run(metrics, options.out / "training.png")
+    family = "JetSpec causal parallel head" if config.causal else "DFlash block-diffusion drafter"
+    card = Card(
+        name=f"{options.model.kind} for {recipe['target']}",
+        what=f"A {family}: it proposes {config.depth} tokens in one forward, from the target's layers {config.feature_layers}.",
+        target=recipe["target"],
+        data=", ".join(recipe["data"]["files"]),
+        command="python -m training.train_drafter " + " ".join(_without_folders(sys.argv[1:])),
+        licence="that of the target and of the data",
+        options=_flat(recipe),
+        plot="training.png",
+    )
+    (options.out / "README.md").write_text(model_card(card, metrics))
+
+
+def _name(target: str) -> str:
+    """`mini` or a hub id as they are, a folder's last part."""
+    return Path(target).name if Path(target).is_dir() else target
+
+
+def _without_folders(arguments: list[str]) -> list[str]:
+    """A card may be published: where files lay says nothing."""
+    return [Path(argument).name if "/" in argument and Path(argument).exists() else argument for argument in arguments]
+
+
+def _flat(tree: dict, prefix: str = "") -> dict:
+    leaves = {}
+    for name, value in tree.items():
+        leaves |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return leaves
+
+
+def parse(arguments: list[str] | None = None) -> DrafterOptions:
+    """Options from a command line; `--preset NAME` gives the defaults of all others."""
+    import argparse
+
+    import tyro
+
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--preset", choices=sorted(PRESETS))
+    chosen, rest = first.parse_known_args(arguments)
+    if chosen.preset is None:
+        return tyro.cli(DrafterOptions, args=rest)
+    preset = PRESETS[chosen.preset]
+    model, loss, optimizer, loop = preset.parts(tyro.MISSING)
+    default = DrafterOptions(
+        data=DataOptions(files=tyro.MISSING, length=preset.length),
+        out=tyro.MISSING,
+        loop=loop,
+        target=preset.target,
+        model=model,
+        loss=loss,
+        optimizer=optimizer,
+        batch=preset.batch,
+        anchors=preset.anchors,
+    )
+    return tyro.cli(DrafterOptions, default=default, args=rest)
+
+
+def main() -> None:
+    try:
+        train(parse())
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"error: {error}") from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
 
 
 if __name__ == "__main__":
-    import tyro
-
-    main(tyro.cli(DrafterOptions))
+    main()

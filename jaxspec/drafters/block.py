@@ -42,19 +42,20 @@ class BlockDrafter(nn.Module):
         keys, values = zip(*(layer.context_kv(context, rope) for layer in self.layers), strict=True)
         return jnp.stack(keys), jnp.stack(values)
 
-    def __call__(self, block: jax.Array, positions: jax.Array, cache: KVCache) -> jax.Array:
+    def __call__(self, block: jax.Array, positions: jax.Array, cache: KVCache, first: jax.Array | None = None) -> jax.Array:
         """Hidden states [B, T, E] of a block, after the final norm.
 
         Args:
           block: [B, T, E], target embeddings of the anchor and of the mask tokens.
           positions: int32 [B, T]; the anchor's is the number of committed tokens before it.
           cache: context keys and values from `context_kv`.
+          first: int32 [B], row of the cache where the sequence begins, if it is packed behind others (None: row 0).
         """
         rope = rope_table(positions, self.config)
         mask = None if self.config.causal else full_mask(*block.shape[:2])
         x = block
         for i, layer in enumerate(self.layers):
-            prefix = (cache.k, cache.v, i, cache.length)
+            prefix = (cache.k, cache.v, i, cache.length, first)
             x, _ = layer(x, rope, positions, mask, prefix, self._window(i))
         return self.norm(x)
 

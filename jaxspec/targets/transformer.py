@@ -63,7 +63,7 @@ class Transformer(nn.Module):
         x = self.embed(tokens)
         features, keys, values = {}, [], []
         for i, layer in enumerate(self.layers):
-            prefix = None if cache is None else (cache.k, cache.v, i, cache.length)
+            prefix = None if cache is None else (cache.k, cache.v, i, cache.length, None)
             x, (k, v) = layer(x, rope, positions, mask, prefix)
             keys.append(k)
             values.append(v)

@@ -1,12 +1,15 @@
 """A corpus, a tokenizer and recipe options small enough for tests."""
 
+import dataclasses
 import gzip
 import json
 from pathlib import Path
 
+from training.drafter_model import ModelOptions
 from training.loop import LoopOptions
 from training.optimizer import OptimizerOptions
-from training.rollouts import RolloutOptions
+from training.pipeline import DataOptions
+from training.regenerate import RegenerateOptions
 from training.tokenizer import TokenizerOptions
 from training.train_drafter import DrafterOptions
 from training.train_target import TargetOptions
@@ -38,12 +41,21 @@ def target_options(data: Path, tokenizer: Path, run: Path, steps: int = 2) -> Ta
     )
 
 
-def rollout_options(data: Path, model: Path, out: Path) -> RolloutOptions:
-    return RolloutOptions(
-        data, model, out, shards=2, rows=6, length=40, prompt_tokens=(4, 24), feature_layers=(0, 1), temperatures=(0.0, 1.0)
+def regenerate_options(data: Path, model: Path, out: Path) -> RegenerateOptions:
+    return RegenerateOptions(
+        str(model), data, out, limit=12, max_new_tokens=24, prompt_tokens=(4, 12), temperatures=(0.0, 1.0), batch=4
     )
 
 
-def drafter_options(model: Path, rollouts: Path, run: Path, out: Path, kind: str = "jetspec") -> DrafterOptions:
-    loop = LoopOptions(run, steps=2, save_every=1, eval_every=100, parts=2)
-    return DrafterOptions(kind, model, rollouts, out, loop, rows=4, anchors=3, block_size=4, num_layers=1, warmup=1)
+def drafter_options(model: Path, data: Path, run: Path, out: Path, kind: str = "jetspec", **changes) -> DrafterOptions:
+    options = DrafterOptions(
+        data=DataOptions((data,), length=48),
+        out=out,
+        loop=LoopOptions(run, steps=2, save_every=1, eval_every=100, parts=2),
+        target=str(model),
+        model=ModelOptions(kind, block_size=4, num_layers=1, feature_layers=(0, 1)),
+        optimizer=OptimizerOptions(warmup=1),
+        batch=4,
+        anchors=3,
+    )
+    return dataclasses.replace(options, **changes)

@@ -1,0 +1,118 @@
+"""The objective of block drafters: target forward, drafter forward and loss, as one function of packed rows.
+
+Sources: JetSpec (forward KL on random anchors, section 4 and Table 4), DFlash as SpecForge trains it (cross-entropy with depth
+decay).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.config import BlockDrafterConfig, TargetConfig
+from jaxspec.targets.transformer import Transformer
+from training.block_forward import block_hidden
+from training.losses import cross_entropy, forward_kl, gather, reverse_kl, slot_weights
+from training.teacher import TeacherStates, teacher_states
+from training.tiles import tiled_rows
+
+
+@dataclasses.dataclass
+class LossOptions:
+    """Options of the objective.
+
+    Attributes:
+      kind: `fkl` KL(target || drafter), `rkl` its reverse, `ce` cross-entropy on the text's own tokens.
+      temperature: of both softmaxes in the divergences.
+      gamma: decay length of the slot weights in slots; None weights all slots alike.
+      tile: rows whose logits exist at the same time: 2 x tile x vocabulary numbers in float32.
+      anchor_chunk: anchors of a row whose activations exist at the same time, see `training.block_forward`; None keeps all.
+      dtype: what the drafter computes in; its master weights stay float32, and so do softmaxes and sums.
+    """
+
+    kind: Literal["fkl", "rkl", "ce"] = "fkl"
+    temperature: float = 1.0
+    gamma: float | None = None
+    tile: int = 1024
+    anchor_chunk: int | None = None
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+def make_loss(config: BlockDrafterConfig, target_config: TargetConfig, options: LossOptions) -> Callable:
+    """`loss(params, target, batch) -> {name: (numerator, denominator)}`, see `training.loop.fit`.
+
+    Args:
+      config: of the drafter.
+      target_config: of the target, whose variables are the loss's second argument.
+      options: see `LossOptions`.
+
+    Returns:
+      The loss. `batch` is what `training.pipeline.AnchorBatches` gives, with `features` [B, S, F] and `hidden` [B, S, E] of the
+      target if they were cached. Names: `loss` in nats a slot, weighted; `accuracy_k`, the share of slots k whose most probable
+      token is the text's; `accept_length`, tokens that a chain would commit at an anchor, bonus included (blocks that reach
+      beyond what is to be learnt are left out).
+    """
+    if options.temperature <= 0:
+        raise ValueError(f"loss temperature is {options.temperature}: give a number above 0")
+    if options.gamma is not None and options.gamma <= 0:
+        raise ValueError(f"gamma is {options.gamma}: give a decay length above 0, or None for equal weights")
+    per_row = _make_per_row(target_config, options)
+
+    def loss(params, target, batch):
+        dtype = jnp.dtype(options.dtype)
+        states = _states(config, target_config, target, batch)
+        cast = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+        embedding = target["params"]["embedding"].astype(dtype)
+        features = states.features.astype(dtype)
+        hidden = block_hidden(config, cast, embedding, batch, features, chunk=options.anchor_chunk)[:, :, 1:]
+        weights = slot_weights(batch, config.block_size, gamma=options.gamma)[..., 1:]
+        before = batch["anchors"][..., None] + jnp.arange(config.depth)
+        before = jnp.minimum(before, batch["tokens"].shape[1] - 2)
+        rows = {"label": gather(batch["tokens"], before + 1).reshape(-1)}
+        if options.kind != "ce":
+            rows["teacher"] = gather(states.hidden, before).reshape(-1, states.hidden.shape[-1])
+        values, right = tiled_rows(per_row, options.tile, hidden.reshape(-1, hidden.shape[-1]), rows, target)
+        values, right = values.reshape(weights.shape), right.reshape(weights.shape)
+        values = jnp.where(weights > 0, values, 0)
+        return {"loss": ((values * weights).sum(), weights.sum()), **_accuracy(right, weights > 0)}
+
+    return loss
+
+
+def _make_per_row(target_config: TargetConfig, options: LossOptions) -> Callable:
+    model = Transformer(target_config)
+
+    def per_row(hidden, rows, target):
+        head = jax.tree.map(lambda leaf: leaf.astype(hidden.dtype), target) if hidden.dtype != jnp.float32 else target
+        logits = model.apply(head, hidden, method="logits").astype(jnp.float32)
+        right = logits.argmax(-1) == rows["label"]
+        if options.kind == "ce":
+            return cross_entropy(logits, rows["label"]), right
+        teacher = model.apply(target, rows["teacher"].astype(hidden.dtype), method="logits")
+        divergence = forward_kl if options.kind == "fkl" else reverse_kl
+        return divergence(logits, teacher, options.temperature), right
+
+    return per_row
+
+
+def _states(config: BlockDrafterConfig, target_config: TargetConfig, target, batch) -> TeacherStates:
+    if "features" in batch:
+        return TeacherStates(batch["features"], batch["hidden"])
+    return teacher_states(target_config, target, config.feature_layers, batch)
+
+
+def _accuracy(right: jax.Array, counted: jax.Array) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """Sums of accuracy by slot and of the simulated acceptance length, from bool [B, A, depth]."""
+
+    def total(flags):
+        return flags.sum((0, 1), dtype=jnp.float32)
+
+    hits, slots = total(right & counted), total(counted)
+    by_slot = {f"accuracy_{k + 1}": (hits[k], slots[k]) for k in range(right.shape[-1])}
+    whole = counted.all(-1)
+    length = 1 + jnp.cumprod(right, axis=-1).sum(-1)
+    return by_slot | {"accept_length": (jnp.where(whole, length, 0).sum(dtype=jnp.float32), total(whole))}

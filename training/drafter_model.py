@@ -1,0 +1,109 @@
+"""The drafter to train: its description for a target, and its first weights."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.cache import filled
+from jaxspec.config import BlockDrafterConfig, TargetConfig
+from jaxspec.drafters.block import BlockDrafter
+from jaxspec.io.drafter_config import check_fits, default_feature_layers
+from training.optimizer import zero_residual
+
+
+@dataclasses.dataclass
+class ModelOptions:
+    """What the drafter looks like; None is the target's own value.
+
+    Attributes:
+      kind: `dflash` (slots see the whole block) or `jetspec` (slot i sees slots 0..i).
+      block_size: slots of a block, the anchor included.
+      num_layers: decoder layers.
+      feature_layers: target layers, 0-based, whose outputs are the context; None spreads `num_features` evenly as DFlash does.
+      num_features: layers to choose where `feature_layers` is None.
+      num_heads, num_kv_heads, head_dim, ffn_size: sizes of a decoder layer.
+      mask_token: row of the target's embedding table that fills a block: a token that no text holds. None looks for the
+        tokenizer's own mask token.
+      score_temperature: how decoding scores paths, see `jaxspec.config.BlockDrafterConfig`. Below 1 suits drafters trained
+        partly on sampled text, which are less sure of greedy text than they should be.
+      zero_residual: start with every layer as the identity, which suits the Muon recipes; else plain random weights.
+    """
+
+    kind: str = "jetspec"
+    block_size: int = 16
+    num_layers: int = 5
+    feature_layers: tuple[int, ...] | None = None
+    num_features: int = 5
+    num_heads: int | None = None
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    ffn_size: int | None = None
+    mask_token: int | None = None
+    score_temperature: float = 1.0
+    zero_residual: bool = False
+
+
+KINDS = {"dflash": False, "jetspec": True}
+MASK_TOKENS = ("<|mask|>", "<mask>", "[MASK]")
+
+
+def drafter_config(options: ModelOptions, target: TargetConfig, tokenizer: str | None = None) -> BlockDrafterConfig:
+    """The drafter of `options` for `target`.
+
+    Args:
+      tokenizer: folder of the target's tokenizer, where a mask token is looked for.
+
+    Raises:
+      ValueError: unknown kind, a size out of range, or no mask token.
+    """
+    if options.kind not in KINDS:
+        raise ValueError(f"unknown kind {options.kind!r}: choose one of {', '.join(KINDS)}")
+    if not 2 <= options.block_size <= 128:
+        raise ValueError(f"block_size is {options.block_size}: give 2 to 128, the anchor included")
+    if options.num_layers < 1:
+        raise ValueError(f"num_layers is {options.num_layers}: give at least 1")
+    same = ("hidden_size", "num_heads", "num_kv_heads", "head_dim", "ffn_size", "rope_theta", "rope_scaling", "norm_eps")
+    own = {name: getattr(options, name, None) for name in same}
+    sizes = {name: getattr(target, name) if own[name] is None else own[name] for name in same}
+    config = BlockDrafterConfig(
+        **sizes,
+        num_layers=options.num_layers,
+        block_size=options.block_size,
+        mask_token_id=_mask_token(tokenizer) if options.mask_token is None else options.mask_token,
+        feature_layers=options.feature_layers or default_feature_layers(target.num_layers, options.num_features),
+        causal=KINDS[options.kind],
+        target_hidden_size=target.hidden_size,
+        vocab_size=target.vocab_size,
+        score_temperature=options.score_temperature,
+    )
+    check_fits(config, target)
+    return config
+
+
+def _mask_token(tokenizer: str | None) -> int:
+    from training.data import load_tokenizer
+
+    found = [load_tokenizer(tokenizer).token_to_id(name) for name in MASK_TOKENS] if tokenizer else []
+    token = next((token for token in found if token is not None), None)
+    if token is None:
+        raise ValueError(
+            f"the tokenizer has none of {', '.join(MASK_TOKENS)}: give --model.mask-token, an embedding row that no text uses "
+            "(Qwen3: 151669; Llama 3.1: 128002)"
+        )
+    return token
+
+
+def init_drafter(config: BlockDrafterConfig, seed: int, *, residual: bool = True):
+    """Float32 variables of `BlockDrafter(config)`; with `residual` False every layer starts as the identity."""
+
+    def touch(drafter: BlockDrafter, features, block, positions):
+        keys, values = drafter.context_kv(features, positions)
+        return drafter(block, positions, filled(keys, values, jnp.ones(1, jnp.int32)))
+
+    features = jnp.zeros((1, 2, len(config.feature_layers) * config.target_hidden_size))
+    block, positions = jnp.zeros((1, 2, config.hidden_size)), jnp.zeros((1, 2), jnp.int32)
+    params = jax.jit(lambda key: BlockDrafter(config).init(key, features, block, positions, method=touch))(jax.random.key(seed))
+    return params if residual else zero_residual(params)

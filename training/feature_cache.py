@@ -1,0 +1,94 @@
+"""An optional store of the target's states on disk, for data that is read many times.
+
+Training computes the target's features as it goes, which costs one target forward a step and no disk. Where the same rows are
+read for many epochs, or by many runs, a store of all states may be cheaper; it says how large it will be before it writes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import ml_dtypes
+import numpy as np
+from tqdm import tqdm
+
+from jaxspec.config import TargetConfig
+from training.data import DataError
+from training.packing import PackedRows
+from training.teacher import teacher_states
+
+_DONE = "complete.json"
+
+
+def with_cached_states(
+    batches: Callable, folder: Path, rows: PackedRows, config: TargetConfig, target, feature_layers, batch_size: int = 8
+) -> Callable:
+    """`batches` whose batches hold `features` [B, S, F] and `hidden` [B, S, E] too, in bfloat16, read from `folder`.
+
+    The states are computed and written first if they are not there. bfloat16 keeps 8 bits of each number.
+
+    Args:
+      batches: `batches(step) -> dict` with `rows` int32 [B] among the arrays.
+      folder: of the store; several runs on the same rows may share it.
+      rows: all rows, as the batches number them.
+      config, target: description and variables of the target.
+      feature_layers: layers whose outputs are features.
+      batch_size: rows of one target forward while writing.
+
+    Raises:
+      DataError: the disk is too small, or `folder` holds states of other rows or of another target.
+    """
+    key = _key(rows, target, feature_layers)
+    shapes = {"features": config.hidden_size * len(feature_layers), "hidden": config.hidden_size}
+    if not (folder / _DONE).is_file():
+        _write(folder, key, rows, config, target, tuple(feature_layers), shapes, batch_size)
+    elif json.loads((folder / _DONE).read_text()) != key:
+        raise DataError(f"{folder} holds the states of other data or of another target: give another --cache-features")
+    stored = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in shapes}
+
+    def at(step: int):
+        batch = batches(step)
+        found = {name: array[batch["rows"]].view(ml_dtypes.bfloat16) for name, array in stored.items()}
+        return {**batch, **found}
+
+    return at
+
+
+def _key(rows: PackedRows, target, feature_layers) -> dict:
+    """What the states depend on, in short."""
+    digest = hashlib.sha256()
+    for array in (*rows[:3], *map(np.asarray, jax.tree.leaves(target))):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return {"rows_and_target_sha256": digest.hexdigest(), "feature_layers": list(feature_layers)}
+
+
+def _write(
+    folder: Path, key, rows: PackedRows, config, target, feature_layers, shapes: dict[str, int], batch_size: int
+) -> None:
+    count, length = rows.tokens.shape
+    size = 2 * count * length * sum(shapes.values())
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    tqdm.write(f"feature cache: {size / 1e9:.2f} GB for {count} rows in {folder} ({free / 1e9:.1f} GB free)")
+    if size > free:
+        raise DataError(f"the feature cache needs {size / 1e9:.2f} GB and {folder} has {free / 1e9:.2f} GB: train without it")
+    # 16-bit words: the .npy format has no bfloat16.
+    files = {
+        name: np.lib.format.open_memmap(folder / f"{name}.npy", "w+", np.uint16, (count, length, width))
+        for name, width in shapes.items()
+    }
+    states_of = jax.jit(lambda target, batch: teacher_states(config, target, feature_layers, batch))
+    for start in tqdm(range(0, count, batch_size), desc="feature cache", unit="batch"):
+        # The last batch is filled up with rows that are written again, so that one shape is compiled.
+        index = np.minimum(np.arange(start, start + batch_size), count - 1)
+        batch = {name: getattr(rows, name)[index] for name in ("tokens", "positions", "segments")}
+        for name, states in states_of(target, batch)._asdict().items():
+            files[name][index] = np.asarray(states.astype("bfloat16")).view(np.uint16)
+    for file in files.values():
+        file.flush()
+    (folder / _DONE).write_text(json.dumps(key))

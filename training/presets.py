@@ -1,0 +1,96 @@
+"""Recipes by name: what published drafters were trained with, and what suits the small model that ships.
+
+Where a paper or its code is silent the choice is ours and is marked so. Sources: DFlash as SpecForge trains it
+(sgl-project/SpecForge, Qwen3-4B and 8B recipes); JetSpec (section 4 and appendix: forward KL, up to 512 anchors a row, blocks
+of 16, five layers, no depth weights; its learning rates are not published, so SpecForge's stands in).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from training.drafter_loss import LossOptions
+from training.drafter_model import ModelOptions
+from training.loop import LoopOptions
+from training.optimizer import OptimizerOptions
+
+QWEN3_MASK = 151669  # an embedding row beyond the tokenizer's last id
+LLAMA31_MASK = 128002  # <|reserved_special_token_0|>, ours: the published drafter's is not documented
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """Defaults of a recipe; every one can be overridden on the command line.
+
+    Attributes:
+      target: the model it is made for.
+      model, loss, optimizer, loop: options that differ from the defaults of their class.
+      length, batch, anchors: tokens of a row, rows of a batch, anchors of a row.
+    """
+
+    target: str
+    model: dict[str, Any]
+    loss: dict[str, Any]
+    optimizer: dict[str, Any]
+    loop: dict[str, Any]
+    length: int
+    batch: int
+    anchors: int
+
+    def parts(self, run) -> tuple[ModelOptions, LossOptions, OptimizerOptions, LoopOptions]:
+        """The option groups, with `run` as the run's folder."""
+        return (
+            ModelOptions(**self.model),
+            LossOptions(**self.loss),
+            OptimizerOptions(**self.optimizer),
+            LoopOptions(run, **self.loop),
+        )
+
+
+def _small(drafter: str, **loss) -> Preset:
+    """`mini`, on two CPU cores in about ten minutes: Muon, which learns far faster at this size."""
+    return Preset(
+        target="mini",
+        model=dict(
+            kind=drafter, block_size=8, num_layers=2, feature_layers=(1, 3, 4), score_temperature=0.5, zero_residual=True
+        ),
+        loss=dict(kind="fkl", **loss),
+        optimizer=dict(name="muon", rate=3e-3, muon_rate=0.02, warmup=20),
+        loop=dict(steps=540, save_every=90, eval_every=180, parts=4),
+        length=256,
+        batch=32,
+        anchors=24,
+    )
+
+
+def _large(target: str, drafter: str, layers: tuple[int, ...] | None, mask: int, block_size: int = 16, **loss) -> Preset:
+    """AdamW at 6e-4, 4 % warm-up, batches of 32 rows of 3,072 tokens with 512 anchors, 10,000 steps (SpecForge)."""
+    return Preset(
+        target=target,
+        model=dict(kind=drafter, block_size=block_size, num_layers=5, feature_layers=layers, num_features=5, mask_token=mask),
+        loss=dict(dtype="bfloat16", anchor_chunk=64, tile=1024, **loss),
+        optimizer=dict(name="adamw", rate=6e-4, warmup=400, betas=(0.9, 0.999), weight_decay=0.0, clip=1.0),
+        loop=dict(steps=10_000, save_every=500, eval_every=1000, parts=8),
+        length=3072,
+        batch=32,
+        anchors=512,
+    )
+
+
+_QWEN3_36_LAYERS = (1, 9, 17, 25, 33)
+PRESETS = {
+    "dflash": _small("dflash", gamma=4.0),
+    "jetspec": _small("jetspec", gamma=4.0),
+    "dflash-qwen3-4b": _large("Qwen/Qwen3-4B", "dflash", _QWEN3_36_LAYERS, QWEN3_MASK, kind="ce", gamma=7.0),
+    "dflash-qwen3-8b": _large("Qwen/Qwen3-8B", "dflash", _QWEN3_36_LAYERS, QWEN3_MASK, kind="ce", gamma=7.0),
+    "dflash-llama-3.1-8b": _large(
+        "meta-llama/Llama-3.1-8B-Instruct", "dflash", (1, 8, 15, 22, 29), LLAMA31_MASK, 10, kind="ce", gamma=5.0
+    ),
+    "jetspec-qwen3-4b": _large("Qwen/Qwen3-4B", "jetspec", _QWEN3_36_LAYERS, QWEN3_MASK, kind="fkl"),
+    "jetspec-qwen3-8b": _large("Qwen/Qwen3-8B", "jetspec", _QWEN3_36_LAYERS, QWEN3_MASK, kind="fkl"),
+    "jetspec-qwen3-30b-a3b": _large("Qwen/Qwen3-30B-A3B", "jetspec", None, QWEN3_MASK, kind="fkl"),
+    "jetspec-llama-3.1-8b": _large(
+        "meta-llama/Llama-3.1-8B-Instruct", "jetspec", (1, 8, 15, 22, 29), LLAMA31_MASK, 10, kind="fkl"
+    ),
+}
