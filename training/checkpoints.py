@@ -54,7 +54,8 @@ class Checkpoints:
             for left in self.folder.glob(f"{step}.orbax-checkpoint-tmp*"):
                 shutil.rmtree(left, ignore_errors=True)
             raise CheckpointError(
-                f"checkpoint {step} cannot be written to {self.folder}: {_line(error)}; last good checkpoint: {before}"
+                f"checkpoint {step} cannot be written to {self.folder} ({_line(error)}): make room and run the same command "
+                f"again; last good checkpoint: {before}"
             ) from error
 
     def last_good(self) -> str:
@@ -121,5 +122,5 @@ class Checkpoints:
 
 
 def _line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}"
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return text if len(text) < 240 else f"{text[:100]} ... {text[-130:]}"  # the cause, as TensorStore tells it, is at the end

@@ -52,7 +52,9 @@ class RunLog:
         self.bar = tqdm(initial=first, total=total, mininterval=2.0, desc=run.name, disable=not self.writes)
         if self.writes:
             run.mkdir(parents=True, exist_ok=True)
-            self.path.write_text("".join(json.dumps(record) + "\n" for record in kept))
+            new = self.path.with_suffix(".new")  # renamed when complete: a full disk must not cost the earlier lines
+            new.write_text("".join(json.dumps(record) + "\n" for record in kept))
+            new.replace(self.path)
             self.board = _Board(run / "tensorboard", first + 1)
 
     def advance(self, tokens: int) -> None:

@@ -137,5 +137,5 @@ if __name__ == "__main__":
 
     try:
         main(tyro.cli(TargetOptions))
-    except (TrainingError, DataError) as error:
+    except (TrainingError, DataError, OSError) as error:
         raise SystemExit(f"error: {error}") from None

@@ -125,10 +125,12 @@ def read_events(folder):
     return files
 
 
-def test_tensorboard_forgets_what_a_killed_run_did_beyond_its_checkpoint(tmp_path):
+def test_the_logs_forget_what_a_killed_run_did_beyond_its_checkpoint(tmp_path):
     with pytest.raises(Killed):
         run(tmp_path, kill_at=5, eval_every=5, evaluate=lambda params: {"tau": 1.0})
+    assert [record["step"] for record in records(tmp_path)] == [3, 5, 5]
     run(tmp_path)
+    assert [record["step"] for record in records(tmp_path)] == [3, 6, 8]
     before, after = read_events(tmp_path)
     assert before[0] == (1, None) and (3, "loss") in before and (5, "tau") in before
     assert after[0] == (4, None) and {step for step, _ in after} == {4, 6, 8}
