@@ -51,13 +51,18 @@ def assert_like(out, name, reference, tolerance=1e-5):
 def test_eight_devices_give_the_weights_of_one(tmp_path):
     meshes = {"one": {"data": 1, "parts": 1}, "data": {"data": 8, "parts": 2}, "fsdp": {"fsdp": 8, "parts": 1}}
     meshes["both"] = {"data": 2, "fsdp": 4, "parts": 2, "shard_frozen": True}
-    resumed = [{"name": "moved", "data": 2, "fsdp": 4, "stop_after": 10}, {"name": "moved", "parts": 1}]
-    runs = [{"name": name, **mesh} for name, mesh in meshes.items()] + resumed
-    finish(launch({"out": tmp_path, "runs": runs}, devices=8))
-    for name in ("data", "fsdp", "both", "moved"):
+    finish(launch({"out": tmp_path, "runs": [{"name": name, **mesh} for name, mesh in meshes.items()]}, devices=8))
+    for name in ("data", "fsdp", "both"):
         assert_like(tmp_path, name, "one")
     shares = {name: float(np.load(tmp_path / f"{name}.npz")["share"]) for name in meshes}
     assert shares == {"one": 1, "data": 1, "fsdp": 1 / 8, "both": 1 / 4}
+
+
+@pytest.mark.slow
+def test_a_run_moves_from_eight_devices_to_one(tmp_path):
+    moved = [{"name": "moved", "data": 2, "fsdp": 4, "stop_after": 10, "parts": 1}, {"name": "moved", "parts": 1}]
+    finish(launch({"out": tmp_path, "runs": [{"name": "one", "parts": 1}, *moved]}, devices=8))
+    assert_like(tmp_path, "moved", "one")
 
 
 @pytest.mark.slow
