@@ -1,0 +1,212 @@
+"""Run a named list of drafter recipes unattended, one after another, and assemble the table and the plot.
+
+    python -m training.sweep all --corpus corpus.jsonl.gz --prompts heldout.jsonl.gz --out runs/sweep --scale small
+
+Run the same command again to continue a sweep that was stopped: finished recipes are kept, and an unfinished one continues from
+its last checkpoint. What is compared, by the paper's table (JetSpec): `objective` (Table 4), `causality` (Table 7), `data`
+(Table 6); `all` is these three, and acceptance as training proceeds comes with each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Literal
+
+import jax
+import tyro
+
+from jaxspec.bench.prompts import read_prompts
+from jaxspec.io.tokenizer import load_tokenizer
+from training.acceptance import EvalOptions, acceptance_of
+from training.drafter_loss import LossOptions
+from training.drafter_model import ModelOptions
+from training.loop import LoopOptions
+from training.optimizer import OptimizerOptions
+from training.pipeline import DataOptions
+from training.regenerate import RegenerateOptions, regenerate
+from training.sweep_report import write_report
+from training.train_drafter import DrafterOptions, train
+
+BUDGETS = (8, 16, 64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """One training run of a sweep.
+
+    Attributes:
+      kind: `jetspec` (causal) or `dflash` (bidirectional).
+      loss: `fkl`, `ce` or `rkl`.
+      gamma: decay length of the slot weights; None weights all alike.
+      data: `regenerated` (the target's own text) or `corpus`.
+      seed: of first weights, order and anchors.
+    """
+
+    kind: str = "jetspec"
+    loss: str = "fkl"
+    gamma: float | None = None
+    data: str = "regenerated"
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """What the run's folder is called."""
+        decay = "uniform" if self.gamma is None else f"gamma{self.gamma:g}"
+        return f"{self.kind}-{self.loss}-{decay}-{self.data}-seed{self.seed}"
+
+
+OBJECTIVE = [Recipe(loss=loss, seed=seed) for seed in (0, 1) for loss in ("fkl", "ce", "rkl")]
+CAUSALITY = [Recipe(kind, gamma=gamma, seed=seed) for seed in (0, 1) for kind in ("jetspec", "dflash") for gamma in (None, 7.0)]
+DATA = [Recipe(data=data) for data in ("regenerated", "corpus")]
+SWEEPS = {
+    "objective": OBJECTIVE,
+    "causality": CAUSALITY,
+    "data": DATA,
+    "all": list(dict.fromkeys(OBJECTIVE + CAUSALITY + DATA)),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """How large the runs of a sweep are.
+
+    Attributes:
+      steps, batch, anchors, length: of each run, see `training.train_drafter.DrafterOptions`.
+      num_layers, block_size: of the drafters.
+      evals: measurements of acceptance while training.
+      texts: prompts that the target answers for the training text.
+      prompts: held-out prompts of each domain; max_new_tokens: tokens of each answer.
+    """
+
+    steps: int
+    batch: int
+    anchors: int
+    length: int
+    num_layers: int
+    block_size: int
+    evals: int
+    texts: int
+    prompts: int
+    max_new_tokens: int
+
+
+SCALES = {
+    "small": Scale(240, 16, 24, 256, num_layers=2, block_size=8, evals=6, texts=2560, prompts=10, max_new_tokens=96),
+    "full": Scale(4000, 64, 64, 512, num_layers=4, block_size=16, evals=10, texts=60_000, prompts=60, max_new_tokens=256),
+}
+
+
+@dataclasses.dataclass
+class SweepOptions:
+    """Options of a sweep.
+
+    Attributes:
+      name: which comparison.
+      corpus: text records, {"domain", "text"}, from which prompts are cut, and the other data of the comparison `data`.
+      prompts: held-out prompts or texts, never trained on.
+      out: folder for runs and results.
+      target: `mini`, a directory or a hub id.
+      scale: `small` takes under three hours on two CPU cores, `full` wants a GPU.
+      feature_layers: target layers that the drafters read; None spreads them evenly.
+      temperatures: of the target's texts, in turn.
+      cache: keep the target's states of all texts on disk, so that the runs need not compute them again.
+    """
+
+    name: Annotated[Literal["objective", "causality", "data", "all"], tyro.conf.Positional]
+    corpus: Path
+    prompts: Path
+    out: Path
+    target: str = "mini"
+    scale: Literal["small", "full"] = "small"
+    feature_layers: tuple[int, ...] | None = (1, 3, 4)
+    temperatures: tuple[float, ...] = (0.0, 0.0, 0.7, 1.0)
+    cache: bool = True
+
+
+def drafter_options(recipe: Recipe, options: SweepOptions, scale: Scale) -> DrafterOptions:
+    """The trainer's options for `recipe`."""
+    data = {
+        "regenerated": DataOptions((options.out / "regenerated.jsonl",), scale.length),
+        # As many rows as the target's texts fill at most, so that both are read equally often.
+        "corpus": DataOptions(
+            (options.corpus,), scale.length, domains={"math": 0.4, "code": 0.3, "prose": 0.3}, rows=scale.texts
+        ),
+    }[recipe.data]
+    every = max(scale.steps // scale.evals, 1)
+    return DrafterOptions(
+        data=data,
+        out=options.out / recipe.name / "drafter",
+        loop=LoopOptions(options.out / recipe.name, scale.steps, save_every=every, eval_every=every, parts=2),
+        target=options.target,
+        model=ModelOptions(
+            recipe.kind, scale.block_size, scale.num_layers, options.feature_layers, score_temperature=0.5, zero_residual=True
+        ),
+        loss=LossOptions(recipe.loss, gamma=recipe.gamma),
+        optimizer=OptimizerOptions("muon"),
+        eval=EvalOptions(options.prompts, limit=scale.prompts, max_new_tokens=scale.max_new_tokens),
+        batch=scale.batch,
+        anchors=scale.anchors,
+        cache_features=options.out / f"states-{recipe.data}" if options.cache else None,
+        seed=recipe.seed,
+    )
+
+
+def run(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
+    """Train one recipe and measure it, or read what an earlier call measured."""
+    found = options.out / recipe.name / "result.json"
+    if found.is_file():
+        return json.loads(found.read_text())
+    began = time.monotonic()
+    bundle = train(drafter_options(recipe, options, scale))
+    trained = time.monotonic()
+    tokenizer = load_tokenizer(bundle.spec.tokenizer) if bundle.spec.tokenizer else None
+    prompts = read_prompts(options.prompts, tokenizer, limit=scale.prompts)
+    methods = {f"chain@{scale.block_size}": ("chain", scale.block_size), **{f"tree@{n}": ("best_first", n) for n in BUDGETS}}
+    acceptance = {
+        name: acceptance_of(bundle, recipe.kind, prompts, builder=builder, budget=budget, max_new_tokens=scale.max_new_tokens)
+        for name, (builder, budget) in methods.items()
+    }
+    result = {
+        "recipe": dataclasses.asdict(recipe),
+        "acceptance": acceptance,
+        "train_seconds": round(trained - began, 1),
+        "evaluate_seconds": round(time.monotonic() - trained, 1),
+        "device": jax.devices()[0].device_kind,
+        "jax": jax.__version__,
+    }
+    found.write_text(json.dumps(result, indent=1) + "\n")
+    return result
+
+
+def sweep(options: SweepOptions) -> None:
+    """Make the training text, run all recipes of the comparison and write `results.json`, `results.md` and `results.png`."""
+    scale = SCALES[options.scale]
+    options.out.mkdir(parents=True, exist_ok=True)
+    text = RegenerateOptions(
+        options.target,
+        options.corpus,
+        options.out / "regenerated.jsonl",
+        temperatures=options.temperatures,
+        limit=scale.texts,
+        domains={"math": 0.4, "code": 0.3, "prose": 0.3},
+        max_new_tokens=scale.length * 5 // 8,
+    )
+    regenerate(text)
+    results = []
+    for number, recipe in enumerate(SWEEPS[options.name], 1):
+        print(f"{number} of {len(SWEEPS[options.name])}: {recipe.name}", flush=True)
+        results.append(run(recipe, options, scale))
+        write_report(options.out, options.name, options.scale, dataclasses.asdict(scale), results)
+    print((options.out / "results.md").read_text())
+
+
+if __name__ == "__main__":
+    try:
+        sweep(tyro.cli(SweepOptions))
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"error: {error}") from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

@@ -1,0 +1,108 @@
+"""The table and the plot of a sweep, made anew after each of its runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from training.metrics import read_metrics
+
+# Comparison: which recipes belong to it, and what tells them apart.
+_COMPARISONS = {
+    "Objective (JetSpec, Table 4)": (
+        lambda r: r["kind"] == "jetspec" and r["gamma"] is None and r["data"] == "regenerated",
+        lambda r: {"fkl": "forward KL", "ce": "cross-entropy", "rkl": "reverse KL"}[r["loss"]],
+    ),
+    "Causal or bidirectional block, depth weights (JetSpec, Table 7)": (
+        lambda r: r["loss"] == "fkl" and r["data"] == "regenerated",
+        lambda r: f"{_KINDS[r['kind']]}, {'uniform' if r['gamma'] is None else 'gamma ' + format(r['gamma'], 'g')}",
+    ),
+    "Training text (JetSpec, Table 6)": (
+        lambda r: r["kind"] == "jetspec" and r["loss"] == "fkl" and r["gamma"] is None and r["seed"] == 0,
+        lambda r: {"regenerated": "the target's own text", "corpus": "corpus text"}[r["data"]],
+    ),
+}
+_KINDS = {"jetspec": "causal", "dflash": "bidirectional"}
+
+
+def write_report(out: Path, name: str, scale: str, sizes: dict, results: Sequence[dict]) -> None:
+    """`results.json`, `results.md` and `results.png` in `out`.
+
+    Args:
+      out: the sweep's folder, with one folder a run.
+      name, scale, sizes: what was run.
+      results: of `training.sweep.run`, in order.
+    """
+    content = {"sweep": name, "scale": scale, "sizes": sizes, "runs": list(results)}
+    (out / "results.json").write_text(json.dumps(content, indent=1) + "\n")
+    (out / "results.md").write_text(_page(name, scale, sizes, results))
+    _plot(out, results)
+
+
+def comparison(title: str, results: Sequence[dict]) -> dict[str, dict[str, list[dict]]]:
+    """{label: {method: one {domain: acceptance length} a seed}} of one comparison."""
+    belongs, label = _COMPARISONS[title]
+    found: dict[str, dict[str, list[dict]]] = {}
+    for result in results:
+        if belongs(result["recipe"]):
+            methods = found.setdefault(label(result["recipe"]), {})
+            for method, by_domain in result["acceptance"].items():
+                methods.setdefault(method, []).append(by_domain)
+    return found
+
+
+def _page(name: str, scale: str, sizes: dict, results: Sequence[dict]) -> str:
+    seconds = sum(result["train_seconds"] + result["evaluate_seconds"] for result in results)
+    lines = [
+        f"Sweep `{name}`, scale `{scale}`: {', '.join(f'{key} {value}' for key, value in sizes.items())}. "
+        f"{len(results)} runs, {seconds / 60:.0f} minutes on {results[0]['device']}, jax {results[0]['jax']}.",
+        "",
+        "Mean acceptance length, bonus included, T=0, held-out prompts, all rounds of a domain pooled; mean over seeds, "
+        "and half the distance between the largest and the smallest after ±. `tree@N` is a best-first tree of N rows.",
+    ]
+    for title in _COMPARISONS:
+        found = comparison(title, results)
+        if len(found) > 1:
+            lines += ["", f"## {title}", "", *_table(found)]
+    return "\n".join(lines) + "\n"
+
+
+def _table(found: dict[str, dict[str, list[dict]]]) -> list[str]:
+    domains = list(next(iter(next(iter(found.values())).values()))[0])
+    rows = [f"| | seeds | method | {' | '.join(domains)} |", "| --- " * (len(domains) + 3) + "|"]
+    for label, methods in found.items():
+        for method, seeds in methods.items():
+            cells = [_cell([by_domain[domain] for by_domain in seeds]) for domain in domains]
+            rows.append(f"| {label} | {len(seeds)} | {method} | {' | '.join(cells)} |")
+    return rows
+
+
+def _cell(values: Sequence[float]) -> str:
+    spread = f" ± {(max(values) - min(values)) / 2:.2f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.2f}{spread}"
+
+
+def _plot(out: Path, results: Sequence[dict]) -> None:
+    """Acceptance of the chain as training proceeds, seeds averaged."""
+    from matplotlib.figure import Figure
+
+    curves: dict[str, list[np.ndarray]] = {}
+    for result in results:
+        recipe = result["recipe"]
+        decay = "uniform" if recipe["gamma"] is None else f"gamma{recipe['gamma']:g}"
+        run = f"{recipe['kind']}-{recipe['loss']}-{decay}-{recipe['data']}"
+        metrics = read_metrics(out / f"{run}-seed{recipe['seed']}" / "metrics.jsonl")
+        points = [(record["step"], record["tau_mean"]) for record in metrics if "tau_mean" in record]
+        curves.setdefault(run, []).append(np.asarray(points))
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    for run, seeds in curves.items():
+        length = min(map(len, seeds))
+        mean = np.mean([points[:length] for points in seeds], axis=0)
+        axes.plot(mean[:, 0], mean[:, 1], marker="o", label=f"{run} ({len(seeds)} seed{'s' * (len(seeds) > 1)})")
+    axes.set(xlabel="step", ylabel="tokens per round, chain, T=0, mean of domains", title="Acceptance as training proceeds")
+    axes.legend(fontsize="small")
+    figure.savefig(out / "results.png", dpi=120)
