@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-torch test-matrix lint clean
+.PHONY: demo test test-slow test-torch test-matrix lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m jaxspec demo
@@ -15,6 +15,11 @@ test: $(VENV)/.installed-dev
 test-torch: $(VENV)/.installed-dev
 	$(BIN)/python -m pip install --quiet torch==2.13.0
 	$(BIN)/python -m pytest -m torch
+
+# Tests of minutes: kills and resumption, device meshes, several processes; tests/test_heldout.py needs JAXSPEC_HELDOUT.
+test-slow: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m slow --ignore=tests/test_heldout.py
+	$(if $(JAXSPEC_HELDOUT),$(BIN)/python -m pytest -m slow tests/test_heldout.py -s)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
