@@ -3,7 +3,6 @@ import gzip
 import numpy as np
 import pytest
 
-from training.acceptance import simulate_rounds
 from training.data import DataError, MixedBatches, cut, read_documents
 from training.train_target import mixed_lengths
 
@@ -53,15 +52,3 @@ def test_unusable_files_are_named(tmp_path):
         read_documents(tmp_path / "empty.jsonl")
     with pytest.raises(DataError, match="no domain 'poetry': it has a"):
         MixedBatches({"a": np.zeros((1, 2))}, {"poetry": 1}, seed=0)
-
-
-@pytest.mark.parametrize(
-    ("matches", "first", "end", "rounds"),
-    [
-        ([0, 3, 9, 9, 9, 0, 0, 0], 1, 8, [4, 1, 1]),
-        ([7, 7, 7, 7], 0, 3, [2]),  # drafts beyond the text's end do not count
-        ([0, 0, 0], 2, 3, []),
-    ],
-)
-def test_simulated_rounds(matches, first, end, rounds):
-    assert simulate_rounds(np.array(matches), first, end) == rounds
