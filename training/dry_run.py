@@ -5,7 +5,15 @@ from __future__ import annotations
 import jax
 import numpy as np
 
+from jaxspec.checkpoint import default_dtype
+from jaxspec.io.hf_config import target_config
+from jaxspec.io.hub import resolve_model
+from jaxspec.io.safetensors_files import read_json
+from jaxspec.targets.transformer import Transformer
+from training.drafter_model import drafter_config, init_drafter
 from training.optimizer import make_optimizer
+from training.packing import PackedRows
+from training.pipeline import load_rows
 
 
 def tree_bytes(tree) -> int:
@@ -13,24 +21,36 @@ def tree_bytes(tree) -> int:
     return sum(int(np.prod(leaf.shape)) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))
 
 
-def describe_run(options, params, target, rows: int, tokens: int) -> str:
-    """The report of `--dry-run`.
+def describe_run(options) -> str:
+    """The report of `--dry-run`: the data are read and the target's config, but no weights.
 
     Args:
       options: `training.train_drafter.DrafterOptions`.
-      params: the drafter's float32 variables, or their shapes.
-      target: `jaxspec.params.Params` of the target.
-      rows, tokens: packed rows, and tokens in them.
+
+    Raises:
+      ValueError, OSError: as the run itself would, for options and data that do not fit.
     """
-    loop, loss, vocab = options.loop, options.loss, target.spec.target.vocab_size
+    directory = resolve_model(options.target, weights=False)
+    target_spec = target_config(read_json(directory / "config.json"))
+    config = drafter_config(options.model, target_spec, str(directory))
+    rows = load_rows(options.data, str(directory) if (directory / "tokenizer.json").is_file() else None)
+    token = jax.ShapeDtypeStruct((1, 2), np.int32)
+    target = jax.eval_shape(Transformer(target_spec).init, jax.random.key(0), token, token)
+    target = jax.tree.map(lambda x: x.update(dtype=options.target_dtype or default_dtype()), target)
+    params = jax.eval_shape(lambda: init_drafter(config, 0))
+    return "\n".join(f"{name:<20}{value}" for name, value in _lines(options, params, target, rows, target_spec.vocab_size))
+
+
+def _lines(options, params, target, rows: PackedRows, vocab: int) -> list[tuple[str, str]]:
+    loop, loss = options.loop, options.loss
     opt_state = jax.eval_shape(make_optimizer(params, loop.steps, options.optimizer).init, params)
     split = max(loop.fsdp, 1)
-    whole, frozen = tree_bytes(params), tree_bytes(target.target)
-    epochs = loop.steps * options.batch / rows
+    whole, frozen = tree_bytes(params), tree_bytes(target)
+    epochs = loop.steps * options.batch / len(rows.tokens)
     part = -(-options.batch // loop.parts)
     tile = min(loss.tile, part * options.anchors * (options.model.block_size - 1))
-    lines = [
-        ("drafter", f"{_count(params):,} parameters, {_count(target.target):,} in the frozen target"),
+    return [
+        ("drafter", f"{_count(params):,} parameters, {_count(target):,} in the frozen target"),
         ("memory of a device", f"{_gigabytes(frozen / (split if loop.shard_frozen else 1))} target"),
         ("", f"{_gigabytes(whole / split)} master weights, {_gigabytes(whole / split)} gradients"),
         (
@@ -38,11 +58,10 @@ def describe_run(options, params, target, rows: int, tokens: int) -> str:
             f"{_gigabytes(tree_bytes(opt_state) / split)} optimizer state, {_gigabytes(3 * 4 * tile * vocab)} logits of a tile",
         ),
         ("", f"and activations of {part // max(loop.data * loop.fsdp, 1) or 1} rows of {options.data.length} tokens"),
-        ("data", f"{rows:,} rows, {tokens:,} tokens"),
+        ("data", f"{len(rows.tokens):,} rows, {int((rows.segments > 0).sum()):,} tokens"),
         ("steps", f"{loop.steps:,} of {options.batch} rows: {loop.steps * options.batch * options.data.length:,} tokens"),
         ("", f"{epochs:.2f} epochs, {loop.steps * options.batch * options.anchors:,} blocks"),
     ]
-    return "\n".join(f"{name:<20}{value}" for name, value in lines)
 
 
 def _count(tree) -> int:

@@ -112,9 +112,6 @@ def train(options: DrafterOptions) -> Params:
     config = drafter_config(options.model, spec.target, spec.tokenizer)
     rows = load_rows(options.data, spec.tokenizer)
     params = _first_weights(options, config)
-    if options.dry_run:
-        print(describe_run(options, params, target, len(rows.tokens), int((rows.segments > 0).sum())))
-        return target
     batches = AnchorBatches(rows, options.batch, options.anchors, config.block_size, options.seed)
     if options.cache_features:
         batches = with_cached_states(batches, options.cache_features, rows, spec.target, target.target, config.feature_layers)
@@ -209,7 +206,11 @@ def parse(arguments: list[str] | None = None) -> DrafterOptions:
 
 def main() -> None:
     try:
-        train(parse())
+        options = parse()
+        if options.dry_run:
+            print(describe_run(options))
+        else:
+            train(options)
     except (ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from None
     except KeyboardInterrupt:
