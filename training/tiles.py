@@ -21,7 +21,7 @@ def tiled_rows(per_row: Callable, tile: int, hidden: jax.Array, rows, shared):
 
     Args:
       per_row: (hidden [t, E], rows with t first, shared) -> (losses float32 [t], extras: pytree with t first).
-      tile: rows at a time, static; N need not be a multiple.
+      tile: rows at a time at most, static.
       hidden: [N, E].
       rows: pytree of arrays with N first.
       shared: pytree that every tile reads, such as the output projection.
@@ -51,8 +51,8 @@ tiled_rows.defvjp(_forward, _backward)
 
 def _run(function, tile, hidden, rows):
     count = hidden.shape[0]
-    tile = min(tile, count)
     tiles = -(-count // tile)
+    tile = -(-count // tiles)  # equal tiles, so that little is filled up
 
     def split(array):
         padding = ((0, tiles * tile - count), *((0, 0),) * (array.ndim - 1))
