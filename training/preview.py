@@ -66,14 +66,14 @@ def _marked(sample: Sample, tokenizer, marks: tuple[str, str]) -> str:
     return text
 
 
-def main(options: PreviewOptions) -> None:
-    """Print the first `options.limit` records of the files."""
-    chat = make_format(options.tokenizer, options.chat_template, options.enable_thinking, options.raw_prompts)
+def show(options: DataOptions, tokenizer: str, limit: int | None) -> None:
+    """Print the first `limit` records of the files; `tokenizer` is a model's name, directory or hub id."""
+    chat = make_format(tokenizer, options.chat_template, options.enable_thinking, options.raw_prompts)
     records = [record for path in options.files for record in read_records(path)]
     if not records:
         raise DataError("no data files: name at least one with --files")
     marks = _COLOUR if sys.stdout.isatty() else _MARKS
-    for sample in encode(records[: options.limit], chat):
+    for sample in encode(records[:limit], chat):
         print(preview(sample, chat.tokenizer, options, marks))
 
 
@@ -81,6 +81,7 @@ if __name__ == "__main__":
     import tyro
 
     try:
-        main(tyro.cli(PreviewOptions))
+        chosen = tyro.cli(PreviewOptions)
+        show(chosen, chosen.tokenizer, chosen.limit)
     except (ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from None

@@ -35,6 +35,7 @@ from training.optimizer import OptimizerOptions, make_optimizer
 from training.packing import PackedRows
 from training.pipeline import AnchorBatches, DataOptions, load_rows
 from training.presets import PRESETS
+from training.preview import show
 from training.report import Card, model_card, plot_run
 
 
@@ -58,6 +59,7 @@ class DrafterOptions:
       cache_features: folder for the target's states, for data that is read many times; says its size before it writes.
       seed: of the first weights, the order of rows and the anchors.
       dry_run: say what the run would take, and stop.
+      preview: print so many samples with what is learnt marked, and stop.
     """
 
     data: DataOptions
@@ -75,12 +77,13 @@ class DrafterOptions:
     cache_features: Path | None = None
     seed: int = 0
     dry_run: bool = False
+    preview: int = 0
 
 
 def recipe_of(options: DrafterOptions, rows: PackedRows, config: BlockDrafterConfig) -> dict:
     """Everything that decides the result, as JSON: a checkpoint made with another recipe is not continued."""
     plain = json.loads(json.dumps(dataclasses.asdict(options), default=str))
-    left_out = ("loop", "out", "eval", "dry_run", "cache_features")
+    left_out = ("loop", "out", "eval", "dry_run", "preview", "cache_features")
     recipe = {name: value for name, value in plain.items() if name not in left_out}
     # Files may move; what is in them may not change.
     recipe["target"] = _name(options.target)
@@ -207,7 +210,9 @@ def parse(arguments: list[str] | None = None) -> DrafterOptions:
 def main() -> None:
     try:
         options = parse()
-        if options.dry_run:
+        if options.preview:
+            show(options.data, options.target, options.preview)
+        elif options.dry_run:
             print(describe_run(options))
         else:
             train(options)
