@@ -8,11 +8,13 @@ import shutil
 from pathlib import Path
 
 import jax
+import numpy as np
 
+from jaxspec.config import BlockDrafterConfig
 from jaxspec.io import drafter_weights, provenance, target_weights
-from jaxspec.io.drafter_config import check_fits, drafter_config_to_hf
-from jaxspec.io.drafter_files import load_drafter, read_config
-from jaxspec.io.hf_config import target_config, target_config_to_hf
+from jaxspec.io.drafter_config import check_fits
+from jaxspec.io.drafter_files import About, load_drafter, read_config, write_own
+from jaxspec.io.hf_config import ARCHITECTURES, target_config, target_config_to_hf
 from jaxspec.io.hub import resolve_drafter, resolve_model, shipped
 from jaxspec.io.safetensors_files import WEIGHTS, WeightFiles, read_json, weight_dtype, write_safetensors
 from jaxspec.io.tokenizer import eos_ids, load_tokenizer
@@ -70,14 +72,27 @@ def save(params: Params, directory) -> None:
     dtype = str(params.target["params"]["embedding"].dtype)
     _write(directory, target_config_to_hf(spec.target, dtype), target_weights.to_hf(params.target, spec.target))
     _write_json(directory / "generation_config.json", {"eos_token_id": list(spec.eos)})
-    made_for = provenance.of_target(spec.tokenizer) if spec.tokenizer else None
     for name, config in spec.drafters:
-        hf = drafter_config_to_hf(config, spec.target.num_layers, spec.target.max_positions, dtype, made_for)
-        _write(directory / DRAFTERS / name, hf, drafter_weights.to_hf(params.drafters[name], config))
+        save_drafter(params, params.drafters[name], config, directory / DRAFTERS / name)
     for pattern in _TOKENIZER_FILES if spec.tokenizer else ():
         for source in Path(spec.tokenizer).glob(pattern):
             if source.resolve() != (directory / source.name).resolve():  # saving over what was loaded
                 shutil.copyfile(source, directory / source.name)
+
+
+def save_drafter(target: Params, variables, config: BlockDrafterConfig, directory) -> None:
+    """Write one drafter of `target` as `load` reads it, in the weights' dtype and with a record of the target.
+
+    The layout is the native one, which other engines read too. A DFlash drafter with a reduced draft vocabulary is written in
+    the speculators schema instead, with the target's embedding table.
+    """
+    spec, embedding = target.spec, target.target["params"]["embedding"]
+    known = provenance.of_target(spec.tokenizer) if spec.tokenizer else provenance.Provenance()
+    borrowed = {}
+    if config.draft_vocab_size is not None:
+        borrowed["embed_tokens.weight"] = np.asarray(embedding.astype(variables["draft"]["lm_head"].dtype))
+    about = About(spec.target.num_layers, spec.target.max_positions, known, ARCHITECTURES[spec.target.family], borrowed)
+    write_own(directory, config, drafter_weights.to_hf(variables, config), about)
 
 
 def _write(directory: Path, config: dict, tensors: dict) -> None:

@@ -91,6 +91,8 @@ class BlockDrafterConfig(TransformerConfig):
       sliding_window: (window, one bool per layer), or None when every layer sees the whole context.
       target_hidden_size: width of a target feature.
       vocab_size: the target's vocabulary.
+      draft_vocab_size: tokens that can be drafted, fewer than `vocab_size`; the drafter then has an output projection and a
+        list of token ids of its own (see `jaxspec.drafters.base`). None: the target's whole vocabulary, and its projection.
       score_temperature: divisor of the draft logits when paths are scored, fitted to how sure this drafter should be of
         itself; below 1 trees grow deeper, above 1 wider.
     """
@@ -102,6 +104,7 @@ class BlockDrafterConfig(TransformerConfig):
     sliding_window: tuple[int, tuple[bool, ...]] | None = None
     target_hidden_size: int = 0
     vocab_size: int = 0
+    draft_vocab_size: int | None = None
     score_temperature: float = 1.0
 
     @property

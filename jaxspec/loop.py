@@ -104,7 +104,7 @@ def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
     builder = make_builder(
         config.builder,
         depth=block.depth,
-        vocab_size=spec.target.vocab_size,
+        vocab_size=block.draft_vocab_size or spec.target.vocab_size,
         budget=config.budget,
         tree_width=config.tree_width,
         fanout=config.fanout,

@@ -1,4 +1,8 @@
-"""The drafter protocol: a bundle of pure functions closed over a static config, in the manner of optax."""
+"""The drafter protocol: a bundle of pure functions closed over a static config, in the manner of optax.
+
+A drafter's variables are {"params": what is trained}. One with a reduced draft vocabulary (EAGLE-3's `d2t`) of D tokens has a
+collection beside it that no optimizer touches: {"draft": {"lm_head": [E, D], "ids": int32 [D]}}, ids in ascending order.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,8 @@ class Drafter(NamedTuple):
       init: (batch, capacity, dtype) -> state, before any token is committed.
       absorb: (params, state, features [B, T, F], count [B]) -> state; takes in the features of newly committed tokens.
       expand: (params, state, embed, unembed, root [B], depth) -> logits [B, depth, V] of the tokens at depths 1..depth, in
-        the weights' dtype; `embed` and `unembed` are the target's embedding and output projection.
+        the weights' dtype, -inf for tokens that it cannot draft; `embed` and `unembed` are the target's embedding and output
+        projection.
     """
 
     feature_layers: tuple[int, ...]
@@ -52,6 +57,14 @@ def make_block_drafter(config: BlockDrafterConfig) -> Drafter:
         block = jnp.concatenate([root[:, None], masks], axis=1)
         positions = cache.length[:, None] + jnp.arange(config.block_size)
         hidden = module.apply(params, embed(block), positions, cache)
-        return unembed(hidden[:, 1 : depth + 1])
+        hidden = hidden[:, 1 : depth + 1]
+        return unembed(hidden) if config.draft_vocab_size is None else _draft_logits(params["draft"], hidden, config.vocab_size)
 
     return Drafter(config.feature_layers, config.depth, init, absorb, expand)
+
+
+def _draft_logits(draft, hidden: jax.Array, vocab_size: int) -> jax.Array:
+    """Logits [..., V] of which only the draft vocabulary's are computed, the others being -inf."""
+    logits = hidden @ draft["lm_head"]
+    whole = jnp.full((*logits.shape[:-1], vocab_size), -jnp.inf, logits.dtype)
+    return whole.at[..., draft["ids"]].set(logits, indices_are_sorted=True, unique_indices=True)

@@ -10,6 +10,7 @@ from jaxspec.io.provenance import Provenance
 
 ARCHITECTURE = "DFlashDraftModel"
 FEATURE_CONVENTION = "outputs of target layers, 0-based"
+_DRAFT_NOTE = "reduced: lm_head.weight, d2t and t2d are read by jaxspec alone; vLLM and SGLang have no such causal head"
 
 
 def drafter_config(hf: dict[str, Any]) -> BlockDrafterConfig:
@@ -31,6 +32,7 @@ def drafter_config(hf: dict[str, Any]) -> BlockDrafterConfig:
     fields = transformer_fields(hf, default_head_dim=128)
     if own.get("attention_sink_bias") or hf.get("attention_sink_bias"):
         raise ValueError("config.json: dflash_config.attention_sink_bias is not supported")
+    vocab = integer(hf, "vocab_size")
     block_size = integer(own | {"block_size": own.get("block_size", hf.get("block_size"))}, "block_size")
     if block_size < 2:
         raise ValueError("config.json: block_size counts the anchor, so it must be at least 2")
@@ -42,7 +44,8 @@ def drafter_config(hf: dict[str, Any]) -> BlockDrafterConfig:
         causal=_causal(own),
         sliding_window=_sliding_window(own, hf, fields["num_layers"]),
         target_hidden_size=integer(own, "target_hidden_size", fields["hidden_size"]),
-        vocab_size=integer(hf, "vocab_size"),
+        vocab_size=vocab,
+        draft_vocab_size=draft_vocab_size(hf, vocab),
         score_temperature=score_temperature(hf),
     )
 
@@ -61,12 +64,23 @@ def drafter_config_to_hf(
       max_positions: the target's longest sequence; engines refuse longer contexts than it says.
       dtype: dtype of the weights.
       provenance: which target the drafter was trained for; None where that is not known.
+
+    Raises:
+      ValueError: a reduced draft vocabulary, which only the speculators schema has a field for. A causal head, which that
+        schema has none for, is written all the same, with a note that this library alone reads it.
     """
+    reduced = config.draft_vocab_size is not None
+    if reduced and not config.causal:
+        raise ValueError(
+            f"the native layout has no place for a reduced draft vocabulary ({config.draft_vocab_size} of {config.vocab_size} "
+            "tokens): write this drafter in the speculators schema (--to speculators)"
+        )
     return {
         "architectures": [ARCHITECTURE],
         **layer_fields_to_hf(config, max_positions, dtype),
         "num_target_layers": num_target_layers,
         "block_size": config.block_size,
+        **({"draft_vocab_size": config.draft_vocab_size} if reduced else {}),
         # The same facts again, where newer checkpoints and vLLM look for them.
         "dflash_config": {
             "mask_token_id": config.mask_token_id,
@@ -76,7 +90,7 @@ def drafter_config_to_hf(
             "causal": config.causal,
             "target_hidden_size": config.target_hidden_size,
         },
-        "jaxspec": own_fields(config, num_target_layers, provenance),
+        "jaxspec": own_fields(config, num_target_layers, provenance) | ({"draft_vocabulary": _DRAFT_NOTE} if reduced else {}),
     }
 
 
@@ -154,6 +168,14 @@ def _feature_layers(own: dict, hf: dict, count: int) -> tuple[int, ...]:
     if not layers or not all(isinstance(layer, int) and 0 <= layer < limit for layer in layers):
         raise ValueError(f"config.json: dflash_config.target_layer_ids must be layers 0 to {limit - 1}, not {layers!r}")
     return tuple(layers)
+
+
+def draft_vocab_size(hf: dict, vocab_size: int) -> int | None:
+    """`draft_vocab_size` of a config.json, or None where it is absent or the whole of the target's `vocab_size`."""
+    size = integer(hf, "draft_vocab_size", vocab_size)
+    if size > vocab_size:
+        raise ValueError(f"config.json: draft_vocab_size is {size}, more than the target's {vocab_size} tokens")
+    return None if size == vocab_size else size
 
 
 def score_temperature(hf: dict) -> float:

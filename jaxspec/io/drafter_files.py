@@ -13,12 +13,13 @@ import numpy as np
 
 from jaxspec.config import BlockDrafterConfig
 from jaxspec.io import speculators
+from jaxspec.io.draft_vocab import MAPPING
 from jaxspec.io.drafter_config import drafter_config, drafter_config_to_hf
-from jaxspec.io.drafter_weights import drafter_leaves, ignored, native_names
+from jaxspec.io.drafter_weights import check, drafter_leaves, from_hf, head_leaves, ignored, native_names, stored
 from jaxspec.io.provenance import Provenance
 from jaxspec.io.safetensors_files import WEIGHTS, read_json, write_safetensors
 from jaxspec.io.torch_files import open_weights
-from jaxspec.io.weight_map import check_fit, read_stored, read_tree
+from jaxspec.io.weight_map import check_fit
 
 # A learned vector in place of the mask token's embedding, as MiMo ships it.
 _MASK_EMBEDDING = "mask_embedding.pt"
@@ -48,31 +49,35 @@ def read_config(hf: dict[str, Any]) -> BlockDrafterConfig:
 
 
 def load_drafter(directory: str | os.PathLike, config: BlockDrafterConfig, dtype: str) -> dict[str, Any]:
-    """Variables {"params": ...} of the drafter in `directory`, whose config.json was read as `config`.
+    """Variables (see `jaxspec.drafters.base`) of the drafter in `directory`, whose config.json was read as `config`.
 
     Raises:
       FileNotFoundError: no weights.
       WeightMismatch: missing, unexpected, misshapen and non-float tensors, all in one report.
-      ValueError: unsafe or damaged files, NaN, or a part that is not supported.
+      ValueError: unsafe or damaged files, NaN, a wrong map of draft tokens, or a part that is not supported.
     """
     read, skip = _open(Path(directory), config)
-    return read_tree(drafter_leaves(config), read, dtype, skip)
+    return from_hf(read, config, dtype, skip)
 
 
 def stored_tensors(directory: str | os.PathLike, config: BlockDrafterConfig) -> dict[str, np.ndarray]:
     """The drafter's tensors by native name, in their stored dtypes; checked and refused as by `load_drafter`."""
     read, skip = _open(Path(directory), config)
-    return read_stored(drafter_leaves(config), read, skip)
+    return stored(read, config, skip)
 
 
 def check_files(directory: str | os.PathLike, config: BlockDrafterConfig) -> None:
-    """Raise what `load_drafter` would, short of reading the tensors: only names, shapes and dtypes are looked at."""
+    """Raise what `load_drafter` would, short of reading weights: their names, shapes and dtypes are looked at."""
     read, skip = _open(Path(directory), config)
-    check_fit(drafter_leaves(config), read, skip)
+    check(read, config, skip)
 
 
 def write_native(directory, config: BlockDrafterConfig, tensors: Mapping[str, np.ndarray], about: About) -> None:
-    """The native layout of DFlash and JetSpec, which vLLM and SGLang read: config.json and model.safetensors."""
+    """The native layout of DFlash and JetSpec, which vLLM and SGLang read: config.json and model.safetensors.
+
+    Raises:
+      ValueError: a reduced draft vocabulary, see `drafter_config_to_hf`.
+    """
     hf = drafter_config_to_hf(config, about.num_layers, about.max_positions, _dtype(tensors), about.provenance)
     _write(Path(directory), hf, tensors)
 
@@ -80,15 +85,26 @@ def write_native(directory, config: BlockDrafterConfig, tensors: Mapping[str, np
 def write_speculators(directory, config: BlockDrafterConfig, tensors: Mapping[str, np.ndarray], about: About) -> None:
     """The speculators schema, which vLLM reads; the target's embeddings and output projection go along, as it wants.
 
+    With a reduced draft vocabulary the projection is the drafter's own, among `tensors` with `d2t` and `t2d`.
+
     Raises:
       ValueError: the target's name or one of those tensors is unknown, or the schema cannot say what the drafter is.
     """
     known = (about.num_layers, about.max_positions, _dtype(tensors), about.provenance, about.architecture)
     hf = speculators.speculators_config_to_hf(config, *known)
-    missing = [name for name in speculators.BORROWED if name not in about.borrowed]
+    names = speculators.borrowed_names(config)
+    missing = [name for name in names if name not in about.borrowed]
     if missing:
         raise ValueError(f"the speculators schema saves the target's {missing[0]} with the drafter: give --target")
-    _write(Path(directory), hf, {**tensors, **about.borrowed})
+    _write(Path(directory), hf, {**tensors, **{name: about.borrowed[name] for name in names}})
+
+
+def write_own(directory, config: BlockDrafterConfig, tensors: Mapping[str, np.ndarray], about: About) -> None:
+    """The native layout, or where that cannot say what the drafter is, the speculators schema."""
+    speak = config.draft_vocab_size is not None and not config.causal
+    if speak and not about.provenance.target:  # the schema wants a name; the target's directory had none to give
+        about = about._replace(provenance=about.provenance._replace(target="unknown"))
+    (write_speculators if speak else write_native)(directory, config, tensors, about)
 
 
 # What `jaxspec convert --to` can write. JetSpec heads are DFlash drafters with one flag, and share their layout.
@@ -102,19 +118,25 @@ def _open(directory: Path, config: BlockDrafterConfig):
     read = native_names(open_weights(directory), config)
     if not speculators.is_speculators(read_json(directory / "config.json")):
         return read, ignored
-    mapped = sorted({"d2t", "t2d"} & set(read))
+    mapped = [name for name in MAPPING if name in read and config.draft_vocab_size is None]
     if mapped:
-        raise ValueError(f"{directory}: {mapped[0]} maps a reduced draft vocabulary, which is not supported")
+        raise ValueError(
+            f"{directory}: {mapped[0]} maps a reduced draft vocabulary, of which config.json says nothing: its "
+            f"draft_vocab_size must be below {config.vocab_size}"
+        )
     borrowed = speculators.borrowed_leaves(config, read)
     names = {name for leaf in borrowed for name, *_ in leaf.parts()}
-    check_fit([*drafter_leaves(config), *borrowed], read, ignored)
+    own = [*drafter_leaves(config), *head_leaves(config)]
+    check_fit([*own, *borrowed], read, lambda name: name in MAPPING or ignored(name))
     return read, lambda name: name in names or ignored(name)
 
 
 def _dtype(tensors: Mapping[str, np.ndarray]) -> str:
     """The dtype that config.json names: the one that most weights are stored in."""
     sizes: dict[str, int] = {}
-    for tensor in tensors.values():
+    for name, tensor in tensors.items():
+        if name in MAPPING:
+            continue
         sizes[tensor.dtype.name] = sizes.get(tensor.dtype.name, 0) + tensor.size
     return max(sizes, key=sizes.__getitem__)
 

@@ -2,35 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.config import BlockDrafterConfig
+from jaxspec.io.draft_vocab import MAPPING, mapping_tensors, read_ids
 from jaxspec.io.target_weights import decoder_layer_leaves
-from jaxspec.io.weight_map import Leaf, WeightMismatch, linear, read_tree, vector, write_tree
+from jaxspec.io.weight_map import Leaf, WeightMismatch, check_fit, linear, read_stored, read_tree, vector, write_tree
 
 # How transformers' own DFlash classes call and fuse tensors.
 _RENAMED = {"encoder.fc.weight": "fc.weight", "encoder.output_norm_enc.weight": "hidden_norm.weight"}
 _FUSED = {"qkv_proj.weight": ("q_proj", "k_proj", "v_proj"), "gate_up_proj.weight": ("gate_proj", "up_proj")}
 
 
-def from_hf(read: Mapping[str, np.ndarray], config: BlockDrafterConfig, dtype: str = "float32") -> dict[str, Any]:
-    """Parameters {"params": ...} of `BlockDrafter(config)` from tensors by published name; errors as for targets.
+def from_hf(
+    read: Mapping[str, np.ndarray],
+    config: BlockDrafterConfig,
+    dtype: str = "float32",
+    ignore: Callable[[str], bool] | None = None,
+) -> dict[str, Any]:
+    """Variables of `BlockDrafter(config)` from tensors by published name; errors as for targets.
 
-    The embedding table and output projection are the target's; a copy of them in the file is refused as unexpected.
+    The embedding table and output projection are the target's; a copy of them in the file is refused as unexpected. With a
+    reduced draft vocabulary the projection is the drafter's own, and stands with the token ids in the collection `draft`.
+
+    Args:
+      ignore: names that may be present and are not used; None: `ignored`.
     """
-    return read_tree(drafter_leaves(config), read, dtype, ignored)
+    check(read, config, ignore)
+    variables = read_tree(drafter_leaves(config), read, dtype, lambda name: True)
+    if config.draft_vocab_size is None:
+        return variables
+    head = read_tree(head_leaves(config), read, dtype, lambda name: True)["params"]
+    return variables | {"draft": head | {"ids": jnp.asarray(_ids(read, config))}}
 
 
 def to_hf(params: Mapping[str, Any], config: BlockDrafterConfig) -> dict[str, np.ndarray]:
     """Tensors by published name, in the parameters' dtype."""
-    return write_tree(drafter_leaves(config), params)
+    tensors = write_tree(drafter_leaves(config), params)
+    if config.draft_vocab_size is None:
+        return tensors
+    ids = np.asarray(jax.device_get(params["draft"]["ids"]))
+    return tensors | write_tree(head_leaves(config), {"params": params["draft"]}) | mapping_tensors(ids, config.vocab_size)
+
+
+def stored(
+    read: Mapping[str, np.ndarray], config: BlockDrafterConfig, ignore: Callable[[str], bool] | None = None
+) -> dict[str, np.ndarray]:
+    """The tensors by published name, in their stored dtypes; checked and refused as by `from_hf`."""
+    check(read, config, ignore)
+    tensors = read_stored([*drafter_leaves(config), *head_leaves(config)], read, lambda name: True)
+    return tensors if config.draft_vocab_size is None else tensors | {name: read[name] for name in MAPPING}
+
+
+def check(read: Mapping[str, np.ndarray], config: BlockDrafterConfig, ignore: Callable[[str], bool] | None = None) -> None:
+    """Raise what `from_hf` would, short of reading weights: their names, shapes and dtypes, and the map of draft tokens."""
+    skip = ignore or ignored
+    reduced = config.draft_vocab_size is not None
+    leaves = [*drafter_leaves(config), *head_leaves(config)]
+    check_fit(leaves, read, lambda name: skip(name) or (reduced and name in MAPPING))
+    if reduced:
+        _ids(read, config)
+
+
+def _ids(read: Mapping[str, np.ndarray], config: BlockDrafterConfig) -> np.ndarray:
+    return read_ids(read, config.draft_vocab_size, config.vocab_size)
 
 
 def drafter_leaves(config: BlockDrafterConfig) -> list[Leaf]:
-    """The table of all weights of a block drafter."""
+    """The table of all trained weights of a block drafter."""
     features = len(config.feature_layers) * config.target_hidden_size
     leaves = [
         *linear(("fc",), ["fc"], features, [config.hidden_size], False),
@@ -40,6 +84,13 @@ def drafter_leaves(config: BlockDrafterConfig) -> list[Leaf]:
     for i in range(config.num_layers):
         leaves += decoder_layer_leaves(config, i, "")
     return leaves
+
+
+def head_leaves(config: BlockDrafterConfig) -> list[Leaf]:
+    """The table of the output projection of a reduced draft vocabulary; empty where the target's is used."""
+    if config.draft_vocab_size is None:
+        return []
+    return [Leaf(("lm_head",), (("lm_head.weight",),), ((config.draft_vocab_size, config.hidden_size),), transpose=True)]
 
 
 def ignored(name: str) -> bool:

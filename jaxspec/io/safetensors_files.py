@@ -15,6 +15,8 @@ from safetensors.numpy import save_file
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 FLOAT_DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+# Not weights, but the tables of a draft vocabulary.
+_TABLES = ("I64", "I32", "BOOL")
 
 
 class WeightFiles(Mapping[str, np.ndarray]):
@@ -22,7 +24,7 @@ class WeightFiles(Mapping[str, np.ndarray]):
 
     Raises:
       FileNotFoundError: the directory, its weights or some of its shards are missing.
-      ValueError: a file is truncated or corrupt, or a tensor is not stored as float32, float16 or bfloat16.
+      ValueError: a file is truncated or corrupt, or a tensor is quantised: not float32, float16, bfloat16, int64, int32, bool.
     """
 
     def __init__(self, directory: str | os.PathLike):
@@ -34,7 +36,7 @@ class WeightFiles(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         handle = self._files[self._home[name]]
         stored = self.dtype(name)
-        if stored not in FLOAT_DTYPES:
+        if stored not in (*FLOAT_DTYPES, *_TABLES):
             raise ValueError(
                 f"{self.directory}: {name} is stored as {stored}; only F32, F16 and BF16 weights can be read: "
                 "use an unquantised checkpoint"

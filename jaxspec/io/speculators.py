@@ -2,7 +2,7 @@
 
 It differs from the native layout in three ways. Its layer ids name a layer's *input*, so they are one higher than those of the
 native layout and of this library. The draft layers stand in `transformer_layer_config`. And the file carries copies of the
-target's embedding table and output projection.
+target's embedding table and output projection, of the latter only some rows where the draft vocabulary is reduced.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxspec.config import BlockDrafterConfig
-from jaxspec.io.drafter_config import layer_fields_to_hf, own_fields, score_temperature
+from jaxspec.io.drafter_config import draft_vocab_size, layer_fields_to_hf, own_fields, score_temperature
 from jaxspec.io.hf_config import integer, transformer_fields
 from jaxspec.io.provenance import Provenance
 from jaxspec.io.weight_map import Leaf
@@ -38,8 +38,8 @@ def speculators_config(hf: dict[str, Any]) -> BlockDrafterConfig:
     """The `BlockDrafterConfig` of a config.json in the speculators schema.
 
     Raises:
-      ValueError: another kind of drafter, a reduced draft vocabulary, a missing field, a setting that is not supported, or one
-        whose default readers disagree about.
+      ValueError: another kind of drafter, a missing field, a setting that is not supported, or one whose default
+        readers disagree about.
     """
     kind, layer = hf.get("speculators_model_type"), hf.get("transformer_layer_config")
     if kind != TYPE:
@@ -53,12 +53,6 @@ def speculators_config(hf: dict[str, Any]) -> BlockDrafterConfig:
         raise ValueError(f"config.json: {used[0]} = {hf[used[0]]!r} is not supported: it makes another network than DFlash's")
     fields = transformer_fields(layer, default_head_dim=128)
     vocab = integer(layer, "vocab_size")
-    reduced = integer(hf, "draft_vocab_size", vocab)
-    if reduced != vocab:
-        raise ValueError(
-            f"config.json: a reduced draft vocabulary ({reduced} of {vocab} tokens) is not supported: "
-            "use a drafter with the target's whole vocabulary"
-        )
     causal, window = _attention(hf, layer, fields["num_layers"])
     block_size = integer(hf, "block_size", _BLOCK_SIZE)
     if block_size < 2:
@@ -72,6 +66,7 @@ def speculators_config(hf: dict[str, Any]) -> BlockDrafterConfig:
         sliding_window=window,
         target_hidden_size=integer(hf, "target_hidden_size", fields["hidden_size"]),
         vocab_size=vocab,
+        draft_vocab_size=draft_vocab_size(hf, vocab),
         score_temperature=score_temperature(hf),
     )
 
@@ -98,7 +93,7 @@ def speculators_config_to_hf(
         "architectures": ["DFlashSpeculator"],
         "speculators_model_type": TYPE,
         "speculators_version": _VERSION,
-        "draft_vocab_size": config.vocab_size,
+        "draft_vocab_size": config.draft_vocab_size or config.vocab_size,
         "target_hidden_size": config.target_hidden_size,
         "aux_hidden_state_layer_ids": [layer + 1 for layer in config.feature_layers],
         "mask_token_id": config.mask_token_id,
@@ -129,10 +124,15 @@ def speculators_config_to_hf(
     }
 
 
+def borrowed_names(config: BlockDrafterConfig) -> list[str]:
+    """Tensors of the target that are saved with the drafter: all of `BORROWED`, unless the projection is its own."""
+    return [name for name in BORROWED if name != "lm_head.weight" or config.draft_vocab_size is None]
+
+
 def borrowed_leaves(config: BlockDrafterConfig, read: Mapping[str, np.ndarray]) -> list[Leaf]:
     """Leaves of the target's tensors that the file holds; some writers leave them out, since the target has them."""
     shape = (config.vocab_size, config.target_hidden_size)
-    return [Leaf((name,), ((name,),), (shape,)) for name in BORROWED if name in read]
+    return [Leaf((name,), ((name,),), (shape,)) for name in borrowed_names(config) if name in read]
 
 
 def layer_inputs(hf: Mapping[str, Any]) -> list[int]:

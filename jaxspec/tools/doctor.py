@@ -156,11 +156,12 @@ def _borrowed(target: Path, directory: Path, hf: dict) -> list[str]:
     """The embeddings that a speculators file carries must be the target's, which are what is used."""
     if not speculators.is_speculators(hf):
         return []
+    config = read_config(hf)
     tied = read_json(target / "config.json").get("tie_word_embeddings")
     ours, theirs = open_weights(directory), open_weights(target)
     warnings = []
-    for name, source in speculators.BORROWED.items():
-        source = speculators.BORROWED["embed_tokens.weight"] if tied else source
+    for name in speculators.borrowed_names(config):
+        source = speculators.BORROWED["embed_tokens.weight" if tied else name]
         if name not in ours:
             continue
         mine = ours[name]

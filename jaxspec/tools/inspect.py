@@ -39,7 +39,8 @@ def describe(source) -> dict[str, Any]:
     Keys: `path`, `family`, `layout`, `readable` (whether `jaxspec.load` takes it), `problem` (why not), `target`,
     `feature_layers` (`output_of_layer`, 0-based, as here and at z-lab; `input_of_layer`, as vLLM and speculators count; `field`
     and `counts`, what config.json says; `note`; `contradicted`, by its own `jaxspec` object), `architecture`, `block_size`,
-    `mask_token_id`, `flags`, `weights` (`parameters`, `bytes`, `dtypes`, `tensors`, `files`), and `drafters` of a target.
+    `mask_token_id`, `draft_vocabulary` (tokens that can be drafted; None where config.json does not say), `flags`, `weights`
+    (`parameters`, `bytes`, `dtypes`, `tensors`, `files`), and `drafters` of a target.
 
     Raises:
       FileNotFoundError: no such place, or no config.json in it.
@@ -64,6 +65,7 @@ def describe(source) -> dict[str, Any]:
         "architecture": {name: inner[name] for name in _SIZES if inner.get(name) is not None},
         "block_size": own.get("block_size", hf.get("block_size")),
         "mask_token_id": own.get("mask_token_id", hf.get("mask_token_id")),
+        "draft_vocabulary": hf.get("draft_vocab_size"),
         "flags": _flags(hf, inner, own),
         "weights": weights,
         "drafters": list(shipped(directory / "drafters")),
@@ -91,6 +93,8 @@ def render(about: dict[str, Any]) -> str:
         rows += [("  careful", layers["note"])] if layers["note"] else []
     rows += [("sizes", ", ".join(f"{name} {value}" for name, value in about["architecture"].items()))]
     rows += [(name, str(about[name])) for name in ("block_size", "mask_token_id") if about[name] is not None]
+    size, whole = about["draft_vocabulary"], about["architecture"].get("vocab_size")
+    rows += [("draft vocabulary", f"{size:,} of {whole:,} tokens")] if size and whole else []
     rows += [("flags", ", ".join(f"{name}={value}" for name, value in about["flags"].items()) or "none given")]
     dtypes = ", ".join(f"{name} {count:,}" for name, count in weights["dtypes"].items())
     rows += [

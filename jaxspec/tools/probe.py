@@ -76,7 +76,10 @@ def _features(variables, tokens, *, config, layers):
 
 @functools.partial(jax.jit, static_argnames=("config", "drafter"))
 def _at_anchors(variables, drafter_variables, features, tokens, anchors, *, config, drafter):
-    """(accepted int32, logprob float32), each [B, anchors], of int32 `tokens` [B, T], -1 where a text has ended."""
+    """(accepted int32, logprob float32), each [B, anchors], of int32 `tokens` [B, T], -1 where a text has ended.
+
+    Tokens outside a reduced draft vocabulary cannot be accepted; they have no log-probability, and the mean is of the others.
+    """
     bundle, target = make_block_drafter(drafter), functools.partial(Transformer(config).apply, variables)
     embed, unembed = (functools.partial(target, method=method) for method in ("embed", "logits"))
     batch, width = tokens.shape
@@ -92,6 +95,7 @@ def _at_anchors(variables, drafter_variables, features, tokens, anchors, *, conf
         following = jax.lax.dynamic_slice_in_dim(ahead, anchor + 1, bundle.depth, axis=1)
         there = following >= 0
         logprob = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.maximum(following, 0)[..., None], -1)[..., 0]
+        there &= logprob > -jnp.inf
         mean = jnp.where(there, logprob, 0).sum(1) / jnp.maximum(there.sum(1), 1)
         return jnp.cumprod(logits.argmax(-1) == following, axis=1).sum(1), mean
 

@@ -79,7 +79,14 @@ def test_sliding_layers_follow_the_flag(non_causal):
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"score_temperature": 0.5}, {"block_size": 8}, {"sliding_window": (64, (True, False, True, True, False))}]
+    "changes",
+    [
+        {},
+        {"score_temperature": 0.5},
+        {"block_size": 8},
+        {"sliding_window": (64, (True, False, True, True, False))},
+        {"draft_vocab_size": 32000},
+    ],
 )
 def test_written_config_reads_back(changes):
     config = dataclasses.replace(speculators_config(DFLASH), **changes)
@@ -90,7 +97,8 @@ def test_written_config_reads_back(changes):
     assert hf["aux_hidden_state_layer_ids"] == [layer + 1 for layer in config.feature_layers] == [2, 10, 18, 26, 34]
     assert hf["speculators_config"]["proposal_methods"][0]["speculative_tokens"] == config.block_size - 1
     assert hf["speculators_config"]["verifier"] == DFLASH["speculators_config"]["verifier"]
-    assert hf["draft_vocab_size"] == hf["transformer_layer_config"]["vocab_size"] == 151936
+    assert hf["draft_vocab_size"] == changes.get("draft_vocab_size", 151936)
+    assert hf["transformer_layer_config"]["vocab_size"] == 151936
 
 
 def test_both_layouts_record_the_target():
@@ -113,7 +121,8 @@ def test_both_layouts_record_the_target():
     [
         ({"speculators_model_type": "eagle3"}, "speculators drafters of type 'eagle3' are not supported"),
         ({"speculators_model_type": "dspark"}, "type 'dspark'"),
-        ({"draft_vocab_size": 32000}, r"a reduced draft vocabulary \(32000 of 151936 tokens\) is not supported"),
+        ({"draft_vocab_size": 151937}, "draft_vocab_size is 151937, more than the target's 151936 tokens"),
+        ({"draft_vocab_size": 0}, "draft_vocab_size must be a positive integer, not 0"),
         ({"aux_hidden_state_layer_ids": None}, "aux_hidden_state_layer_ids must be target layers"),
         ({"aux_hidden_state_layer_ids": [0, 10]}, r"1 or higher .*not \[0, 10\]"),
         ({"mask_token_id": None}, "mask_token_id must be a token id"),

@@ -1,0 +1,166 @@
+"""Files of drafters with a reduced draft vocabulary: `lm_head`, `d2t` and `t2d`, in the speculators schema and in ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from jaxspec.io.draft_vocab import mapping_tensors, read_ids
+from jaxspec.io.drafter_config import drafter_config_to_hf
+from jaxspec.io.drafter_files import check_files, load_drafter, read_config, stored_tensors, write_own
+from jaxspec.io.drafter_weights import to_hf
+from jaxspec.io.safetensors_files import WEIGHTS, WeightFiles, read_json
+from jaxspec.io.weight_map import WeightMismatch
+from jaxspec.tools.convert import convert
+from jaxspec.tools.doctor import diagnose
+from jaxspec.tools.inspect import describe, render
+
+GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+TARGET = GOLDEN / "dflash" / "target"
+IDS = np.r_[0:20, 30:250:2, 256]
+# What each golden drafter is written as: in the speculators schema, or where that has no word for it, natively.
+FORMS = {"dflash": "speculators", "jetspec": "jetspec"}
+
+
+def write(kind: str, directory: Path) -> Path:
+    """A golden drafter restricted to `IDS`, as an engine's trainer writes it: our own code, for config.json alone."""
+    source = GOLDEN / kind / "drafter"
+    directory = convert(source, directory, FORMS[kind], TARGET)
+    hf = read_json(directory / "config.json") | {"draft_vocab_size": len(IDS)}
+    (directory / "config.json").write_text(json.dumps(hf))
+    head = WeightFiles(TARGET)["lm_head.weight"][IDS].astype(ml_dtypes.bfloat16)
+    offsets, marks = IDS - np.arange(len(IDS)), np.isin(np.arange(257), IDS)
+    tensors = load_file(directory / WEIGHTS) | {"lm_head.weight": head, "d2t": offsets.astype(np.int64), "t2d": marks}
+    save_file(tensors, directory / WEIGHTS)
+    return directory
+
+
+def change(directory: Path, **tensors) -> None:
+    """Replace tensors of a file; None removes."""
+    found = load_file(directory / WEIGHTS) | {name.replace("__", "."): tensor for name, tensor in tensors.items()}
+    save_file({name: tensor for name, tensor in found.items() if tensor is not None}, directory / WEIGHTS)
+
+
+def drafter(directory: Path):
+    config = read_config(read_json(directory / "config.json"))
+    return config, stored_tensors(directory, config)
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_read_write_read_is_tensor_equal(tmp_path, kind):
+    first = write(kind, tmp_path / "first")
+    config, tensors = drafter(first)
+    assert config.draft_vocab_size == len(IDS) and tensors["lm_head.weight"].dtype == ml_dtypes.bfloat16
+    check_files(first, config)
+    variables = load_drafter(first, config, "float32")
+    np.testing.assert_array_equal(variables["draft"]["ids"], IDS)
+    written = to_hf(variables, config)
+    assert set(written) == set(tensors)
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(written[name], tensor.astype(written[name].dtype))
+    again = convert(first, tmp_path / "again", FORMS[kind])  # the file itself says enough
+    assert load_file(again / WEIGHTS).keys() == load_file(first / WEIGHTS).keys()
+    found, stored = drafter(again)
+    assert found == config
+    for name, tensor in tensors.items():
+        assert stored[name].dtype == tensor.dtype
+        np.testing.assert_array_equal(stored[name], tensor)
+
+
+def test_the_native_layout_is_for_causal_heads_alone(tmp_path):
+    first = write("dflash", tmp_path / "first")
+    with pytest.raises(ValueError, match=r"no place for a reduced draft vocabulary \(131 of 257 tokens\).*--to speculators"):
+        convert(first, tmp_path / "x", "dflash", TARGET)
+    assert not (tmp_path / "x").exists()
+    hf = read_json(write("jetspec", tmp_path / "head") / "config.json")
+    written = drafter_config_to_hf(read_config(hf), 6, 512)
+    assert written["draft_vocab_size"] == len(IDS) and "jaxspec alone" in written["jaxspec"]["draft_vocabulary"]
+    assert read_config(written) == read_config(hf)
+
+
+def test_a_target_without_a_name_can_be_written(tmp_path):
+    from jaxspec.io.drafter_files import About
+
+    config, tensors = drafter(write("dflash", tmp_path / "first"))
+    borrowed = {"embed_tokens.weight": WeightFiles(TARGET)["model.embed_tokens.weight"]}
+    write_own(tmp_path / "out", config, tensors, About(6, 512, borrowed=borrowed))
+    hf = read_json(tmp_path / "out" / "config.json")
+    assert hf["speculators_config"]["verifier"]["name_or_path"] == "unknown" and hf["dtype"] == "float32"
+    assert drafter(tmp_path / "out")[0] == config
+
+
+@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("name", ["d2t", "t2d", "lm_head.weight"])
+def test_a_missing_tensor_is_named(tmp_path, kind, name):
+    directory = write(kind, tmp_path / "out")
+    change(directory, **{name: None})
+    with pytest.raises(WeightMismatch, match=f"1 missing: {name};"):
+        drafter(directory)
+
+
+OFFSETS = IDS - np.arange(len(IDS))
+WHOLE = "config.json says nothing: its draft_vocab_size must be below 257"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"d2t": IDS}, "d2t maps draft tokens? .*(outside|ascend).* target id = i"),  # ids in place of offsets
+        ({"d2t": np.r_[OFFSETS[:-1], 127]}, "d2t maps draft token 130 to 257, outside the target's 257 tokens"),
+        ({"d2t": np.r_[-1, OFFSETS[1:]]}, "d2t maps draft token 0 to -1, outside"),
+        ({"d2t": np.r_[OFFSETS[:1], 2, OFFSETS[2:]]}, "draft tokens 1 and 2 to 3 and 2, and ids must ascend"),
+        ({"d2t": np.r_[OFFSETS[:1], -1, OFFSETS[2:]]}, "draft tokens 0 and 1 to 0 and 0, and ids must ascend"),
+        ({"d2t": OFFSETS.astype(np.int32)}, r"d2t is int32 \[131\], and config.json makes it int64 \[131\]"),
+        ({"d2t": OFFSETS[:-1]}, r"d2t is int64 \[130\]"),
+        ({"t2d": np.zeros(257, bool)}, "t2d and d2t disagree about 131 tokens, first 0"),
+        ({"t2d": np.isin(np.arange(257), IDS - (IDS == 256))}, "disagree about 2 tokens, first 255"),
+        ({"t2d": np.isin(np.arange(257), IDS).astype(np.float32)}, r"t2d is float32 \[257\], and .* bool \[257\]"),
+        ({"t2d": np.isin(np.arange(256), IDS)}, r"t2d is bool \[256\]"),
+        ({"lm_head__weight": np.zeros((257, 64), np.float32)}, r"lm_head.weight \[257, 64\] \(expected \[131, 64\]\)"),
+        ({"lm_head__weight": np.full((131, 64), np.nan, np.float32)}, "lm_head.weight holds NaN"),
+    ],
+)
+def test_a_wrong_map_is_refused(tmp_path, tensors, message):
+    directory = write("dflash", tmp_path / "out")
+    change(directory, **tensors)
+    config = read_config(read_json(directory / "config.json"))
+    for read in (lambda: load_drafter(directory, config, "float32"), lambda: stored_tensors(directory, config)):
+        with pytest.raises(ValueError, match=message) as caught:
+            read()
+        assert "\n" not in str(caught.value)
+
+
+def test_config_and_map_must_agree(tmp_path):
+    directory = write("dflash", tmp_path / "out")
+    hf = read_json(directory / "config.json")
+    (directory / "config.json").write_text(json.dumps(hf | {"draft_vocab_size": 257}))
+    with pytest.raises(ValueError, match=f"d2t maps a reduced draft vocabulary, of which {WHOLE}"):
+        drafter(directory)
+
+
+def test_offsets_and_marks_of_the_schema():
+    tensors = mapping_tensors(np.array([1, 4, 5], np.int32), 7)
+    assert tensors["d2t"].tolist() == [1, 3, 3] and tensors["d2t"].dtype == np.int64
+    assert tensors["t2d"].tolist() == [False, True, False, False, True, True, False]
+    assert read_ids(tensors, 3, 7).tolist() == [1, 4, 5]
+
+
+def test_inspect_shows_the_draft_vocabulary(tmp_path):
+    for kind in FORMS:
+        about = describe(write(kind, tmp_path / kind))
+        assert about["readable"] and about["draft_vocabulary"] == 131 and about["family"] == kind
+        assert "draft vocabulary   131 of 257 tokens" in render(about)
+    change(tmp_path / "dflash", d2t=IDS)
+    assert "d2t maps draft token" in describe(tmp_path / "dflash")["problem"]
+
+
+@pytest.mark.slow
+def test_doctor_measures_what_can_be_drafted(tmp_path):
+    found = diagnose(TARGET, str(write("dflash", tmp_path / "out")), prompts=[[117, 142, 122, 64, 240, 19]], max_new_tokens=12)
+    assert found["acceptance"] >= 1 and not any("differs from the target's" in warning for warning in found["warnings"])
+    assert all(np.isfinite(list(values.values())).all() for values in found["shifts"].values())
