@@ -89,7 +89,10 @@ def recipe_of(options: DrafterOptions, rows: PackedRows, config: BlockDrafterCon
     recipe["target"] = _name(options.target)
     recipe["init"] = options.init and options.init.name
     recipe["data"] |= {"files": [Path(name).name for name in recipe["data"]["files"]], "fingerprint": rows_fingerprint(rows)}
-    return recipe | {"steps": options.loop.steps, "drafter": json.loads(json.dumps(dataclasses.asdict(config)))}
+    drafter = json.loads(json.dumps(dataclasses.asdict(config)))
+    # Fields of later versions are left out where they are not used, so that older runs can be continued.
+    drafter = {name: value for name, value in drafter.items() if name != "draft_vocab_size" or value is not None}
+    return recipe | {"steps": options.loop.steps, "drafter": drafter}
 
 
 def rows_fingerprint(rows: PackedRows) -> str:
