@@ -54,8 +54,11 @@ def acceptance_of(bundle: Params, name: str, prompts: list[Prompt], **options) -
     return found | {"mean": float(np.mean(list(found.values())))}
 
 
-def make_evaluate(target: Params, name: str, config, options: EvalOptions) -> Callable | None:
-    """`evaluate(params) -> {"tau_<domain>": …, "tau_mean": …}` of drafter variables, or None without prompts."""
+def make_evaluate(target: Params, name: str, config, options: EvalOptions, frozen: dict | None = None) -> Callable | None:
+    """`evaluate(params) -> {"tau_<domain>": …, "tau_mean": …}` of drafter variables, or None without prompts.
+
+    `frozen` are collections of the drafter that are not trained, and not among the `params` that `evaluate` is given.
+    """
     if options.prompts is None:
         return None
     tokenizer = load_tokenizer(target.spec.tokenizer) if target.spec.tokenizer else None
@@ -72,7 +75,7 @@ def make_evaluate(target: Params, name: str, config, options: EvalOptions) -> Ca
     )
 
     def evaluate(params) -> dict[str, float]:
-        found = measure(Params(target.target, {name: params}, spec))
+        found = measure(Params(target.target, {name: params | (frozen or {})}, spec))
         return {f"tau_{domain}": value for domain, value in found.items()}
 
     return evaluate

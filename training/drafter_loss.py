@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxspec.config import BlockDrafterConfig, TargetConfig
 from jaxspec.targets.transformer import Transformer
 from training.block_forward import block_hidden
+from training.draft_vocab import slots_of
 from training.losses import cross_entropy, forward_kl, gather, reverse_kl, slot_weights
 from training.teacher import TeacherStates, teacher_states
 from training.tiles import tiled_rows
@@ -47,20 +48,24 @@ def make_loss(config: BlockDrafterConfig, target_config: TargetConfig, options: 
 
     Args:
       config: of the drafter.
-      target_config: of the target, whose variables are the loss's second argument.
+      target_config: of the target, whose variables are the loss's second argument; with a reduced draft vocabulary they hold
+        the drafter's collection `draft` too (see `jaxspec.drafters.base`).
       options: see `LossOptions`.
 
     Returns:
       The loss. `batch` is what `training.pipeline.AnchorBatches` gives, with `features` [B, S, F] and `hidden` [B, S, E] of the
       target if they were cached. Names: `loss` in nats a slot, weighted; `accuracy_k`, the share of slots k whose most probable
       token is the text's; `accept_length`, tokens that a chain would commit at an anchor, bonus included (blocks that reach
-      beyond what is to be learnt are left out).
+      beyond what is to be learnt are left out). With a reduced draft vocabulary both distributions are over its tokens alone;
+      a slot does not count in `loss` where the target's most probable token (`ce`: the text's) is not one of them, as EAGLE-3
+      has it, while the other figures count the text's token as missed.
     """
     if options.temperature <= 0:
         raise ValueError(f"loss temperature is {options.temperature}: give a number above 0")
     if options.gamma is not None and options.gamma <= 0:
         raise ValueError(f"gamma is {options.gamma}: give a decay length above 0, or None for equal weights")
-    per_row = _make_per_row(target_config, options)
+    reduced = config.draft_vocab_size is not None
+    per_row = (_make_per_draft_row if reduced else _make_per_row)(target_config, options)
 
     def loss(params, target, batch):
         dtype = jnp.dtype(options.dtype)
@@ -75,15 +80,17 @@ def make_loss(config: BlockDrafterConfig, target_config: TargetConfig, options: 
         rows = {"label": gather(batch["tokens"], before + 1).reshape(-1)}
         if options.kind != "ce":
             rows["teacher"] = gather(states.hidden, before).reshape(-1, states.hidden.shape[-1])
-        values, right = tiled_rows(per_row, options.tile, hidden.reshape(-1, hidden.shape[-1]), rows, target)
-        values, right = values.reshape(weights.shape), right.reshape(weights.shape)
-        values = jnp.where(weights > 0, values, 0)
-        return {"loss": ((values * weights).sum(), weights.sum()), **_accuracy(right, weights > 0)}
+        values, (right, drafted) = tiled_rows(per_row, options.tile, hidden.reshape(-1, hidden.shape[-1]), rows, target)
+        values, right, drafted = (array.reshape(weights.shape) for array in (values, right, drafted))
+        counted = jnp.where(drafted, weights, 0)
+        values = jnp.where(counted > 0, values, 0)
+        return {"loss": ((values * counted).sum(), counted.sum()), **_accuracy(right, weights > 0)}
 
     return loss
 
 
 def _make_per_row(target_config: TargetConfig, options: LossOptions) -> Callable:
+    """(hidden, rows, target) -> (losses, (whether the text's token is the most probable, whether the row counts))."""
     model = Transformer(target_config)
 
     def per_row(hidden, rows, target):
@@ -91,10 +98,29 @@ def _make_per_row(target_config: TargetConfig, options: LossOptions) -> Callable
         logits = model.apply(head, hidden, method="logits").astype(jnp.float32)
         right = logits.argmax(-1) == rows["label"]
         if options.kind == "ce":
-            return cross_entropy(logits, rows["label"]), right
+            return cross_entropy(logits, rows["label"]), (right, jnp.ones_like(right))
         teacher = model.apply(target, rows["teacher"].astype(hidden.dtype), method="logits")
         divergence = forward_kl if options.kind == "fkl" else reverse_kl
-        return divergence(logits, teacher, options.temperature), right
+        return divergence(logits, teacher, options.temperature), (right, jnp.ones_like(right))
+
+    return per_row
+
+
+def _make_per_draft_row(target_config: TargetConfig, options: LossOptions) -> Callable:
+    """As `_make_per_row`, over the tokens of the draft vocabulary."""
+    model = Transformer(target_config)
+
+    def per_row(hidden, rows, target):
+        ids = target["draft"]["ids"]
+        logits = (hidden @ target["draft"]["lm_head"].astype(hidden.dtype)).astype(jnp.float32)
+        right = ids[logits.argmax(-1)] == rows["label"]
+        if options.kind == "ce":
+            label, drafted = slots_of(ids, rows["label"])
+            return cross_entropy(logits, label), (right, drafted)
+        teacher = model.apply(target, rows["teacher"].astype(hidden.dtype), method="logits")
+        divergence = forward_kl if options.kind == "fkl" else reverse_kl
+        _, drafted = slots_of(ids, teacher.argmax(-1))
+        return divergence(logits, teacher[:, ids], options.temperature), (right, drafted)
 
     return per_row
 

@@ -29,6 +29,8 @@ class ModelOptions:
         tokenizer's own mask token.
       score_temperature: how decoding scores paths, see `jaxspec.config.BlockDrafterConfig`. Below 1 suits drafters trained
         partly on sampled text, which are less sure of greedy text than they should be.
+      draft_vocab: tokens that can be drafted, the most frequent ones of those to be learnt; None: all of the target's. Other
+        engines read such a `dflash` drafter in the speculators schema, and no such `jetspec` head at all.
       zero_residual: start with every layer as the identity, which suits the Muon recipes; else plain random weights.
     """
 
@@ -44,6 +46,7 @@ class ModelOptions:
     mask_token: int | None = None
     score_temperature: float = 1.0
     zero_residual: bool = False
+    draft_vocab: int | None = None
 
 
 KINDS = {"dflash": False, "jetspec": True}
@@ -65,6 +68,11 @@ def drafter_config(options: ModelOptions, target: TargetConfig, tokenizer: str |
         raise ValueError(f"block_size is {options.block_size}: give 2 to 128, the anchor included")
     if options.num_layers < 1:
         raise ValueError(f"num_layers is {options.num_layers}: give at least 1")
+    if options.draft_vocab is not None and not 1 <= options.draft_vocab < target.vocab_size:
+        raise ValueError(
+            f"draft_vocab is {options.draft_vocab}: give 1 to {target.vocab_size - 1} tokens, or None for the target's "
+            f"{target.vocab_size}"
+        )
     same = ("hidden_size", "num_heads", "num_kv_heads", "head_dim", "ffn_size", "rope_theta", "rope_scaling", "norm_eps")
     own = {name: getattr(options, name, None) for name in same}
     sizes = {name: getattr(target, name) if own[name] is None else own[name] for name in same}
@@ -77,6 +85,7 @@ def drafter_config(options: ModelOptions, target: TargetConfig, tokenizer: str |
         causal=KINDS[options.kind],
         target_hidden_size=target.hidden_size,
         vocab_size=target.vocab_size,
+        draft_vocab_size=options.draft_vocab,
         score_temperature=options.score_temperature,
     )
     check_fits(config, target)

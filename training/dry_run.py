@@ -49,13 +49,16 @@ def _lines(options, params, target, rows: PackedRows, vocab: int) -> list[tuple[
     epochs = loop.steps * options.batch / len(rows.tokens)
     part = -(-options.batch // loop.parts)
     tile = min(loss.tile, part * options.anchors * (options.model.block_size - 1))
+    # The target's logits, the drafter's and their gradient; of a reduced draft vocabulary the target's are cut out too.
+    drafted = options.model.draft_vocab
+    columns = 3 * vocab if drafted is None else vocab + 3 * drafted
     return [
         ("drafter", f"{_count(params):,} parameters, {_count(target):,} in the frozen target"),
         ("memory of a device", f"{_gigabytes(frozen / (split if loop.shard_frozen else 1))} target"),
         ("", f"{_gigabytes(whole / split)} master weights, {_gigabytes(whole / split)} gradients"),
         (
             "",
-            f"{_gigabytes(tree_bytes(opt_state) / split)} optimizer state, {_gigabytes(3 * 4 * tile * vocab)} logits of a tile",
+            f"{_gigabytes(tree_bytes(opt_state) / split)} optimizer state, {_gigabytes(4 * tile * columns)} logits of a tile",
         ),
         ("", f"and activations of {part // max(loop.data * loop.fsdp, 1) or 1} rows of {options.data.length} tokens"),
         ("data", f"{len(rows.tokens):,} rows, {int((rows.segments > 0).sum()):,} tokens"),

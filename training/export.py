@@ -15,10 +15,8 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from jaxspec.checkpoint import save
+from jaxspec.checkpoint import save, save_drafter
 from jaxspec.config import BlockDrafterConfig, TargetConfig
-from jaxspec.io import drafter_weights, provenance
-from jaxspec.io.drafter_files import About, write_native
 from jaxspec.params import Params, Spec
 from training.checkpoints import CheckpointError, Checkpoints
 from training.data import load_tokenizer
@@ -50,12 +48,11 @@ def export_target(params, config: TargetConfig, tokenizer: Path, out: Path) -> N
 
 
 def export_drafter(params, config: BlockDrafterConfig, target: Params, out: Path) -> None:
-    """Weights in bfloat16 and config.json, in the published DFlash layout, with a record of the target."""
-    spec = target.spec
-    known = provenance.of_target(spec.tokenizer) if spec.tokenizer else provenance.Provenance()
-    rounded = jax.tree.map(lambda leaf: np.asarray(leaf).astype(ml_dtypes.bfloat16), params)
-    about = About(spec.target.num_layers, spec.target.max_positions, known)
-    write_native(out, config, drafter_weights.to_hf(rounded, config), about)
+    """Weights in bfloat16 and config.json, with a record of the target; layouts as of `jaxspec.checkpoint.save_drafter`."""
+    rounded = jax.tree.map(
+        lambda leaf: np.asarray(leaf).astype(ml_dtypes.bfloat16) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, params
+    )
+    save_drafter(target, rounded, config, out)
 
 
 def main(options: ExportOptions) -> None:

@@ -25,6 +25,7 @@ from jaxspec.io.safetensors_files import read_json
 from jaxspec.params import Params
 from training import sharding
 from training.acceptance import EvalOptions, make_evaluate
+from training.draft_vocab import draft_vocabulary
 from training.drafter_loss import LossOptions, make_loss
 from training.drafter_model import ModelOptions, drafter_config, init_drafter
 from training.dry_run import describe_run
@@ -90,8 +91,10 @@ def recipe_of(options: DrafterOptions, rows: PackedRows, config: BlockDrafterCon
     recipe["init"] = options.init and options.init.name
     recipe["data"] |= {"files": [Path(name).name for name in recipe["data"]["files"]], "fingerprint": rows_fingerprint(rows)}
     drafter = json.loads(json.dumps(dataclasses.asdict(config)))
-    # Fields of later versions are left out where they are not used, so that older runs can be continued.
-    drafter = {name: value for name, value in drafter.items() if name != "draft_vocab_size" or value is not None}
+    # Later additions are left out where they are not used, so that older runs can be continued.
+    for fields, name in ((drafter, "draft_vocab_size"), (recipe["model"], "draft_vocab")):
+        if fields[name] is None:
+            del fields[name]
     return recipe | {"steps": options.loop.steps, "drafter": drafter}
 
 
@@ -117,6 +120,7 @@ def train(options: DrafterOptions) -> Params:
     spec, kind = target.spec, options.model.kind
     config = drafter_config(options.model, spec.target, spec.tokenizer)
     rows = load_rows(options.data, spec.tokenizer)
+    draft = {} if config.draft_vocab_size is None else {"draft": draft_vocabulary(rows, config.draft_vocab_size, target)}
     params = _first_weights(options, config)
     batches = AnchorBatches(rows, options.batch, options.anchors, config.block_size, options.seed)
     if options.cache_features:
@@ -129,9 +133,10 @@ def train(options: DrafterOptions) -> Params:
         batches,
         options.loop,
         recipe,
-        frozen=target.target,
-        evaluate=make_evaluate(target, kind, config, options.eval),
+        frozen=target.target | draft,
+        evaluate=make_evaluate(target, kind, config, options.eval, draft),
     )
+    trained |= draft
     if jax.process_index() == 0:
         _write(options, trained, config, target, recipe)
     return Params(target.target, {kind: trained}, dataclasses.replace(spec, drafters=((kind, config),)))
@@ -141,9 +146,11 @@ def _first_weights(options: DrafterOptions, config: BlockDrafterConfig):
     if options.init is None:
         return init_drafter(config, options.seed, residual=not options.model.zero_residual)
     found = read_config(read_json(options.init / "config.json"))
-    if dataclasses.replace(found, score_temperature=config.score_temperature) != config:
+    # What is trained does not depend on which tokens are drafted.
+    same = {name: getattr(config, name) for name in ("score_temperature", "draft_vocab_size")}
+    if dataclasses.replace(found, **same) != config:
         raise ValueError(f"{options.init} holds {found}, and the options describe {config}: give its own sizes")
-    return load_drafter(options.init, found, "float32")
+    return {"params": load_drafter(options.init, found, "float32")["params"]}
 
 
 def _write(options: DrafterOptions, params, config: BlockDrafterConfig, target: Params, recipe: dict) -> None:
