@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec import prompts as prompting
+from jaxspec.builders import make_paths
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.loop import ACCEPTANCE, CHUNK, DecodeConfig, make_plan, prefill, run
 from jaxspec.output import DraftTree, Output, Round, Stats
@@ -50,10 +51,14 @@ def decode(params: Params, prompt, *, trace: bool = False, **options) -> Output 
       seed: with the prompt, the only source of randomness (0). Equal prompts in one list are independent samples.
       stop: strings and/or token ids that end the text, beside the model's own EOS set. ignore_eos: drop that set.
       method: `ar` for plain autoregressive decoding, or the name of a loaded drafter (None: the first one).
-      builder: `chain`, `best_first` (DDTree) or `expand` (JetSpec's `accum_logp`, with `tree_width` children a node).
-      budget: rows verified a round, the root included (32). DDTree's M is M + 1 here.
+      builder: `chain`, `best_first` (DDTree), `expand` (JetSpec's `accum_logp`, with `tree_width` children a node), `beam` (the
+        `tree_width` best nodes of every depth, None: as many as spend the budget) or `static` (the tree of `paths`).
+      budget: rows verified a round, the root included (32; `static` verifies its `paths`). DDTree's M is M + 1 here.
       fanout: for `expand`, a rule for how many children nodes get at most, one of `builders.fanout.RULES` by name, or from
         `builders.make_rule` with settings (None: `tree_width` everywhere).
+      paths: for `static`, the tree as the rank path of every node, as in Medusa's choices: [[0], [0, 0], [1]] (None).
+      score: what `best_first`, `expand` and `beam` order paths by: `logprob`, `entropy` (the drafter's entropies along the path
+        alone) or `hybrid` (log-probability minus `entropy_weight`, 0.1 if None, times these entropies).
       block_size: slots of the drafter's block, the anchor included (None: as trained).
       acceptance: `match`: draft-invariant, the text is the autoregressive one with the same seed; `sequential` and
         `rejection` keep the distribution only (temperature > 0).
@@ -133,6 +138,9 @@ def _prepare(
     block_size: int | None = None,
     tree_width: int | None = None,
     fanout=None,
+    paths=None,
+    score: str = "logprob",
+    entropy_weight: float | None = None,
     method: str | None = None,
     acceptance: str = "match",
     coupled: bool = True,
@@ -147,14 +155,21 @@ def _prepare(
         raise ValueError(f"score_temperature is {score_temperature}: give a number above 0")
     sampling, values = make_sampling(temperature, top_k, top_p, min_p)
     method = method or (spec.drafters[0][0] if spec.drafters else "ar")
-    settings = {} if method == "ar" else dict(
-        builder=builder,
-        budget=budget,
-        block_size=block_size,
-        tree_width=tree_width,
-        fanout=fanout,
-        acceptance=acceptance,
-        score_temperature=score_temperature,
+    settings = (
+        {}
+        if method == "ar"
+        else dict(
+            builder=builder,
+            budget=budget,
+            block_size=block_size,
+            tree_width=tree_width,
+            fanout=fanout,
+            paths=None if paths is None else make_paths(paths),
+            score=score,
+            entropy_weight=entropy_weight,
+            acceptance=acceptance,
+            score_temperature=score_temperature,
+        )
     )
     if settings and acceptance == "match" and not sampling.greedy:
         settings |= dict(coupled=coupled)

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.builders import Builder, Rule, make_builder
-from jaxspec.builders.candidates import rank
+from jaxspec.builders.candidates import entropy, rank
+from jaxspec.builders.static import Paths, skips_ranks
 from jaxspec.cache import allocate, append, gather_path
 from jaxspec.drafters.base import Drafter, make_block_drafter
 from jaxspec.params import Params, Spec
@@ -35,11 +36,13 @@ class DecodeConfig:
 
     Attributes:
       method: `ar`, or the name of a drafter.
-      builder: `chain`, `best_first` or `expand`.
+      builder: `chain`, `best_first`, `expand`, `beam` or `static`.
       budget: rows verified in a round, the root included.
       block_size: slots of a drafter's block, the anchor included; None is the drafter's own.
-      tree_width: children per expanded node (`expand` only).
+      tree_width: children per expanded node of `expand`, nodes per level of `beam`.
       fanout: rule that gives nodes fewer children, see `builders.fanout` (`expand` only).
+      paths: the tree of `static`, see `builders.make_paths`.
+      score, entropy_weight: what paths are ordered by, see `builders.scores.Score`.
       sampling: which sampling steps exist.
       acceptance: `match` (draft-invariant), `sequential` or `rejection`.
       coupled: the drafter ranks its candidates under the target's noise (`match` at temperature > 0).
@@ -53,6 +56,9 @@ class DecodeConfig:
     block_size: int | None = None
     tree_width: int | None = None
     fanout: str | Rule | None = None
+    paths: Paths | None = None
+    score: str = "logprob"
+    entropy_weight: float | None = None
     acceptance: str = "match"
     coupled: bool = True
     score_temperature: float | None = None
@@ -108,7 +114,12 @@ def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
         budget=config.budget,
         tree_width=config.tree_width,
         fanout=config.fanout,
+        paths=config.paths,
+        score=config.score,
+        entropy_weight=config.entropy_weight,
     )
+    if config.acceptance == "rejection" and config.paths and skips_ranks(config.paths):
+        raise ValueError("acceptance 'rejection' needs siblings of ranks 0, 1, ...: a node in paths skips one")
     if builder.rows == 1:
         return Plan(target, None, None, (1,), 1)
     if block.causal and builder.longest < block.depth:
@@ -245,14 +256,15 @@ def draft(params, request, state, noise, config) -> tuple[Candidates | None, jax
     own = params.spec.drafter(config.method).score_temperature
     scoring = own if config.score_temperature is None else config.score_temperature
     if config.sampling.greedy:
-        return rank(logits, count, None, scoring), None
+        return rank(logits, count, None, scoring, plan.builder.entropy), None
     if config.acceptance == "rejection":
         position = state.cache.length
-        return sample_candidates(logits, count, config.sampling, request.sampling, request.keys, position)
+        drawn, q = sample_candidates(logits, count, config.sampling, request.sampling, request.keys, position)
+        return drawn.replace(entropy=entropy(q) if plan.builder.entropy else None), q
     if config.acceptance == "match" and config.coupled:
         scores = process(logits, config.sampling, request.sampling)
-        return rank(scores, count, noise[:, :-1], scoring), None
-    return rank(process(logits, config.sampling, request.sampling), count, None, scoring), None
+        return rank(scores, count, noise[:, :-1], scoring, plan.builder.entropy), None
+    return rank(process(logits, config.sampling, request.sampling), count, None, scoring, plan.builder.entropy), None
 
 
 def grow(params, state, candidates, config) -> Tree:

@@ -33,18 +33,21 @@ class Candidates:
     Attributes:
       token: int32 [B, depth, C], best first.
       logprob: float32 [B, depth, C], non-increasing over C; -inf marks a candidate that must not be used.
+      entropy: float32 [B, depth], nats, of the distributions that the log-probabilities are of; None where no builder reads it.
     """
 
     token: jax.Array
     logprob: jax.Array
+    entropy: jax.Array | None = None
 
 
 @flax.struct.dataclass
 class Tree:
     """A draft tree of N rows; row 0 is the root, the last committed token.
 
-    Rows are in non-increasing path score with parents before children, so that every prefix of the rows is a valid tree.
-    Rows at or beyond `size` are padding: they see only themselves and are never accepted.
+    Rows are in non-increasing path score (the log-probability, unless the builder was given another score) with parents before
+    children, so that every prefix of the rows is a valid tree. Rows at or beyond `size` are padding: they see only themselves
+    and are never accepted.
 
     Attributes:
       token: int32 [B, N].

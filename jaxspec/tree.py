@@ -116,16 +116,22 @@ def take_rows(tree: Tree, rows: int) -> Tree:
     )
 
 
-def validate(tree: Tree) -> None:
-    """Check every tree of a batch on the host; raises ValueError saying what is wrong and where."""
+def validate(tree: Tree, score: np.ndarray | None = None) -> None:
+    """Check every tree of a batch on the host; raises ValueError saying what is wrong and where.
+
+    Args:
+      tree: batched tree.
+      score: float [B, N], what the rows were sorted by where that is not `tree.logprob`.
+    """
     tree = jax.tree.map(np.asarray, tree)
+    score = tree.logprob if score is None else np.asarray(score)
     for b in range(tree.token.shape[0]):
-        problem = _problem(jax.tree.map(lambda x, b=b: x[b], tree))
+        problem = _problem(jax.tree.map(lambda x, b=b: x[b], tree), score[b])
         if problem:
             raise ValueError(f"tree {b}: {problem}")
 
 
-def _problem(tree: Tree) -> str | None:
+def _problem(tree: Tree, score: np.ndarray) -> str | None:
     rows, size = len(tree.token), int(tree.size)
     if not 1 <= size <= rows:
         return f"size {size} is not in 1..{rows}"
@@ -139,8 +145,8 @@ def _problem(tree: Tree) -> str | None:
             return f"row {i} has parent {parent}: parents come before children"
         if tree.depth[i] != tree.depth[parent] + 1:
             return f"row {i} has depth {tree.depth[i]}, its parent {tree.depth[parent]}"
-        if not tree.logprob[i] <= tree.logprob[i - 1]:
-            return f"row {i} scores {tree.logprob[i]}, above the row before it"
+        if not score[i] <= score[i - 1]:
+            return f"row {i} scores {score[i]}, above the row before it"
         if (parent, int(tree.token[i])) in children:
             return f"row {i} repeats token {tree.token[i]} under row {parent}"
         children.add((parent, int(tree.token[i])))

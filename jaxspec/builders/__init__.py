@@ -13,19 +13,36 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxspec.builders.beam import beam
 from jaxspec.builders.best_first import best_first
 from jaxspec.builders.candidates import rank
 from jaxspec.builders.chain import chain
 from jaxspec.builders.expand import expand
 from jaxspec.builders.fanout import Rule, make_rule
+from jaxspec.builders.scores import DEFAULT_ENTROPY_WEIGHT, LOGPROB, SCORES, Score, step_costs
+from jaxspec.builders.static import Paths, make_paths, static
 from jaxspec.state import Candidates, Tree
 
-__all__ = ["BUILDERS", "DEFAULT_TREE_WIDTH", "Builder", "best_first", "chain", "expand", "make_builder", "make_rule", "rank"]
+__all__ = [
+    "BUILDERS",
+    "DEFAULT_TREE_WIDTH",
+    "Builder",
+    "beam",
+    "best_first",
+    "chain",
+    "expand",
+    "make_builder",
+    "make_paths",
+    "make_rule",
+    "rank",
+    "static",
+]
 
 # Best or nearly so at budgets of 32 by the expected length of JetSpec's golden trees (2 is better at 16, 4 beyond 64).
 DEFAULT_TREE_WIDTH = 3
-BUILDERS = {"chain": chain, "best_first": best_first, "expand": expand}
+BUILDERS = {"chain": chain, "best_first": best_first, "expand": expand, "beam": beam, "static": static}
 _ALIASES = {"ddtree": "best_first", "tree": "expand"}
+_SCORED = ("best_first", "expand", "beam")
 
 
 class Builder(NamedTuple):
@@ -38,30 +55,46 @@ class Builder(NamedTuple):
       build: (candidates, root int32 [B], depth_limit int32 [B]) -> batched tree of N rows. It reads the first `longest` depths.
         Candidates of log-probability -inf are never used, nor nodes deeper than `depth_limit` made; `size` counts the rows in
         use.
+      entropy: whether `build` reads `candidates.entropy`.
     """
 
     rows: int
     candidates: int
     longest: int
     build: Callable[[Candidates, jax.Array, jax.Array], Tree]
+    entropy: bool = False
 
 
 @functools.lru_cache
 def make_builder(
-    name: str, *, depth: int, vocab_size: int, budget: int, tree_width: int | None = None, fanout: str | Rule | None = None
+    name: str,
+    *,
+    depth: int,
+    vocab_size: int,
+    budget: int,
+    tree_width: int | None = None,
+    fanout: str | Rule | None = None,
+    paths: Paths | None = None,
+    score: str = "logprob",
+    entropy_weight: float | None = None,
 ) -> Builder:
     """The builder called `name`.
 
     Args:
-      name: `chain`, `best_first` (or `ddtree`: the most probable prefixes) or `expand` (or `tree`: JetSpec's `accum_logp`).
+      name: `chain`, `best_first` (or `ddtree`: the most probable prefixes), `expand` (or `tree`: JetSpec's `accum_logp`),
+        `beam` (levels of equal width) or `static` (the tree of `paths`).
       depth: depths D of the candidates, the longest path that can be drafted.
       vocab_size: tokens there are to choose from.
-      budget: rows to verify, the root included.
-      tree_width: children of every expanded node, for `expand` (3 if None, see `DEFAULT_TREE_WIDTH`); others do not read it.
+      budget: rows to verify, the root included; `static` does not read it, its rows are those of `paths`.
+      tree_width: for `expand`, children of every expanded node (3 if None, see `DEFAULT_TREE_WIDTH`); for `beam`, nodes of a
+        level (if None as many as spend the budget over all depths); others do not read it.
       fanout: for `expand`, a rule that gives nodes fewer children, by name or from `make_rule`; None: none does.
+      paths: for `static`, the tree, from `make_paths`.
+      score: what `best_first`, `expand` and `beam` order paths by, see `scores.Score`.
+      entropy_weight: lambda of score `hybrid` (0.1 if None); others have none.
 
     Raises:
-      ValueError: unknown name, or a number out of range.
+      ValueError: unknown name, a number out of range, or an option of another builder.
     """
     name = _ALIASES.get(name, name)
     if name not in BUILDERS:
@@ -73,19 +106,51 @@ def make_builder(
         raise ValueError(f"tree_width is {tree_width}: it must be between 1 and the vocabulary size {vocab_size}")
     if fanout is not None and name != "expand":
         raise ValueError(f"fanout is a rule of builder 'expand': leave it out with {name!r}")
+    scoring = _make_score(name, score, entropy_weight)
+    if name == "static":
+        return _static(paths, depth, vocab_size)
+    if paths is not None:
+        raise ValueError(f"paths are a tree of builder 'static': leave them out with {name!r}")
     rule = make_rule(fanout) if isinstance(fanout, str) else fanout
-    width = min(DEFAULT_TREE_WIDTH if tree_width is None else tree_width, vocab_size)
-    choices = {"chain": 1, "best_first": min(max(budget - 1, 1), vocab_size), "expand": width}[name]
-    rows = min(budget, _nodes(choices, depth, budget))
+    width = DEFAULT_TREE_WIDTH if name == "expand" else max(-(-(budget - 1) // depth), 1)
+    width = min(width if tree_width is None else tree_width, vocab_size)
+    choices = {"chain": 1, "best_first": min(max(budget - 1, 1), vocab_size), "expand": width, "beam": width}[name]
+    rows = min(budget, 1 + width * depth if name == "beam" else _nodes(choices, depth, budget))
     # Every pop of `expand` adds a level at most. A fan-out rule reads all depths, and may make the tree a chain.
-    longest = min(depth, -(-(rows - 1) // width) if name == "expand" else rows - 1)
+    longest = min(depth, -(-(rows - 1) // width) if name in ("expand", "beam") else rows - 1)
     longest = depth if rule and rows > 1 else longest
-    build_one = functools.partial(_ruled, rule) if rule else BUILDERS[name]
-    return Builder(rows, choices, longest, _batched(build_one, max(longest, 1), choices, rows))
+    build_one = functools.partial(BUILDERS[name], rows=rows)
+    return Builder(rows, choices, longest, _batched(build_one, max(longest, 1), choices, scoring, rule), scoring != LOGPROB)
 
 
-def _ruled(rule: Rule, token, logprob, root, depth_limit, rows: int) -> Tree:
-    return expand(token, logprob, root, depth_limit, rows, jnp.asarray(rule(logprob)))
+def _make_score(builder: str, name: str, weight: float | None) -> Score:
+    if name not in SCORES:
+        raise ValueError(f"unknown score {name!r}: choose one of {', '.join(SCORES)}")
+    if name != "logprob" and builder not in _SCORED:
+        raise ValueError(f"score {name!r} is for builders {', '.join(_SCORED)}: leave it out with {builder!r}")
+    if name != "hybrid":
+        if weight is not None:
+            raise ValueError(f"entropy_weight is for score 'hybrid': leave it out with {name!r}")
+        return Score(name)
+    weight = DEFAULT_ENTROPY_WEIGHT if weight is None else weight
+    # Below 0 a child could come before its parent.
+    if not 0 <= weight < float("inf"):
+        raise ValueError(f"entropy_weight is {weight}: give a number of at least 0")
+    return Score(name, float(weight))
+
+
+def _static(paths: Paths | None, depth: int, vocab_size: int) -> Builder:
+    if paths is None:
+        raise ValueError("builder 'static' needs paths: list the rank path of every node, as in [[0], [0, 0], [1]]")
+    longest, choices = max(map(len, paths)), max(map(max, paths)) + 1
+    if longest > depth:
+        raise ValueError(
+            f"paths are up to {longest} deep, the drafter drafts {depth}: give shorter paths or a larger block_size"
+        )
+    if choices > vocab_size:
+        raise ValueError(f"paths hold rank {choices - 1}: ranks end at {vocab_size - 1}, the vocabulary's last")
+    build_one = functools.partial(static, rows=1 + len(paths), paths=paths)
+    return Builder(1 + len(paths), choices, longest, _batched(build_one, longest, choices))
 
 
 def _nodes(width: int, depth: int, enough: int) -> int:
@@ -99,13 +164,23 @@ def _nodes(width: int, depth: int, enough: int) -> int:
     return total
 
 
-def _batched(build_one: Callable[..., Tree], depth: int, choices: int, rows: int) -> Callable[..., Tree]:
+def _batched(
+    build_one: Callable[..., Tree], depth: int, choices: int, score: Score = LOGPROB, rule: Rule | None = None
+) -> Callable[..., Tree]:
+    def one(token, logprob, entropy, root, depth_limit):
+        options = {} if score == LOGPROB else {"steps": step_costs(score, logprob, entropy, depth_limit)}
+        if rule:
+            options["caps"] = jnp.asarray(rule(logprob))
+        return build_one(token, logprob, root, depth_limit, **options)
+
     def build(candidates: Candidates, root: jax.Array, depth_limit: jax.Array) -> Tree:
         offered = candidates.token.shape[1:]
         if offered[0] < depth or offered[1] < choices:
             raise ValueError(f"candidates are {offered[0]} deep and {offered[1]} wide: this builder reads {depth} by {choices}")
+        if score != LOGPROB and candidates.entropy is None:
+            raise ValueError(f"score {score.name!r} reads the entropies of the candidates: give them, see `candidates.rank`")
         token, logprob = candidates.token[:, :depth, :choices], candidates.logprob[:, :depth, :choices]
-        one = functools.partial(build_one, rows=rows)
-        return jax.vmap(one)(token, logprob, root, depth_limit)
+        entropy = None if candidates.entropy is None else candidates.entropy[:, :depth]
+        return jax.vmap(one)(token, logprob, entropy, root, depth_limit)
 
     return build

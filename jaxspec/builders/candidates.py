@@ -11,7 +11,11 @@ _ROUND = 16  # XLA's GPU top_k is one kernel up to here and a full sort beyond
 
 
 def rank(
-    logits: jax.Array, count: int, noise: jax.Array | None = None, score_temperature: float | jax.Array = 1.0
+    logits: jax.Array,
+    count: int,
+    noise: jax.Array | None = None,
+    score_temperature: float | jax.Array = 1.0,
+    with_entropy: bool = False,
 ) -> Candidates:
     """The `count` best tokens of every depth, with their log-probabilities over the whole vocabulary.
 
@@ -22,6 +26,7 @@ def rank(
         logits + noise and scored by log_softmax((logits + noise) / score_temperature) (coupled drafting, in the spirit of
         Daliri, Musco and Suresh, arXiv 2408.07978).
       score_temperature: divides the scores; it changes how paths of different depths compare, not the ranking.
+      with_entropy: also give the entropy of every depth's distribution, the one that is scored.
 
     Returns:
       Candidates of token int32 and logprob float32 [B, depth, C]; equal scores are ranked by lower token id.
@@ -36,7 +41,13 @@ def rank(
     best, token = top_k(scores, count)
     total = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
     logprob = jnp.where(best > -jnp.inf, jnp.minimum(best - total, 0.0), -jnp.inf)
-    return Candidates(token=token, logprob=logprob)
+    return Candidates(token=token, logprob=logprob, entropy=entropy(scores - total) if with_entropy else None)
+
+
+def entropy(logprob: jax.Array) -> jax.Array:
+    """Entropy in nats, float32 [...], of log-probabilities [..., V]; 0 where no token is possible."""
+    p = jnp.exp(logprob)
+    return -jnp.sum(jnp.where(p > 0, p * logprob, 0.0), axis=-1)
 
 
 def top_k(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.builders.scores import NEVER, Cost, add, from_logprob, to_logprob
+from jaxspec.builders.rows import sorted_tree
+from jaxspec.builders.scores import NEVER, Cost, add, from_logprob
 from jaxspec.state import Tree
-from jaxspec.tree import assemble, parent_rows
 
 
 class _Growing(NamedTuple):
@@ -37,6 +37,7 @@ def expand(
     depth_limit: jax.Array,
     rows: int,
     caps: jax.Array | None = None,
+    steps: Cost | None = None,
 ) -> Tree:
     """Build one tree (no batch axis).
 
@@ -46,9 +47,11 @@ def expand(
       depth_limit: int32 [], deepest node allowed.
       rows: N, root included; static.
       caps: int32 [D], most children of a node at depth d (the root's is d = 0), at least 1; None is K everywhere.
+      steps: costs [D, K] of the candidates where they are not minus `logprob`, see `scores.step_costs`.
     """
     depths, width = logprob.shape
-    steps = from_logprob(logprob, depth_limit)
+    own = steps is None
+    steps = from_logprob(logprob, depth_limit) if own else steps
     counts = jnp.sum(steps.hi != NEVER, axis=1, dtype=jnp.int32)
     counts = counts if caps is None else jnp.minimum(counts, caps)
     # Nodes at the last depth, or above a depth without candidates, are leaves.
@@ -62,13 +65,16 @@ def expand(
     hi, lo, order = jax.lax.sort(
         (jnp.where(live, tree.cost.hi, NEVER), tree.cost.lo, jnp.arange(rows, dtype=jnp.int32)), num_keys=2
     )
-    return assemble(
-        token=token.reshape(-1)[tree.index[order]].at[0].set(root),
-        parent=parent_rows(order, tree.parent[order]),
-        depth=tree.depth[order],
-        logprob=to_logprob(Cost(hi, lo)),
+    return sorted_tree(
+        token,
+        logprob,
+        root,
+        order=order,
+        parent=tree.parent[order],
+        index=tree.index[order],
         size=tree.size,
         max_depth=min(depths, rows - 1),
+        cost=Cost(hi, lo) if own else None,
     )
 
 

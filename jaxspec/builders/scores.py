@@ -4,6 +4,9 @@ A best-first tree is defined by the order of sums of log-probabilities, and near
 differently along different paths; float64 is off by default in JAX. A cost (minus a log-probability) is held as `hi` units of
 2^-17 nats and `lo` units of 2^-49. Log-probabilities from a float32 log-softmax are multiples of 2^-46 or coarser, so that
 their sums are exact here, as they are in the float64 arithmetic of DDTree's and JetSpec's reference code.
+
+What a step costs is a choice (`Score`). Every score is non-negative and does not decrease with the rank at a depth, on which
+all builders rely: no child comes before its parent, and no sibling before a better-ranked one.
 """
 
 from __future__ import annotations
@@ -14,9 +17,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+SCORES = ("logprob", "entropy", "hybrid")
+DEFAULT_ENTROPY_WEIGHT = 0.1
+
 _HI_BITS = 17
 _MAX_NATS = 2.0**14
 NEVER = np.uint32(0xFFFFFFFF)  # hi of a path that must not be used; it sorts after every real path
+
+
+class Score(NamedTuple):
+    """What paths are ordered by: JetSpec's scoring ablation (appendix C; `entropy_score` in the history of its code).
+
+    Attributes:
+      name: `logprob`: the path's log-probability; `entropy`: minus the entropies (nats) of the drafter's distributions at the
+        depths that the path runs through; `hybrid`: log-probability minus `weight` times these entropies.
+      weight: lambda of `hybrid`, at least 0.
+    """
+
+    name: str = "logprob"
+    weight: float = 0.0
+
+
+LOGPROB = Score()
 
 
 class Cost(NamedTuple):
@@ -38,11 +60,30 @@ def from_logprob(logprob: jax.Array, depth_limit: jax.Array) -> Cost:
     """
     depths = logprob.shape[0]
     usable = (logprob > -jnp.inf) & (jnp.arange(depths) < depth_limit)[:, None]
-    # Scaling by a power of two, the floor and the remainder are exact.
-    units = jnp.clip(-logprob, 0.0, _MAX_NATS / depths) * 2.0**_HI_BITS
-    whole = jnp.floor(units)
-    hi, lo = whole.astype(jnp.uint32), ((units - whole) * 2.0**32).astype(jnp.uint32)
+    hi, lo = _fixed_point(-logprob, _MAX_NATS / depths)
     return Cost(jnp.where(usable, hi, NEVER), jnp.where(usable, lo, 0))
+
+
+def step_costs(score: Score, logprob: jax.Array, entropy: jax.Array | None, depth_limit: jax.Array) -> Cost:
+    """Costs of one tree's candidates under `score`; arguments otherwise as in `from_logprob`.
+
+    Args:
+      entropy: float32 [D], nats, of the distributions at every depth, not read by `logprob`; weighted ones above 2^13 / D count
+        as that.
+    """
+    if score.name == "logprob":
+        return from_logprob(logprob, depth_limit)
+    own = logprob if score.name == "hybrid" else jnp.where(logprob > -jnp.inf, 0.0, -jnp.inf)
+    weighted = entropy[:, None] * (score.weight if score.name == "hybrid" else 1.0)
+    return add(from_logprob(own, depth_limit), Cost(*_fixed_point(weighted, _MAX_NATS / 2 / logprob.shape[0])))
+
+
+def _fixed_point(nats: jax.Array, most: float) -> tuple[jax.Array, jax.Array]:
+    """(hi, lo) of `nats` (float32), below 0 as 0 and above `most` as that."""
+    # Scaling by a power of two, the floor and the remainder are exact.
+    units = jnp.clip(nats, 0.0, most) * 2.0**_HI_BITS
+    whole = jnp.floor(units)
+    return whole.astype(jnp.uint32), ((units - whole) * 2.0**32).astype(jnp.uint32)
 
 
 def add(a: Cost, b: Cost) -> Cost:

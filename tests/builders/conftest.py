@@ -14,7 +14,8 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 class GoldenTrees:
     """Inputs by case and expected trees, in the reference's order of nodes."""
 
-    def __init__(self, method: str, prefix: str, trees: str):
+    def __init__(self, method: str, prefix: str, trees: str, nodes: str = ""):
+        self.nodes = nodes
         self.arrays = np.load(GOLDEN / method / "trees.npz")
         self.prefix = prefix
         self.trees = json.loads((GOLDEN / method / "trees_index.json").read_text())[trees]
@@ -40,7 +41,7 @@ class GoldenTrees:
 
     def expected(self, tree: dict) -> dict[str, np.ndarray]:
         rows = slice(tree["offset"], tree["offset"] + tree["n"])
-        return {what: self.arrays[what][rows] for what in ("tokens", "parents", "depths", "scores")}
+        return {what: self.arrays[self.nodes + what][rows] for what in ("tokens", "parents", "depths", "scores")}
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +52,25 @@ def ddtree() -> GoldenTrees:
 @pytest.fixture(scope="session")
 def jetspec() -> GoldenTrees:
     return GoldenTrees("jetspec", "topk", "current")
+
+
+@pytest.fixture(scope="session")
+def historical() -> GoldenTrees:
+    """JetSpec's trees under rules and scores that its code has dropped since (commit e162022)."""
+    return GoldenTrees("jetspec", "topk", "historical", "hist_")
+
+
+@pytest.fixture(scope="session")
+def sorted_nodes():
+    """The reference's nodes, from order of expansion to order of score (stable: parents stay before children)."""
+
+    def sort(nodes: dict[str, np.ndarray], score: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        order = np.argsort(-(nodes["scores"] if score is None else score).astype(np.float64), kind="stable")
+        row = np.argsort(order)
+        parents = np.where(nodes["parents"] < 0, -1, row[nodes["parents"]])
+        return {**{what: nodes[what][order] for what in ("tokens", "depths", "scores")}, "parents": parents[order]}
+
+    return sort
 
 
 @pytest.fixture(scope="session")

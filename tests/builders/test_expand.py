@@ -12,14 +12,6 @@ from jaxspec.tree import validate
 BUDGETS = (1, 4, 16, 64, 255)
 
 
-def sorted_nodes(nodes: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The reference's nodes, from order of expansion to order of score (stable: parents stay before children)."""
-    order = np.argsort(-nodes["scores"].astype(np.float64), kind="stable")
-    row = np.argsort(order)
-    parents = np.where(nodes["parents"] < 0, -1, row[nodes["parents"]])
-    return {**{what: nodes[what][order] for what in ("tokens", "depths", "scores")}, "parents": parents[order]}
-
-
 def caps_of(algorithm: str, knobs: dict, build: dict, logprob: np.ndarray) -> np.ndarray:
     """Caps by the rule that made a golden tree."""
     depth, width = logprob.shape
@@ -58,7 +50,7 @@ def golden_caps(jetspec):
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
-def test_equals_every_jetspec_tree_under_every_fanout_rule(jetspec, golden_caps, assert_tree, budget):
+def test_equals_every_jetspec_tree_under_every_fanout_rule(jetspec, golden_caps, assert_tree, sorted_nodes, budget):
     trees = [tree for tree in jetspec.trees if tree["budget"] == budget]
     candidates = jetspec.stacked([tree["case"] for tree in trees])
     caps = np.zeros(candidates.token.shape[:2], np.int32)
@@ -73,7 +65,7 @@ def test_equals_every_jetspec_tree_under_every_fanout_rule(jetspec, golden_caps,
 
 
 @pytest.mark.parametrize(("case", "budget"), [("one_1x32", 64), ("flat_7x64", 64), ("width1_5x64", 16), ("ties_6x40", 255)])
-def test_builder_equals_accum_logp_at_its_own_shape(jetspec, assert_tree, case, budget):
+def test_builder_equals_accum_logp_at_its_own_shape(jetspec, assert_tree, sorted_nodes, case, budget):
     tree = next(t for t in jetspec.trees if (t["case"], t["budget"], t["algo"]) == (case, budget, "accum_logp"))
     depth, vocab = jetspec.logits(case).shape
     builder = make_builder("expand", depth=depth, vocab_size=vocab, budget=budget, tree_width=tree["tree_width"])

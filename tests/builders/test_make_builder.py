@@ -56,7 +56,7 @@ def test_chain_stops_at_the_first_unusable_candidate():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"name": "beam"}, "unknown builder 'beam': choose one of chain, best_first, expand"),
+        ({"name": "fan"}, "unknown builder 'fan': choose one of chain, best_first, expand, beam, static"),
         ({"name": "best_first", "fanout": "top2gap"}, "fanout is a rule of builder 'expand': leave it out with 'best_first'"),
         ({"fanout": "wide"}, "unknown fan-out rule 'wide': choose one of top2gap"),
         ({"budget": 0}, "budget is 0: it must be at least 1"),

@@ -1,0 +1,51 @@
+"""The last step of every builder that sorts: from nodes in row order to a tree."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.builders.scores import Cost, to_logprob
+from jaxspec.state import Tree
+from jaxspec.tree import assemble, parent_rows
+
+
+def sorted_tree(
+    token: jax.Array,
+    logprob: jax.Array,
+    root: jax.Array,
+    *,
+    order: jax.Array,
+    parent: jax.Array,
+    index: jax.Array,
+    size: jax.Array,
+    max_depth: int,
+    cost: Cost | None,
+) -> Tree:
+    """One tree (no batch axis) from its nodes in row order, the root first.
+
+    Args:
+      token, logprob: int32 and float32 [D, C], the candidates. root: int32 [], token of row 0.
+      order, parent: int32 [N], ids of the nodes and of their parents.
+      index: int32 [N], flat indices [D * C] of their candidates; the root's is not read.
+      size: int32 [], rows in use. max_depth: static bound on the depth.
+      cost: of the nodes, where it is minus the log-probability of the path; None where they were sorted by another score.
+    """
+    rows = parent_rows(order, parent)
+    steps = logprob.reshape(-1)[index].at[0].set(0.0)
+    return assemble(
+        token=token.reshape(-1)[index].at[0].set(root),
+        parent=rows,
+        depth=(index // logprob.shape[1] + 1).at[0].set(0),
+        logprob=_path_sums(steps, rows, max_depth) if cost is None else to_logprob(cost),
+        size=size,
+        max_depth=max_depth,
+    )
+
+
+def _path_sums(steps: jax.Array, parent: jax.Array, max_depth: int) -> jax.Array:
+    """Sums of `steps` [N] (the root's is 0) from the root to every row, by pointer doubling."""
+    total, jump = steps, jnp.maximum(parent, 0)
+    for _ in range(max_depth.bit_length()):
+        total, jump = total + total[jump], jump[jump]
+    return total

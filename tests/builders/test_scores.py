@@ -1,0 +1,145 @@
+import itertools
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxspec.builders import best_first, expand, make_builder, rank
+from jaxspec.builders.candidates import entropy
+from jaxspec.builders.scores import Score, step_costs
+from jaxspec.state import Candidates
+from jaxspec.tree import validate
+
+
+def entropies(jetspec, cases: list[str], depth: int) -> np.ndarray:
+    """Of the reference's full distributions, float32 [cases, depth], 0 beyond a case's depth."""
+    out = np.zeros((len(cases), depth), np.float32)
+    for b, case in enumerate(cases):
+        of_case = entropy(jax.nn.log_softmax(jetspec.logits(case)))
+        out[b, : len(of_case)] = of_case
+    return out
+
+
+@partial(jax.jit, static_argnums=4)
+def expand_hybrid(token, logprob, entropies, weights, rows):
+    def one(token, logprob, entropies, weight):
+        steps = step_costs(Score("hybrid", weight), logprob, entropies, jnp.int32(99))
+        return expand(token, logprob, jnp.int32(7), jnp.int32(99), rows, steps=steps)
+
+    return jax.vmap(one)(token, logprob, entropies, weights)
+
+
+@pytest.mark.parametrize("budget", (16, 64))
+def test_equals_every_tree_of_jetspecs_entropy_score(historical, assert_tree, sorted_nodes, budget):
+    trees = [tree for tree in historical.trees if tree["algo"] == "entropy_score" and tree["budget"] == budget]
+    assert len(trees) == 21
+    cases = [tree["case"] for tree in trees]
+    candidates = historical.stacked(cases)
+    weights = np.array([tree["algo_kwargs"]["lambda_"] for tree in trees], np.float32)
+    of_depth = entropies(historical, cases, candidates.token.shape[1])
+    built = expand_hybrid(candidates.token, candidates.logprob, of_depth, weights, budget)
+    for b, tree in enumerate(trees):
+        nodes = historical.expected(tree)
+        penalty = weights[b] * np.append(0, np.cumsum(of_depth[b].astype(np.float64)))
+        nodes = sorted_nodes(nodes, nodes["scores"] - penalty[nodes["depths"]])
+        assert_tree(built, b, nodes, str(tree)[:200])
+
+
+def brute_force(steps: np.ndarray, logprob: np.ndarray, rows: int) -> dict[str, np.ndarray]:
+    """The best nodes by (cost in float64, rank path); tokens are ranks."""
+    depth, width = steps.shape
+    paths = [path for d in range(depth + 1) for path in itertools.product(range(width), repeat=d)]
+    best = sorted((sum(steps[d, r] for d, r in enumerate(path)), path) for path in paths)
+    best = [node for node in best if node[0] < np.inf][:rows]
+    row = {path: i for i, (_, path) in enumerate(best)}
+    return {
+        "tokens": np.array([path[-1] if path else -1 for _, path in best]),
+        "parents": np.array([row[path[:-1]] if path else -1 for _, path in best]),
+        "depths": np.array([len(path) for _, path in best]),
+        "scores": np.array([sum(logprob[d, r] for d, r in enumerate(path)) for _, path in best]),
+        "costs": np.array([cost for cost, _ in best]),
+    }
+
+
+@pytest.mark.parametrize("score", (Score("entropy"), Score("hybrid", 0.5), Score("hybrid", 0.0)), ids=str)
+def test_best_first_equals_brute_force(assert_tree, score):
+    """Coarse values, exact in binary, so that ties abound; zero entropies make children cost what their parents do."""
+    rng = np.random.default_rng(2)
+    logprob = rng.choice([0.0, -0.25, -0.5, -1.0, -3.0, -np.inf], (40, 4, 4), p=[0.1, 0.2, 0.2, 0.2, 0.2, 0.1])
+    logprob = -np.sort(-logprob.astype(np.float32))
+    of_depth = rng.choice([0.0, 0.5, 1.0, 2.5], (40, 4)).astype(np.float32)
+    token = np.tile(np.arange(4, dtype=np.int32), (40, 4, 1))
+
+    @jax.jit
+    @jax.vmap
+    def build(token, logprob, entropies):
+        steps = step_costs(score, logprob, entropies, jnp.int32(4))
+        return best_first(token, logprob, jnp.int32(0), jnp.int32(4), 24, steps)
+
+    built = build(token, logprob, of_depth)
+    costs = np.full((40, 24), np.inf)
+    for b in range(40):
+        own = np.zeros_like(logprob[b]) if score.name == "entropy" else -logprob[b]
+        steps = (
+            np.where(np.isfinite(logprob[b]), own, np.inf) + (score.weight or score.name == "entropy") * of_depth[b][:, None]
+        )
+        nodes = brute_force(steps.astype(np.float64), logprob[b].astype(np.float64), 24)
+        assert_tree(built, b, nodes, f"{logprob[b]} {of_depth[b]}")
+        costs[b, : len(nodes["costs"])] = nodes["costs"]
+    validate(built, -costs)
+
+
+@pytest.mark.parametrize("name", ("best_first", "expand", "beam"))
+@pytest.mark.parametrize("score", ("entropy", "hybrid"))
+def test_builders_take_scores(name, score):
+    """Entropy alone cannot tell siblings apart: the tree is as wide as the builder allows."""
+    logits = np.random.default_rng(4).normal(size=(2, 4, 30)).astype(np.float32) * 3
+    sizes = {"depth": 4, "vocab_size": 30, "budget": 10, "tree_width": 3}
+    builder = make_builder(name, **sizes, score=score)
+    assert builder.entropy and not make_builder(name, **sizes).entropy
+    assert builder is make_builder(name, **sizes, score=score)
+    candidates = rank(logits, builder.candidates, with_entropy=True)
+    p = jax.nn.softmax(logits)
+    np.testing.assert_allclose(candidates.entropy, -(p * np.log(p)).sum(-1), rtol=1e-5)
+    built = jax.jit(builder.build)(candidates, jnp.array([0, 0]), jnp.array([4, 4]))
+    assert built.size.tolist() == [10, 10]
+    weight = {"entropy": 1.0, "hybrid": 0.1}[score]
+    penalty = np.pad(np.cumsum(weight * np.asarray(candidates.entropy, np.float64), axis=1), ((0, 0), (1, 0)))
+    own = 0 if score == "entropy" else np.asarray(built.logprob)
+    validate(built, np.round(own - np.take_along_axis(penalty, np.asarray(built.depth), axis=1), 5))
+    if score == "entropy":
+        assert int(built.depth.max()) == {"best_first": 1, "expand": 2, "beam": 3}[name]
+
+
+def test_candidates_without_entropies_are_refused():
+    builder = make_builder("best_first", depth=2, vocab_size=30, budget=4, score="entropy")
+    with pytest.raises(ValueError, match="score 'entropy' reads the entropies of the candidates"):
+        builder.build(Candidates(jnp.zeros((1, 2, 3), jnp.int32), jnp.zeros((1, 2, 3))), jnp.array([0]), jnp.array([2]))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"score": "depth"}, "unknown score 'depth': choose one of logprob, entropy, hybrid"),
+        (
+            {"name": "chain", "score": "entropy"},
+            "score 'entropy' is for builders best_first, expand, beam: leave it out with 'chain'",
+        ),
+        ({"score": "hybrid", "entropy_weight": -1}, "entropy_weight is -1: give a number of at least 0"),
+        ({"score": "hybrid", "entropy_weight": float("nan")}, "entropy_weight is nan"),
+        ({"entropy_weight": 0.1}, "entropy_weight is for score 'hybrid': leave it out with 'logprob'"),
+    ],
+)
+def test_bad_scores(change, message):
+    arguments = {"name": "expand", "depth": 3, "vocab_size": 50, "budget": 8, **change}
+    with pytest.raises(ValueError, match=message) as error:
+        make_builder(arguments.pop("name"), **arguments)
+    assert "\n" not in str(error.value)
+
+
+def test_entropy_of_impossible_and_certain_distributions():
+    logprob = jnp.array([[0.0, -jnp.inf], [-jnp.inf, -jnp.inf], [jnp.log(0.5), jnp.log(0.5)]])
+    np.testing.assert_allclose(entropy(logprob), [0, 0, np.log(2)], rtol=1e-6)
+    assert np.isfinite(rank(jnp.full((1, 1, 3), -jnp.inf), 1, with_entropy=True).entropy).all()

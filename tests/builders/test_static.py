@@ -1,0 +1,110 @@
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxspec.builders import make_builder, make_paths
+from jaxspec.builders.static import skips_ranks
+from jaxspec.state import Candidates
+from jaxspec.tree import validate
+
+MEDUSA = Path(__file__).parent.parent / "golden" / "medusa" / "buffers.npz"
+
+
+def ranked(depth: int, width: int, seeds: int) -> Candidates:
+    """Candidates whose tokens tell their depth and rank apart: 100 * depth + rank."""
+    logprob = -np.sort(np.random.default_rng(0).exponential(2, (seeds, depth, width)).astype(np.float32))
+    token = 100 * np.arange(1, depth + 1)[:, None] + np.arange(width)
+    return Candidates(np.tile(token.astype(np.int32), (seeds, 1, 1)), logprob)
+
+
+def rank_paths(tree, b: int) -> list[tuple[int, ...]]:
+    paths = [()]
+    for row in range(1, int(tree.size[b])):
+        paths.append((*paths[int(tree.parent[b, row])], int(tree.token[b, row]) % 100))
+    return paths
+
+
+def test_holds_medusas_tree_buffers():
+    """Its rows are ours in another order: Medusa's are sorted by length, ours by the round's scores."""
+    golden = np.load(MEDUSA)
+    choices = json.loads(str(golden["choices"]))
+    builder = make_builder("static", depth=5, vocab_size=257, budget=9, paths=make_paths(choices))
+    assert (builder.rows, builder.candidates, builder.longest) == (64, 10, 4)
+    candidates = ranked(5, 12, seeds=3)
+    trees = jax.jit(builder.build)(candidates, jnp.array([7, 8, 9]), jnp.array([5, 5, 5]))
+    validate(trees)
+    assert trees.size.tolist() == [64] * 3 and trees.token[:, 0].tolist() == [7, 8, 9]
+    wanted = [(), *sorted(map(tuple, choices), key=lambda path: (len(path), path))]
+    orders = []
+    for b in range(3):
+        paths = rank_paths(trees, b)
+        rows = np.array([paths.index(path) for path in wanted])
+        depth = np.asarray(trees.depth[b])[rows]
+        np.testing.assert_array_equal(depth, golden["medusa_position_ids"])
+        slots = np.where(depth > 0, 10 * (depth - 1) + np.asarray(trees.token[b])[rows] % 100 + 1, 0)
+        np.testing.assert_array_equal(slots, golden["tree_indices"])
+        words = np.asarray(trees.ancestors[b])[rows]
+        sees = (words[:, rows // 32] >> (rows % 32).astype(np.uint32)) & 1
+        np.testing.assert_array_equal(sees, golden["medusa_attn_mask"][0, 0])
+        leaves = set(range(64)) - {wanted.index(path[:-1]) for path in wanted if path}
+        retrieved = {tuple(int(i) for i in row if i >= 0) for row in golden["retrieve_indices"]}
+        assert {tuple(np.flatnonzero(sees[leaf]).tolist()) for leaf in leaves} == retrieved
+        steps = np.asarray(candidates.logprob[b], np.float64)
+        scores = [sum(steps[d, r] for d, r in enumerate(path)) for path in paths]
+        np.testing.assert_allclose(trees.logprob[b], scores, rtol=1e-6)
+        orders.append(paths)
+    assert orders[0] != orders[1]
+
+
+def test_equal_scores_go_by_rank_path_and_unusable_nodes_are_left_out():
+    paths = make_paths([[1], [0, 1], [0], [1, 0], [0, 0]])
+    builder = make_builder("static", depth=2, vocab_size=50, budget=1, paths=paths)
+    logprob = np.array([[[-1, -1], [0, -1]], [[-1, -1], [0, -np.inf]], [[-1, -1], [0, -1]]], np.float32)
+    candidates = Candidates(ranked(2, 2, seeds=3).token, logprob)
+    trees = jax.jit(builder.build)(candidates, jnp.array([1, 2, 3]), jnp.array([2, 2, 1]))
+    validate(trees)
+    assert rank_paths(trees, 0) == [(), (0,), (0, 0), (1,), (1, 0), (0, 1)]
+    assert rank_paths(trees, 1) == [(), (0,), (0, 0), (1,), (1, 0)]
+    assert rank_paths(trees, 2) == [(), (0,), (1,)]
+
+
+def test_equal_trees_share_a_builder():
+    made = make_paths([[1], [0], [0, 0]])
+    assert made == make_paths(np.array([0]) if path == 0 else path for path in ((0, 0), 0, [np.int64(1)]))
+    sizes = {"depth": 3, "vocab_size": 50, "budget": 8}
+    assert make_builder("static", **sizes, paths=made) is make_builder("static", **sizes, paths=make_paths([[0], [1], [0, 0]]))
+    assert not skips_ranks(made) and skips_ranks(make_paths([[0], [0, 1]])) and skips_ranks(make_paths([[1]]))
+
+
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        ([], "paths is empty: list the rank path of every node"),
+        (3, "paths must be a list of lists of ranks"),
+        ([[0], [0.5]], "paths must be a list of lists of ranks"),
+        ([[0], []], r"path \[\] is not a node"),
+        ([[-1]], r"path \[-1\] is not a node: give one or more ranks, from 0"),
+        ([[0], [1], [0]], r"path \[0\] is listed twice"),
+        ([[0], [1, 0]], r"path \[1, 0\] has no parent: list \[1\] too"),
+        (
+            [[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]],
+            "paths are up to 4 deep, the drafter drafts 3: give shorter paths or a larger block",
+        ),
+        ([[50]], "paths hold rank 50: ranks end at 49, the vocabulary's last"),
+        (None, "builder 'static' needs paths: list the rank path of every node"),
+    ],
+)
+def test_wrong_paths(paths, message):
+    with pytest.raises(ValueError, match=message) as error:
+        made = None if paths is None else make_paths(paths)
+        make_builder("static", depth=3, vocab_size=50, budget=8, paths=made)
+    assert "\n" not in str(error.value)
+
+
+def test_paths_belong_to_static():
+    with pytest.raises(ValueError, match="paths are a tree of builder 'static': leave them out with 'chain'"):
+        make_builder("chain", depth=3, vocab_size=50, budget=8, paths=make_paths([[0]]))
