@@ -170,9 +170,12 @@ def _attention(hf: dict, layer: dict, count: int) -> tuple[bool, tuple[int, tupl
 def _says_causal(config: BlockDrafterConfig) -> bool:
     """`config.causal`, unless the schema cannot say it: it has a flag for sliding layers only."""
     if config.causal and not (config.sliding_window and all(config.sliding_window[1])):
+        readers = (
+            "vLLM and SGLang read too" if config.draft_vocab_size is None else "with a draft vocabulary jaxspec alone reads"
+        )
         raise ValueError(
             "the speculators schema has no flag for full-attention layers that are causal inside the block: write this JetSpec "
-            "head in the native layout, which vLLM and SGLang read too (--to jetspec)"
+            f"head in the native layout, which {readers} (--to jetspec)"
         )
     return config.causal
 

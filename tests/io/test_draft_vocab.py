@@ -81,6 +81,8 @@ def test_the_native_layout_is_for_causal_heads_alone(tmp_path):
     written = drafter_config_to_hf(read_config(hf), 6, 512)
     assert written["draft_vocab_size"] == len(IDS) and "jaxspec alone" in written["jaxspec"]["draft_vocabulary"]
     assert read_config(written) == read_config(hf)
+    with pytest.raises(ValueError, match=r"which with a draft vocabulary jaxspec alone reads \(--to jetspec\)"):
+        convert(tmp_path / "head", tmp_path / "x", "speculators", TARGET)
 
 
 def test_a_target_without_a_name_can_be_written(tmp_path):

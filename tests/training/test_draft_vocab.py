@@ -1,6 +1,7 @@
 """Training of drafters with a reduced draft vocabulary: which tokens, what counts in the loss, and the whole way on a toy."""
 
 import dataclasses
+import functools
 import json
 
 import jax
@@ -20,6 +21,7 @@ from training.draft_vocab import coverage, draft_vocabulary, frequent_ids, slots
 from training.drafter_loss import LossOptions, _make_per_draft_row, make_loss
 from training.drafter_model import ModelOptions, drafter_config, init_drafter
 from training.dry_run import describe_run
+from training.export import export_drafter
 from training.loop import LoopOptions
 from training.metrics import read_metrics
 from training.optimizer import OptimizerOptions
@@ -63,9 +65,10 @@ def test_places_of_tokens():
     assert place[jnp.flatnonzero(there)].tolist() == [0, 1, 2]
 
 
-def toy(seed=0):
+@functools.cache
+def toy():
     tokens = jnp.zeros((1, 2), jnp.int32)
-    variables = jax.jit(Transformer(TARGET).init)(jax.random.key(seed), tokens, tokens)
+    variables = jax.jit(Transformer(TARGET).init)(jax.random.key(0), tokens, tokens)
     variables["params"]["embedding"] *= 20  # the usual small weights make every token alike
     return Params(variables, {}, Spec(TARGET, eos=(EOS,)))
 
@@ -79,7 +82,7 @@ def test_rows_against_numpy(kind, capsys):
     hidden, teacher = generator.normal(size=(2, 30, 16)).astype(np.float32)
     label = generator.integers(0, VOCAB, 30)
     rows = {"label": jnp.asarray(label), "teacher": jnp.asarray(teacher)}
-    per_row = jax.jit(_make_per_draft_row(TARGET, LossOptions(kind, temperature=2.0)))
+    per_row = _make_per_draft_row(TARGET, LossOptions(kind, temperature=2.0))
     losses, (right, drafted) = per_row(jnp.asarray(hidden), rows, target.target | {"draft": draft})
 
     ids, table = np.arange(0, VOCAB, 2), np.asarray(target.target["params"]["embedding"], np.float64)
@@ -154,6 +157,24 @@ def check(options):
     return bundle
 
 
+@pytest.mark.parametrize("kind", ["dflash", "jetspec"])
+def test_exported_drafters_load_again(tmp_path, kind):
+    """In bfloat16, but for the ids."""
+    config = drafter_config(ModelOptions(kind, 4, 1, (0,), mask_token=39, draft_vocab=12), TARGET)
+    target = toy()
+    draft = draft_vocabulary(rows_of(np.arange(20, 40)), 12, target)
+    shapes = jax.eval_shape(lambda: init_drafter(config, 0))
+    variables = jax.tree.map(lambda leaf: np.linspace(-1, 1, leaf.size, dtype=np.float32).reshape(leaf.shape), shapes)
+    jaxspec.save(target, tmp_path / "model")
+    export_drafter(variables | {"draft": draft}, config, target, tmp_path / "out")
+    found = jaxspec.load(tmp_path / "model", drafter={kind: str(tmp_path / "out")}, dtype="float32")
+    assert found.spec.drafter(kind) == config
+    np.testing.assert_array_equal(found.drafters[kind]["draft"]["ids"], [*range(20, 31), EOS])
+    round_off = functools.partial(np.testing.assert_allclose, rtol=1e-2)
+    jax.tree.map(round_off, found.drafters[kind], variables | {"draft": draft})
+
+
+@pytest.mark.slow
 def test_a_trained_drafter_is_written_and_loaded(options, capsys):
     check(options)
     shown = capsys.readouterr().out
