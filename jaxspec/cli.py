@@ -23,6 +23,8 @@ _DECODE_OPTIONS = (
     "block_size",
     "tree_width",
     "fanout",
+    "score",
+    "entropy_weight",
     "acceptance",
     "score_temperature",
 )
@@ -67,7 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--stop", action="append", default=[], metavar="TEXT", help="stop string; may be repeated")
     generate.add_argument("--stop-id", action="append", default=[], type=int, metavar="ID", help="stop token; may be repeated")
     generate.add_argument("--method", help="ar, or the name of a drafter (default: the model's first)")
-    generate.add_argument("--builder", default="best_first", help="chain, best_first or expand (default: %(default)s)")
+    generate.add_argument(
+        "--builder", default="best_first", help="chain, best_first, expand, beam or static (default: %(default)s)"
+    )
     generate.add_argument("--coupled", choices=("on", "off"), default="on", help="draft under the target's noise (default: on)")
     generate.add_argument("--json", action="store_true", help="print text, tokens, stats and timings as JSON instead")
     _add_decode(generate)
@@ -78,7 +82,8 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument(
         "--methods",
         default="ar,dflash-chain,dflash-ddtree,jetspec-tree",
-        help="comma-separated: ar, or <drafter>-<builder>[@budget] with builder chain, ddtree or tree (default: %(default)s)",
+        help="comma-separated: ar, or <drafter>-<builder>[+score][@budget] with builder chain, ddtree, tree, beam or static, "
+        "score entropy or hybrid0.1 (default: %(default)s)",
     )
     bench.add_argument("--prompts", required=True, type=Path, help=".jsonl or .jsonl.gz; see jaxspec.bench.read_prompts")
     bench.add_argument("--limit", type=int, default=30, help="prompts per domain (default: %(default)s)")
@@ -118,8 +123,11 @@ def _add_decode(parser: argparse.ArgumentParser, max_new_tokens: int = 256) -> N
     add("--ignore-eos", action="store_true", help="do not stop at the model's end-of-text tokens")
     add("--budget", type=int, default=32, help="rows verified in a round, the root included (default: %(default)s)")
     add("--block-size", type=int, help="slots of the drafter's block, the anchor included (default: as trained)")
-    add("--tree-width", type=int, help="children of an expanded node, for builder expand")
+    add("--tree-width", type=int, help="for builder expand, children of an expanded node; for beam, nodes of a depth")
     add("--fanout", help="for builder expand: top2gap, rank_histogram, task_router, class_histogram or reasoning_router")
+    add("--paths", help="for builder static: rank paths of the tree's nodes as JSON, such as [[0],[0,0],[1]], or a file of it")
+    add("--score", default="logprob", help="order of paths: logprob, entropy or hybrid (default: %(default)s)")
+    add("--entropy-weight", type=float, help="for score hybrid: what a nat of the drafter's entropy costs (default: 0.1)")
     add("--acceptance", default="match", help="match, sequential or rejection (default: %(default)s)")
     add("--score-temperature", type=float, help="divisor of draft scores; below 1, deeper trees (default: the drafter's own)")
 
@@ -138,6 +146,18 @@ def _decode_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(arguments, name) for name in _DECODE_OPTIONS}
 
 
+def _tree_paths(text: str | None):
+    """The value of --paths, checked; None where it was not given."""
+    from jaxspec.builders import make_paths
+
+    if text is None:
+        return None
+    try:
+        return make_paths(json.loads(text if text.lstrip().startswith("[") else Path(text).read_text(encoding="utf-8")))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"--paths is not JSON ({error}): write it as [[0],[0,0],[1]]") from None
+
+
 def _generate(arguments: argparse.Namespace) -> int:
     import jaxspec
 
@@ -147,6 +167,7 @@ def _generate(arguments: argparse.Namespace) -> int:
         "stop": (*arguments.stop, *arguments.stop_id),
         "method": arguments.method,
         "builder": arguments.builder,
+        "paths": _tree_paths(arguments.paths),
         "budget": arguments.budget,
         "coupled": arguments.coupled == "on",
     }
@@ -184,7 +205,8 @@ def _bench(arguments: argparse.Namespace) -> int:
     from jaxspec import bench
     from jaxspec.io.tokenizer import load_tokenizer
 
-    methods = bench.parse_methods(arguments.methods, budget=arguments.budget, coupled=arguments.coupled)
+    paths = _tree_paths(arguments.paths)
+    methods = bench.parse_methods(arguments.methods, budget=arguments.budget, coupled=arguments.coupled, paths=paths)
     if arguments.coupled == "both" and arguments.temperature == 0:
         raise ValueError("--coupled both compares drafting at a temperature above 0: give --temperature")
     if arguments.json and not arguments.json.absolute().parent.is_dir():

@@ -74,6 +74,10 @@ def test_demo(capsys):
         (["generate", *MODEL, *IDS, "--method", "medusa"], "unknown method 'medusa'"),
         (["generate", *MODEL, *IDS, "--budget", "0"], "budget is 0"),
         (["generate", *MODEL, *IDS, "--temperature", "-1"], "temperature"),
+        (["generate", *MODEL, *IDS, "--builder", "static"], "'static' needs paths"),
+        (["generate", *MODEL, *IDS, "--paths", "[[0"], "--paths is not JSON"),
+        (["generate", *MODEL, *IDS, "--paths", "/no/such/tree"], "/no/such/tree: No such file or directory"),
+        (["generate", *MODEL, *IDS, "--builder", "static", "--paths", "[[1, 0]]"], "path [1, 0] has no parent"),
         (["generate", *MODEL, "--drafter", "second", *IDS], "give one --drafter SOURCE"),
         (["generate", "--prompt-file", "/no/such/file"], "/no/such/file: No such file or directory"),
         (["bench", *MODEL, "--prompts", "/no/such/file"], "/no/such/file: No such file or directory"),
@@ -125,4 +129,8 @@ def test_prompt_sources_and_options(capsys, monkeypatch, tmp_path):
     assert params == ("m", {"drafter": "d", "dtype": "bfloat16"})
     assert prompt == [{"role": "user", "content": "from stdin"}]
     assert options["stop"] == ("x", 7) and options["top_p"] == 0.9 and options["coupled"] is False
-    assert options["max_new_tokens"] == 256 and options["budget"] == 32
+    assert options["max_new_tokens"] == 256 and options["budget"] == 32 and options["paths"] is None
+    file.write_text("[[1], [0]]\n")
+    for paths in ("[[0],[1]]", file):
+        assert run(capsys, "generate", "--prompt", "x", "--builder", "static", "--paths", paths)[0] == 0
+        assert calls[-1][2]["paths"] == ((0,), (1,))

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Sequence
 from typing import Any
 
-BUILDERS = {"chain": "chain", "ddtree": "best_first", "best_first": "best_first", "tree": "expand", "expand": "expand"}
+BUILDERS = {
+    "chain": "chain",
+    "ddtree": "best_first",
+    "best_first": "best_first",
+    "tree": "expand",
+    "expand": "expand",
+    "beam": "beam",
+    "static": "static",
+}
 COUPLED = {"on": (True,), "off": (False,), "both": (True, False)}
 
 
@@ -17,18 +27,22 @@ class Method:
     options: dict[str, Any]
 
 
-def parse_methods(names: str, *, budget: int, coupled: str = "on") -> list[Method]:
+def parse_methods(
+    names: str, *, budget: int, coupled: str = "on", paths: Sequence[Sequence[int]] | None = None
+) -> list[Method]:
     """Methods of a comma-separated list.
 
-    Each is `ar`, or `<drafter>-<builder>` with builder `chain`, `ddtree` (best-first) or `tree` (JetSpec's `accum_logp`),
-    optionally followed by `@<budget>`, the rows verified in a round with the root included. `ar` comes first and is added
-    where it is missing, since every comparison is against it.
+    Each is `ar`, or `<drafter>-<builder>` with builder `chain`, `ddtree` (best-first), `tree` (JetSpec's `accum_logp`), `beam`
+    or `static`, optionally followed by `+<score>` (`+entropy`, `+hybrid`, or `+hybrid0.3` with an entropy weight) and by
+    `@<budget>`, the rows verified in a round with the root included. `ar` comes first and is added where it is missing, since
+    every comparison is against it.
 
     Args:
       names: such as `ar,jetspec-tree,jetspec-ddtree@12`.
       budget: of methods that name none.
       coupled: whether drafters rank under the target's noise at temperature > 0: `on`, `off`, or `both`, which measures every
         drafted method twice, the second time as `<name>/uncoupled`.
+      paths: the tree of `static`.
 
     Raises:
       ValueError: a name that has not this form.
@@ -38,6 +52,8 @@ def parse_methods(names: str, *, budget: int, coupled: str = "on") -> list[Metho
         if name == "ar":
             continue
         options = _options(name, budget)
+        if options["builder"] == "static":
+            options["paths"] = paths
         for on in COUPLED[coupled]:
             methods.append(Method(name if on else f"{name}/uncoupled", options | {"coupled": on}))
     repeated = {method.name for method in methods if sum(other.name == method.name for other in methods) > 1}
@@ -47,11 +63,16 @@ def parse_methods(names: str, *, budget: int, coupled: str = "on") -> list[Metho
 
 
 def _options(name: str, default_budget: int) -> dict[str, Any]:
-    base, at, budget = name.partition("@")
-    drafter, _, builder = base.rpartition("-")
-    if not drafter or builder not in BUILDERS or (at and not budget.isdecimal()):
+    builder = "|".join(BUILDERS)
+    score = r"\+(?:(logprob|entropy)|(hybrid)(\d+(?:\.\d+)?)?)"
+    form = re.fullmatch(rf"(.+)-({builder})(?:{score})?(?:@(\d+))?", name, re.ASCII)
+    if form is None:
         raise ValueError(
             f"unknown method {name!r}: write ar, or <drafter>-<builder> with builder {', '.join(BUILDERS)}, as in "
-            "jetspec-tree or jetspec-ddtree@12"
+            "jetspec-tree, jetspec-ddtree@12 or jetspec-tree+hybrid0.3@12"
         )
-    return {"method": drafter, "builder": BUILDERS[builder], "budget": int(budget) if at else default_budget}
+    drafter, builder, score, hybrid, weight, budget = form.groups()
+    options = {"method": drafter, "builder": BUILDERS[builder], "budget": int(budget) if budget else default_budget}
+    if score or hybrid:
+        options |= {"score": score or hybrid, "entropy_weight": float(weight) if weight else None}
+    return options
