@@ -124,7 +124,7 @@ def _add_decode(parser: argparse.ArgumentParser, max_new_tokens: int = 256) -> N
     add("--budget", type=int, default=32, help="rows verified in a round, the root included (default: %(default)s)")
     add("--block-size", type=int, help="slots of the drafter's block, the anchor included (default: as trained)")
     add("--tree-width", type=int, help="for builder expand, children of an expanded node; for beam, nodes of a depth")
-    add("--fanout", help="for builder expand: top2gap, rank_histogram, task_router, class_histogram or reasoning_router")
+    add("--fanout", help="for builder expand: rule of how many children nodes get (top2gap, entropy_gate, rank_decay, ...)")
     add("--paths", help="for builder static: rank paths of the tree's nodes as JSON, such as [[0],[0,0],[1]], or a file of it")
     add("--score", default="logprob", help="order of paths: logprob, entropy or hybrid (default: %(default)s)")
     add("--entropy-weight", type=float, help="for score hybrid: what a nat of the drafter's entropy costs (default: 0.1)")

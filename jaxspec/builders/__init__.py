@@ -18,7 +18,7 @@ from jaxspec.builders.best_first import best_first
 from jaxspec.builders.candidates import rank
 from jaxspec.builders.chain import chain
 from jaxspec.builders.expand import expand
-from jaxspec.builders.fanout import Rule, make_rule
+from jaxspec.builders.fanout import Rule, make_rule, reads_entropy
 from jaxspec.builders.scores import DEFAULT_ENTROPY_WEIGHT, LOGPROB, SCORES, Score, step_costs
 from jaxspec.builders.static import Paths, make_paths, static
 from jaxspec.state import Candidates, Tree
@@ -106,21 +106,27 @@ def make_builder(
         raise ValueError(f"tree_width is {tree_width}: it must be between 1 and the vocabulary size {vocab_size}")
     if fanout is not None and name != "expand":
         raise ValueError(f"fanout is a rule of builder 'expand': leave it out with {name!r}")
+    if paths is not None and name != "static":
+        raise ValueError(f"paths are a tree of builder 'static': leave them out with {name!r}")
     scoring = _make_score(name, score, entropy_weight)
     if name == "static":
         return _static(paths, depth, vocab_size)
-    if paths is not None:
-        raise ValueError(f"paths are a tree of builder 'static': leave them out with {name!r}")
     rule = make_rule(fanout) if isinstance(fanout, str) else fanout
+    rows, choices, longest = _sizes(name, depth, vocab_size, budget, tree_width)
+    # A fan-out rule reads all depths, and may make the tree a chain.
+    longest = depth if rule and rows > 1 else longest
+    build_one = functools.partial(BUILDERS[name], rows=rows)
+    return _batched(build_one, rows, choices, longest, scoring, rule)
+
+
+def _sizes(name: str, depth: int, vocab_size: int, budget: int, tree_width: int | None) -> tuple[int, int, int]:
+    """Rows, candidates and depth of the deepest node."""
     width = DEFAULT_TREE_WIDTH if name == "expand" else max(-(-(budget - 1) // depth), 1)
     width = min(width if tree_width is None else tree_width, vocab_size)
     choices = {"chain": 1, "best_first": min(max(budget - 1, 1), vocab_size), "expand": width, "beam": width}[name]
     rows = min(budget, 1 + width * depth if name == "beam" else _nodes(choices, depth, budget))
-    # Every pop of `expand` adds a level at most. A fan-out rule reads all depths, and may make the tree a chain.
-    longest = min(depth, -(-(rows - 1) // width) if name in ("expand", "beam") else rows - 1)
-    longest = depth if rule and rows > 1 else longest
-    build_one = functools.partial(BUILDERS[name], rows=rows)
-    return Builder(rows, choices, longest, _batched(build_one, max(longest, 1), choices, scoring, rule), scoring != LOGPROB)
+    # Every pop of `expand`, and every level of a beam, adds a level at most.
+    return rows, choices, min(depth, -(-(rows - 1) // width) if name in ("expand", "beam") else rows - 1)
 
 
 def _make_score(builder: str, name: str, weight: float | None) -> Score:
@@ -150,7 +156,7 @@ def _static(paths: Paths | None, depth: int, vocab_size: int) -> Builder:
     if choices > vocab_size:
         raise ValueError(f"paths hold rank {choices - 1}: ranks end at {vocab_size - 1}, the vocabulary's last")
     build_one = functools.partial(static, rows=1 + len(paths), paths=paths)
-    return Builder(1 + len(paths), choices, longest, _batched(build_one, longest, choices))
+    return _batched(build_one, 1 + len(paths), choices, longest)
 
 
 def _nodes(width: int, depth: int, enough: int) -> int:
@@ -165,22 +171,25 @@ def _nodes(width: int, depth: int, enough: int) -> int:
 
 
 def _batched(
-    build_one: Callable[..., Tree], depth: int, choices: int, score: Score = LOGPROB, rule: Rule | None = None
-) -> Callable[..., Tree]:
+    build_one: Callable[..., Tree], rows: int, choices: int, longest: int, score: Score = LOGPROB, rule: Rule | None = None
+) -> Builder:
+    depth, of_rule = max(longest, 1), rule is not None and reads_entropy(rule)
+    needs_entropy = score != LOGPROB or of_rule
+
     def one(token, logprob, entropy, root, depth_limit):
         options = {} if score == LOGPROB else {"steps": step_costs(score, logprob, entropy, depth_limit)}
         if rule:
-            options["caps"] = jnp.asarray(rule(logprob))
+            options["caps"] = jnp.asarray(rule(logprob, entropy) if of_rule else rule(logprob))
         return build_one(token, logprob, root, depth_limit, **options)
 
     def build(candidates: Candidates, root: jax.Array, depth_limit: jax.Array) -> Tree:
         offered = candidates.token.shape[1:]
         if offered[0] < depth or offered[1] < choices:
             raise ValueError(f"candidates are {offered[0]} deep and {offered[1]} wide: this builder reads {depth} by {choices}")
-        if score != LOGPROB and candidates.entropy is None:
-            raise ValueError(f"score {score.name!r} reads the entropies of the candidates: give them, see `candidates.rank`")
+        if needs_entropy and candidates.entropy is None:
+            raise ValueError("this builder reads the entropies of the candidates: give them, see `candidates.rank`")
         token, logprob = candidates.token[:, :depth, :choices], candidates.logprob[:, :depth, :choices]
         entropy = None if candidates.entropy is None else candidates.entropy[:, :depth]
         return jax.vmap(one)(token, logprob, entropy, root, depth_limit)
 
-    return build
+    return Builder(rows, choices, longest, build, needs_entropy)

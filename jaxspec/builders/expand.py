@@ -46,16 +46,18 @@ def expand(
       root: int32 [], token of row 0.
       depth_limit: int32 [], deepest node allowed.
       rows: N, root included; static.
-      caps: int32 [D], most children of a node at depth d (the root's is d = 0), at least 1; None is K everywhere.
+      caps: int32 [D], most children of a node at depth d (the root's is d = 0), at least 1; or [D, K], by depth and by the
+        node's rank (the root's is 0); None is K everywhere.
       steps: costs [D, K] of the candidates where they are not minus `logprob`, see `scores.step_costs`.
     """
     depths, width = logprob.shape
     own = steps is None
     steps = from_logprob(logprob, depth_limit) if own else steps
     counts = jnp.sum(steps.hi != NEVER, axis=1, dtype=jnp.int32)
-    counts = counts if caps is None else jnp.minimum(counts, caps)
+    if caps is not None:
+        counts = jnp.minimum(counts[:, None], caps) if caps.ndim == 2 else jnp.minimum(counts, caps)
     # Nodes at the last depth, or above a depth without candidates, are leaves.
-    counts = jnp.append(counts, 0)
+    counts = jnp.concatenate([counts, jnp.zeros_like(counts[:1])])
 
     def unfinished(tree: _Growing) -> jax.Array:
         return (tree.size < rows) & _expandable(tree, counts).any()
@@ -86,7 +88,12 @@ def _start(rows: int) -> _Growing:
 
 def _expandable(tree: _Growing, counts: jax.Array) -> jax.Array:
     live = jnp.arange(tree.parent.shape[0]) < tree.size
-    return live & ~tree.closed & (counts[tree.depth] > 0)
+    return live & ~tree.closed & (_count(counts, tree.depth, tree.index) > 0)
+
+
+def _count(counts: jax.Array, depth: jax.Array, index: jax.Array) -> jax.Array:
+    """Children of nodes, from `counts` by depth [D + 1], or by depth and rank [D + 1, K]."""
+    return counts[depth] if counts.ndim == 1 else counts[depth, index % counts.shape[1]]
 
 
 def _expand_best(tree: _Growing, steps: Cost, counts: jax.Array) -> _Growing:
@@ -95,7 +102,7 @@ def _expand_best(tree: _Growing, steps: Cost, counts: jax.Array) -> _Growing:
     best, cost = _cheapest(_expandable(tree, counts), tree.cost, row)
     depth = tree.depth[best]
     # Where nothing is expandable any row is chosen: it then has no children left to add.
-    count = jnp.where(cost.hi == NEVER, 0, counts[depth])
+    count = jnp.where(cost.hi == NEVER, 0, _count(counts, depth, tree.index[best]))
     rank = row - tree.size
     new = (rank >= 0) & (rank < count)
     rank = jnp.clip(rank, 0, steps.hi.shape[1] - 1)

@@ -1,8 +1,10 @@
 """JetSpec's rules for how many children a node gets, by its depth: the `caps` of `expand.expand`.
 
-All take the ranked draft `logprob` float32 [D, K] and return int32 [D], entry d for a node at depth d (the root's is d = 0),
-between 1 and the tree width K; they are traced into the decode loop. Source: hao-ai-lab/JetSpec, `jetspec/tree`
-(top2gap_fanout, depth_rank_histogram, task_router, reasoning_router, class_histogram).
+All take the ranked draft `logprob` float32 [D, K], some the `entropy` float32 [D] (nats) of the full distributions too, and
+return int32 [D], entry d for a node at depth d (the root's is d = 0), between 1 and the tree width K; `rank_decay` returns
+[D, K], by depth and rank. They are traced into the decode loop. Source: hao-ai-lab/JetSpec, `jetspec/tree` (top2gap_fanout,
+depth_rank_histogram, task_router, reasoning_router, class_histogram), and `ptd/tree` of its history (e162022: entropy_gate,
+entropy_soft, entropy_topk, prob_mass, rank_decay, top2gap_budget_gated).
 """
 
 from __future__ import annotations
@@ -31,13 +33,50 @@ def mean_gap(logprob: jax.Array) -> jax.Array:
     return jnp.mean(logprob[:, 0] - logprob[:, 1])
 
 
-def top2gap(logprob: jax.Array, beta: float = 1.0, middle: float = 1.0) -> jax.Array:
-    """Fewer children where the best candidate leads by more: K * sigmoid(-beta * (gap - middle)), rounded half to even."""
+def top2gap(logprob: jax.Array, beta: float = 1.0, middle: float = 1.0, strength: float = 1.0) -> jax.Array:
+    """Fewer children where the best candidate leads by more: K * sigmoid(-beta * (gap - middle)), rounded half to even.
+
+    `strength` scales how many children are taken away: JetSpec's budget gate is exp(-budget / 16), which leaves large trees be.
+    """
     depths, width = logprob.shape
     if width < 2:
         return jnp.ones(depths, jnp.int32)
-    share = jax.nn.sigmoid(-beta * (logprob[:, 0] - logprob[:, 1] - middle))
+    share = 1 - strength * (1 - jax.nn.sigmoid(-beta * (logprob[:, 0] - logprob[:, 1] - middle)))
     return jnp.maximum(jnp.round(width * share), 1).astype(jnp.int32)
+
+
+def entropy_gate(logprob: jax.Array, entropy: jax.Array, low: float = 0.5, high: float = 3.0) -> jax.Array:
+    """K children up to an entropy of `low`, a chain from `high` on, linearly fewer in between, rounded half to even."""
+    depth, width = logprob.shape
+    share = (high - entropy) / (high - low) if high > low else jnp.where(entropy < high, 1.0, 0.0)
+    return jnp.clip(jnp.round(width * share), 1, width).astype(jnp.int32)
+
+
+def entropy_soft(logprob: jax.Array, entropy: jax.Array, alpha: float = 0.5) -> jax.Array:
+    """K * exp(-alpha * entropy) children, rounded half to even."""
+    width = logprob.shape[1]
+    return jnp.clip(jnp.round(width * jnp.exp(-alpha * entropy)), 1, width).astype(jnp.int32)
+
+
+def entropy_topk(logprob: jax.Array, low: float = 0.3, high: float = 1.6) -> jax.Array:
+    """`entropy_gate` with the entropy, at most log K, of the K candidates alone."""
+    own = jax.nn.log_softmax(logprob, axis=-1)
+    p = jnp.exp(own)
+    return entropy_gate(logprob, -jnp.sum(jnp.where(p > 0, p * own, 0.0), axis=-1), low, high)
+
+
+def prob_mass(logprob: jax.Array, least: float = 0.5) -> jax.Array:
+    """More children where the K candidates hold more of the probability: K * (mass - least) / (1 - least), rounded up."""
+    width = logprob.shape[1]
+    share = (jnp.sum(jnp.exp(logprob), axis=-1) - least) / (1 - least)
+    return jnp.clip(jnp.ceil(width * share), 1, width).astype(jnp.int32)
+
+
+def rank_decay(logprob: jax.Array, gamma: float = 0.5) -> np.ndarray:
+    """K * gamma^r children, rounded half to even, for a node of rank r, whatever the drafter says: JetSpec's control."""
+    depth, width = logprob.shape
+    caps = np.clip(np.round(width * gamma ** np.arange(width)), 1, width)
+    return np.tile(caps.astype(np.int32), (depth, 1))
 
 
 def rank_histogram(logprob: jax.Array, profile: Sequence[Sequence[float]] | None = None, threshold: float = 0.02) -> np.ndarray:
@@ -114,9 +153,14 @@ def _filled(caps: Sequence[int], depth: int, width: int, missing: int) -> np.nda
     return np.clip([*caps[:depth], *[missing] * (depth - len(caps))], 1, width).astype(np.int32)
 
 
-Rule = Callable[[jax.Array], jax.Array]
+Rule = Callable[..., jax.Array]
 RULES = {
     "top2gap": top2gap,
+    "entropy_gate": entropy_gate,
+    "entropy_soft": entropy_soft,
+    "entropy_topk": entropy_topk,
+    "prob_mass": prob_mass,
+    "rank_decay": rank_decay,
     "rank_histogram": rank_histogram,
     "task_router": task_router,
     "class_histogram": class_histogram,
@@ -136,10 +180,15 @@ def make_rule(name: str, **settings) -> Rule:
     if name not in RULES:
         raise ValueError(f"unknown fan-out rule {name!r}: choose one of {', '.join(RULES)}")
     try:
-        inspect.signature(RULES[name]).bind(None, **settings)
+        inspect.signature(RULES[name]).bind(*[None] * (1 + reads_entropy(RULES[name])), **settings)
     except TypeError as error:
         raise ValueError(f"fan-out rule {name}: {error}") from None
     return _bound(name, json.dumps(settings, sort_keys=True))
+
+
+def reads_entropy(rule: Rule) -> bool:
+    """Whether a rule is called with the entropies as its second argument."""
+    return "entropy" in inspect.signature(rule).parameters
 
 
 @functools.lru_cache

@@ -39,6 +39,15 @@ class GoldenTrees:
             token[b, :depth, :width], logprob[b, :depth, :width] = one.token, one.logprob
         return Candidates(token, logprob)
 
+    def entropies(self, cases: list[str], depth: int) -> np.ndarray:
+        """Of the full distributions, float32 [cases, depth], 0 beyond a case's own depth."""
+        out = np.zeros((len(cases), depth), np.float32)
+        for case in set(cases):
+            logits = self.logits(case).astype(np.float64)
+            logprob = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+            out[[other == case for other in cases], : len(logits)] = -(np.exp(logprob) * logprob).sum(-1)
+        return out
+
     def expected(self, tree: dict) -> dict[str, np.ndarray]:
         rows = slice(tree["offset"], tree["offset"] + tree["n"])
         return {what: self.arrays[self.nodes + what][rows] for what in ("tokens", "parents", "depths", "scores")}

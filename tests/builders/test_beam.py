@@ -28,7 +28,7 @@ def brute_force(logprob: np.ndarray, budget: int, limit: int) -> dict[str, np.nd
     }
 
 
-@pytest.mark.parametrize(("depth", "width", "budget"), [(5, 4, 16), (3, 9, 28), (12, 1, 9)])
+@pytest.mark.parametrize(("depth", "width", "budget"), [(5, 4, 16), (3, 9, 28)])
 def test_equals_brute_force(assert_tree, depth, width, budget):
     rng = np.random.default_rng(depth)
     # Coarse values make ties within and across depths; a few candidates cannot be used.

@@ -64,6 +64,62 @@ def test_equals_every_jetspec_tree_under_every_fanout_rule(jetspec, golden_caps,
         assert_tree(built, b, sorted_nodes(jetspec.expected(tree)), str(tree)[:200])
 
 
+def caps_of_history(tree: dict, logprob: jax.Array, entropy: jax.Array) -> jax.Array:
+    """Caps [D, K] by the rule that made a tree of JetSpec's history."""
+    knobs, algorithm = tree["algo_kwargs"], tree["algo"]
+    if algorithm in ("entropy_gate", "entropy_soft"):
+        caps = getattr(fanout, algorithm)(logprob, entropy, *[knobs[k] for k in ("tau_low", "tau_high", "alpha") if k in knobs])
+    elif algorithm == "entropy_topk":
+        caps = fanout.entropy_topk(logprob, knobs["tau_low"], knobs["tau_high"])
+    elif algorithm == "top2gap_budget_gated":
+        caps = fanout.top2gap(logprob, knobs["beta"], knobs["g_0"], np.exp(-tree["budget"] / knobs["B_0"]))
+    else:
+        caps = getattr(fanout, algorithm)(logprob, *knobs.values())
+    return jnp.broadcast_to(caps if np.ndim(caps) == 2 else caps[:, None], logprob.shape)
+
+
+@pytest.fixture(scope="module")
+def history(historical):
+    """Trees whose rule still exists, and the caps of each; one compilation for all."""
+    skipped = ("entropy_score", "budget_blend", "drift_brake")  # a score; a reward for depth; caps by the path's score
+    trees = [tree for tree in historical.trees if tree["algo"] not in skipped]
+
+    def all_caps(logprobs, entropies):
+        return [caps_of_history(tree, logprobs[tree["case"]], entropies[tree["case"]]) for tree in trees]
+
+    logprobs = {case: historical.candidates(case).logprob for case in historical.cases}
+    entropies = {case: historical.entropies([case], len(logprob))[0] for case, logprob in logprobs.items()}
+    return list(zip(trees, jax.jit(all_caps)(logprobs, entropies), strict=True))
+
+
+@pytest.mark.parametrize("budget", (16, 64))
+def test_equals_trees_of_jetspecs_history(historical, history, assert_tree, sorted_nodes, budget):
+    trees = [(tree, caps) for tree, caps in history if tree["budget"] == budget]
+    assert len(trees) == 42
+    candidates = historical.stacked([tree["case"] for tree, _ in trees])
+    all_caps = np.zeros(candidates.token.shape, np.int32)
+    for b, (_, caps) in enumerate(trees):
+        all_caps[b, : caps.shape[0], : caps.shape[1]] = caps
+    build = jax.jit(jax.vmap(lambda *args: expand(*args[:4], budget, args[4]), in_axes=(0, 0, None, None, 0)))
+    built = build(candidates.token, candidates.logprob, jnp.int32(7), jnp.int32(99), all_caps)
+    validate(built)
+    for b, (tree, _) in enumerate(trees):
+        assert_tree(built, b, sorted_nodes(historical.expected(tree)), str(tree)[:200])
+
+
+@pytest.mark.parametrize("rule", ("entropy_gate", "rank_decay"))
+def test_builder_calls_rules_of_entropy_and_of_rank(rule):
+    builder = make_builder("expand", depth=3, vocab_size=9, budget=20, tree_width=3, fanout=rule)
+    assert builder.entropy == (rule == "entropy_gate")
+    logprob = np.log(np.tile(np.array([0.6, 0.2, 0.1], np.float32), (2, 3, 1)))
+    token = np.tile(np.arange(3, dtype=np.int32), (2, 3, 1))
+    entropy = np.tile(np.array([[0.1], [9.0]], np.float32), (1, 3))
+    built = jax.jit(builder.build)(Candidates(token, logprob, entropy), jnp.array([5, 6]), jnp.array([3, 3]))
+    validate(built)
+    # Chains from the root; or 3, 2 and 1 children (3 * 0.5 is 1.5: half to even) by rank: 1 + 3 + 6 + 11 rows fill the budget.
+    assert built.size.tolist() == {"entropy_gate": [20, 4], "rank_decay": [20, 20]}[rule]
+
+
 @pytest.mark.parametrize(("case", "budget"), [("one_1x32", 64), ("flat_7x64", 64), ("width1_5x64", 16), ("ties_6x40", 255)])
 def test_builder_equals_accum_logp_at_its_own_shape(jetspec, assert_tree, sorted_nodes, case, budget):
     tree = next(t for t in jetspec.trees if (t["case"], t["budget"], t["algo"]) == (case, budget, "accum_logp"))

@@ -50,6 +50,24 @@ def test_reasoning_router_is_a_chain_while_reasoning():
     assert not fanout.looks_like_reasoning("Tell me a story", "chat")
 
 
+def test_entropy_rules_narrow_with_the_entropy():
+    logprob, entropy = gaps(0, 0, 0, 0), np.array([0.5, 1.75, 2.0, 3.0], np.float32)
+    assert fanout.entropy_gate(logprob, entropy).tolist() == [7, 4, 3, 1]  # 7 * 0.5 is 3.5: half to even
+    assert fanout.entropy_gate(logprob, entropy, 2.0, 2.0).tolist() == [7, 7, 1, 1]
+    assert fanout.entropy_soft(logprob, entropy).tolist() == [5, 3, 3, 2]
+    even = np.log(np.full((1, 4), 0.25, np.float32))
+    assert fanout.entropy_topk(even).tolist() == [1]  # 4 * (1.6 - log 4) / 1.3 is 0.66
+    assert fanout.entropy_topk(even - 5.0, high=3.0).tolist() == [2]
+    assert fanout.entropy_topk(np.array([[0.0, -np.inf]], np.float32)).tolist() == [2]
+
+
+def test_mass_and_rank_rules():
+    assert fanout.prob_mass(np.log(np.array([[0.5, 0.3], [0.5, 0.1], [0.2, 0.1]], np.float32))).tolist() == [2, 1, 1]
+    assert fanout.rank_decay(gaps(0, 0)).tolist() == [[7, 4, 2, 1, 1, 1, 1]] * 2
+    assert fanout.top2gap(gaps(0, 1, 3, 6), strength=0.5).tolist() == [6, 5, 4, 4]
+    assert fanout.top2gap(gaps(0, 1, 3, 6), strength=0.0).tolist() == [7, 7, 7, 7]
+
+
 def test_make_rule_shares_equal_settings_and_names_wrong_ones():
     histograms = {"decisive_task": [2, 1]}
     rule = fanout.make_rule("class_histogram", histograms=histograms, task="math")
