@@ -42,7 +42,7 @@ def parse_methods(
       budget: of methods that name none.
       coupled: whether drafters rank under the target's noise at temperature > 0: `on`, `off`, or `both`, which measures every
         drafted method twice, the second time as `<name>/uncoupled`.
-      paths: the tree of `static`.
+      paths: the tree of `static`, whose budget is the rows of the tree.
 
     Raises:
       ValueError: a name that has not this form.
@@ -53,7 +53,7 @@ def parse_methods(
             continue
         options = _options(name, budget)
         if options["builder"] == "static":
-            options["paths"] = paths
+            options |= {"paths": paths, "budget": 1 + len(paths or ())}
         for on in COUPLED[coupled]:
             methods.append(Method(name if on else f"{name}/uncoupled", options | {"coupled": on}))
     repeated = {method.name for method in methods if sum(other.name == method.name for other in methods) > 1}

@@ -22,7 +22,7 @@ def test_names_carry_scores_and_static_takes_the_paths():
         "a-beam+hybrid",
         "a-static",
     ]
-    wanted = [("a", "expand", 8), ("a-b", "best_first", 9), ("a", "beam", 8), ("a", "static", 8)]
+    wanted = [("a", "expand", 8), ("a-b", "best_first", 9), ("a", "beam", 8), ("a", "static", 3)]
     assert [tuple(m.options[what] for what in ("method", "builder", "budget")) for m in methods[1:]] == wanted
     scores = [(method.options.get("score"), method.options.get("entropy_weight")) for method in methods[1:]]
     assert scores == [("entropy", None), ("hybrid", 0.25), ("hybrid", None), (None, None)]

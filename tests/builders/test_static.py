@@ -63,13 +63,15 @@ def test_holds_medusas_tree_buffers():
 def test_equal_scores_go_by_rank_path_and_unusable_nodes_are_left_out():
     paths = make_paths([[1], [0, 1], [0], [1, 0], [0, 0]])
     builder = make_builder("static", depth=2, vocab_size=50, budget=1, paths=paths)
-    logprob = np.array([[[-1, -1], [0, -1]], [[-1, -1], [0, -np.inf]], [[-1, -1], [0, -1]]], np.float32)
-    candidates = Candidates(ranked(2, 2, seeds=3).token, logprob)
-    trees = jax.jit(builder.build)(candidates, jnp.array([1, 2, 3]), jnp.array([2, 2, 1]))
+    near = [[-1, -1.5], [-0.5 - 2.0**-22, -1]]  # (0, 0) is worse than (1), by little
+    logprob = np.array([[[-1, -1], [0, -1]], [[-1, -1], [0, -np.inf]], [[-1, -1], [0, -1]], near], np.float32)
+    candidates = Candidates(ranked(2, 2, seeds=4).token, logprob)
+    trees = jax.jit(builder.build)(candidates, jnp.array([1, 2, 3, 4]), jnp.array([2, 2, 1, 2]))
     validate(trees)
     assert rank_paths(trees, 0) == [(), (0,), (0, 0), (1,), (1, 0), (0, 1)]
     assert rank_paths(trees, 1) == [(), (0,), (0, 0), (1,), (1, 0)]
     assert rank_paths(trees, 2) == [(), (0,), (1,)]
+    assert rank_paths(trees, 3)[:4] == [(), (0,), (1,), (0, 0)]
 
 
 def test_equal_trees_share_a_builder():
