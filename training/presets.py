@@ -57,9 +57,9 @@ def _small(drafter: str, **loss) -> Preset:
         ),
         loss=dict(kind="fkl", **loss),
         optimizer=dict(name="muon", rate=3e-3, muon_rate=0.02, warmup=20),
-        loop=dict(steps=540, save_every=90, eval_every=180, parts=4),
+        loop=dict(steps=540, save_every=90, eval_every=180, parts=2),
         length=256,
-        batch=32,
+        batch=16,
         anchors=24,
     )
 

@@ -66,7 +66,8 @@ def test_hidden_states_of_all_blocks(method, chunk, dflash, jetspec_case):
     case = dflash if method == "dflash" else jetspec_case
     features = jnp.asarray(case.data["target_hidden"])
     embedding = case.bundle.target["params"]["embedding"]
-    hidden = block_hidden(case.config, case.params, embedding, jax.tree.map(jnp.asarray, case.batch), features, chunk=chunk)
+    hidden_of = jax.jit(lambda batch, features: block_hidden(case.config, case.params, embedding, batch, features, chunk=chunk))
+    hidden = hidden_of(jax.tree.map(jnp.asarray, case.batch), features)
     hidden = hidden.reshape(case.data["draft_hidden"].shape)
     # The reference leaves unspecified values in padding blocks.
     kept = np.repeat(case.batch["keep"], case.config.block_size, axis=1)

@@ -14,7 +14,10 @@ from training import export, regenerate, tokenizer, train_drafter, train_target
 from training.acceptance import EvalOptions
 from training.data import DataError
 from training.dry_run import describe_run
+from training.feature_cache import with_cached_states
 from training.metrics import read_metrics
+from training.pipeline import AnchorBatches, DataOptions, load_rows
+from training.teacher import teacher_states
 
 _SPEC = importlib.util.spec_from_file_location("training_toys", Path(__file__).with_name("toys.py"))
 toys = importlib.util.module_from_spec(_SPEC)
@@ -23,28 +26,24 @@ _SPEC.loader.exec_module(toys)
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Folder with `model/` (two drafters in it), `text.jsonl` and the runs."""
+    """Folder with `model/` (with its drafter), `text.jsonl` and the runs."""
     folder = tmp_path_factory.mktemp("toy")
     data, words, model = toys.write_corpus(folder / "corpus.jsonl.gz"), folder / "words", folder / "model"
     tokenizer.main(toys.tokenizer_options(data, words))
     train_target.main(toys.target_options(data, words, folder / "target"))
     export.main(export.ExportOptions(folder / "target", words, model))
     regenerate.regenerate(toys.regenerate_options(data, model, folder / "text.jsonl"))
-    for kind in ("jetspec", "dflash"):
-        evaluation = EvalOptions(data if kind == "jetspec" else None, limit=1, max_new_tokens=8)
-        train_drafter.train(
-            toys.drafter_options(model, folder / "text.jsonl", folder / kind, model / "drafters" / kind, kind, eval=evaluation)
-        )
+    evaluation = EvalOptions(data, limit=1, max_new_tokens=8)
+    out = model / "drafters" / "jetspec"
+    train_drafter.train(toys.drafter_options(model, folder / "text.jsonl", folder / "jetspec", out, eval=evaluation))
     return folder
 
 
 def test_exported_model_loads_and_decodes_losslessly(made):
     params = jaxspec.load(made / "model", dtype="float32")
-    assert [name for name, _ in params.spec.drafters] == ["jetspec", "dflash"]
-    methods = ("ar", "jetspec", "dflash")
-    texts = [jaxspec.decode(params, "Question: 3 + 3?", method=method, max_new_tokens=12).tokens for method in methods]
-    np.testing.assert_array_equal(texts[0], texts[1])
-    np.testing.assert_array_equal(texts[0], texts[2])
+    assert [name for name, _ in params.spec.drafters] == ["jetspec"]
+    texts = [jaxspec.decode(params, "Question: 3 + 3?", method=m, max_new_tokens=12).tokens for m in ("ar", "jetspec")]
+    np.testing.assert_array_equal(*texts)
 
 
 def test_metrics_are_logged(made):
@@ -83,19 +82,23 @@ def test_another_recipe_is_not_continued(made, tmp_path):
         train_drafter.train(dataclasses.replace(options, anchors=2))
 
 
-def test_cached_states_train_the_same_drafter(made, tmp_path, capsys):
-    """Up to the rounding of bfloat16, in which states are stored; the second run reads what the first one wrote."""
-    options = toys.drafter_options(made / "model", made / "text.jsonl", tmp_path / "run", tmp_path / "out")
-    live = jaxspec.load(made / "model", drafter="jetspec", dtype="float32").drafters["jetspec"]
-    cached = []
-    for name in ("first", "second"):
-        loop = dataclasses.replace(options.loop, run=tmp_path / name)
-        cached.append(train_drafter.train(dataclasses.replace(options, loop=loop, cache_features=tmp_path / "states")))
-    jax.tree.map(np.testing.assert_array_equal, *(bundle.drafters for bundle in cached))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-2), cached[0].drafters["jetspec"], live)
-    (tmp_path / "states" / "complete.json").write_text("{}")
+def test_cached_states_are_the_targets(made, tmp_path, capsys):
+    """Up to the rounding of bfloat16, in which they are stored; states of other data are refused."""
+    target = jaxspec.load(made / "model", drafter={}, dtype="float32")
+    spec, layers = target.spec.target, (0, 1)
+    rows = load_rows(DataOptions((made / "text.jsonl",), length=48), target.spec.tokenizer)
+    batches = AnchorBatches(rows, 4, 3, 4, seed=0)
+    cached = with_cached_states(batches, tmp_path / "states", rows, spec, target.target, layers)
+    assert "GB for" in "".join(capsys.readouterr())
+    again = with_cached_states(batches, tmp_path / "states", rows, spec, target.target, layers)
+    batch = cached(2)
+    live = jax.jit(lambda batch: teacher_states(spec, target.target, layers, batch))(batches(2))
+    used = (batch["segments"] > 0)[..., None]
+    for name in ("features", "hidden"):
+        np.testing.assert_array_equal(batch[name], again(2)[name])
+        np.testing.assert_allclose(batch[name].astype(np.float32) * used, getattr(live, name) * used, rtol=1e-2, atol=1e-2)
     with pytest.raises(DataError, match="holds the states of other data"):
-        train_drafter.train(dataclasses.replace(options, cache_features=tmp_path / "states"))
+        with_cached_states(batches, tmp_path / "states", rows, spec, target.target, (0,))
 
 
 def test_dry_run_counts_and_stops(made, tmp_path):
