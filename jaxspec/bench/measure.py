@@ -58,7 +58,7 @@ def measure(
 
     Args:
       params: from `jaxspec.load`.
-      options: keyword arguments of `jaxspec.decode` common to all methods.
+      options: keyword arguments of `jaxspec.decode` common to all methods that do not set them.
       progress: called with a line of text per prompt.
 
     Returns:
@@ -75,7 +75,7 @@ def measure(
         for repeat in range(repeats):
             shift = (index + repeat) % len(methods)
             for method in (*methods[shift:], *methods[:shift]):
-                call = functools.partial(jaxspec.decode, params, prompt.content, **(options or {}), **method.options)
+                call = functools.partial(jaxspec.decode, params, prompt.content, **((options or {}) | method.options))
                 out, compiling = _without_compilation(call)
                 compile_seconds[method.name] += compiling
                 runs.append(_run(method.name, index, repeat, out))

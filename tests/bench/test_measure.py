@@ -26,19 +26,20 @@ def test_methods_take_turns(monkeypatch):
         return output()
 
     monkeypatch.setattr(jaxspec, "decode", decode)
-    methods = parse_methods("x-chain,x-tree", budget=4)
-    runs, compile_seconds = measure(None, PROMPTS, methods, repeats=2, options={"seed": 3})
+    methods = parse_methods("x-chain,x-tree+entropy", budget=4)
+    runs, compile_seconds = measure(None, PROMPTS, methods, repeats=2, options={"seed": 3, "score": "logprob"})
     order = [[run.method for run in runs if (run.prompt, run.repeat) == key] for key in ((0, 0), (0, 1), (1, 0), (1, 1))]
     assert order == [
-        ["ar", "x-chain", "x-tree"],
-        ["x-chain", "x-tree", "ar"],
-        ["x-chain", "x-tree", "ar"],
-        ["x-tree", "ar", "x-chain"],
+        ["ar", "x-chain", "x-tree+entropy"],
+        ["x-chain", "x-tree+entropy", "ar"],
+        ["x-chain", "x-tree+entropy", "ar"],
+        ["x-tree+entropy", "ar", "x-chain"],
     ]
     assert [prompt for prompt, _ in calls] == [[1]] * 6 + [[2]] * 6
-    assert calls[0][1] == {"seed": 3, "method": "ar"}
-    assert calls[1][1] == {"seed": 3, "method": "x", "builder": "chain", "budget": 4, "coupled": True}
-    assert compile_seconds == {"ar": 0, "x-chain": 0, "x-tree": 0}
+    assert calls[0][1] == {"seed": 3, "score": "logprob", "method": "ar"}
+    assert calls[1][1] == {"seed": 3, "score": "logprob", "method": "x", "builder": "chain", "budget": 4, "coupled": True}
+    assert calls[2][1]["score"] == "entropy"
+    assert compile_seconds == {"ar": 0, "x-chain": 0, "x-tree+entropy": 0}
     assert runs[0].tokens == (5, 6, 7) and (runs[0].prefill_seconds, runs[0].decode_seconds) == (0.5, 0.25)
 
 
