@@ -92,7 +92,7 @@ def history(historical):
     return list(zip(trees, jax.jit(all_caps)(logprobs, entropies), strict=True))
 
 
-@pytest.mark.parametrize("budget", (16, 64))
+@pytest.mark.parametrize("budget", (pytest.param(16, marks=pytest.mark.slow), 64))
 def test_equals_trees_of_jetspecs_history(historical, history, assert_tree, sorted_nodes, budget):
     trees = [(tree, caps) for tree, caps in history if tree["budget"] == budget]
     assert len(trees) == 42

@@ -10,7 +10,7 @@ GOLDEN = Path(__file__).parent.parent / "golden" / "jetspec"
 PROMPTS = [[5, 9, 13, 2, 7, 40], [100, 3, 77]]
 PATHS = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 0, 1], [0, 0, 0, 0]]
 DRAFTS = [
-    dict(builder="static", paths=PATHS),
+    pytest.param(dict(builder="static", paths=PATHS), marks=pytest.mark.slow),
     dict(builder="beam", budget=12, score="entropy"),
     pytest.param(dict(builder="best_first", budget=12, score="entropy"), marks=pytest.mark.slow),
     pytest.param(dict(builder="expand", budget=12, score="hybrid", entropy_weight=0.3), marks=pytest.mark.slow),

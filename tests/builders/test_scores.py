@@ -22,7 +22,7 @@ def expand_hybrid(token, logprob, entropies, weights, rows):
     return jax.vmap(one)(token, logprob, entropies, weights)
 
 
-@pytest.mark.parametrize("budget", (16, 64))
+@pytest.mark.parametrize("budget", (pytest.param(16, marks=pytest.mark.slow), 64))
 def test_equals_every_tree_of_jetspecs_entropy_score(historical, assert_tree, sorted_nodes, budget):
     trees = [tree for tree in historical.trees if tree["algo"] == "entropy_score" and tree["budget"] == budget]
     assert len(trees) == 21
