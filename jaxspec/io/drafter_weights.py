@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ import numpy as np
 from jaxspec.config import BlockDrafterConfig
 from jaxspec.io.draft_vocab import MAPPING, mapping_tensors, read_ids
 from jaxspec.io.target_weights import decoder_layer_leaves
+from jaxspec.io.tensors import Tensors
 from jaxspec.io.weight_map import Leaf, WeightMismatch, check_fit, linear, read_stored, read_tree, vector, write_tree
 
 # How transformers' own DFlash classes call and fuse tensors.
@@ -107,7 +108,7 @@ def native_names(read: Mapping[str, np.ndarray], config: BlockDrafterConfig) -> 
     return _Native(read, config) if variant else read
 
 
-class _Native(Mapping[str, np.ndarray]):
+class _Native(Tensors):
     """A view of tensors under published names; a part of a fused tensor is rows of it, [out, in]."""
 
     def __init__(self, read: Mapping[str, np.ndarray], config: BlockDrafterConfig):
@@ -136,15 +137,6 @@ class _Native(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         home, rows = self._home[name]
         return self._read[home] if rows is None else self._read[home][rows]
-
-    def __contains__(self, name: object) -> bool:  # the inherited one would read the tensor
-        return name in self._home
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._home)
-
-    def __len__(self) -> int:
-        return len(self._home)
 
     def shape(self, name: str) -> tuple[int, ...]:
         home, rows = self._home[name]

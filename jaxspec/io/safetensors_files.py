@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
+
+from jaxspec.io.tensors import Tensors
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -19,7 +21,7 @@ FLOAT_DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16
 _TABLES = ("I64", "I32", "BOOL")
 
 
-class WeightFiles(Mapping[str, np.ndarray]):
+class WeightFiles(Tensors):
     """Tensors of a directory by name. Files stay mapped; indexing copies one tensor into memory, in its stored dtype.
 
     Raises:
@@ -30,6 +32,7 @@ class WeightFiles(Mapping[str, np.ndarray]):
     def __init__(self, directory: str | os.PathLike):
         self.directory = Path(directory)
         self._files = {path.name: _open(path) for path in shard_paths(self.directory, WEIGHTS, INDEX)}
+        # safetensors' handles have keys() but cannot be iterated over.
         self._home = {name: file for file, handle in self._files.items() for name in handle.keys()}  # noqa: SIM118
         lost_tensors(self.directory, self._home, WEIGHTS, INDEX)
 
@@ -42,15 +45,6 @@ class WeightFiles(Mapping[str, np.ndarray]):
                 "use an unquantised checkpoint"
             )
         return handle.get_tensor(name)
-
-    def __contains__(self, name: object) -> bool:  # the inherited one would read the tensor
-        return name in self._home
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._home)
-
-    def __len__(self) -> int:
-        return len(self._home)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor, from the file's header: nothing is read."""

@@ -11,7 +11,7 @@ import mmap
 import os
 import struct
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,14 @@ import ml_dtypes
 import numpy as np
 
 from jaxspec.io.safetensors_files import WeightFiles, has_safetensors, lfs_pointer, lost_tensors, shard_paths
+from jaxspec.io.tensors import Tensors
 from jaxspec.io.torch_pickle import Tensor, UnsafePickle, read_pickle
 
 TORCH_WEIGHTS = "pytorch_model.bin"
 TORCH_INDEX = "pytorch_model.bin.index.json"
 
 
-class TorchFile(Mapping[str, np.ndarray]):
+class TorchFile(Tensors):
     """Tensors of one file by name. The file stays mapped; indexing copies one tensor into memory, in its stored dtype.
 
     Raises:
@@ -47,12 +48,12 @@ class TorchFile(Mapping[str, np.ndarray]):
                 f"{self.path}: {wrong!r} is {_kind(content[wrong])}, not a tensor: it is a training checkpoint; save the "
                 "model's state_dict() alone"
             )
-        self._tensors: dict[str, Tensor] = {str(name): tensor for name, tensor in content.items()}
-        for name in self._tensors:
+        self._home: dict[str, Tensor] = {str(name): tensor for name, tensor in content.items()}
+        for name in self._home:
             self._check(name)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        tensor = self._tensors[name]
+        tensor = self._home[name]
         start, _ = self._places[tensor.storage.key]
         size = tensor.storage.dtype.itemsize
         strides = tuple(stride * size for stride in tensor.strides)
@@ -61,26 +62,17 @@ class TorchFile(Mapping[str, np.ndarray]):
         view = np.ndarray(tensor.shape, tensor.storage.dtype, self._bytes, start + tensor.offset * size, strides)
         return np.array(view, order="C")
 
-    def __contains__(self, name: object) -> bool:  # the inherited one would read the tensor
-        return name in self._tensors
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
-
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor, from the pickle: no storage is read."""
-        return self._tensors[name].shape
+        return self._home[name].shape
 
     def dtype(self, name: str) -> str:
         """Name of the stored dtype, as safetensors spells it (`F32`, `BF16`, `I64`, `BOOL`)."""
-        return _safetensors_name(self._tensors[name].storage.dtype)
+        return _safetensors_name(self._home[name].storage.dtype)
 
     def _check(self, name: str) -> None:
         """Refuse a tensor whose bytes are not all in the file: strides must not lead out of the storage."""
-        tensor = self._tensors[name]
+        tensor = self._home[name]
         last = tensor.offset + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.strides, strict=True))
         place = self._places.get(tensor.storage.key)
         held = place[1] // tensor.storage.dtype.itemsize if place else 0
@@ -92,7 +84,7 @@ class TorchFile(Mapping[str, np.ndarray]):
             raise ValueError(f"{self.path}: {name} repeats its storage (an expanded tensor): save it contiguous")
 
 
-class TorchFiles(Mapping[str, np.ndarray]):
+class TorchFiles(Tensors):
     """Tensors of a directory's pytorch_model.bin, or of its shards by index; see `TorchFile`."""
 
     def __init__(self, directory: str | os.PathLike):
@@ -104,14 +96,6 @@ class TorchFiles(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         return self._files[self._home[name]][name]
 
-    def __contains__(self, name: object) -> bool:  # the inherited one would read the tensor
-        return name in self._home
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._home)
-
-    def __len__(self) -> int:
-        return len(self._home)
 
     @property
     def files(self) -> list[str]:
