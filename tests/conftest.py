@@ -3,6 +3,8 @@
 import gc
 import os
 
+import pytest
+
 # Reference results are exact float32; a GPU's default matrix products are not. JAX_PLATFORMS=cuda overrides.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -10,7 +12,6 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import jax  # noqa: E402  (after the settings above)
-import pytest  # noqa: E402
 
 
 @pytest.fixture(autouse=True, scope="module")

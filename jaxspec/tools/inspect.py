@@ -193,6 +193,7 @@ def _table(directory: Path) -> tuple[dict[str, tuple[str, tuple[int, ...]]], lis
             return {name: (read.dtype(name), read.shape(name)) for name in read}, [path.name]
         if path.is_file():
             with safe_open(path, framework="numpy") as file:
+                # safetensors' handles have keys() but cannot be iterated over.
                 slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
                 return {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}, [path.name]
     try:
