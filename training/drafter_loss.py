@@ -64,8 +64,7 @@ def make_loss(config: BlockDrafterConfig, target_config: TargetConfig, options: 
         raise ValueError(f"loss temperature is {options.temperature}: give a number above 0")
     if options.gamma is not None and options.gamma <= 0:
         raise ValueError(f"gamma is {options.gamma}: give a decay length above 0, or None for equal weights")
-    reduced = config.draft_vocab_size is not None
-    per_row = (_make_per_draft_row if reduced else _make_per_row)(target_config, options)
+    per_row = make_per_row(target_config, options, reduced=config.draft_vocab_size is not None)
 
     def loss(params, target, batch):
         dtype = jnp.dtype(options.dtype)
@@ -89,38 +88,31 @@ def make_loss(config: BlockDrafterConfig, target_config: TargetConfig, options: 
     return loss
 
 
-def _make_per_row(target_config: TargetConfig, options: LossOptions) -> Callable:
+def make_per_row(target_config: TargetConfig, options: LossOptions, reduced: bool) -> Callable:
     """(hidden, rows, target) -> (losses, (whether the text's token is the most probable, whether the row counts))."""
     model = Transformer(target_config)
 
     def per_row(hidden, rows, target):
-        head = jax.tree.map(lambda leaf: leaf.astype(hidden.dtype), target) if hidden.dtype != jnp.float32 else target
-        logits = model.apply(head, hidden, method="logits").astype(jnp.float32)
-        right = logits.argmax(-1) == rows["label"]
+        if reduced:
+            logits = hidden @ target["draft"]["lm_head"].astype(hidden.dtype)
+        else:
+            logits = model.apply(jax.tree.map(lambda leaf: leaf.astype(hidden.dtype), target), hidden, method="logits")
+        logits = logits.astype(jnp.float32)
+        best, wanted, teacher = logits.argmax(-1), rows["label"], None
+        if options.kind != "ce":
+            teacher = model.apply(target, rows["teacher"].astype(hidden.dtype), method="logits")
+            wanted = teacher.argmax(-1)
+        drafted = jnp.ones(best.shape, bool)
+        if reduced:
+            ids = target["draft"]["ids"]
+            best, (wanted, drafted) = ids[best], slots_of(ids, wanted)
+            teacher = teacher if teacher is None else teacher[:, ids]
         if options.kind == "ce":
-            return cross_entropy(logits, rows["label"]), (right, jnp.ones_like(right))
-        teacher = model.apply(target, rows["teacher"].astype(hidden.dtype), method="logits")
-        divergence = forward_kl if options.kind == "fkl" else reverse_kl
-        return divergence(logits, teacher, options.temperature), (right, jnp.ones_like(right))
-
-    return per_row
-
-
-def _make_per_draft_row(target_config: TargetConfig, options: LossOptions) -> Callable:
-    """As `_make_per_row`, over the tokens of the draft vocabulary."""
-    model = Transformer(target_config)
-
-    def per_row(hidden, rows, target):
-        ids = target["draft"]["ids"]
-        logits = (hidden @ target["draft"]["lm_head"].astype(hidden.dtype)).astype(jnp.float32)
-        right = ids[logits.argmax(-1)] == rows["label"]
-        if options.kind == "ce":
-            label, drafted = slots_of(ids, rows["label"])
-            return cross_entropy(logits, label), (right, drafted)
-        teacher = model.apply(target, rows["teacher"].astype(hidden.dtype), method="logits")
-        divergence = forward_kl if options.kind == "fkl" else reverse_kl
-        _, drafted = slots_of(ids, teacher.argmax(-1))
-        return divergence(logits, teacher[:, ids], options.temperature), (right, drafted)
+            values = cross_entropy(logits, wanted)
+        else:
+            divergence = forward_kl if options.kind == "fkl" else reverse_kl
+            values = divergence(logits, teacher, options.temperature)
+        return values, (best == rows["label"], drafted)
 
     return per_row
 

@@ -19,6 +19,7 @@ from jaxspec.checkpoint import save, save_drafter
 from jaxspec.config import BlockDrafterConfig, TargetConfig
 from jaxspec.params import Params, Spec
 from training.checkpoints import CheckpointError, Checkpoints
+from training.command import one_line_errors
 from training.data import load_tokenizer
 from training.tokenizer import EOS
 
@@ -69,4 +70,5 @@ def main(options: ExportOptions) -> None:
 if __name__ == "__main__":
     import tyro
 
-    main(tyro.cli(ExportOptions))
+    with one_line_errors():
+        main(tyro.cli(ExportOptions))

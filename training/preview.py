@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from training.chat import make_format
+from training.command import one_line_errors
 from training.data import DataError
 from training.encode import encode
 from training.packing import cut
@@ -80,8 +81,6 @@ def show(options: DataOptions, tokenizer: str, limit: int | None) -> None:
 if __name__ == "__main__":
     import tyro
 
-    try:
+    with one_line_errors():
         chosen = tyro.cli(PreviewOptions)
         show(chosen, chosen.tokenizer, chosen.limit)
-    except (ValueError, OSError) as error:
-        raise SystemExit(f"error: {error}") from None

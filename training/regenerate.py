@@ -23,6 +23,7 @@ from tqdm import tqdm
 import jaxspec
 from jaxspec.params import Params
 from training.chat import ChatFormat, make_format
+from training.command import one_line_errors
 from training.data import DataError
 from training.prompts import Prompt, make_prompts, unfinished
 from training.samples import SETTINGS, read_records
@@ -237,9 +238,5 @@ def _progress(total: int, done: int) -> tqdm:
 if __name__ == "__main__":
     import tyro
 
-    try:
+    with one_line_errors():
         regenerate(tyro.cli(RegenerateOptions))
-    except (ValueError, OSError) as error:
-        raise SystemExit(f"error: {error}") from None
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None

@@ -21,6 +21,7 @@ import tyro
 from jaxspec.bench.prompts import read_prompts
 from jaxspec.io.tokenizer import load_tokenizer
 from training.acceptance import EvalOptions, acceptance_of
+from training.command import one_line_errors
 from training.drafter_loss import LossOptions
 from training.drafter_model import ModelOptions
 from training.loop import LoopOptions
@@ -204,9 +205,5 @@ def sweep(options: SweepOptions) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with one_line_errors():
         sweep(tyro.cli(SweepOptions))
-    except (ValueError, OSError) as error:
-        raise SystemExit(f"error: {error}") from None
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None

@@ -9,6 +9,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+from training.command import one_line_errors
 from training.data import read_documents
 
 EOS, IM_START, IM_END, MASK = "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>"
@@ -102,4 +103,5 @@ def main(options: TokenizerOptions) -> None:
 if __name__ == "__main__":
     import tyro
 
-    main(tyro.cli(TokenizerOptions))
+    with one_line_errors():
+        main(tyro.cli(TokenizerOptions))

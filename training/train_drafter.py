@@ -25,6 +25,7 @@ from jaxspec.io.safetensors_files import read_json
 from jaxspec.params import Params
 from training import sharding
 from training.acceptance import EvalOptions, make_evaluate
+from training.command import one_line_errors
 from training.draft_vocab import draft_vocabulary
 from training.drafter_loss import LossOptions, make_loss
 from training.drafter_model import ModelOptions, drafter_config, init_drafter
@@ -199,8 +200,9 @@ def parse(arguments: list[str] | None = None) -> DrafterOptions:
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--preset", choices=sorted(PRESETS))
     chosen, rest = first.parse_known_args(arguments)
+    described = f"Train a drafter. --preset NAME gives the defaults of all options: {', '.join(PRESETS)}."
     if chosen.preset is None:
-        return tyro.cli(DrafterOptions, args=rest)
+        return tyro.cli(DrafterOptions, args=rest, description=described)
     preset = PRESETS[chosen.preset]
     model, loss, optimizer, loop = preset.parts(tyro.MISSING)
     default = DrafterOptions(
@@ -214,11 +216,11 @@ def parse(arguments: list[str] | None = None) -> DrafterOptions:
         batch=preset.batch,
         anchors=preset.anchors,
     )
-    return tyro.cli(DrafterOptions, default=default, args=rest)
+    return tyro.cli(DrafterOptions, default=default, args=rest, description=described)
 
 
 def main() -> None:
-    try:
+    with one_line_errors():
         options = parse()
         if options.preview:
             show(options.data, options.target, options.preview)
@@ -226,10 +228,6 @@ def main() -> None:
             print(describe_run(options))
         else:
             train(options)
-    except (ValueError, OSError) as error:
-        raise SystemExit(f"error: {error}") from None
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ import optax
 
 from jaxspec.config import TargetConfig
 from jaxspec.targets.transformer import Transformer
-from training.checkpoints import TrainingError
-from training.data import DataError, MixedBatches, cut, load_tokenizer, read_documents, token_stream
+from training.command import one_line_errors
+from training.data import MixedBatches, cut, load_tokenizer, read_documents, token_stream
 from training.loop import LoopOptions, fit
 from training.optimizer import OptimizerOptions, make_optimizer, zero_residual
 from training.sharding import connect
@@ -135,7 +135,5 @@ def main(options: TargetOptions) -> None:
 if __name__ == "__main__":
     import tyro
 
-    try:
+    with one_line_errors():
         main(tyro.cli(TargetOptions))
-    except (TrainingError, DataError, OSError) as error:
-        raise SystemExit(f"error: {error}") from None

@@ -18,7 +18,7 @@ from jaxspec.targets.transformer import Transformer
 from training import train_drafter
 from training.acceptance import EvalOptions
 from training.draft_vocab import coverage, draft_vocabulary, frequent_ids, slots_of
-from training.drafter_loss import LossOptions, _make_per_draft_row, make_loss
+from training.drafter_loss import LossOptions, make_loss, make_per_row
 from training.drafter_model import ModelOptions, drafter_config, init_drafter
 from training.dry_run import describe_run
 from training.export import export_drafter
@@ -82,7 +82,7 @@ def test_rows_against_numpy(kind, capsys):
     hidden, teacher = generator.normal(size=(2, 30, 16)).astype(np.float32)
     label = generator.integers(0, VOCAB, 30)
     rows = {"label": jnp.asarray(label), "teacher": jnp.asarray(teacher)}
-    per_row = _make_per_draft_row(TARGET, LossOptions(kind, temperature=2.0))
+    per_row = make_per_row(TARGET, LossOptions(kind, temperature=2.0), reduced=True)
     losses, (right, drafted) = per_row(jnp.asarray(hidden), rows, target.target | {"draft": draft})
 
     ids, table = np.arange(0, VOCAB, 2), np.asarray(target.target["params"]["embedding"], np.float64)
