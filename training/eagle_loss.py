@@ -1,0 +1,175 @@
+"""EAGLE-3's training-time test: the drafter learns from its own outputs as features (Li et al. 2025).
+
+At an anchor the drafter runs its chain of `steps` forwards over the text's own tokens, each fed with the output of the one
+before, as in decoding: a step sees the pairs of the document before the anchor's and the steps of its own chain up to itself.
+Keys and values of the context come straight from the inputs of the single layer, so what an anchor needs is exact without the
+other positions' chains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.cache import filled
+from jaxspec.config import EagleConfig, TargetConfig
+from jaxspec.drafters.eagle import EagleDrafter
+from jaxspec.targets.layers import behind
+from training.drafter_loss import LossOptions, _accuracy, _states, make_per_row
+from training.losses import gather, slot_weights
+
+
+class SlotLosses(NamedTuple):
+    """What a chain gives at each anchor and step, [B, A, steps].
+
+    Attributes:
+      values: float32, the divergence over the draft vocabulary in nats, of every slot, whether it is to count or not.
+      right: bool, the drafter's most probable token is the text's.
+      drafted: bool, the target's most probable token (`ce`: the text's) can be drafted.
+    """
+
+    values: jax.Array
+    right: jax.Array
+    drafted: jax.Array
+
+
+def make_eagle_loss(
+    config: EagleConfig, target_config: TargetConfig, options: LossOptions, *, steps: int = 7, decay: float = 0.8
+) -> Callable:
+    """`loss(params, target, batch) -> {name: (numerator, denominator)}`, as `training.drafter_loss.make_loss` does.
+
+    Args:
+      config: of the drafter.
+      target_config: of the target, whose variables are the loss's second argument, with the collection `draft` and the ids in
+        it where the draft vocabulary is reduced.
+      options: see `LossOptions`. `fkl` has the gradient of EAGLE-3's cross-entropy with the target's distribution, from which
+        it differs by the latter's entropy.
+      steps: forwards of a chain, 1 to 32. decay: weight of a step by that of the one before.
+
+    Returns:
+      The loss, of `batch` as `make_loss` takes it. An anchor p, where p - 1 is in its document, stands for the pair
+      (h_{p-1}, x_p): step k = 1, 2, … predicts the token at p + k, and counts where that one is to be learnt, is of the same
+      document, and the target's most probable token can be drafted. (The authors take the loss mask of the feature's token,
+      two before the predicted one.) Names as of `make_loss`, `loss` in nats a slot, weighted with decay ** (k - 1).
+
+    Raises:
+      ValueError: a size out of range, or options that EAGLE-3 has no use for.
+    """
+    if options.temperature <= 0:
+        raise ValueError(f"loss temperature is {options.temperature}: give a number above 0")
+    if options.gamma is not None:
+        raise ValueError("gamma is the decay of block drafters: give EAGLE-3 `decay`, and leave gamma at None")
+    if not 1 <= steps <= 32:
+        raise ValueError(f"steps is {steps}: give 1 to 32 steps of training-time test")
+    if not 0 < decay <= 1:
+        raise ValueError(f"decay is {decay}: give a number above 0, 1 at most")
+    losses_of = make_slot_losses(config, target_config, options, steps)
+
+    return lambda params, target, batch: totals(losses_of(params, target, batch), batch, decay)
+
+
+def totals(slots: SlotLosses, batch, decay: float) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """The sums that `make_eagle_loss` gives, of a batch's `slots`."""
+    steps = slots.values.shape[-1]
+    paired = gather(batch["positions"], batch["anchors"]) > 0
+    learnt = (slot_weights(batch, steps + 1)[..., 1:] > 0) & paired[..., None]
+    weights = jnp.where(learnt & slots.drafted, decay ** jnp.arange(steps), 0.0)
+    values = jnp.where(weights > 0, slots.values, 0)
+    return {"loss": ((values * weights).sum(), weights.sum()), **_accuracy(slots.right, learnt)}
+
+
+def make_slot_losses(config: EagleConfig, target_config: TargetConfig, options: LossOptions, steps: int) -> Callable:
+    """(params, target, batch) -> `SlotLosses`, see `make_eagle_loss`; differentiable with respect to `params`."""
+    per_row, drafter = make_per_row(target_config, options, reduced=True), EagleDrafter(config)
+
+    def losses_of(params, target, batch):
+        dtype = jnp.dtype(options.dtype)
+        states = _states(config, target_config, target, batch)
+        weights = {"params": jax.tree.map(lambda leaf: leaf.astype(dtype), params["params"])}
+        embedding = target["params"]["embedding"].astype(dtype)
+        hidden = chain_hidden(config, weights, embedding, batch, states.features.astype(dtype), steps, options.anchor_chunk)
+        before = jnp.minimum(batch["anchors"][..., None] + jnp.arange(steps), batch["tokens"].shape[1] - 2)
+        rows = {"label": gather(batch["tokens"], before + 1)}
+        if options.kind != "ce":
+            rows["teacher"] = gather(states.hidden, before)
+        ids = jnp.arange(config.vocab_size) if config.draft_vocab_size is None else target["draft"]["ids"]
+        # The projection stays in float32 up to the tile, so that its gradient adds up over tiles in float32.
+        shared = {"params": target["params"], "draft": {"lm_head": params["params"]["lm_head"], "ids": ids}}
+
+        def one(row):
+            hidden, rows = jax.tree.map(lambda array: array[None], row)
+            values, flags = per_row(drafter.apply(weights, hidden, method="final"), rows, shared)
+            return jax.tree.map(lambda array: array[0], (values, *flags))
+
+        flat = jax.tree.map(lambda array: array.reshape(-1, *array.shape[3:]), (hidden, rows))
+        found = jax.lax.map(jax.checkpoint(one), flat, batch_size=min(options.tile, len(flat[0])))
+        return SlotLosses(*(array.reshape(before.shape) for array in found))
+
+    return losses_of
+
+
+def chain_hidden(config: EagleConfig, params, embedding, batch, features, steps: int, chunk: int | None = None) -> jax.Array:
+    """Outputs [B, A, steps, E] before the final norm of the chains at the anchors.
+
+    Args:
+      params: variables of `EagleDrafter(config)`.
+      embedding: [V, E], the target's embedding table.
+      batch: `tokens` and `positions` int32 [B, S], positions from 0 in each document, and `anchors` int32 [B, A]; an anchor at
+        position 0 has no pair, and its chain means nothing.
+      features: [B, S, len(feature_layers) * Et], of the target.
+      steps: at most 32.
+      chunk: anchors of each row that are computed together and, for the gradient, computed again; None keeps everything.
+    """
+    drafter, positions = EagleDrafter(config), batch["positions"]
+    fused = drafter.apply(params, features, method="fuse")
+    # The last column has no token after it; no chain reads that pair.
+    after = jnp.take(embedding, jnp.roll(batch["tokens"], -1, axis=1), axis=0)
+    k, v = drafter.apply(params, after, fused, positions, method="keys_values")
+    context = filled(k[None], v[None], None)
+    pairs = jnp.maximum(batch["anchors"] - 1, 0)
+    ahead = jnp.minimum(batch["anchors"][..., None] + jnp.arange(steps), positions.shape[1] - 1)
+    drafted = gather(batch["tokens"], ahead)
+
+    def chain(pair):
+        index, place, feature, tokens = pair
+        prefix = (context.k, context.v, 0, place, index - place)
+
+        def step(carry, this):
+            feature, keys, values = carry
+            number, token = this
+            mask = jnp.broadcast_to((jnp.uint32(2) << number.astype(jnp.uint32)) - 1, (len(place), 1, 1))
+            earlier, rope = (keys, values, number), (place + number)[:, None]
+            embedded = jnp.take(embedding, token, axis=0)[:, None]
+            hidden, new = drafter.apply(params, embedded, feature, rope, mask, prefix, earlier)
+            return (hidden, *behind(earlier, *new)), hidden[:, 0]
+
+        empty = jnp.zeros((len(place), steps, config.num_kv_heads, config.head_dim), feature.dtype)
+        return jax.lax.scan(step, (feature[:, None], empty, empty), (jnp.arange(steps), tokens.T))[1].swapaxes(0, 1)
+
+    chains = (pairs, gather(positions, pairs), gather(fused, pairs), drafted)
+    chains = jax.tree.map(lambda array: array.swapaxes(0, 1), chains)
+    hidden = jax.vmap(chain)(chains) if chunk is None else jax.lax.map(jax.checkpoint(chain), chains, batch_size=chunk)
+    return hidden.swapaxes(0, 1)
+
+
+def init_eagle(config: EagleConfig, seed: int, head: jax.Array | None = None):
+    """Float32 variables {"params": ...} of `EagleDrafter(config)`.
+
+    Args:
+      seed: of the random weights.
+      head: [E, D], where the output projection starts, such as the target's columns of the draft vocabulary; None: random.
+    """
+
+    def touch(drafter: EagleDrafter, features, tokens, positions):
+        return drafter.logits(drafter(tokens, drafter.fuse(features), positions)[0])
+
+    features = jnp.zeros((1, 1, len(config.feature_layers) * config.target_hidden_size))
+    tokens, positions = jnp.zeros((1, 1, config.hidden_size)), jnp.zeros((1, 1), jnp.int32)
+    start = jax.jit(lambda key: EagleDrafter(config).init(key, features, tokens, positions, method=touch))
+    variables = start(jax.random.key(seed))
+    if head is None:
+        return variables
+    return {"params": variables["params"] | {"lm_head": jnp.asarray(head, jnp.float32)}}
