@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from jaxspec.cache import allocate, append
 from jaxspec.config import EagleConfig
 from jaxspec.drafters import scratch as rows_of
-from jaxspec.drafters.base import Drafter, Proposal, whole_vocabulary
+from jaxspec.drafters.base import Drafter, Proposal
+from jaxspec.drafters.pairs import check_layers, last_row, spread
 from jaxspec.state import KVCache
 from jaxspec.targets.layers import Attention, GatedMLP, Linear, RMSNorm, rope_table
 
@@ -55,8 +56,7 @@ class EagleDrafter(nn.Module):
           (outputs [B, T, E] before the final norm, which are features of the pairs that follow; (k, v) [B, T, K, D]).
         """
         normed = self.feature_norm(features)
-        wide = jnp.concatenate([self.token_norm(tokens), normed], axis=-1)
-        rope = rope_table(positions, self.config)
+        wide, rope = jnp.concatenate([self.token_norm(tokens), normed], axis=-1), rope_table(positions, self.config)
         attended, new_kv = self.attention(wide, rope, positions, mask, prefix, None, earlier)
         x = (normed if self.config.norm_before_residual else features) + attended
         return x + self.mlp(self.mlp_norm(x)), new_kv
@@ -93,27 +93,27 @@ def make_eagle_drafter(config: EagleConfig) -> Drafter:
     """EAGLE-3: the root's proposal costs no forward of its own, every further level one.
 
     Cached: equal configs give the identical bundle.
+
+    Raises:
+      ValueError: more than one layer.
     """
+    check_layers(config.num_layers, "EAGLE-3")
     module = EagleDrafter(config)
 
     def propose(params, hidden):
-        logits = module.apply({"params": params["params"]}, hidden, method="logits")
-        if config.draft_vocab_size is not None:
-            logits = whole_vocabulary(logits, params["draft"]["ids"], config.vocab_size)
+        logits = spread(params, module.apply(params, hidden, method="logits"), config.vocab_size)
         return Proposal(logits[:, :, None])
 
     def init(batch, capacity, dtype):
         return EagleState(allocate(config, batch, capacity, dtype), jnp.zeros((batch, config.hidden_size), dtype))
 
     def absorb(params, state, target, new):
-        weights = {"params": params["params"]}
-        features = module.apply(weights, new.features, method="fuse")
+        features = module.apply(params, new.features, method="fuse")
         positions = new.position[:, None] + jnp.arange(new.token.shape[1])
         prefix = (state.cache.k, state.cache.v, 0, state.cache.length, None)
-        hidden, (k, v) = module.apply(weights, target.embed(new.following), features, positions, prefix=prefix)
-        last = jnp.take_along_axis(hidden, jnp.maximum(new.count - 1, 0)[:, None, None], axis=1)[:, 0]
-        kept = jnp.where(new.count[:, None] > 0, last.astype(state.hidden.dtype), state.hidden)
-        return EagleState(append(state.cache, k[None], v[None], new.count), kept)
+        hidden, (k, v) = module.apply(params, target.embed(new.following), features, positions, prefix=prefix)
+        last = last_row(hidden, new.count, state.hidden)
+        return EagleState(append(state.cache, k[None], v[None], new.count), last)
 
     def start(params, state, target, root, rows):
         c, hidden = config, state.hidden[:, None]
@@ -129,7 +129,7 @@ def make_eagle_drafter(config: EagleConfig) -> Drafter:
         prefix = (state.cache.k, state.cache.v, 0, state.cache.length, None)
         earlier = (scratch.k[0], scratch.v[0], first)
         embedded = target.embed(nodes.token)
-        hidden, (k, v) = module.apply({"params": params["params"]}, embedded, features, positions, mask, prefix, earlier)
+        hidden, (k, v) = module.apply(params, embedded, features, positions, mask, prefix, earlier)
         return propose(params, hidden), rows_of.write(scratch, k[None], v[None], hidden, first)
 
     return Drafter(config.feature_layers, config.depth, 1, init, absorb, start, expand)
