@@ -10,9 +10,9 @@ _check_distribution()
 
 from jaxspec.api import decode, stream  # noqa: E402  (the check comes first, so that its message is the one that is seen)
 from jaxspec.checkpoint import load, save  # noqa: E402
-from jaxspec.loop import DecodeConfig  # noqa: E402
 from jaxspec.output import Output, Stats  # noqa: E402
 from jaxspec.params import Params  # noqa: E402
+from jaxspec.plan import DecodeConfig  # noqa: E402
 from jaxspec.state import Tree  # noqa: E402
 
 __all__ = ["DecodeConfig", "Output", "Params", "Stats", "Tree", "decode", "load", "save", "stream"]

@@ -14,9 +14,10 @@ import numpy as np
 from jaxspec import prompts as prompting
 from jaxspec.builders import make_paths
 from jaxspec.io.tokenizer import load_tokenizer
-from jaxspec.loop import ACCEPTANCE, CHUNK, DecodeConfig, make_plan, prefill, run
+from jaxspec.loop import CHUNK, prefill, run
 from jaxspec.output import DraftTree, Output, Round, Stats
 from jaxspec.params import Params
+from jaxspec.plan import ACCEPTANCE, DecodeConfig, make_plan
 from jaxspec.sampling import make_sampling, sequence_keys
 from jaxspec.state import DecodeState, Request
 from jaxspec.stops import find_stop, safe_length
@@ -133,9 +134,10 @@ def _prepare(
     seed: int = 0,
     stop=(),
     ignore_eos: bool = False,
-    builder: str = "best_first",
+    builder: str | None = None,
     budget: int = 32,
     block_size: int | None = None,
+    depth: int | None = None,
     tree_width: int | None = None,
     fanout=None,
     paths=None,
@@ -162,6 +164,7 @@ def _prepare(
             builder=builder,
             budget=budget,
             block_size=block_size,
+            depth=depth,
             tree_width=tree_width,
             fanout=fanout,
             paths=None if paths is None else make_paths(paths),

@@ -111,3 +111,175 @@ class BlockDrafterConfig(TransformerConfig):
     def depth(self) -> int:
         """Longest path that can be drafted from one block."""
         return self.block_size - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class EagleConfig(TransformerConfig):
+    """An EAGLE-3 drafter (Li et al. 2025): one decoder layer whose attention reads [token embedding | feature], 2E wide.
+
+    Attributes:
+      feature_layers: three target layers (0-based, their outputs), low to high.
+      target_hidden_size, vocab_size: of the target.
+      draft_vocab_size: tokens that can be drafted; None is the whole vocabulary. Its output projection is its own either way.
+      depth: longest path that is drafted unless a call says otherwise; one forward a level.
+      norm_before_residual: the residual connection carries the feature after its norm (a choice of the speculators schema).
+      score_temperature: see `BlockDrafterConfig`.
+    """
+
+    feature_layers: tuple[int, ...] = ()
+    target_hidden_size: int = 0
+    vocab_size: int = 0
+    draft_vocab_size: int | None = None
+    depth: int = 8
+    norm_before_residual: bool = False
+    score_temperature: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class SpecBlockConfig(TransformerConfig):
+    """A SpecBlock drafter: every forward proposes a block of `slots` tokens after each of its start nodes.
+
+    Attributes:
+      slots: K, tokens of a block. blocks: M, blocks that follow each other on a path; may exceed those of training.
+      rank_classes: classes of the rank head. rank_hidden: its inner width.
+      rank_top: T, logits that its distribution features are made of (20 in training, 10 in the released inference code).
+      prefix_broadcast: every slot reads the condition and the token; without it the slots after the first read their query
+        alone (ablation).
+      shift: the layer-wise shift (ablation).
+      feature_layers, target_hidden_size, vocab_size, draft_vocab_size, score_temperature: as of `EagleConfig`.
+    """
+
+    slots: int = 4
+    blocks: int = 2
+    rank_classes: int = 4
+    rank_hidden: int = 256
+    rank_top: int = 10
+    prefix_broadcast: bool = True
+    shift: bool = True
+    feature_layers: tuple[int, ...] = ()
+    target_hidden_size: int = 0
+    vocab_size: int = 0
+    draft_vocab_size: int | None = None
+    score_temperature: float = 1.0
+
+    @property
+    def depth(self) -> int:
+        """Longest path that a round drafts unless a call says otherwise."""
+        return self.slots * self.blocks
+
+
+@dataclasses.dataclass(frozen=True)
+class MedusaConfig:
+    """Medusa heads (Cai et al. 2024): head i reads the target's last hidden state and proposes the token at depth i + 1.
+
+    Attributes:
+      hidden_size: width E of the target's hidden state.
+      heads: number of heads.
+      layers: residual blocks of a head.
+      own_projection: every head has an output projection of its own; otherwise they share the target's.
+      feature_layers: (number of target layers,): the hidden state after the final norm.
+      vocab_size, score_temperature: as of `BlockDrafterConfig`.
+    """
+
+    hidden_size: int
+    heads: int
+    layers: int = 1
+    own_projection: bool = True
+    feature_layers: tuple[int, ...] = ()
+    vocab_size: int = 0
+    score_temperature: float = 1.0
+    draft_vocab_size: None = None
+
+    @property
+    def depth(self) -> int:
+        """Longest path that can be drafted."""
+        return self.heads
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelSpecConfig(TransformerConfig):
+    """A ParallelSpec drafter (Xiao et al. 2024): an EAGLE-like layer that fills learned mask tokens in one forward.
+
+    Attributes:
+      slots: tokens of a draft: the last pair's own and one per mask token.
+      feature_layers, target_hidden_size, vocab_size, draft_vocab_size, score_temperature: as of `EagleConfig`.
+    """
+
+    slots: int = 4
+    feature_layers: tuple[int, ...] = ()
+    target_hidden_size: int = 0
+    vocab_size: int = 0
+    draft_vocab_size: int | None = None
+    score_temperature: float = 1.0
+
+    @property
+    def depth(self) -> int:
+        """Longest path that can be drafted."""
+        return self.slots
+
+
+@dataclasses.dataclass(frozen=True)
+class FalconConfig(TransformerConfig):
+    """A Falcon drafter (Gao et al. 2024): an LSTM and a layer with a relaxed causal mask, `slots` tokens a forward.
+
+    Attributes:
+      slots: K, tokens of a forward. blocks: forwards that follow each other on a path unless a call says otherwise.
+      lstm_size: width of the LSTM. lstm_layers: its layers.
+      feature_layers, target_hidden_size, vocab_size, draft_vocab_size, score_temperature: as of `EagleConfig`.
+    """
+
+    slots: int = 2
+    blocks: int = 3
+    lstm_size: int = 0
+    lstm_layers: int = 2
+    feature_layers: tuple[int, ...] = ()
+    target_hidden_size: int = 0
+    vocab_size: int = 0
+    draft_vocab_size: int | None = None
+    score_temperature: float = 1.0
+
+    @property
+    def depth(self) -> int:
+        """Longest path that a round drafts unless a call says otherwise."""
+        return self.slots * self.blocks
+
+
+@dataclasses.dataclass(frozen=True)
+class SmallModelConfig:
+    """A smaller model of the target's family as drafter (Leviathan et al. 2023; Chen et al. 2023), with a cache of its own.
+
+    Attributes:
+      model: its architecture; its vocabulary is the target's.
+      depth: longest path that is drafted unless a call says otherwise; one forward a level.
+      score_temperature: see `BlockDrafterConfig`.
+    """
+
+    model: TargetConfig
+    depth: int = 8
+    score_temperature: float = 1.0
+    feature_layers: tuple[int, ...] = ()
+    draft_vocab_size: None = None
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens of both models."""
+        return self.model.vocab_size
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptLookupConfig:
+    """Prompt lookup (Saxena 2023): what followed the text's last few tokens when they last occurred; no weights.
+
+    Attributes:
+      vocab_size: the target's.
+      depth: tokens that are copied.
+      longest, shortest: tokens of the n-gram that is looked up; longer ones are tried first.
+    """
+
+    vocab_size: int
+    depth: int = 8
+    longest: int = 3
+    shortest: int = 1
+    score_temperature: float = 1.0
+    feature_layers: tuple[int, ...] = ()
+    draft_vocab_size: None = None

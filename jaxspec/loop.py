@@ -5,78 +5,24 @@ Plain autoregressive decoding is the same loop without a drafter: the tree is it
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxspec.builders import Builder, Rule, make_builder
-from jaxspec.builders.candidates import entropy, rank
-from jaxspec.builders.static import Paths, skips_ranks
 from jaxspec.cache import allocate, append, gather_path
-from jaxspec.drafters.base import Drafter, make_block_drafter
-from jaxspec.params import Params, Spec
-from jaxspec.sampling import SamplingSpec, draw, gumbel, process
-from jaxspec.state import Accepted, Candidates, DecodeState, Request, Tree
-from jaxspec.targets.transformer import Transformer
-from jaxspec.tree import take_rows
-from jaxspec.verify import accept_match, accept_rejection, accept_sequential, sample_candidates
-
-ACCEPTANCE = ("match", "sequential", "rejection")
+from jaxspec.drafters.base import Committed
+from jaxspec.grow import draft, grow, target_head
+from jaxspec.params import Params
+from jaxspec.plan import DecodeConfig, make_plan
+from jaxspec.sampling import draw, gumbel
+from jaxspec.state import Accepted, DecodeState, Request
+from jaxspec.tree import root_only, take_rows
+from jaxspec.verify import accept_match, accept_rejection, accept_sequential
 
 # Prompt rows that one forward of the prefill runs.
 CHUNK = 512
-
-
-@dataclasses.dataclass(frozen=True)
-class DecodeConfig:
-    """Static choices of a decode call; each distinct value is one compilation.
-
-    Attributes:
-      method: `ar`, or the name of a drafter.
-      builder: `chain`, `best_first`, `expand`, `beam` or `static`.
-      budget: rows verified in a round, the root included.
-      block_size: slots of a drafter's block, the anchor included; None is the drafter's own.
-      tree_width: children per expanded node of `expand`, nodes per level of `beam`.
-      fanout: rule that gives nodes fewer children, see `builders.fanout` (`expand` only).
-      paths: the tree of `static`, see `builders.make_paths`.
-      score, entropy_weight: what paths are ordered by, see `builders.scores.Score`.
-      sampling: which sampling steps exist.
-      acceptance: `match` (draft-invariant), `sequential` or `rejection`.
-      coupled: the drafter ranks its candidates under the target's noise (`match` at temperature > 0).
-      score_temperature: divisor of the draft logits when paths are scored; None is the drafter's own.
-    """
-
-    method: str
-    sampling: SamplingSpec
-    builder: str = "best_first"
-    budget: int = 32
-    block_size: int | None = None
-    tree_width: int | None = None
-    fanout: str | Rule | None = None
-    paths: Paths | None = None
-    score: str = "logprob"
-    entropy_weight: float | None = None
-    acceptance: str = "match"
-    coupled: bool = True
-    score_temperature: float | None = None
-
-
-class Plan(NamedTuple):
-    """The bundles and static sizes that a DecodeConfig stands for.
-
-    Attributes:
-      widths: numbers of rows that verification is compiled for, ascending; the last is the tree's capacity.
-      longest: most tokens that one round commits, A.
-    """
-
-    target: Transformer
-    drafter: Drafter | None
-    builder: Builder | None
-    widths: tuple[int, ...]
-    longest: int
 
 
 class Verified(NamedTuple):
@@ -90,53 +36,6 @@ class Verified(NamedTuple):
     k: jax.Array
     v: jax.Array
     features: jax.Array
-
-
-@functools.lru_cache(maxsize=256)
-def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
-    """Resolve names to bundles; cached, so that equal settings never compile twice.
-
-    Raises:
-      ValueError: unknown method or builder, or a size out of range.
-    """
-    target = Transformer(spec.target)
-    if config.method == "ar":
-        return Plan(target, None, None, (1,), 1)
-    block = spec.drafter(config.method)
-    if config.block_size is not None:
-        if not 2 <= config.block_size <= 128:
-            raise ValueError(f"block_size is {config.block_size}: give 2 to 128, anchor included ({block.block_size} trained)")
-        block = dataclasses.replace(block, block_size=config.block_size)
-    builder = make_builder(
-        config.builder,
-        depth=block.depth,
-        vocab_size=block.draft_vocab_size or spec.target.vocab_size,
-        budget=config.budget,
-        tree_width=config.tree_width,
-        fanout=config.fanout,
-        paths=config.paths,
-        score=config.score,
-        entropy_weight=config.entropy_weight,
-    )
-    if config.acceptance == "rejection" and config.paths and skips_ranks(config.paths):
-        raise ValueError("acceptance 'rejection' needs siblings of ranks 0, 1, ...: a node in paths skips one")
-    if builder.rows == 1:
-        return Plan(target, None, None, (1,), 1)
-    if block.causal and builder.longest < block.depth:
-        # Slots of a causal head do not see later slots: those that the tree cannot hold need not be computed.
-        block = dataclasses.replace(block, block_size=builder.longest + 1)
-    return Plan(target, make_block_drafter(block), builder, _widths(builder.rows, config), builder.longest + 1)
-
-
-def _widths(rows: int, config: DecodeConfig) -> tuple[int, ...]:
-    """Verification widths: the capacity, and a quarter of it where trees may come out small.
-
-    A restricted vocabulary (top-k, top-p, min-p) leaves a builder short of candidates, a fan-out rule of children; otherwise
-    every tree is full, and a second width would be compiled for nothing.
-    """
-    sampling = config.sampling
-    varies = sampling.top_k or sampling.top_p or sampling.min_p or config.fanout is not None
-    return (-(-rows // 4), rows) if varies and rows >= 8 else (rows,)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "capacity", "max_tokens"))
@@ -158,12 +57,17 @@ def prefill(
       max_tokens: room for generated tokens.
     """
     plan = make_plan(params.spec, config)
-    cache, draft, last = _run_prompt(params, tokens, lengths, config, capacity)
+    cache, draft, last, features = _run_prompt(params, tokens, lengths, config, capacity)
     logits = plan.target.apply(params.target, last[:, None], method="logits")
     noise = _noise(params, request, config, lengths, 1)
     first = draw(logits, noise, jnp.zeros((tokens.shape[0], 1), jnp.int32), config.sampling, request.sampling)[:, 0]
     buffer = jnp.zeros((tokens.shape[0], max_tokens + plan.longest), jnp.int32)
     zeros = jnp.zeros_like(lengths)
+    if plan.drafter:
+        # What follows the prompt's last token is known only now.
+        token = jnp.take_along_axis(tokens, lengths[:, None] - 1, axis=1)
+        end = Committed(token, first[:, None], features[:, None], lengths - 1, zeros + 1)
+        draft = plan.drafter.absorb(params.drafters[config.method], draft, target_head(params, config), end)
     return DecodeState(
         tokens=buffer.at[:, 0].set(first),
         emitted=zeros + 1,
@@ -174,37 +78,43 @@ def prefill(
         rounds=zeros,
         round_emitted=buffer,
         round_drafted=buffer,
-        tree=_root_only(first, plan.widths[-1]),
+        tree=root_only(first, plan.widths[-1]),
         accepted=Accepted(jnp.zeros((tokens.shape[0], plan.longest), jnp.int32), zeros, first),
     )
 
 
 def _run_prompt(params, tokens, lengths, config, capacity):
-    """Caches of the target and the drafter after the prompts, and the hidden state [B, E] of each prompt's last token.
+    """Caches of the target and the drafter after the prompts, and each last token's hidden state [B, E] and features [B, F].
 
-    Long prompts go through in chunks, so that attention scores take CHUNK * S floats a head instead of P * P.
+    The drafter has absorbed all but the last token. Long prompts go through in chunks, so that attention scores take CHUNK * S
+    floats a head instead of P * P.
     """
     plan = make_plan(params.spec, config)
     batch, width = tokens.shape
     layers = plan.drafter.feature_layers if plan.drafter else ()
     size = min(width, CHUNK)
+    following = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
 
     def feed(start, carry, prefix):
-        cache, draft, last = carry
-        chunk = jax.lax.dynamic_slice_in_dim(tokens, start, size, axis=1)
+        cache, draft, *last = carry
+        chunk, after = (jax.lax.dynamic_slice_in_dim(x, start, size, axis=1) for x in (tokens, following))
         positions = jnp.broadcast_to(start + jnp.arange(size), chunk.shape)
         out = plan.target.apply(params.target, chunk, positions, prefix, feature_layers=layers)
-        count = jnp.clip(lengths - start, 0, size)
-        row = jnp.clip(lengths - 1 - start, 0, size - 1)
-        hidden = jnp.take_along_axis(out.hidden, row[:, None, None], axis=1)[:, 0]
+        row = lengths - 1 - start
+        here = ((row >= 0) & (row < size))[:, None]
+        at = jnp.clip(row, 0, size - 1)[:, None, None]
+        found = (jnp.take_along_axis(x, at, axis=1)[:, 0] for x in (out.hidden, out.features))
+        last = [jnp.where(here, new, old) for new, old in zip(found, last, strict=True)]
         if plan.drafter:
-            draft = plan.drafter.absorb(params.drafters[config.method], draft, out.features, count)
-        return append(cache, out.k, out.v, count), draft, jnp.where((count > 0)[:, None], hidden, last)
+            known = Committed(chunk, after, out.features, positions[:, 0], jnp.clip(row, 0, size))
+            draft = plan.drafter.absorb(params.drafters[config.method], draft, target_head(params, config), known)
+        return append(cache, out.k, out.v, jnp.clip(lengths - start, 0, size)), draft, *last
 
-    dtype = params.target["params"]["embedding"].dtype
+    dtype, hidden = params.target["params"]["embedding"].dtype, params.spec.target.hidden_size
     cache = allocate(params.spec.target, batch, capacity, dtype)
     draft = plan.drafter.init(batch, capacity, dtype) if plan.drafter else None
-    carry = feed(0, (cache, draft, jnp.zeros((batch, params.spec.target.hidden_size), dtype)), None)
+    carry = (cache, draft, jnp.zeros((batch, hidden), dtype), jnp.zeros((batch, len(layers) * hidden), dtype))
+    carry = feed(0, carry, None)
     if width == size:
         return carry
     return jax.lax.fori_loop(1, width // size, lambda i, carry: feed(i * size, carry, carry[0]), carry)
@@ -232,48 +142,10 @@ def decode_round(params: Params, request: Request, state: DecodeState, config: D
     """One round: draft, grow, verify, accept, commit, absorb."""
     plan = make_plan(params.spec, config)
     noise = _noise(params, request, config, state.cache.length + 1, plan.longest)
-    candidates, draft_logprob = draft(params, request, state, noise, config)
-    tree = grow(params, state, candidates, config)
+    proposed, draft_logprob = draft(params, request, state, noise, config)
+    tree = grow(params, state, proposed, config)
     verified = verify(params, request, state, tree, noise, draft_logprob, config)
     return commit(params, request, state, tree, verified, config)
-
-
-def draft(params, request, state, noise, config) -> tuple[Candidates | None, jax.Array | None]:
-    """The drafter's ranked candidates per depth; and its log-probabilities [B, depth, V] where acceptance needs them."""
-    plan = make_plan(params.spec, config)
-    if plan.drafter is None:
-        return None, None
-    target = functools.partial(plan.target.apply, params.target)
-    logits = plan.drafter.expand(
-        params.drafters[config.method],
-        state.draft,
-        functools.partial(target, method="embed"),
-        functools.partial(target, method="logits"),
-        state.root,
-        plan.builder.longest,
-    )
-    count = plan.builder.candidates
-    own = params.spec.drafter(config.method).score_temperature
-    scoring = own if config.score_temperature is None else config.score_temperature
-    if config.sampling.greedy:
-        return rank(logits, count, None, scoring, plan.builder.entropy), None
-    if config.acceptance == "rejection":
-        position = state.cache.length
-        drawn, q = sample_candidates(logits, count, config.sampling, request.sampling, request.keys, position)
-        return drawn.replace(entropy=entropy(q) if plan.builder.entropy else None), q
-    if config.acceptance == "match" and config.coupled:
-        scores = process(logits, config.sampling, request.sampling)
-        return rank(scores, count, noise[:, :-1], scoring, plan.builder.entropy), None
-    return rank(process(logits, config.sampling, request.sampling), count, None, scoring, plan.builder.entropy), None
-
-
-def grow(params, state, candidates, config) -> Tree:
-    """The round's draft tree; without a drafter, and for finished sequences, its root alone."""
-    plan = make_plan(params.spec, config)
-    if candidates is None:
-        return _root_only(state.root, 1)
-    depth_limit = jnp.where(state.done, 0, plan.builder.longest)
-    return plan.builder.build(candidates, state.root, depth_limit)
 
 
 def verify(params, request, state, tree, noise, draft_logprob, config) -> Verified:
@@ -333,7 +205,10 @@ def commit(params, request, state, tree, verified, config) -> DecodeState:
     last = jnp.take_along_axis(new, jnp.maximum(emit - 1, 0)[:, None], axis=1)[:, 0]
     draft = state.draft
     if plan.drafter:
-        draft = plan.drafter.absorb(params.drafters[config.method], draft, verified.features, emit)
+        # The path's rows are the root and the drafted tokens; those that follow are `new`.
+        path = jnp.take_along_axis(tree.token, accepted.path, axis=1)
+        committed = Committed(path, new, verified.features, state.cache.length, emit)
+        draft = plan.drafter.absorb(params.drafters[config.method], draft, target_head(params, config), committed)
     return state.replace(
         tokens=write(state.tokens, new, state.emitted),
         emitted=emitted,
@@ -358,18 +233,3 @@ def _noise(params, request, config, position, count) -> jax.Array | None:
 
 def _is_stop(tokens: jax.Array, request: Request) -> jax.Array:
     return (tokens[..., None] == request.stop).any(-1)
-
-
-def _root_only(root: jax.Array, rows: int) -> Tree:
-    """A tree of `rows` rows that holds nothing but its root."""
-    shape = (root.shape[0], rows)
-    row = jnp.broadcast_to(jnp.arange(rows, dtype=jnp.uint32), shape)
-    words = jnp.arange(-(-rows // 32), dtype=jnp.uint32)
-    return Tree(
-        token=jnp.zeros(shape, jnp.int32).at[:, 0].set(root),
-        parent=jnp.zeros(shape, jnp.int32).at[:, 0].set(-1),
-        depth=jnp.zeros(shape, jnp.int32),
-        ancestors=jnp.where(words == row[..., None] // 32, jnp.uint32(1) << (row[..., None] % 32), jnp.uint32(0)),
-        logprob=jnp.full(shape, -jnp.inf, jnp.float32).at[:, 0].set(0.0),
-        size=jnp.ones(root.shape[0], jnp.int32),
-    )

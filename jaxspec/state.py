@@ -1,7 +1,7 @@
 """The pytrees of the decode loop. Shapes are documented here, once.
 
 B sequences, N tree rows, W = ceil(N / 32) mask words, L layers, S cache capacity, K kv heads, D head dim, C candidates per
-depth, A = longest path + bonus.
+depth, A = longest path + bonus, M nodes that a step drafts from.
 """
 
 from __future__ import annotations
@@ -39,6 +39,26 @@ class Candidates:
     token: jax.Array
     logprob: jax.Array
     entropy: jax.Array | None = None
+
+
+@flax.struct.dataclass
+class Nodes:
+    """Nodes of the growing tree that are drafted from in one step.
+
+    Attributes:
+      token: int32 [B, M].
+      source: int32 [B, M], index of the slot that proposed the node, counting slots in the order that they were computed: the
+        root's K come first, then M * K of every later step.
+      depth: int32 [B, M]; the root's is 0.
+      node: int32 [B, M], index in the builder's pool, -1 for the root.
+      live: bool [B, M]; what is proposed after the others is not looked at.
+    """
+
+    token: jax.Array
+    source: jax.Array
+    depth: jax.Array
+    node: jax.Array
+    live: jax.Array
 
 
 @flax.struct.dataclass

@@ -90,6 +90,19 @@ def assemble(
     )
 
 
+def root_only(root: jax.Array, rows: int) -> Tree:
+    """Batched tree of `rows` rows that holds nothing but its root int32 [B]."""
+    shape = (root.shape[0], rows)
+    return Tree(
+        token=jnp.zeros(shape, jnp.int32).at[:, 0].set(root),
+        parent=jnp.zeros(shape, jnp.int32).at[:, 0].set(-1),
+        depth=jnp.zeros(shape, jnp.int32),
+        ancestors=jnp.broadcast_to(self_words(rows), (*shape, mask_words(rows))),
+        logprob=jnp.full(shape, -jnp.inf, jnp.float32).at[:, 0].set(0.0),
+        size=jnp.ones(root.shape[0], jnp.int32),
+    )
+
+
 def parent_rows(order: jax.Array, parent: jax.Array) -> jax.Array:
     """Rows of the parents after sorting: where in `order` each kept node's parent stands.
 

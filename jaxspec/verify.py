@@ -130,12 +130,14 @@ def sample_candidates(
     values: SamplingValues,
     keys: jax.Array,
     position: jax.Array,
+    first: int | jax.Array = 0,
 ) -> tuple[Candidates, jax.Array]:
     """Draw `count` tokens per depth without replacement from the drafter's processed distributions (Gumbel-top-k).
 
     Args:
       draft_logits: [B, depth, V]. count: static, at most V.
       keys: one per sequence, [B]. position: int32 [B], absolute position of the root.
+      first: depth of the parents of draft_logits[:, 0], where several calls draw one round's candidates.
 
     Returns:
       Candidates in the order drawn, and draft_logprob float32 [B, depth, V] for `accept_rejection`. The candidates' scores
@@ -146,7 +148,7 @@ def sample_candidates(
     if spec.greedy:
         best, token = lax.top_k(logprob, count)
         return Candidates(token=token.astype(jnp.int32), logprob=best), logprob
-    depth = jnp.arange(draft_logits.shape[1])
+    depth = first + jnp.arange(draft_logits.shape[1])
     noise = gumbel(_round_keys(keys, position, _CANDIDATES), jnp.broadcast_to(depth, draft_logits.shape[:2]), logprob.shape[-1])
     drawn, token = lax.top_k(logprob + noise, count)
     prior = jnp.log1p(-RANK_DECAY) + jnp.arange(count) * jnp.log(RANK_DECAY)

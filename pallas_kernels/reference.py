@@ -22,9 +22,10 @@ def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None):
 
     Args:
       q: [B, T, H, D], RoPE applied, not scaled.
-      k, v: [B, T, K, D], the new rows' keys and values.
+      k, v: [B, R, K, D], keys and values of the rows that are not in the cache: the new ones, R = T, or with others among them
+        (then `mask` must be given).
       positions: int32 [B, T], absolute positions of the new rows (read only for `window`).
-      mask: uint32 [B, T, W], bit j of row i set where new row i sees new row j; None is causal.
+      mask: uint32 [B, T, ceil(R / 32)], bit j of row i set where new row i sees row j of `k`; None is causal.
       prefix: (cache_k, cache_v [L, B, K, S, D], layer, length int32 [B], first int32 [B] or None): every new row sees `length`
         rows of the cache, from row `first` on (None: 0). Positions count from there.
       window: int or None; a row at position p sees prefix positions above p - window.
@@ -36,7 +37,7 @@ def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None):
     kv_heads = k.shape[2]
     # Fold query heads that share a kv head into rows, so that each key is read once: [B, K, T * G, D].
     folded = (q * dim**-0.5).reshape(batch, rows, kv_heads, -1, dim).transpose(0, 2, 1, 3, 4).reshape(batch, kv_heads, -1, dim)
-    visible = jnp.tri(rows, dtype=bool)[None] if mask is None else unpack_mask(mask, rows)
+    visible = jnp.tri(rows, dtype=bool)[None] if mask is None else unpack_mask(mask, k.shape[1])
     keys, values, seen = [k.swapaxes(1, 2)], [v.swapaxes(1, 2)], [visible]
     if prefix is not None:
         cache_k, cache_v, layer, length, first = prefix

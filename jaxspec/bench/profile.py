@@ -11,21 +11,22 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxspec import api, loop
+from jaxspec import api, grow, loop
 from jaxspec.bench.methods import Method
 from jaxspec.bench.prompts import Prompt
 from jaxspec.bench.report import ALL, PHASES
+from jaxspec.plan import make_plan
 
 _static = {"static_argnames": ("config",)}
-_draft = jax.jit(loop.draft, **_static)
-_grow = jax.jit(loop.grow, **_static)
+_draft = jax.jit(grow.draft, **_static)
+_grow = jax.jit(grow.grow, **_static)
 _verify = jax.jit(loop.verify, **_static)
 _commit = jax.jit(loop.commit, donate_argnames=("state",), **_static)
 
 
 @functools.partial(jax.jit, **_static)
 def _noise(params, request, state, config):
-    return loop._noise(params, request, config, state.cache.length + 1, loop.make_plan(params.spec, config).longest)
+    return loop._noise(params, request, config, state.cache.length + 1, make_plan(params.spec, config).longest)
 
 
 def profile(

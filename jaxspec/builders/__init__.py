@@ -17,10 +17,13 @@ from jaxspec.builders.beam import beam
 from jaxspec.builders.best_first import best_first
 from jaxspec.builders.candidates import rank
 from jaxspec.builders.chain import chain
+from jaxspec.builders.dynamic import make_dynamic
 from jaxspec.builders.expand import expand
 from jaxspec.builders.fanout import Rule, make_rule, reads_entropy
+from jaxspec.builders.fixed import make_fixed
 from jaxspec.builders.scores import DEFAULT_ENTROPY_WEIGHT, LOGPROB, SCORES, Score, step_costs
 from jaxspec.builders.static import Paths, make_paths, static
+from jaxspec.builders.stepwise import Stepper, make_chain
 from jaxspec.state import Candidates, Tree
 
 __all__ = [
@@ -34,12 +37,15 @@ __all__ = [
     "make_builder",
     "make_paths",
     "make_rule",
+    "make_stepper",
     "rank",
     "static",
 ]
 
 # Best or nearly so at budgets of 32 by the expected length of JetSpec's golden trees (2 is better at 16, 4 beyond 64).
 DEFAULT_TREE_WIDTH = 3
+# EAGLE-3's; more than that rarely enters trees of up to 64 rows.
+DEFAULT_DYNAMIC_WIDTH = 10
 BUILDERS = {"chain": chain, "best_first": best_first, "expand": expand, "beam": beam, "static": static}
 _ALIASES = {"ddtree": "best_first", "tree": "expand"}
 _SCORED = ("best_first", "expand", "beam")
@@ -119,6 +125,52 @@ def make_builder(
     return _batched(build_one, rows, choices, longest, scoring, rule)
 
 
+@functools.lru_cache
+def make_stepper(
+    name: str,
+    *,
+    slots: int,
+    depth: int,
+    vocab_size: int,
+    budget: int,
+    tree_width: int | None = None,
+    paths: Paths | None = None,
+    ranked: bool = False,
+    classes: str | None = None,
+) -> Stepper:
+    """The builder called `name` of trees that grow while the drafter runs.
+
+    Args:
+      name: `chain`, `static`, `dynamic` (EAGLE-2's tree) or `rank_guided` (SpecBlock's).
+      slots: tokens that the drafter proposes after a node. depth, vocab_size, budget, paths: as of `make_builder`.
+      tree_width: for `dynamic`, nodes of a level that are drafted from (10 if None, or fewer where the budget is small); for
+        `rank_guided`, candidates below the root.
+      ranked: whether the drafter gives its slots rank classes. classes: for `rank_guided`, the name of a map to widths.
+
+    Raises:
+      ValueError: a builder that does not go with the drafter, or a number out of range.
+    """
+    if budget < 1:
+        raise ValueError(f"budget is {budget}: it must be at least 1 (the root counts)")
+    if tree_width is not None and not 1 <= tree_width <= vocab_size:
+        raise ValueError(f"tree_width is {tree_width}: it must be between 1 and the vocabulary size {vocab_size}")
+    if paths is not None and name != "static":
+        raise ValueError(f"paths are a tree of builder 'static': leave them out with {name!r}")
+    if name == "chain":
+        return make_chain(slots, max(min(depth, budget - 1), 1))
+    if name == "static":
+        longest, choices = _check_paths(paths, depth, vocab_size)
+        return make_fixed(paths, slots)
+    if name == "dynamic":
+        if slots > 1:
+            raise ValueError("builder 'dynamic' is for drafters of a token at a time, or of one block: choose chain or static")
+        width = min(DEFAULT_DYNAMIC_WIDTH, max(budget - 1, 1)) if tree_width is None else tree_width
+        return make_dynamic(min(width, vocab_size), max(min(depth, budget - 1), 1), budget)
+    if not ranked:
+        raise ValueError("builder 'rank_guided' needs a drafter with a rank head (SpecBlock)")
+    raise ValueError(f"unknown builder {name!r}")
+
+
 def _sizes(name: str, depth: int, vocab_size: int, budget: int, tree_width: int | None) -> tuple[int, int, int]:
     """Rows, candidates and depth of the deepest node."""
     width = DEFAULT_TREE_WIDTH if name == "expand" else max(-(-(budget - 1) // depth), 1)
@@ -145,7 +197,8 @@ def _make_score(builder: str, name: str, weight: float | None) -> Score:
     return Score(name, float(weight))
 
 
-def _static(paths: Paths | None, depth: int, vocab_size: int) -> Builder:
+def _check_paths(paths: Paths | None, depth: int, vocab_size: int) -> tuple[int, int]:
+    """Depth and candidates of a static tree."""
     if paths is None:
         raise ValueError("builder 'static' needs paths: list the rank path of every node, as in [[0], [0, 0], [1]]")
     longest, choices = max(map(len, paths)), max(map(max, paths)) + 1
@@ -155,6 +208,11 @@ def _static(paths: Paths | None, depth: int, vocab_size: int) -> Builder:
         )
     if choices > vocab_size:
         raise ValueError(f"paths hold rank {choices - 1}: ranks end at {vocab_size - 1}, the vocabulary's last")
+    return longest, choices
+
+
+def _static(paths: Paths | None, depth: int, vocab_size: int) -> Builder:
+    longest, choices = _check_paths(paths, depth, vocab_size)
     build_one = functools.partial(static, rows=1 + len(paths), paths=paths)
     return _batched(build_one, 1 + len(paths), choices, longest)
 

@@ -7,12 +7,16 @@ target features as context, predicts all its slots at once: slot k proposes the 
 
 from __future__ import annotations
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from jaxspec.attention import full_mask
+from jaxspec.cache import allocate, append
 from jaxspec.config import BlockDrafterConfig
+from jaxspec.drafters.base import Drafter, Proposal, whole_vocabulary
 from jaxspec.state import KVCache
 from jaxspec.targets.layers import DecoderLayer, Linear, RMSNorm, rope_table
 
@@ -64,3 +68,31 @@ class BlockDrafter(nn.Module):
             return None
         window, sliding = self.config.sliding_window
         return window if sliding[layer] else None
+
+
+@functools.lru_cache(maxsize=64)
+def make_block_drafter(config: BlockDrafterConfig) -> Drafter:
+    """DFlash, or JetSpec's head with `config.causal`. Cached: equal configs give the identical bundle."""
+    module = BlockDrafter(config)
+
+    def init(batch, capacity, dtype):
+        return allocate(config, batch, capacity, dtype)
+
+    def absorb(params, cache, target, new):
+        positions = new.position[:, None] + jnp.arange(new.token.shape[1])
+        k, v = module.apply(params, new.features, positions, method="context_kv")
+        return append(cache, k, v, new.count)
+
+    def start(params, cache, target, root, rows):
+        # The anchor sits right after the cached context and has no feature of its own yet.
+        masks = jnp.full((root.shape[0], config.depth), config.mask_token_id, root.dtype)
+        block = jnp.concatenate([root[:, None], masks], axis=1)
+        positions = cache.length[:, None] + jnp.arange(config.block_size)
+        hidden = module.apply(params, target.embed(block), positions, cache)[:, 1 : rows + 1]
+        if config.draft_vocab_size is None:
+            logits = target.unembed(hidden)
+        else:
+            logits = whole_vocabulary(hidden @ params["draft"]["lm_head"], params["draft"]["ids"], config.vocab_size)
+        return Proposal(logits[:, None]), None
+
+    return Drafter(config.feature_layers, config.depth, config.depth, init, absorb, start)

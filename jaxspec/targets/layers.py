@@ -96,12 +96,23 @@ class Attention(nn.Module):
         k = self.k_norm(kv[:, :, 0]) if self.config.qk_norm else kv[:, :, 0]
         return apply_rope(k, rope), kv[:, :, 1]
 
-    def __call__(self, x, rope, positions, mask, prefix, window=None):
+    def __call__(self, x, rope, positions, mask, prefix, window=None, earlier=None):
         q = self.q(x).reshape(*x.shape[:2], self.config.num_heads, self.config.head_dim)
         q = apply_rope(self.q_norm(q) if self.config.qk_norm else q, rope)
         k, v = self.keys_values(x, rope)
-        out = tree_attention(q, k, v, positions, mask=mask, prefix=prefix, window=window)
+        keys, values = (k, v) if earlier is None else behind(earlier, k, v)
+        out = tree_attention(q, keys, values, positions, mask=mask, prefix=prefix, window=window)
         return self.o(out.reshape(*x.shape[:2], -1)), (k, v)
+
+
+def behind(earlier, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Keys and values [B, R, K, D] of rows computed earlier, with those of T new rows `k`, `v` written among them.
+
+    `earlier` is (k, v [B, R, K, D], row): the new rows' place. The mask of the new rows is then over all R.
+    """
+    old_k, old_v, row = earlier
+    at = (0, row, 0, 0)
+    return jax.lax.dynamic_update_slice(old_k, k, at), jax.lax.dynamic_update_slice(old_v, v, at)
 
 
 class GatedMLP(nn.Module):
@@ -127,8 +138,8 @@ class DecoderLayer(nn.Module):
         self.mlp_norm = RMSNorm(self.config.norm_eps)
         self.mlp = self.mlp_class(self.config)
 
-    def __call__(self, x, rope, positions, mask=None, prefix=None, window=None):
-        attended, new_kv = self.attention(self.attention_norm(x), rope, positions, mask, prefix, window)
+    def __call__(self, x, rope, positions, mask=None, prefix=None, window=None, earlier=None):
+        attended, new_kv = self.attention(self.attention_norm(x), rope, positions, mask, prefix, window, earlier)
         x = x + attended
         return x + self.mlp(self.mlp_norm(x)), new_kv
 

@@ -50,6 +50,7 @@ class Transformer(nn.Module):
         cache: KVCache | None = None,
         mask: jax.Array | None = None,
         feature_layers: tuple[int, ...] = (),
+        earlier: tuple[jax.Array, jax.Array, jax.Array] | None = None,
     ) -> ForwardOutput:
         """Run T new rows.
 
@@ -57,21 +58,26 @@ class Transformer(nn.Module):
           tokens, positions: int32 [B, T].
           cache: prefix that every row sees up to `cache.length`; it is read, not written.
           mask: uint32 [B, T, W], which new rows see which; None is causal.
-          feature_layers: layers i whose output (after decoder layer i, 0-based) to return.
+          feature_layers: layers i whose output (after decoder layer i, 0-based) to return; `num_layers` stands for the hidden
+            state after the final norm.
+          earlier: (k, v [L, B, R, K, D], row): further rows that are not in the cache, among which the new ones stand from
+            `row` on; `mask` is then [B, T, ceil(R / 32)].
         """
         rope = rope_table(positions, self.config)
         x = self.embed(tokens)
         features, keys, values = {}, [], []
         for i, layer in enumerate(self.layers):
             prefix = None if cache is None else (cache.k, cache.v, i, cache.length, None)
-            x, (k, v) = layer(x, rope, positions, mask, prefix)
+            rows = None if earlier is None else (earlier[0][i], earlier[1][i], earlier[2])
+            x, (k, v) = layer(x, rope, positions, mask, prefix, earlier=rows)
             keys.append(k)
             values.append(v)
             features[i] = x
+        hidden = features[len(self.layers)] = self.norm(x)
         chosen = [features[i] for i in feature_layers]
         empty = jnp.zeros((*x.shape[:2], 0), x.dtype)
         return ForwardOutput(
-            self.norm(x), jnp.concatenate(chosen, -1) if chosen else empty, jnp.stack(keys), jnp.stack(values)
+            hidden, jnp.concatenate(chosen, -1) if chosen else empty, jnp.stack(keys), jnp.stack(values)
         )
 
     def embed(self, tokens: jax.Array) -> jax.Array:

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.drafters.base import make_block_drafter
+from jaxspec.drafters.base import Committed, TargetHead
+from jaxspec.drafters.block import make_block_drafter
 from jaxspec.params import Params
 from jaxspec.targets.transformer import Transformer
 
@@ -81,17 +82,19 @@ def _at_anchors(variables, drafter_variables, features, tokens, anchors, *, conf
     Tokens outside a reduced draft vocabulary cannot be accepted; they have no log-probability, and the mean is of the others.
     """
     bundle, target = make_block_drafter(drafter), functools.partial(Transformer(config).apply, variables)
-    embed, unembed = (functools.partial(target, method=method) for method in ("embed", "logits"))
+    head = TargetHead(*(functools.partial(target, method=method) for method in ("embed", "logits")))
     batch, width = tokens.shape
     state = bundle.init(batch, width, features.dtype)
-    state = bundle.absorb(drafter_variables, state, features, jnp.full(batch, width, jnp.int32))
+    zero = jnp.zeros(batch, jnp.int32)
+    state = bundle.absorb(drafter_variables, state, head, Committed(tokens, tokens, features, zero, zero + width))
     ahead = jnp.pad(tokens, ((0, 0), (0, bundle.depth)), constant_values=-1)
 
     def at(anchor):
         # Rows of the context at or beyond `length` are masked: an anchor sees just what comes before it.
         before = state.replace(length=jnp.full(batch, anchor, jnp.int32))
         root = jnp.maximum(tokens[:, anchor], 0)
-        logits = bundle.expand(drafter_variables, before, embed, unembed, root, bundle.depth).astype(jnp.float32)
+        proposal, _ = bundle.start(drafter_variables, before, head, root, bundle.depth)
+        logits = proposal.logits[:, 0].astype(jnp.float32)
         following = jax.lax.dynamic_slice_in_dim(ahead, anchor + 1, bundle.depth, axis=1)
         there = following >= 0
         logprob = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.maximum(following, 0)[..., None], -1)[..., 0]

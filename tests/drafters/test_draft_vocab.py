@@ -13,8 +13,8 @@ import pytest
 import jaxspec
 from jaxspec.cache import filled
 from jaxspec.config import BlockDrafterConfig, TargetConfig
-from jaxspec.drafters.base import make_block_drafter
-from jaxspec.drafters.block import BlockDrafter
+from jaxspec.drafters.base import Committed, TargetHead
+from jaxspec.drafters.block import BlockDrafter, make_block_drafter
 from jaxspec.params import Params, Spec
 from jaxspec.targets.transformer import Transformer
 
@@ -128,9 +128,11 @@ def test_logits_are_the_targets_columns(whole, params):
         @jax.jit
         def expand(bundle, name=name, config=config, drafter=drafter):
             features = jnp.ones((1, 3, len(config.feature_layers) * config.target_hidden_size))
-            state = drafter.absorb(bundle.drafters[name], drafter.init(1, 8, jnp.float32), features, jnp.array([3]))
             model = Transformer(bundle.spec.target).bind(bundle.target)
-            return drafter.expand(bundle.drafters[name], state, model.embed, model.logits, jnp.array([7]), 3)
+            target, token = TargetHead(model.embed, model.logits), jnp.zeros((1, 3), jnp.int32)
+            new = Committed(token, token, features, jnp.array([0]), jnp.array([3]))
+            state = drafter.absorb(bundle.drafters[name], drafter.init(1, 8, jnp.float32), target, new)
+            return drafter.start(bundle.drafters[name], state, target, jnp.array([7]), 3)[0].logits[:, 0]
 
         logits.append(expand(bundle))
     ids, vocab = ids_of(params), whole.spec.target.vocab_size

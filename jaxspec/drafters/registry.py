@@ -1,0 +1,20 @@
+"""Which bundle a drafter's config stands for."""
+
+from __future__ import annotations
+
+from jaxspec import config as configs
+from jaxspec.drafters.base import Drafter
+from jaxspec.drafters.block import make_block_drafter
+from jaxspec.drafters.lookup import make_lookup_drafter
+from jaxspec.drafters.small_model import make_small_model_drafter
+
+_MAKERS = {
+    configs.BlockDrafterConfig: make_block_drafter,
+    configs.PromptLookupConfig: make_lookup_drafter,
+    configs.SmallModelConfig: make_small_model_drafter,
+}
+
+
+def make_drafter(config) -> Drafter:
+    """The bundle of `config`; equal configs give the identical one."""
+    return _MAKERS[type(config)](config)

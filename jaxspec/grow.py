@@ -1,0 +1,142 @@
+"""Draft and grow: the drafter's proposals become the round's tree."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.builders.candidates import entropy, rank
+from jaxspec.builders.stepwise import Offers, Stepper, finish
+from jaxspec.drafters.base import Proposal, TargetHead
+from jaxspec.plan import make_plan
+from jaxspec.sampling import process
+from jaxspec.state import Candidates, Nodes, Tree
+from jaxspec.tree import root_only
+from jaxspec.verify import sample_candidates
+
+
+def target_head(params, config) -> TargetHead:
+    """The target's embedding and output projection."""
+    apply = functools.partial(make_plan(params.spec, config).target.apply, params.target)
+    return TargetHead(functools.partial(apply, method="embed"), functools.partial(apply, method="logits"))
+
+
+def draft(params, request, state, noise, config):
+    """What the drafter proposes: candidates or, where the tree grows with the drafter, the tree; then log-probabilities.
+
+    Args:
+      noise: float32 [B, A, V] of the positions after the root, or None.
+
+    Returns:
+      (Candidates, Tree or None, draft_logprob): the last is float32 [B, depth, V] where acceptance needs it.
+    """
+    plan = make_plan(params.spec, config)
+    if plan.drafter is None:
+        return None, None
+    if plan.drafter.expand is not None and isinstance(plan.builder, Stepper):
+        return _in_steps(params, request, state, noise, config)
+    slots = plan.builder.longest
+    proposal, _ = plan.drafter.start(
+        params.drafters[config.method], state.draft, target_head(params, config), state.root, slots
+    )
+    return _rank(params, request, state, noise, config, proposal.logits[:, 0, :slots], 0)
+
+
+def grow(params, state, proposed, config) -> Tree:
+    """The round's draft tree; without a drafter, and for finished sequences, its root alone."""
+    plan = make_plan(params.spec, config)
+    if proposed is None:
+        return root_only(state.root, 1)
+    if isinstance(proposed, Tree):
+        return proposed
+    depth_limit = _depth_limit(state, plan)
+    if isinstance(plan.builder, Stepper):
+        return _in_levels(plan.builder, proposed, state.root, depth_limit)
+    return plan.builder.build(proposed, state.root, depth_limit)
+
+
+def _depth_limit(state, plan) -> jax.Array:
+    return jnp.where(state.done, 0, plan.builder.longest)
+
+
+def _rank(params, request, state, noise, config, logits, start) -> tuple[Candidates, jax.Array | None]:
+    """Ranked candidates of logits [B, D, V]; `noise` is that of the same tokens, `start` the first one's depth less 1."""
+    plan = make_plan(params.spec, config)
+    count, with_entropy = plan.builder.candidates, getattr(plan.builder, "entropy", False)
+    own = params.spec.drafter(config.method).score_temperature
+    scoring = own if config.score_temperature is None else config.score_temperature
+    if config.sampling.greedy:
+        return rank(logits, count, None, scoring, with_entropy), None
+    if config.acceptance == "rejection":
+        drawn, q = sample_candidates(logits, count, config.sampling, request.sampling, request.keys, state.cache.length, start)
+        return drawn.replace(entropy=entropy(q) if with_entropy else None), q
+    scores = process(logits, config.sampling, request.sampling)
+    coupled = config.acceptance == "match" and config.coupled
+    return rank(scores, count, noise[:, : logits.shape[1]] if coupled else None, scoring, with_entropy), None
+
+
+def _in_levels(stepper: Stepper, candidates: Candidates, root, depth_limit) -> Tree:
+    """A tree that grows in steps, from candidates that are the same under every node of a depth."""
+
+    def one(token, logprob, root, limit):
+        def offers(depth, nodes):
+            shape = (nodes, 1, stepper.candidates)
+            return Offers(*(jnp.broadcast_to(x[depth, : stepper.candidates], shape) for x in (token, logprob)))
+
+        def step(i, carry):
+            return stepper.grow(*carry, offers(i + 1, stepper.nodes), i, limit)
+
+        pool, _ = jax.lax.fori_loop(0, stepper.steps, step, stepper.begin(offers(0, 1), limit))
+        return finish(pool, root, stepper.rows, stepper.longest)
+
+    return jax.vmap(one)(candidates.token, candidates.logprob, root, depth_limit)
+
+
+def _in_steps(params, request, state, noise, config) -> tuple[Tree, jax.Array | None]:
+    """The tree of a drafter whose proposals depend on the path: draft, choose nodes, draft from them, and so on."""
+    plan = make_plan(params.spec, config)
+    stepper, drafter, variables = plan.builder, plan.drafter, params.drafters[config.method]
+    target, batch = target_head(params, config), state.root.shape[0]
+    per_step, limit = stepper.nodes * stepper.slots, _depth_limit(state, plan)
+
+    def offers(proposal: Proposal, nodes: Nodes, q, start):
+        logits = proposal.logits[:, :, : stepper.slots]
+        shape = logits.shape[:3]
+        places = nodes.depth[..., None] + jnp.arange(shape[2])
+        ours = None if noise is None else _at(noise, places.reshape(batch, -1))
+        flat = logits.reshape(batch, -1, logits.shape[-1])
+        ranked, logprob = _rank(params, request, state, ours, config, flat, start)
+        if q is not None:
+            q = jax.lax.dynamic_update_slice(q, logprob, (0, start, 0))
+        token, score = (x.reshape(*shape, -1) for x in (ranked.token, ranked.logprob))
+        return Offers(token, score, proposal.classes), q
+
+    zero = jnp.zeros((batch, 1), jnp.int32)
+    root = Nodes(state.root[:, None], zero, zero, zero - 1, ~state.done[:, None])
+    proposal, scratch = drafter.start(variables, state.draft, target, state.root, stepper.slots + stepper.steps * per_step)
+    needs_q = config.acceptance == "rejection" and not config.sampling.greedy
+    room = (batch, stepper.slots * (stepper.steps + 1), params.spec.target.vocab_size)
+    offered, q = offers(proposal, root, jnp.full(room, -jnp.inf) if needs_q else None, 0)
+    pool, nodes = jax.vmap(stepper.begin)(offered, limit)
+
+    def body(carry):
+        i, pool, nodes, scratch, q = carry
+        first = stepper.slots + i * per_step
+        proposal, scratch = drafter.expand(variables, state.draft, scratch, target, nodes, first)
+        offered, q = offers(proposal, nodes, q, stepper.slots * (i + 1))
+        pool, nodes = jax.vmap(stepper.grow, (0, 0, 0, None, 0))(pool, nodes, offered, i, limit)
+        return i + 1, pool, nodes, scratch, q
+
+    def unfinished(carry):
+        return (carry[0] < stepper.steps) & jnp.any(carry[2].live)
+
+    _, pool, *_, q = jax.lax.while_loop(unfinished, body, (jnp.int32(0), pool, nodes, scratch, q))
+    tree = jax.vmap(lambda pool, root: finish(pool, root, stepper.rows, stepper.longest))(pool, state.root)
+    return tree, q
+
+
+def _at(noise: jax.Array, places: jax.Array) -> jax.Array:
+    """Noise [B, N, V] of the tokens at `places` int32 [B, N] after the root; beyond the last place, the last one's."""
+    return jnp.take_along_axis(noise, jnp.minimum(places, noise.shape[1] - 1)[..., None], axis=1)

@@ -1,0 +1,180 @@
+"""What a decode call compiles: its static settings, and the bundles and sizes that they stand for."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+from jaxspec.builders import Builder, Rule, make_builder, make_stepper
+from jaxspec.builders.static import Paths, skips_ranks
+from jaxspec.builders.stepwise import Stepper
+from jaxspec.config import BlockDrafterConfig, SpecBlockConfig
+from jaxspec.drafters.base import Drafter
+from jaxspec.drafters.registry import make_drafter
+from jaxspec.params import Spec
+from jaxspec.sampling import SamplingSpec
+from jaxspec.targets.transformer import Transformer
+
+ACCEPTANCE = ("match", "sequential", "rejection")
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeConfig:
+    """Static choices of a decode call; each distinct value is one compilation.
+
+    Attributes:
+      method: `ar`, or the name of a drafter.
+      builder: `chain`, `best_first`, `expand`, `beam`, `static`, `dynamic` or `rank_guided`; None: what suits the drafter.
+      budget: rows verified in a round, the root included.
+      block_size: slots of a block drafter's block, the anchor included; None is the drafter's own.
+      depth: longest path of drafters that work in steps; None is the drafter's own.
+      tree_width: children per expanded node of `expand`, nodes per level of `beam` and `dynamic`, the root's candidates of
+        `rank_guided`.
+      fanout: rule that gives nodes fewer children, see `builders.fanout` (`expand`), or map of rank classes to widths
+        (`rank_guided`).
+      paths: the tree of `static`, see `builders.make_paths`.
+      score, entropy_weight: what paths are ordered by, see `builders.scores.Score`.
+      sampling: which sampling steps exist.
+      acceptance: `match` (draft-invariant), `sequential` or `rejection`.
+      coupled: the drafter ranks its candidates under the target's noise (`match` at temperature > 0).
+      score_temperature: divisor of the draft logits when paths are scored; None is the drafter's own.
+    """
+
+    method: str
+    sampling: SamplingSpec
+    builder: str | None = None
+    budget: int = 32
+    block_size: int | None = None
+    depth: int | None = None
+    tree_width: int | None = None
+    fanout: str | Rule | None = None
+    paths: Paths | None = None
+    score: str = "logprob"
+    entropy_weight: float | None = None
+    acceptance: str = "match"
+    coupled: bool = True
+    score_temperature: float | None = None
+
+
+class Plan(NamedTuple):
+    """The bundles and static sizes that a DecodeConfig stands for.
+
+    Attributes:
+      builder: of trees from one step's candidates, a `Stepper` of trees that grow while the drafter runs; None for `ar`.
+      widths: numbers of rows that verification is compiled for, ascending; the last is the tree's capacity.
+      longest: most tokens that one round commits, A.
+    """
+
+    target: Transformer
+    drafter: Drafter | None
+    builder: Builder | Stepper | None
+    widths: tuple[int, ...]
+    longest: int
+
+
+@functools.lru_cache(maxsize=256)
+def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
+    """Resolve names to bundles; cached, so that equal settings never compile twice.
+
+    Raises:
+      ValueError: unknown method or builder, a builder that does not go with the drafter, or a size out of range.
+    """
+    target = Transformer(spec.target)
+    if config.method == "ar":
+        return Plan(target, None, None, (1,), 1)
+    drafter_config = _sized(spec.drafter(config.method), config)
+    drafter = make_drafter(drafter_config)
+    builder = _make_builder(config, drafter_config, drafter)
+    if config.acceptance == "rejection":
+        _check_rejection(config, builder)
+    if builder.rows == 1:
+        return Plan(target, None, None, (1,), 1)
+    if isinstance(drafter_config, BlockDrafterConfig) and drafter_config.causal and builder.longest < drafter_config.depth:
+        # Slots of a causal head do not see later slots: those that the tree cannot hold need not be computed.
+        drafter = make_drafter(dataclasses.replace(drafter_config, block_size=builder.longest + 1))
+    return Plan(target, drafter, builder, _widths(builder.rows, config), builder.longest + 1)
+
+
+def default_builder(drafter: Drafter, config) -> str:
+    """The builder that suits a drafter: trees that grow with it if it works in steps, else best-first."""
+    if isinstance(config, SpecBlockConfig):
+        return "rank_guided"
+    return "best_first" if drafter.expand is None else "dynamic" if drafter.slots == 1 else "chain"
+
+
+def _sized(drafter, config: DecodeConfig):
+    """The drafter's config with the call's block size or depth."""
+    if isinstance(drafter, BlockDrafterConfig):
+        if config.depth is not None:
+            raise ValueError(f"depth is for drafters that work in steps: give {config.method!r} a block_size")
+        if config.block_size is None:
+            return drafter
+        if not 2 <= config.block_size <= 128:
+            raise ValueError(
+                f"block_size is {config.block_size}: give 2 to 128, anchor included ({drafter.block_size} trained)"
+            )
+        return dataclasses.replace(drafter, block_size=config.block_size)
+    if config.block_size is not None:
+        raise ValueError(f"block_size is for block drafters: leave it out with {config.method!r}, or give depth")
+    if config.depth is not None and not 1 <= config.depth <= 128:
+        raise ValueError(f"depth is {config.depth}: give 1 to 128 drafted tokens")
+    return drafter
+
+
+def _make_builder(config: DecodeConfig, drafter_config, drafter: Drafter) -> Builder | Stepper:
+    name = config.builder or default_builder(drafter, drafter_config)
+    in_steps = drafter.expand is not None
+    vocab = drafter_config.draft_vocab_size or drafter_config.vocab_size
+    depth = config.depth or drafter.depth
+    if not in_steps and depth > drafter.depth:
+        raise ValueError(f"depth is {depth}: {config.method!r} drafts at most {drafter.depth} tokens")
+    if name in ("dynamic", "rank_guided") or (in_steps and name in ("chain", "static")):
+        return make_stepper(
+            name,
+            slots=drafter.slots if in_steps else 1,
+            depth=depth,
+            vocab_size=vocab,
+            budget=config.budget,
+            tree_width=config.tree_width,
+            paths=config.paths,
+            ranked=isinstance(drafter_config, SpecBlockConfig),
+            classes=config.fanout,
+        )
+    if in_steps and drafter.slots == 1:
+        raise ValueError(
+            f"builder {name!r} needs a whole block at once, and {config.method!r} drafts a token at a time: "
+            "choose dynamic, chain or static"
+        )
+    return make_builder(
+        name,
+        depth=min(depth, drafter.slots),
+        vocab_size=vocab,
+        budget=config.budget,
+        tree_width=config.tree_width,
+        fanout=config.fanout,
+        paths=config.paths,
+        score=config.score,
+        entropy_weight=config.entropy_weight,
+    )
+
+
+def _check_rejection(config: DecodeConfig, builder: Builder | Stepper) -> None:
+    if config.paths and skips_ranks(config.paths):
+        raise ValueError("acceptance 'rejection' needs siblings of ranks 0, 1, ...: a node in paths skips one")
+    if isinstance(builder, Stepper) and builder.candidates > 1:
+        raise ValueError(
+            "acceptance 'rejection' of a tree that grows in steps is not supported: choose builder 'chain', or acceptance "
+            "'sequential'"
+        )
+
+
+def _widths(rows: int, config: DecodeConfig) -> tuple[int, ...]:
+    """Verification widths: the capacity, and a quarter of it where trees may come out small.
+
+    A restricted vocabulary (top-k, top-p, min-p) leaves a builder short of candidates, a fan-out rule of children; otherwise
+    every tree is full, and a second width would be compiled for nothing.
+    """
+    sampling = config.sampling
+    varies = sampling.top_k or sampling.top_p or sampling.min_p or config.fanout is not None
+    return (-(-rows // 4), rows) if varies and rows >= 8 else (rows,)
