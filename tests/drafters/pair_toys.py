@@ -1,0 +1,29 @@
+"""A text with random features and a random target's embedding, for drafters of pairs, and their bundles fed with it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.drafters.base import Committed, TargetHead
+
+WIDTH, VOCAB, LENGTH = 16, 37, 20
+SIZES = dict(hidden_size=WIDTH, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=24)
+OF_TARGET = dict(feature_layers=(0, 1, 2), target_hidden_size=WIDTH, vocab_size=VOCAB)
+
+_random = np.random.default_rng(0)
+TOKENS = _random.integers(0, VOCAB, (2, LENGTH)).astype(np.int32)
+FEATURES = _random.normal(size=(2, LENGTH, 3 * WIDTH)).astype(np.float32)
+EMBEDDING = jnp.asarray(_random.normal(size=(VOCAB, WIDTH)), jnp.float32)
+TARGET = TargetHead(lambda tokens: jnp.take(EMBEDDING, tokens, axis=0), None)
+
+
+def absorb(drafter, variables, counts, rows=10):
+    """The state after as many pairs as `counts` says, part by part, each with garbage up to `rows` rows behind them."""
+    absorb_rows = jax.jit(lambda state, new: drafter.absorb(variables, state, TARGET, new))
+    state, at = drafter.init(2, 48, jnp.float32), 0
+    for count in counts:
+        index = np.minimum(at + np.arange(rows), LENGTH - 2)
+        place, kept = (jnp.full(2, number, jnp.int32) for number in (at, count))
+        new = Committed(TOKENS[:, index], TOKENS[:, index + 1], FEATURES[:, index], place, kept)
+        state, at = absorb_rows(state, new), at + count
+    return state

@@ -1,0 +1,49 @@
+"""ParallelSpec's bundle: what it keeps between rounds, and that a draft is what the training forward gives at that anchor."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxspec.config import ParallelSpecConfig
+from jaxspec.drafters.parallelspec import ParallelSpec, make_parallelspec_drafter
+from tests.drafters.pair_toys import EMBEDDING, FEATURES, LENGTH, OF_TARGET, SIZES, TARGET, TOKENS, VOCAB, absorb
+from training.parallelspec_loss import draft_hidden, init_parallelspec
+
+CONFIG = ParallelSpecConfig(**SIZES, **OF_TARGET, slots=3, draft_vocab_size=20)
+IDS = jnp.arange(1, 21)
+
+
+@pytest.fixture(scope="module")
+def drafted():
+    """The bundle, its variables and what it proposes after 10 pairs."""
+    drafter = make_parallelspec_drafter(CONFIG)
+    variables = init_parallelspec(CONFIG, 0) | {"draft": {"ids": IDS}}
+    start = jax.jit(lambda state: drafter.start(variables, state, TARGET, jnp.asarray(TOKENS[:, 10]), 3)[0].logits)
+    return variables, {split: start(absorb(drafter, variables, split)) for split in ((10,), (7, 0, 3))}
+
+
+def test_rounds_and_garbage_rows_change_nothing(drafted):
+    one, other = drafted[1].values()
+    assert one.shape == (2, 1, 3, VOCAB)
+    np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_a_draft_is_the_training_forward_at_its_anchor(drafted):
+    variables, proposals = drafted
+    positions = np.broadcast_to(np.arange(LENGTH, dtype=np.int32), (2, LENGTH))
+    batch = {"tokens": TOKENS, "positions": positions, "anchors": np.array([[4, 10]] * 2)}
+    weights = {"params": variables["params"]}
+    hidden = jax.jit(lambda: draft_hidden(CONFIG, weights, EMBEDDING, batch, FEATURES, 1))()
+    logits = ParallelSpec(CONFIG).apply(weights, hidden[:, 1], method="logits")
+    proposal = proposals[10,]
+    np.testing.assert_allclose(proposal[:, 0][..., IDS], logits, atol=1e-5)
+    assert np.isneginf(np.delete(proposal, IDS, axis=-1)).all()
+
+
+def test_one_layer_and_one_bundle():
+    assert make_parallelspec_drafter(dataclasses.replace(CONFIG)) is make_parallelspec_drafter(CONFIG)
+    with pytest.raises(ValueError, match="num_layers is 2: a ParallelSpec drafter has one layer; change its width with ffn"):
+        make_parallelspec_drafter(dataclasses.replace(CONFIG, num_layers=2))
