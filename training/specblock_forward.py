@@ -60,7 +60,7 @@ def block_outputs(
         return module.apply(params, condition, tokens, gather(batch["positions"], pairs), earlier, visible, method=_block)
 
     following = jnp.broadcast_to(jnp.arange(length) + 1, batch["tokens"].shape)
-    hidden, earlier = jax.checkpoint(first)(params, features, embed(following))
+    hidden, earlier = first(params, features, embed(following))
     outputs, seen = [hidden], [_context(batch["segments"], pairs, cuts, slots)]
     for c in range(cuts.shape[1]):
         ahead = cuts[:, : c + 1].sum(1, keepdims=True)

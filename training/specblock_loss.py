@@ -191,7 +191,7 @@ def init_specblock(config: SpecBlockConfig, seed: int):
 
 
 def _draw(key, path, leaf: jax.Array) -> jax.Array:
-    if path[-1].key not in ("kernel", "lm_head"):
+    if path[-1].key not in ("kernel", "fuse", "lm_head"):
         return leaf
     bound = leaf.shape[0] ** -0.5
     return jax.random.uniform(key, leaf.shape, leaf.dtype, -bound, bound)

@@ -15,6 +15,7 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxspec.cache import allocate, append
 from jaxspec.config import SpecBlockConfig
@@ -40,7 +41,7 @@ class SpecBlock(nn.Module):
         self.token_norm = RMSNorm(c.norm_eps)
         self.query_norm = RMSNorm(c.norm_eps)
         self.queries = self.param("queries", nn.initializers.normal(0.02), (c.slots, c.hidden_size))
-        self.fuse = Linear(c.hidden_size)
+        self.fuse = self.param("fuse", nn.initializers.normal(0.02), (3 * c.hidden_size, c.hidden_size))
         self.layers = [DecoderLayer(c) for _ in range(c.num_layers)]
         self.shifts = [Linear(c.hidden_size) for _ in range(c.num_layers - 1 if c.shift else 0)]
         self.norm = RMSNorm(c.norm_eps)
@@ -60,13 +61,13 @@ class SpecBlock(nn.Module):
           condition: [B, T, E], from `condition`, or outputs of this drafter before the final norm.
           tokens: [B, T, E], the target's embeddings.
         """
-        shape = (*condition.shape[:2], self.config.slots, condition.shape[-1])
-        prefix = jnp.concatenate([self.condition_norm(condition), self.token_norm(tokens)], axis=-1)[:, :, None]
-        prefix = jnp.broadcast_to(prefix, (*shape[:3], prefix.shape[-1]))
-        if not self.config.prefix_broadcast:
-            prefix = prefix * (jnp.arange(self.config.slots) == 0)[:, None].astype(prefix.dtype)
-        query = jnp.broadcast_to(self.query_norm(self.queries), shape).astype(prefix.dtype)
-        return self.fuse(jnp.concatenate([prefix, query], axis=-1)).reshape(shape[0], -1, shape[-1])
+        prefix = jnp.concatenate([self.condition_norm(condition), self.token_norm(tokens)], axis=-1)
+        width = prefix.shape[-1]
+        # What the slots share is projected once.
+        prefix, query = prefix @ self.fuse[:width], self.query_norm(self.queries) @ self.fuse[width:]
+        share = self.config.prefix_broadcast | (np.arange(self.config.slots) == 0)
+        x = prefix[:, :, None] * share[:, None].astype(prefix.dtype) + query
+        return x.reshape(x.shape[0], -1, x.shape[-1])
 
     def shift(self, layer: int, x: jax.Array) -> jax.Array:
         """`x` [B, T * K, E] as `layer` reads it: each slot mixed with the one before it, the first with itself."""

@@ -168,7 +168,7 @@ def leaves(config: SpecBlockConfig) -> list[Leaf]:
         *linear(("condition_proj",), ["input_layer.condition_proj"], features, [width], False),
         *(vector((f"{x}_norm",), f"input_layer.{x}_norm", width) for x in ("condition", "token", "query")),
         Leaf(("queries",), (("input_layer.position_queries.weight",),), ((config.slots, width),)),
-        *linear(("fuse",), ["input_layer.fuse"], 3 * width, [width], False),
+        Leaf(("fuse",), (("input_layer.fuse.weight",),), ((width, 3 * width),), transpose=True),
         vector(("norm",), "norm", width),
         Leaf(("lm_head",), (("lm_head.weight",),), ((head, width),), transpose=True),
         *linear(("rank_inner",), ["rank_head.0"], width + RANK_FEATURES, [config.rank_hidden], False),
