@@ -9,7 +9,6 @@ other positions' chains.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,22 +17,9 @@ from jaxspec.cache import filled
 from jaxspec.config import EagleConfig, TargetConfig
 from jaxspec.drafters.eagle import EagleDrafter
 from jaxspec.targets.layers import behind
-from training.drafter_loss import LossOptions, _accuracy, _states, make_per_row
-from training.losses import gather, slot_weights
-
-
-class SlotLosses(NamedTuple):
-    """What a chain gives at each anchor and step, [B, A, steps].
-
-    Attributes:
-      values: float32, the divergence over the draft vocabulary in nats, of every slot, whether it is to count or not.
-      right: bool, the drafter's most probable token is the text's.
-      drafted: bool, the target's most probable token (`ce`: the text's) can be drafted.
-    """
-
-    values: jax.Array
-    right: jax.Array
-    drafted: jax.Array
+from training.drafter_loss import LossOptions, _states
+from training.losses import gather
+from training.slot_losses import check_options, make_slot_losses, over_anchors, sums, weights_of
 
 
 def make_eagle_loss(
@@ -58,32 +44,23 @@ def make_eagle_loss(
     Raises:
       ValueError: a size out of range, or options that EAGLE-3 has no use for.
     """
-    if options.temperature <= 0:
-        raise ValueError(f"loss temperature is {options.temperature}: give a number above 0")
+    check_options(options)
     if options.gamma is not None:
         raise ValueError("gamma is the decay of block drafters: give EAGLE-3 `decay`, and leave gamma at None")
     if not 1 <= steps <= 32:
         raise ValueError(f"steps is {steps}: give 1 to 32 steps of training-time test")
     if not 0 < decay <= 1:
         raise ValueError(f"decay is {decay}: give a number above 0, 1 at most")
-    losses_of = make_slot_losses(config, target_config, options, steps)
-
+    losses_of = make_chain_losses(config, target_config, options, steps)
     return lambda params, target, batch: totals(losses_of(params, target, batch), batch, decay)
 
 
-def totals(slots: SlotLosses, batch, decay: float) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """The sums that `make_eagle_loss` gives, of a batch's `slots`."""
-    steps = slots.values.shape[-1]
-    paired = gather(batch["positions"], batch["anchors"]) > 0
-    learnt = (slot_weights(batch, steps + 1)[..., 1:] > 0) & paired[..., None]
-    weights = jnp.where(learnt & slots.drafted, decay ** jnp.arange(steps), 0.0)
-    values = jnp.where(weights > 0, slots.values, 0)
-    return {"loss": ((values * weights).sum(), weights.sum()), **_accuracy(slots.right, learnt)}
+def make_chain_losses(config: EagleConfig, target_config: TargetConfig, options: LossOptions, steps: int) -> Callable:
+    """(params, target, batch) -> (values, right, drafted) [B, A, steps] of every slot, counted or not.
 
-
-def make_slot_losses(config: EagleConfig, target_config: TargetConfig, options: LossOptions, steps: int) -> Callable:
-    """(params, target, batch) -> `SlotLosses`, see `make_eagle_loss`; differentiable with respect to `params`."""
-    per_row, drafter = make_per_row(target_config, options, reduced=True), EagleDrafter(config)
+    See `training.slot_losses.make_slot_losses`; differentiable with respect to `params`.
+    """
+    slot_losses = make_slot_losses(target_config, options)
 
     def losses_of(params, target, batch):
         dtype = jnp.dtype(options.dtype)
@@ -91,24 +68,16 @@ def make_slot_losses(config: EagleConfig, target_config: TargetConfig, options: 
         weights = {"params": jax.tree.map(lambda leaf: leaf.astype(dtype), params["params"])}
         embedding = target["params"]["embedding"].astype(dtype)
         hidden = chain_hidden(config, weights, embedding, batch, states.features.astype(dtype), steps, options.anchor_chunk)
-        before = jnp.minimum(batch["anchors"][..., None] + jnp.arange(steps), batch["tokens"].shape[1] - 2)
-        rows = {"label": gather(batch["tokens"], before + 1)}
-        if options.kind != "ce":
-            rows["teacher"] = gather(states.hidden, before)
-        ids = jnp.arange(config.vocab_size) if config.draft_vocab_size is None else target["draft"]["ids"]
-        # The projection stays in float32 up to the tile, so that its gradient adds up over tiles in float32.
-        shared = {"params": target["params"], "draft": {"lm_head": params["params"]["lm_head"], "ids": ids}}
-
-        def one(row):
-            hidden, rows = jax.tree.map(lambda array: array[None], row)
-            values, flags = per_row(drafter.apply(weights, hidden, method="final"), rows, shared)
-            return jax.tree.map(lambda array: array[0], (values, *flags))
-
-        flat = jax.tree.map(lambda array: array.reshape(-1, *array.shape[3:]), (hidden, rows))
-        found = jax.lax.map(jax.checkpoint(one), flat, batch_size=min(options.tile, len(flat[0])))
-        return SlotLosses(*(array.reshape(before.shape) for array in found))
+        hidden = EagleDrafter(config).apply(weights, hidden, method="final")
+        return slot_losses(hidden, params["params"]["lm_head"], target, batch, states)
 
     return losses_of
+
+
+def totals(found, batch, decay: float) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """The sums that `make_eagle_loss` gives, of what `make_chain_losses` found in a batch."""
+    learnt = weights_of(batch, found[0].shape[-1], 1, None)
+    return sums(found, learnt * decay ** jnp.arange(learnt.shape[-1]))
 
 
 def chain_hidden(config: EagleConfig, params, embedding, batch, features, steps: int, chunk: int | None = None) -> jax.Array:
@@ -149,10 +118,7 @@ def chain_hidden(config: EagleConfig, params, embedding, batch, features, steps:
         empty = jnp.zeros((len(place), steps, config.num_kv_heads, config.head_dim), feature.dtype)
         return jax.lax.scan(step, (feature[:, None], empty, empty), (jnp.arange(steps), tokens.T))[1].swapaxes(0, 1)
 
-    chains = (pairs, gather(positions, pairs), gather(fused, pairs), drafted)
-    chains = jax.tree.map(lambda array: array.swapaxes(0, 1), chains)
-    hidden = jax.vmap(chain)(chains) if chunk is None else jax.lax.map(jax.checkpoint(chain), chains, batch_size=chunk)
-    return hidden.swapaxes(0, 1)
+    return over_anchors(chain, (pairs, gather(positions, pairs), gather(fused, pairs), drafted), chunk)
 
 
 def init_eagle(config: EagleConfig, seed: int, head: jax.Array | None = None):
@@ -170,6 +136,4 @@ def init_eagle(config: EagleConfig, seed: int, head: jax.Array | None = None):
     tokens, positions = jnp.zeros((1, 1, config.hidden_size)), jnp.zeros((1, 1), jnp.int32)
     start = jax.jit(lambda key: EagleDrafter(config).init(key, features, tokens, positions, method=touch))
     variables = start(jax.random.key(seed))
-    if head is None:
-        return variables
-    return {"params": variables["params"] | {"lm_head": jnp.asarray(head, jnp.float32)}}
+    return variables if head is None else {"params": variables["params"] | {"lm_head": jnp.asarray(head, jnp.float32)}}

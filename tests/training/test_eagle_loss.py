@@ -14,7 +14,7 @@ from jaxspec.io import eagle
 from jaxspec.io.safetensors_files import read_json
 from jaxspec.targets.transformer import Transformer
 from training.drafter_loss import LossOptions
-from training.eagle_loss import chain_hidden, init_eagle, make_eagle_loss, make_slot_losses, totals
+from training.eagle_loss import chain_hidden, init_eagle, make_chain_losses, make_eagle_loss, totals
 from training.teacher import teacher_states
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -87,14 +87,14 @@ def test_logits_and_accuracies_of_every_step(case):
 
 
 def test_losses_and_gradients(case):
-    losses_of = make_slot_losses(case.config, case.target_config, LossOptions(tile=42, anchor_chunk=6), STEPS)
+    losses_of = make_chain_losses(case.config, case.target_config, LossOptions(tile=42, anchor_chunk=6), STEPS)
     mask = case.of_row(case.data["loss_mask"])
     log_p = jax.nn.log_softmax(case.teacher[..., np.asarray(case.draft["ids"])])
     entropy = -(jnp.exp(log_p) * log_p).sum(-1)
 
     def total(params):
-        slots = losses_of(params, case.target, case.batch)
-        by_step = (mask * slots.drafted * (slots.values + entropy)).mean((0, 1))
+        values, _, drafted = losses_of(params, case.target, case.batch)
+        by_step = (mask * drafted * (values + entropy)).mean((0, 1))
         return (DECAY ** np.arange(STEPS) * by_step).sum(), by_step
 
     (value, by_step), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(case.params)
@@ -117,19 +117,20 @@ def test_packed_documents_do_not_see_each_other(case):
     batch = make_batch(tokens, segments, np.ones_like(tokens))
     batch |= {"anchors": np.broadcast_to(np.arange(20, dtype=np.int32), (3, 20)), "keep": np.ones((3, 20), bool)}
     batch["loss_mask"] = np.broadcast_to(np.arange(20) != 5, (3, 20))
-    slots = jax.jit(make_slot_losses(case.config, case.target_config, LossOptions(), 3))(case.params, case.target, batch)
-    values = np.asarray(slots.values)
+    slots = jax.jit(make_chain_losses(case.config, case.target_config, LossOptions(), 3))(case.params, case.target, batch)
+    values = np.asarray(slots[0])
     inside = np.arange(1, 12)[:, None] + np.arange(3) < 11  # the predicted tokens are of the first document
     np.testing.assert_allclose(values[0, 1:12][inside], values[1, 1:12][inside], atol=2e-5)
     inside = np.arange(1, 8)[:, None] + np.arange(3) < 7
     np.testing.assert_allclose(values[0, 13:][inside], values[2, 1:8][inside], atol=2e-5)
     check_counts(batch, jax.tree.map(np.asarray, slots))
-    loss = make_eagle_loss(case.config, case.target_config, LossOptions(), steps=3)
+    loss = make_eagle_loss(case.config, case.target_config, LossOptions(dtype="bfloat16"), steps=3)
     assert set(jax.eval_shape(loss, case.params, case.target, batch)) == set(totals(slots, batch, 0.8))
 
 
 def check_counts(batch, slots):
     """Slots count whose token is learnt and of the anchor's document, of anchors that have a pair."""
+    values, right, drafted = slots
     value, weight, hits, first_slots, whole, length = 0.0, 0.0, 0, 0, 0, 0
     for row, segments in enumerate(batch["segments"]):
         for place in range(1, 20):
@@ -137,11 +138,11 @@ def check_counts(batch, slots):
                 continue
             ends = [place + k for k in (1, 2, 3)]
             counts = [end < 20 and segments[end] == segments[place] and bool(batch["loss_mask"][row, end]) for end in ends]
-            counted = [0.5**k * bool(counts[k] and slots.drafted[row, place, k]) for k in range(3)]
-            value, weight = value + np.dot(counted, slots.values[row, place]), weight + sum(counted)
-            first_slots, hits = first_slots + counts[0], hits + (counts[0] and bool(slots.right[row, place, 0]))
+            counted = [0.5**k * bool(counts[k] and drafted[row, place, k]) for k in range(3)]
+            value, weight = value + np.dot(counted, values[row, place]), weight + sum(counted)
+            first_slots, hits = first_slots + counts[0], hits + (counts[0] and bool(right[row, place, 0]))
             if all(counts):
-                whole, length = whole + 1, length + 1 + int(np.cumprod(slots.right[row, place]).sum())
+                whole, length = whole + 1, length + 1 + int(np.cumprod(right[row, place]).sum())
     found = totals(slots, batch, 0.5)
     np.testing.assert_allclose(found["loss"], (value, weight), rtol=1e-5)
     np.testing.assert_array_equal(found["accuracy_1"], (hits, first_slots))
