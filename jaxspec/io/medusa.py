@@ -45,12 +45,12 @@ def config_from_hf(hf: dict[str, Any]) -> MedusaConfig:
     """
     own = hf.get("jaxspec") or {}
     return MedusaConfig(
-        hidden_size=hf.get("hidden_size") or 0,
+        hidden_size=_size(hf, "hidden_size"),
         heads=integer(hf, "medusa_num_heads"),
         layers=integer(hf, "medusa_num_layers", 1),
         own_projection=bool(own.get("own_projection", True)),
         feature_layers=tuple(own.get("feature_layers") or ()),
-        vocab_size=hf.get("vocab_size") or 0,
+        vocab_size=_size(hf, "vocab_size"),
         score_temperature=score_temperature(hf),
     )
 
@@ -122,6 +122,11 @@ def leaves(config: MedusaConfig) -> list[Leaf]:
         names = tuple((f"{i}.{config.layers}.weight",) for i in heads)
         table.append(Leaf(("lm_head",), names, ((config.vocab_size, width),), transpose=True, stacked=True))
     return table
+
+
+def _size(hf: dict[str, Any], name: str) -> int:
+    """A size of the target, 0 where the file does not state it."""
+    return 0 if hf.get(name) is None else integer(hf, name)
 
 
 class _HeadFile(WeightFiles):

@@ -1,6 +1,8 @@
 """Falcon's bundle: what it keeps between rounds, chains as in training, and nodes anywhere in a block."""
 
 import dataclasses
+import importlib.util
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +12,22 @@ import pytest
 from jaxspec.config import FalconConfig
 from jaxspec.drafters.base import Nodes
 from jaxspec.drafters.falcon import Falcon, make_falcon_drafter
-from tests.drafters.pair_toys import EMBEDDING, FEATURES, LENGTH, OF_TARGET, SIZES, TARGET, TOKENS, VOCAB, absorb
 from training.falcon_loss import init_falcon, make_chains
+
+_SPEC = importlib.util.spec_from_file_location("pair_toys", Path(__file__).with_name("pair_toys.py"))
+toys = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(toys)
+EMBEDDING, FEATURES, LENGTH, OF_TARGET, SIZES, TARGET, TOKENS, VOCAB, absorb = (
+    toys.EMBEDDING,
+    toys.FEATURES,
+    toys.LENGTH,
+    toys.OF_TARGET,
+    toys.SIZES,
+    toys.TARGET,
+    toys.TOKENS,
+    toys.VOCAB,
+    toys.absorb,
+)
 
 SLOTS, NODES, PAIRS = 3, 2, 8
 CONFIG = FalconConfig(**SIZES, **OF_TARGET, slots=SLOTS, blocks=3, lstm_size=6)

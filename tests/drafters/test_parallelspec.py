@@ -1,6 +1,8 @@
 """ParallelSpec's bundle: what it keeps between rounds, and that a draft is what the training forward gives at that anchor."""
 
 import dataclasses
+import importlib.util
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +11,22 @@ import pytest
 
 from jaxspec.config import ParallelSpecConfig
 from jaxspec.drafters.parallelspec import ParallelSpec, make_parallelspec_drafter
-from tests.drafters.pair_toys import EMBEDDING, FEATURES, LENGTH, OF_TARGET, SIZES, TARGET, TOKENS, VOCAB, absorb
 from training.parallelspec_loss import draft_hidden, init_parallelspec
+
+_SPEC = importlib.util.spec_from_file_location("pair_toys", Path(__file__).with_name("pair_toys.py"))
+toys = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(toys)
+EMBEDDING, FEATURES, LENGTH, OF_TARGET, SIZES, TARGET, TOKENS, VOCAB, absorb = (
+    toys.EMBEDDING,
+    toys.FEATURES,
+    toys.LENGTH,
+    toys.OF_TARGET,
+    toys.SIZES,
+    toys.TARGET,
+    toys.TOKENS,
+    toys.VOCAB,
+    toys.absorb,
+)
 
 CONFIG = ParallelSpecConfig(**SIZES, **OF_TARGET, slots=3, draft_vocab_size=20)
 IDS = jnp.arange(1, 21)

@@ -1,0 +1,85 @@
+"""Files of Medusa heads, ParallelSpec and Falcon: round trips to the byte, and what is refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from jaxspec.config import FalconConfig, MedusaConfig, ParallelSpecConfig, TargetConfig
+from jaxspec.io import falcon, medusa, parallelspec
+from jaxspec.io.drafter_files import About
+from jaxspec.io.safetensors_files import read_json, write_safetensors
+from jaxspec.io.weight_map import WeightMismatch
+from training.falcon_loss import init_falcon
+from training.medusa_loss import init_medusa
+from training.parallelspec_loss import init_parallelspec
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "medusa" / "draft"
+SIZES = dict(hidden_size=8, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=4, ffn_size=12)
+TARGET = TargetConfig(**SIZES | {"num_layers": 6}, vocab_size=19)
+OF_TARGET = dict(feature_layers=(1, 3, 4), target_hidden_size=8, vocab_size=19, score_temperature=0.5)
+CASES = {
+    "medusa": (medusa, init_medusa, MedusaConfig(8, 3, layers=2, feature_layers=(6,), vocab_size=19)),
+    "medusa_shared": (medusa, init_medusa, MedusaConfig(8, 2, own_projection=False, feature_layers=(6,), vocab_size=19)),
+    "parallelspec": (parallelspec, init_parallelspec, ParallelSpecConfig(**SIZES, **OF_TARGET, slots=3)),
+    "falcon": (falcon, init_falcon, FalconConfig(**SIZES, **OF_TARGET, lstm_size=5, qk_norm=False, draft_vocab_size=11)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_round_trip(tmp_path, name):
+    """Written and read again: the config, every array, and the bytes of the tensors written once more."""
+    module, init, config = CASES[name]
+    shapes = jax.eval_shape(lambda: init(config, 0))
+    generator = np.random.default_rng(0)
+    variables = jax.tree.map(lambda leaf: generator.normal(size=leaf.shape).astype(np.float32), shapes)
+    if config.draft_vocab_size:
+        variables |= {"draft": {"ids": np.arange(2, 13, dtype=np.int32)}}
+    tensors = module.tensors(variables, config)
+    write_safetensors(tmp_path / getattr(module, "WEIGHTS", "model.safetensors"), tensors)
+    hf = json.loads(json.dumps(module.config_to_hf(config, About(6, 64), "float32")))
+    assert module.matches(hf) and module.for_target(module.config_from_hf(hf), TARGET) == config
+    module.check(tmp_path, config)
+    again = module.read(tmp_path, config, "float32")
+    jax.tree.map(np.testing.assert_array_equal, again, variables)
+    assert {key: value.tobytes() for key, value in module.tensors(again, config).items()} == {
+        key: value.tobytes() for key, value in tensors.items()
+    }
+    for other, _, _ in CASES.values():
+        assert other is module or not other.matches(hf)
+
+
+def test_published_heads(tmp_path):
+    """The config says nothing of the target, and the heads' file has a name of its own."""
+    config = medusa.config_from_hf(
+        {name: value for name, value in read_json(GOLDEN / "config.json").items() if "_size" not in name}
+    )
+    assert (config.hidden_size, config.vocab_size, config.feature_layers) == (0, 0, ())
+    target = TargetConfig(**SIZES | {"hidden_size": 64, "num_layers": 8}, vocab_size=257)
+    config = medusa.for_target(config, target)
+    assert config == MedusaConfig(64, 4, feature_layers=(8,), vocab_size=257)
+    params = medusa.read(GOLDEN, config, "bfloat16")["params"]
+    assert params["block_0"]["kernel"].shape == (4, 64, 64) and params["lm_head"].shape == (4, 64, 257)
+    with pytest.raises(
+        FileNotFoundError, match="has no Medusa heads: expected medusa_lm_head.safetensors or medusa_lm_head.pt"
+    ):
+        medusa.check(tmp_path, config)
+    shutil.copyfile(GOLDEN / medusa.WEIGHTS, tmp_path / medusa.WEIGHTS)
+    with pytest.raises(WeightMismatch, match=r"2 missing: 4.0.linear.weight"):
+        medusa.check(tmp_path, MedusaConfig(64, 5, own_projection=False, feature_layers=(8,), vocab_size=257))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (MedusaConfig(9, 2), "its hidden size is 9, the target's 8; use a drafter trained for this target"),
+        (MedusaConfig(8, 2, vocab_size=20), "its vocab size is 20, the target's 19"),
+        (MedusaConfig(8, 2, feature_layers=(7,)), "made for a target of 7 layers, this one has 6"),
+    ],
+)
+def test_heads_of_another_target(config, message):
+    with pytest.raises(ValueError, match=message):
+        medusa.for_target(config, TARGET)
