@@ -53,14 +53,17 @@ def decode(params: Params, prompt, *, trace: bool = False, **options) -> Output 
       stop: strings and/or token ids that end the text, beside the model's own EOS set. ignore_eos: drop that set.
       method: `ar` for plain autoregressive decoding, or the name of a loaded drafter (None: the first one).
       builder: `chain`, `best_first` (DDTree), `expand` (JetSpec's `accum_logp`, with `tree_width` children a node), `beam` (the
-        `tree_width` best nodes of every depth, None: as many as spend the budget) or `static` (the tree of `paths`).
+        `tree_width` best nodes of every depth, None: as many as spend the budget), `static` (the tree of `paths`), `dynamic`
+        (EAGLE-2's, drafting from the `tree_width` best nodes of a level) or `rank_guided` (SpecBlock's). None: what suits the
+        drafter.
       budget: rows verified a round, the root included (32; `static` verifies its `paths`). DDTree's M is M + 1 here.
       fanout: for `expand`, a rule for how many children nodes get at most, one of `builders.fanout.RULES` by name, or from
         `builders.make_rule` with settings (None: `tree_width` everywhere).
       paths: for `static`, the tree as the rank path of every node, as in Medusa's choices: [[0], [0, 0], [1]] (None).
       score: what `best_first`, `expand` and `beam` order paths by: `logprob`, `entropy` (the drafter's entropies along the path
         alone) or `hybrid` (log-probability minus `entropy_weight`, 0.1 if None, times these entropies).
-      block_size: slots of the drafter's block, the anchor included (None: as trained).
+      block_size: slots of a block drafter's block, the anchor included (None: as trained).
+      depth: longest drafted path of drafters that work in steps (None: the drafter's own).
       acceptance: `match`: draft-invariant, the text is the autoregressive one with the same seed; `sequential` and
         `rejection` keep the distribution only (temperature > 0).
       coupled: at temperature > 0, rank drafts under the target's own noise (True; `match` only).

@@ -10,10 +10,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from jaxspec.config import BlockDrafterConfig
-from jaxspec.io import drafter_weights, provenance, target_weights
-from jaxspec.io.drafter_config import check_fits
-from jaxspec.io.drafter_files import About, load_drafter, read_config, write_own
+from jaxspec.config import PROMPT_LOOKUP, BlockDrafterConfig
+from jaxspec.io import formats, provenance, target_weights
+from jaxspec.io.drafter_files import About
 from jaxspec.io.hf_config import ARCHITECTURES, target_config, target_config_to_hf
 from jaxspec.io.hub import resolve_drafter, resolve_model, shipped
 from jaxspec.io.safetensors_files import WEIGHTS, WeightFiles, read_json, weight_dtype, write_safetensors
@@ -32,7 +31,7 @@ def load(name, *, drafter=None, dtype: str | None = None) -> Params:
         without a tokenizer takes token ids as prompts.
       drafter: the name of a drafter that ships with the model, a hub id (`repo` or `repo::subfolder`), a directory, or a dict
         {name: any of these}, in any format that `jaxspec inspect` calls readable. None loads all that ship with the model, in
-        its `drafters/` folder.
+        its `drafters/` folder. `prompt_lookup` has no files and is always there; alone it loads no drafter.
       dtype: of weights and caches. None picks what suits the device: float32 on a CPU, bfloat16 on a GPU, and float16 on
         GPUs without bfloat16 units (T4).
 
@@ -46,10 +45,9 @@ def load(name, *, drafter=None, dtype: str | None = None) -> Params:
     config = target_config(read_json(directory / "config.json"))
     target = target_weights.from_hf(WeightFiles(directory), config, dtype)
     sources = _drafter_sources(directory, drafter)
-    configs = {label: read_config(read_json(source / "config.json")) for label, source in sources.items()}
-    for drafter_spec in configs.values():
-        check_fits(drafter_spec, config)
-    weights = {label: load_drafter(sources[label], configs[label], dtype) for label in sources}
+    found = {label: formats.read_config(read_json(source / "config.json")) for label, source in sources.items()}
+    configs = {label: formats.for_target(drafter_config, config) for label, drafter_config in found.items()}
+    weights = {label: formats.load_drafter(sources[label], configs[label], dtype) for label in sources}
     tokenizer = load_tokenizer(str(directory))
     if tokenizer is not None and len(tokenizer) > config.vocab_size:
         raise ValueError(
@@ -58,8 +56,7 @@ def load(name, *, drafter=None, dtype: str | None = None) -> Params:
         )
     spec = Spec(
         target=config,
-        # The first drafter is the default: a causal head where there is one, since it accepts more at the same cost.
-        drafters=tuple(sorted(configs.items(), key=lambda item: not item[1].causal)),
+        drafters=tuple(sorted(configs.items(), key=lambda item: _preference(item[1]))),
         eos=eos_ids(directory, tokenizer),
         tokenizer=None if tokenizer is None else str(directory),
     )
@@ -80,19 +77,24 @@ def save(params: Params, directory) -> None:
                 shutil.copyfile(source, directory / source.name)
 
 
-def save_drafter(target: Params, variables, config: BlockDrafterConfig, directory) -> None:
+def _preference(config) -> int:
+    """The first drafter is the default: a causal head where there is one, since it accepts more at the same cost."""
+    return (0 if config.causal else 1) if isinstance(config, BlockDrafterConfig) else 2
+
+
+def save_drafter(target: Params, variables, config, directory) -> None:
     """Write one drafter of `target` as `load` reads it, in the weights' dtype and with a record of the target.
 
-    The layout is the native one, which other engines read too. A DFlash drafter with a reduced draft vocabulary is written in
-    the speculators schema instead, with the target's embedding table.
+    The layout is the one it is published in, which other engines read too. A DFlash drafter with a reduced draft vocabulary is
+    written in the speculators schema instead, with the target's embedding table.
     """
     spec, embedding = target.spec, target.target["params"]["embedding"]
     known = provenance.of_target(spec.tokenizer) if spec.tokenizer else provenance.Provenance()
     borrowed = {}
-    if config.draft_vocab_size is not None:
+    if isinstance(config, BlockDrafterConfig) and config.draft_vocab_size is not None:
         borrowed["embed_tokens.weight"] = np.asarray(embedding.astype(variables["draft"]["lm_head"].dtype))
     about = About(spec.target.num_layers, spec.target.max_positions, known, ARCHITECTURES[spec.target.family], borrowed)
-    write_own(directory, config, drafter_weights.to_hf(variables, config), about)
+    formats.write_drafter(directory, config, variables, about)
 
 
 def _write(directory: Path, config: dict, tensors: dict) -> None:
@@ -110,6 +112,8 @@ def _drafter_sources(model: Path, drafter) -> dict[str, Path]:
     own = shipped(model / DRAFTERS)
     if drafter is None:
         return {name: model / DRAFTERS / name for name in own}
+    if drafter == PROMPT_LOOKUP:  # it has no files, and is always there
+        return {}
     if not isinstance(drafter, dict):
         name = drafter if drafter in own else _kind(resolve_drafter(drafter, model))
         drafter = {name: drafter}
@@ -119,7 +123,7 @@ def _drafter_sources(model: Path, drafter) -> dict[str, Path]:
 
 
 def _kind(directory: Path) -> str:
-    return "jetspec" if read_config(read_json(directory / "config.json")).causal else "dflash"
+    return formats.kind(formats.read_config(read_json(directory / "config.json")))
 
 
 @functools.cache

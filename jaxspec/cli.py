@@ -21,6 +21,7 @@ _DECODE_OPTIONS = (
     "seed",
     "ignore_eos",
     "block_size",
+    "depth",
     "tree_width",
     "fanout",
     "score",
@@ -70,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--stop-id", action="append", default=[], type=int, metavar="ID", help="stop token; may be repeated")
     generate.add_argument("--method", help="ar, or the name of a drafter (default: the model's first)")
     generate.add_argument(
-        "--builder", default="best_first", help="chain, best_first, expand, beam or static (default: %(default)s)"
+        "--builder", help="chain, best_first, expand, beam, static, dynamic or rank_guided (default: what suits the drafter)"
     )
     generate.add_argument("--coupled", choices=("on", "off"), default="on", help="draft under the target's noise (default: on)")
     generate.add_argument("--json", action="store_true", help="print text, tokens, stats and timings as JSON instead")
@@ -123,7 +124,8 @@ def _add_decode(parser: argparse.ArgumentParser, max_new_tokens: int = 256) -> N
     add("--ignore-eos", action="store_true", help="do not stop at the model's end-of-text tokens")
     add("--budget", type=int, default=32, help="rows verified in a round, the root included (default: %(default)s)")
     add("--block-size", type=int, help="slots of the drafter's block, the anchor included (default: as trained)")
-    add("--tree-width", type=int, help="for builder expand, children of an expanded node; for beam, nodes of a depth")
+    add("--depth", type=int, help="longest drafted path of drafters that work in steps (default: the drafter's own)")
+    add("--tree-width", type=int, help="for expand, children of an expanded node; for beam and dynamic, nodes of a depth")
     add("--fanout", help="for builder expand: rule of how many children nodes get (top2gap, entropy_gate, rank_decay, ...)")
     add("--paths", help="for builder static: rank paths of the tree's nodes as JSON, such as [[0],[0,0],[1]], or a file of it")
     add("--score", default="logprob", help="order of paths: logprob, entropy or hybrid (default: %(default)s)")

@@ -266,6 +266,10 @@ class SmallModelConfig:
         return self.model.vocab_size
 
 
+# Its name as a method: it needs no weights, so every model has it.
+PROMPT_LOOKUP = "prompt_lookup"
+
+
 @dataclasses.dataclass(frozen=True)
 class PromptLookupConfig:
     """Prompt lookup (Saxena 2023): what followed the text's last few tokens when they last occurred; no weights.

@@ -39,7 +39,7 @@ def draft(params, request, state, noise, config):
         return _in_steps(params, request, state, noise, config)
     slots = plan.builder.longest
     proposal, _ = plan.drafter.start(
-        params.drafters[config.method], state.draft, target_head(params, config), state.root, slots
+        params.drafter(config.method), state.draft, target_head(params, config), state.root, slots
     )
     return _rank(params, request, state, noise, config, proposal.logits[:, 0, :slots], 0)
 
@@ -97,7 +97,7 @@ def _in_levels(stepper: Stepper, candidates: Candidates, root, depth_limit) -> T
 def _in_steps(params, request, state, noise, config) -> tuple[Tree, jax.Array | None]:
     """The tree of a drafter whose proposals depend on the path: draft, choose nodes, draft from them, and so on."""
     plan = make_plan(params.spec, config)
-    stepper, drafter, variables = plan.builder, plan.drafter, params.drafters[config.method]
+    stepper, drafter, variables = plan.builder, plan.drafter, params.drafter(config.method)
     target, batch = target_head(params, config), state.root.shape[0]
     per_step, limit = stepper.nodes * stepper.slots, _depth_limit(state, plan)
 

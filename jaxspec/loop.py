@@ -67,7 +67,7 @@ def prefill(
         # What follows the prompt's last token is known only now.
         token = jnp.take_along_axis(tokens, lengths[:, None] - 1, axis=1)
         end = Committed(token, first[:, None], features[:, None], lengths - 1, zeros + 1)
-        draft = plan.drafter.absorb(params.drafters[config.method], draft, target_head(params, config), end)
+        draft = plan.drafter.absorb(params.drafter(config.method), draft, target_head(params, config), end)
     return DecodeState(
         tokens=buffer.at[:, 0].set(first),
         emitted=zeros + 1,
@@ -107,7 +107,7 @@ def _run_prompt(params, tokens, lengths, config, capacity):
         last = [jnp.where(here, new, old) for new, old in zip(found, last, strict=True)]
         if plan.drafter:
             known = Committed(chunk, after, out.features, positions[:, 0], jnp.clip(row, 0, size))
-            draft = plan.drafter.absorb(params.drafters[config.method], draft, target_head(params, config), known)
+            draft = plan.drafter.absorb(params.drafter(config.method), draft, target_head(params, config), known)
         return append(cache, out.k, out.v, jnp.clip(lengths - start, 0, size)), draft, *last
 
     dtype, hidden = params.target["params"]["embedding"].dtype, params.spec.target.hidden_size
@@ -208,7 +208,7 @@ def commit(params, request, state, tree, verified, config) -> DecodeState:
         # The path's rows are the root and the drafted tokens; those that follow are `new`.
         path = jnp.take_along_axis(tree.token, accepted.path, axis=1)
         committed = Committed(path, new, verified.features, state.cache.length, emit)
-        draft = plan.drafter.absorb(params.drafters[config.method], draft, target_head(params, config), committed)
+        draft = plan.drafter.absorb(params.drafter(config.method), draft, target_head(params, config), committed)
     return state.replace(
         tokens=write(state.tokens, new, state.emitted),
         emitted=emitted,

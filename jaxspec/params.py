@@ -7,7 +7,7 @@ from typing import Any
 
 import flax.struct
 
-from jaxspec.config import BlockDrafterConfig, TargetConfig
+from jaxspec.config import PROMPT_LOOKUP, PromptLookupConfig, TargetConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,15 +22,16 @@ class Spec:
     """
 
     target: TargetConfig
-    drafters: tuple[tuple[str, BlockDrafterConfig], ...] = ()
+    drafters: tuple[tuple[str, Any], ...] = ()
     eos: tuple[int, ...] = ()
     tokenizer: str | None = None
 
-    def drafter(self, name: str) -> BlockDrafterConfig:
+    def drafter(self, name: str):
         """Config of the drafter called `name`; ValueError names those that are loaded."""
-        found = dict(self.drafters)
+        found = {PROMPT_LOOKUP: PromptLookupConfig(self.target.vocab_size)} | dict(self.drafters)
         if name not in found:
-            raise ValueError(f"unknown method {name!r}: choose one of {['ar', *found]} or load another drafter")
+            names = ["ar", *dict(self.drafters), PROMPT_LOOKUP]
+            raise ValueError(f"unknown method {name!r}: choose one of {names} or load another drafter")
         return found[name]
 
 
@@ -47,3 +48,7 @@ class Params:
     target: Any
     drafters: dict[str, Any]
     spec: Spec = flax.struct.field(pytree_node=False)
+
+    def drafter(self, name: str) -> Any:
+        """Variables of the drafter called `name`; {} of one that has none."""
+        return self.drafters.get(name, {})

@@ -70,7 +70,7 @@ def make_evaluate(target: Params, name: str, config, options: EvalOptions, froze
         prompts=prompts,
         max_new_tokens=options.max_new_tokens,
         builder=options.builder,
-        budget=options.budget or config.block_size,
+        budget=options.budget or config.depth + 1,
         temperature=options.temperature,
     )
 

@@ -68,7 +68,7 @@ def make_loss(config: BlockDrafterConfig, target_config: TargetConfig, options: 
 
     def loss(params, target, batch):
         dtype = jnp.dtype(options.dtype)
-        states = _states(config, target_config, target, batch)
+        states = target_states(config, target_config, target, batch)
         cast = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
         embedding = target["params"]["embedding"].astype(dtype)
         features = states.features.astype(dtype)
@@ -117,7 +117,8 @@ def make_per_row(target_config: TargetConfig, options: LossOptions, reduced: boo
     return per_row
 
 
-def _states(config: BlockDrafterConfig, target_config: TargetConfig, target, batch) -> TeacherStates:
+def target_states(config, target_config: TargetConfig, target, batch) -> TeacherStates:
+    """States of a batch for a drafter of any `config`: those that the batch holds (a feature cache), or the target's."""
     if "features" in batch:
         return TeacherStates(batch["features"], batch["hidden"])
     return teacher_states(target_config, target, config.feature_layers, batch)

@@ -16,11 +16,11 @@ from training.optimizer import zero_residual
 
 @dataclasses.dataclass
 class ModelOptions:
-    """What the drafter looks like; None is the target's own value.
+    """What the drafter looks like; None is the target's own value, or where there is none the method's.
 
     Attributes:
-      kind: `dflash` (slots see the whole block) or `jetspec` (slot i sees slots 0..i).
-      block_size: slots of a block, the anchor included.
+      kind: `dflash` (slots see the whole block), `jetspec` (slot i sees slots 0..i), or another of `training.methods`.
+      block_size: slots of a block drafter's block, the anchor included.
       num_layers: decoder layers.
       feature_layers: target layers, 0-based, whose outputs are the context; None spreads `num_features` evenly as DFlash does.
       num_features: layers to choose where `feature_layers` is None.
@@ -31,6 +31,11 @@ class ModelOptions:
         partly on sampled text, which are less sure of greedy text than they should be.
       draft_vocab: tokens that can be drafted, the most frequent ones of those to be learnt; None: all of the target's. Other
         engines read such a `dflash` drafter in the speculators schema, and no such `jetspec` head at all.
+      slots: tokens of a forward (`specblock` 4, `parallelspec` 4, `falcon` 2), heads (`medusa` 4).
+      blocks: blocks that follow each other in decoding (`specblock` 2, `falcon` 3).
+      depth: longest drafted path of `eagle3` and `small`, 8.
+      hidden_size: width of a `small` model, half the target's. lstm_size: width of `falcon`'s LSTM.
+      own_projection: `medusa` heads have output projections of their own. prefix_broadcast, shift: ablations of `specblock`.
       zero_residual: start with every layer as the identity, which suits the Muon recipes; else plain random weights.
     """
 
@@ -47,6 +52,14 @@ class ModelOptions:
     score_temperature: float = 1.0
     zero_residual: bool = False
     draft_vocab: int | None = None
+    slots: int | None = None
+    blocks: int | None = None
+    depth: int | None = None
+    hidden_size: int | None = None
+    lstm_size: int | None = None
+    own_projection: bool = True
+    prefix_broadcast: bool = True
+    shift: bool = True
 
 
 KINDS = {"dflash": False, "jetspec": True}
@@ -80,7 +93,7 @@ def drafter_config(options: ModelOptions, target: TargetConfig, tokenizer: str |
         **sizes,
         num_layers=options.num_layers,
         block_size=options.block_size,
-        mask_token_id=_mask_token(tokenizer) if options.mask_token is None else options.mask_token,
+        mask_token_id=default_mask_token(tokenizer) if options.mask_token is None else options.mask_token,
         feature_layers=options.feature_layers or default_feature_layers(target.num_layers, options.num_features),
         causal=KINDS[options.kind],
         target_hidden_size=target.hidden_size,
@@ -92,7 +105,7 @@ def drafter_config(options: ModelOptions, target: TargetConfig, tokenizer: str |
     return config
 
 
-def _mask_token(tokenizer: str | None) -> int:
+def default_mask_token(tokenizer: str | None) -> int:
     from training.data import load_tokenizer
 
     found = [load_tokenizer(tokenizer).token_to_id(name) for name in MASK_TOKENS] if tokenizer else []

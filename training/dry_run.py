@@ -9,8 +9,9 @@ from jaxspec.checkpoint import default_dtype
 from jaxspec.io.hf_config import target_config
 from jaxspec.io.hub import resolve_model
 from jaxspec.io.safetensors_files import read_json
+from jaxspec.params import Params, Spec
 from jaxspec.targets.transformer import Transformer
-from training.drafter_model import drafter_config, init_drafter
+from training.methods import first_weights, method
 from training.optimizer import make_optimizer
 from training.packing import PackedRows
 from training.pipeline import load_rows
@@ -32,23 +33,27 @@ def describe_run(options) -> str:
     """
     directory = resolve_model(options.target, weights=False)
     target_spec = target_config(read_json(directory / "config.json"))
-    config = drafter_config(options.model, target_spec, str(directory))
+    kind = options.model.kind
+    config = method(kind).config(options.model, target_spec, str(directory))
     rows = load_rows(options.data, str(directory) if (directory / "tokenizer.json").is_file() else None)
     token = jax.ShapeDtypeStruct((1, 2), np.int32)
     target = jax.eval_shape(Transformer(target_spec).init, jax.random.key(0), token, token)
     target = jax.tree.map(lambda x: x.update(dtype=options.target_dtype or default_dtype()), target)
-    params = jax.eval_shape(lambda: init_drafter(config, 0))
-    return "\n".join(f"{name:<20}{value}" for name, value in _lines(options, params, target, rows, target_spec.vocab_size))
+    bundle = Params(target, {}, Spec(target_spec))
+    ids = None if config.draft_vocab_size is None else np.zeros(config.draft_vocab_size, np.int32)
+    params = jax.eval_shape(lambda bundle: first_weights(kind, options.model, config, 0, bundle, ids), bundle)
+    lines = _lines(options, params, target, rows, target_spec.vocab_size, config.depth)
+    return "\n".join(f"{name:<20}{value}" for name, value in lines)
 
 
-def _lines(options, params, target, rows: PackedRows, vocab: int) -> list[tuple[str, str]]:
+def _lines(options, params, target, rows: PackedRows, vocab: int, depth: int) -> list[tuple[str, str]]:
     loop, loss = options.loop, options.loss
     opt_state = jax.eval_shape(make_optimizer(params, loop.steps, options.optimizer).init, params)
     split = max(loop.fsdp, 1)
     whole, frozen = tree_bytes(params), tree_bytes(target)
     epochs = loop.steps * options.batch / len(rows.tokens)
     part = -(-options.batch // loop.parts)
-    tile = min(loss.tile, part * options.anchors * (options.model.block_size - 1))
+    tile = min(loss.tile, part * options.anchors * depth)
     # The target's logits, the drafter's and their gradient; of a reduced draft vocabulary the target's are cut out too.
     drafted = options.model.draft_vocab
     columns = 3 * vocab if drafted is None else vocab + 3 * drafted

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxspec.checkpoint import save, save_drafter
-from jaxspec.config import BlockDrafterConfig, TargetConfig
+from jaxspec.config import TargetConfig
 from jaxspec.params import Params, Spec
 from training.checkpoints import CheckpointError, Checkpoints
 from training.command import one_line_errors
@@ -48,7 +48,7 @@ def export_target(params, config: TargetConfig, tokenizer: Path, out: Path) -> N
     save(Params(rounded, {}, Spec(config, eos=(eos,), tokenizer=None if same else str(tokenizer))), out)
 
 
-def export_drafter(params, config: BlockDrafterConfig, target: Params, out: Path) -> None:
+def export_drafter(params, config, target: Params, out: Path) -> None:
     """Weights in bfloat16 and config.json, with a record of the target; layouts as of `jaxspec.checkpoint.save_drafter`."""
     rounded = jax.tree.map(
         lambda leaf: np.asarray(leaf).astype(ml_dtypes.bfloat16) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, params

@@ -13,6 +13,7 @@ from typing import Any
 from training.drafter_loss import LossOptions
 from training.drafter_model import ModelOptions
 from training.loop import LoopOptions
+from training.methods import MethodOptions
 from training.optimizer import OptimizerOptions
 
 QWEN3_MASK = 151669  # an embedding row beyond the tokenizer's last id
@@ -27,6 +28,7 @@ class Preset:
       target: the model it is made for.
       model, loss, optimizer, loop: options that differ from the defaults of their class.
       length, batch, anchors: tokens of a row, rows of a batch, anchors of a row.
+      method: groups of `MethodOptions` that differ from the defaults.
     """
 
     target: str
@@ -37,6 +39,11 @@ class Preset:
     length: int
     batch: int
     anchors: int
+    method: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def methods(self) -> MethodOptions:
+        """The method's own options."""
+        return MethodOptions(**self.method)
 
     def parts(self, run) -> tuple[ModelOptions, LossOptions, OptimizerOptions, LoopOptions]:
         """The option groups, with `run` as the run's folder."""

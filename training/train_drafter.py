@@ -1,4 +1,4 @@
-"""Train a block drafter (DFlash, or JetSpec's causal head) for a target, in one command.
+"""Train a drafter of any kind for a target, in one command.
 
     python -m training.train_drafter --preset jetspec --target mini --data.files regenerated.jsonl \\
         --eval.prompts heldout.jsonl.gz --loop.run runs/jetspec --out drafters/jetspec
@@ -19,26 +19,27 @@ from typing import Literal
 import jax
 
 import jaxspec
-from jaxspec.config import BlockDrafterConfig
-from jaxspec.io.drafter_files import load_drafter, read_config
+from jaxspec.io.formats import for_target, load_drafter, read_config
 from jaxspec.io.safetensors_files import read_json
 from jaxspec.params import Params
 from training import sharding
 from training.acceptance import EvalOptions, make_evaluate
 from training.command import one_line_errors
 from training.draft_vocab import draft_vocabulary
-from training.drafter_loss import LossOptions, make_loss
-from training.drafter_model import ModelOptions, drafter_config, init_drafter
+from training.drafter_loss import LossOptions
+from training.drafter_model import ModelOptions
 from training.dry_run import describe_run
 from training.export import export_drafter
 from training.feature_cache import with_cached_states
 from training.loop import LoopOptions, fit
+from training.methods import MethodOptions, first_weights, head_is_trained, method
 from training.optimizer import OptimizerOptions, make_optimizer
 from training.packing import PackedRows
 from training.pipeline import AnchorBatches, DataOptions, load_rows
 from training.presets import PRESETS
 from training.preview import show
 from training.report import Card, model_card, plot_run
+from training.specblock_loss import late_batches
 
 
 @dataclasses.dataclass
@@ -52,6 +53,7 @@ class DrafterOptions:
       target: `mini`, a directory or a hub id.
       model: see `training.drafter_model.ModelOptions`.
       loss: see `training.drafter_loss.LossOptions`.
+      method: see `training.methods.MethodOptions`.
       optimizer: see `training.optimizer.OptimizerOptions`.
       eval: see `training.acceptance.EvalOptions`.
       batch: rows in a batch.
@@ -70,6 +72,7 @@ class DrafterOptions:
     target: str = "mini"
     model: ModelOptions = dataclasses.field(default_factory=ModelOptions)
     loss: LossOptions = dataclasses.field(default_factory=LossOptions)
+    method: MethodOptions = dataclasses.field(default_factory=MethodOptions)
     optimizer: OptimizerOptions = dataclasses.field(default_factory=OptimizerOptions)
     eval: EvalOptions = dataclasses.field(default_factory=EvalOptions)
     batch: int = 32
@@ -82,7 +85,13 @@ class DrafterOptions:
     preview: int = 0
 
 
-def recipe_of(options: DrafterOptions, rows: PackedRows, config: BlockDrafterConfig) -> dict:
+# Options that older runs did not have.
+_LATER = (
+    "draft_vocab", "slots", "blocks", "depth", "hidden_size", "lstm_size", "own_projection", "prefix_broadcast", "shift",
+)  # fmt: skip
+
+
+def recipe_of(options: DrafterOptions, rows: PackedRows, config) -> dict:
     """Everything that decides the result, as JSON: a checkpoint made with another recipe is not continued."""
     plain = json.loads(json.dumps(dataclasses.asdict(options), default=str))
     left_out = ("loop", "out", "eval", "dry_run", "preview", "cache_features")
@@ -93,9 +102,13 @@ def recipe_of(options: DrafterOptions, rows: PackedRows, config: BlockDrafterCon
     recipe["data"] |= {"files": [Path(name).name for name in recipe["data"]["files"]], "fingerprint": rows_fingerprint(rows)}
     drafter = json.loads(json.dumps(dataclasses.asdict(config)))
     # Later additions are left out where they are not used, so that older runs can be continued.
-    for fields, name in ((drafter, "draft_vocab_size"), (recipe["model"], "draft_vocab")):
-        if fields[name] is None:
-            del fields[name]
+    for fields, name in ((drafter, "draft_vocab_size"), *((recipe["model"], name) for name in _LATER)):
+        if fields.get(name) in (None, True):
+            fields.pop(name, None)
+    own = method(options.model.kind).own
+    recipe["method"] = recipe["method"][own] if own else None
+    if not own:
+        del recipe["method"]
     return recipe | {"steps": options.loop.steps, "drafter": drafter}
 
 
@@ -119,19 +132,19 @@ def train(options: DrafterOptions) -> Params:
     sharding.connect(options.loop.hosts)
     target = jaxspec.load(options.target, drafter={}, dtype=options.target_dtype)
     spec, kind = target.spec, options.model.kind
-    config = drafter_config(options.model, spec.target, spec.tokenizer)
+    config = method(kind).config(options.model, spec.target, spec.tokenizer)
     rows = load_rows(options.data, spec.tokenizer)
-    draft = {} if config.draft_vocab_size is None else {"draft": draft_vocabulary(rows, config.draft_vocab_size, target)}
-    params = _first_weights(options, config)
-    batches = AnchorBatches(rows, options.batch, options.anchors, config.block_size, options.seed)
+    draft = _draft_collection(rows, config, target)
+    params = _first_weights(options, config, target, draft)
+    batches = AnchorBatches(rows, options.batch, options.anchors, config.depth + 1, options.seed)
     if options.cache_features:
         batches = with_cached_states(batches, options.cache_features, rows, spec.target, target.target, config.feature_layers)
     recipe = recipe_of(options, rows, config)
     trained = fit(
         params,
         make_optimizer(params, options.loop.steps, options.optimizer),
-        make_loss(config, spec.target, options.loss),
-        batches,
+        method(kind).loss(config, spec.target, options.loss, options.method),
+        late_batches(batches, options.method.specblock) if kind == "specblock" else batches,
         options.loop,
         recipe,
         frozen=target.target | draft,
@@ -143,27 +156,38 @@ def train(options: DrafterOptions) -> Params:
     return Params(target.target, {kind: trained}, dataclasses.replace(spec, drafters=((kind, config),)))
 
 
-def _first_weights(options: DrafterOptions, config: BlockDrafterConfig):
+def _draft_collection(rows: PackedRows, config, target: Params) -> dict:
+    """{"draft": what belongs to a reduced draft vocabulary and is not trained}, or {}."""
+    if config.draft_vocab_size is None:
+        return {}
+    draft = draft_vocabulary(rows, config.draft_vocab_size, target)
+    return {"draft": {"ids": draft["ids"]} if head_is_trained(config) else draft}
+
+
+def _first_weights(options: DrafterOptions, config, target: Params, draft: dict):
     if options.init is None:
-        return init_drafter(config, options.seed, residual=not options.model.zero_residual)
-    found = read_config(read_json(options.init / "config.json"))
-    # What is trained does not depend on which tokens are drafted.
-    same = {name: getattr(config, name) for name in ("score_temperature", "draft_vocab_size")}
+        ids = draft["draft"]["ids"] if draft else None
+        return first_weights(options.model.kind, options.model, config, options.seed, target, ids)
+    found = for_target(read_config(read_json(options.init / "config.json")), target.spec.target)
+    # What is trained does not depend on the path scores, nor, unless it has a head of its own, on which tokens are drafted.
+    same = {"score_temperature": config.score_temperature}
+    if not head_is_trained(config):
+        same["draft_vocab_size"] = config.draft_vocab_size
     if dataclasses.replace(found, **same) != config:
         raise ValueError(f"{options.init} holds {found}, and the options describe {config}: give its own sizes")
     return {"params": load_drafter(options.init, found, "float32")["params"]}
 
 
-def _write(options: DrafterOptions, params, config: BlockDrafterConfig, target: Params, recipe: dict) -> None:
+def _write(options: DrafterOptions, params, config, target: Params, recipe: dict) -> None:
     """Weights, the resolved options, the plot and the card."""
     export_drafter(params, config, target, options.out)
     (options.out / "training.json").write_text(json.dumps(recipe, indent=2) + "\n")
     metrics = options.loop.run / "metrics.jsonl"
     plot_run(metrics, options.out / "training.png")
-    family = "JetSpec causal parallel head" if config.causal else "DFlash block-diffusion drafter"
+    layers = f" It reads the target's layers {config.feature_layers}." if config.feature_layers else ""
     card = Card(
         name=f"{options.model.kind} for {recipe['target']}",
-        what=f"A {family}: it proposes {config.depth} tokens in one forward, from the target's layers {config.feature_layers}.",
+        what=f"{method(options.model.kind).what}: it drafts up to {config.depth} tokens a round.{layers}",
         target=recipe["target"],
         data=", ".join(recipe["data"]["files"]),
         command="python -m training.train_drafter " + " ".join(_without_folders(sys.argv[1:])),
@@ -212,6 +236,7 @@ def parse(arguments: list[str] | None = None) -> DrafterOptions:
         target=preset.target,
         model=model,
         loss=loss,
+        method=preset.methods(),
         optimizer=optimizer,
         batch=preset.batch,
         anchors=preset.anchors,

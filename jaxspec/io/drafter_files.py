@@ -78,7 +78,7 @@ def write_native(directory, config: BlockDrafterConfig, tensors: Mapping[str, np
     Raises:
       ValueError: a reduced draft vocabulary, see `drafter_config_to_hf`.
     """
-    hf = drafter_config_to_hf(config, about.num_layers, about.max_positions, _dtype(tensors), about.provenance)
+    hf = drafter_config_to_hf(config, about.num_layers, about.max_positions, main_dtype(tensors), about.provenance)
     _write(Path(directory), hf, tensors)
 
 
@@ -90,7 +90,7 @@ def write_speculators(directory, config: BlockDrafterConfig, tensors: Mapping[st
     Raises:
       ValueError: the target's name or one of those tensors is unknown, or the schema cannot say what the drafter is.
     """
-    known = (about.num_layers, about.max_positions, _dtype(tensors), about.provenance, about.architecture)
+    known = (about.num_layers, about.max_positions, main_dtype(tensors), about.provenance, about.architecture)
     hf = speculators.speculators_config_to_hf(config, *known)
     names = speculators.borrowed_names(config)
     missing = [name for name in names if name not in about.borrowed]
@@ -131,7 +131,7 @@ def _open(directory: Path, config: BlockDrafterConfig):
     return read, lambda name: name in names or ignored(name)
 
 
-def _dtype(tensors: Mapping[str, np.ndarray]) -> str:
+def main_dtype(tensors: Mapping[str, np.ndarray]) -> str:
     """The dtype that config.json names: the one that most weights are stored in."""
     sizes: dict[str, int] = {}
     for name, tensor in tensors.items():

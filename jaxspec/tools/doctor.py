@@ -20,8 +20,7 @@ from jaxspec.api import decode
 from jaxspec.checkpoint import load
 from jaxspec.config import BlockDrafterConfig
 from jaxspec.io import provenance, speculators
-from jaxspec.io.drafter_config import check_fits
-from jaxspec.io.drafter_files import read_config
+from jaxspec.io.formats import for_target, read_config
 from jaxspec.io.hf_config import target_config
 from jaxspec.io.hub import resolve_drafter, resolve_model
 from jaxspec.io.safetensors_files import read_json
@@ -82,7 +81,7 @@ def diagnose(model, drafter, *, prompts=None, max_new_tokens: int = 32, dtype: s
     written = result["drafter"]["feature_layers"]
     warnings += [f"feature layers: {written['note']}"] if written["contradicted"] else []
     try:
-        check_fits(config, target_config(read_json(target / "config.json")))
+        for_target(config, target_config(read_json(target / "config.json")))
     except ValueError as error:
         warnings.append(str(error))
         return result
@@ -179,9 +178,11 @@ def _probe(params: Params, prompts: list, max_new_tokens: int) -> tuple[float, d
     spec, tokenizer = params.spec, load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     config = spec.drafter(_NAME)
     ids = [prompting.to_ids(prompt, tokenizer, spec.target) for prompt in prompts]
-    options = {"method": _NAME, "builder": "chain", "budget": config.block_size, "ignore_eos": True}
+    options = {"method": _NAME, "builder": "chain", "budget": 1 + config.depth, "ignore_eos": True}
     outputs = decode(params, [list(map(int, prompt)) for prompt in ids], max_new_tokens=max_new_tokens, **options)
     acceptance = sum(out.stats.emitted - 1 for out in outputs) / sum(out.stats.rounds for out in outputs)
+    if not isinstance(config, BlockDrafterConfig):
+        return acceptance, {}  # only a block drafter's context can be cut off at every token of a text
 
     sets = {str(shift): tuple(layer + shift for layer in config.feature_layers) for shift in (0, -1, 1)}
     sets = {shift: layers for shift, layers in sets.items() if min(layers) >= 0 and max(layers) < spec.target.num_layers}
@@ -202,11 +203,11 @@ def _token_prompts(vocab_size: int) -> list[list[int]]:
     return np.random.default_rng(0).integers(0, vocab_size, (len(PROMPTS), 8)).tolist()
 
 
-def _verdict(config: BlockDrafterConfig, acceptance: float, shifts: dict, written: dict[str, Any]) -> list[str]:
+def _verdict(config, acceptance: float, shifts: dict, written: dict[str, Any]) -> list[str]:
     """What the figures say; `written` is where and how the layers stand in config.json."""
     warnings = []
-    shift, best = max(shifts.items(), key=lambda item: item[1]["gain"])
-    if best["gain"] > _SURE and best["accepted"] > shifts["0"]["accepted"]:
+    shift, best = max(shifts.items(), key=lambda item: item[1]["gain"], default=("0", None))
+    if best and best["gain"] > _SURE and best["accepted"] > shifts["0"]["accepted"]:
         outputs = [layer + int(shift) for layer in config.feature_layers]
         inputs = [layer + 1 for layer in outputs]
         warnings.append(

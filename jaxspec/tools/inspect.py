@@ -8,9 +8,9 @@ from typing import Any
 
 from safetensors import safe_open
 
-from jaxspec.io import provenance, speculators
+from jaxspec.io import provenance
 from jaxspec.io.drafter_config import FEATURE_CONVENTION
-from jaxspec.io.drafter_files import check_files, read_config
+from jaxspec.io.formats import check_files, read_config
 from jaxspec.io.hf_config import target_config
 from jaxspec.io.hub import resolve_model, shipped
 from jaxspec.io.safetensors_files import read_json
@@ -110,8 +110,8 @@ def render(about: dict[str, Any]) -> str:
 
 def _problem(directory: Path, hf: dict, found: str) -> str | None:
     """Why `jaxspec.load` would refuse it, or None."""
-    if found not in ("target", "dflash", "jetspec", "unknown") and not speculators.is_speculators(hf):
-        return f"{found} drafters are recognised, and cannot be loaded yet"
+    if found in ("dflash2", "dspark", "peagle", "mtp"):
+        return f"{found} drafters are recognised, and cannot be loaded"
     try:
         if found == "target":
             target_config(hf)

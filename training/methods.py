@@ -1,0 +1,233 @@
+"""The drafters that can be trained: how each is described for a target, where it starts, and what it learns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from jaxspec import config as configs
+from jaxspec.config import TargetConfig
+from jaxspec.io import formats
+from jaxspec.params import Params
+from training import drafter_model
+from training.drafter_loss import LossOptions, make_loss
+from training.drafter_model import ModelOptions
+from training.eagle_loss import init_eagle, make_eagle_loss
+from training.falcon_loss import init_falcon, make_falcon_loss
+from training.medusa_loss import init_medusa, make_medusa_loss
+from training.optimizer import zero_residual
+from training.parallelspec_loss import init_parallelspec, make_parallelspec_loss
+from training.small_model_loss import init_small_model, make_small_model_loss
+from training.specblock_loss import BlockOptions, init_specblock, make_specblock_loss
+
+
+@dataclasses.dataclass
+class EagleOptions:
+    """EAGLE-3's training-time test: `steps` forwards of a chain, each weighing `decay` of the one before."""
+
+    steps: int = 7
+    decay: float = 0.8
+
+
+@dataclasses.dataclass
+class FalconOptions:
+    """Falcon's glancing distillation: `glance` is the share of rows that the text replaces, by rows drafted wrong."""
+
+    glance: float = 0.25
+
+
+@dataclasses.dataclass
+class MethodOptions:
+    """Options of single methods; those of others than the one that is trained are not read.
+
+    Attributes:
+      eagle: of `eagle3`. specblock: see `training.specblock_loss.BlockOptions`. falcon: of `falcon`.
+    """
+
+    eagle: EagleOptions = dataclasses.field(default_factory=EagleOptions)
+    specblock: BlockOptions = dataclasses.field(default_factory=BlockOptions)
+    falcon: FalconOptions = dataclasses.field(default_factory=FalconOptions)
+
+
+class Method(NamedTuple):
+    """How a kind of drafter is trained.
+
+    Attributes:
+      config: (ModelOptions, TargetConfig, folder of the tokenizer) -> its config.
+      init: (config, seed, head [E, D] where its output projection may start) -> float32 variables.
+      loss: (config, TargetConfig, LossOptions, MethodOptions) -> the loss, see `training.loop.fit`.
+      what: a sentence for its model card.
+      own: its group in MethodOptions, if it has one.
+    """
+
+    config: Callable[[ModelOptions, TargetConfig, str | None], Any]
+    init: Callable[[Any, int, Any], Any]
+    loss: Callable[[Any, TargetConfig, LossOptions, MethodOptions], Callable]
+    what: str
+    own: str | None = None
+
+
+def method(kind: str) -> Method:
+    """The method called `kind`; ValueError names those there are."""
+    if kind not in METHODS:
+        raise ValueError(f"unknown kind {kind!r}: choose one of {', '.join(METHODS)}")
+    return METHODS[kind]
+
+
+def first_weights(kind: str, options: ModelOptions, config, seed: int, target: Params, ids=None):
+    """Float32 variables to begin with; an output projection of the drafter's own starts as the target's columns `ids`."""
+    head = target.target["params"]
+    head = head["embedding"].T if target.spec.target.tie_embeddings else head["lm_head"]
+    head = head if ids is None else head[:, ids]
+    variables = method(kind).init(config, seed, jnp.asarray(head, jnp.float32))
+    return zero_residual(variables) if options.zero_residual else variables
+
+
+def head_is_trained(config) -> bool:
+    """Whether the drafter's output projection is among what is trained, rather than the target's."""
+    return not isinstance(config, configs.BlockDrafterConfig)
+
+
+def _wide(config_class: type, options: ModelOptions, target: TargetConfig, **own):
+    """A drafter of decoder layers that reads target features and has an output projection of its own."""
+    _check(options, target)
+    sizes = ("num_heads", "num_kv_heads", "head_dim", "ffn_size")
+    config = config_class(
+        hidden_size=target.hidden_size,
+        **{name: getattr(options, name) or getattr(target, name) for name in sizes},
+        rope_theta=target.rope_theta,
+        rope_scaling=target.rope_scaling,
+        norm_eps=target.norm_eps,
+        qk_norm=False,
+        feature_layers=options.feature_layers or (),
+        target_hidden_size=target.hidden_size,
+        vocab_size=target.vocab_size,
+        draft_vocab_size=options.draft_vocab,
+        score_temperature=options.score_temperature,
+        **{name: value for name, value in own.items() if value is not None},
+    )
+    if not config.feature_layers:
+        from jaxspec.io.eagle import default_feature_layers
+
+        config = dataclasses.replace(config, feature_layers=default_feature_layers(target.num_layers))
+    return formats.for_target(config, target)
+
+
+def _check(options: ModelOptions, target: TargetConfig) -> None:
+    for name, low, high in (("slots", 1, 32), ("blocks", 1, 32), ("depth", 1, 128), ("num_layers", 1, 128)):
+        value = getattr(options, name)
+        if value is not None and not low <= value <= high:
+            raise ValueError(f"{name} is {value}: give {low} to {high}")
+    if options.draft_vocab is not None and not 1 <= options.draft_vocab < target.vocab_size:
+        raise ValueError(
+            f"draft_vocab is {options.draft_vocab}: give 1 to {target.vocab_size - 1} tokens, or None for the target's "
+            f"{target.vocab_size}"
+        )
+
+
+def _eagle(options: ModelOptions, target: TargetConfig, tokenizer):
+    return _wide(configs.EagleConfig, options, target, num_layers=1, depth=options.depth)
+
+
+def _specblock(options: ModelOptions, target: TargetConfig, tokenizer):
+    own = {name: getattr(options, name) for name in ("num_layers", "slots", "blocks", "prefix_broadcast", "shift")}
+    # Its heads share the hidden width, whatever the target's do.
+    config = _wide(configs.SpecBlockConfig, options, target, **own)
+    return dataclasses.replace(config, head_dim=config.hidden_size // config.num_heads)
+
+
+def _parallelspec(options: ModelOptions, target: TargetConfig, tokenizer):
+    return _wide(configs.ParallelSpecConfig, options, target, num_layers=1, slots=options.slots)
+
+
+def _falcon(options: ModelOptions, target: TargetConfig, tokenizer):
+    size = options.lstm_size or target.hidden_size // 2
+    own = {"num_layers": 1, "slots": options.slots, "blocks": options.blocks, "lstm_size": size}
+    return _wide(configs.FalconConfig, options, target, **own)
+
+
+def _medusa(options: ModelOptions, target: TargetConfig, tokenizer):
+    _check(options, target)
+    if options.draft_vocab is not None:
+        raise ValueError("medusa heads draft the whole vocabulary: leave draft_vocab out")
+    return configs.MedusaConfig(
+        target.hidden_size,
+        options.slots or 4,
+        options.num_layers,
+        options.own_projection,
+        (target.num_layers,),
+        target.vocab_size,
+        options.score_temperature,
+    )
+
+
+def _small(options: ModelOptions, target: TargetConfig, tokenizer):
+    _check(options, target)
+    if options.draft_vocab is not None:
+        raise ValueError("a small model drafts the whole vocabulary: leave draft_vocab out")
+    sizes = {name: getattr(options, name) for name in ("num_heads", "num_kv_heads", "head_dim", "ffn_size")}
+    model = dataclasses.replace(
+        target,
+        hidden_size=options.hidden_size or target.hidden_size // 2,
+        num_layers=options.num_layers,
+        **{name: value for name, value in sizes.items() if value is not None},
+    )
+    return configs.SmallModelConfig(model, options.depth or configs.SmallModelConfig.depth, options.score_temperature)
+
+
+def _block_init(config, seed: int, head):
+    return drafter_model.init_drafter(config, seed)
+
+
+def _block_loss(config, target: TargetConfig, loss: LossOptions, own: MethodOptions) -> Callable:
+    return make_loss(config, target, loss)
+
+
+_BLOCK = (drafter_model.drafter_config, _block_init, _block_loss)
+METHODS: dict[str, Method] = {
+    "dflash": Method(*_BLOCK, "A DFlash block-diffusion drafter"),
+    "jetspec": Method(*_BLOCK, "A JetSpec causal parallel head"),
+    "eagle3": Method(
+        _eagle,
+        init_eagle,
+        lambda config, target, loss, own: make_eagle_loss(config, target, loss, **dataclasses.asdict(own.eagle)),
+        "An EAGLE-3 drafter",
+        "eagle",
+    ),
+    "specblock": Method(
+        _specblock,
+        lambda config, seed, head: init_specblock(config, seed),
+        lambda config, target, loss, own: make_specblock_loss(config, target, loss, own.specblock),
+        "A SpecBlock block-iterative drafter",
+        "specblock",
+    ),
+    "medusa": Method(
+        _medusa,
+        lambda config, seed, head: init_medusa(config, seed, head if config.own_projection else None),
+        lambda config, target, loss, own: make_medusa_loss(config, target, loss),
+        "Medusa heads",
+    ),
+    "parallelspec": Method(
+        _parallelspec,
+        init_parallelspec,
+        lambda config, target, loss, own: make_parallelspec_loss(config, target, loss),
+        "A ParallelSpec drafter",
+    ),
+    "falcon": Method(
+        _falcon,
+        init_falcon,
+        lambda config, target, loss, own: make_falcon_loss(config, target, loss, glance=own.falcon.glance),
+        "A Falcon semi-autoregressive drafter",
+        "falcon",
+    ),
+    "small": Method(
+        _small,
+        lambda config, seed, head: init_small_model(config, seed),
+        lambda config, target, loss, own: make_small_model_loss(config, target, loss),
+        "A small language model that drafts by itself",
+    ),
+}
+

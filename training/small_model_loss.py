@@ -1,0 +1,46 @@
+"""Training of a small language model as a drafter: next-token losses at every position of packed rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.config import SmallModelConfig, TargetConfig
+from jaxspec.targets.transformer import Transformer
+from training.drafter_loss import LossOptions, target_states
+from training.slot_losses import check_options, make_slot_losses, sums, weights_of
+from training.teacher import segment_mask
+
+
+def make_small_model_loss(config: SmallModelConfig, target_config: TargetConfig, options: LossOptions) -> Callable:
+    """`loss(params, target, batch) -> {name: (numerator, denominator)}`, as `training.drafter_loss.make_loss` does.
+
+    Every token whose successor is to be learnt counts; anchors are not read. With `kind` fkl it is distilled from the target
+    (DistillSpec, Zhou et al. 2024), with `ce` it learns the text.
+
+    Raises:
+      ValueError: an option out of range.
+    """
+    check_options(options)
+    model, slot_losses = Transformer(config.model), make_slot_losses(target_config, options)
+
+    def loss(params, target, batch):
+        tokens, positions = batch["tokens"], batch["positions"]
+        states = target_states(config, target_config, target, batch)
+        weights = {"params": jax.tree.map(lambda leaf: leaf.astype(options.dtype), params["params"])}
+        hidden = model.apply(weights, tokens, positions, mask=segment_mask(batch["segments"])).hidden[:, :, None]
+        own = params["params"]
+        head = own["embedding"].T if config.model.tie_embeddings else own["lm_head"]
+        everywhere = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+        batch = batch | {"anchors": everywhere, "keep": batch["segments"] > 0}
+        return sums(slot_losses(hidden, head, target, batch, states), weights_of(batch, 1, 0, None))
+
+    return loss
+
+
+def init_small_model(config: SmallModelConfig, seed: int):
+    """Float32 variables of the model, at random."""
+    token = jnp.zeros((1, 2), jnp.int32)
+    return jax.jit(Transformer(config.model).init)(jax.random.key(seed), token, token)
