@@ -17,7 +17,7 @@ from jaxspec.cache import filled
 from jaxspec.config import EagleConfig, TargetConfig
 from jaxspec.drafters.eagle import EagleDrafter
 from jaxspec.targets.layers import behind
-from training.drafter_loss import LossOptions, _states
+from training.drafter_loss import LossOptions, target_states
 from training.losses import gather
 from training.slot_losses import check_options, make_slot_losses, over_anchors, sums, weights_of
 
@@ -64,7 +64,7 @@ def make_chain_losses(config: EagleConfig, target_config: TargetConfig, options:
 
     def losses_of(params, target, batch):
         dtype = jnp.dtype(options.dtype)
-        states = _states(config, target_config, target, batch)
+        states = target_states(config, target_config, target, batch)
         weights = {"params": jax.tree.map(lambda leaf: leaf.astype(dtype), params["params"])}
         embedding = target["params"]["embedding"].astype(dtype)
         hidden = chain_hidden(config, weights, embedding, batch, states.features.astype(dtype), steps, options.anchor_chunk)

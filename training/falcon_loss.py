@@ -21,7 +21,7 @@ from jaxspec.cache import filled
 from jaxspec.config import FalconConfig, TargetConfig
 from jaxspec.drafters.falcon import Falcon
 from jaxspec.targets.layers import behind
-from training.drafter_loss import LossOptions, _states
+from training.drafter_loss import LossOptions, target_states
 from training.losses import gather
 from training.slot_losses import check_options, make_slot_losses, over_anchors, sums, weights_of
 
@@ -51,7 +51,7 @@ def make_falcon_loss(
     guesses = make_slot_losses(target_config, dataclasses.replace(options, kind="ce"))
 
     def loss(params, target, batch):
-        states = _states(config, target_config, target, batch)
+        states = target_states(config, target_config, target, batch)
         weights = {"params": jax.tree.map(lambda leaf: leaf.astype(options.dtype), params["params"])}
         embedding = target["params"]["embedding"].astype(options.dtype)
         head, slots = params["params"]["lm_head"], config.slots

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from jaxspec.config import MedusaConfig, TargetConfig
 from jaxspec.drafters.medusa import Medusa
-from training.drafter_loss import LossOptions, _states
+from training.drafter_loss import LossOptions, target_states
 from training.losses import gather
 from training.slot_losses import check_options, make_slot_losses, sums, weights_of
 
@@ -33,7 +33,7 @@ def make_medusa_loss(config: MedusaConfig, target_config: TargetConfig, options:
     model, slot_losses = Medusa(config), make_slot_losses(target_config, options)
 
     def loss(params, target, batch):
-        states = _states(config, target_config, target, batch)
+        states = target_states(config, target_config, target, batch)
         weights = {"params": jax.tree.map(lambda leaf: leaf.astype(options.dtype), params["params"])}
         last = gather(states.hidden, jnp.maximum(batch["anchors"] - 1, 0)).astype(options.dtype)
         hidden = model.apply(weights, last)

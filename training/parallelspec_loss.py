@@ -16,7 +16,7 @@ from jaxspec.cache import filled
 from jaxspec.config import ParallelSpecConfig, TargetConfig
 from jaxspec.drafters.parallelspec import ParallelSpec
 from jaxspec.state import KVCache
-from training.drafter_loss import LossOptions, _states
+from training.drafter_loss import LossOptions, target_states
 from training.losses import gather
 from training.slot_losses import check_options, make_slot_losses, over_anchors, sums, weights_of
 
@@ -34,7 +34,7 @@ def make_parallelspec_loss(config: ParallelSpecConfig, target_config: TargetConf
     slot_losses = make_slot_losses(target_config, options)
 
     def loss(params, target, batch):
-        states = _states(config, target_config, target, batch)
+        states = target_states(config, target_config, target, batch)
         weights = {"params": jax.tree.map(lambda leaf: leaf.astype(options.dtype), params["params"])}
         embedding = target["params"]["embedding"].astype(options.dtype)
         features = states.features.astype(options.dtype)

@@ -12,7 +12,7 @@ from jaxspec.config import SpecBlockConfig, TargetConfig
 from jaxspec.drafters.specblock import SpecBlock, rank_features
 from jaxspec.targets.transformer import Transformer
 from training.draft_vocab import slots_of
-from training.drafter_loss import LossOptions, _states
+from training.drafter_loss import LossOptions, target_states
 from training.losses import gather
 from training.specblock_forward import block_outputs
 
@@ -58,7 +58,8 @@ def make_slot_losses(
         teacher = model.apply(shared["target"], teacher.astype(hidden.dtype), method="logits").astype(jnp.float32)
         best, ids = teacher.argmax(-1), shared["ids"]
         slot, drafted = slots_of(ids, best)
-        probability = jax.nn.softmax(teacher[ids] / options.temperature)
+        teacher = teacher if config.draft_vocab_size is None else teacher[ids]
+        probability = jax.nn.softmax(teacher / options.temperature)
         if top is not None:
             least = jax.lax.top_k(probability, min(top, len(ids)))[0][-1]
             probability = jnp.where(probability >= least, probability, 0.0)
@@ -69,7 +70,7 @@ def make_slot_losses(
 
     def losses_of(params, target, batch, cuts):
         dtype = jnp.dtype(options.dtype)
-        states = _states(config, target_config, target, batch)
+        states = target_states(config, target_config, target, batch)
         weights = {"params": jax.tree.map(lambda leaf: leaf.astype(dtype), params["params"])}
         embedding = target["params"]["embedding"].astype(dtype)
         hidden = block_outputs(config, weights, embedding, batch, states.features.astype(dtype), cuts, peers=peers)
