@@ -14,6 +14,8 @@ end at the drafted-from node instead of tiling the text from its beginning, so t
 from __future__ import annotations
 
 import functools
+import heapq
+import math
 
 import flax.linen as nn
 import flax.struct
@@ -190,6 +192,29 @@ def make_falcon_drafter(config: FalconConfig) -> Drafter:
         return proposal, FalconRows(kept, *(jax.lax.dynamic_update_slice(old, new, (0, first)) for old, new in written))
 
     return Drafter(config.feature_layers, config.depth, slots, init, absorb, start, expand)
+
+
+def falcon_paths(slots: int, blocks: int, nodes: int, hit: float = 0.6) -> list[tuple[int, ...]]:
+    """A static tree for Falcon, as rank paths for builder `static`: the most probable ones if rank r held hit * (1 - hit) ** r.
+
+    Ours; the authors draw their trees by hand. Nothing is drafted behind a block's end unless the tokens before its last one
+    are the most probable, since that is what the drafter assumes.
+
+    Args:
+      slots, blocks: of the drafter; paths are at most slots * blocks long. nodes: of the tree, the root not counted.
+    """
+    if not 0 < hit < 1:
+        raise ValueError(f"hit is {hit}: give a probability between 0 and 1")
+    down, aside = -math.log(hit), -math.log(1 - hit)
+    queue, paths = [(down, (0,))], []
+    while queue and len(paths) < nodes:
+        cost, path = heapq.heappop(queue)
+        paths.append(path)
+        heapq.heappush(queue, (cost + aside, (*path[:-1], path[-1] + 1)))
+        inside = len(path) % slots or not any(path[-slots:-1])
+        if inside and len(path) < slots * blocks:
+            heapq.heappush(queue, (cost + down, (*path, 0)))
+    return paths
 
 
 def _slide(old: jax.Array, new: jax.Array, count: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Falcon drafters in this library's own layout (see `own_layout`), to and from `FalconConfig` and the variables of `Falcon`."""
+"""Falcon drafters in this library's own layout (see `own_layout`), to and from config and variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ParallelSpec drafters in this library's own layout (see `own_layout`), to and from `ParallelSpecConfig` and the variables of `ParallelSpec`."""
+"""ParallelSpec drafters in this library's own layout (see `own_layout`), to and from config and variables."""
 
 from __future__ import annotations
 

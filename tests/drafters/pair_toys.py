@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.drafters.base import Committed, TargetHead
+from jaxspec.params import Params, Spec
+from jaxspec.targets.transformer import Transformer
 
 WIDTH, VOCAB, LENGTH = 16, 37, 20
 SIZES = dict(hidden_size=WIDTH, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=24)
@@ -17,6 +19,13 @@ EMBEDDING = jnp.asarray(_random.normal(size=(VOCAB, WIDTH)), jnp.float32)
 TARGET = TargetHead(lambda tokens: jnp.take(EMBEDDING, tokens, axis=0), None)
 
 
+def variables_of(init, config):
+    """Random variables of a drafter, without compiling its initialisation."""
+    generator = np.random.default_rng(1)
+    shapes = jax.eval_shape(lambda: init(config, 0))
+    return jax.tree.map(lambda leaf: jnp.asarray(generator.normal(scale=0.2, size=leaf.shape), jnp.float32), shapes)
+
+
 def absorb(drafter, variables, counts, rows=10):
     """The state after as many pairs as `counts` says, part by part, each with garbage up to `rows` rows behind them."""
     absorb_rows = jax.jit(lambda state, new: drafter.absorb(variables, state, TARGET, new))
@@ -27,3 +36,12 @@ def absorb(drafter, variables, counts, rows=10):
         new = Committed(TOKENS[:, index], TOKENS[:, index + 1], FEATURES[:, index], place, kept)
         state, at = absorb_rows(state, new), at + count
     return state
+
+
+def bundle_of(name, config, variables, target):
+    """A random target of `TargetConfig` with the drafter, for `jaxspec.decode`."""
+    tokens = jnp.zeros((1, 2), jnp.int32)
+    params = jax.jit(Transformer(target).init)(jax.random.key(5), tokens, tokens)
+    # Random weights of this size repeat a token for ever; steeper logits vary the text.
+    params = jax.tree.map(lambda leaf: 12 * leaf if leaf.ndim > 1 else leaf, params)
+    return Params(params, {name: variables}, Spec(target, ((name, config),)))

@@ -9,28 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.config import FalconConfig
+import jaxspec
+from jaxspec.config import FalconConfig, TargetConfig
 from jaxspec.drafters.base import Nodes
-from jaxspec.drafters.falcon import Falcon, make_falcon_drafter
+from jaxspec.drafters.falcon import Falcon, falcon_paths, make_falcon_drafter
 from training.falcon_loss import init_falcon, make_chains
 
 _SPEC = importlib.util.spec_from_file_location("pair_toys", Path(__file__).with_name("pair_toys.py"))
 toys = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(toys)
-EMBEDDING, FEATURES, LENGTH, OF_TARGET, SIZES, TARGET, TOKENS, VOCAB, absorb = (
-    toys.EMBEDDING,
-    toys.FEATURES,
-    toys.LENGTH,
-    toys.OF_TARGET,
-    toys.SIZES,
-    toys.TARGET,
-    toys.TOKENS,
-    toys.VOCAB,
-    toys.absorb,
-)
 
 SLOTS, NODES, PAIRS = 3, 2, 8
-CONFIG = FalconConfig(**SIZES, **OF_TARGET, slots=SLOTS, blocks=3, lstm_size=6)
+CONFIG = FalconConfig(**toys.SIZES, **toys.OF_TARGET, slots=SLOTS, blocks=3, lstm_size=6)
 ROWS = SLOTS + 2 * NODES * SLOTS
 
 
@@ -39,11 +29,11 @@ class Bundle:
 
     def __init__(self):
         self.drafter = make_falcon_drafter(CONFIG)
-        self.variables = variables = init_falcon(CONFIG, 0)
-        root = jnp.asarray(TOKENS[:, PAIRS])
-        self.start = jax.jit(lambda state: self.drafter.start(variables, state, TARGET, root, ROWS))
+        self.variables = variables = toys.variables_of(init_falcon, CONFIG)
+        root = jnp.asarray(toys.TOKENS[:, PAIRS])
+        self.start = jax.jit(lambda state: self.drafter.start(variables, state, toys.TARGET, root, ROWS))
         self.expand = jax.jit(
-            lambda state, scratch, nodes, first: self.drafter.expand(variables, state, scratch, TARGET, nodes, first)
+            lambda state, scratch, nodes, first: self.drafter.expand(variables, state, scratch, toys.TARGET, nodes, first)
         )
 
 
@@ -54,7 +44,7 @@ def bundle():
 
 @pytest.fixture(scope="module")
 def state(bundle):
-    return absorb(bundle.drafter, bundle.variables, [PAIRS])
+    return toys.absorb(bundle.drafter, bundle.variables, [PAIRS])
 
 
 def nodes_of(token, source, depth):
@@ -65,24 +55,24 @@ def nodes_of(token, source, depth):
 
 def test_rounds_and_garbage_rows_change_nothing(bundle, state):
     one, _ = bundle.start(state)
-    other, _ = bundle.start(absorb(bundle.drafter, bundle.variables, [5, 0, 1, 2]))
-    assert one.logits.shape == (2, 1, SLOTS, VOCAB)
+    other, _ = bundle.start(toys.absorb(bundle.drafter, bundle.variables, [5, 0, 1, 2]))
+    assert one.logits.shape == (2, 1, SLOTS, toys.VOCAB)
     np.testing.assert_allclose(one.logits, other.logits, atol=1e-5)
 
 
 def test_a_chain_is_the_training_forward_at_its_anchor(bundle, state):
     """Three forwards along the text's own tokens; beside the node of the chain stands another, which must not matter."""
-    positions = np.broadcast_to(np.arange(LENGTH, dtype=np.int32), (2, LENGTH))
-    batch = {"tokens": TOKENS, "positions": positions, "anchors": np.array([[3, PAIRS]] * 2)}
+    positions = np.broadcast_to(np.arange(toys.LENGTH, dtype=np.int32), (2, toys.LENGTH))
+    batch = {"tokens": toys.TOKENS, "positions": positions, "anchors": np.array([[3, PAIRS]] * 2)}
     variables = bundle.variables
-    hidden_of = make_chains(CONFIG, variables, EMBEDDING, batch, FEATURES)
+    hidden_of = make_chains(CONFIG, variables, toys.EMBEDDING, batch, toys.FEATURES)
     hidden = jax.jit(lambda: hidden_of(jnp.zeros((2, 2, SLOTS), bool), 3))()
-    wanted = (hidden[:, 1] @ variables["params"]["lm_head"]).reshape(2, 3, SLOTS, VOCAB)
+    wanted = (hidden[:, 1] @ variables["params"]["lm_head"]).reshape(2, 3, SLOTS, toys.VOCAB)
     proposal, scratch = bundle.start(state)
     found, row, lane = [proposal.logits[:, 0]], 0, 0
     for step in range(2):
         last = PAIRS + SLOTS * (step + 1)
-        text = jnp.asarray(TOKENS[:, last - SLOTS + 1 : last + 1])
+        text = jnp.asarray(toys.TOKENS[:, last - SLOTS + 1 : last + 1])
         # What the drafter would take to be most probable is the text here.
         scratch = scratch.replace(best=jax.lax.dynamic_update_slice(scratch.best, text, (0, row)))
         sources, lane = [row + SLOTS - 1] * NODES, 1 - lane
@@ -102,8 +92,8 @@ def test_a_node_within_its_block(bundle, state):
 
     @jax.jit
     def alone():
-        fused = model.apply(weights, FEATURES[:, :PAIRS], method="fuse")
-        tokens = jnp.take(EMBEDDING, jnp.asarray(TOKENS[:, 1 : PAIRS + 1]), axis=0)
+        fused = model.apply(weights, toys.FEATURES[:, :PAIRS], method="fuse")
+        tokens = jnp.take(toys.EMBEDDING, jnp.asarray(toys.TOKENS[:, 1 : PAIRS + 1]), axis=0)
         none, index = jnp.zeros((2, 4 * CONFIG.lstm_size)), jnp.arange(PAIRS + 1)
         positions = jnp.broadcast_to(index, (2, PAIRS + 1))
 
@@ -118,7 +108,7 @@ def test_a_node_within_its_block(bundle, state):
             return model.apply(weights, x, positions[:, :count], mask, None)[0]
 
         first = run(tokens, fused, PAIRS - SLOTS)[:, -SLOTS]
-        own = jnp.broadcast_to(EMBEDDING[7], (2, 1, EMBEDDING.shape[1]))
+        own = jnp.broadcast_to(toys.EMBEDDING[7], (2, 1, toys.EMBEDDING.shape[1]))
         tokens, features = jnp.concatenate([tokens, own], 1), jnp.concatenate([fused, first[:, None]], 1)
         return model.apply(weights, run(tokens, features, PAIRS + 1 - SLOTS)[:, -SLOTS:], method="logits")
 
@@ -132,3 +122,41 @@ def test_sizes_and_bundles():
         make_falcon_drafter(dataclasses.replace(CONFIG, num_layers=2))
     with pytest.raises(ValueError, match="lstm_size is 0, lstm_layers 2: give at least 1 of each"):
         make_falcon_drafter(dataclasses.replace(CONFIG, lstm_size=0))
+
+
+def test_static_trees():
+    """Most probable first; behind the second level stand only paths whose first rank is 0."""
+    paths = falcon_paths(2, 3, 40)
+    assert paths[:4] == [(0,), (0, 0), (1,), (0, 0, 0)] and len(set(paths)) == 40
+    assert {path[:-1] for path in paths} <= {(), *paths} and max(map(len, paths)) == 6
+    assert all(path[0] == 0 for path in paths if len(path) > 2) and (1, 0) in paths and (0, 1, 0) in paths
+    with pytest.raises(ValueError, match="hit is 1: give a probability between 0 and 1"):
+        falcon_paths(2, 3, 4, hit=1)
+
+
+@pytest.fixture(scope="module")
+def params():
+    target = TargetConfig(**toys.SIZES | {"num_layers": 3}, vocab_size=toys.VOCAB)
+    config = dataclasses.replace(CONFIG, slots=2, draft_vocab_size=30)
+    return toys.bundle_of(
+        "falcon", config, toys.variables_of(init_falcon, config) | {"draft": {"ids": jnp.arange(2, 32)}}, target
+    )
+
+
+def same_text(params, **options):
+    outs, plain = (
+        jaxspec.decode(params, [[4, 9, 2, 30], [7]], max_new_tokens=12, method=method, **more)
+        for method, more in (("falcon", options), ("ar", {key: options[key] for key in options if key == "temperature"}))
+    )
+    return [out.tokens for out in outs] == [out.tokens for out in plain]
+
+
+@pytest.mark.slow
+def test_text_is_the_targets(params):
+    assert same_text(params, builder="static", paths=falcon_paths(2, 3, 12))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [dict(), dict(builder="best_first", budget=6), dict(builder="chain", depth=5)])
+def test_text_is_the_targets_with_every_builder(params, options):
+    assert same_text(params, **options) and same_text(params, **options, temperature=1.0)

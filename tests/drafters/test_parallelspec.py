@@ -9,26 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.config import ParallelSpecConfig
+import jaxspec
+from jaxspec.config import ParallelSpecConfig, TargetConfig
 from jaxspec.drafters.parallelspec import ParallelSpec, make_parallelspec_drafter
 from training.parallelspec_loss import draft_hidden, init_parallelspec
 
 _SPEC = importlib.util.spec_from_file_location("pair_toys", Path(__file__).with_name("pair_toys.py"))
 toys = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(toys)
-EMBEDDING, FEATURES, LENGTH, OF_TARGET, SIZES, TARGET, TOKENS, VOCAB, absorb = (
-    toys.EMBEDDING,
-    toys.FEATURES,
-    toys.LENGTH,
-    toys.OF_TARGET,
-    toys.SIZES,
-    toys.TARGET,
-    toys.TOKENS,
-    toys.VOCAB,
-    toys.absorb,
-)
 
-CONFIG = ParallelSpecConfig(**SIZES, **OF_TARGET, slots=3, draft_vocab_size=20)
+CONFIG = ParallelSpecConfig(**toys.SIZES, **toys.OF_TARGET, slots=3, draft_vocab_size=20)
 IDS = jnp.arange(1, 21)
 
 
@@ -36,23 +26,23 @@ IDS = jnp.arange(1, 21)
 def drafted():
     """The bundle, its variables and what it proposes after 10 pairs."""
     drafter = make_parallelspec_drafter(CONFIG)
-    variables = init_parallelspec(CONFIG, 0) | {"draft": {"ids": IDS}}
-    start = jax.jit(lambda state: drafter.start(variables, state, TARGET, jnp.asarray(TOKENS[:, 10]), 3)[0].logits)
-    return variables, {split: start(absorb(drafter, variables, split)) for split in ((10,), (7, 0, 3))}
+    variables = toys.variables_of(init_parallelspec, CONFIG) | {"draft": {"ids": IDS}}
+    start = jax.jit(lambda state: drafter.start(variables, state, toys.TARGET, jnp.asarray(toys.TOKENS[:, 10]), 3)[0].logits)
+    return variables, {split: start(toys.absorb(drafter, variables, split)) for split in ((10,), (7, 0, 3))}
 
 
 def test_rounds_and_garbage_rows_change_nothing(drafted):
     one, other = drafted[1].values()
-    assert one.shape == (2, 1, 3, VOCAB)
+    assert one.shape == (2, 1, 3, toys.VOCAB)
     np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_a_draft_is_the_training_forward_at_its_anchor(drafted):
     variables, proposals = drafted
-    positions = np.broadcast_to(np.arange(LENGTH, dtype=np.int32), (2, LENGTH))
-    batch = {"tokens": TOKENS, "positions": positions, "anchors": np.array([[4, 10]] * 2)}
+    positions = np.broadcast_to(np.arange(toys.LENGTH, dtype=np.int32), (2, toys.LENGTH))
+    batch = {"tokens": toys.TOKENS, "positions": positions, "anchors": np.array([[4, 10]] * 2)}
     weights = {"params": variables["params"]}
-    hidden = jax.jit(lambda: draft_hidden(CONFIG, weights, EMBEDDING, batch, FEATURES, 1))()
+    hidden = jax.jit(lambda: draft_hidden(CONFIG, weights, toys.EMBEDDING, batch, toys.FEATURES, 1))()
     logits = ParallelSpec(CONFIG).apply(weights, hidden[:, 1], method="logits")
     proposal = proposals[10,]
     np.testing.assert_allclose(proposal[:, 0][..., IDS], logits, atol=1e-5)
@@ -63,3 +53,32 @@ def test_one_layer_and_one_bundle():
     assert make_parallelspec_drafter(dataclasses.replace(CONFIG)) is make_parallelspec_drafter(CONFIG)
     with pytest.raises(ValueError, match="num_layers is 2: a ParallelSpec drafter has one layer; change its width with ffn"):
         make_parallelspec_drafter(dataclasses.replace(CONFIG, num_layers=2))
+
+
+def same_text(params, **options):
+    outs, plain = (
+        jaxspec.decode(params, [[4, 9, 2, 30], [7]], max_new_tokens=12, method=method, **more)
+        for method, more in (("parallelspec", options), ("ar", {key: options[key] for key in options if key == "temperature"}))
+    )
+    return [out.tokens for out in outs] == [out.tokens for out in plain]
+
+
+@pytest.fixture(scope="module")
+def params():
+    target = TargetConfig(**toys.SIZES | {"num_layers": 3}, vocab_size=toys.VOCAB)
+    return toys.bundle_of(
+        "parallelspec", CONFIG, toys.variables_of(init_parallelspec, CONFIG) | {"draft": {"ids": IDS}}, target
+    )
+
+
+@pytest.mark.slow
+def test_text_is_the_targets(params):
+    assert same_text(params, budget=6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [dict(builder="chain", budget=4), dict(builder="static", paths=[[0], [1], [0, 0], [0, 0, 1]])]
+)
+def test_text_is_the_targets_with_every_builder(params, options):
+    assert same_text(params, **options) and same_text(params, **options, temperature=1.0)

@@ -52,7 +52,7 @@ def test_logits_and_state(case):
     assert drafter is make_medusa_drafter(case.config) and drafter.depth == drafter.slots == 4
 
 
-@pytest.mark.parametrize("gamma", [None, 0.01])
+@pytest.mark.parametrize("gamma", [0.01, pytest.param(None, marks=pytest.mark.slow)])
 def test_losses_of_the_heads(case, gamma):
     """All heads together, and with a steep decay the first alone; a tile that does not divide the rows."""
     loss = jax.jit(make_medusa_loss(case.config, case.target_config, LossOptions("ce", gamma=gamma, tile=5)))
@@ -63,6 +63,7 @@ def test_losses_of_the_heads(case, gamma):
     np.testing.assert_allclose(found["loss"], ((case.data["losses"] * weights).sum(), weights.sum()), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [True, False])
 def test_loss_falls(case, own):
     """With heads of their own projection and with the target's, towards the target's distribution."""
