@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.builders.stepwise import Offers, Pool, Stepper, empty_pool, put
-from jaxspec.drafters.base import Nodes
+from jaxspec.state import Nodes
 
-# Tokens by rank class; a last class of width 0 also stops the branching of the slots after it.
-WIDTHS = {"default": (2, 4, 10, 0), "slim": (2, 4, 6, 4)}
+# Tokens by rank class, and the modes of both bounds. A last class of width 0 also stops the branching of the slots after it.
+WIDTHS = {"default": ((2, 4, 10, 0), 0, 0), "slim": ((2, 4, 6, 4), 1, 1)}
 # (probability of the best token, tokens at most), the higher first, by mode.
 _FIRST_SLOT = (
     (),
@@ -54,8 +54,8 @@ def make_rank_guided(
     budget: int,
     tree_width: int = 10,
     widths: str | tuple[int, ...] = "slim",
-    adaptive_slot0: int = 1,
-    adaptive_all: int = 1,
+    adaptive_slot0: int | None = None,
+    adaptive_all: int | None = None,
     starts: int | None = None,
     keep_duplicates: bool = False,
 ) -> Stepper:
@@ -67,8 +67,9 @@ def make_rank_guided(
       budget: N, rows of the tree, the root included.
       tree_width: tokens of the root's first slot, whatever its class, and starts kept for blocks after the second.
       widths: tokens of a slot by its rank class, or the name of one of the authors' two maps in `WIDTHS`. Equal widths make
-        the tree uniform: the rank head then decides nothing but which chains give up.
+        the tree uniform: the rank head then decides nothing but whether the end of the root's chain starts a block.
       adaptive_slot0: 0 to 4, how the probability of the best token bounds the width of the root's first slot; 0: not at all.
+        None: what goes with the map, 1 with widths of one's own.
       adaptive_all: 0 to 2, the same for other slots. In mode 2 the root's slots take the bound for their width, as the authors'
         numpy code does; everywhere else it only lowers it.
       starts: nodes that the second block may start from at most, the most probable ones; None: all, as the authors have it.
@@ -81,7 +82,10 @@ def make_rank_guided(
     Raises:
       ValueError: an argument out of range.
     """
-    table = WIDTHS.get(widths) if isinstance(widths, str) else tuple(widths)
+    table, *modes = WIDTHS.get(widths, (None, 1, 1)) if isinstance(widths, str) else (tuple(widths), 1, 1)
+    adaptive_slot0, adaptive_all = (
+        mode if given is None else given for given, mode in zip((adaptive_slot0, adaptive_all), modes, strict=True)
+    )
     _check(slots, blocks, vocab_size, budget, tree_width, table, widths, adaptive_slot0, adaptive_all, starts)
     table, width = tuple(min(n, vocab_size) for n in table), min(tree_width, vocab_size)
     later = max(*table, 1)

@@ -24,7 +24,8 @@ from jaxspec.tree import validate
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = json.loads((GOLDEN / "specblock" / "trees.json").read_text())
-LENGTH, STARTS, SLOTS = 34, 40, 4
+RUNS = json.loads((GOLDEN / "specblock" / "rounds.json").read_text())
+LENGTH, STARTS, SLOTS = 64, 40, 4
 NO_LIMIT = jnp.int32(100)
 
 
@@ -111,7 +112,8 @@ def same_as_golden(drafts, case):
     assert paths(*np.asarray([tree.token, tree.parent])[:, :size].tolist()) == paths(
         case["tokens"], [-1, *(parent + 1 for parent in case["parents"])]
     )
-    assert sorted(np.asarray(tree.depth[:size])) == sorted(case["position_ids"])
+    if "position_ids" in case:
+        assert sorted(np.asarray(tree.depth[:size])) == sorted(case["position_ids"])
 
 
 def test_golden_tree(drafts):
@@ -122,6 +124,20 @@ def test_golden_tree(drafts):
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_golden_trees(drafts, number):
     same_as_golden(drafts, CASES[number])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(RUNS)))
+def test_golden_rounds(drafts, number):
+    """The tree of every round, and the longest path of it that the text takes, with clean pairs in the drafter's cache."""
+    run = RUNS[number]
+    context, text = run["prompt"] + run["tokens"][:1], run["tokens"][1:]
+    for tree, accepted in zip(run["trees"], run["accepted"], strict=True):
+        assert tree["tokens"][0] == context[-1]
+        same_as_golden(drafts, {"config": run["config"], "context": context, **tree})
+        on_path = paths(tree["tokens"], [-1, *(parent + 1 for parent in tree["parents"])])
+        assert accepted == max(n for n in range(len(text) + 1) if (context[-1], *text[:n]) in on_path)
+        context, text = context + text[: accepted + 1], text[accepted + 1 :]
 
 
 def test_duplicates_are_merged(drafts):
@@ -154,7 +170,7 @@ def depths(pool):
 
 
 def test_classes_probabilities_and_limits_decide_the_width():
-    begin = jax.jit(make_rank_guided(SLOTS, 2, 100, 40, 6, "default").begin)
+    begin = jax.jit(make_rank_guided(SLOTS, 2, 100, 40, 6, "default", 1, 1).begin)
     pool, nodes = begin(offers_of([0, 1, 3, 0], 0.5), NO_LIMIT)
     # The greedy chain, 5 siblings of slot 0, 3 of slot 1; the class of slot 2 stops the rest.
     assert depths(pool) == [6, 4, 1, 1]
