@@ -187,14 +187,18 @@ def _hang(plan: _Plan, pool: Pool, nodes: Nodes, offers: Offers, counts, at, ran
 
 
 def _merge(pool: Pool, place: jax.Array, score: jax.Array):
-    """The pool without those nodes at `place` that stand in it already, and where each node stands."""
+    """The pool without those nodes at `place` that stand in it already, the scores of the others, and where each node stands.
+
+    The higher score holds: mostly that of the later block, which knows more of what stands before the token.
+    """
     index, there = jnp.arange(pool.token.shape[0]), pool.logprob > -jnp.inf
     equal = (pool.parent[place][:, None] == pool.parent) & (pool.token[place][:, None] == pool.token) & there
-    equal = equal & (index < place[:, None]) & (score.reshape(-1) > -jnp.inf)[:, None]
+    flat = score.reshape(-1)
+    equal = equal & (index < place[:, None]) & (flat > -jnp.inf)[:, None]
     twice = equal.any(-1)
-    score = jnp.where(twice.reshape(score.shape), -jnp.inf, score)
-    logprob = jax.lax.dynamic_update_slice(pool.logprob, score.reshape(-1), (place[0],))
-    return pool.replace(logprob=logprob), jnp.where(twice, equal.argmax(-1), place), score
+    stands = jnp.where(twice, equal.argmax(-1), place)
+    logprob = pool.logprob.at[stands].max(flat).at[place].min(jnp.where(twice, -jnp.inf, jnp.inf))
+    return pool.replace(logprob=logprob), stands, jnp.where(twice.reshape(score.shape), -jnp.inf, score)
 
 
 def _starts(plan: _Plan, pool: Pool, kept, counts, ends, at, source, allowed, depth_limit) -> Nodes:
