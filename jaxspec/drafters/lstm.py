@@ -33,7 +33,8 @@ class LSTMLayer(nn.Module):
             return carry, carry
 
         rows = (gates.swapaxes(0, 1), None if restart is None else restart.T)
-        _, (hidden, cell) = jax.lax.scan(step, (hidden, cell), rows)
+        few = x.shape[1] <= 8  # a draft's: a loop would cost more than its steps
+        _, (hidden, cell) = jax.lax.scan(step, (hidden, cell), rows, unroll=x.shape[1] if few else 1)
         return hidden.swapaxes(0, 1), cell.swapaxes(0, 1)
 
 

@@ -1,15 +1,19 @@
 """Medusa heads as published, to and from `MedusaConfig` and the variables of `Medusa`.
 
-A directory holds config.json and medusa_lm_head.safetensors or .pt. Head i's residual block j is `{i}.{j}.linear`, its output
-projection `{i}.{n}` after n blocks; heads that share the target's projection, as the first training script made them, have
-none. The config says neither that nor the target's sizes: `for_target` fills these in, and what this library adds to it stands
-in its `jaxspec` object.
+The authors' layout: config.json and medusa_lm_head.safetensors or .pt. Head i's residual block j is `{i}.{j}.linear`, its
+output projection `{i}.{n}` after n blocks; heads that share the target's projection, as the first training script made them,
+have none. The config says neither that nor the target's sizes: `for_target` fills these in, and what this library adds to it
+stands in its `jaxspec` object.
+
+vLLM's layout, which is read and not written: `blocks.{i}.layers.{j}` and `lm_heads.{i}` in model.safetensors, all perhaps
+behind `medusa_heads.`, and where the heads share a projection a copy of the target's, which is passed over.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +23,9 @@ import numpy as np
 from jaxspec.config import MedusaConfig, TargetConfig
 from jaxspec.io.drafter_config import own_fields, score_temperature
 from jaxspec.io.hf_config import integer
+from jaxspec.io.safetensors_files import WEIGHTS as MODEL
 from jaxspec.io.safetensors_files import WeightFiles, _open
+from jaxspec.io.tensors import Tensors
 from jaxspec.io.torch_files import TorchFile
 from jaxspec.io.weight_map import Leaf, check_fit, read_tree, write_tree
 
@@ -28,11 +34,14 @@ if TYPE_CHECKING:
 
 WEIGHTS = "medusa_lm_head.safetensors"
 TORCH_WEIGHTS = "medusa_lm_head.pt"
+# vLLM's names.
+_BLOCK = re.compile(r"(?:medusa_heads\.)?blocks\.(\d+)\.layers\.(\d+)\.(weight|bias)")
+_HEAD = re.compile(r"(?:medusa_heads\.)?lm_heads\.(\d+)\.weight")
 
 
 def matches(hf: Mapping[str, Any]) -> bool:
-    """Whether a config.json describes Medusa heads in the authors' layout."""
-    return "medusa_num_heads" in hf
+    """Whether a config.json describes Medusa heads, in either layout."""
+    return "medusa_num_heads" in hf or _vllm(hf)
 
 
 def config_from_hf(hf: dict[str, Any]) -> MedusaConfig:
@@ -41,9 +50,11 @@ def config_from_hf(hf: dict[str, Any]) -> MedusaConfig:
     `hidden_size` and `vocab_size` are 0 and `feature_layers` empty where the file does not state them, see `for_target`.
 
     Raises:
-      ValueError: a missing field.
+      ValueError: a missing field, or a setting that is not supported.
     """
     own = hf.get("jaxspec") or {}
+    if _vllm(hf):
+        return _vllm_config(hf)
     return MedusaConfig(
         hidden_size=_size(hf, "hidden_size"),
         heads=integer(hf, "medusa_num_heads"),
@@ -97,12 +108,12 @@ def read(directory: str | os.PathLike, config: MedusaConfig, dtype: str) -> dict
       WeightMismatch: missing, unexpected, misshapen and non-float tensors, all in one report.
       ValueError: unsafe or damaged files, or NaN.
     """
-    return read_tree(leaves(config), _weights(Path(directory)), dtype)
+    return read_tree(leaves(config), _weights(Path(directory), config), dtype, _borrowed)
 
 
 def check(directory: str | os.PathLike, config: MedusaConfig) -> None:
     """Raise what `read` would, short of reading weights: their names, shapes and dtypes are looked at."""
-    check_fit(leaves(config), _weights(Path(directory)), lambda name: False)
+    check_fit(leaves(config), _weights(Path(directory), config), _borrowed)
 
 
 def tensors(variables: Mapping[str, Any], config: MedusaConfig) -> dict[str, np.ndarray]:
@@ -124,6 +135,18 @@ def leaves(config: MedusaConfig) -> list[Leaf]:
     return table
 
 
+def _vllm(hf: Mapping[str, Any]) -> bool:
+    return (hf.get("architectures") or [None])[0] == "MedusaModel" and "medusa_num_heads" not in hf
+
+
+def _vllm_config(hf: dict[str, Any]) -> MedusaConfig:
+    vocab = integer(hf, "vocab_size")
+    if integer(hf, "truncated_vocab_size", vocab) != vocab:
+        raise ValueError("config.json: truncated_vocab_size is not supported: use heads of the whole vocabulary")
+    sizes = (integer(hf, "hidden_size"), integer(hf, "num_heads"), integer(hf, "num_hidden_layers", 1))
+    return MedusaConfig(*sizes, own_projection=not hf.get("original_lm_head"), vocab_size=vocab)
+
+
 def _size(hf: dict[str, Any], name: str) -> int:
     """A size of the target, 0 where the file does not state it."""
     return 0 if hf.get(name) is None else integer(hf, name)
@@ -138,9 +161,43 @@ class _HeadFile(WeightFiles):
         self._home = dict.fromkeys(handle.keys(), path.name)
 
 
-def _weights(directory: Path) -> WeightFiles | TorchFile:
-    """The tensors of a directory, from safetensors where there are any."""
+class _Vllm(Tensors):
+    """A view of vLLM's tensors by the authors' names; blocks without a bias get one of zeros."""
+
+    def __init__(self, read: Tensors, layers: int):
+        self._read, self._home = read, {}
+        for name in read:
+            block, head = _BLOCK.fullmatch(name), _HEAD.fullmatch(name)
+            ours = f"{block[1]}.{block[2]}.linear.{block[3]}" if block else f"{head[1]}.{layers}.weight" if head else name
+            self._home[ours] = name
+            if block and block[3] == "weight":
+                self._home.setdefault(f"{block[1]}.{block[2]}.linear.bias", name)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        tensor = self._read[self._home[name]]
+        return np.zeros(len(tensor), tensor.dtype) if self._made(name) else tensor
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        shape = self._read.shape(self._home[name])
+        return shape[:1] if self._made(name) else shape
+
+    def dtype(self, name: str) -> str:
+        return self._read.dtype(self._home[name])
+
+    def _made(self, name: str) -> bool:
+        return name.endswith(".bias") and not self._home[name].endswith(".bias")
+
+
+def _borrowed(name: str) -> bool:
+    """Whether a tensor is the copy of the target's projection in vLLM's layout."""
+    return name.removeprefix("medusa_heads.") == "lm_head.weight"
+
+
+def _weights(directory: Path, config: MedusaConfig) -> Tensors:
+    """The tensors of a directory by the authors' names, from safetensors where there are any."""
     found = next((name for name in (WEIGHTS, TORCH_WEIGHTS) if (directory / name).is_file()), None)
+    if found is None and (directory / MODEL).is_file():
+        return _Vllm(WeightFiles(directory), config.layers)
     if found is None:
-        raise FileNotFoundError(f"{directory} has no Medusa heads: expected {WEIGHTS} or {TORCH_WEIGHTS}")
+        raise FileNotFoundError(f"{directory} has no Medusa heads: expected {WEIGHTS}, {TORCH_WEIGHTS} or vLLM's {MODEL}")
     return TorchFile(directory / found) if found == TORCH_WEIGHTS else _HeadFile(directory / found)

@@ -64,12 +64,33 @@ def test_published_heads(tmp_path):
     params = medusa.read(GOLDEN, config, "bfloat16")["params"]
     assert params["block_0"]["kernel"].shape == (4, 64, 64) and params["lm_head"].shape == (4, 64, 257)
     with pytest.raises(
-        FileNotFoundError, match="has no Medusa heads: expected medusa_lm_head.safetensors or medusa_lm_head.pt"
+        FileNotFoundError, match="has no Medusa heads: expected medusa_lm_head.safetensors, medusa_lm_head.pt or"
     ):
         medusa.check(tmp_path, config)
     shutil.copyfile(GOLDEN / medusa.WEIGHTS, tmp_path / medusa.WEIGHTS)
     with pytest.raises(WeightMismatch, match=r"2 missing: 4.0.linear.weight"):
         medusa.check(tmp_path, MedusaConfig(64, 5, own_projection=False, feature_layers=(8,), vocab_size=257))
+
+
+@pytest.mark.parametrize(("prefix", "shared"), [("", False), ("medusa_heads.", True)])
+def test_vllms_layout(tmp_path, prefix, shared):
+    """No biases in the blocks; heads with a projection each, and with a copy of the target's."""
+    hf = {"architectures": ["MedusaModel"], "num_heads": 2, "num_hidden_layers": 2, "hidden_size": 8, "vocab_size": 19}
+    config = medusa.for_target(medusa.config_from_hf(hf | {"original_lm_head": shared}), TARGET)
+    assert config == MedusaConfig(8, 2, 2, own_projection=not shared, feature_layers=(6,), vocab_size=19)
+    generator = np.random.default_rng(0)
+    tensors = {f"blocks.{i}.layers.{j}.weight": (8, 8) for i in range(2) for j in range(2)}
+    tensors |= {"lm_head.weight": (19, 8)} if shared else {f"lm_heads.{i}.weight": (19, 8) for i in range(2)}
+    tensors = {prefix + name: generator.normal(size=shape).astype(np.float32) for name, shape in tensors.items()}
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    medusa.check(tmp_path, config)
+    params = medusa.read(tmp_path, config, "float32")["params"]
+    np.testing.assert_array_equal(params["block_1"]["kernel"][0].T, tensors[f"{prefix}blocks.0.layers.1.weight"])
+    assert not params["block_1"]["bias"].any() and ("lm_head" in params) is not shared
+    if not shared:
+        np.testing.assert_array_equal(params["lm_head"][1].T, tensors["lm_heads.1.weight"])
+    with pytest.raises(ValueError, match="truncated_vocab_size is not supported"):
+        medusa.config_from_hf(hf | {"truncated_vocab_size": 10})
 
 
 @pytest.mark.parametrize(
