@@ -58,13 +58,14 @@ def make_rank_guided(
     adaptive_all: int | None = None,
     starts: int | None = None,
     keep_duplicates: bool = False,
+    depth: int | None = None,
 ) -> Stepper:
-    """Rank-guided trees (Shi et al., SpecBlock), for a drafter that gives rank classes; the best `budget - 1` nodes are kept.
+    """Rank-guided trees (Shi et al., SpecBlock), for a drafter that gives rank classes.
 
     Args:
       slots: K, tokens of a block. blocks: that follow each other on a path, at least 1.
       vocab_size: tokens there are to choose from.
-      budget: N, rows of the tree, the root included.
+      budget: N, rows of the tree, the root included; the best nodes of all that were proposed fill it.
       tree_width: tokens of the root's first slot, whatever its class, and starts kept for blocks after the second.
       widths: tokens of a slot by its rank class, or the name of one of the authors' two maps in `WIDTHS`. Equal widths make
         the tree uniform: the rank head then decides nothing but whether the end of the root's chain starts a block.
@@ -75,6 +76,7 @@ def make_rank_guided(
       starts: nodes that the second block may start from at most, the most probable ones; None: all, as the authors have it.
       keep_duplicates: a block may propose a token where an earlier one did. They are merged, what follows the second going
         below the first, so that the tree has no equal siblings; True keeps both, as the authors' code does.
+      depth: of the deepest node; None: `slots * blocks`.
 
     Returns:
       The stepper.
@@ -86,7 +88,7 @@ def make_rank_guided(
     adaptive_slot0, adaptive_all = (
         mode if given is None else given for given, mode in zip((adaptive_slot0, adaptive_all), modes, strict=True)
     )
-    _check(slots, blocks, vocab_size, budget, tree_width, table, widths, adaptive_slot0, adaptive_all, starts)
+    _check(slots, blocks, vocab_size, budget, tree_width, table, widths, adaptive_slot0, adaptive_all, starts, depth)
     table, width = tuple(min(n, vocab_size) for n in table), min(tree_width, vocab_size)
     later = max(*table, 1)
     others = min(max(later, 3 if adaptive_all == 2 else 0), vocab_size)
@@ -104,10 +106,11 @@ def make_rank_guided(
         drafted=budget - 1,
         merge=not keep_duplicates,
     )
-    return _stepper(plan, blocks)
+    longest = slots * blocks if depth is None else min(depth, slots * blocks)
+    return _stepper(plan, blocks, max(min(longest, budget - 1), 1))
 
 
-def _stepper(plan: _Plan, blocks: int) -> Stepper:
+def _stepper(plan: _Plan, blocks: int, longest: int) -> Stepper:
     root, block = plan.slots * plan.first, plan.slots * plan.later * plan.starts
 
     def begin(offers: Offers, depth_limit):
@@ -129,8 +132,7 @@ def _stepper(plan: _Plan, blocks: int) -> Stepper:
         source = plan.slots + step * plan.starts * plan.slots
         return pool, _starts(plan, pool, kept, counts, ~stopped, at, source, allowed, depth_limit)
 
-    slots = plan.slots
-    return Stepper(plan.drafted + 1, plan.first, slots * blocks, slots, plan.starts, blocks - 1, begin, grow)
+    return Stepper(plan.drafted + 1, plan.first, longest, plan.slots, plan.starts, blocks - 1, begin, grow)
 
 
 def _counts(plan: _Plan, offers: Offers, first: bool) -> tuple[jax.Array, jax.Array]:
@@ -217,17 +219,15 @@ def _starts(plan: _Plan, pool: Pool, kept, counts, ends, at, source, allowed, de
     return jax.tree.map(lambda x: x if x.dtype == bool else x.astype(jnp.int32), made)
 
 
-def _check(slots, blocks, vocab_size, budget, tree_width, table, widths, slot0, others, starts) -> None:
+def _check(slots, blocks, vocab_size, budget, tree_width, table, widths, slot0, others, starts, depth) -> None:
     if table is None:
         raise ValueError(f"unknown widths {widths!r}: choose one of {', '.join(WIDTHS)} or give a number per rank class")
     if not table or any(not isinstance(n, int) or n < 0 for n in table):
         raise ValueError(f"widths are {widths!r}: give a number of tokens, 0 or more, for each rank class")
-    small = {"slots": slots, "blocks": blocks, "vocab_size": vocab_size, "tree_width": tree_width}
-    small |= {} if starts is None else {"starts": starts}
+    small = {"slots": slots, "blocks": blocks, "vocab_size": vocab_size, "budget": budget, "tree_width": tree_width}
+    small |= {name: value for name, value in (("starts", starts), ("depth", depth)) if value is not None}
     wrong = next((name for name, value in small.items() if value < 1), None)
     if wrong:
         raise ValueError(f"{wrong} is {small[wrong]}: give at least 1")
-    if budget < 2:
-        raise ValueError(f"budget is {budget}: give at least 2 rows, the root included")
     if not 0 <= slot0 < len(_FIRST_SLOT) or not 0 <= others < len(_OTHER_SLOTS):
         raise ValueError(f"adaptive_slot0 is {slot0} and adaptive_all {others}: give 0 to 4 and 0 to 2")

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxspec
 from jaxspec.builders.candidates import rank
 from jaxspec.builders.rank_guided import make_rank_guided
 from jaxspec.builders.stepwise import Offers, finish
@@ -140,6 +141,30 @@ def test_golden_rounds(drafts, number):
         context, text = context + text[: accepted + 1], text[accepted + 1 :]
 
 
+@pytest.mark.slow
+def test_the_decode_loop_goes_the_same_way(drafts):
+    """Trees and paths of `decode`, whose caches grow round by round, are those of drafts from all of the text; T=1 is lossless."""
+    folder = str(GOLDEN / "specblock" / "draft")
+    params = jaxspec.load(str(GOLDEN / "tiny_llama"), drafter={"specblock": folder}, dtype="float32")
+    runs, options = (RUNS[0], RUNS[2]), {"method": "specblock", "builder": "rank_guided", "fanout": "slim", "budget": 61}
+    prompts = [run["prompt"] for run in runs]
+    out = jaxspec.decode(params, prompts, max_new_tokens=47, temperature=0, trace=True, **options)
+    stepper = make_rank_guided(SLOTS, 2, 160, 61, 10, "slim")
+    for run, found in zip(runs, out, strict=True):
+        assert found.tokens == run["tokens"][:47]
+        assert found.stats.rounds == len(run["trees"]) - (found is out[0])
+        context = run["prompt"] + found.tokens[:1]
+        for step in found.rounds:
+            tree = finish(drafts.pool(stepper, context), jnp.int32(context[-1]), stepper.rows, stepper.longest)
+            size = int(tree.size)
+            expected = paths(*np.asarray([tree.token, tree.parent])[:, :size].tolist())
+            assert paths(step.tree.token.tolist(), step.tree.parent.tolist()) == expected
+            context = context + step.tree.token[list(step.path[1:])].tolist() + [step.bonus]
+    sampled = {"max_new_tokens": 24, "temperature": 1.0, "seed": 3}
+    plain = jaxspec.decode(params, prompts, method="ar", **sampled)
+    assert [x.tokens for x in jaxspec.decode(params, prompts, **sampled, **options)] == [x.tokens for x in plain]
+
+
 def test_duplicates_are_merged(drafts):
     case = CASES[11]
     merged = drafts.pool(stepper_of(case["config"]), case["context"])
@@ -193,6 +218,8 @@ def test_starts_can_be_bounded():
 
 def test_equal_arguments_give_one_stepper_and_bad_ones_are_refused():
     assert make_rank_guided(4, 2, 100, 60) is make_rank_guided(4, 2, 100, 60)
+    assert [make_rank_guided(4, 2, 100, *n).longest for n in ((60,), (4,), (1,))] == [8, 3, 1]
+    assert make_rank_guided(4, 2, 100, 60, depth=7).longest == 7
     for bad, match in [
         (dict(widths="wide"), "unknown widths 'wide': choose one of default, slim"),
         (dict(widths=(2, -1)), "widths are"),
@@ -201,7 +228,7 @@ def test_equal_arguments_give_one_stepper_and_bad_ones_are_refused():
     ]:
         with pytest.raises(ValueError, match=match):
             make_rank_guided(4, 2, 100, 60, **bad)
-    with pytest.raises(ValueError, match="budget is 1"):
-        make_rank_guided(4, 2, 100, 1)
+    with pytest.raises(ValueError, match="budget is 0"):
+        make_rank_guided(4, 2, 100, 0)
     with pytest.raises(ValueError, match="rank head"):
         make_rank_guided(4, 2, 100, 60).begin(offers_of([0] * 4, 0.5).replace(classes=None), NO_LIMIT)
