@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import jaxspec
 from jaxspec.drafters.base import Committed, TargetHead
 from jaxspec.params import Params, Spec
 from jaxspec.targets.transformer import Transformer
@@ -36,6 +37,24 @@ def absorb(drafter, variables, counts, rows=10):
         new = Committed(TOKENS[:, index], TOKENS[:, index + 1], FEATURES[:, index], place, kept)
         state, at = absorb_rows(state, new), at + count
     return state
+
+
+# So wide that drafts of random weights are accepted, over three levels and more than one block of two.
+PATHS = (
+    [[r] for r in range(30)] + [[r, s] for r in range(4) for s in range(30)] + [[0, s, t] for s in range(3) for t in range(30)]
+)
+
+
+def check_text(params, method, **options):
+    """The text is the target's own, whatever was drafted; returns how often rounds committed 0, 1, 2, … tokens."""
+    more = {name: value for name, value in options.items() if name == "temperature"}
+    prompts = [[4, 9, 2, 30], [7]]
+    drafted, plain = (
+        jaxspec.decode(params, prompts, max_new_tokens=12, method=one, **given)
+        for one, given in ((method, options), ("ar", more))
+    )
+    assert [out.tokens for out in drafted] == [out.tokens for out in plain]
+    return np.sum([out.stats.accept_hist for out in drafted], axis=0)
 
 
 def bundle_of(name, config, variables, target):
