@@ -57,9 +57,9 @@ def test_one_layer_and_one_bundle():
 @pytest.fixture(scope="module")
 def params():
     target = TargetConfig(**toys.SIZES | {"num_layers": 3}, vocab_size=toys.VOCAB)
-    return toys.bundle_of(
-        "parallelspec", CONFIG, toys.variables_of(init_parallelspec, CONFIG) | {"draft": {"ids": IDS}}, target
-    )
+    config = dataclasses.replace(CONFIG, draft_vocab_size=30)
+    variables = toys.variables_of(init_parallelspec, config) | {"draft": {"ids": jnp.arange(2, 32)}}
+    return toys.bundle_of("parallelspec", config, variables, target)
 
 
 @pytest.mark.slow
