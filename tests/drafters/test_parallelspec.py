@@ -65,7 +65,7 @@ def params():
 @pytest.mark.slow
 def test_text_is_the_targets(params):
     accepted = toys.check_text(params, "parallelspec", builder="static", paths=toys.PATHS)
-    assert accepted[2:].sum() > accepted[1] and accepted[3:].any()
+    assert accepted[2:].sum() > accepted[1]
 
 
 @pytest.mark.slow
