@@ -129,6 +129,21 @@ def take_rows(tree: Tree, rows: int) -> Tree:
     )
 
 
+def keep_rows(tree: Tree, count: jax.Array) -> Tree:
+    """A batched tree of which only the first `count` int32 [B] rows (at least 1) are in use: a budget that is no shape."""
+    size = jnp.minimum(tree.size, jnp.maximum(count, 1))
+    rows = tree.token.shape[1]
+    live = jnp.arange(rows) < size[:, None]
+    return Tree(
+        token=jnp.where(live, tree.token, 0),
+        parent=jnp.where(live, tree.parent, 0),
+        depth=jnp.where(live, tree.depth, 0),
+        ancestors=jnp.where(live[..., None], tree.ancestors, self_words(rows)),
+        logprob=jnp.where(live, tree.logprob, -jnp.inf),
+        size=size,
+    )
+
+
 def validate(tree: Tree, score: np.ndarray | None = None) -> None:
     """Check every tree of a batch on the host; raises ValueError saying what is wrong and where.
 

@@ -21,6 +21,7 @@ from jaxspec.builders.dynamic import make_dynamic
 from jaxspec.builders.expand import expand
 from jaxspec.builders.fanout import Rule, make_rule, reads_entropy
 from jaxspec.builders.fixed import make_fixed
+from jaxspec.builders.rank_guided import make_rank_guided
 from jaxspec.builders.scores import DEFAULT_ENTROPY_WEIGHT, LOGPROB, SCORES, Score, step_costs
 from jaxspec.builders.static import Paths, make_paths, static
 from jaxspec.builders.stepwise import Stepper, make_chain
@@ -47,6 +48,7 @@ DEFAULT_TREE_WIDTH = 3
 # EAGLE-3's; more than that rarely enters trees of up to 64 rows.
 DEFAULT_DYNAMIC_WIDTH = 10
 BUILDERS = {"chain": chain, "best_first": best_first, "expand": expand, "beam": beam, "static": static}
+STEPPERS = ("chain", "static", "dynamic", "rank_guided")
 _ALIASES = {"ddtree": "best_first", "tree": "expand"}
 _SCORED = ("best_first", "expand", "beam")
 
@@ -104,7 +106,8 @@ def make_builder(
     """
     name = _ALIASES.get(name, name)
     if name not in BUILDERS:
-        raise ValueError(f"unknown builder {name!r}: choose one of {', '.join([*BUILDERS, *_ALIASES])}")
+        names = [*BUILDERS, *_ALIASES, "dynamic", "rank_guided"]
+        raise ValueError(f"unknown builder {name!r}: choose one of {', '.join(names)}")
     for what, number in (("depth", depth), ("vocab_size", vocab_size), ("budget", budget)):
         if number < 1:
             raise ValueError(f"{what} is {number}: it must be at least 1" + (" (the root counts)" if what == "budget" else ""))
@@ -136,7 +139,7 @@ def make_stepper(
     tree_width: int | None = None,
     paths: Paths | None = None,
     ranked: bool = False,
-    classes: str | None = None,
+    classes: str | tuple[int, ...] | None = None,
 ) -> Stepper:
     """The builder called `name` of trees that grow while the drafter runs.
 
@@ -145,7 +148,8 @@ def make_stepper(
       slots: tokens that the drafter proposes after a node. depth, vocab_size, budget, paths: as of `make_builder`.
       tree_width: for `dynamic`, nodes of a level that are drafted from (10 if None, or fewer where the budget is small); for
         `rank_guided`, candidates below the root.
-      ranked: whether the drafter gives its slots rank classes. classes: for `rank_guided`, the name of a map to widths.
+      ranked: whether the drafter gives its slots rank classes. classes: for `rank_guided`, the widths of slots by rank class
+        or the name of a published map (`slim` if None, or `default`).
 
     Raises:
       ValueError: a builder that does not go with the drafter, or a number out of range.
@@ -166,9 +170,12 @@ def make_stepper(
             raise ValueError("builder 'dynamic' is for drafters of a token at a time, or of one block: choose chain or static")
         width = min(DEFAULT_DYNAMIC_WIDTH, max(budget - 1, 1)) if tree_width is None else tree_width
         return make_dynamic(min(width, vocab_size), max(min(depth, budget - 1), 1), budget)
+    if name != "rank_guided":
+        raise ValueError(f"unknown builder {name!r}: choose one of {', '.join(STEPPERS)}")
     if not ranked:
         raise ValueError("builder 'rank_guided' needs a drafter with a rank head (SpecBlock)")
-    raise ValueError(f"unknown builder {name!r}")
+    width = min(DEFAULT_DYNAMIC_WIDTH if tree_width is None else tree_width, vocab_size)
+    return make_rank_guided(slots, -(-depth // slots), vocab_size, budget, width, classes or "slim")
 
 
 def _sizes(name: str, depth: int, vocab_size: int, budget: int, tree_width: int | None) -> tuple[int, int, int]:
