@@ -93,7 +93,9 @@ def stepper_of(config, **options):
     names = {"tree_width": "beam", "adaptive_slot0": "adaptive_slot0", "adaptive_all": "adaptive_all"}
     settings = {ours: config[theirs] for ours, theirs in names.items()} | options
     widths = tuple(config["rank_slot_topk"])
-    return make_rank_guided(SLOTS, config["max_blocks"], 257, config["total_tokens"] + 1, widths=widths, **settings)
+    return make_rank_guided(
+        SLOTS, config["max_blocks"], 257, config["total_tokens"] + 1, widths=widths, starts=STARTS, **settings
+    )
 
 
 def paths(tokens, parents):
@@ -195,7 +197,7 @@ def depths(pool):
 
 
 def test_classes_probabilities_and_limits_decide_the_width():
-    begin = jax.jit(make_rank_guided(SLOTS, 2, 100, 40, 6, "default", 1, 1).begin)
+    begin = jax.jit(make_rank_guided(SLOTS, 2, 100, 40, 6, "default", 1, 1, starts=STARTS).begin)
     pool, nodes = begin(offers_of([0, 1, 3, 0], 0.5), NO_LIMIT)
     # The greedy chain, 5 siblings of slot 0, 3 of slot 1; the class of slot 2 stops the rest.
     assert depths(pool) == [6, 4, 1, 1]
@@ -213,6 +215,7 @@ def test_starts_can_be_bounded():
     stepper = make_rank_guided(SLOTS, 2, 100, 40, 6, "default", starts=3)
     _, nodes = jax.jit(stepper.begin)(offers_of([0, 1, 1, 0], 0.5), NO_LIMIT)
     assert stepper.nodes == 3
+    assert [make_rank_guided(SLOTS, 2, 100, budget).nodes for budget in (8, 40, 400)] == [4, 10, 28]
     assert nodes.source.tolist() == [0, 1, 2]  # the greedy chain is the most probable
 
 
