@@ -74,8 +74,8 @@ def make_rank_guided(
       adaptive_all: 0 to 2, the same for other slots. In mode 2 the root's slots take the bound for their width, as the authors'
         numpy code does; everywhere else it only lowers it.
       starts: nodes that the second block may start from at most, the most probable ones; every one of them costs K rows of a
-        drafter's forward. None: a quarter of the budget, at least 4, which on two golden texts cost at most one round in 22. The
-        authors take all: up to 28 with `slim`, 40 with `default`.
+        drafter's forward. None: a quarter of the budget, at least 4, which on two golden texts cost at most one round in 22.
+        The authors take all: up to 28 with `slim`, 40 with `default`.
       keep_duplicates: a block may propose a token where an earlier one did. They are merged, what follows the second going
         below the first, so that the tree has no equal siblings; True keeps both, as the authors' code does.
       depth: of the deepest node; None: `slots * blocks`.
