@@ -145,7 +145,8 @@ def decode_round(params: Params, request: Request, state: DecodeState, config: D
     proposed, draft_logprob = draft(params, request, state, noise, config)
     tree = grow(params, state, proposed, config)
     verified = verify(params, request, state, tree, noise, draft_logprob, config)
-    return commit(params, request, state, tree, verified, config)
+    state, committed = commit(params, request, state, tree, verified, config)
+    return absorb(params, state, committed, config)
 
 
 def verify(params, request, state, tree, noise, draft_logprob, config) -> Verified:
@@ -180,11 +181,14 @@ def _verify_rows(params, request, state, tree, noise, draft_logprob, config) -> 
     return Verified(accepted, gather_path(out.k, accepted.path), gather_path(out.v, accepted.path), features)
 
 
-def commit(params, request, state, tree, verified, config) -> DecodeState:
-    """Emit the accepted tokens up to a stop or the limit, cache their rows and let the drafter absorb their features.
+def commit(params, request, state, tree, verified, config) -> tuple[DecodeState, Committed]:
+    """Emit the accepted tokens up to a stop or the limit and cache their rows; the drafter has yet to absorb them.
 
     The last emitted token becomes the root, so as many rows are cached as tokens are emitted: nothing beyond a stop is
     emitted, counted or cached.
+
+    Returns:
+      (state, what `absorb` takes): rows of the path, the root and the drafted tokens, each with the token that follows.
     """
     plan = make_plan(params.spec, config)
     accepted = verified.accepted
@@ -203,25 +207,30 @@ def commit(params, request, state, tree, verified, config) -> DecodeState:
 
     write = jax.vmap(lambda row, tokens, start: jax.lax.dynamic_update_slice_in_dim(row, tokens, start, axis=0))
     last = jnp.take_along_axis(new, jnp.maximum(emit - 1, 0)[:, None], axis=1)[:, 0]
-    draft = state.draft
-    if plan.drafter:
-        # The path's rows are the root and the drafted tokens; those that follow are `new`.
-        path = jnp.take_along_axis(tree.token, accepted.path, axis=1)
-        committed = Committed(path, new, verified.features, state.cache.length, emit)
-        draft = plan.drafter.absorb(params.drafter(config.method), draft, target_head(params, config), committed)
-    return state.replace(
+    path = jnp.take_along_axis(tree.token, accepted.path, axis=1)
+    committed = Committed(path, new, verified.features, state.cache.length, emit)
+    state = state.replace(
         tokens=write(state.tokens, new, state.emitted),
         emitted=emitted,
         done=state.done | stopped | (emitted >= request.limit),
         root=jnp.where(emit > 0, last, state.root),
         cache=append(state.cache, verified.k, verified.v, emit),
-        draft=draft,
         rounds=state.rounds + (emit > 0),
         round_emitted=write(state.round_emitted, emit[:, None], state.rounds),
         round_drafted=write(state.round_drafted, jnp.where(state.done, 0, tree.size - 1)[:, None], state.rounds),
         tree=tree,
         accepted=accepted.replace(count=emit),
     )
+    return state, committed
+
+
+def absorb(params, state, committed: Committed, config) -> DecodeState:
+    """Let the drafter, if there is one, take in the features of what was committed."""
+    drafter = make_plan(params.spec, config).drafter
+    if drafter is None:
+        return state
+    draft = drafter.absorb(params.drafter(config.method), state.draft, target_head(params, config), committed)
+    return state.replace(draft=draft)
 
 
 def _noise(params, request, config, position, count) -> jax.Array | None:

@@ -22,6 +22,7 @@ _draft = jax.jit(grow.draft, **_static)
 _grow = jax.jit(grow.grow, **_static)
 _verify = jax.jit(loop.verify, **_static)
 _commit = jax.jit(loop.commit, donate_argnames=("state",), **_static)
+_absorb = jax.jit(loop.absorb, donate_argnames=("state",), **_static)
 
 
 @functools.partial(jax.jit, **_static)
@@ -34,8 +35,9 @@ def profile(
 ) -> dict[tuple[str, str], dict[str, float]]:
     """Milliseconds that each phase of a round takes, medians over up to `rounds` rounds of one prompt per domain.
 
-    `draft` is the drafter's forward and the ranking of its candidates, `tree` their assembly, `verify` the target's forward
-    and acceptance, `rest` the sampling noise, the cache updates and the drafter's intake of new features. Phases are separate
+    `draft` is the drafter's forwards and the ranking of its candidates, `tree` their assembly (that of a tree that grows with
+    its drafter is part of `draft`), `verify` the target's forward and acceptance, `absorb` the drafter's intake of new features,
+    which for drafters such as EAGLE-3 is a forward too, `rest` the sampling noise and the cache updates. Phases are separate
     programs here: dispatch adds a little to each, and what XLA overlaps or fuses across phases in the loop is not seen.
 
     Methods take turns round by round, so that drift of the machine falls on all of them alike.
@@ -83,4 +85,7 @@ def _round(session, state) -> tuple[Any, dict[str, float]]:
     candidates, logprob = timed("draft", _draft, params, request, state, noise)
     tree = timed("tree", _grow, params, state, candidates)
     verified = timed("verify", _verify, params, request, state, tree, noise, logprob)
-    return timed("rest", _commit, params, request, state, tree, verified), seconds
+    state, committed = timed("rest", _commit, params, request, state, tree, verified)
+    if config.method == "ar":
+        return state, seconds | {"absorb": 0.0}
+    return timed("absorb", _absorb, params, state, committed), seconds
