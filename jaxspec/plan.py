@@ -6,10 +6,11 @@ import dataclasses
 import functools
 from typing import NamedTuple
 
-from jaxspec.builders import Builder, Rule, make_builder, make_stepper
+from jaxspec.builders import _ALIASES, Builder, Rule, make_builder, make_stepper
 from jaxspec.builders.static import Paths, skips_ranks
 from jaxspec.builders.stepwise import Stepper
-from jaxspec.config import BlockDrafterConfig, SpecBlockConfig
+from jaxspec.combinations import check_suits, suits
+from jaxspec.config import BlockDrafterConfig, PromptLookupConfig, SpecBlockConfig
 from jaxspec.drafters.base import Drafter
 from jaxspec.drafters.registry import make_drafter
 from jaxspec.params import Spec
@@ -96,10 +97,24 @@ def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
     return Plan(target, drafter, builder, _widths(builder.rows, config), builder.longest + 1)
 
 
+def drafter_forwards(plan: Plan, config: DecodeConfig, spec: Spec) -> int:
+    """Forwards of the drafter in a round, at most: one for the root's proposal and one for every further step of the tree.
+
+    The first is counted where it is part of `absorb` (EAGLE-3, SpecBlock, a small model) as where it is part of `start`, and
+    prompt lookup has none. A round takes fewer only where no node is left to draft from.
+    """
+    if plan.drafter is None or isinstance(spec.drafter(config.method), PromptLookupConfig):
+        return 0
+    grows = plan.drafter.expand is not None and isinstance(plan.builder, Stepper)
+    return 1 + (plan.builder.steps if grows else 0)
+
+
 def default_builder(drafter: Drafter, config) -> str:
     """The builder that suits a drafter: trees that grow with it if it works in steps, else best-first."""
     if isinstance(config, SpecBlockConfig):
         return "rank_guided"
+    if len(suits(config)) == 1:
+        return suits(config)[0]
     return "best_first" if drafter.expand is None else "dynamic" if drafter.slots == 1 else "chain"
 
 
@@ -124,6 +139,7 @@ def _sized(drafter, config: DecodeConfig):
 
 def _make_builder(config: DecodeConfig, drafter_config, drafter: Drafter) -> Builder | Stepper:
     name = config.builder or default_builder(drafter, drafter_config)
+    check_suits(_ALIASES.get(name, name), config.method, drafter_config)
     in_steps = drafter.expand is not None
     vocab = drafter_config.draft_vocab_size or drafter_config.vocab_size
     depth = config.depth or drafter.depth
@@ -140,11 +156,6 @@ def _make_builder(config: DecodeConfig, drafter_config, drafter: Drafter) -> Bui
             paths=config.paths,
             ranked=isinstance(drafter_config, SpecBlockConfig),
             classes=config.fanout,
-        )
-    if in_steps and drafter.slots == 1:
-        raise ValueError(
-            f"builder {name!r} needs a whole block at once, and {config.method!r} drafts a token at a time: "
-            "choose dynamic, chain or static"
         )
     return make_builder(
         name,
