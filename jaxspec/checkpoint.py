@@ -17,6 +17,7 @@ from jaxspec.io.hf_config import ARCHITECTURES, target_config, target_config_to_
 from jaxspec.io.hub import resolve_drafter, resolve_model, shipped
 from jaxspec.io.safetensors_files import WEIGHTS, WeightFiles, read_json, weight_dtype, write_safetensors
 from jaxspec.io.tokenizer import eos_ids, load_tokenizer
+from jaxspec.io.training_cost import training_cost
 from jaxspec.params import Params, Spec
 
 DRAFTERS = "drafters"
@@ -61,6 +62,15 @@ def load(name, *, drafter=None, dtype: str | None = None) -> Params:
         tokenizer=None if tokenizer is None else str(directory),
     )
     return jax.device_put(Params(target, weights, spec))
+
+
+def training_costs(name, *, drafter=None) -> dict[str, dict[str, float]]:
+    """{drafter: what its training took}, see `io.training_cost`, of the drafters that `load` with these arguments loads.
+
+    Those whose files do not say are left out.
+    """
+    costs = {label: training_cost(source) for label, source in _drafter_sources(resolve_model(name), drafter).items()}
+    return {label: cost for label, cost in costs.items() if cost}
 
 
 def save(params: Params, directory) -> None:

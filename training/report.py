@@ -34,6 +34,24 @@ def curves(metrics_path: Path) -> dict[str, tuple[list[int], list[float]]]:
     return found
 
 
+def training_cost(metrics_path: Path, batch: int) -> dict[str, float]:
+    """What a run took, as `jaxspec.io.training_cost` keeps it: steps, rows, and where they were counted tokens and minutes.
+
+    Minutes are those of the training steps alone, on the machine of the run: evaluations and checkpoints are not counted.
+
+    Args:
+      batch: rows of a step.
+    """
+    records = read_metrics(metrics_path)
+    steps = max((record["step"] for record in records), default=0)
+    cost, seconds, before = {"steps": steps, "rows": steps * batch}, 0.0, 0
+    for record in records:
+        if record.get("tokens_per_second"):
+            seconds += (record["tokens"] - before) / record["tokens_per_second"]
+            before = record["tokens"]
+    return cost | ({"tokens": before, "minutes": round(seconds / 60, 1)} if before else {})
+
+
 def plot_run(metrics_path: Path, out_png: Path) -> None:
     """Losses over steps, with acceptance lengths (names that begin with `tau` or `accept`) on a second axis.
 

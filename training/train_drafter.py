@@ -21,6 +21,7 @@ import jax
 import jaxspec
 from jaxspec.io.formats import for_target, load_drafter, read_config
 from jaxspec.io.safetensors_files import read_json
+from jaxspec.io.training_cost import write_training_cost
 from jaxspec.params import Params
 from training import sharding
 from training.acceptance import EvalOptions, make_evaluate
@@ -38,7 +39,7 @@ from training.packing import PackedRows
 from training.pipeline import AnchorBatches, DataOptions, load_rows
 from training.presets import PRESETS
 from training.preview import show
-from training.report import Card, model_card, plot_run
+from training.report import Card, model_card, plot_run, training_cost
 from training.specblock_loss import late_batches
 
 
@@ -183,6 +184,7 @@ def _write(options: DrafterOptions, params, config, target: Params, recipe: dict
     export_drafter(params, config, target, options.out)
     (options.out / "training.json").write_text(json.dumps(recipe, indent=2) + "\n")
     metrics = options.loop.run / "metrics.jsonl"
+    write_training_cost(options.out, training_cost(metrics, options.batch))
     plot_run(metrics, options.out / "training.png")
     layers = f" It reads the target's layers {config.feature_layers}." if config.feature_layers else ""
     card = Card(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import jaxspec
+from jaxspec.checkpoint import training_costs
 from training import export, regenerate, tokenizer, train_drafter, train_target
 from training.acceptance import EvalOptions
 from training.data import DataError
@@ -57,6 +58,8 @@ def test_the_recipe_lies_beside_the_weights(made):
     out = made / "model" / "drafters" / "jetspec"
     recipe = json.loads((out / "training.json").read_text())
     assert recipe["model"]["block_size"] == 4 and recipe["steps"] == 2 and recipe["data"]["files"] == ["text.jsonl"]
+    cost = training_costs(made / "model")["jetspec"]
+    assert cost["steps"] == 2 and cost["rows"] == 8 and cost["tokens"] > 0 and cost["minutes"] >= 0
     card = (out / "README.md").read_text()
     assert "tau_mean" in card and str(made) not in card
     assert (out / "training.png").stat().st_size > 0

@@ -5,7 +5,7 @@ import json
 import pytest
 from matplotlib.figure import Figure
 
-from training.report import Card, ReportError, curves, model_card, plot_run
+from training.report import Card, ReportError, curves, model_card, plot_run, training_cost
 
 CARD = Card("toy", "A head.", "mini", "rollouts", "python -m training.x", "Apache-2.0", {"gamma": 4.0, "a|b": 1})
 
@@ -59,6 +59,17 @@ def test_the_card_says_what_was_done(metrics):
     ):
         assert line in text.splitlines(), line
     assert "![" not in text
+
+
+def test_the_cost_is_that_of_the_steps_alone(tmp_path, metrics):
+    assert training_cost(metrics, 8) == {"steps": 3, "rows": 24}
+    records = [
+        {"step": 10, "seconds": 90.0, "tokens": 6000, "tokens_per_second": 100.0},
+        {"step": 10, "seconds": 500.0, "tau_a": 2},
+        {"step": 20, "seconds": 600.0, "tokens": 12000, "tokens_per_second": 200.0},
+    ]
+    metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert training_cost(metrics, 4) == {"steps": 20, "rows": 80, "tokens": 12000, "minutes": 1.5}
 
 
 def test_a_run_without_metrics_is_named(tmp_path):
