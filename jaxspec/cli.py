@@ -83,8 +83,10 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument(
         "--methods",
         default="ar,dflash-chain,dflash-ddtree,jetspec-tree",
-        help="comma-separated: ar, or <drafter>-<builder>[+score][@budget] with builder chain, ddtree, tree, beam or static, "
-        "score entropy or hybrid0.1 (default: %(default)s)",
+        help="comma-separated: ar, all (every drafter with the builders that suit it), or "
+        "<drafter>-<builder>[+score][@budget][/setting...] with builder chain, ddtree, tree, beam, static, dynamic or rank, "
+        "score entropy or hybrid0.1, setting d6 (depth), w4 (tree width) or b8 (block size), as in eagle3-dynamic@12/d6/w4 "
+        "(default: %(default)s)",
     )
     bench.add_argument("--prompts", required=True, type=Path, help=".jsonl or .jsonl.gz; see jaxspec.bench.read_prompts")
     bench.add_argument("--limit", type=int, default=30, help="prompts per domain (default: %(default)s)")
@@ -93,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--coupled", choices=("on", "off", "both"), default="on", help="draft under the target's noise")
     bench.add_argument("--no-profile", action="store_true", help="skip the split of a round into phases")
     bench.add_argument("--json", type=Path, metavar="OUT.json", help="write settings and results here")
-    _add_decode(bench, max_new_tokens=128)
+    _add_decode(bench, max_new_tokens=128, temperatures=True)
 
     demo = commands.add_parser("demo", help="three held-out prompts, plainly and with the JetSpec tree")
     demo.set_defaults(run=_demo)
@@ -113,10 +115,14 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: what suits the device")
 
 
-def _add_decode(parser: argparse.ArgumentParser, max_new_tokens: int = 256) -> None:
+def _add_decode(parser: argparse.ArgumentParser, max_new_tokens: int = 256, temperatures: bool = False) -> None:
     add = parser.add_argument
     add("--max-new-tokens", type=int, default=max_new_tokens, help="(default: %(default)s)")
-    add("--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)")
+    if temperatures:
+        what = "0 is greedy; several, as in 0,1, are measured one after the other (default: 0)"
+        add("--temperature", type=_temperatures, default=(0.0,), help=what)
+    else:
+        add("--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)")
     add("--top-k", type=int, help="sample among the k most probable tokens")
     add("--top-p", type=float, help="sample among the most probable tokens that hold this much probability")
     add("--min-p", type=float, help="sample among tokens at least this fraction as probable as the first")
@@ -134,14 +140,24 @@ def _add_decode(parser: argparse.ArgumentParser, max_new_tokens: int = 256) -> N
     add("--score-temperature", type=float, help="divisor of draft scores; below 1, deeper trees (default: the drafter's own)")
 
 
+def _temperatures(text: str) -> tuple[float, ...]:
+    """Numbers separated by commas, each once."""
+    return tuple(dict.fromkeys(float(number) for number in text.split(",")))
+
+
 def _load(arguments: argparse.Namespace):
     import jaxspec
 
+    return jaxspec.load(arguments.model, drafter=_drafters(arguments), dtype=arguments.dtype)
+
+
+def _drafters(arguments: argparse.Namespace):
+    """The value of --drafter as `jaxspec.load` takes it."""
     named = dict(item.partition("=")[::2] for item in arguments.drafter or () if "=" in item)
     plain = [item for item in arguments.drafter or () if "=" not in item]
     if len(plain) + bool(named) > 1:
         raise ValueError("give one --drafter SOURCE, or each as --drafter NAME=SOURCE")
-    return jaxspec.load(arguments.model, drafter=named or (plain[0] if plain else None), dtype=arguments.dtype)
+    return named or (plain[0] if plain else None)
 
 
 def _decode_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -205,23 +221,29 @@ def _prompt(arguments: argparse.Namespace):
 
 def _bench(arguments: argparse.Namespace) -> int:
     from jaxspec import bench
+    from jaxspec.checkpoint import training_costs
     from jaxspec.io.tokenizer import load_tokenizer
 
     paths = _tree_paths(arguments.paths)
-    methods = bench.parse_methods(arguments.methods, budget=arguments.budget, coupled=arguments.coupled, paths=paths)
-    if arguments.coupled == "both" and arguments.temperature == 0:
+    how = {"budget": arguments.budget, "coupled": arguments.coupled, "paths": paths}
+    bench.parse_methods(arguments.methods, **how)  # mistakes are told before a large model is read
+    if arguments.coupled == "both" and not any(arguments.temperature):
         raise ValueError("--coupled both compares drafting at a temperature above 0: give --temperature")
     if arguments.json and not arguments.json.absolute().parent.is_dir():
         raise FileNotFoundError(f"--json: there is no directory {arguments.json.parent}")
     params = _load(arguments)
+    methods = bench.parse_methods(arguments.methods, **how, spec=params.spec)
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     prompts = bench.read_prompts(arguments.prompts, tokenizer, limit=arguments.limit, chat=arguments.chat)
+    options = _decode_options(arguments)
     report = bench.benchmark(
         params,
         prompts,
         methods,
         repeats=arguments.repeats,
-        options=_decode_options(arguments),
+        options={name: value for name, value in options.items() if name != "temperature"},
+        temperatures=arguments.temperature,
+        costs=training_costs(arguments.model, drafter=_drafters(arguments)),
         with_profile=not arguments.no_profile,
         progress=lambda line: print(f"\r{line}\033[K", end="", file=sys.stderr, flush=True) if sys.stderr.isatty() else None,
     )
@@ -231,7 +253,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     report["settings"] = settings | {"methods": {method.name: method.options for method in methods}}
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print(bench.table(report["results"]))
+    print(bench.table(report["results"], report["drafters"]))
     print("compilation, seconds: " + ", ".join(f"{name} {value:.1f}" for name, value in report["compile_seconds"].items()))
     return 0
 

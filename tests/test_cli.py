@@ -51,6 +51,8 @@ def test_bench(capsys, tmp_path):
         assert record["identical_to_ar"] is True and record["tokens_per_second"] > 0 and record["speedup"] > 0
         assert sum(i * n for i, n in enumerate(record["accept_hist"])) == record["tokens"] - record["prompts"]
         assert all(record[f"ms_{phase}"] > 0 for phase in ("draft", "tree", "verify", "rest"))
+        drafted = record["method"] != "ar"
+        assert record["forwards"] == drafted and (record["ms_absorb"] > 0) == drafted and record["temperature"] == 0
     assert records["ar", "all"]["mean_acceptance_length"] == 1.0 < records["jetspec-tree@7", "all"]["mean_acceptance_length"]
     assert printed.count("jetspec-tree@7") == 4
 

@@ -1,15 +1,19 @@
-"""A whole benchmark: timed decodes, the split of a round, and the report of both."""
+"""A whole benchmark: timed decodes, the split of a round, what drafters cost, and the report of it all."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
+from jaxspec import api
 from jaxspec.bench.measure import measure
-from jaxspec.bench.methods import Method
+from jaxspec.bench.methods import UNCOUPLED, Method
 from jaxspec.bench.profile import profile
 from jaxspec.bench.prompts import Prompt
 from jaxspec.bench.report import environment, summarise
+from jaxspec.plan import drafter_forwards, make_plan
 
 
 def benchmark(
@@ -19,23 +23,71 @@ def benchmark(
     *,
     repeats: int = 3,
     options: dict[str, Any] | None = None,
+    temperatures: Sequence[float] | None = None,
+    costs: dict[str, dict[str, float]] | None = None,
     with_profile: bool = True,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Measure `methods` (the first is `ar`) on `prompts`, ready for JSON.
 
+    Args:
+      options: keyword arguments of `jaxspec.decode` common to all methods that do not set them.
+      temperatures: everything is measured at each (None: at that of `options`, else 0). At 0 nothing is drawn, so uncoupled
+        methods are left out there if they have a coupled twin.
+      costs: what training each drafter took, from `jaxspec.checkpoint.training_costs`.
+
     Returns:
-      `device`, `versions`, `dtype`, `options`, `repeats`, `compile_seconds` {method: s}, and `results`, the flat records of
-      `jaxspec.bench.summarise`.
+      `device`, `versions`, `dtype`, `options`, `repeats`, `compile_seconds` {method: s}, `drafters` {name: {"parameters",
+      "training"}}, and `results`, the flat records of `jaxspec.bench.summarise`, each with its `temperature`, `drafter` and
+      `forwards` (see `jaxspec.plan.drafter_forwards`).
     """
-    runs, compile_seconds = measure(params, prompts, methods, repeats=repeats, options=options, progress=progress)
-    progress("timing the phases of a round" if with_profile else "")
-    split = profile(params, prompts, methods, options=options) if with_profile else None
-    progress("")
+    common = dict(options or {})
+    temperatures = (common.get("temperature", 0.0),) if temperatures is None else temperatures
+    results, compile_seconds = [], dict.fromkeys((method.name for method in methods), 0.0)
+    for temperature in temperatures:
+        at = common | {"temperature": temperature}
+        chosen = _without_twins(methods) if temperature == 0 else methods
+        runs, seconds = measure(params, prompts, chosen, repeats=repeats, options=at, progress=progress)
+        _free()
+        progress("timing the phases of a round" if with_profile else "")
+        split = profile(params, prompts, chosen, options=at) if with_profile else None
+        _free()
+        progress("")
+        known = {method.name: _known(params, method, at) for method in chosen}
+        results += [
+            {"temperature": temperature} | record | known[record["method"]] for record in summarise(runs, prompts, split)
+        ]
+        compile_seconds |= {name: compile_seconds[name] + value for name, value in seconds.items()}
     return {
         **environment(params),
-        "options": dict(options or {}),
+        "options": common,
         "repeats": repeats,
         "compile_seconds": compile_seconds,
-        "results": summarise(runs, prompts, split),
+        "drafters": {name: _drafter(params, name, costs or {}) for name, _ in params.spec.drafters},
+        "results": results,
     }
+
+
+def _without_twins(methods: Sequence[Method]) -> list[Method]:
+    """The methods without those that another is the coupled twin of."""
+    names = {method.name for method in methods}
+    twins = {name + UNCOUPLED for name in names}
+    return [method for method in methods if method.name not in twins]
+
+
+def _known(params, method: Method, options: dict[str, Any]) -> dict[str, Any]:
+    """What a method's settings say before it is run."""
+    config = api._prepare(params, [0], **{**options, **method.options}).config
+    drafter = None if config.method == "ar" else config.method
+    return {"drafter": drafter, "forwards": drafter_forwards(make_plan(params.spec, config), config, params.spec)}
+
+
+def _drafter(params, name: str, costs: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """Size of a drafter, embeddings and output projections of the target not counted, and its training."""
+    weights = params.drafter(name).get("params", {})
+    return {"parameters": sum(leaf.size for leaf in jax.tree.leaves(weights)), "training": costs.get(name)}
+
+
+def _free() -> None:
+    """Drop compiled programs: those of many methods exhaust the memory maps that a process may hold."""
+    jax.clear_caches()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+from jaxspec.combinations import SUITS, static_paths
+from jaxspec.config import PROMPT_LOOKUP
+from jaxspec.params import Spec
 
 BUILDERS = {
     "chain": "chain",
@@ -15,8 +19,17 @@ BUILDERS = {
     "expand": "expand",
     "beam": "beam",
     "static": "static",
+    "dynamic": "dynamic",
+    "rank": "rank_guided",
+    "rank_guided": "rank_guided",
 }
 COUPLED = {"on": (True,), "off": (False,), "both": (True, False)}
+UNCOUPLED = "/uncoupled"
+ALL = "all"
+# What follows a slash: settings that are no part of the budget.
+SETTINGS = {"d": "depth", "w": "tree_width", "b": "block_size"}
+# The names that `all` gives to builders.
+_SHORT = {"best_first": "ddtree", "expand": "tree", "rank_guided": "rank"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,51 +41,77 @@ class Method:
 
 
 def parse_methods(
-    names: str, *, budget: int, coupled: str = "on", paths: Sequence[Sequence[int]] | None = None
+    names: str,
+    *,
+    budget: int,
+    coupled: str = "on",
+    paths: Sequence[Sequence[int]] | None = None,
+    spec: Spec | None = None,
 ) -> list[Method]:
     """Methods of a comma-separated list.
 
-    Each is `ar`, or `<drafter>-<builder>` with builder `chain`, `ddtree` (best-first), `tree` (JetSpec's `accum_logp`), `beam`
-    or `static`, optionally followed by `+<score>` (`+entropy`, `+hybrid`, or `+hybrid0.3` with an entropy weight) and by
-    `@<budget>`, the rows verified in a round with the root included. `ar` comes first and is added where it is missing, since
-    every comparison is against it.
+    Each is `ar`, `all`, or `<drafter>-<builder>[+<score>][@<budget>][/<setting>...]`:
+      builder: `chain`, `ddtree` (best-first), `tree` (JetSpec's `accum_logp`), `beam`, `static`, `dynamic` (EAGLE-2's),
+        `rank` (SpecBlock's rank-guided), or a builder's name in `jaxspec.decode`;
+      score: `+entropy`, `+hybrid`, or `+hybrid0.3` with an entropy weight;
+      budget: `@12`, the rows verified in a round with the root included;
+      settings: `/d6` is a `depth` of 6 (longest drafted path), `/w4` a `tree_width` of 4, `/b8` a `block_size` of 8, as in
+        `eagle3-dynamic@12/d6/w4`.
+    `all` is every drafter of `spec` and `prompt_lookup`, with the builders that `jaxspec.combinations` lists as compared;
+    methods that are named as well are measured once. `ar` comes first and is added where it is missing, since every comparison
+    is against it.
 
     Args:
-      names: such as `ar,jetspec-tree,jetspec-ddtree@12`.
+      names: such as `ar,jetspec-tree,jetspec-ddtree@12`, `all` or `all,jetspec-beam`.
       budget: of methods that name none.
       coupled: whether drafters rank under the target's noise at temperature > 0: `on`, `off`, or `both`, which measures every
-        drafted method twice, the second time as `<name>/uncoupled`.
-      paths: the tree of `static`, whose budget is the rows of the tree.
+        drafted method twice, the second time as `<name>/uncoupled`; `prompt_lookup` once, since it ranks nothing.
+      paths: the tree of `static`, whose budget is the rows of the tree. None: one of the budget's rows that suits the drafter's
+        sizes, see `jaxspec.combinations.static_paths`.
+      spec: of the loaded model; None only checks how names are written, and `all` stands for nothing.
 
     Raises:
       ValueError: a name that has not this form.
     """
     methods = [Method("ar", {"method": "ar"})]
-    for name in filter(None, (name.strip() for name in names.split(","))):
-        if name == "ar":
-            continue
+    written = [name for name in map(str.strip, names.split(",")) if name and name not in ("ar", ALL)]
+    expanded = [] if ALL not in map(str.strip, names.split(",")) or spec is None else list(_all(spec))
+    for name in [name for name in expanded if name not in written] + written:
         options = _options(name, budget)
         if options["builder"] == "static":
-            options |= {"paths": paths, "budget": 1 + len(paths or ())}
+            options |= _static(options, paths, spec)
         for on in COUPLED[coupled]:
-            methods.append(Method(name if on else f"{name}/uncoupled", options | {"coupled": on}))
+            if on or coupled != "both" or options["method"] != PROMPT_LOOKUP:
+                methods.append(Method(name if on else name + UNCOUPLED, options | {"coupled": on}))
     repeated = {method.name for method in methods if sum(other.name == method.name for other in methods) > 1}
     if repeated:
         raise ValueError(f"method {min(repeated)} is listed twice: name each once")
     return methods
 
 
+def _all(spec: Spec) -> Iterator[str]:
+    for drafter in dict.fromkeys([*dict(spec.drafters), PROMPT_LOOKUP]):
+        for builder in SUITS[type(spec.drafter(drafter))].compared:
+            yield f"{drafter}-{_SHORT.get(builder, builder)}"
+
+
+def _static(options: dict[str, Any], paths, spec: Spec | None) -> dict[str, Any]:
+    if paths is None and spec is not None:
+        paths = static_paths(spec.drafter(options["method"]), options["budget"])
+    return {"paths": paths, "budget": 1 + len(paths or ())}
+
+
 def _options(name: str, default_budget: int) -> dict[str, Any]:
     builder = "|".join(BUILDERS)
     score = r"\+(?:(logprob|entropy)|(hybrid)(\d+(?:\.\d+)?)?)"
-    form = re.fullmatch(rf"(.+)-({builder})(?:{score})?(?:@(\d+))?", name, re.ASCII)
+    form = re.fullmatch(rf"(.+)-({builder})(?:{score})?(?:@(\d+))?((?:/[{''.join(SETTINGS)}]\d+)*)", name, re.ASCII)
     if form is None:
         raise ValueError(
-            f"unknown method {name!r}: write ar, or <drafter>-<builder> with builder {', '.join(BUILDERS)}, as in "
-            "jetspec-tree, jetspec-ddtree@12 or jetspec-tree+hybrid0.3@12"
+            f"unknown method {name!r}: write ar, all, or <drafter>-<builder> with builder {', '.join(BUILDERS)}, as in "
+            "jetspec-tree, jetspec-ddtree@12, jetspec-tree+hybrid0.3@12 or eagle3-dynamic@12/d6/w4"
         )
-    drafter, builder, score, hybrid, weight, budget = form.groups()
+    drafter, builder, score, hybrid, weight, budget, settings = form.groups()
     options = {"method": drafter, "builder": BUILDERS[builder], "budget": int(budget) if budget else default_budget}
     if score or hybrid:
         options |= {"score": score or hybrid, "entropy_weight": float(weight) if weight else None}
-    return options
+    return options | {SETTINGS[setting[0]]: int(setting[1:]) for setting in settings.split("/")[1:]}

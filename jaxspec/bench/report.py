@@ -13,11 +13,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxspec.bench.bootstrap import interval, resamples
 from jaxspec.bench.measure import Run
 from jaxspec.bench.prompts import Prompt
 
 ALL = "all"
-PHASES = ("draft", "tree", "verify", "rest")
+PHASES = ("draft", "tree", "verify", "absorb", "rest")
+# Phases that plain decoding has not: the cost of drafting.
+DRAFTING = ("draft", "tree", "absorb")
 
 
 def summarise(runs: Sequence[Run], prompts: Sequence[Prompt], profile: dict | None = None) -> list[dict[str, Any]]:
@@ -27,11 +30,14 @@ def summarise(runs: Sequence[Run], prompts: Sequence[Prompt], profile: dict | No
     tokens drawn by a prefill are counted only where prefill is included. Keys ending in `_median` and `_iqr` (25th and 75th
     percentile) are over the prompts; `repeat_spread` is the median over the prompts of (slowest - fastest) / median repeat.
     `mean_acceptance_length` is tokens per round, the bonus included. `accept_hist[i]` rounds committed i tokens.
-    `speedup` is the ratio of `tokens_per_second` to that of `ar` on the same prompts.
+    `speedup` is the ratio of `tokens_per_second` to that of `ar` on the same prompts. Keys ending in `_ci` are the bounds of a
+    95 % confidence interval, see `jaxspec.bench.bootstrap`: how far other prompts of these domains might move the figure, not
+    how far the machine's speed might.
 
     Args:
       profile: {(method, domain): {phase: milliseconds a round}}, from `jaxspec.bench.profile`; adds `ms_draft`, `ms_tree`,
-        `ms_verify` and `ms_rest`, measured apart from the loop, so that they need not add up to `ms_per_round`.
+        `ms_verify`, `ms_absorb` and `ms_rest`, measured apart from the loop, so that they need not add up to `ms_per_round`,
+        and `draft_share`, what of their sum goes to drafting: draft, tree and absorb.
     """
     grouped: dict[tuple[str, int], list[Run]] = defaultdict(list)
     for run in runs:
@@ -42,22 +48,30 @@ def summarise(runs: Sequence[Run], prompts: Sequence[Prompt], profile: dict | No
     for domain in (*domains, ALL):
         chosen = [i for i, prompt in enumerate(prompts) if domain in (ALL, prompt.domain)]
         baseline = [grouped["ar", i] for i in chosen]
+        drawn = resamples([prompts[i].domain for i in chosen])
         for method in methods:
-            record = {"method": method, "domain": domain, **_record([grouped[method, i] for i in chosen], baseline)}
-            phases = (profile or {}).get((method, domain), {})
-            records.append(record | {f"ms_{phase}": phases[phase] for phase in PHASES if phase in phases})
+            record = {"method": method, "domain": domain, **_record([grouped[method, i] for i in chosen], baseline, drawn)}
+            records.append(record | _phases((profile or {}).get((method, domain), {})))
     return records
 
 
-def _record(groups: list[list[Run]], baseline: list[list[Run]]) -> dict[str, Any]:
-    """Figures of one method over some prompts; a group holds the repeats of a prompt."""
+def _phases(phases: dict[str, float]) -> dict[str, float]:
+    if not phases:
+        return {}
+    share = sum(phases[phase] for phase in DRAFTING) / sum(phases.values())
+    return {f"ms_{phase}": phases[phase] for phase in PHASES} | {"draft_share": share}
+
+
+def _record(groups: list[list[Run]], baseline: list[list[Run]], drawn: np.ndarray) -> dict[str, Any]:
+    """Figures of one method over some prompts; a group holds the repeats of a prompt, `drawn` are `resamples` of them."""
     first = [group[0] for group in groups]
-    decode = np.array([np.median([run.decode_seconds for run in group]) for group in groups])
+    decode, plain = _seconds(groups), _seconds(baseline)
     total = np.array([np.median([run.decode_seconds + run.prefill_seconds for run in group]) for group in groups])
     own = np.array([_rate(group) for group in groups])
     ratios = own / np.array([_rate(group) for group in baseline])
     after_prefill = sum(len(run.tokens) - 1 for run in first)
     rounds = sum(run.rounds for run in first)
+    tokens, of_plain = (np.array([len(group[0].tokens) - 1 for group in some]) for some in (groups, baseline))
     differing = sum(any(run.tokens != other[0].tokens for run in group) for group, other in zip(groups, baseline, strict=True))
     spread = [np.ptp(s) / np.median(s) for s in ([run.decode_seconds for run in group] for group in groups)]
     return {
@@ -69,11 +83,13 @@ def _record(groups: list[list[Run]], baseline: list[list[Run]]) -> dict[str, Any
         "tokens_per_second_with_prefill": _ratio(sum(len(run.tokens) for run in first), total.sum()),
         "tokens_per_second_median": _percentile(own, 50),
         "tokens_per_second_iqr": [_percentile(own, 25), _percentile(own, 75)],
-        "speedup": _ratio(_ratio(after_prefill, decode.sum()), _throughput(baseline)),
+        "speedup": _ratio(_ratio(after_prefill, decode.sum()), _ratio(of_plain.sum(), plain.sum())),
+        "speedup_ci": interval(drawn, (tokens, plain), (decode, of_plain)),
         "speedup_median": _percentile(ratios, 50),
         "speedup_iqr": [_percentile(ratios, 25), _percentile(ratios, 75)],
         "repeat_spread": _percentile(np.array(spread), 50),
         "mean_acceptance_length": _ratio(after_prefill, rounds),
+        "mean_acceptance_length_ci": interval(drawn, (tokens,), (np.array([run.rounds for run in first]),)),
         "accept_hist": _add(run.accept_hist for run in first),
         "ms_per_round": _ratio(1e3 * decode.sum(), rounds),
         "ms_prefill": _percentile(np.array([1e3 * run.prefill_seconds for group in groups for run in group]), 50),
@@ -88,9 +104,8 @@ def _rate(group: list[Run]) -> float:
     return (len(group[0].tokens) - 1) / seconds if group[0].rounds else math.nan
 
 
-def _throughput(groups: list[list[Run]]) -> float | None:
-    seconds = sum(np.median([run.decode_seconds for run in group]) for group in groups)
-    return _ratio(sum(len(group[0].tokens) - 1 for group in groups), seconds)
+def _seconds(groups: list[list[Run]]) -> np.ndarray:
+    return np.array([np.median([run.decode_seconds for run in group]) for group in groups])
 
 
 def _ratio(a: float | None, b: float | None) -> float | None:
@@ -124,29 +139,3 @@ def environment(params) -> dict[str, Any]:
         "versions": {"python": platform.python_version(), **versions},
         "dtype": str(jax.tree.leaves(params.target)[0].dtype),
     }
-
-
-def table(records: Sequence[dict[str, Any]]) -> str:
-    """Readable table of the records that `summarise` returns."""
-    columns = {
-        "domain": lambda r: r["domain"],
-        "method": lambda r: r["method"],
-        "tok/s": lambda r: _show(r["tokens_per_second"], 1),
-        "[25%, 75%]": lambda r: "[{}, {}]".format(*(_show(value, 0) for value in r["tokens_per_second_iqr"])),
-        "with prefill": lambda r: _show(r["tokens_per_second_with_prefill"], 1),
-        "speed-up": lambda r: _show(r["speedup"], 2),
-        "accepted+bonus": lambda r: _show(r["mean_acceptance_length"], 2),
-        "= ar": lambda r: "yes" if r["identical_to_ar"] else f"NO ({r['differing_prompts']})",
-        "ms/round": lambda r: _show(r["ms_per_round"], 2),
-    }
-    columns |= {
-        phase: lambda r, key=f"ms_{phase}": _show(r.get(key), 2) for phase in PHASES if any(f"ms_{phase}" in r for r in records)
-    }
-    rows = [list(columns), *([cell(record) for cell in columns.values()] for record in records)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(columns))]
-    aligned = ([cell.ljust(w) for cell, w in zip(row, widths, strict=True)] for row in rows)
-    return "\n".join("  ".join(row).rstrip() for row in aligned)
-
-
-def _show(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"

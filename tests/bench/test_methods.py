@@ -1,6 +1,18 @@
+import dataclasses
+
 import pytest
 
 from jaxspec.bench.methods import parse_methods
+from jaxspec.config import BlockDrafterConfig, EagleConfig, FalconConfig, TargetConfig
+from jaxspec.params import Spec
+
+SIZES = dict(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=16)
+DRAFTERS = (
+    ("block", BlockDrafterConfig(**SIZES, block_size=4, vocab_size=40)),
+    ("eagle3", EagleConfig(**SIZES, vocab_size=40)),
+    ("falcon", FalconConfig(**SIZES, lstm_size=4, vocab_size=40)),
+)
+SPEC = Spec(TargetConfig(**SIZES, vocab_size=40), DRAFTERS)
 
 
 def test_names_become_options():
@@ -29,13 +41,48 @@ def test_names_carry_scores_and_static_takes_the_paths():
     assert [method.options.get("paths") for method in methods] == [None] * 4 + [[[0], [1]]]
 
 
+def test_names_carry_depth_and_widths():
+    methods = parse_methods("eagle3-dynamic@12/w4/d6,s-rank/d8,j-tree+entropy/b8", budget=9)[1:]
+    assert [method.options for method in methods] == [
+        {"method": "eagle3", "builder": "dynamic", "budget": 12, "coupled": True, "tree_width": 4, "depth": 6},
+        {"method": "s", "builder": "rank_guided", "budget": 9, "coupled": True, "depth": 8},
+        {"method": "j", "builder": "expand", "budget": 9, "coupled": True, "block_size": 8}
+        | {"score": "entropy", "entropy_weight": None},
+    ]
+
+
+def test_all_is_every_drafter_with_the_builders_that_suit_it():
+    names = ["block-chain", "block-ddtree", "block-tree", "eagle3-chain", "eagle3-dynamic", "falcon-chain", "falcon-static"]
+    methods = parse_methods("all", budget=8, spec=SPEC)
+    assert [method.name for method in methods] == ["ar", *names, "prompt_lookup-chain"]
+    assert {method.options["budget"] for method in methods[1:]} == {8}
+    assert methods[7].options["paths"][:2] == [(0,), (0, 0)] and len(methods[7].options["paths"]) == 7
+    again = parse_methods("eagle3-chain,all,block-beam", budget=8, spec=SPEC)
+    assert sorted(method.name for method in again) == sorted(["ar", *names, "prompt_lookup-chain", "block-beam"])
+    assert [method.name for method in parse_methods("all,x-tree", budget=8)] == ["ar", "x-tree"], "without a model"
+    alone = dataclasses.replace(SPEC, drafters=())
+    assert [method.name for method in parse_methods("all", budget=8, spec=alone)] == ["ar", "prompt_lookup-chain"]
+
+
 def test_coupling():
     assert [method.name for method in parse_methods("a-tree", budget=8, coupled="both")] == ["ar", "a-tree", "a-tree/uncoupled"]
     assert [method.options["coupled"] for method in parse_methods("a-tree", budget=8, coupled="off")[1:]] == [False]
+    assert len(parse_methods("prompt_lookup-chain", budget=8, coupled="both")) == 2, "it ranks nothing"
 
 
 @pytest.mark.parametrize(
-    "name", ["jetspec", "jetspec-bush", "-tree", "jetspec-tree@", "jetspec-tree@x", "a-tree+", "a-tree+entropy1"]
+    "name",
+    [
+        "jetspec",
+        "jetspec-bush",
+        "-tree",
+        "jetspec-tree@",
+        "jetspec-tree@x",
+        "a-tree+",
+        "a-tree+entropy1",
+        "a-tree/d",
+        "a-tree/x3",
+    ],
 )
 def test_unknown_methods(name):
     with pytest.raises(ValueError, match="unknown method"):

@@ -2,7 +2,8 @@ import pytest
 
 from jaxspec.bench.measure import Run
 from jaxspec.bench.prompts import Prompt
-from jaxspec.bench.report import summarise, table
+from jaxspec.bench.report import summarise
+from jaxspec.bench.table import table
 
 PROMPTS = [Prompt("math", "p"), Prompt("code", "q")]
 
@@ -61,10 +62,32 @@ def test_text_of_one_token_has_no_rates():
     assert "-" in table(list(found.values()))
 
 
+def test_intervals_span_what_other_prompts_might_give():
+    both = records(AR + TREE)["tree", "all"]
+    # Each domain has one prompt, and keeps it.
+    assert both["speedup_ci"] is None and both["mean_acceptance_length_ci"] is None
+    found = {r["method"]: r for r in summarise(AR + TREE, [Prompt("math", "p"), Prompt("math", "q")]) if r["domain"] == "math"}
+    assert found["tree"]["mean_acceptance_length_ci"] == [2.0, 3.0] and found["tree"]["speedup_ci"] == [2.0, 3.0]
+    assert found["ar"]["speedup_ci"] == [1.0, 1.0]
+
+
 def test_profile_and_table():
-    profile = {("tree", "math"): {"draft": 1.25, "tree": 2.5, "verify": 3.5, "rest": 4.5}}
+    profile = {("tree", "math"): {"draft": 1.25, "tree": 2.5, "verify": 3.5, "absorb": 0.25, "rest": 4.5}}
     found = records(AR + TREE, profile)
     assert found["tree", "math"]["ms_verify"] == 3.5 and "ms_verify" not in found["tree", "code"]
+    assert found["tree", "math"]["draft_share"] == pytest.approx(4 / 12)
     lines = table(list(found.values())).splitlines()
-    assert len(lines) == 7 and lines[0].split()[-4:] == ["draft", "tree", "verify", "rest"]
-    assert lines[2].split()[:2] == ["math", "tree"] and lines[2].split()[-4:] == ["1.25", "2.50", "3.50", "4.50"]
+    assert len(lines) == 7 and lines[0].split()[-6:] == ["draft", "tree", "verify", "absorb", "rest", "drafting"]
+    assert lines[2].split()[:2] == ["math", "tree"]
+    assert lines[2].split()[-6:] == ["1.25", "2.50", "3.50", "0.25", "4.50", "33%"]
+
+
+def test_the_table_has_what_a_report_adds():
+    known = {"temperature": 1.0, "drafter": "t", "forwards": 8}
+    rows = [record | known for record in summarise(AR + TREE, PROMPTS) if record["method"] == "tree"]
+    cost = {"steps": 1200, "rows": 9600, "tokens": 2_400_000, "minutes": 17.25}
+    lines = table(rows, {"t": {"parameters": 1_250_000, "training": cost}}).splitlines()
+    assert lines[0].startswith("T  domain") and lines[1].startswith("1  math")
+    assert lines[0].endswith("parameters  training") and lines[1].endswith("1.2M        1,200 steps, 2.4M tokens, 17 min")
+    assert "forwards" in lines[0] and "8" in lines[1].split()
+    assert table([row | {"drafter": "other"} for row in rows], {"t": {}}).splitlines()[1].split()[-2:] == ["-", "-"]
