@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from typing import NamedTuple
 
-from jaxspec.builders import _ALIASES, Builder, Rule, make_builder, make_stepper
+from jaxspec.builders import ALIASES, Builder, Rule, make_builder, make_stepper
 from jaxspec.builders.static import Paths, skips_ranks
 from jaxspec.builders.stepwise import Stepper
 from jaxspec.combinations import check_suits, suits
@@ -139,7 +139,7 @@ def _sized(drafter, config: DecodeConfig):
 
 def _make_builder(config: DecodeConfig, drafter_config, drafter: Drafter) -> Builder | Stepper:
     name = config.builder or default_builder(drafter, drafter_config)
-    check_suits(_ALIASES.get(name, name), config.method, drafter_config)
+    check_suits(ALIASES.get(name, name), config.method, drafter_config)
     in_steps = drafter.expand is not None
     vocab = drafter_config.draft_vocab_size or drafter_config.vocab_size
     depth = config.depth or drafter.depth

@@ -38,7 +38,7 @@ def profile(
     `draft` is the drafter's forwards and the ranking of its candidates, `tree` their assembly (that of a tree that grows with
     its drafter is part of `draft`), `verify` the target's forward and acceptance, `absorb` the drafter's intake of new
     features, which for drafters such as EAGLE-3 is a forward too, `rest` the sampling noise and the cache updates. Phases are
-    separate programs here: dispatch adds a little to each, and what XLA overlaps or fuses across phases in the loop is not seen.
+    separate programs here: dispatch adds a little to each, and what XLA overlaps or fuses across phases is not seen.
 
     Methods take turns round by round, so that drift of the machine falls on all of them alike.
 

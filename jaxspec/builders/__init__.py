@@ -49,7 +49,7 @@ DEFAULT_TREE_WIDTH = 3
 DEFAULT_DYNAMIC_WIDTH = 10
 BUILDERS = {"chain": chain, "best_first": best_first, "expand": expand, "beam": beam, "static": static}
 STEPPERS = ("chain", "static", "dynamic", "rank_guided")
-_ALIASES = {"ddtree": "best_first", "tree": "expand"}
+ALIASES = {"ddtree": "best_first", "tree": "expand"}
 _SCORED = ("best_first", "expand", "beam")
 
 
@@ -104,9 +104,9 @@ def make_builder(
     Raises:
       ValueError: unknown name, a number out of range, or an option of another builder.
     """
-    name = _ALIASES.get(name, name)
+    name = ALIASES.get(name, name)
     if name not in BUILDERS:
-        names = [*BUILDERS, *_ALIASES, "dynamic", "rank_guided"]
+        names = [*BUILDERS, *ALIASES, "dynamic", "rank_guided"]
         raise ValueError(f"unknown builder {name!r}: choose one of {', '.join(names)}")
     for what, number in (("depth", depth), ("vocab_size", vocab_size), ("budget", budget)):
         if number < 1:
