@@ -52,6 +52,8 @@ class Nodes:
       depth: int32 [B, M]; the root's is 0.
       node: int32 [B, M], index in the builder's pool, -1 for the root.
       live: bool [B, M]; what is proposed after the others is not looked at.
+      before: int32 [B, M, K - 1], tokens between the node and the one it was proposed after, where nodes are at the ends of
+        blocks and the builder does not always take the best ones; else None.
     """
 
     token: jax.Array
@@ -59,6 +61,7 @@ class Nodes:
     depth: jax.Array
     node: jax.Array
     live: jax.Array
+    before: jax.Array | None = None
 
 
 @flax.struct.dataclass

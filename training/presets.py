@@ -15,6 +15,7 @@ from training.drafter_model import ModelOptions
 from training.loop import LoopOptions
 from training.methods import MethodOptions
 from training.optimizer import OptimizerOptions
+from training.specblock_loss import BlockOptions
 
 QWEN3_MASK = 151669  # an embedding row beyond the tokenizer's last id
 LLAMA31_MASK = 128002  # <|reserved_special_token_0|>, ours: the published drafter's is not documented
@@ -85,10 +86,68 @@ def _large(target: str, drafter: str, layers: tuple[int, ...] | None, mask: int,
     )
 
 
+def _small_with_head(drafter: str, model: dict[str, Any], gamma: float | None = 4.0, **method) -> Preset:
+    """As `_small`, for drafters with an output projection of their own: about as many parameters, on the same text."""
+    small = _small(drafter, gamma=gamma)
+    own = dict(kind=drafter, feature_layers=(1, 3, 4), score_temperature=0.5)
+    return dataclasses.replace(small, model=own | model, method=method)
+
+
+def _large_eagle(target: str, draft_vocab: int = 32_000) -> Preset:
+    """SpecForge's EAGLE-3 defaults: AdamW at 1e-4, 1.5 % warm-up and a cosine, rows of 4,096 tokens, 7 test-time steps."""
+    return Preset(
+        target=target,
+        model=dict(kind="eagle3", draft_vocab=draft_vocab),
+        loss=dict(kind="fkl", dtype="bfloat16", anchor_chunk=64, tile=1024),
+        optimizer=dict(name="adamw", rate=1e-4, warmup=1_500, betas=(0.9, 0.999), weight_decay=0.0, clip=0.5),
+        loop=dict(steps=100_000, save_every=2_500, eval_every=5_000, parts=8),
+        length=4096,
+        batch=8,
+        anchors=512,
+    )
+
+
+def _large_specblock(target: str, draft_vocab: int = 32_000) -> Preset:
+    """The scripts of SpecBlock's release: AdamW (0.9, 0.95) at 5e-5, batches of 24 rows of 1,024 tokens, 3 blocks of 4 slots.
+
+    Ours: a cosine in place of their linear decay, and the number of steps.
+    """
+    return Preset(
+        target=target,
+        model=dict(kind="specblock", draft_vocab=draft_vocab, num_layers=2, slots=4, blocks=2),
+        loss=dict(kind="fkl", dtype="bfloat16", tile=1024),
+        optimizer=dict(name="adamw", rate=5e-5, warmup=500, betas=(0.9, 0.95), weight_decay=0.0, clip=0.5),
+        loop=dict(steps=100_000, save_every=2_500, eval_every=5_000, parts=8),
+        length=1024,
+        batch=24,
+        anchors=128,
+        method=dict(specblock=BlockOptions(blocks=3, rank_from=2_000)),
+    )
+
+
 _QWEN3_36_LAYERS = (1, 9, 17, 25, 33)
 PRESETS = {
     "dflash": _small("dflash", gamma=4.0),
     "jetspec": _small("jetspec", gamma=4.0),
+    "eagle3": _small_with_head("eagle3", dict(draft_vocab=2048, ffn_size=1344), gamma=None),
+    "specblock": _small_with_head(
+        "specblock",
+        dict(draft_vocab=2048, num_layers=2, ffn_size=304, slots=4, blocks=2),
+        gamma=None,
+        specblock=BlockOptions(blocks=2, rank_from=60),
+    ),
+    "medusa": _small_with_head("medusa", dict(slots=5, num_layers=5, own_projection=False)),
+    "parallelspec": _small_with_head("parallelspec", dict(draft_vocab=2048, ffn_size=1344, slots=7)),
+    "falcon": _small_with_head("falcon", dict(draft_vocab=2048, ffn_size=688, slots=2, blocks=3)),
+    "small": _small_with_head(
+        "small",
+        dict(num_layers=4, hidden_size=160, num_heads=2, num_kv_heads=1, head_dim=64, ffn_size=960),
+        gamma=None,
+    ),
+    "eagle3-qwen3-8b": _large_eagle("Qwen/Qwen3-8B"),
+    "eagle3-llama-3.1-8b": _large_eagle("meta-llama/Llama-3.1-8B-Instruct"),
+    "specblock-qwen3-8b": _large_specblock("Qwen/Qwen3-8B"),
+    "specblock-llama-3.1-8b": _large_specblock("meta-llama/Llama-3.1-8B-Instruct"),
     "dflash-qwen3-4b": _large("Qwen/Qwen3-4B", "dflash", _QWEN3_36_LAYERS, QWEN3_MASK, kind="ce", gamma=7.0),
     "dflash-qwen3-8b": _large("Qwen/Qwen3-8B", "dflash", _QWEN3_36_LAYERS, QWEN3_MASK, kind="ce", gamma=7.0),
     "dflash-llama-3.1-8b": _large(

@@ -175,7 +175,7 @@ def make_stepper(
     if not ranked:
         raise ValueError("builder 'rank_guided' needs a drafter with a rank head (SpecBlock)")
     width = min(DEFAULT_DYNAMIC_WIDTH if tree_width is None else tree_width, vocab_size)
-    return make_rank_guided(slots, -(-depth // slots), vocab_size, budget, width, classes or "slim")
+    return make_rank_guided(slots, -(-depth // slots), vocab_size, budget, width, classes or "slim", depth=depth)
 
 
 def _sizes(name: str, depth: int, vocab_size: int, budget: int, tree_width: int | None) -> tuple[int, int, int]:

@@ -37,6 +37,8 @@ def make_fixed(paths: Paths, slots: int) -> Stepper:
         there[step, : len(chosen)] = True
         first = 0 if step == 0 else slots + (step - 1) * width * slots
         source[step] = first + lane[node[step]] * slots + slots - 1
+    above = [[index.get(paths[i][: depth[i] - slots + 1 + k], 0) for k in range(slots - 1)] for i in node.reshape(-1)]
+    between = jnp.asarray(np.array(above, np.int32).reshape(*node.shape, slots - 1))
     node, source, there = (jnp.asarray(table) for table in (node, source, there))
 
     def fill(pool, offers, live, number, depth_limit):
@@ -52,7 +54,7 @@ def make_fixed(paths: Paths, slots: int) -> Stepper:
     def frontier(pool, step, depth_limit):
         chosen = node[step]
         live = there[step] & (pool.logprob[chosen] > -jnp.inf) & (pool.depth[chosen] < depth_limit)
-        return Nodes(pool.token[chosen], source[step], pool.depth[chosen], chosen, live)
+        return Nodes(pool.token[chosen], source[step], pool.depth[chosen], chosen, live, pool.token[between[step]])
 
     def begin(offers, depth_limit):
         pool = empty_pool(len(paths)).replace(parent=jnp.asarray(parent), depth=jnp.asarray(depth))

@@ -115,7 +115,7 @@ def make_chain(slots: int, depth: int) -> Stepper:
         source = slots * jnp.ones(1, jnp.int32) * (at // slots) + slots - 1
         node = jnp.full(1, at + slots - 1)
         live = jnp.isfinite(score[-1:]) & (at + slots < depth_limit)
-        return pool, Nodes(offers.token[0, -1:, 0], source, node + 1, node, live)
+        return pool, Nodes(offers.token[0, -1:, 0], source, node + 1, node, live, offers.token[:, :-1, 0])
 
     def begin(offers, depth_limit):
         return extend(empty_pool(slots * (steps + 1)), offers, jnp.int32(0), depth_limit)

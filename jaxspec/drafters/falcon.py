@@ -237,8 +237,11 @@ def _windows(scratch: FalconRows, nodes, slots: int, width: int):
     def take(x, index, *shape):
         return jnp.take_along_axis(x, index.reshape(batch, -1, *(1,) * (x.ndim - 2)), axis=1).reshape(batch, count, *shape)
 
-    shape = (slots,)
-    token = jnp.where(own, take(scratch.token, row, *shape), take(scratch.best, row, *shape))
+    proposed = take(scratch.best, row, slots)
+    if nodes.before is not None:
+        # Not needed at the node itself, which is set below.
+        proposed = jnp.take_along_axis(nodes.before, jnp.clip(place - slots, 0, slots - 2), axis=2)
+    token = jnp.where(own, take(scratch.token, row, slots), proposed)
     hidden = take(scratch.rows.hidden, row, slots, -1)
     feature = jnp.where(own[..., None], hidden[..., :width], hidden[..., width : 2 * width])
     memory = take(scratch.rows.hidden, nodes.source, -1)[..., 2 * width :]
