@@ -4,7 +4,8 @@
 
 Run the same command again to continue a sweep that was stopped: finished recipes are kept, and an unfinished one continues from
 its last checkpoint. What is compared, by the paper's table (JetSpec): `objective` (Table 4), `causality` (Table 7), `data`
-(Table 6); `all` is these three, and acceptance as training proceeds comes with each.
+(Table 6); `all` is these three, and acceptance as training proceeds comes with each. `eagle` compares EAGLE-3's steps of
+training-time test, `specblock` its components (SpecBlock's ablation), with the rank head's figures and those of single slots.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ from training.command import one_line_errors
 from training.drafter_loss import LossOptions
 from training.drafter_model import ModelOptions
 from training.loop import LoopOptions
+from training.methods import EagleOptions, MethodOptions
+from training.metrics import read_metrics
 from training.optimizer import OptimizerOptions
 from training.pipeline import DataOptions
+from training.presets import PRESETS
 from training.regenerate import RegenerateOptions, regenerate
 from training.sweep_report import write_report
 from training.train_drafter import DrafterOptions, train
@@ -39,11 +43,12 @@ class Recipe:
     """One training run of a sweep.
 
     Attributes:
-      kind: `jetspec` (causal) or `dflash` (bidirectional).
+      kind: `jetspec` (causal) or `dflash` (bidirectional); `eagle3` or `specblock`, as their presets for `mini` have them.
       loss: `fkl`, `ce` or `rkl`.
       gamma: decay length of the slot weights; None weights all alike.
       data: `regenerated` (the target's own text) or `corpus`.
       seed: of first weights, order and anchors.
+      variant: of `VARIANTS`, what differs from the preset; empty: nothing.
     """
 
     kind: str = "jetspec"
@@ -51,14 +56,25 @@ class Recipe:
     gamma: float | None = None
     data: str = "regenerated"
     seed: int = 0
+    variant: str = ""
 
     @property
     def name(self) -> str:
         """What the run's folder is called."""
         decay = "uniform" if self.gamma is None else f"gamma{self.gamma:g}"
-        return f"{self.kind}-{self.loss}-{decay}-{self.data}-seed{self.seed}"
+        kind = f"{self.kind}-{self.variant}" if self.variant else self.kind
+        return f"{kind}-{self.loss}-{decay}-{self.data}-seed{self.seed}"
 
 
+_BLOCKS = PRESETS["specblock"].method["specblock"]
+# (changes of the model, the method's own options) by variant.
+VARIANTS: dict[str, tuple[dict, MethodOptions]] = {
+    **{f"steps{steps}": ({}, MethodOptions(eagle=EagleOptions(steps))) for steps in (1, 3, 5, 7)},
+    "full": ({}, MethodOptions(specblock=_BLOCKS)),
+    "no-broadcast": ({"prefix_broadcast": False}, MethodOptions(specblock=_BLOCKS)),
+    "no-shift": ({"shift": False}, MethodOptions(specblock=_BLOCKS)),
+    "no-valid-prefix": ({}, MethodOptions(specblock=dataclasses.replace(_BLOCKS, valid_prefix=False))),
+}
 OBJECTIVE = [Recipe(loss=loss, seed=seed) for seed in (0, 1) for loss in ("fkl", "ce", "rkl")]
 CAUSALITY = [Recipe(kind, gamma=gamma, seed=seed) for seed in (0, 1) for kind in ("jetspec", "dflash") for gamma in (None, 7.0)]
 DATA = [Recipe(data=data) for data in ("regenerated", "corpus")]
@@ -67,6 +83,8 @@ SWEEPS = {
     "causality": CAUSALITY,
     "data": DATA,
     "all": list(dict.fromkeys(OBJECTIVE + CAUSALITY + DATA)),
+    "eagle": [Recipe("eagle3", variant=f"steps{steps}") for steps in (1, 3, 5, 7)],
+    "specblock": [Recipe("specblock", variant=name) for name in ("full", "no-broadcast", "no-shift", "no-valid-prefix")],
 }
 
 
@@ -116,7 +134,7 @@ class SweepOptions:
       cache: keep the target's states of all texts on disk, so that the runs need not compute them again.
     """
 
-    name: Annotated[Literal["objective", "causality", "data", "all"], tyro.conf.Positional]
+    name: Annotated[Literal["objective", "causality", "data", "all", "eagle", "specblock"], tyro.conf.Positional]
     corpus: Path
     prompts: Path
     out: Path
@@ -142,10 +160,9 @@ def drafter_options(recipe: Recipe, options: SweepOptions, scale: Scale) -> Draf
         out=options.out / recipe.name / "drafter",
         loop=LoopOptions(options.out / recipe.name, scale.steps, save_every=every, eval_every=every, parts=2),
         target=options.target,
-        model=ModelOptions(
-            recipe.kind, scale.block_size, scale.num_layers, options.feature_layers, score_temperature=0.5, zero_residual=True
-        ),
+        model=_model(recipe, options, scale),
         loss=LossOptions(recipe.loss, gamma=recipe.gamma),
+        method=VARIANTS[recipe.variant][1] if recipe.variant else MethodOptions(),
         optimizer=OptimizerOptions("muon"),
         eval=EvalOptions(options.prompts, limit=scale.prompts, max_new_tokens=scale.max_new_tokens),
         batch=scale.batch,
@@ -153,6 +170,35 @@ def drafter_options(recipe: Recipe, options: SweepOptions, scale: Scale) -> Draf
         cache_features=options.out / f"states-{recipe.data}" if options.cache else None,
         seed=recipe.seed,
     )
+
+
+def _model(recipe: Recipe, options: SweepOptions, scale: Scale) -> ModelOptions:
+    if recipe.variant:
+        own = PRESETS[recipe.kind].model | {"feature_layers": options.feature_layers}
+        return ModelOptions(**own | VARIANTS[recipe.variant][0])
+    return ModelOptions(
+        recipe.kind, scale.block_size, scale.num_layers, options.feature_layers, score_temperature=0.5, zero_residual=True
+    )
+
+
+def _methods(kind: str, block_size: int) -> dict[str, dict]:
+    """Options of `jaxspec.decode` by the name of what is measured."""
+    methods = {f"chain@{block_size}": {"builder": "chain", "budget": block_size}}
+    if kind == "eagle3":
+        return methods | {f"dynamic@{n}": {"builder": "dynamic", "budget": n} for n in BUDGETS}
+    if kind == "specblock":
+        guided = {f"rank-guided@{n}": {"builder": "rank_guided", "budget": n} for n in BUDGETS}
+        # The same width everywhere leaves the choice to the scores: the rank head decides nothing.
+        uniform = {f"uniform@{n}": {"builder": "rank_guided", "budget": n, "fanout": (4, 4, 4, 4)} for n in BUDGETS}
+        return methods | guided | uniform
+    return methods | {f"tree@{n}": {"builder": "best_first", "budget": n} for n in BUDGETS}
+
+
+def _last_figures(run: Path, count: int = 5) -> dict[str, float]:
+    """Means of the last few logged figures of single slots and of the rank head, on training text."""
+    records = [record for record in read_metrics(run / "metrics.jsonl") if "loss" in record][-count:]
+    names = {name for record in records for name in record if "accuracy_" in name or name.startswith("rank_")}
+    return {name: sum(record[name] for record in records) / len(records) for name in sorted(names)}
 
 
 def run(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
@@ -165,14 +211,14 @@ def run(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
     trained = time.monotonic()
     tokenizer = load_tokenizer(bundle.spec.tokenizer) if bundle.spec.tokenizer else None
     prompts = read_prompts(options.prompts, tokenizer, limit=scale.prompts)
-    methods = {f"chain@{scale.block_size}": ("chain", scale.block_size), **{f"tree@{n}": ("best_first", n) for n in BUDGETS}}
     acceptance = {
-        name: acceptance_of(bundle, recipe.kind, prompts, builder=builder, budget=budget, max_new_tokens=scale.max_new_tokens)
-        for name, (builder, budget) in methods.items()
+        name: acceptance_of(bundle, recipe.kind, prompts, max_new_tokens=scale.max_new_tokens, **method)
+        for name, method in _methods(recipe.kind, scale.block_size).items()
     }
     result = {
         "recipe": dataclasses.asdict(recipe),
         "acceptance": acceptance,
+        "slots": _last_figures(options.out / recipe.name),
         "train_seconds": round(trained - began, 1),
         "evaluate_seconds": round(time.monotonic() - trained, 1),
         "device": jax.devices()[0].device_kind,

@@ -17,13 +17,15 @@ _COMPARISONS = {
         lambda r: {"fkl": "forward KL", "ce": "cross-entropy", "rkl": "reverse KL"}[r["loss"]],
     ),
     "Causal or bidirectional block, depth weights (JetSpec, Table 7)": (
-        lambda r: r["loss"] == "fkl" and r["data"] == "regenerated",
+        lambda r: r["kind"] in _KINDS and r["loss"] == "fkl" and r["data"] == "regenerated",
         lambda r: f"{_KINDS[r['kind']]}, {'uniform' if r['gamma'] is None else 'gamma ' + format(r['gamma'], 'g')}",
     ),
     "Training text (JetSpec, Table 6)": (
         lambda r: r["kind"] == "jetspec" and r["loss"] == "fkl" and r["gamma"] is None and r["seed"] == 0,
         lambda r: {"regenerated": "the target's own text", "corpus": "corpus text"}[r["data"]],
     ),
+    "Steps of training-time test (EAGLE-3)": (lambda r: r["kind"] == "eagle3", lambda r: f"{r['variant'][5:]} steps"),
+    "Components (SpecBlock, its ablation)": (lambda r: r["kind"] == "specblock", lambda r: r["variant"].replace("-", " ")),
 }
 _KINDS = {"jetspec": "causal", "dflash": "bidirectional"}
 
@@ -67,7 +69,26 @@ def _page(name: str, scale: str, sizes: dict, results: Sequence[dict]) -> str:
         found = comparison(title, results)
         if len(found) > 1:
             lines += ["", f"## {title}", "", *_table(found)]
+    lines += _slots(results)
     return "\n".join(lines) + "\n"
+
+
+def _slots(results: Sequence[dict]) -> list[str]:
+    """Accuracy by slot within and across blocks, and the rank head by class, of runs that logged more than one block."""
+    found = {result["recipe"]["variant"]: result["slots"] for result in results if "rank_recall_0" in result.get("slots", {})}
+    if not found:
+        return []
+    names = sorted({name for slots in found.values() for name in slots})
+    lines = ["", "## Slots and rank classes (SpecBlock, Tables 2 and 3, Figure 5)", ""]
+    lines += [
+        "Means of the last logged training batches; a slot's accuracy counts every slot, whatever came of those before.",
+        "",
+    ]
+    lines += [f"| | {' | '.join(found)} |", "| --- " * (len(found) + 1) + "|"]
+    for name in names:
+        cells = [format(slots.get(name, float("nan")), ".3f") for slots in found.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
 
 
 def _table(found: dict[str, dict[str, list[dict]]]) -> list[str]:
@@ -93,7 +114,8 @@ def _plot(out: Path, results: Sequence[dict]) -> None:
     for result in results:
         recipe = result["recipe"]
         decay = "uniform" if recipe["gamma"] is None else f"gamma{recipe['gamma']:g}"
-        run = f"{recipe['kind']}-{recipe['loss']}-{decay}-{recipe['data']}"
+        kind = "-".join(filter(None, (recipe["kind"], recipe.get("variant"))))
+        run = f"{kind}-{recipe['loss']}-{decay}-{recipe['data']}"
         metrics = read_metrics(out / f"{run}-seed{recipe['seed']}" / "metrics.jsonl")
         points = [(record["step"], record["tau_mean"]) for record in metrics if "tau_mean" in record]
         curves.setdefault(run, []).append(np.asarray(points))

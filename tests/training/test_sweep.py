@@ -13,7 +13,7 @@ from training.sweep_report import comparison, write_report
 def results_of(recipes, lengths):
     return [
         {
-            "recipe": {name: getattr(recipe, name) for name in ("kind", "loss", "gamma", "data", "seed")},
+            "recipe": {name: getattr(recipe, name) for name in ("kind", "loss", "gamma", "data", "seed", "variant")},
             "acceptance": {"chain@8": {"math": length, "mean": length}, "tree@8": {"math": length + 1, "mean": length + 1}},
             "train_seconds": 50.0,
             "evaluate_seconds": 10.0,
