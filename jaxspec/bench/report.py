@@ -51,15 +51,16 @@ def summarise(runs: Sequence[Run], prompts: Sequence[Prompt], profile: dict | No
         drawn = resamples([prompts[i].domain for i in chosen])
         for method in methods:
             record = {"method": method, "domain": domain, **_record([grouped[method, i] for i in chosen], baseline, drawn)}
-            records.append(record | _phases((profile or {}).get((method, domain), {})))
+            records.append(record | _phases(method, (profile or {}).get((method, domain), {})))
     return records
 
 
-def _phases(phases: dict[str, float]) -> dict[str, float]:
+def _phases(method: str, phases: dict[str, float]) -> dict[str, float | None]:
     if not phases:
         return {}
     share = sum(phases[phase] for phase in DRAFTING) / sum(phases.values())
-    return {f"ms_{phase}": phases[phase] for phase in PHASES} | {"draft_share": share}
+    # Plain decoding drafts nothing: what is timed there is the dispatch of empty programs.
+    return {f"ms_{phase}": phases[phase] for phase in PHASES} | {"draft_share": None if method == "ar" else share}
 
 
 def _record(groups: list[list[Run]], baseline: list[list[Run]], drawn: np.ndarray) -> dict[str, Any]:
