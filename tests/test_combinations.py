@@ -33,13 +33,13 @@ QUICK = [("eagle3", "static"), ("specblock", "best_first"), (PROMPT_LOOKUP, "cha
 
 @pytest.fixture(scope="module")
 def params():
-    generator = np.random.default_rng(3)
+    generator = np.random.default_rng(5)
 
     def weights(shapes, scale):
         return jax.tree.map(lambda leaf: jnp.asarray(generator.normal(scale=scale, size=leaf.shape), jnp.float32), shapes)
 
     tokens = jnp.zeros((1, 2), jnp.int32)
-    target = weights(jax.eval_shape(Transformer(TARGET).init, jax.random.key(0), tokens, tokens), 0.6)
+    target = weights(jax.eval_shape(Transformer(TARGET).init, jax.random.key(0), tokens, tokens), 1.2)
     head = jnp.zeros((TARGET.hidden_size, TARGET.vocab_size))
     made = {
         kind: weights(jax.eval_shape(lambda kind=kind, config=config: METHODS[kind].init(config, 0, head)), 0.4)
@@ -57,6 +57,7 @@ def plain(params):
         if temperature not in known:
             outs = jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=NEW, temperature=temperature)
             known[temperature] = [out.tokens for out in outs]
+            assert min(len(set(tokens)) for tokens in known[temperature]) > 6, "the text must vary for drafts to matter"
         return known[temperature]
 
     return texts
