@@ -112,7 +112,8 @@ def _run_prompt(params, tokens, lengths, config, capacity):
 
     dtype, hidden = params.target["params"]["embedding"].dtype, params.spec.target.hidden_size
     cache = allocate(params.spec.target, batch, capacity, dtype)
-    draft = plan.drafter.init(batch, capacity, dtype) if plan.drafter else None
+    # Behind the barrier, for XLA would compute a drafter's attention over its empty cache while it compiles, for seconds.
+    draft = jax.lax.optimization_barrier(plan.drafter.init(batch, capacity, dtype)) if plan.drafter else None
     carry = (cache, draft, jnp.zeros((batch, hidden), dtype), jnp.zeros((batch, len(layers) * hidden), dtype))
     carry = feed(0, carry, None)
     if width == size:

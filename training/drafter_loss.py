@@ -83,7 +83,7 @@ def make_loss(config: BlockDrafterConfig, target_config: TargetConfig, options: 
         values, right, drafted = (array.reshape(weights.shape) for array in (values, right, drafted))
         counted = jnp.where(drafted, weights, 0)
         values = jnp.where(counted > 0, values, 0)
-        return {"loss": ((values * counted).sum(), counted.sum()), **_accuracy(right, weights > 0)}
+        return {"loss": ((values * counted).sum(), counted.sum()), **accuracies(right, weights > 0)}
 
     return loss
 
@@ -124,7 +124,7 @@ def target_states(config, target_config: TargetConfig, target, batch) -> Teacher
     return teacher_states(target_config, target, config.feature_layers, batch)
 
 
-def _accuracy(right: jax.Array, counted: jax.Array) -> dict[str, tuple[jax.Array, jax.Array]]:
+def accuracies(right: jax.Array, counted: jax.Array) -> dict[str, tuple[jax.Array, jax.Array]]:
     """Sums of accuracy by slot and of the simulated acceptance length, from bool [B, A, depth]."""
 
     def total(flags):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.config import TargetConfig
-from training.drafter_loss import LossOptions, _accuracy, make_per_row
+from training.drafter_loss import LossOptions, accuracies, make_per_row
 from training.losses import gather, slot_weights
 from training.teacher import TeacherStates
 
@@ -82,7 +82,7 @@ def sums(found, weights: jax.Array, metric_weights: jax.Array | None = None) -> 
     values = jnp.where(counted > 0, values, 0)
     return {
         "loss": ((values * counted).sum(), counted.sum()),
-        **_accuracy(right, (weights if metric_weights is None else metric_weights) > 0),
+        **accuracies(right, (weights if metric_weights is None else metric_weights) > 0),
     }
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxspec.config import SpecBlockConfig, TargetConfig
 from jaxspec.drafters.specblock import SpecBlock, rank_features, slot_positions
-from training.drafter_loss import LossOptions, _accuracy
+from training.drafter_loss import LossOptions, accuracies
 from training.losses import gather, slot_weights
 from training.specblock_forward import draw_cuts
 from training.specblock_slots import RANK_LIMITS, SlotLosses, ahead_of, make_slot_losses
@@ -137,9 +137,9 @@ def _before(flags: jax.Array) -> jax.Array:
 def _figures(slots: SlotLosses, learnt: jax.Array, cuts: jax.Array) -> dict[str, tuple[jax.Array, jax.Array]]:
     """Sums of what is reported beside the loss."""
     counted = _learnt_slots(learnt, cuts, slots.hit.shape[-1])
-    figures = _accuracy(slots.right[0], counted[0])
+    figures = accuracies(slots.right[0], counted[0])
     for b in range(1, len(counted)):
-        accuracy = _accuracy(slots.right[b], counted[b])
+        accuracy = accuracies(slots.right[b], counted[b])
         figures |= {f"block_{b + 1}_{name}": pair for name, pair in accuracy.items() if name != "accept_length"}
     usable, named, wanted = counted[0] & slots.drafted[0], slots.ranks[0].argmax(-1), slots.wanted[0]
     for c in range(slots.ranks.shape[-1]):

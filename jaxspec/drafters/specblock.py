@@ -169,9 +169,7 @@ def make_specblock_drafter(config: SpecBlockConfig) -> Drafter:
     def init(batch, capacity, dtype):
         kv = jnp.zeros((config.num_layers, batch, slots, config.num_kv_heads, config.head_dim), dtype)
         hidden = jnp.zeros((batch, slots, config.hidden_size), dtype)
-        state = SpecBlockState(allocate(config, batch, capacity * slots, dtype), kv, kv, hidden)
-        # Otherwise XLA computes the attention of a prompt's first rows over these constants while it compiles, for seconds.
-        return jax.lax.optimization_barrier(state)
+        return SpecBlockState(allocate(config, batch, capacity * slots, dtype), kv, kv, hidden)
 
     def absorb(params, state, target, new):
         rows = new.token.shape[1]

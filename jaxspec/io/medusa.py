@@ -24,7 +24,7 @@ from jaxspec.config import MedusaConfig, TargetConfig
 from jaxspec.io.drafter_config import own_fields, score_temperature
 from jaxspec.io.hf_config import integer
 from jaxspec.io.safetensors_files import WEIGHTS as MODEL
-from jaxspec.io.safetensors_files import WeightFiles, _open
+from jaxspec.io.safetensors_files import WeightFiles, open_safetensors
 from jaxspec.io.tensors import Tensors
 from jaxspec.io.torch_files import TorchFile
 from jaxspec.io.weight_map import Leaf, check_fit, read_tree, write_tree
@@ -156,7 +156,7 @@ class _HeadFile(WeightFiles):
     """The tensors of one safetensors file, whatever its name."""
 
     def __init__(self, path: Path):
-        handle = _open(path)
+        handle = open_safetensors(path)
         self.directory, self._files = path.parent, {path.name: handle}
         self._home = dict.fromkeys(handle.keys(), path.name)
 

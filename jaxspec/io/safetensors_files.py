@@ -31,7 +31,7 @@ class WeightFiles(Tensors):
 
     def __init__(self, directory: str | os.PathLike):
         self.directory = Path(directory)
-        self._files = {path.name: _open(path) for path in shard_paths(self.directory, WEIGHTS, INDEX)}
+        self._files = {path.name: open_safetensors(path) for path in shard_paths(self.directory, WEIGHTS, INDEX)}
         # safetensors' handles have keys() but cannot be iterated over.
         self._home = {name: file for file, handle in self._files.items() for name in handle.keys()}  # noqa: SIM118
         lost_tensors(self.directory, self._home, WEIGHTS, INDEX)
@@ -158,7 +158,7 @@ def _no_weights(directory: Path) -> str:
     return f"{directory} has no weights: expected {WEIGHTS}, or {INDEX} with its shards"
 
 
-def _open(path: Path):
+def open_safetensors(path: Path):
     try:
         return safe_open(path, framework="numpy")
     except SafetensorError as error:
