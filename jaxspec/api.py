@@ -58,7 +58,8 @@ def decode(params: Params, prompt, *, trace: bool = False, **options) -> Output 
         drafter.
       budget: rows verified a round, the root included (32; `static` verifies its `paths`). DDTree's M is M + 1 here.
       fanout: for `expand`, a rule for how many children nodes get at most, one of `builders.fanout.RULES` by name, or from
-        `builders.make_rule` with settings (None: `tree_width` everywhere).
+        `builders.make_rule` with settings (None: `tree_width` everywhere); for `rank_guided`, tokens of a slot by its rank
+        class, as a tuple or one of SpecBlock's two maps, `slim` (None) or `default`.
       paths: for `static`, the tree as the rank path of every node, as in Medusa's choices: [[0], [0, 0], [1]] (None).
       score: what `best_first`, `expand` and `beam` order paths by: `logprob`, `entropy` (the drafter's entropies along the path
         alone) or `hybrid` (log-probability minus `entropy_weight`, 0.1 if None, times these entropies).

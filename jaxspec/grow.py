@@ -24,24 +24,24 @@ def target_head(params, config) -> TargetHead:
 
 
 def draft(params, request, state, noise, config):
-    """What the drafter proposes: candidates or, where the tree grows with the drafter, the tree; then log-probabilities.
+    """What the drafter proposes: candidates or, where the tree grows with the drafter, the tree.
 
     Args:
       noise: float32 [B, A, V] of the positions after the root, or None.
 
     Returns:
-      (Candidates, Tree or None, draft_logprob): the last is float32 [B, depth, V] where acceptance needs it.
+      (Candidates, Tree or None; the drafter's log-probabilities float32 [B, depth, V] where acceptance needs them).
     """
     plan = make_plan(params.spec, config)
     if plan.drafter is None:
         return None, None
     if plan.drafter.expand is not None and isinstance(plan.builder, Stepper):
         return _in_steps(params, request, state, noise, config)
-    slots = plan.builder.longest
-    proposal, _ = plan.drafter.start(
-        params.drafter(config.method), state.draft, target_head(params, config), state.root, slots
-    )
-    return _rank(params, request, state, noise, config, proposal.logits[:, 0, :slots], 0)
+    # A drafter that works in steps computes all slots of its first one, however few the tree can hold.
+    longest = plan.builder.longest
+    rows = longest if plan.drafter.expand is None else plan.drafter.slots
+    proposal, _ = plan.drafter.start(params.drafter(config.method), state.draft, target_head(params, config), state.root, rows)
+    return _rank(params, request, state, noise, config, proposal.logits[:, 0, :longest], 0)
 
 
 def grow(params, state, proposed, config) -> Tree:

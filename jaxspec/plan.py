@@ -94,7 +94,7 @@ def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
     if isinstance(drafter_config, BlockDrafterConfig) and drafter_config.causal and builder.longest < drafter_config.depth:
         # Slots of a causal head do not see later slots: those that the tree cannot hold need not be computed.
         drafter = make_drafter(dataclasses.replace(drafter_config, block_size=builder.longest + 1))
-    return Plan(target, drafter, builder, _widths(builder.rows, config), builder.longest + 1)
+    return Plan(target, drafter, builder, _widths(builder.rows, config, drafter_config), builder.longest + 1)
 
 
 def drafter_forwards(plan: Plan, config: DecodeConfig, spec: Spec) -> int:
@@ -146,6 +146,8 @@ def _make_builder(config: DecodeConfig, drafter_config, drafter: Drafter) -> Bui
     if not in_steps and depth > drafter.depth:
         raise ValueError(f"depth is {depth}: {config.method!r} drafts at most {drafter.depth} tokens")
     if name in ("dynamic", "rank_guided") or (in_steps and name in ("chain", "static")):
+        if config.score != "logprob" or config.entropy_weight is not None:
+            raise ValueError(f"score {config.score!r} is for trees of one step: leave it out with builder {name!r}")
         return make_stepper(
             name,
             slots=drafter.slots if in_steps else 1,
@@ -180,12 +182,14 @@ def _check_rejection(config: DecodeConfig, builder: Builder | Stepper) -> None:
         )
 
 
-def _widths(rows: int, config: DecodeConfig) -> tuple[int, ...]:
+def _widths(rows: int, config: DecodeConfig, drafter_config) -> tuple[int, ...]:
     """Verification widths: the capacity, and a quarter of it where trees may come out small.
 
     A restricted vocabulary (top-k, top-p, min-p) leaves a builder short of candidates, a fan-out rule of children; otherwise
-    every tree is full, and a second width would be compiled for nothing.
+    every tree is full, and a second width would be compiled for nothing. Prompt lookup often finds nothing.
     """
+    if isinstance(drafter_config, PromptLookupConfig):
+        return (1, rows)
     sampling = config.sampling
     varies = sampling.top_k or sampling.top_p or sampling.min_p or config.fanout is not None
     return (-(-rows // 4), rows) if varies and rows >= 8 else (rows,)

@@ -76,6 +76,15 @@ def cases():
             yield pytest.param(name, builder, temperature, marks=() if quick else pytest.mark.slow)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "builder"), [("specblock", "best_first"), ("falcon", "chain"), ("eagle3", "dynamic")])
+@pytest.mark.parametrize("budget", [1, 2, 3])
+def test_trees_smaller_than_a_step(params, plain, method, builder, budget):
+    outs = jaxspec.decode(params, PROMPTS, max_new_tokens=NEW, method=method, builder=builder, budget=budget)
+    assert [out.tokens for out in outs] == plain(0.0)
+    assert {out.stats.drafted // out.stats.rounds for out in outs} == {budget - 1}
+
+
 @pytest.mark.parametrize(("method", "builder", "temperature"), list(cases()))
 def test_the_text_is_the_targets(params, plain, method, builder, temperature):
     outs = drafted(params, method, builder, temperature)

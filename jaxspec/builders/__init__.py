@@ -160,16 +160,20 @@ def make_stepper(
         raise ValueError(f"tree_width is {tree_width}: it must be between 1 and the vocabulary size {vocab_size}")
     if paths is not None and name != "static":
         raise ValueError(f"paths are a tree of builder 'static': leave them out with {name!r}")
+    if classes is not None and name != "rank_guided":
+        raise ValueError(f"fanout is for builders 'expand' and 'rank_guided': leave it out with {name!r}")
+    if budget == 1 and name != "static":
+        return make_chain(1, 1)._replace(rows=1)
     if name == "chain":
-        return make_chain(slots, max(min(depth, budget - 1), 1))
+        return make_chain(slots, min(depth, budget - 1))
     if name == "static":
         longest, choices = _check_paths(paths, depth, vocab_size)
         return make_fixed(paths, slots)
     if name == "dynamic":
         if slots > 1:
             raise ValueError("builder 'dynamic' is for drafters of a token at a time, or of one block: choose chain or static")
-        width = min(DEFAULT_DYNAMIC_WIDTH, max(budget - 1, 1)) if tree_width is None else tree_width
-        return make_dynamic(min(width, vocab_size), max(min(depth, budget - 1), 1), budget)
+        width = min(DEFAULT_DYNAMIC_WIDTH, budget - 1) if tree_width is None else tree_width
+        return make_dynamic(min(width, vocab_size), min(depth, budget - 1), budget)
     if name != "rank_guided":
         raise ValueError(f"unknown builder {name!r}: choose one of {', '.join(STEPPERS)}")
     if not ranked:

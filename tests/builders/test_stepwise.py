@@ -35,7 +35,8 @@ def grown(stepper, depth_limit: int):
     for step in range(stepper.steps):
         paths = [path_of(pool, int(node)) for node in nodes.node]
         drafted.append([path for path, live in zip(paths, nodes.live, strict=True) if live])
-        pool, nodes = grow(pool, nodes, offers(paths, stepper.slots, stepper.candidates), jnp.int32(step), jnp.int32(depth_limit))
+        offered = offers(paths, stepper.slots, stepper.candidates)
+        pool, nodes = grow(pool, nodes, offered, jnp.int32(step), jnp.int32(depth_limit))
     tree = finish(pool, jnp.int32(ROOT), stepper.rows, stepper.longest)
     tree = jax.tree.map(lambda x: x[None], tree)
     validate(tree)
@@ -146,6 +147,11 @@ def test_with_proposals_of_a_depth_the_static_tree_is_the_flat_one():
     np.testing.assert_allclose(flat.logprob, steps.logprob, atol=1e-5)
 
 
+def test_a_budget_of_one_row_is_the_root():
+    for name in ("chain", "dynamic"):
+        assert make_stepper(name, slots=1, depth=4, vocab_size=VOCAB, budget=1).rows == 1
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -156,6 +162,7 @@ def test_with_proposals_of_a_depth_the_static_tree_is_the_flat_one():
         ({"name": "static"}, "builder 'static' needs paths"),
         ({"name": "static", "paths": PATHS, "depth": 3}, "paths are up to 4 deep"),
         ({"name": "rank_guided"}, "needs a drafter with a rank head"),
+        ({"name": "chain", "classes": "slim"}, "fanout is for builders 'expand' and 'rank_guided'"),
     ],
 )
 def test_refusals(options, message):

@@ -30,10 +30,8 @@ def test_the_longest_and_latest_occurrence_is_continued():
     # In parts of 4, 6 and 3 tokens, some of which do not count; the last token is the root.
     begun, found = 0, set()
     for part, count in ((6, 4), (6, 6), (6, 3), (6, 0)):
-        rows = slice(begun, begun + part)
-        new = Committed(
-            tokens[:, rows], tokens[:, begun + 1 : begun + part + 1], None, jnp.full(len(texts), begun), jnp.full(len(texts), count)
-        )
+        token, following = tokens[:, begun : begun + part], tokens[:, begun + 1 : begun + part + 1]
+        new = Committed(token, following, None, jnp.full(len(texts), begun), jnp.full(len(texts), count))
         state, begun = absorb(state, new), begun + count
         logits = np.asarray(start(state, tokens[:, begun]))[:, 0]
         for text, row in zip(texts, logits, strict=True):
