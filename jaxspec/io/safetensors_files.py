@@ -159,6 +159,7 @@ def _no_weights(directory: Path) -> str:
 
 
 def open_safetensors(path: Path):
+    """Handle of a safetensors file; ValueError says what is wrong with one that cannot be read."""
     try:
         return safe_open(path, framework="numpy")
     except SafetensorError as error:
