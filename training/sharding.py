@@ -123,7 +123,7 @@ def split_parts(batch, parts: int, mesh: Mesh):
     places = NamedSharding(mesh, PartitionSpec(None, AXES))
 
     def split(leaf):
-        leaf = leaf.reshape(-1, parts, *leaf.shape[1:]).swapaxes(0, 1)
+        leaf = leaf.reshape(len(leaf) // parts, parts, *leaf.shape[1:]).swapaxes(0, 1)
         return jax.lax.with_sharding_constraint(leaf, places)
 
     return jax.tree.map(split, batch)
