@@ -1,12 +1,18 @@
 """The model that ships: text in, text out, stop strings, streaming, and the same text from every method."""
 
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
 
 import jaxspec
+from jaxspec.io.hub import ZOO, shipped
 
 PROMPT = "Question: Tom has 3 apples and buys 5 more. How many apples does he have?\nAnswer:"
+
+
+SHIPPED = shipped(ZOO / "mini" / "drafters")
 
 
 @pytest.fixture(scope="module")
@@ -19,12 +25,25 @@ def plain(params):
     return jaxspec.decode(params, PROMPT, method="ar", max_new_tokens=48, ignore_eos=True)
 
 
-def test_both_drafters_ship_and_jetspec_is_the_default(params):
-    assert [name for name, _ in params.spec.drafters] == ["jetspec", "dflash"]
+def test_drafters_ship_and_jetspec_is_the_default(params):
+    names = [name for name, _ in params.spec.drafters]
+    assert names[:2] == ["jetspec", "dflash"] and set(names) == set(SHIPPED)
     assert sum(leaf.size for leaf in jax.tree.leaves(params.target)) <= 16e6
+    files = [path for path in Path(ZOO / "mini" / "drafters").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 40e6
 
 
-@pytest.mark.parametrize("method", ["jetspec", "dflash"])
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_drafter_loads_by_its_name(name):
+    one = jaxspec.load("mini", drafter=name)
+    assert [label for label, _ in one.spec.drafters] == [name]
+    # About as many parameters as the others, so that they can be compared.
+    assert 1.9e6 < sum(leaf.size for leaf in jax.tree.leaves(one.drafters[name]["params"])) < 2.7e6
+
+
+@pytest.mark.parametrize(
+    "method", ["jetspec", *(pytest.param(name, marks=pytest.mark.slow) for name in SHIPPED if name != "jetspec")]
+)
 def test_drafts_are_accepted_and_the_text_is_the_plain_one(params, plain, method):
     out = jaxspec.decode(params, PROMPT, method=method, budget=16, max_new_tokens=48, ignore_eos=True)
     assert (out.tokens, out.text) == (plain.tokens, plain.text)

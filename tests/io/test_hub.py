@@ -41,7 +41,7 @@ def cache(tmp_path, monkeypatch) -> Path:
 def test_names_that_ship(zoo):
     assert hub.shipped() == ("mini",)
     assert hub.resolve_model("mini") == zoo / "mini"
-    assert hub.shipped(zoo / "mini" / "drafters") == ("dflash", "jetspec")
+    assert {"dflash", "jetspec"} <= set(hub.shipped(zoo / "mini" / "drafters"))
     assert hub.resolve_drafter("jetspec", zoo / "mini") == zoo / "mini" / "drafters" / "jetspec"
 
 
