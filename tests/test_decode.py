@@ -51,7 +51,7 @@ def test_repeats_in_a_batch_are_independent_and_seeds_matter(params):
 
 
 @pytest.mark.parametrize("acceptance", ["sequential", "rejection"])
-@pytest.mark.parametrize("builder", ["chain", "best_first", "expand"])
+@pytest.mark.parametrize("builder", ["chain", "best_first", pytest.param("expand", marks=pytest.mark.slow)])
 def test_other_acceptance_rules_run_and_equal_greedy_at_zero(params, acceptance, builder):
     out = jaxspec.decode(params, PROMPTS, builder=builder, budget=8, acceptance=acceptance, temperature=1.0, max_new_tokens=16)
     assert all(len(one.tokens) == 16 for one in out)

@@ -91,7 +91,7 @@ def test_a_models_own_folder_is_a_drafter(params, tmp_path):
 
 def test_refusals(params):
     for options, message in (
-        ({"method": "self", "builder": "best_first"}, "drafts a token at a time: choose dynamic, chain or static"),
+        ({"method": "self", "builder": "best_first"}, "does not go with .self.: choose one of chain, dynamic, static"),
         ({"method": "self", "block_size": 4}, "block_size is for block drafters"),
         ({"method": "self", "depth": 0}, "depth is 0"),
         ({"method": "self", "builder": "dynamic", "acceptance": "rejection", "temperature": 1.0}, "choose builder 'chain'"),
