@@ -30,6 +30,9 @@ def benchmark(
 ) -> dict[str, Any]:
     """Measure `methods` (the first is `ar`) on `prompts`, ready for JSON.
 
+    Methods take turns within groups, see `groups`; speed-ups are over the `ar` of the same group, and its records those of the
+    first.
+
     Args:
       options: keyword arguments of `jaxspec.decode` common to all methods that do not set them.
       temperatures: everything is measured at each (None: at that of `options`, else 0). At 0 nothing is drawn, so uncoupled
@@ -46,18 +49,21 @@ def benchmark(
     results, compile_seconds = [], dict.fromkeys((method.name for method in methods), 0.0)
     for temperature in temperatures:
         at = common | {"temperature": temperature}
-        chosen = _without_twins(methods) if temperature == 0 else methods
-        runs, seconds = measure(params, prompts, chosen, repeats=repeats, options=at, progress=progress)
-        _free()
-        progress("timing the phases of a round" if with_profile else "")
-        split = profile(params, prompts, chosen, options=at) if with_profile else None
-        _free()
-        progress("")
-        known = {method.name: _known(params, method, at) for method in chosen}
-        results += [
-            {"temperature": temperature} | record | known[record["method"]] for record in summarise(runs, prompts, split)
-        ]
-        compile_seconds |= {name: compile_seconds[name] + value for name, value in seconds.items()}
+        chosen = list(_without_twins(methods) if temperature == 0 else methods)
+        for number, group in enumerate(groups(chosen)):
+            runs, seconds = measure(params, prompts, group, repeats=repeats, options=at, progress=progress)
+            _free()
+            progress("timing the phases of a round" if with_profile else "")
+            split = profile(params, prompts, group, options=at) if with_profile else None
+            _free()
+            progress("")
+            known = {method.name: _known(params, method, at) for method in group}
+            results += [
+                {"temperature": temperature} | record | known[record["method"]]
+                for record in summarise(runs, prompts, split)
+                if number == 0 or record["method"] != "ar"
+            ]
+            compile_seconds |= {name: compile_seconds[name] + value for name, value in seconds.items()}
     return {
         **environment(params),
         "options": common,
@@ -66,6 +72,15 @@ def benchmark(
         "drafters": {name: _drafter(params, name, costs or {}) for name, _ in params.spec.drafters},
         "results": results,
     }
+
+
+def groups(methods: Sequence[Method], size: int = 12) -> list[list[Method]]:
+    """Groups of at most `size` methods and the first, `ar`, which every group is compared with.
+
+    Methods of a group take turns, so their programs are all alive at once; those of forty exhaust a process's memory maps.
+    """
+    first, others = methods[0], list(methods[1:])
+    return [[first, *others[i : i + size]] for i in range(0, len(others), size)] or [[first]]
 
 
 def _without_twins(methods: Sequence[Method]) -> list[Method]:

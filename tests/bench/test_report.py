@@ -91,3 +91,10 @@ def test_the_table_has_what_a_report_adds():
     assert lines[0].endswith("parameters  training") and lines[1].endswith("1.2M        1,200 steps, 2.4M tokens, 17 min")
     assert "forwards" in lines[0] and "8" in lines[1].split()
     assert table([row | {"drafter": "other"} for row in rows], {"t": {}}).splitlines()[1].split()[-2:] == ["-", "-"]
+
+
+def test_many_methods_go_in_groups_with_the_first_in_each():
+    from jaxspec.bench.benchmark import groups
+
+    assert groups(["ar"]) == [["ar"]]
+    assert groups(["ar", *"abcde"], 2) == [["ar", "a", "b"], ["ar", "c", "d"], ["ar", "e"]]
