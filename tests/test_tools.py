@@ -58,6 +58,14 @@ def test_describe_a_drafter():
     assert about["flags"]["dflash_config.causal_head"] is True
 
 
+@pytest.mark.parametrize("name", ["eagle3", "falcon", "medusa", "parallelspec", "specblock"])
+def test_describe_what_ships(name):
+    about = describe(MINI / "drafters" / name)
+    layers = about["feature_layers"]
+    assert (about["family"], about["readable"], layers["contradicted"]) == (name, True, False)
+    assert layers["output_of_layer"] == (None if name == "medusa" else [1, 3, 4])
+
+
 def test_describe_a_target():
     about = describe("mini")
     assert (about["family"], about["readable"], about["drafters"]) == ("target", True, list(shipped(MINI / "drafters")))

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from jaxspec.io.drafter_config import default_feature_layers
 
 OUTPUT, INPUT = "output", "input"
+# Families with no published layout, by the architecture that this library writes.
+_OWN = {"ParallelSpecDrafter": "parallelspec", "FalconDrafter": "falcon"}
 
 
 class Layers(NamedTuple):
@@ -29,7 +31,7 @@ class Layers(NamedTuple):
 def family(hf: dict[str, Any], names: Collection[str]) -> str:
     """Name of the family: by config.json first, by tensor names where that says nothing.
 
-    One of dflash, jetspec, dflash2, dspark, eagle3, peagle, mtp, specblock, medusa, target, or `unknown`.
+    One of dflash, jetspec, dflash2, dspark, eagle3, peagle, mtp, specblock, medusa, parallelspec, falcon, target, or `unknown`.
     """
     kind = hf.get("speculators_model_type")
     if kind is not None:
@@ -42,6 +44,8 @@ def family(hf: dict[str, Any], names: Collection[str]) -> str:
         return "dflash2"
     if "DFlash" in architecture or own or hf.get("speculation_type") == "dflash":
         return "jetspec" if own.get("causal_head") or own.get("causal") else "dflash"
+    if architecture in _OWN:
+        return _OWN[architecture]
     if "SpecBlock" in architecture or "diffspec_draft_token_num" in hf or "rank_classes" in hf:
         return "specblock"
     if "medusa_num_heads" in hf or "Medusa" in architecture or hf.get("model_type") == "medusa":
@@ -96,6 +100,9 @@ def _inputs(ids: list[int], field: str) -> Layers:
 
 def _default(hf: dict[str, Any], found: str) -> Layers:
     """What readers assume where config.json names no layers."""
+    stated = (hf.get("jaxspec") or {}).get("feature_layers")
+    if stated and found in ("specblock", *_OWN.values()):
+        return Layers(tuple(stated), "jaxspec.feature_layers")
     count = hf.get("num_target_layers")
     if found in ("dflash", "jetspec", "dflash2") and count:
         return Layers(default_feature_layers(count, hf["num_hidden_layers"]), "default for num_target_layers")

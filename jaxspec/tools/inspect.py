@@ -143,7 +143,9 @@ def _feature_layers(hf: dict, found: str) -> dict[str, Any]:
     outputs = None if layers.outputs is None else list(layers.outputs)
     notes = [layers.note] if layers.note else []
     own = hf.get("jaxspec") or {}
-    contradicted = own.get("feature_convention") == FEATURE_CONVENTION and own.get("feature_layers") != outputs
+    # Medusa's heads read no layer's output, but what the final norm makes of the last one's.
+    comparable = own.get("feature_convention") == FEATURE_CONVENTION and found != "medusa"
+    contradicted = comparable and own.get("feature_layers") != outputs
     count = own.get("num_target_layers") or hf.get("num_target_layers")
     if outputs and count and max(outputs) == count - 1:
         notes.append("the last layer's output is read before the final norm, which transformers and vLLM do not give")
