@@ -131,10 +131,11 @@ def default_feature_layers(num_target_layers: int, count: int) -> tuple[int, ...
     return tuple(round(1 + i * (num_target_layers - 4) / (count - 1)) for i in range(count))
 
 
-def check_fits(drafter: BlockDrafterConfig, target: TargetConfig) -> None:
-    """Raise a one-line ValueError unless `drafter` can draft for `target`.
+def check_fits(drafter, target: TargetConfig, *, final_norm: bool = False) -> None:
+    """Raise a one-line ValueError unless `drafter`, of any kind that reads features of layers, can draft for `target`.
 
-    It reads the target's embeddings, features and output projection, so widths, vocabulary and layers must agree.
+    It reads the target's embeddings, features and output projection, so widths, vocabulary and layers must agree. With
+    `final_norm` the number of layers may stand for the state after the final norm (see `jaxspec.drafters.base.Drafter`).
     """
     wrong = []
     if not drafter.hidden_size == drafter.target_hidden_size == target.hidden_size:
@@ -144,10 +145,10 @@ def check_fits(drafter: BlockDrafterConfig, target: TargetConfig) -> None:
         )
     if drafter.vocab_size != target.vocab_size:
         wrong.append(f"its vocabulary has {drafter.vocab_size} tokens, the target's {target.vocab_size}")
-    beyond = [layer for layer in drafter.feature_layers if layer >= target.num_layers]
+    beyond = [layer for layer in drafter.feature_layers if layer >= target.num_layers + final_norm]
     if beyond:
         wrong.append(f"it reads target layers {beyond}, the target has layers 0 to {target.num_layers - 1}")
-    if drafter.mask_token_id >= target.vocab_size:
+    if getattr(drafter, "mask_token_id", 0) >= target.vocab_size:
         wrong.append(f"its mask token {drafter.mask_token_id} is outside the target's {target.vocab_size} embedding rows")
     if wrong:
         raise ValueError(f"the drafter does not fit the target: {'; '.join(wrong)}; use a drafter trained for this target")

@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxspec.config import EagleConfig, TargetConfig
 from jaxspec.io.draft_vocab import MAPPING, mapping_tensors, read_ids
-from jaxspec.io.drafter_config import draft_vocab_size, own_fields, score_temperature
+from jaxspec.io.drafter_config import check_fits, draft_vocab_size, own_fields, score_temperature
 from jaxspec.io.hf_config import integer, transformer_fields, transformer_fields_to_hf
 from jaxspec.io.tensors import Tensors
 from jaxspec.io.torch_files import open_weights
@@ -120,20 +120,10 @@ def for_target(config: EagleConfig, target: TargetConfig) -> EagleConfig:
     Raises:
       ValueError: the drafter does not fit the target, or the default is not defined for it.
     """
-    layers, wrong = config.feature_layers or default_feature_layers(target.num_layers), []
-    if not config.hidden_size == config.target_hidden_size == target.hidden_size:
-        wrong.append(
-            f"its hidden size is {config.hidden_size} (made for a target of {config.target_hidden_size}), "
-            f"the target's {target.hidden_size}"
-        )
-    if config.vocab_size != target.vocab_size:
-        wrong.append(f"its vocabulary has {config.vocab_size} tokens, the target's {target.vocab_size}")
-    beyond = [layer for layer in layers if layer >= target.num_layers]
-    if beyond:
-        wrong.append(f"it reads target layers {beyond}, the target has layers 0 to {target.num_layers - 1}")
-    if wrong:
-        raise ValueError(f"the drafter does not fit the target: {'; '.join(wrong)}; use a drafter trained for this target")
-    return dataclasses.replace(config, feature_layers=layers)
+    layers = config.feature_layers or default_feature_layers(target.num_layers)
+    config = dataclasses.replace(config, feature_layers=layers)
+    check_fits(config, target)
+    return config
 
 
 def read(directory: str | os.PathLike, config: EagleConfig, dtype: str) -> dict[str, Any]:

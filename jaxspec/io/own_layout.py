@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxspec.config import TargetConfig
 from jaxspec.io.draft_vocab import MAPPING, mapping_tensors, read_ids
-from jaxspec.io.drafter_config import draft_vocab_size, own_fields, score_temperature
+from jaxspec.io.drafter_config import check_fits, draft_vocab_size, own_fields, score_temperature
 from jaxspec.io.hf_config import integer, transformer_fields, transformer_fields_to_hf
 from jaxspec.io.torch_files import open_weights
 from jaxspec.io.weight_map import Leaf, check_fit, linear, read_tree, vector, write_tree
@@ -64,17 +64,7 @@ def config_to_hf(config, architecture: str, sizes: tuple[str, ...], about: About
 
 def for_target(config, target: TargetConfig):
     """`config` itself; ValueError where it does not fit the target."""
-    wrong = []
-    if not config.hidden_size == config.target_hidden_size == target.hidden_size:
-        made = f"its hidden size is {config.hidden_size} (made for a target of {config.target_hidden_size})"
-        wrong.append(f"{made}, the target's {target.hidden_size}")
-    if config.vocab_size != target.vocab_size:
-        wrong.append(f"its vocabulary has {config.vocab_size} tokens, the target's {target.vocab_size}")
-    beyond = [layer for layer in config.feature_layers if layer > target.num_layers]
-    if beyond:
-        wrong.append(f"it reads target layers {beyond}, the target has layers 0 to {target.num_layers - 1}")
-    if wrong:
-        raise ValueError(f"the drafter does not fit the target: {'; '.join(wrong)}; use a drafter trained for this target")
+    check_fits(config, target, final_norm=True)
     return config
 
 

@@ -6,7 +6,6 @@ feature layers, of how many blocks follow each other and of the ablations; those
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,11 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.config import SpecBlockConfig, TargetConfig
+from jaxspec.config import SpecBlockConfig
 from jaxspec.drafters.specblock import RANK_FEATURES
+from jaxspec.io import eagle
 from jaxspec.io.draft_vocab import MAPPING, mapping_tensors, read_ids
 from jaxspec.io.drafter_config import draft_vocab_size, own_fields, score_temperature
-from jaxspec.io.eagle import default_feature_layers
 from jaxspec.io.hf_config import integer, transformer_fields, transformer_fields_to_hf
 from jaxspec.io.target_weights import decoder_layer_leaves
 from jaxspec.io.tensors import Tensors
@@ -34,6 +33,9 @@ ARCHITECTURE = "LlamaForCausalLMSpecBlock"
 _NAMES = (ARCHITECTURE, "LlamaForCausalLMSpecBlockShift")
 _MAPPING_FILE = "vocab_mapping.pt"
 _FLAGS = ("prefix_broadcast", "shift", "qk_norm")
+
+# Feature layers that a file does not state are EAGLE-3's.
+for_target = eagle.for_target
 
 
 def matches(hf: Mapping[str, Any]) -> bool:
@@ -103,28 +105,6 @@ def config_to_hf(config: SpecBlockConfig, about: About, dtype: str) -> dict[str,
         "rank_classes": config.rank_classes,
         "jaxspec": own_fields(config, about.num_layers, about.provenance) | {name: getattr(config, name) for name in sizes},
     }
-
-
-def for_target(config: SpecBlockConfig, target: TargetConfig) -> SpecBlockConfig:
-    """`config` with EAGLE-3's default feature layers where its file stated none, which are SpecBlock's too.
-
-    Raises:
-      ValueError: the drafter does not fit the target, or the default is not defined for it.
-    """
-    layers, wrong = config.feature_layers or default_feature_layers(target.num_layers), []
-    if not config.hidden_size == config.target_hidden_size == target.hidden_size:
-        wrong.append(
-            f"its hidden size is {config.hidden_size} (made for a target of {config.target_hidden_size}), "
-            f"the target's {target.hidden_size}"
-        )
-    if config.vocab_size != target.vocab_size:
-        wrong.append(f"its vocabulary has {config.vocab_size} tokens, the target's {target.vocab_size}")
-    beyond = [layer for layer in layers if layer >= target.num_layers]
-    if beyond:
-        wrong.append(f"it reads target layers {beyond}, the target has layers 0 to {target.num_layers - 1}")
-    if wrong:
-        raise ValueError(f"the drafter does not fit the target: {'; '.join(wrong)}; use a drafter trained for this target")
-    return dataclasses.replace(config, feature_layers=layers)
 
 
 def read(directory: str | os.PathLike, config: SpecBlockConfig, dtype: str) -> dict[str, Any]:
