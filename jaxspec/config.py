@@ -114,15 +114,13 @@ class BlockDrafterConfig(TransformerConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class EagleConfig(TransformerConfig):
-    """An EAGLE-3 drafter (Li et al. 2025): one decoder layer whose attention reads [token embedding | feature], 2E wide.
+class FeatureDrafterConfig(TransformerConfig):
+    """What drafters share that read features of target layers and have an output projection of their own.
 
     Attributes:
-      feature_layers: three target layers (0-based, their outputs), low to high.
+      feature_layers: target layers (0-based, their outputs), low to high; three as published.
       target_hidden_size, vocab_size: of the target.
-      draft_vocab_size: tokens that can be drafted; None is the whole vocabulary. Its output projection is its own either way.
-      depth: longest path that is drafted unless a call says otherwise; one forward a level.
-      norm_before_residual: the residual connection carries the feature after its norm (a choice of the speculators schema).
+      draft_vocab_size: tokens that can be drafted; None is the whole vocabulary.
       score_temperature: see `BlockDrafterConfig`.
     """
 
@@ -130,13 +128,24 @@ class EagleConfig(TransformerConfig):
     target_hidden_size: int = 0
     vocab_size: int = 0
     draft_vocab_size: int | None = None
-    depth: int = 8
-    norm_before_residual: bool = False
     score_temperature: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
-class SpecBlockConfig(TransformerConfig):
+class EagleConfig(FeatureDrafterConfig):
+    """An EAGLE-3 drafter (Li et al. 2025): one decoder layer whose attention reads [token embedding | feature], 2E wide.
+
+    Attributes:
+      depth: longest path that is drafted unless a call says otherwise; one forward a level.
+      norm_before_residual: the residual connection carries the feature after its norm (a choice of the speculators schema).
+    """
+
+    depth: int = 8
+    norm_before_residual: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class SpecBlockConfig(FeatureDrafterConfig):
     """A SpecBlock drafter: every forward proposes a block of `slots` tokens after each of its start nodes.
 
     Attributes:
@@ -146,7 +155,6 @@ class SpecBlockConfig(TransformerConfig):
       prefix_broadcast: every slot reads the condition and the token; without it the slots after the first read their query
         alone (ablation).
       shift: the layer-wise shift (ablation).
-      feature_layers, target_hidden_size, vocab_size, draft_vocab_size, score_temperature: as of `EagleConfig`.
     """
 
     slots: int = 4
@@ -156,11 +164,6 @@ class SpecBlockConfig(TransformerConfig):
     rank_top: int = 10
     prefix_broadcast: bool = True
     shift: bool = True
-    feature_layers: tuple[int, ...] = ()
-    target_hidden_size: int = 0
-    vocab_size: int = 0
-    draft_vocab_size: int | None = None
-    score_temperature: float = 1.0
 
     @property
     def depth(self) -> int:
@@ -197,20 +200,14 @@ class MedusaConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class ParallelSpecConfig(TransformerConfig):
+class ParallelSpecConfig(FeatureDrafterConfig):
     """A ParallelSpec drafter (Xiao et al. 2024): an EAGLE-like layer that fills learned mask tokens in one forward.
 
     Attributes:
       slots: tokens of a draft: the last pair's own and one per mask token.
-      feature_layers, target_hidden_size, vocab_size, draft_vocab_size, score_temperature: as of `EagleConfig`.
     """
 
     slots: int = 4
-    feature_layers: tuple[int, ...] = ()
-    target_hidden_size: int = 0
-    vocab_size: int = 0
-    draft_vocab_size: int | None = None
-    score_temperature: float = 1.0
 
     @property
     def depth(self) -> int:
@@ -219,24 +216,18 @@ class ParallelSpecConfig(TransformerConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class FalconConfig(TransformerConfig):
+class FalconConfig(FeatureDrafterConfig):
     """A Falcon drafter (Gao et al. 2024): an LSTM and a layer with a relaxed causal mask, `slots` tokens a forward.
 
     Attributes:
       slots: K, tokens of a forward. blocks: forwards that follow each other on a path unless a call says otherwise.
       lstm_size: width of the LSTM. lstm_layers: its layers.
-      feature_layers, target_hidden_size, vocab_size, draft_vocab_size, score_temperature: as of `EagleConfig`.
     """
 
     slots: int = 2
     blocks: int = 3
     lstm_size: int = 0
     lstm_layers: int = 2
-    feature_layers: tuple[int, ...] = ()
-    target_hidden_size: int = 0
-    vocab_size: int = 0
-    draft_vocab_size: int | None = None
-    score_temperature: float = 1.0
 
     @property
     def depth(self) -> int:
