@@ -31,9 +31,13 @@ def grown(stepper, depth_limit: int):
     """The tree, and the paths drafted from in each step."""
     begin, grow = jax.jit(stepper.begin), jax.jit(stepper.grow)
     pool, nodes = begin(offers([()], stepper.slots, stepper.candidates), jnp.int32(depth_limit))
-    drafted = []
+    drafted, computed = [], [((), slot) for slot in range(stepper.slots)]
     for step in range(stepper.steps):
         paths = [path_of(pool, int(node)) for node in nodes.node]
+        for path, source, live in zip(paths, nodes.source, nodes.live, strict=True):
+            base, slot = computed[int(source)]
+            assert not live or (path[: len(base)] == base and len(path) == len(base) + slot + 1), "proposed by another slot"
+        computed += [(path, slot) for path in paths for slot in range(stepper.slots)]
         drafted.append([path for path, live in zip(paths, nodes.live, strict=True) if live])
         offered = offers(paths, stepper.slots, stepper.candidates)
         pool, nodes = grow(pool, nodes, offered, jnp.int32(step), jnp.int32(depth_limit))
