@@ -17,7 +17,7 @@ VOCAB, ROOT = 12, 5
 @functools.cache
 def proposal(path: tuple[int, ...], slots: int) -> np.ndarray:
     """Log-probabilities [slots, V] after `path`, the same every time."""
-    logits = np.random.default_rng([7, *path]).normal(scale=2, size=(slots, VOCAB)).astype(np.float32)
+    logits = np.random.default_rng([8, *path]).normal(scale=1.0, size=(slots, VOCAB)).astype(np.float32)
     return np.asarray(jax.nn.log_softmax(logits))
 
 
@@ -87,6 +87,8 @@ def test_the_dynamic_tree_is_eagles(width, depth, rows):
     assert set(found) == set(expected)
     np.testing.assert_allclose([found[path] for path in expected], list(expected.values()), atol=1e-5)
     assert [len(level) for level in drafted] == [width] * (depth - 1)
+    # Or a source that ignored the parent would pass: the nodes drafted from must not all have one.
+    assert all(len({path[:-1] for path in level}) > 1 for level in drafted[1:])
 
 
 def test_depth_and_rows_are_run_time_numbers():
