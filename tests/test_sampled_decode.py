@@ -1,0 +1,66 @@
+"""The distribution of sampled text of the whole decode loop, by the rule that depends on what the drafter drew."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+import jaxspec
+from jaxspec.config import SmallModelConfig, TargetConfig
+from jaxspec.params import Params, Spec
+from jaxspec.targets.transformer import Transformer
+
+VOCAB, PROMPT, LENGTH, BATCH, SEEDS = 5, [1, 3, 2], 4, 64, 90
+TARGET = TargetConfig(
+    hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16, ffn_size=24, vocab_size=VOCAB, max_positions=64
+)
+
+
+def model(seed: int):
+    token = jnp.zeros((1, 2), jnp.int32)
+    variables = jax.jit(Transformer(TARGET).init)(jax.random.key(seed), token, token)
+    return jax.tree.map(lambda leaf: leaf * 8 if leaf.ndim > 1 else leaf, variables)
+
+
+def exact(target) -> np.ndarray:
+    """Probability of every text of LENGTH tokens after the prompt, in the order of `itertools.product`."""
+    texts = np.array(list(itertools.product(range(VOCAB), repeat=LENGTH)))
+    rows = jnp.asarray(np.hstack([np.tile(PROMPT, (len(texts), 1)), texts[:, :-1]]), jnp.int32)
+    network = Transformer(TARGET)
+    hidden = network.apply(target, rows, jnp.broadcast_to(jnp.arange(rows.shape[1]), rows.shape)).hidden
+    logprob = jax.nn.log_softmax(network.apply(target, hidden[:, len(PROMPT) - 1 :], method="logits"), axis=-1)
+    return np.exp(np.take_along_axis(np.asarray(logprob, np.float64), texts[..., None], -1)[..., 0].sum(-1))
+
+
+@pytest.mark.slow
+def test_rejection_sampling_of_a_small_models_chains_draws_from_the_target():
+    """Speculative sampling through the loop: the draft of every depth is sampled from its own distribution, after its own path.
+
+    A chi-square test over all texts of four tokens; the same test must tell the drafter's distribution from the target's.
+    """
+    target, small = model(0), model(1)
+    params = Params(target, {"small": small}, Spec(TARGET, (("small", SmallModelConfig(TARGET)),)))
+    options = {"method": "small", "builder": "chain", "budget": 4, "acceptance": "rejection", "temperature": 1.0}
+    outs = [
+        out
+        for seed in range(SEEDS)
+        for out in jaxspec.decode(params, [PROMPT] * BATCH, max_new_tokens=LENGTH, seed=seed, **options)
+    ]
+    cell = np.array([out.tokens for out in outs]) @ VOCAB ** np.arange(LENGTH)[::-1]
+    observed = np.bincount(cell, minlength=VOCAB**LENGTH)
+    drafted = sum(out.stats.emitted - out.stats.rounds - 1 for out in outs)
+    assert drafted > 0.2 * len(outs), "too few drafted tokens were accepted to test anything"
+    assert p_value(observed, exact(target)) > 1e-3
+    assert p_value(observed, exact(small)) < 1e-9
+
+
+def p_value(observed: np.ndarray, probability: np.ndarray) -> float:
+    """Of a chi-square test; cells with fewer than 5 expected are merged."""
+    expected = probability * observed.sum()
+    rare = expected < 5
+    expected = np.append(expected[~rare], expected[rare].sum())
+    observed = np.append(observed[~rare], observed[rare].sum())
+    return float(scipy.stats.chi2.sf(((observed - expected) ** 2 / expected).sum(), len(expected) - 1))
