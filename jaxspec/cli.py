@@ -1,4 +1,7 @@
-"""The `jaxspec` command: generate, bench, demo; inspect, convert and doctor are in `jaxspec.cli_tools`."""
+"""The `jaxspec` command: generate, bench, demo; inspect, convert and doctor are in `jaxspec.cli_tools`.
+
+Subcommands of bench are in `jaxspec.cli_bench`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jaxspec import _distribution, cli_tools
+from jaxspec import _distribution, cli_bench, cli_tools
 
 USER_ERROR = 2
 _DECODE_OPTIONS = (
@@ -88,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
         "score entropy or hybrid0.1, setting d6 (depth), w4 (tree width) or b8 (block size), as in eagle3-dynamic@12/d6/w4 "
         "(default: %(default)s)",
     )
-    bench.add_argument("--prompts", required=True, type=Path, help=".jsonl or .jsonl.gz; see jaxspec.bench.read_prompts")
+    bench.add_argument("--prompts", type=Path, help="required: .jsonl or .jsonl.gz; see jaxspec.bench.read_prompts")
     bench.add_argument("--limit", type=int, default=30, help="prompts per domain (default: %(default)s)")
     bench.add_argument("--repeats", type=int, default=3, help="decodes of each prompt by each method (default: %(default)s)")
     bench.add_argument("--chat", action="store_true", help="prompts are users' chat messages")
@@ -96,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--no-profile", action="store_true", help="skip the split of a round into phases")
     bench.add_argument("--json", type=Path, metavar="OUT.json", help="write settings and results here")
     _add_decode(bench, max_new_tokens=128, temperatures=True)
+    cli_bench.add_commands(bench)
 
     demo = commands.add_parser("demo", help="three held-out prompts, plainly and with the JetSpec tree")
     demo.set_defaults(run=_demo)
@@ -224,6 +228,8 @@ def _bench(arguments: argparse.Namespace) -> int:
     from jaxspec.checkpoint import training_costs
     from jaxspec.io.tokenizer import load_tokenizer
 
+    if arguments.prompts is None:
+        raise ValueError("bench needs prompts: give --prompts FILE, or a subcommand such as `jaxspec bench latency`")
     paths = _tree_paths(arguments.paths)
     how = {"budget": arguments.budget, "coupled": arguments.coupled, "paths": paths}
     bench.parse_methods(arguments.methods, **how)  # mistakes are told before a large model is read
