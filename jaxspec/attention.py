@@ -5,13 +5,13 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-import pallas_kernels.reference  # noqa: F401  (registers the XLA twin)
-from pallas_kernels.registry import resolve
+from pallas_kernels.registry import Problem, resolve
 
 
 def tree_attention(q, k, v, positions, *, mask=None, prefix=None, window=None) -> jax.Array:
-    """See `pallas_kernels.reference.tree_attention`, whose arguments these are."""
-    return resolve("tree_attention")(q, k, v, positions, mask=mask, prefix=prefix, window=window)
+    """See `pallas_kernels.reference.tree_attention`; `pallas_kernels.registry` chooses what computes it."""
+    problem = Problem.of(q, k, v, prefix)
+    return resolve("tree_attention", problem)(q, k, v, positions, mask=mask, prefix=prefix, window=window)
 
 
 def full_mask(batch: int, rows: int) -> jax.Array:

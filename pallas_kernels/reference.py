@@ -5,9 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.registry import register
-
 WORD = 32
+_LOWEST = float(jnp.finfo(jnp.float32).min)
 
 
 def unpack_mask(words: jax.Array, width: int) -> jax.Array:
@@ -16,7 +15,6 @@ def unpack_mask(words: jax.Array, width: int) -> jax.Array:
     return bits.reshape(*words.shape[:-1], -1)[..., :width].astype(bool)
 
 
-@register("tree_attention", "reference")
 def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None):
     """Attention of T new rows over a cached prefix and over each other.
 
@@ -31,7 +29,7 @@ def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None):
       window: int or None; a row at position p sees prefix positions above p - window.
 
     Returns:
-      [B, T, H, D] in q's dtype; the softmax is taken in float32.
+      [B, T, H, D] in q's dtype, zeros in rows that see nothing; the softmax is taken in float32.
     """
     batch, rows, heads, dim = q.shape
     kv_heads = k.shape[2]
@@ -50,13 +48,20 @@ def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None):
         keys, values, seen = [cache_k[layer], *keys], [cache_v[layer], *values], [live, *seen]
     scores = [jnp.einsum("bkmd,bksd->bkms", folded, key, preferred_element_type=jnp.float32) for key in keys]
     scores = [_masked(score, see, heads // kv_heads) for score, see in zip(scores, seen, strict=True)]
-    weights = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1).astype(v.dtype)
+    weights = _softmax(jnp.concatenate(scores, axis=-1)).astype(v.dtype)
     parts = jnp.split(weights, [scores[0].shape[-1]], axis=-1) if prefix is not None else [weights]
     out = sum(jnp.einsum("bkms,bksd->bkmd", part, value) for part, value in zip(parts, values, strict=True))
     return out.reshape(batch, kv_heads, rows, -1, dim).transpose(0, 2, 1, 3, 4).reshape(batch, rows, heads, dim)
 
 
 def _masked(scores: jax.Array, visible: jax.Array, groups: int) -> jax.Array:
-    """Lowest finite score where not visible: a row that sees nothing gets uniform weights, never NaN."""
+    """Lowest finite score where not visible."""
     visible = jnp.repeat(visible, groups, axis=1) if visible.shape[1] > 1 else visible
-    return jnp.where(visible[:, None], scores, jnp.finfo(jnp.float32).min)
+    return jnp.where(visible[:, None], scores, _LOWEST)
+
+
+def _softmax(scores: jax.Array) -> jax.Array:
+    """Softmax over the last axis; zeros where all scores are the lowest finite one, that is where a row sees nothing."""
+    top = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
+    weights = jnp.exp(scores - top)
+    return weights / jnp.where(top > _LOWEST, weights.sum(axis=-1, keepdims=True), jnp.inf)

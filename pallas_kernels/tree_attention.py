@@ -1,0 +1,218 @@
+"""Tree attention as a Pallas kernel with Triton lowering: attention of few rows over a long cached prefix and each other.
+
+The prefix is split among programs, as one row block of a tree gives a GPU too little to do: each program takes a part of the
+live rows in blocks, keeping a running maximum and sum (the online softmax, base 2), one further program takes the tree under
+its bit mask, and a second kernel merges the parts by their maxima and sums. Query heads that share a kv head are rows of the
+same block, so that each key is read once. Where there are rows enough for one program each, it does everything.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+
+from pallas_kernels import reference, versions
+from pallas_kernels.device import current_device
+from pallas_kernels.merge import load_rows, merge, store_rows
+from pallas_kernels.tuning import TREE_KEYS, Problem, Tiles, tiles
+
+# Below every score, and finite: differences of two are no NaN.
+LOWEST = -1e30
+
+
+def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None, *, interpret: bool = False):
+    """The kernel; arguments and result are those of `pallas_kernels.reference.tree_attention`, and `prefix` must be given.
+
+    Its derivative is the reference's, which then also computes the value.
+    """
+    cache_k, cache_v, layer, length, first = prefix
+    cut = tiles(Problem.of(q, k, v, prefix), current_device())
+    layer, length = jnp.asarray(layer, jnp.int32), jnp.asarray(length, jnp.int32)
+    first = jnp.zeros_like(length) if first is None else jnp.asarray(first, jnp.int32)
+    versions.triton_params(cut.warps, cut.stages)  # here too, for the call below may be traced already
+    return _differentiable(q, k, v, cache_k, cache_v, (layer, length, first, positions, mask), window, cut, interpret)
+
+
+def interpreted(q, k, v, positions, mask=None, prefix=None, window=None):
+    """`tree_attention` in Pallas' interpreter, on any device: slow, for tests."""
+    return tree_attention(q, k, v, positions, mask, prefix, window, interpret=True)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
+def _differentiable(q, k, v, cache_k, cache_v, rest, window, cut, interpret):
+    return _call(q, k, v, cache_k, cache_v, *rest, window=window, cut=cut, interpret=interpret)
+
+
+def _forward(q, k, v, cache_k, cache_v, rest, window, cut, interpret):
+    layer, length, first, positions, mask = rest
+
+    def value(q, k, v, cache_k, cache_v):
+        return reference.tree_attention(q, k, v, positions, mask, (cache_k, cache_v, layer, length, first), window)
+
+    return jax.vjp(value, q, k, v, cache_k, cache_v)
+
+
+def _backward(window, cut, interpret, derivative, cotangent):
+    return *derivative(cotangent), None
+
+
+_differentiable.defvjp(_forward, _backward)
+
+
+# One trace for all layers of a model: the layer is an operand.
+@functools.partial(jax.jit, static_argnames=("window", "cut", "interpret"))
+def _call(q, k, v, cache_k, cache_v, layer, length, first, positions, mask, *, window, cut: Tiles, interpret: bool):
+    batch, rows, heads, dim = q.shape
+    keys, kv_heads = k.shape[1:3]
+    group = heads // kv_heads
+    blocks, parts = -(-rows * group // cut.rows), cut.splits + (cut.splits > 1)
+
+    def whole(*shape, head=None):
+        """Block of one sequence, or of one sequence and kv head: all rows of it, addressed inside the kernel."""
+        axes = len(shape)
+
+        def index(part, block, z):
+            at = [0] * axes
+            at[shape.index(None)] = z // kv_heads
+            if head is not None:
+                at[head] = z % kv_heads
+            return tuple(at)
+
+        return pl.BlockSpec(tuple(None if axis == head else size for axis, size in enumerate(shape)), index)
+
+    def cache(array):
+        shape = (array.shape[0], None, None, *array.shape[3:])
+        return pl.BlockSpec(shape, lambda part, block, z: (0, z // kv_heads, z % kv_heads, 0, 0))
+
+    inputs = {
+        "q": (q, whole(None, rows, heads, dim)),
+        "cache_k": (cache_k, cache(cache_k)),
+        "cache_v": (cache_v, cache(cache_v)),
+        "layer": (layer, pl.BlockSpec((), lambda part, block, z: ())),
+        "length": (length, whole(None)),
+        "first": (first, whole(None)),
+        "k": (k, whole(None, keys, 1, dim, head=2)),
+        "v": (v, whole(None, keys, 1, dim, head=2)),
+    }
+    if mask is not None:
+        inputs["mask"] = (mask, whole(None, *mask.shape[1:]))
+    if window is not None:
+        inputs["positions"] = (positions, whole(None, rows))
+    if parts == 1:
+        specs, shapes = [whole(None, rows, heads, dim)], [jax.ShapeDtypeStruct(q.shape, q.dtype)]
+    else:
+        padded = blocks * cut.rows
+        part_spec = pl.BlockSpec((None, None, cut.rows), lambda part, block, z: (part, z, block))
+        specs = [pl.BlockSpec((None, None, cut.rows, dim), lambda part, block, z: (part, z, block, 0)), part_spec, part_spec]
+        sums = jax.ShapeDtypeStruct((parts, batch * kv_heads, padded), jnp.float32)
+        shapes = [jax.ShapeDtypeStruct((*sums.shape, dim), jnp.float32), sums, sums]
+    kernel = functools.partial(
+        _kernel, names=tuple(inputs), rows=rows, keys=keys, group=group, kv_heads=kv_heads, window=window, cut=cut
+    )
+    out = pl.pallas_call(
+        kernel,
+        grid=(parts, blocks, batch * kv_heads),
+        in_specs=[spec for _, spec in inputs.values()],
+        out_specs=specs,
+        out_shape=shapes,
+        compiler_params=versions.triton_params(cut.warps, cut.stages),
+        interpret=interpret,
+        name="tree_attention",
+    )(*(array for array, _ in inputs.values()))
+    return out[0] if parts == 1 else merge(*out, q, kv_heads, cut, interpret)
+
+
+def _kernel(*refs, names, rows: int, keys: int, group: int, kv_heads: int, window: int | None, cut: Tiles):
+    """One part of the prefix, or the tree, or both, for one block of query rows of one kv head of one sequence."""
+    ref, out = dict(zip(names, refs, strict=False)), refs[len(names) :]
+    part, block, head = pl.program_id(0), pl.program_id(1), pl.program_id(2) % kv_heads
+    row = block * cut.rows + jnp.arange(cut.rows, dtype=jnp.int32)
+    node, live = row // group, row < rows * group
+    q = load_rows(ref["q"], row, head, rows, group)
+    scale = math.log2(math.e) / math.sqrt(q.shape[-1])
+
+    state = (jnp.zeros(q.shape, jnp.float32), jnp.full(row.shape, LOWEST, jnp.float32), jnp.zeros(row.shape, jnp.float32))
+    last = None
+    if window is not None:
+        last = triton.load(ref["positions"].at[node], mask=live, other=jnp.iinfo(jnp.int32).max) - window
+    state = _prefix(ref, q, scale, state, last, part, cut)
+    in_tree = jnp.int32(-(-keys // TREE_KEYS))
+    if cut.splits > 1:
+        in_tree = jnp.where(part == cut.splits, in_tree, jnp.int32(0))
+    total, top, weight = _tree(ref, q, scale, state, node, live, keys, in_tree)
+
+    if len(out) == 1:
+        total = total / jnp.where(weight > 0, weight, 1.0)[:, None]
+        store_rows(out[0], total, row, head, rows, group)
+        return
+    # What has no weight is not read again: a part beyond the live rows costs no traffic.
+    triton.store(out[0].at[:, :], total, mask=(weight > 0)[:, None])
+    out[1][...], out[2][...] = top, weight
+
+
+def _prefix(ref, q, scale, state, last, part, cut: Tiles):
+    """`state` after this part of the sequence's live cache rows; a row sees positions above `last` int32 [rows], or all."""
+    layer, first = ref["layer"][...], ref["first"][...]
+    begin, capacity = first, ref["cache_k"].shape[1]
+    end = jnp.minimum(first + ref["length"][...], capacity)
+    if last is not None:
+        begin = first + jnp.maximum(jnp.min(last) + 1, 0)
+    start, stop = begin // cut.keys, pl.cdiv(end, cut.keys)
+    share = pl.cdiv(jnp.maximum(stop - start, 0), cut.splits)
+    start = start + part * share
+
+    def step(i, state):
+        slot = i * cut.keys + jnp.arange(cut.keys, dtype=jnp.int32)
+        inside = (slot >= first) & (slot < end)
+        at = (layer, pl.ds(i * cut.keys, cut.keys), slice(None))
+        k = triton.load(ref["cache_k"].at[at], mask=inside[:, None], other=0.0)
+        v = triton.load(ref["cache_v"].at[at], mask=inside[:, None], other=0.0)
+        seen = inside[None, :]
+        if last is not None:
+            seen = seen & ((slot - first)[None, :] > last[:, None])
+        return _online(q, k, v, seen, scale, state)
+
+    return lax.fori_loop(start, jnp.minimum(start + share, stop), step, state)
+
+
+def _tree(ref, q, scale, state, node, live, keys: int, count):
+    """`state` after `count` int32 [] mask words' worth of the rows that are not in the cache."""
+
+    def step(i, state):
+        column = i * TREE_KEYS + jnp.arange(TREE_KEYS, dtype=jnp.int32)
+        inside = column < keys
+        at = (pl.ds(i * TREE_KEYS, TREE_KEYS), slice(None))
+        k = triton.load(ref["k"].at[at], mask=inside[:, None], other=0.0)
+        v = triton.load(ref["v"].at[at], mask=inside[:, None], other=0.0)
+        if "mask" in ref:
+            word = triton.load(ref["mask"].at[node, i], mask=live, other=jnp.uint32(0))
+            bit = jnp.arange(TREE_KEYS, dtype=jnp.uint32)
+            seen = ((word[:, None] >> bit[None, :]) & jnp.uint32(1)) != 0
+        else:
+            seen = column[None, :] <= node[:, None]
+        return _online(q, k, v, seen & inside[None, :], scale, state)
+
+    return lax.fori_loop(jnp.int32(0), count, step, state)
+
+
+def _online(q, k, v, seen, scale, state):
+    """Online softmax, base 2: the sums (total [M, D], top [M], weight [M]) with one more block of keys and values."""
+    total, top, weight = state
+    scores = jnp.where(seen, _dot(q, k, 1) * scale, LOWEST)
+    new_top = jnp.maximum(top, jnp.max(scores, axis=1))
+    shrink = jnp.exp2(top - new_top)
+    p = jnp.where(seen, jnp.exp2(scores - new_top[:, None]), 0.0)
+    total = total * shrink[:, None] + _dot(p.astype(v.dtype), v, 0)
+    return total, new_top, weight * shrink + jnp.sum(p, axis=1)
+
+
+def _dot(a, b, axis: int):
+    """`a` [M, X] with axis `axis` of `b`, summed in float32; float32 inputs are not rounded to TF32."""
+    precision = lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
+    return lax.dot_general(a, b, (((1,), (axis,)), ((), ())), precision=precision, preferred_element_type=jnp.float32)

@@ -1,0 +1,128 @@
+"""Where the tree attention kernel runs, and its block sizes by compute capability, head dimension, dtype and rows.
+
+None of these sizes comes from a measurement of time: they are the largest that compile without spilling registers and fit the
+shared memory (99 KB a block on compute capability 8.6, 8.9 and 12.x, 163 KB on 8.0, 227 KB on 9.0 and 10.x).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from pallas_kernels import versions
+from pallas_kernels.device import Device
+
+MAX_ROWS = 256
+HEAD_DIMS = (64, 128, 256)
+DTYPES = ("bfloat16", "float16", "float32")
+# Multiprocessors of a common GPU of each generation, where the device does not tell.
+_CORES = {(8, 0): 108, (8, 6): 82, (8, 9): 58, (9, 0): 132, (10, 0): 148}
+# Columns of the tree in a step: one word of the mask.
+TREE_KEYS = 32
+
+
+class Problem(NamedTuple):
+    """Static shape of a call of tree attention.
+
+    Attributes:
+      batch, rows, heads, kv_heads, head_dim: B, T, H, K, D of the queries and keys.
+      dtypes: names of the dtypes of the queries, keys and cache that occur.
+      capacity: rows S of the cache; None without a prefix.
+    """
+
+    batch: int
+    rows: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    dtypes: frozenset[str]
+    capacity: int | None
+
+    @classmethod
+    def of(cls, q, k, v, prefix) -> Problem:
+        """That of a call with these arguments, see `pallas_kernels.reference.tree_attention`."""
+        batch, rows, heads, dim = q.shape
+        dtypes = frozenset(jnp.dtype(array.dtype).name for array in (q, k, v, *(prefix[:2] if prefix else ())))
+        return cls(batch, rows, heads, k.shape[2], dim, dtypes, prefix[0].shape[3] if prefix else None)
+
+
+class Tiles(NamedTuple):
+    """How the kernel cuts a problem.
+
+    Attributes:
+      rows: query rows (a tree row's heads of one kv head are rows) of a program, a power of two.
+      keys: cache rows of a step, a power of two.
+      warps, stages: of a program; `stages` steps' loads are under way at a time.
+      splits: programs that share a prefix; with 1 the same program also sees the tree, and nothing is left to merge.
+      merge_rows: query rows of a program of the merge.
+    """
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+    splits: int
+    merge_rows: int
+
+
+def outside(problem: Problem) -> str | None:
+    """Why a problem is not verification of a tree: prompts go through the reference."""
+    if problem.capacity is None:
+        return "rows without a cached prefix"
+    if problem.rows > MAX_ROWS:
+        return f"{problem.rows} rows (at most {MAX_ROWS})"
+    return None
+
+
+def unsupported(problem: Problem | None, device: Device) -> str | None:
+    """Why the Triton lowering cannot serve `problem` (None: any) on `device`; None where it can."""
+    if device.platform not in ("cuda", "gpu") or device.compute_capability is None:
+        return f"needs an NVIDIA GPU, this is {device}"
+    if device.compute_capability < (8, 0):
+        return f"needs compute capability 8.0, this is {device}"
+    return versions.missing_triton() or unsupported_shape(problem, device)
+
+
+def unsupported_shape(problem: Problem | None, device: Device) -> str | None:
+    """Why the kernel cannot serve `problem` on any device."""
+    if problem is None:
+        return None
+    if problem.head_dim not in HEAD_DIMS:
+        return f"head dimension {problem.head_dim} is not one of {', '.join(map(str, HEAD_DIMS))}"
+    if len(problem.dtypes) != 1:
+        return f"queries, keys and cache differ in dtype: {', '.join(sorted(problem.dtypes))}"
+    (dtype,) = problem.dtypes
+    return None if dtype in DTYPES else f"dtype {dtype} is not one of {', '.join(DTYPES)}"
+
+
+def tiles(problem: Problem, device: Device) -> Tiles:
+    """Block sizes for `problem` on `device`."""
+    capability = device.compute_capability or (9, 0)
+    cores = device.cores or _CORES.get(capability, 108)
+    query_rows = problem.rows * (problem.heads // problem.kv_heads)
+    rows, keys, warps, stages = _blocks(problem, capability, max(16, _power_of_two(query_rows)))
+    programs = -(-query_rows // rows) * problem.batch * problem.kv_heads
+    # Each split writes its own partial sums, which the merge reads again: no more of them than keep the device busy.
+    splits = max(1, min(round(cores / programs), -(-problem.capacity // keys), 8192 // problem.head_dim - 1))
+    parts = _power_of_two(splits + 1)
+    merge_rows = max(1, min(16, 8192 // (parts * problem.head_dim)))
+    return Tiles(rows, keys, warps, stages, splits, merge_rows)
+
+
+def _blocks(problem: Problem, capability: tuple[int, int], rows: int) -> tuple[int, int, int, int]:
+    """(rows, keys, warps, stages) for up to `rows` query rows, a power of two."""
+    wide = problem.head_dim == 256
+    if "float32" in problem.dtypes:  # products in full float32, without tensor cores: registers are what is short
+        return (16, 32, 4, 2) if not wide else (16, 16, 4, 2)
+    if capability in ((8, 6), (8, 7), (8, 9)) or capability >= (12, 0):
+        return (min(rows, 64), 32, 4, 2) if not wide else (min(rows, 32), 32, 4, 2)
+    if capability >= (9, 0):
+        if rows >= 128 and not wide:
+            return 128, 64, 8, 3
+        return min(rows, 64), 64, 4, 3 if not wide else 2
+    return (min(rows, 64), 64, 4, 3) if not wide else (min(rows, 32), 32, 4, 3)
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()
