@@ -25,7 +25,7 @@ ALLOWED = {
     "jaxspec.targets": MODELS,
     "jaxspec.drafters": MODELS | {"jaxspec.targets"},
     "jaxspec.builders": {"jaxspec.state", "jaxspec.tree"},
-    "jaxspec.policies": {"jaxspec.state", "jaxspec.tree"},
+    "jaxspec.policies": {"jaxspec.config", "jaxspec.state", "jaxspec.tree"},
 }
 TOP = ("jaxspec.bench", "jaxspec.cli", "jaxspec.cli_bench", "jaxspec.cli_tools", "jaxspec.tools", "jaxspec.__main__")
 LAZY = {"torch", "transformers", "matplotlib", "optax", "orbax", "tqdm", "tyro", "IPython"}
