@@ -311,5 +311,5 @@ def _round_up(value: int, multiple: int) -> int:
 
 def _precision(session: _Session):
     """Full float32 products for float32 weights: the lossless guarantee does not hold under TF32."""
-    dtype = session.params.target["params"]["embedding"].dtype
-    return jax.default_matmul_precision("highest") if dtype == jnp.float32 else contextlib.nullcontext()
+    full = session.params.dtype == jnp.float32
+    return jax.default_matmul_precision("highest") if full else contextlib.nullcontext()

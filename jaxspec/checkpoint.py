@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from jaxspec import quant
 from jaxspec.config import PROMPT_LOOKUP, BlockDrafterConfig
 from jaxspec.io import formats, provenance, target_weights
 from jaxspec.io.drafter_files import About
@@ -24,7 +25,7 @@ DRAFTERS = "drafters"
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "chat_template*")
 
 
-def load(name, *, drafter=None, dtype: str | None = None) -> Params:
+def load(name, *, drafter=None, dtype: str | None = None, quantize: str | None = None) -> Params:
     """Load a target model and its drafters.
 
     Args:
@@ -35,16 +36,20 @@ def load(name, *, drafter=None, dtype: str | None = None) -> Params:
         its `drafters/` folder. `prompt_lookup` has no files and is always there; alone it loads no drafter.
       dtype: of weights and caches. None picks what suits the device: float32 on a CPU, bfloat16 on a GPU, and float16 on
         GPUs without bfloat16 units (T4).
+      quantize: `int8` or `fp8`: the target's weights are stored in one byte each, with a scale per output channel, and
+        computed with in `dtype`; see `jaxspec.quant`. Its text is that of the quantised model. Drafters stay in `dtype`.
 
     Raises:
       FileNotFoundError: no such model or drafter.
-      ValueError: unknown architecture, tensors that do not fit the config, NaN weights, or a drafter that does not fit.
+      ValueError: unknown quantisation or architecture, tensors that do not fit the config, NaN weights, or a drafter that does
+        not fit.
     """
     dtype = dtype or default_dtype()
     weight_dtype(dtype)
+    quant.check_kind(quantize)
     directory = resolve_model(name)
     config = target_config(read_json(directory / "config.json"))
-    target = target_weights.from_hf(WeightFiles(directory), config, dtype)
+    target = target_weights.from_hf(WeightFiles(directory), config, dtype, quantize)
     sources = _drafter_sources(directory, drafter)
     found = {label: formats.read_config(read_json(source / "config.json")) for label, source in sources.items()}
     configs = {label: formats.for_target(drafter_config, config) for label, drafter_config in found.items()}
@@ -74,10 +79,14 @@ def training_costs(name, *, drafter=None) -> dict[str, dict[str, float]]:
 
 
 def save(params: Params, directory) -> None:
-    """Write what `load(directory)` reads: the target, `drafters/<name>/` and the tokenizer, in the weights' dtype."""
+    """Write what `load(directory)` reads: the target, `drafters/<name>/` and the tokenizer, in the weights' dtype.
+
+    Raises:
+      ValueError: the target is quantised.
+    """
     directory, spec = Path(directory), params.spec
-    dtype = str(params.target["params"]["embedding"].dtype)
-    _write(directory, target_config_to_hf(spec.target, dtype), target_weights.to_hf(params.target, spec.target))
+    tensors = target_weights.to_hf(params.target, spec.target)
+    _write(directory, target_config_to_hf(spec.target, str(params.dtype)), tensors)
     _write_json(directory / "generation_config.json", {"eos_token_id": list(spec.eos)})
     for name, config in spec.drafters:
         save_drafter(params, params.drafters[name], config, directory / DRAFTERS / name)
@@ -102,6 +111,7 @@ def save_drafter(target: Params, variables, config, directory) -> None:
     known = provenance.of_target(spec.tokenizer) if spec.tokenizer else provenance.Provenance()
     borrowed = {}
     if isinstance(config, BlockDrafterConfig) and config.draft_vocab_size is not None:
+        quant.refuse(target.target, "written as the drafter's embeddings: give the target loaded without quantize")
         borrowed["embed_tokens.weight"] = np.asarray(embedding.astype(variables["draft"]["lm_head"].dtype))
     about = About(spec.target.num_layers, spec.target.max_positions, known, ARCHITECTURES[spec.target.family], borrowed)
     formats.write_drafter(directory, config, variables, about)

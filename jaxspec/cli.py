@@ -117,6 +117,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         help="a shipped drafter's name, hub id or directory; with NAME= may be repeated (default: all that ship)",
     )
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: what suits the device")
+    parser.add_argument("--quantize", choices=("int8", "fp8"), help="store the target's weights in one byte each")
 
 
 def _add_decode(parser: argparse.ArgumentParser, max_new_tokens: int = 256, temperatures: bool = False) -> None:
@@ -152,7 +153,8 @@ def _temperatures(text: str) -> tuple[float, ...]:
 def _load(arguments: argparse.Namespace):
     import jaxspec
 
-    return jaxspec.load(arguments.model, drafter=_drafters(arguments), dtype=arguments.dtype)
+    drafter = _drafters(arguments)
+    return jaxspec.load(arguments.model, drafter=drafter, dtype=arguments.dtype, quantize=arguments.quantize)
 
 
 def _drafters(arguments: argparse.Namespace):

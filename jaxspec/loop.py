@@ -110,7 +110,7 @@ def _run_prompt(params, tokens, lengths, config, capacity):
             draft = plan.drafter.absorb(params.drafter(config.method), draft, target_head(params, config), known)
         return append(cache, out.k, out.v, jnp.clip(lengths - start, 0, size)), draft, *last
 
-    dtype, hidden = params.target["params"]["embedding"].dtype, params.spec.target.hidden_size
+    dtype, hidden = params.dtype, params.spec.target.hidden_size
     cache = allocate(params.spec.target, batch, capacity, dtype)
     # Behind the barrier, for XLA would compute a drafter's attention over its empty cache while it compiles, for seconds.
     draft = jax.lax.optimization_barrier(plan.drafter.init(batch, capacity, dtype)) if plan.drafter else None

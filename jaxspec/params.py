@@ -40,7 +40,7 @@ class Params:
     """Weights of a target and of its drafters; jit over it, donate it, shard it, save it.
 
     Attributes:
-      target: variables of `Transformer`.
+      target: variables of `Transformer`; quantised ones have a collection of scales, see `jaxspec.quant`.
       drafters: {name: variables}.
       spec: static.
     """
@@ -48,6 +48,11 @@ class Params:
     target: Any
     drafters: dict[str, Any]
     spec: Spec = flax.struct.field(pytree_node=False)
+
+    @property
+    def dtype(self) -> Any:
+        """What the target computes and caches in: its weights' dtype where they are not quantised (`jaxspec.quant`)."""
+        return self.target["params"]["norm"]["scale"].dtype
 
     def drafter(self, name: str) -> Any:
         """Variables of the drafter called `name`; {} of one that has none."""

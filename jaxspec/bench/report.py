@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxspec import quant
 from jaxspec.bench.bootstrap import interval, resamples
 from jaxspec.bench.measure import Run
 from jaxspec.bench.prompts import Prompt
@@ -138,5 +139,6 @@ def environment(params) -> dict[str, Any]:
     return {
         "device": device,
         "versions": {"python": platform.python_version(), **versions},
-        "dtype": str(jax.tree.leaves(params.target)[0].dtype),
+        "dtype": str(params.dtype),
+        "quantize": quant.kind_of(params.target),
     }

@@ -5,19 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import unflatten_dict
 
+from jaxspec import quant
 from jaxspec.config import TargetConfig, TransformerConfig
 from jaxspec.io.weight_map import Leaf, linear, read_tree, vector, write_tree
 
 
-def from_hf(read: Mapping[str, np.ndarray], config: TargetConfig, dtype: str = "float32") -> dict[str, Any]:
-    """Parameters {"params": ...} of `Transformer(config)` from tensors by Hugging Face name.
+def from_hf(
+    read: Mapping[str, np.ndarray], config: TargetConfig, dtype: str = "float32", quantize: str | None = None
+) -> dict[str, Any]:
+    """Variables {"params": ...} of `Transformer(config)` from tensors by Hugging Face name.
 
     Args:
       read: `WeightFiles` of a directory, or a dict.
       config: what the tensors must fit.
-      dtype: `float32`, `float16` or `bfloat16`, the dtype of every parameter.
+      dtype: `float32`, `float16` or `bfloat16`, the dtype of every parameter that is not quantised.
+      quantize: `int8` or `fp8`, tensor by tensor, so that the device never holds more than one of them unquantised; the
+        variables are then those of `jaxspec.quant`.
 
     Raises:
       WeightMismatch: missing, unexpected and misshapen tensors, all in one report.
@@ -27,11 +35,26 @@ def from_hf(read: Mapping[str, np.ndarray], config: TargetConfig, dtype: str = "
     def ignore(name: str) -> bool:
         return name.endswith("rotary_emb.inv_freq") or (config.tie_embeddings and name == "lm_head.weight")
 
-    return read_tree(target_leaves(config), read, dtype, ignore)
+    scales = {}
+
+    def place(leaf: Leaf, array: np.ndarray) -> jax.Array:
+        axis = quant.contracted_axis(leaf.path, config.tie_embeddings) if quantize else None
+        if axis is None:
+            return jnp.asarray(array)
+        values, scales[leaf.path] = jax.block_until_ready(quant.quantize(array, quantize, axis))
+        return values
+
+    variables = read_tree(target_leaves(config), read, dtype, ignore, place)
+    return variables | ({quant.COLLECTION: unflatten_dict(scales)} if quantize else {})
 
 
 def to_hf(params: Mapping[str, Any], config: TargetConfig) -> dict[str, np.ndarray]:
-    """Tensors by Hugging Face name, in the parameters' dtype; `lm_head.weight` is absent when embeddings are tied."""
+    """Tensors by Hugging Face name, in the parameters' dtype; `lm_head.weight` is absent when embeddings are tied.
+
+    Raises:
+      ValueError: an array is absent or has another shape than the config says, or the weights are quantised.
+    """
+    quant.refuse(params, "written: load the model without quantize and save that")
     return write_tree(target_leaves(config), params)
 
 

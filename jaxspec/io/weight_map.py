@@ -90,7 +90,11 @@ def vector(path: tuple[str, ...], name: str, size: int) -> Leaf:
 
 
 def read_tree(
-    leaves: list[Leaf], read: Mapping[str, np.ndarray], dtype: str, ignore: Callable[[str], bool] = lambda name: False
+    leaves: list[Leaf],
+    read: Mapping[str, np.ndarray],
+    dtype: str,
+    ignore: Callable[[str], bool] = lambda name: False,
+    place: Callable[[Leaf, np.ndarray], Any] = lambda leaf, array: jnp.asarray(array),
 ) -> dict[str, Any]:
     """{"params": tree} on the default device, in `dtype`; peak host memory is the tree plus one leaf.
 
@@ -99,6 +103,7 @@ def read_tree(
       read: tensors by name; a `WeightFiles` reads each only when its turn comes.
       dtype: `float32`, `float16` or `bfloat16`.
       ignore: names that may be present and are not used.
+      place: puts a host array on the device.
 
     Raises:
       WeightMismatch: missing, unexpected, misshapen and non-float tensors, all in one report.
@@ -118,7 +123,7 @@ def read_tree(
         node = tree
         for key in leaf.path[:-1]:
             node = node.setdefault(key, {})
-        node[leaf.path[-1]] = jnp.asarray(array)
+        node[leaf.path[-1]] = place(leaf, array)
     return {"params": tree}
 
 

@@ -1,7 +1,8 @@
 """Decoder layers shared by targets and drafters: RMSNorm, RoPE, attention, gated feed-forward.
 
 Projections that read the same input are fused (q with kv kept apart, since block drafters project k and v of context
-features alone), and weights are stored [in, out].
+features alone), and weights are stored [in, out]. Weights may be quantised, see `jaxspec.quant`: their scales then stand in a
+collection beside the parameters, under the same names.
 """
 
 from __future__ import annotations
@@ -30,6 +31,28 @@ class RMSNorm(nn.Module):
         return scale * x32.astype(x.dtype)
 
 
+def scale_of(module: nn.Module, name: str) -> jax.Array | None:
+    """Scale per output channel, float32, of the parameter `name` if it is quantised."""
+    return module.get_variable("quant", name)
+
+
+def project(x: jax.Array, kernel: jax.Array, scale: jax.Array | None = None, axis: int = 0) -> jax.Array:
+    """Product [..., out] of `x` [..., in] with a matrix whose `axis` is the inputs', in x's dtype.
+
+    A quantised kernel has a `scale` per output: XLA reads its values as they are and converts them inside the product. The
+    sums stay float32 until they are scaled, since unscaled ones leave float16's range.
+    """
+    inputs = (((x.ndim - 1,), (axis,)), ((), ()))
+    if scale is None:
+        return jax.lax.dot_general(x, kernel, inputs)
+    return scaled(jax.lax.dot_general(x, kernel.astype(x.dtype), inputs, preferred_element_type=jnp.float32), scale, x.dtype)
+
+
+def scaled(sums: jax.Array, scale: jax.Array, dtype) -> jax.Array:
+    """Float32 sums over quantised weights, scaled and rounded."""
+    return (sums * scale).astype(dtype)
+
+
 class Linear(nn.Module):
     """`x @ kernel (+ bias)`, kernel [in, out]."""
 
@@ -38,7 +61,7 @@ class Linear(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = x @ self.param("kernel", _INIT, (x.shape[-1], self.features))
+        y = project(x, self.param("kernel", _INIT, (x.shape[-1], self.features)), scale_of(self, "kernel"))
         return y + self.param("bias", nn.initializers.zeros, (self.features,)) if self.bias else y
 
 

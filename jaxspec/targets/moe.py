@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.config import TargetConfig
+from jaxspec.targets.layers import scale_of, scaled
 
 _INIT = nn.initializers.normal(0.02)
 
@@ -37,6 +38,8 @@ class SparseMLP(nn.Module):
             weight.astype(x.dtype),
             gate_up,
             down,
+            scale_of(self, "gate_up"),
+            scale_of(self, "down"),
             cpu=functools.partial(mix_experts, tiles_per_step=1),
             # A GPU needs more work per step than one tile to be busy; the copies of the experts' weights are its price.
             default=functools.partial(mix_experts, tiles_per_step=16),
@@ -44,7 +47,7 @@ class SparseMLP(nn.Module):
         return mixed.reshape(x.shape)
 
 
-def mix_experts(rows, expert, weight, gate_up, down, *, tiles_per_step: int) -> jax.Array:
+def mix_experts(rows, expert, weight, gate_up, down, gate_up_scale=None, down_scale=None, *, tiles_per_step: int) -> jax.Array:
     """Weighted sum of each row's chosen experts.
 
     `jax.lax.ragged_dot` multiplies every row with every expert on CPUs and GPUs, masked. Here the (row, choice) pairs are
@@ -57,6 +60,7 @@ def mix_experts(rows, expert, weight, gate_up, down, *, tiles_per_step: int) -> 
       weight: [R, k] in the rows' dtype.
       gate_up: [X, E, 2F].
       down: [X, F, E].
+      gate_up_scale, down_scale: [X, 2F] and [X, E] of quantised weights.
       tiles_per_step: tiles multiplied together as one batch.
 
     Returns:
@@ -70,14 +74,23 @@ def mix_experts(rows, expert, weight, gate_up, down, *, tiles_per_step: int) -> 
         # A tile's empty slots compute some pair again; their index lies outside `out`, so that nothing is written.
         pair = jnp.where(picked < 0, expert.size, order[jnp.maximum(picked, 0)])
         row = jnp.minimum(pair, expert.size - 1) // expert.shape[1]
-        gate, up = jnp.split(jnp.einsum("tme,tef->tmf", rows[row], jnp.take(gate_up, which, axis=0)), 2, axis=-1)
-        result = jnp.einsum("tmf,tfe->tme", nn.silu(gate) * up, jnp.take(down, which, axis=0))
+        gate, up = jnp.split(_project(rows[row], gate_up, gate_up_scale, which), 2, axis=-1)
+        result = _project(nn.silu(gate) * up, down, down_scale, which)
         return out.at[pair].set(result, mode="drop")
 
     # Every pair has its own place and the sum its own order: the result does not depend on the tiles, nor on atomics.
     out = jnp.zeros((expert.size, rows.shape[1]), rows.dtype)
     out = jax.lax.fori_loop(0, -(-tiles // tiles_per_step), step, out)
     return (out.reshape(*expert.shape, -1) * weight[..., None]).sum(axis=1)
+
+
+def _project(x: jax.Array, kernel: jax.Array, scale: jax.Array | None, which: jax.Array) -> jax.Array:
+    """[tiles, m, out] of `x` [tiles, m, in] with the kernel [X, in, out] of each tile's expert."""
+    picked = jnp.take(kernel, which, axis=0)
+    if scale is None:
+        return jnp.einsum("tmi,tio->tmo", x, picked)
+    sums = jnp.einsum("tmi,tio->tmo", x, picked.astype(x.dtype), preferred_element_type=jnp.float32)
+    return scaled(sums, jnp.take(scale, which, axis=0)[:, None], x.dtype)
 
 
 def _tiles(expert: jax.Array, num_experts: int, multiple: int):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxspec.config import TargetConfig
 from jaxspec.state import KVCache
-from jaxspec.targets.layers import _INIT, DecoderLayer, GatedMLP, RMSNorm, rope_table
+from jaxspec.targets.layers import _INIT, DecoderLayer, GatedMLP, RMSNorm, project, rope_table, scale_of, scaled
 from jaxspec.targets.moe import SparseMLP
 
 
@@ -76,16 +76,18 @@ class Transformer(nn.Module):
         hidden = features[len(self.layers)] = self.norm(x)
         chosen = [features[i] for i in feature_layers]
         empty = jnp.zeros((*x.shape[:2], 0), x.dtype)
-        return ForwardOutput(
-            hidden, jnp.concatenate(chosen, -1) if chosen else empty, jnp.stack(keys), jnp.stack(values)
-        )
+        return ForwardOutput(hidden, jnp.concatenate(chosen, -1) if chosen else empty, jnp.stack(keys), jnp.stack(values))
 
     def embed(self, tokens: jax.Array) -> jax.Array:
         """Embedding rows [..., E] of `tokens`."""
-        return jnp.take(self.embedding, tokens, axis=0)
+        rows, scale = jnp.take(self.embedding, tokens, axis=0), scale_of(self, "embedding")
+        if scale is None:
+            return rows
+        computed_in = self.variables["params"]["norm"]["scale"].dtype
+        return scaled(rows.astype(jnp.float32), jnp.take(scale, tokens)[..., None], computed_in)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Next-token logits [..., V] in the weights' dtype, from hidden states after the final norm."""
         if self.config.tie_embeddings:
-            return jax.lax.dot_general(hidden, self.embedding, (((hidden.ndim - 1,), (1,)), ((), ())))
-        return hidden @ self.lm_head
+            return project(hidden, self.embedding, scale_of(self, "embedding"), axis=1)
+        return project(hidden, self.lm_head, scale_of(self, "lm_head"))
