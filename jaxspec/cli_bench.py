@@ -3,21 +3,69 @@
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 from pathlib import Path
 
 
 def add_commands(bench: argparse.ArgumentParser) -> None:
     """Register the subcommands with the parser of `bench`, which also works without one; each sets `run`."""
-    commands = bench.add_subparsers(metavar="latency", help="instead of prompts: the pieces of a round, see its --help")
+    commands = bench.add_subparsers(metavar="latency", help="instead of prompts; see `jaxspec bench latency --help`")
+    _add_latency(commands)
+
+
+def _add_latency(commands) -> None:
     latency = commands.add_parser("latency", help="time the pieces of a round of a named architecture with random weights")
     latency.set_defaults(run=_latency)
     add = latency.add_argument
-    add("--arch", default="mini", help="see jaxspec.architectures (default: %(default)s)")
+    add("--arch", default="mini", help="such as qwen3-8b, see jaxspec.architectures (default: %(default)s)")
+    add("--widths", type=_numbers, help="tree rows verified, as in 1,64,256 (default: what suits the device)")
+    add("--contexts", type=_numbers, help="cached tokens, as in 512,8k (default: what suits the device)")
+    add("--batch", type=int, default=1, help="sequences (default: %(default)s)")
+    add("--dtype", choices=("float32", "bfloat16", "float16"), help="default: what suits the device")
+    add("--quantize", choices=("int8", "fp8"), help="weight-only quantisation of the target")
+    add("--layers", type=int, help="only so many of the target's layers, for a quick try")
+    add("--repeats", type=int, default=5, help="samples of each figure, taken in turn (default: %(default)s)")
+    add("--minutes", type=float, help="begin nothing later than that (default: 9)")
+    add(
+        "--force-acceptance",
+        metavar="HISTOGRAM",
+        help="replay acceptance: a JSON list (or file) of shares of rounds by tokens committed, bonus included, or their mean",
+    )
     add("--json", type=Path, metavar="OUT.json", help="write settings and results here")
+    add("--plot", type=Path, metavar="OUT.png", help="draw them here (needs matplotlib)")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers separated by commas, each once; 8k is 8192."""
+    numbers = (int(item[:-1]) * 1024 if item[-1:] in ("k", "K") else int(item) for item in text.split(","))
+    return tuple(dict.fromkeys(numbers))
 
 
 def _latency(arguments: argparse.Namespace) -> int:
-    from jaxspec.architectures import architecture
+    from jaxspec.bench import latency
+    from jaxspec.bench.latency_forced import read_histogram
+    from jaxspec.bench.latency_table import plot, render
 
-    architecture(arguments.arch)
-    raise ValueError("bench latency: not wired yet")
+    given = {name: getattr(arguments, name) for name in ("arch", "widths", "contexts", "batch", "dtype", "quantize", "layers")}
+    forced = arguments.force_acceptance
+    settings = latency.Settings(
+        **given,
+        repeats=arguments.repeats,
+        minutes=arguments.minutes,
+        histogram=None if forced is None else read_histogram(forced),
+    )
+    latency.resolve(settings)
+    for option, path in (("--json", arguments.json), ("--plot", arguments.plot)):
+        if path and not path.absolute().parent.is_dir():
+            raise FileNotFoundError(f"{option}: there is no directory {path.parent}")
+
+    def save(report) -> None:
+        if arguments.json:
+            arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+    report = latency.latency(settings, progress=lambda line: print(line, file=sys.stderr, flush=True), save=save)
+    print(render(report))
+    if arguments.plot:
+        plot(report, arguments.plot)
+    return 0

@@ -18,8 +18,12 @@ def table(records: Sequence[dict[str, Any]], drafters: dict[str, dict[str, Any]]
     if drafters:
         columns["parameters"] = lambda r: _count((drafters.get(r.get("drafter")) or {}).get("parameters"))
         columns["training"] = lambda r: _training((drafters.get(r.get("drafter")) or {}).get("training"))
-    rows = [list(columns), *([cell(record) for cell in columns.values()] for record in records)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(columns))]
+    return align([list(columns), *([cell(record) for cell in columns.values()] for record in records)])
+
+
+def align(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of as many cells each as lines of columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     aligned = ([cell.ljust(w) for cell, w in zip(row, widths, strict=True)] for row in rows)
     return "\n".join("  ".join(row).rstrip() for row in aligned)
 
