@@ -115,16 +115,16 @@ def environment() -> dict[str, Any]:
     import flax
     import jaxlib
 
-    from pallas_kernels.registry import resolve
+    from pallas_kernels.registry import explain
 
     device = jax.devices()[0]
     stats = device.memory_stats() or {}
-    kernel = resolve("tree_attention")
+    kernel = explain("tree_attention")
     return {
         "versions": f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, flax {flax.__version__}, "
         f"Python {platform.python_version()}",
         "device": f"{device.platform} {device.device_kind}, {jax.device_count()} in all",
-        "kernels": f"tree_attention: {kernel.__module__}.{kernel.__qualname__}",
+        "kernels": f"tree_attention: {kernel.name} ({kernel.reason})",
         "memory settings": ", ".join(f"{name}={os.environ[name]}" for name in _MEMORY if name in os.environ) or "defaults",
         "device memory": ", ".join(f"{name} {stats[name]:,}" for name in _STATS if name in stats) or "not reported",
     }

@@ -1,0 +1,212 @@
+"""The tree attention kernel in Pallas' interpreter, and its reference, against dense attention in float64."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jaxspec
+from pallas_kernels import reference
+from pallas_kernels.registry import Device, Problem, explain, for_device, using
+from pallas_kernels.tree_attention import interpreted, tree_attention
+from pallas_kernels.tuning import tiles
+from pallas_kernels.versions import abstract_gpu_mesh
+
+
+class Case(NamedTuple):
+    """Static shape of a call: [B, T, H, D] queries, [B, R, K, D] keys, a cache of S rows of two layers."""
+
+    batch: int
+    rows: int
+    keys: int
+    heads: int
+    kv_heads: int
+    dim: int
+    capacity: int
+    dtype: str = "float32"
+    mask: bool = True
+    first: bool = False
+    window: int | None = None
+    cores: int = 16
+
+
+CASES = {
+    "mini": Case(2, 20, 20, 5, 1, 64, 150, cores=32),
+    "no split": Case(2, 3, 3, 4, 2, 64, 70, cores=1),
+    "window, earlier rows": Case(2, 3, 40, 4, 2, 64, 100, first=True, window=9),
+    "causal": Case(1, 34, 34, 2, 2, 64, 64, mask=False),
+    "bfloat16": Case(1, 5, 5, 4, 2, 128, 130, dtype="bfloat16"),
+}
+# Of the largest value; the result itself is rounded to bfloat16.
+TOLERANCE = {"float32": 1e-6, "bfloat16": 8e-3}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request):
+    return CASES[request.param]
+
+
+@functools.cache
+def compiled(case: Case):
+    """Both implementations, jitted."""
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def apply(kernel, q, k, v, positions, mask, cache_k, cache_v, layer, length, first):
+        function = interpreted if kernel else reference.tree_attention
+        with for_device(Device("cuda", (9, 0), case.cores)):
+            return function(q, k, v, positions, mask, (cache_k, cache_v, layer, length, first), case.window)
+
+    return apply
+
+
+def draw(case: Case, seed: int, lengths, firsts):
+    """Arguments of a call. What must not be read is NaN."""
+    random = np.random.default_rng(seed)
+
+    def normal(*shape):
+        return jnp.asarray(random.standard_normal(shape), case.dtype)
+
+    q = normal(case.batch, case.rows, case.heads, case.dim)
+    k, v = (normal(case.batch, case.keys, case.kv_heads, case.dim) for _ in range(2))
+    cache_k, cache_v = (normal(2, case.batch, case.kv_heads, case.capacity, case.dim) for _ in range(2))
+    first, length = np.array(firsts, np.int32), np.array(lengths, np.int32)
+    mask = random.integers(0, 1 << 32, (case.batch, case.rows, -(-case.keys // 32)), dtype=np.uint32)
+    mask[random.random(mask.shape[:2]) < 0.3] = 0
+    positions = length[:, None] + random.integers(0, 5, (case.batch, case.rows)).astype(np.int32)
+    rows = np.arange(case.capacity)
+    live = (rows >= first[:, None]) & (rows < (first + length)[:, None])
+    live = live[None, :, None, :, None] & (np.arange(2) == 1)[:, None, None, None, None]
+    return q, k, v, positions, mask, cache_k, cache_v, length, first, live
+
+
+def dense(case: Case, q, k, v, positions, mask, cache_k, cache_v, length, first):
+    """Attention row by row in float64, over just the keys that the row sees."""
+    q, k, v, cache_k, cache_v = (np.asarray(x, np.float64) for x in (q, k, v, cache_k[1], cache_v[1]))
+    out, group = np.zeros(q.shape), case.heads // case.kv_heads
+    for b, t, h in np.ndindex(*q.shape[:3]):
+        place = np.arange(length[b])
+        if case.window is not None:
+            place = place[place > positions[b, t] - case.window]
+        column = np.arange(case.keys)
+        seen = column <= t if mask is None else mask[b, t, column // 32] >> (column % 32) & 1 == 1
+        keys, values = (
+            np.concatenate([cache[b, h // group, first[b] + place], new[b, seen, h // group]])
+            for cache, new in ((cache_k, k), (cache_v, v))
+        )
+        if len(keys):
+            weight = np.exp(keys @ q[b, t, h] / np.sqrt(case.dim))
+            out[b, t, h] = weight / weight.sum() @ values
+    return out
+
+
+@st.composite
+def requests(draw_one, case: Case):
+    """(seed, lengths, firsts) of a call: ragged, empty sequences among them."""
+    seed = draw_one(st.integers(0, 1 << 30))
+    firsts = [draw_one(st.integers(0, case.capacity // 2)) if case.first else 0 for _ in range(case.batch)]
+    lengths = [draw_one(st.sampled_from([0, 1, 32, 64]) | st.integers(0, case.capacity - begin)) for begin in firsts]
+    return seed, [min(length, case.capacity - begin) for length, begin in zip(lengths, firsts, strict=True)], firsts
+
+
+def check(case: Case, seed, lengths, firsts):
+    q, k, v, positions, mask, cache_k, cache_v, length, first, live = draw(case, seed, lengths, firsts)
+    mask = mask if case.mask else None
+    want = dense(case, q, k, v, positions, mask, cache_k, cache_v, length, first)
+    first_row = first if case.first else None
+    for kernel in (True, False):
+        # The kernel loads no row that it must not see. The reference multiplies such rows with a weight of zero.
+        poison = jnp.nan if kernel else 1e4
+        caches = (jnp.where(live, cache, poison) for cache in (cache_k, cache_v))
+        got = compiled(case)(kernel, q, k, v, positions, mask, *caches, np.int32(1), length, first_row)
+        assert got.dtype == q.dtype
+        got = np.asarray(got, np.float64)
+        np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE[case.dtype] * max(1.0, np.abs(want).max()))
+        assert (got[want == 0] == 0).all(), "a row that sees nothing must give zeros"
+
+
+@settings(max_examples=8, deadline=None, database=None, derandomize=True)
+@given(data=st.data())
+def test_the_kernel_is_dense_attention(case, data):
+    check(case, *data.draw(requests(case)))
+
+
+def test_rows_that_see_nothing_give_zeros():
+    case = CASES["mini"]
+    q, k, v, positions, mask, cache_k, cache_v, length, _, _ = draw(case, 0, [0, 0], [0, 0])
+    mask = np.zeros_like(mask)
+    for kernel in (True, False):
+        out = compiled(case)(kernel, q, k, v, positions, mask, cache_k, cache_v, np.int32(1), length, None)
+        np.testing.assert_array_equal(out, 0)
+
+
+def test_the_cases_reach_every_path():
+    cut = {name: tiles(Problem.of(*_shapes(case)), Device("cuda", (9, 0), case.cores)) for name, case in CASES.items()}
+    assert cut["no split"].splits == 1 and cut["mini"].splits > 1
+    assert cut["mini"].rows < 20 * 5, "more than one block of query rows"
+
+
+def _shapes(case: Case, layers: int = 2):
+    shape = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.dtype(case.dtype))
+    cache = shape((layers, case.batch, case.kv_heads, case.capacity, case.dim))
+    new = shape((case.batch, case.keys, case.kv_heads, case.dim))
+    return shape((case.batch, case.rows, case.heads, case.dim)), new, new, (cache, cache)
+
+
+def test_the_derivative_is_the_references():
+    case = CASES["mini"]
+    q, k, v, positions, mask, cache_k, cache_v, length, _, _ = draw(case, 3, [5, 9], [0, 0])
+
+    def loss(*arrays):
+        prefix = (*arrays[3:], np.int32(1), length, None)
+        return jnp.square(interpreted(*arrays[:3], positions, mask, prefix)).sum()
+
+    arrays = q, k, v, cache_k, cache_v
+    assert "pallas_call" in str(jax.make_jaxpr(loss)(*arrays))
+    derivative = jax.make_jaxpr(jax.grad(loss, argnums=range(5)))(*arrays)
+    assert "pallas_call" not in str(derivative)
+    assert [out.shape for out in derivative.out_avals] == [array.shape for array in arrays]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_kernel_lowers_for_a_gpu_without_touching_the_cache(dtype):
+    """Lowering finds what the interpreter does not: shapes that are no powers of two, types that do not fit."""
+    case = Case(2, 16, 16, 10, 2, 128, 4096, dtype)
+    q, k, v, cache = _shapes(case, layers=3)
+    counts = jax.ShapeDtypeStruct((2, 16), jnp.int32), jax.ShapeDtypeStruct((2, 16, 1), jnp.uint32)
+
+    def attend(q, k, v, positions, mask, cache_k, cache_v, length):
+        prefix = (cache_k, cache_v, 1, length, None)
+        choice = explain("tree_attention", Problem.of(q, k, v, prefix))
+        assert choice.function is tree_attention
+        return choice.function(q, k, v, positions, mask, prefix, 100)
+
+    length = jax.ShapeDtypeStruct((2,), jnp.int32)
+    with (
+        for_device(Device("cuda", (9, 0), 132)),
+        jax.sharding.use_abstract_mesh(abstract_gpu_mesh("NVIDIA H100 80GB HBM3", 132)),
+    ):
+        text = jax.jit(attend).trace(q, k, v, *counts, *cache, length).lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("stablehlo.custom_call @__gpu$xla.gpu.triton") == 2
+    kept = f"3x2x2x4096x128x{'bf16' if dtype == 'bfloat16' else 'f32'}"
+    changed = [line for line in text.splitlines() if f"-> tensor<{kept}>" in line and "func" not in line]
+    assert not changed, changed
+
+
+@pytest.mark.slow
+def test_decoding_with_the_kernel_gives_the_same_tokens():
+    params = jaxspec.load("mini", drafter="jetspec", dtype="float32")
+    options = dict(max_new_tokens=12, builder="best_first", budget=8, ignore_eos=True)
+    prompts = ["Question: A shop sells pens at 3 dollars each.", "def read_lines(path):\n"]
+    want = jaxspec.decode(params, prompts, **options)
+    with using("interpret"):
+        got = jaxspec.decode(params, prompts, **options)
+    for ours, theirs in zip(got, want, strict=True):
+        np.testing.assert_array_equal(ours.tokens, theirs.tokens)
+        assert ours.stats.rounds == theirs.stats.rounds
