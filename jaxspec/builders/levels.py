@@ -10,6 +10,7 @@ needs costs that are non-negative and do not decrease with the rank; nothing els
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -62,7 +63,17 @@ def grow(steps: Cost, first: int, counts: Sequence[int], keep: int, most: int) -
         nodes = Nodes(cost, path, jnp.asarray(parent)[choice], jnp.asarray(rank)[choice])
         return _top(cost, path, free[choice], parents), nodes
 
-    _, deeper = jax.lax.scan(descend, _top(children.cost, path, free, parents), Cost(steps.hi[1:], steps.lo[1:]))
+    def levels(unroll, above, steps):
+        return jax.lax.scan(descend, above, steps, unroll=unroll)[1]
+
+    # On a GPU a loop splits the round's command buffer and is driven by the host, at more than a level costs; a CPU would only
+    # take longer to compile.
+    deeper = jax.lax.platform_dependent(
+        _top(children.cost, path, free, parents),
+        Cost(steps.hi[1:], steps.lo[1:]),
+        cpu=functools.partial(levels, 1),
+        default=functools.partial(levels, True),
+    )
     level = np.arange(depths - 1, dtype=np.int32)[:, None]
     start = np.where(level == 0, 1, 1 + len(first) + (level - 1) * keep).astype(np.int32)  # id of the first node above
     deeper = deeper._replace(parent=deeper.parent + start, index=deeper.index + (level + 1) * width)
@@ -78,9 +89,26 @@ def _top(cost: Cost, path: tuple[jax.Array, ...], free: jax.Array, count: int):
 
 def best(cost: Cost, path: tuple[jax.Array, ...], keep: int) -> tuple[jax.Array, Cost, tuple[jax.Array, ...]]:
     """Positions, costs and paths of the best `keep` nodes, in order; equal paths (prefix, extension) by position."""
-    keys = (*cost, *path, jnp.arange(cost.hi.shape[0], dtype=jnp.int32))
-    hi, lo, *path, position = (x[:keep] for x in jax.lax.sort(keys, num_keys=len(keys), is_stable=False))
+    select = functools.partial(jax.lax.platform_dependent, cpu=functools.partial(_by_sorting, keep=keep))
+    hi, lo, *path, position = select(*cost, *path, default=functools.partial(_by_counting, keep=keep))
     return position, Cost(hi, lo), tuple(path)
+
+
+def _by_sorting(*keys: jax.Array, keep: int) -> tuple[jax.Array, ...]:
+    """The `keep` smallest of `keys` [M], compared one after the other, in order; the last result are their positions."""
+    keys = (*keys, jnp.arange(keys[0].shape[0], dtype=jnp.int32))
+    return tuple(x[:keep] for x in jax.lax.sort(keys, num_keys=len(keys), is_stable=False))
+
+
+def _by_counting(*keys: jax.Array, keep: int) -> tuple[jax.Array, ...]:
+    """`_by_sorting` by comparing all with all: two reductions, where a GPU's sort is one long chain of steps in one block."""
+    position = jnp.arange(keys[0].shape[0], dtype=jnp.int32)
+    before = position < position[:, None]
+    for key in reversed(keys):
+        before = (key < key[:, None]) | ((key == key[:, None]) & before)
+    place = before.sum(1, dtype=jnp.int32)
+    chosen = jnp.where(place == jnp.arange(keep)[:, None], position, 0).sum(1, dtype=jnp.int32)
+    return *(key[chosen] for key in keys), chosen
 
 
 class _PathCodes:
