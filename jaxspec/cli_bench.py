@@ -1,4 +1,4 @@
-"""The subcommands of `jaxspec bench`: latency."""
+"""The subcommands of `jaxspec bench`: latency and peers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 
 def add_commands(bench: argparse.ArgumentParser) -> None:
     """Register the subcommands with the parser of `bench`, which also works without one; each sets `run`."""
-    commands = bench.add_subparsers(metavar="latency", help="instead of prompts; see `jaxspec bench latency --help`")
+    commands = bench.add_subparsers(metavar="{latency,peers}", help="instead of prompts; see `jaxspec bench latency --help`")
     _add_latency(commands)
+    _add_peers(commands)
 
 
 def _add_latency(commands) -> None:
@@ -68,4 +69,52 @@ def _latency(arguments: argparse.Namespace) -> int:
     print(render(report))
     if arguments.plot:
         plot(report, arguments.plot)
+    return 0
+
+
+def _add_peers(commands) -> None:
+    peers = commands.add_parser("peers", help="decode beside transformers in PyTorch: same weights, prompts and threads")
+    peers.set_defaults(run=_peers)
+    add = peers.add_argument
+    add("--model", default="mini", help="mini, a hub id or a directory (default: %(default)s)")
+    add("--drafter", help="a shipped drafter's name, hub id or directory (default: all that ship)")
+    add("--methods", help="ours, as for bench (default: a tree of the block drafter, chains of small models, prompt lookup)")
+    add("--prompts", type=Path, help=".jsonl or .jsonl.gz, as for bench (default: the demonstration's)")
+    add("--limit", type=int, help="prompts per domain (default: all)")
+    add("--max-new-tokens", type=int, default=128, help="(default: %(default)s)")
+    add("--repeats", type=int, default=5, help="decodes of each prompt by each peer (default: %(default)s)")
+    add("--json", type=Path, metavar="OUT.json", help="write settings and results here")
+
+
+def _peers(arguments: argparse.Namespace) -> int:
+    import jaxspec
+    from jaxspec.bench import demo, parse_methods, peers, read_prompts
+    from jaxspec.checkpoint import drafter_directories
+    from jaxspec.io.hub import resolve_model
+    from jaxspec.io.tokenizer import load_tokenizer
+
+    if arguments.repeats < 1:
+        raise ValueError(f"--repeats is {arguments.repeats}: give at least 1")
+    if arguments.json and not arguments.json.absolute().parent.is_dir():
+        raise FileNotFoundError(f"--json: there is no directory {arguments.json.parent}")
+    params = jaxspec.load(arguments.model, drafter=arguments.drafter, dtype="float32")
+    spec = params.spec
+    methods = parse_methods(arguments.methods or peers.default_methods(spec), budget=32, spec=spec)
+    tokenizer = load_tokenizer(spec.tokenizer) if spec.tokenizer else None
+    report = peers.compare(
+        params,
+        read_prompts(arguments.prompts or demo.PROMPTS, tokenizer, limit=arguments.limit),
+        methods,
+        resolve_model(arguments.model),
+        peers.small_models(spec, drafter_directories(arguments.model, drafter=arguments.drafter)),
+        max_new_tokens=arguments.max_new_tokens,
+        repeats=arguments.repeats,
+        progress=lambda line: print(f"\r{line}\033[K", end="", file=sys.stderr, flush=True) if sys.stderr.isatty() else None,
+    )
+    report["settings"] = {"model": Path(arguments.model).name, "methods": {method.name: method.options for method in methods}}
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    print(peers.render(report["results"], report["overhead"]))
+    if report["note"]:
+        print(report["note"])
     return 0

@@ -16,12 +16,13 @@ import numpy as np
 from jaxspec.architectures import DRAFTER, abstract_params, architecture, random_params
 from jaxspec.bench import roofline
 from jaxspec.bench.ceilings import ceilings, last_cache_bytes, memory_bytes
-from jaxspec.bench.latency_attention import is_reference, measure_attention
+from jaxspec.bench.latency_attention import REFERENCE, implementation, measure_attention
 from jaxspec.bench.latency_cell import Caches, Program, compile_ar, compile_cell, slack, time_programs
 from jaxspec.bench.report import environment
 from jaxspec.checkpoint import default_dtype
 from jaxspec.params import Params, Spec
 from jaxspec.quant import check_kind, quantize_params
+from pallas_kernels import registry
 
 # Heads that differ from the published size: the one that ships with the model.
 HEADS = {"mini": {"block_size": 8, "drafter_layers": 2}}
@@ -29,6 +30,8 @@ DEFAULTS = {
     "gpu": {"widths": (1, 8, 16, 32, 64, 128, 256), "contexts": (512, 1024, 2048, 8192, 32768), "minutes": 9.0},
     "cpu": {"widths": (1, 8, 32), "contexts": (512,), "minutes": 9.0},
 }
+# Megabytes copied, rows and columns of the matrices multiplied.
+CEILING_SIZES = {"gpu": (2000, 8192), "cpu": (256, 1024)}
 # What the goals are about is measured first.
 GOAL_WIDTHS, GOAL_CONTEXT = (64, 256), 1024
 
@@ -142,8 +145,8 @@ def latency(
 
 
 def _header(settings: Settings, params: Params, memory: float) -> dict[str, Any]:
-    megabytes, size = (2000, 8192) if _platform() == "gpu" else (256, 1024)
-    target = params.spec.target
+    megabytes, size = CEILING_SIZES[_platform()]
+    target, chosen = params.spec.target, registry.explain("tree_attention")
     given = dataclasses.asdict(settings) | {
         "target_layers": target.num_layers,
         "of_layers": architecture(settings.arch).target.num_layers,
@@ -151,6 +154,7 @@ def _header(settings: Settings, params: Params, memory: float) -> dict[str, Any]
     return {
         "settings": given,
         **environment(params),
+        "attention_by": {"name": chosen.name, "reason": chosen.reason},
         "memory_bytes": memory,
         "cache_bytes": last_cache_bytes(),
         "ceilings": ceilings(params.dtype, megabytes=megabytes, size=size),
@@ -186,7 +190,6 @@ def _measure(settings: Settings, params: Params, report, started: float, progres
         progress(f"{name} ({time.perf_counter() - started:.0f} s)")
         try:
             if kind == "attention":
-                caches.clear()
                 report["attention"] += [_attention(params, settings, width, context, report) for context in group]
             else:
                 if group not in caches:
@@ -208,7 +211,7 @@ def _needed(params: Params, settings: Settings, context: int) -> float:
     rows = max(settings.widths)
     capacity = context + slack(params, DRAFTER, settings.widths, _platform())
     held = weights + settings.batch * capacity * sum(roofline.kv_bytes(config, params.dtype) for config in configs)
-    if is_reference(params.spec.target, params.dtype, batch=settings.batch, rows=rows, capacity=capacity):
+    if implementation(params.spec.target, params.dtype, batch=settings.batch, rows=rows, capacity=capacity) == REFERENCE:
         held += 12 * settings.batch * params.spec.target.num_heads * rows * capacity
     return held
 
@@ -219,7 +222,7 @@ def _groups(params: Params, settings: Settings, contexts: Sequence[int]) -> list
     if not ordered:
         return []
     shape = dict(batch=settings.batch, rows=max(settings.widths), capacity=max(ordered))
-    if is_reference(params.spec.target, params.dtype, **shape):
+    if implementation(params.spec.target, params.dtype, **shape) == REFERENCE:
         return [(context,) for context in ordered]
     return [tuple(ordered)]
 

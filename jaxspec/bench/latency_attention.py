@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from typing import Any
@@ -10,12 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import pallas_kernels.reference as reference
-from jaxspec import attention
+from jaxspec.attention import tree_attention
 from jaxspec.bench import roofline
 from jaxspec.bench.latency_pieces import random_cache
 from jaxspec.config import TransformerConfig
 from jaxspec.tree import chain_words
+from pallas_kernels import registry
+
+REFERENCE = "reference"
 
 
 def measure_attention(
@@ -37,49 +40,47 @@ def measure_attention(
       times: passes over the layers in one program.
 
     Returns:
-      A flat record: rows, context, layers, {reference, kernel}_{ms, quartiles}, ratio, bytes, flops.
+      A flat record: rows, context, layers, kernel (its name), {reference, kernel}_{ms, quartiles}, ratio, bytes, flops.
     """
     per_layer = batch * context * roofline.kv_bytes(config, dtype) / config.num_layers
     layers = min(config.num_layers, 16, max(1, math.ceil(2 * (cache_bytes or 64e6) / per_layer)))
     shape = (batch, rows, config.num_heads, config.head_dim)
     heads = (*shape[:2], config.num_kv_heads, shape[3])
     q, k, v = (jax.random.normal(jax.random.key(i), size, dtype) for i, size in enumerate((shape, heads, heads)))
-    stacked = _few_layers(random_cache(config, batch, context, dtype), layers)
+    stacked = random_cache(dataclasses.replace(config, num_layers=layers), batch, context, dtype)
     mask = jnp.broadcast_to(chain_words(rows), (batch, rows, -(-rows // 32)))
     given = (q, k, v, stacked.k, stacked.v, mask, jnp.full(batch, context, jnp.int32))
-    functions = {"reference": reference.tree_attention}
-    if not is_reference(config, dtype, batch=batch, rows=rows, capacity=context):
-        functions["kernel"] = attention.tree_attention
-    programs = {name: jax.jit(_passes(f, layers, times)).lower(*given).compile() for name, f in functions.items()}
+    chosen = implementation(config, dtype, batch=batch, rows=rows, capacity=context)
+    programs = {}
+    for name in dict.fromkeys((REFERENCE, chosen)):
+        with registry.using(name):
+            programs[name] = jax.jit(_passes(layers, times)).lower(*given).compile()
     samples = _interleaved(programs, given, repeats, layers * times)
-    record: dict[str, Any] = {"rows": rows, "context": context, "layers": layers}
-    for name in ("reference", "kernel"):
-        found = samples.get(name)
-        record[f"{name}_ms"] = None if found is None else float(np.median(found))
-        record[f"{name}_quartiles"] = None if found is None else np.percentile(found, [25, 75]).tolist()
-    record["ratio"] = record["reference_ms"] / record["kernel_ms"] if "kernel" in samples else None
+    record: dict[str, Any] = {"rows": rows, "context": context, "layers": layers, "kernel": chosen}
+    for key, name in (("reference", REFERENCE), ("kernel", chosen)):
+        empty = key == "kernel" and chosen == REFERENCE
+        record[f"{key}_ms"] = None if empty else float(np.median(samples[name]))
+        record[f"{key}_quartiles"] = None if empty else np.percentile(samples[name], [25, 75]).tolist()
+    record["ratio"] = record["reference_ms"] / record["kernel_ms"] if record["kernel_ms"] else None
     work = roofline.tree_attention(config, dtype, batch=batch, rows=rows, context=context)
     return record | {"bytes": work.bytes, "flops": work.flops}
 
 
-def is_reference(config: TransformerConfig, dtype, *, batch: int, rows: int, capacity: int) -> bool:
-    """Whether the registry picks the reference for these shapes: its time follows the capacity, a kernel's the length."""
-    return attention.resolve("tree_attention") is reference.tree_attention
+def implementation(config: TransformerConfig, dtype, *, batch: int, rows: int, capacity: int) -> str:
+    """What the registry picks for verifying these shapes. The reference's time follows the capacity, a kernel's the length."""
+    shape = (batch, rows, config.num_heads, config.num_kv_heads, config.head_dim)
+    return registry.explain("tree_attention", registry.Problem(*shape, frozenset({jnp.dtype(dtype).name}), capacity)).name
 
 
-def _few_layers(cache, layers: int):
-    return jax.tree.map(lambda x: x[:layers] if x.ndim > 1 else x, cache)
-
-
-def _passes(function, layers: int, times: int):
-    """`function` over all layers `times` times; what one call gives, the next one asks with."""
+def _passes(layers: int, times: int):
+    """Attention over all layers `times` times; what one call gives, the next one asks with."""
 
     def run(q, k, v, cache_k, cache_v, mask, length):
         def body(_, q):
             now = length + (q[:, 0, 0, 0] > 1e30)
             positions = now[:, None] + jnp.arange(q.shape[1])
             for layer in range(layers):
-                q = function(q, k, v, positions, mask=mask, prefix=(cache_k, cache_v, layer, now, None), window=None)
+                q = tree_attention(q, k, v, positions, mask=mask, prefix=(cache_k, cache_v, layer, now, None))
             return q
 
         return jax.lax.fori_loop(0, times, body, q)
