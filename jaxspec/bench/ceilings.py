@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# Last-level caches in bytes, by the name that JAX gives a GPU.
-_GPU_CACHES = (("H100", 50e6), ("H200", 50e6), ("A100", 40e6), ("L40", 96e6), ("L4", 48e6), ("B200", 126e6), ("T4", 4e6))
+from pallas_kernels.aot import GPUS
 
 
 def ceilings(dtype, *, megabytes: int, size: int, repeats: int = 5) -> dict[str, Any]:
@@ -76,7 +75,7 @@ def last_cache_bytes() -> float | None:
     """Size of the last-level cache of the default device, None where it is not known."""
     device = jax.devices()[0]
     if device.platform == "gpu":
-        return next((size for name, size in _GPU_CACHES if re.search(rf"\b{name}\b", device.device_kind)), None)
+        return next((gpu.l2 for name, gpu in GPUS.items() if re.search(rf"\b{name}\b", device.device_kind.lower())), None)
     sizes = [path.read_text().strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
     return max(
         (float(text[:-1]) * {"K": 1024, "M": 2**20}[text[-1]] for text in sizes if text[-1:] in ("K", "M")), default=None
