@@ -18,6 +18,7 @@ from jaxspec.loop import CHUNK, prefill, run
 from jaxspec.output import DraftTree, Output, Round, Stats
 from jaxspec.params import Params
 from jaxspec.plan import ACCEPTANCE, DecodeConfig, make_plan
+from jaxspec.policies.controller import Policy, init_control
 from jaxspec.sampling import make_sampling, sequence_keys
 from jaxspec.state import DecodeState, Request
 from jaxspec.stops import find_stop, safe_length
@@ -39,6 +40,7 @@ class _Session:
     max_tokens: int
     stop_strings: tuple[str, ...]
     tokenizer: object
+    policy: Policy | None
 
 
 def decode(params: Params, prompt, *, trace: bool = False, **options) -> Output | list[Output]:
@@ -70,6 +72,8 @@ def decode(params: Params, prompt, *, trace: bool = False, **options) -> Output 
       coupled: at temperature > 0, rank drafts under the target's own noise (True; `match` only).
       score_temperature: divisor of the draft logits when paths are scored; below 1 trees grow deeper, above 1 wider (None: the
         drafter's own).
+      policy: chooses in every round how many of the tree's rows are verified, `budget` at most, and whether to draft at all,
+        see `jaxspec.policies` (None: always `budget` rows). What it learned is in `Output.policy`, for the next call.
       trace: record every round in `Output.rounds` (one host round trip a round).
 
     Returns:
@@ -151,6 +155,7 @@ def _prepare(
     acceptance: str = "match",
     coupled: bool = True,
     score_temperature: float | None = None,
+    policy: Policy | None = None,
 ) -> _Session:
     spec = params.spec
     if max_new_tokens < 1:
@@ -176,12 +181,16 @@ def _prepare(
             entropy_weight=entropy_weight,
             acceptance=acceptance,
             score_temperature=score_temperature,
+            policy=None if policy is None else policy.settings,
         )
     )
     if settings and acceptance == "match" and not sampling.greedy:
         settings |= dict(coupled=coupled)
     config = DecodeConfig(method, sampling, **settings)
-    longest = make_plan(spec, config).longest
+    plan = make_plan(spec, config)
+    longest, policy = plan.longest, None if plan.drafter is None else policy
+    if policy is not None and policy.state is None:
+        policy = policy.replace(state=init_control(longest - 1, plan.widths[-1]))
 
     tokenizer = load_tokenizer(spec.tokenizer) if spec.tokenizer else None
     batch = prompt if prompting.is_batch(prompt) else [prompt]
@@ -200,13 +209,14 @@ def _prepare(
         stop=_padded_stop(stop_ids + (() if ignore_eos else spec.eos)),
         keys=sequence_keys(seed, prompting.sequence_numbers(ids)),
         sampling=values,
+        controls=None if policy is None else policy.controls,
     )
     capacity = _round_up(width + max_tokens + longest, 64)
-    return _Session(params, config, request, tokens, lengths, capacity, max_tokens, strings, tokenizer)
+    return _Session(params, config, request, tokens, lengths, capacity, max_tokens, strings, tokenizer, policy)
 
 
 def _prefill(session: _Session) -> DecodeState:
-    return prefill(
+    state = prefill(
         session.params,
         session.request,
         session.tokens,
@@ -215,6 +225,8 @@ def _prefill(session: _Session) -> DecodeState:
         capacity=session.capacity,
         max_tokens=session.max_tokens,
     )
+    # A copy, for the rounds' state is donated and the caller may use the policy again.
+    return state.replace(control=jax.tree.map(jnp.copy, session.policy.state)) if session.policy else state
 
 
 def _finish(session: _Session, state: DecodeState, trace: bool) -> tuple[DecodeState, list[list[Round]] | None]:
@@ -260,6 +272,7 @@ def _readout(session: _Session, state: DecodeState, index: int) -> tuple[list[in
 def _outputs(session, state, seconds, rounds) -> list[Output]:
     host = jax.device_get(state.replace(cache=None, draft=None))
     stop_ids = set(np.asarray(session.request.stop).tolist())
+    policy = session.policy and session.policy.replace(state=state.control)
     outputs = []
     for b in range(len(session.lengths)):
         tokens, text, by_text = _readout(session, host, b)
@@ -273,7 +286,7 @@ def _outputs(session, state, seconds, rounds) -> list[Output]:
             prefill_seconds=seconds[0],
             decode_seconds=seconds[1],
         )
-        outputs.append(Output(text, tokens, stats, rounds[b][: len(emitted)] if rounds is not None else None))
+        outputs.append(Output(text, tokens, stats, rounds[b][: len(emitted)] if rounds is not None else None, policy))
     return outputs
 
 

@@ -16,8 +16,9 @@ from jaxspec.drafters.base import Committed
 from jaxspec.grow import draft, grow, target_head
 from jaxspec.params import Params
 from jaxspec.plan import DecodeConfig, make_plan
+from jaxspec.policies.controller import Decision, choose, drafts, observe, plainly
 from jaxspec.sampling import draw, gumbel
-from jaxspec.state import Accepted, DecodeState, Request
+from jaxspec.state import Accepted, DecodeState, Request, Tree
 from jaxspec.tree import root_only, take_rows
 from jaxspec.verify import accept_match, accept_rejection, accept_sequential
 
@@ -143,11 +144,37 @@ def decode_round(params: Params, request: Request, state: DecodeState, config: D
     """One round: draft, grow, verify, accept, commit, absorb."""
     plan = make_plan(params.spec, config)
     noise = _noise(params, request, config, state.cache.length + 1, plan.longest)
+    if config.policy is not None and plan.drafter is not None:
+        return _controlled_round(params, request, state, noise, config)
     proposed, draft_logprob = draft(params, request, state, noise, config)
     tree = grow(params, state, proposed, config)
     verified = verify(params, request, state, tree, noise, draft_logprob, config)
     state, committed = commit(params, request, state, tree, verified, config)
     return absorb(params, state, committed, config)
+
+
+def _controlled_round(params, request, state, noise, config) -> DecodeState:
+    """A round whose tree a policy cuts, or which does not draft."""
+    live = ~state.done
+    tree, decision = propose(params, request, state, noise, config)
+    verified = verify(params, request, state, tree, noise, None, config)
+    state, committed = commit(params, request, state, tree, verified, config)
+    state = state.replace(control=observe(config.policy, state.control, decision, tree, state.accepted, live))
+    return absorb(params, state, committed, config)
+
+
+def propose(params, request, state, noise, config) -> tuple[Tree, Decision]:
+    """The round's tree as the policy wants it."""
+    plan, live, context = make_plan(params.spec, config), ~state.done, state.cache.length
+
+    def drafted():
+        tree = grow(params, state, draft(params, request, state, noise, config)[0], config)
+        return choose(config.policy, request.controls, state.control, tree, context, live)
+
+    def plain():
+        return root_only(state.root, plan.widths[-1]), plainly(request.controls, context, live)
+
+    return jax.lax.cond(drafts(config.policy, request.controls, state.control), drafted, plain)
 
 
 def verify(params, request, state, tree, noise, draft_logprob, config) -> Verified:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -80,9 +81,11 @@ class Output:
       tokens: generated ids only, up to and including the one that ended the text.
       stats: see `Stats`.
       rounds: one `Round` a round with `trace=True`, else None.
+      policy: the call's policy with what it learned from all texts of the call; None without one.
     """
 
     text: str | None
     tokens: list[int]
     stats: Stats
     rounds: list[Round] | None = None
+    policy: Any = None

@@ -14,6 +14,7 @@ from jaxspec.config import BlockDrafterConfig, PromptLookupConfig, SpecBlockConf
 from jaxspec.drafters.base import Drafter
 from jaxspec.drafters.registry import make_drafter
 from jaxspec.params import Spec
+from jaxspec.policies.controller import Settings
 from jaxspec.sampling import SamplingSpec
 from jaxspec.targets.transformer import Transformer
 
@@ -40,6 +41,7 @@ class DecodeConfig:
       acceptance: `match` (draft-invariant), `sequential` or `rejection`.
       coupled: the drafter ranks its candidates under the target's noise (`match` at temperature > 0).
       score_temperature: divisor of the draft logits when paths are scored; None is the drafter's own.
+      policy: of the number of rows that a round verifies, `budget` at most; None always verifies the whole tree.
     """
 
     method: str
@@ -56,6 +58,7 @@ class DecodeConfig:
     acceptance: str = "match"
     coupled: bool = True
     score_temperature: float | None = None
+    policy: Settings | None = None
 
 
 class Plan(NamedTuple):
@@ -89,6 +92,8 @@ def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
     builder = _make_builder(config, drafter_config, drafter)
     if config.acceptance == "rejection":
         _check_rejection(config, builder)
+    if config.policy is not None:
+        _check_policy(config, builder)
     if builder.rows == 1:
         return Plan(target, None, None, (1,), 1)
     if isinstance(drafter_config, BlockDrafterConfig) and drafter_config.causal and builder.longest < drafter_config.depth:
@@ -173,6 +178,8 @@ def _make_builder(config: DecodeConfig, drafter_config, drafter: Drafter) -> Bui
 
 
 def _check_rejection(config: DecodeConfig, builder: Builder | Stepper) -> None:
+    if config.policy is not None:
+        raise ValueError("acceptance 'rejection' needs trees whose shape no score decides: leave the policy out")
     if config.paths and skips_ranks(config.paths):
         raise ValueError("acceptance 'rejection' needs siblings of ranks 0, 1, ...: a node in paths skips one")
     if isinstance(builder, Stepper) and builder.candidates > 1:
@@ -182,12 +189,24 @@ def _check_rejection(config: DecodeConfig, builder: Builder | Stepper) -> None:
         )
 
 
+def _check_policy(config: DecodeConfig, builder: Builder | Stepper) -> None:
+    if config.score != "logprob":
+        raise ValueError(f"a policy weighs path probabilities: leave score {config.score!r} out")
+    if builder.rows > config.policy.widths[-1]:
+        raise ValueError(
+            f"budget is {config.budget}, and the policy's times reach {config.policy.widths[-1]} rows: give at most that, or "
+            "measure again"
+        )
+
+
 def _widths(rows: int, config: DecodeConfig, drafter_config) -> tuple[int, ...]:
-    """Verification widths: the capacity, and a quarter of it where trees may come out small.
+    """Verification widths: the policy's, or else the capacity, and a quarter of it where trees may come out small.
 
     A restricted vocabulary (top-k, top-p, min-p) leaves a builder short of candidates, a fan-out rule of children; otherwise
     every tree is full, and a second width would be compiled for nothing. Prompt lookup often finds nothing.
     """
+    if config.policy is not None:
+        return (*(width for width in config.policy.widths if width < rows), rows)
     if isinstance(drafter_config, PromptLookupConfig):
         return (1, rows)
     sampling = config.sampling

@@ -113,12 +113,14 @@ class Request:
       stop: int32 [E], token ids that end a sequence; -1 entries are padding.
       keys: PRNG keys [B], one per sequence, for draft-invariant sampling.
       sampling: traced values of temperature, top-k, top-p and min-p.
+      controls: what a policy reads, see `jaxspec.policies.controller.Controls`; None without one.
     """
 
     limit: jax.Array
     stop: jax.Array
     keys: jax.Array
     sampling: Any
+    controls: Any = None
 
 
 @flax.struct.dataclass
@@ -136,6 +138,7 @@ class DecodeState:
       round_emitted: int32 [B, M], tokens emitted in each round (bonus included); all acceptance figures derive from it.
       round_drafted: int32 [B, M], drafted nodes verified in each round, the root not counted.
       tree, accepted: the last round's, for traces.
+      control: what a policy has seen, see `jaxspec.policies.controller.ControlState`; None without one.
     """
 
     tokens: jax.Array
@@ -149,3 +152,4 @@ class DecodeState:
     round_drafted: jax.Array
     tree: Tree
     accepted: Accepted
+    control: Any = None

@@ -1,0 +1,64 @@
+"""A policy changes how many rows are verified, never the text."""
+
+import pytest
+
+import jaxspec
+from jaxspec.policies.controller import make_policy
+from jaxspec.policies.latency import make_table
+
+WIDTHS = (1, 4, 12)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return jaxspec.load("mini", drafter="dflash")
+
+
+def table(draft: float, verify) -> object:
+    return make_table(WIDTHS, (0, 512), (draft, draft), [[x, 2 * x] for x in verify])
+
+
+CHEAP = table(0.1, (1.0, 1.05, 1.1))
+DEAR = table(50.0, (1.0, 50.0, 90.0))
+PROMPTS = ["def add(a, b):\n", "Question: Tom has 3 apples and buys 4 more. How many?\nAnswer:"]
+
+
+def decode(params, policy, **options):
+    options = {"method": "dflash", "builder": "best_first", "budget": 12, "max_new_tokens": 24} | options
+    return jaxspec.decode(params, PROMPTS, policy=policy, **options)
+
+
+def test_the_text_is_the_autoregressive_one_whatever_is_chosen(params):
+    plain = [out.tokens for out in jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=24)]
+    always, seldom = decode(params, make_policy(CHEAP)), decode(params, make_policy(DEAR))
+    assert [out.tokens for out in always] == [out.tokens for out in seldom] == plain
+    assert always[0].stats.rounds < seldom[0].stats.rounds
+    state = always[0].policy.state
+    assert int(state.sizes.sum()) == int(state.rounds) == max(out.stats.rounds for out in always)
+    assert int(state.sizes[0]) == 0 and int(seldom[0].policy.state.sizes[0]) > 10
+    # What was learned goes on in the next call, and a policy may be used again.
+    again = decode(params, seldom[0].policy)
+    assert int(again[0].policy.state.rounds) > int(seldom[0].policy.state.rounds)
+    assert int(again[0].policy.state.drafted) - int(seldom[0].policy.state.drafted) <= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["dflash", "prompt_lookup"])
+def test_sampled_text_is_the_autoregressive_one(params, method):
+    options = {"temperature": 1.0, "seed": 3}
+    plain = jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=24, **options)
+    outs = decode(params, make_policy(CHEAP), method=method, builder=None, **options)
+    assert [out.tokens for out in outs] == [out.tokens for out in plain]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"budget": 32}, "budget is 32, and the policy's times reach 12 rows"),
+        ({"score": "entropy"}, "leave score 'entropy' out"),
+        ({"acceptance": "rejection", "temperature": 1.0}, "leave the policy out"),
+    ],
+)
+def test_refusals(params, options, message):
+    with pytest.raises(ValueError, match=message):
+        decode(params, make_policy(CHEAP), **options)

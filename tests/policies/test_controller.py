@@ -1,0 +1,126 @@
+"""The controller's decisions, on trees and times made up for the purpose."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxspec.policies.controller import (
+    FIRST_GAIN,
+    LONGEST_PAUSE,
+    SHORTEST_PAUSE,
+    Decision,
+    Settings,
+    choose,
+    drafts,
+    init_control,
+    make_policy,
+    observe,
+    plainly,
+)
+from jaxspec.policies.latency import make_table
+from jaxspec.state import Accepted, Tree
+from jaxspec.tree import ancestor_words
+
+ROWS, WIDTHS = 6, (1, 2, 4, 6)
+TABLE = make_table(WIDTHS, (0, 100), (1.0, 1.0), [[10, 20], [11, 21], [12, 22], [16, 26]])
+LIVE = jnp.array([True, True])
+
+
+def chain(probability) -> Tree:
+    """A batch of chains whose nodes have these conditional probabilities [B, N - 1]."""
+    logprob = np.concatenate([np.zeros((len(probability), 1)), np.cumsum(np.log(probability), 1)], 1).astype(np.float32)
+    row = np.tile(np.arange(ROWS), (len(probability), 1))
+    words = jax.vmap(ancestor_words)(jnp.asarray(row - 1))
+    return Tree(*map(jnp.asarray, (row, row - 1, row)), words, jnp.asarray(logprob), jnp.full(len(row), ROWS))
+
+
+def decide(policy, state, tree, context=0, live=LIVE):
+    cut, decision = choose(policy.settings, policy.controls, state, tree, jnp.full(len(live), context), live)
+    return cut, int(decision.rows), decision
+
+
+def test_the_size_is_the_arg_max_over_what_buckets_cost():
+    policy, state = make_policy(TABLE, corrected=False), init_control(ROWS - 1, ROWS)
+    tree = chain([[0.9, 0.8, 0.5, 0.05, 0.01]] * 2)
+    cut, rows, decision = decide(policy, state, tree)
+    worth = 2 * np.cumsum([1, 0.9, 0.72, 0.36, 0.018, 0.00018])
+    cost = 1 + np.array([10, 11, 12, 12, 16, 16])
+    assert rows == 1 + int(np.argmax(worth / cost)) == 4
+    np.testing.assert_allclose((decision.worth, decision.seconds, decision.plain), (worth[3], cost[3], 10), rtol=1e-5)
+    assert cut.size.tolist() == [4, 4] and not np.isfinite(cut.logprob[:, 4:]).any()
+    # A correction of the times of verification scales them, and not the drafting.
+    slower = policy.replace(controls=policy.controls.replace(factor=jnp.float32(2)))
+    np.testing.assert_allclose(decide(slower, state, tree)[2].seconds, 1 + 2 * 12, rtol=1e-5)
+
+
+def test_finished_sequences_do_not_vote_and_the_longest_context_is_charged():
+    policy, state = make_policy(TABLE, corrected=False), init_control(ROWS - 1, ROWS)
+    tree = chain([[0.99] * 5, [0.01] * 5])
+    assert decide(policy, state, tree, live=jnp.array([True, False]))[1] == 6
+    assert decide(policy, state, tree, live=jnp.array([False, True]))[1] == 1
+    context, live = jnp.array([50, 0]), LIVE
+    assert float(plainly(policy.controls, context, live).seconds) == 15.0
+    assert float(plainly(policy.controls, context, jnp.array([False, True])).seconds) == 10.0
+
+
+def test_rules_by_name():
+    state, tree = init_control(ROWS - 1, ROWS), chain([[0.9, 0.8, 0.5, 0.05, 0.01]] * 2)
+    # One more row costs nothing from 3 to 4: the first decrease is where a bucket begins.
+    stairs = make_table(WIDTHS, (0,), (0.0,), [[1.0], [2.5], [2.6], [9.0]])
+    assert decide(make_policy(stairs, "bastion-paper", corrected=False), state, tree)[1] == 1
+    assert decide(make_policy(stairs, "best", corrected=False), state, tree)[1] == 4
+    assert decide(make_policy(stairs, "fixed", rows=3), state, tree)[1] == 3
+    assert decide(make_policy(stairs, "bastion-code", corrected=False), state, tree)[1] == ROWS
+    with pytest.raises(ValueError, match="unknown rule 'worst': choose one of best, bastion-paper, bastion-code, fixed"):
+        make_policy(stairs, "worst")
+
+
+def play(policy, state, committed: float, rounds: int):
+    """Rounds in which drafting commits `committed` tokens a sequence; returns the state and which rounds drafted."""
+    tree, drafted = chain([[0.9, 0.8, 0.5, 0.05, 0.01]] * 2), []
+    path = jnp.tile(jnp.arange(ROWS), (2, 1))
+
+    @jax.jit
+    def step(state, committed):
+        did = drafts(policy.settings, policy.controls, state)
+        cut, yes = choose(policy.settings, policy.controls, state, tree, jnp.zeros(2, jnp.int32), LIVE)
+        no = plainly(policy.controls, jnp.zeros(2, jnp.int32), LIVE)
+        decision = Decision(*(jnp.where(did, getattr(yes, f.name), getattr(no, f.name)) for f in dataclasses.fields(yes)))
+        count = jnp.where(did, committed, 1)
+        accepted = Accepted(path, jnp.full(2, count), jnp.zeros(2, jnp.int32))
+        return observe(policy.settings, state, decision, cut, accepted, LIVE), did
+
+    for _ in range(rounds):
+        state, did = step(state, jnp.int32(committed))
+        drafted.append(bool(did))
+    return state, drafted
+
+
+def test_a_drafter_that_does_not_pay_is_paused_longer_and_longer_and_comes_back():
+    policy = make_policy(TABLE)
+    state, drafted = play(policy, init_control(ROWS - 1, ROWS), 1, 400)
+    lengths = np.diff(np.flatnonzero(drafted))
+    trials = lengths[lengths > 1].tolist()
+    assert trials[:3] == [SHORTEST_PAUSE + 1, 2 * SHORTEST_PAUSE + 1, 4 * SHORTEST_PAUSE + 1]
+    assert max(trials) == LONGEST_PAUSE + 1 and sum(drafted) < 0.05 * 400
+    assert FIRST_GAIN > 1 and drafted[:2] == [True, True], "one bad round is not enough"
+
+    state, drafted = play(policy, state, 5, LONGEST_PAUSE + 40)
+    back = drafted.index(True)
+    assert all(drafted[back:]) and int(state.next_pause) == SHORTEST_PAUSE
+    never, drafted = play(make_policy(TABLE, pauses=False), init_control(ROWS - 1, ROWS), 1, 50)
+    assert all(drafted) and int(never.pause) == 0
+
+
+def test_counts_of_a_round():
+    policy = make_policy(TABLE, "fixed", rows=3)
+    state, drafted = play(policy, init_control(ROWS - 1, ROWS), 2, 20)
+    assert state.sizes.tolist() == [0, 0, 0, 20, 0, 0, 0] and int(state.rounds) == int(state.drafted) == 20
+    np.testing.assert_allclose(state.predicted, 20 * 13, rtol=1e-5)
+    # Of two nodes in each tree the first was accepted: its correction has grown, that of the second has fallen.
+    np.testing.assert_allclose(state.scores.hits.sum(1)[:3] / state.scores.count.sum(1)[:3], [1, 0, np.nan], atol=1e-6)
+    assert float(state.scores.ratio[0, 0]) > 1 > float(state.scores.ratio[1, 0])
+    assert Settings().widths == ()
