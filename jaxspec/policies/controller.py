@@ -1,0 +1,233 @@
+"""The controller of BASTION on the device: how many rows of the round's tree to verify, and whether to draft at all.
+
+Zheng et al. 2026, section 4: grow the best-first tree until the next node no longer pays for itself. Here the tree is built
+once to its capacity, and the size is chosen over all prefixes of its rows from the expected committed tokens of each and the
+measured time of the compiled width that would hold it. Beyond the paper: scores corrected by what was accepted, and rounds of
+plain decoding while drafting does not pay.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from jaxspec.policies.latency import LatencyTable, bucket_of
+from jaxspec.policies.rules import RULES
+from jaxspec.policies.scores import ScoreState, corrected, init_scores, observed, refreshed
+from jaxspec.state import Accepted, Tree
+from jaxspec.tree import keep_rows
+
+# Rounds between two looks at whether the counts call for another correction of scores.
+REFRESH = 16
+# Weight of the earlier rounds in the running means on whether drafting pays, and the gain it is taken to have at first.
+KEEP = 0.85
+FIRST_GAIN = 1.5
+# Rounds of plain decoding after drafting did not pay; doubled every time that the trial round after them does not pay either.
+SHORTEST_PAUSE, LONGEST_PAUSE = 8, 128
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Static choices of the controller; each distinct value is one compilation.
+
+    Attributes:
+      rule: `best` (arg max over all sizes), `bastion-paper` (first decrease), `bastion-code` (the released constants), or
+        `fixed`, which verifies `Controls.rows`: for measuring.
+      corrected: learn what path scores are worth from what is accepted; False takes raw scores.
+      pauses: decode plainly while drafting does not pay.
+      widths: rows that verification is compiled for, those of the table; trees have the last one's rows at most.
+    """
+
+    rule: str = "best"
+    corrected: bool = True
+    pauses: bool = True
+    widths: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        if self.rule not in (*RULES, "fixed"):
+            raise ValueError(f"unknown rule {self.rule!r}: choose one of {', '.join((*RULES, 'fixed'))}")
+
+
+@flax.struct.dataclass
+class Controls:
+    """What the rounds of a call read.
+
+    Attributes:
+      table: measured round times.
+      factor: float32 [], correction of the times of verification, see `calibration.running_correction`.
+      rows: int32 [], of the rule `fixed`; 0 decodes plainly.
+    """
+
+    table: LatencyTable
+    factor: jax.Array
+    rows: jax.Array
+
+
+@flax.struct.dataclass
+class ControlState:
+    """What the rounds of a call write; a later call may start from it.
+
+    Attributes:
+      scores: see `ScoreState`.
+      tokens, seconds: float32 [], running means over drafted rounds: committed by a sequence, and predicted; 0 after a pause.
+      pause: int32 [], rounds of plain decoding that are left. next_pause: int32 [], the next one's length.
+      rounds: int32 [], all rounds of the batch; drafted: int32 [], those that drafted.
+      predicted: float32 [], the predicted seconds of all rounds. worth: float32 [], expected committed tokens of all rounds.
+      sizes: int32 [N + 1], rounds by the rows that were verified; entry 0 counts rounds that did not draft.
+    """
+
+    scores: ScoreState
+    tokens: jax.Array
+    seconds: jax.Array
+    pause: jax.Array
+    next_pause: jax.Array
+    rounds: jax.Array
+    drafted: jax.Array
+    predicted: jax.Array
+    worth: jax.Array
+    sizes: jax.Array
+
+
+@flax.struct.dataclass
+class Policy:
+    """A controller for `jaxspec.decode(policy=...)`; what it learned comes back in `Output.policy`.
+
+    Attributes:
+      settings: static. controls: read by the rounds. state: written by them; None: nothing was seen yet.
+    """
+
+    settings: Settings = flax.struct.field(pytree_node=False)
+    controls: Controls
+    state: ControlState | None = None
+
+
+def make_policy(table: LatencyTable, rule: str = "best", *, corrected=True, pauses=True, rows: int = 0) -> Policy:
+    """A controller over measured round times; arguments as of `Settings`, `rows` for the rule `fixed`.
+
+    Raises:
+      ValueError: unknown rule.
+    """
+    settings = Settings(rule, corrected, pauses, table.widths)
+    return Policy(settings, Controls(table, jnp.float32(1), jnp.int32(rows)))
+
+
+@flax.struct.dataclass
+class Decision:
+    """A round's choice.
+
+    Attributes:
+      rows: int32 [], verified rows; 0 where the round does not draft.
+      worth: float32 [], committed tokens that are expected of it, of all sequences.
+      seconds: float32 [], predicted. plain: float32 [], of a round of plain decoding in its place.
+    """
+
+    rows: jax.Array
+    worth: jax.Array
+    seconds: jax.Array
+    plain: jax.Array
+
+
+def init_control(depth: int, rows: int) -> ControlState:
+    """The state before anything was seen, of trees up to `rows` rows and `depth` deep."""
+    zero, count = jnp.float32(0), jnp.int32(0)
+    return ControlState(
+        scores=init_scores(depth),
+        tokens=zero,
+        seconds=zero,
+        pause=count,
+        next_pause=count + SHORTEST_PAUSE,
+        rounds=count,
+        drafted=count,
+        predicted=zero,
+        worth=zero,
+        sizes=jnp.zeros(rows + 1, jnp.int32),
+    )
+
+
+def drafts(settings: Settings, controls: Controls, state: ControlState) -> jax.Array:
+    """Whether the round drafts: bool []."""
+    if settings.rule == "fixed":
+        return controls.rows > 0
+    return state.pause == 0 if settings.pauses else jnp.bool_(True)
+
+
+def choose(settings, controls: Controls, state: ControlState, tree: Tree, context, live) -> tuple[Tree, Decision]:
+    """Cut the round's trees to the size that pays best for the batch, whose sequences are verified in one pass.
+
+    Args:
+      tree: batched, at capacity. context: int32 [B], cached tokens. live: bool [B], sequences that are not finished.
+    """
+    rows = tree.token.shape[1]
+    draft, verify = _seconds(controls, context, live)
+    cost = (draft + verify)[bucket_of(rows, controls.table.widths)]
+    value = corrected(state.scores, tree.logprob, tree.depth) if settings.corrected else jnp.exp(tree.logprob)
+    worth = jnp.cumsum(jnp.sum(jnp.where(live[:, None], value, 0.0), axis=0))
+    size = jnp.clip(controls.rows, 1, rows) if settings.rule == "fixed" else RULES[settings.rule](worth, cost)
+    return keep_rows(tree, jnp.broadcast_to(size, live.shape)), Decision(size, worth[size - 1], cost[size - 1], verify[0])
+
+
+def plainly(controls: Controls, context, live) -> Decision:
+    """The decision of a round that does not draft; arguments as of `choose`."""
+    _, verify = _seconds(controls, context, live)
+    return Decision(jnp.int32(0), jnp.sum(live).astype(jnp.float32), verify[0], verify[0])
+
+
+def observe(settings: Settings, state: ControlState, decision: Decision, tree: Tree, accepted: Accepted, live) -> ControlState:
+    """The state after a round.
+
+    Args:
+      tree: as verified. accepted: with `count` int32 [B] the emitted tokens. live: bool [B], not finished before the round.
+    """
+    did = decision.rows > 0
+    state = state.replace(
+        rounds=state.rounds + 1,
+        drafted=state.drafted + did,
+        predicted=state.predicted + decision.seconds,
+        worth=state.worth + decision.worth,
+        sizes=state.sizes.at[decision.rows].add(1),
+    )
+    if settings.corrected:
+        seen = jnp.where(live[:, None], tree.logprob, -jnp.inf)
+        scores = observed(state.scores, seen, tree.depth, _on_path(tree, accepted))
+        due = did & (state.drafted % REFRESH == 0)
+        state = state.replace(scores=jax.lax.cond(due, refreshed, lambda scores: scores, scores))
+    if settings.pauses and settings.rule != "fixed":
+        committed = jnp.sum(jnp.where(live, accepted.count, 0)) / jnp.maximum(jnp.sum(live), 1)
+        state = _paid(state, decision, committed, did)
+    return state
+
+
+def _seconds(controls: Controls, context, live) -> tuple[jax.Array, jax.Array]:
+    draft, verify = controls.table.at(jnp.max(jnp.where(live, context, 0)))
+    return draft, controls.factor * verify
+
+
+def _paid(state: ControlState, decision: Decision, committed: jax.Array, did: jax.Array) -> ControlState:
+    """Whether drafting pays: tokens a second of drafted rounds against those of plain decoding.
+
+    A pause clears the means: the round after it starts them at no gain, so that its own outcome decides.
+    """
+    gain = jnp.where(state.drafted == 1, FIRST_GAIN, 1.0)
+    fresh = state.seconds == 0
+    tokens = jnp.where(fresh, gain * decision.seconds / decision.plain, state.tokens)
+    seconds = jnp.where(fresh, decision.seconds, state.seconds)
+    tokens, seconds = (KEEP * x + (1 - KEEP) * new for x, new in ((tokens, committed), (seconds, decision.seconds)))
+    pays = tokens * decision.plain >= seconds
+    ran = state.replace(
+        tokens=jnp.where(pays, tokens, 0.0),
+        seconds=jnp.where(pays, seconds, 0.0),
+        pause=jnp.where(pays, 0, state.next_pause),
+        next_pause=jnp.where(pays, SHORTEST_PAUSE, jnp.minimum(2 * state.next_pause, LONGEST_PAUSE)),
+    )
+    waited = state.replace(pause=jnp.maximum(state.pause - 1, 0))
+    return jax.tree.map(lambda a, b: jnp.where(did, a, b), ran, waited)
+
+
+def _on_path(tree: Tree, accepted: Accepted) -> jax.Array:
+    """bool [B, N], drafted rows whose token was committed."""
+    rows, slot = tree.token.shape[1], jnp.arange(accepted.path.shape[1])
+    row = jnp.where((slot > 0) & (slot < accepted.count[:, None]), accepted.path, rows)
+    return (row[..., None] == jnp.arange(rows)).any(1)
