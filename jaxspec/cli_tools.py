@@ -1,4 +1,4 @@
-"""The subcommands `inspect`, `convert` and `doctor` of the `jaxspec` command."""
+"""The subcommands `inspect`, `convert`, `doctor` and `aot` of the `jaxspec` command."""
 
 from __future__ import annotations
 
@@ -37,6 +37,21 @@ def add_commands(commands) -> None:
     doctor.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: what suits the device")
     doctor.add_argument("--json", action="store_true", help="print JSON instead")
 
+    aot = commands.add_parser("aot", help="compile the decode loop for a GPU that need not be there, and report a round")
+    aot.set_defaults(run=_aot)
+    aot.add_argument("--arch", default="qwen3-8b", help="a named architecture, with weights that take no memory (%(default)s)")
+    aot.add_argument("--gpu", default="h100", help="h100, h200, b200, a100, l4 or t4 (default: %(default)s)")
+    aot.add_argument("--method", default="jetspec", help="ar or jetspec, which comes with ar (default: %(default)s)")
+    aot.add_argument("--builder", default="best_first", help="(default: %(default)s)")
+    aot.add_argument("--budget", type=int, default=64, help="rows verified in a round (default: %(default)s)")
+    aot.add_argument("--context", type=int, default=2048, help="rows of the caches (default: %(default)s)")
+    aot.add_argument("--batch", type=int, default=1, help="sequences (default: %(default)s)")
+    aot.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)")
+    aot.add_argument("--dtype", default="bfloat16", help="bfloat16, float16 or float32 (default: %(default)s)")
+    aot.add_argument("--layers", type=int, help="the target's, where fewer than the architecture has")
+    aot.add_argument("--large", type=int, default=8, help="list results of this many MiB and more (default: %(default)s)")
+    aot.add_argument("--json", type=Path, metavar="OUT.json", help="write the whole report here")
+
 
 def _inspect(arguments: argparse.Namespace) -> int:
     from jaxspec.tools.inspect import describe, render
@@ -61,6 +76,23 @@ def _doctor(arguments: argparse.Namespace) -> int:
     result = diagnose(arguments.model, arguments.drafter, prompts=prompts, **options)
     print(json.dumps(result, indent=1) if arguments.json else render(result))
     return WARNED if result["warnings"] else 0
+
+
+def _aot(arguments: argparse.Namespace) -> int:
+    from jaxspec.tools.aot import render, report
+
+    if arguments.json and not arguments.json.absolute().parent.is_dir():
+        raise FileNotFoundError(f"--json: there is no directory {arguments.json.parent}")
+    shared = {name: getattr(arguments, name) for name in ("arch", "batch", "temperature", "dtype", "layers")}
+    tree = {"capacity": arguments.context, "builder": arguments.builder, "budget": arguments.budget}
+    reports = [
+        report(arguments.gpu, large=arguments.large * 2**20, method=method, **shared, **tree)
+        for method in dict.fromkeys(("ar", arguments.method))
+    ]
+    if arguments.json:
+        arguments.json.write_text(json.dumps(reports, indent=1) + "\n", encoding="utf-8")
+    print(render(reports))
+    return 0 if all(one["compiles"] for one in reports) else WARNED
 
 
 def _prompts(path: Path, model: str) -> list:

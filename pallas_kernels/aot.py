@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pallas_kernels import registry
 from pallas_kernels.aot_report import describe
 
 _PLUGINS = {"jax-cuda12-plugin": "jax-cuda12-pjrt", "jax-cuda13-plugin": "jax-cuda13-pjrt"}
@@ -77,11 +78,17 @@ GPUS = {
 
 
 class Program(NamedTuple):
-    """What is compiled: a jitted function and its arguments, arrays or `jax.ShapeDtypeStruct`, and its static keywords."""
+    """What is compiled.
+
+    Attributes:
+      function: jitted. args: arrays or `jax.ShapeDtypeStruct`. static: keywords.
+      facts: JSON values that become part of the report.
+    """
 
     function: Callable
     args: tuple
     static: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
 
 
 def gpu(name: str) -> GPU:
@@ -156,8 +163,8 @@ def compile_report(
 
     Returns:
       What `aot_report.describe` says, with `gpu`, `compiles`, `error` (a line, or None), `seconds` of lowering and compilation
-      and `memory` in bytes (`arguments`, `outputs`, `aliased`, `temporary`). Of a program that does not compile: `gpu`,
-      `compiles` and `error`.
+      and `memory` in bytes (`arguments`, `outputs`, `aliased`, `temporary`), and `tree_attention`, the implementation that the
+      registry takes there. Of a program that does not compile: `gpu`, `compiles` and `error`.
 
     Raises:
       ValueError: unknown GPU. ImportError: the plugin is not installed.
@@ -175,9 +182,12 @@ def compile_report(
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         }
         command = [sys.executable, "-c", "from pallas_kernels.aot import _main; _main()"]
-        done = subprocess.run(
-            command, input=json.dumps(job), env=environment, capture_output=True, text=True, timeout=_TIMEOUT, check=False
-        )
+        try:
+            done = subprocess.run(
+                command, input=json.dumps(job), env=environment, capture_output=True, text=True, timeout=_TIMEOUT, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return {"gpu": gpu_name, "compiles": False, "error": f"not compiled within {_TIMEOUT} s"}
         result = Path(dump) / "result.json"
         if not result.exists():
             return {"gpu": gpu_name, "compiles": False, "error": _last_line(done.stderr) or f"exit status {done.returncode}"}
@@ -195,9 +205,10 @@ def _main() -> None:
     """The fresh process: a job on standard input, the result beside XLA's dump."""
     job = json.load(sys.stdin)
     module, name = job["factory"].split(":")
-    report = {"gpu": job["gpu"], "compiles": False, "error": None}
     target = gpu(job["gpu"])
     with on_device(target):
+        attention = registry.explain("tree_attention").name
+        report = {"gpu": job["gpu"], "compiles": False, "error": None, "tree_attention": attention}
         program = getattr(importlib.import_module(module), name)(**job["options"])
         started = time.perf_counter()
         try:
@@ -209,7 +220,7 @@ def _main() -> None:
         else:
             memory = compiled.memory_analysis()
             seconds = {"lower": middle - started, "compile": time.perf_counter() - middle}
-            report |= {"compiles": True, "seconds": seconds, "memory": _memory(memory)}
+            report |= {"compiles": True, "seconds": seconds, "memory": _memory(memory)} | program.facts
             # The module's name in the dump; what else was compiled on the way has another.
             (Path(job["dump"]) / "program.txt").write_text(compiled.as_text(), encoding="utf-8")
     (Path(job["dump"]) / "result.json").write_text(json.dumps(report), encoding="utf-8")
@@ -226,8 +237,6 @@ def _memory(memory) -> dict[str, int]:
 
 def on_device(target: GPU):
     """Context in which the registry chooses for `target`."""
-    from pallas_kernels import registry
-
     return registry.for_device(registry.Device("cuda", target.capability, target.cores))
 
 

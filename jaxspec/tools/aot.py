@@ -5,8 +5,11 @@ Weights are shapes alone: nothing is allocated, and an 8B model compiles on a la
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
+import inspect
+import re
 from typing import Any
 
 import jax
@@ -28,14 +31,13 @@ def decode_loop(
     *,
     arch: str,
     method: str = DRAFTER,
-    builder: str | None = "best_first",
+    builder: str = "best_first",
     budget: int = 64,
     capacity: int = 2048,
     batch: int = 1,
     temperature: float = 0.0,
     dtype: str = "bfloat16",
     layers: int | None = None,
-    max_tokens: int = 256,
 ) -> Program:
     """`jaxspec.loop.run` of a named architecture with its caches donated, to be compiled; arguments are shapes.
 
@@ -44,16 +46,13 @@ def decode_loop(
       method: `ar` or `jetspec`. builder, budget: as of `jaxspec.decode` (not read by `ar`).
       capacity: rows of the caches. batch: sequences. temperature: 0 is greedy, another samples (`match`, coupled).
       layers: the target's, where fewer than the architecture has.
+
+    Returns:
+      The program, with the fact `cache_bytes`: the bytes of all donated caches.
     """
-    if dtype not in _DTYPES:
-        raise ValueError(f"unknown dtype {dtype!r}: choose one of {', '.join(_DTYPES)}")
-    spec = architecture(arch) if layers is None else _fewer_layers(architecture(arch), layers)
-    sampling, values = make_sampling(temperature)
-    tree = {} if method == "ar" else {"builder": builder, "budget": budget}
-    config = DecodeConfig(method, sampling, **tree)
-    longest = make_plan(spec, config).longest
-    if capacity < _PROMPT + longest:
-        raise ValueError(f"a cache of {capacity} rows is too small: give at least {_PROMPT + longest}")
+    options = dict(arch=arch, method=method, builder=builder, budget=budget, temperature=temperature, layers=layers)
+    spec, config = _settings(**options, capacity=capacity, dtype=dtype)
+    values = make_sampling(temperature)[1]
     params = abstract_params(spec, jnp.dtype(dtype))
 
     def make_request():
@@ -62,9 +61,28 @@ def decode_loop(
 
     request = jax.eval_shape(make_request)
     tokens, one = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((batch, _PROMPT), (batch,)))
-    start = functools.partial(prefill, config=config, capacity=capacity, max_tokens=max_tokens)
+    start = functools.partial(prefill, config=config, capacity=capacity, max_tokens=capacity)
     state = jax.eval_shape(start, params, request, tokens, one)
-    return Program(run, (params, request, state, jax.ShapeDtypeStruct((), jnp.int32)), {"config": config})
+    held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((state.cache, state.draft)))
+    rounds = jax.ShapeDtypeStruct((), jnp.int32)
+    return Program(run, (params, request, state, rounds), {"config": config}, {"cache_bytes": held})
+
+
+def _settings(*, arch, method, builder, budget, capacity, temperature, dtype, layers) -> tuple[Spec, DecodeConfig]:
+    """The model and the decode call that the options of `decode_loop` stand for; ValueError where one is out of range."""
+    if dtype not in _DTYPES:
+        raise ValueError(f"unknown dtype {dtype!r}: choose one of {', '.join(_DTYPES)}")
+    spec = architecture(arch)
+    if layers is not None:
+        if not 1 <= layers <= spec.target.num_layers:
+            raise ValueError(f"layers is {layers}: {arch} has {spec.target.num_layers}")
+        spec = _fewer_layers(spec, layers)
+    tree = {} if method == "ar" else {"builder": builder, "budget": budget}
+    config = DecodeConfig(method, make_sampling(temperature)[0], **tree)
+    least = _PROMPT + make_plan(spec, config).longest
+    if capacity < least:
+        raise ValueError(f"a cache of {capacity} rows is too small: give at least {least}")
+    return spec, config
 
 
 def _fewer_layers(spec: Spec, layers: int) -> Spec:
@@ -79,13 +97,78 @@ def report(gpu: str = "h100", *, large: int = 2**23, spills: bool = True, **opti
     """Compile `decode_loop(**options)` for `gpu`, see `pallas_kernels.aot.compile_report`.
 
     Returns:
-      Its report, with `options` and `cache_bytes`: the bytes of all donated caches.
+      Its report, with `options` and, where it compiles, `cache_bytes`.
 
     Raises:
       ValueError: an option out of range. ImportError: the CUDA plugin is not installed.
     """
-    program = decode_loop(**options)
-    caches = [cache for cache in (program.args[2].cache, program.args[2].draft) if cache is not None]
-    held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(caches))
+    options = {name: each.default for name, each in inspect.signature(decode_loop).parameters.items()} | options
+    _settings(**{name: value for name, value in options.items() if name != "batch"})
     compiled = compile_report("jaxspec.tools.aot:decode_loop", options, gpu, large=large, spills=spills)
-    return {"options": options, "cache_bytes": held} | compiled
+    return {"options": options} | compiled
+
+
+def render(reports: list[dict[str, Any]]) -> str:
+    """`report`s of one GPU as a table, a column each, and what the last program's round consists of."""
+    shown = [one for one in reports if one["compiles"]]
+    failed = [f"{_title(one)} does not compile: {one['error']}" for one in reports if not one["compiles"]]
+    if not shown:
+        return "\n".join(failed)
+    rows = {"": map(_title, shown)} | {label: map(show, shown) for label, show in _ROWS.items()}
+    cells = [[label, *values] for label, values in rows.items()]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    last = shown[-1]
+    if last["round"]:
+        parts = ", ".join(f"{part} {number}" for part, number in last["round"]["groups"].items() if number > 1)
+        lines += ["", f"launches of a round of {_title(last)} by part: {parts}"]
+    if last["large"]:
+        lines += ["", f"large results of {_title(last)} (* only moves data):", *_large(last["large"])]
+    return "\n".join([*failed, *lines])
+
+
+def _title(one: dict[str, Any]) -> str:
+    options = one["options"]
+    if options["method"] == "ar":
+        return "ar"
+    return f"{options['method']} {options['builder']} {options['budget']}"
+
+
+def _large(results: list[dict[str, Any]]) -> list[str]:
+    """A line for results of one size and one part of the program, layers not told apart."""
+    parts = [re.sub(r"\d+", "*", each["source"].removeprefix("jit(run)/")) or each["name"] for each in results]
+    found = collections.Counter((each["bytes"], each["moves"], part) for each, part in zip(results, parts, strict=True))
+    return [
+        f"{number:4d} x {size / 2**20:.1f} MiB {'*' if moves else ' '} {part}" for (size, moves, part), number in found.items()
+    ]
+
+
+def _mib(number: int) -> str:
+    return f"{number / 2**20:.1f}"
+
+
+def _of_round(field: str):
+    return lambda one: "-" if one["round"] is None else str(one["round"][field])
+
+
+def _spills(one: dict[str, Any]) -> str:
+    found = one.get("spills")
+    if not found or not found["checked"]:
+        return found["reason"] if found else "-"
+    return f"{len(found['spilling'])} of {found['checked']} (most registers {found['most_registers']})"
+
+
+_ROWS = {
+    "tree attention": lambda one: one["tree_attention"],
+    "kernels a round": _of_round("kernels"),
+    "copies and fills a round": _of_round("copies"),
+    "outside command buffers": _of_round("outside"),
+    "command buffers a round": _of_round("buffers"),
+    "loops driven by the host": _of_round("loops"),
+    "arguments, MiB": lambda one: _mib(one["memory"]["arguments"]),
+    "temporary, MiB": lambda one: _mib(one["memory"]["temporary"]),
+    "aliased of caches, MiB": lambda one: f"{_mib(one['memory']['aliased'])} of {_mib(one['cache_bytes'])}",
+    "large results that only move data": lambda one: str(sum(each["moves"] for each in one["large"])),
+    "kernels that spill registers": _spills,
+    "compilation, s": lambda one: f"{sum(one['seconds'].values()):.1f}",
+}
