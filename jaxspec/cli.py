@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jaxspec import _distribution, cli_bench, cli_tools
+from jaxspec import _distribution, cli_bench, cli_policies, cli_tools
 
 USER_ERROR = 2
 _DECODE_OPTIONS = (
@@ -79,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--coupled", choices=("on", "off"), default="on", help="draft under the target's noise (default: on)")
     generate.add_argument("--json", action="store_true", help="print text, tokens, stats and timings as JSON instead")
     _add_decode(generate)
+    cli_policies.add_policy(generate)
 
     bench = commands.add_parser("bench", help="measure methods on a file of prompts")
     bench.set_defaults(run=_bench)
@@ -104,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="three held-out prompts, plainly and with the JetSpec tree")
     demo.set_defaults(run=_demo)
     demo.add_argument("--max-new-tokens", type=int, default=128, help="(default: %(default)s)")
+    cli_policies.add_commands(commands)
     cli_tools.add_commands(commands)
     return parser
 
@@ -194,6 +196,7 @@ def _generate(arguments: argparse.Namespace) -> int:
         "paths": _tree_paths(arguments.paths),
         "budget": arguments.budget,
         "coupled": arguments.coupled == "on",
+        "policy": cli_policies.policy_of(params, arguments.method, arguments),
     }
     if arguments.json:
         out = jaxspec.decode(params, prompt, **options)

@@ -128,7 +128,7 @@ def test_prompt_sources_and_options(capsys, monkeypatch, tmp_path):
     assert run(capsys, "generate", "--model", "m", "--chat", "--drafter", "d", *options)[0] == 0
     assert calls[0][1] == "from a file\n"
     params, prompt, options = calls[1]
-    assert params == ("m", {"drafter": "d", "dtype": "bfloat16"})
+    assert params == ("m", {"drafter": "d", "dtype": "bfloat16", "quantize": None})
     assert prompt == [{"role": "user", "content": "from stdin"}]
     assert options["stop"] == ("x", 7) and options["top_p"] == 0.9 and options["coupled"] is False
     assert options["max_new_tokens"] == 256 and options["budget"] == 32 and options["paths"] is None

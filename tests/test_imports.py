@@ -27,7 +27,15 @@ ALLOWED = {
     "jaxspec.builders": {"jaxspec.state", "jaxspec.tree"},
     "jaxspec.policies": {"jaxspec.config", "jaxspec.state", "jaxspec.tree"},
 }
-TOP = ("jaxspec.bench", "jaxspec.cli", "jaxspec.cli_bench", "jaxspec.cli_tools", "jaxspec.tools", "jaxspec.__main__")
+TOP = (
+    "jaxspec.bench",
+    "jaxspec.cli",
+    "jaxspec.cli_bench",
+    "jaxspec.cli_policies",
+    "jaxspec.cli_tools",
+    "jaxspec.tools",
+    "jaxspec.__main__",
+)
 LAZY = {"torch", "transformers", "matplotlib", "optax", "orbax", "tqdm", "tyro", "IPython"}
 
 

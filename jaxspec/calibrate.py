@@ -1,0 +1,138 @@
+"""Measure what rounds of a drafter take on this machine, for the policies that choose by it.
+
+The rounds are those of the decode loop itself, compiled once with a policy of fixed size, so that what is measured is what the
+controller will be charged: a table over (rows verified, cached tokens), see `jaxspec.policies.latency`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec import api
+from jaxspec.loop import run
+from jaxspec.params import Params
+from jaxspec.policies.controller import make_policy
+from jaxspec.policies.latency import LatencyTable, load_table, make_table, save_table
+
+ROUNDS = 12
+
+
+def default_widths(budget: int) -> tuple[int, ...]:
+    """Widths to compile verification for: powers of two from 1 up to `budget`, which is always among them."""
+    return (*(1 << i for i in range((budget - 1).bit_length())), budget)
+
+
+def default_contexts(max_positions: int, budget: int) -> tuple[int, ...]:
+    """Context lengths to measure at: powers of four from 64 on, as far as the model and the rounds go."""
+    room = max_positions - ROUNDS * (budget + 1)
+    return tuple(4**i for i in range(3, 9) if 4**i <= room) or (max(room // 2, 1),)
+
+
+def calibrate(
+    params: Params,
+    method: str,
+    *,
+    budget: int = 32,
+    widths: Sequence[int] | None = None,
+    contexts: Sequence[int] | None = None,
+    batch: int = 1,
+    repeats: int = 5,
+    **options: Any,
+) -> LatencyTable:
+    """Median times of rounds, by rows verified and cached tokens.
+
+    Args:
+      method: a drafter's name. budget: rows of the largest tree.
+      widths: rows to compile verification for, 1 and `budget` among them (None: powers of two).
+      contexts: cached tokens (None: 64, 256, 1,024, … as far as the model goes).
+      batch: sequences decoded together. repeats: samples of each time; all sizes take turns in every repeat.
+      options: of `jaxspec.decode` that the rounds are to have: builder, temperature and so on.
+
+    Raises:
+      ValueError: `ar`, a size out of range, or a context beyond the model's positions.
+    """
+    widths = default_widths(budget) if widths is None else tuple(widths)
+    contexts = default_contexts(params.spec.target.max_positions, budget) if contexts is None else tuple(contexts)
+    if widths[0] != 1 or widths[-1] != budget:
+        raise ValueError(f"widths are {list(widths)}: give them in ascending order, from 1 to the budget, {budget}")
+    # Any positive times do: the size is fixed, nothing is chosen by them.
+    fixed = make_policy(make_table(widths, (0.0,), (1.0,), [[1.0]] * len(widths)), "fixed", corrected=True)
+    rng = np.random.default_rng(0)
+    draft, verify = [], []
+    for context in contexts:
+        prompt = [rng.integers(0, params.spec.target.vocab_size, context).tolist() for _ in range(batch)]
+        session = api._prepare(
+            params,
+            prompt,
+            method=method,
+            budget=budget,
+            policy=fixed,
+            max_new_tokens=_tokens(budget),
+            ignore_eos=True,
+            **options,
+        )
+        if session.policy is None:
+            raise ValueError(f"method {method!r} with a budget of {budget} drafts nothing: there is nothing to choose")
+        seconds = _times(session, (0, *widths), repeats)
+        plain, drafted = seconds[0], seconds[1:]
+        draft.append(max(drafted[0] - plain, 0.0))
+        verify.append([plain, *np.maximum(drafted[1:] - draft[-1], 1e-9)])
+    return make_table(widths, contexts, draft, np.transpose(verify))
+
+
+def _tokens(budget: int) -> int:
+    return (ROUNDS + 1) * (budget + 1)
+
+
+def _times(session, sizes: Sequence[int], repeats: int) -> np.ndarray:
+    """Median seconds a round of every size: float64 [len(sizes)]."""
+    samples = np.zeros((repeats, len(sizes)))
+    with api._precision(session):
+        for repeat in range(-1, repeats):
+            start = jax.block_until_ready(api._prefill(session))
+            for i, size in enumerate(sizes):
+                controls = session.request.controls.replace(rows=jnp.int32(size))
+                request = session.request.replace(controls=controls)
+                state = jax.block_until_ready(jax.tree.map(jnp.copy, start))
+                began = time.perf_counter()
+                state = run(session.params, request, state, jnp.int32(ROUNDS), config=session.config)
+                jax.block_until_ready(state)
+                if repeat >= 0:  # the first turn compiles
+                    samples[repeat, i] = (time.perf_counter() - began) / max(int(jnp.max(state.rounds)), 1)
+    return np.median(samples, axis=0)
+
+
+def table_path(params: Params, method: str, *, budget: int = 32, batch: int = 1, **options: Any) -> Path:
+    """Where the table of such rounds is kept: one file for each device, model, drafter, settings and version of JAX.
+
+    Under the folder of the environment variable `JAXSPEC_CACHE`, else of the user's cache.
+    """
+    described = repr(
+        (params.spec.target, params.spec.drafter(method), str(params.dtype), budget, batch, sorted(options.items()))
+    )
+    digest = hashlib.sha256(described.encode()).hexdigest()[:16]
+    device = jax.devices()[0].device_kind.replace(" ", "-").replace("/", "-")
+    folder = Path(os.environ.get("JAXSPEC_CACHE") or Path.home() / ".cache" / "jaxspec") / "latency"
+    return folder / f"{device}-jax{jax.__version__}-{method}-{digest}.json"
+
+
+def measured(params: Params, method: str, **options: Any) -> LatencyTable:
+    """The table of `table_path`, measured and kept if it is not there; arguments as of `calibrate`."""
+    sizes = {name: options.get(name) for name in ("widths", "contexts", "repeats") if options.get(name) is not None}
+    named = {name: value for name, value in options.items() if name not in ("widths", "contexts", "repeats")}
+    path = table_path(params, method, **named)
+    if path.is_file() and not sizes:
+        return load_table(path)
+    table = calibrate(params, method, **options)
+    about = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "method": method, **named}
+    save_table(table, path, {name: str(value) for name, value in about.items()})
+    return table

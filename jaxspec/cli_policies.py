@@ -1,0 +1,74 @@
+"""The subcommand `calibrate` of the `jaxspec` command, and the option `--policy` of others."""
+
+from __future__ import annotations
+
+import argparse
+
+from jaxspec.policies.rules import RULES
+
+# Options of `jaxspec.decode` on which the time of a round depends, and that `calibrate` and `generate` share.
+TIMED = ("builder", "temperature", "block_size", "depth", "tree_width")
+
+
+def add_policy(parser: argparse.ArgumentParser) -> None:
+    """The option that chooses a policy by its rule."""
+    parser.add_argument(
+        "--policy",
+        choices=tuple(RULES),
+        help="let the measured time of a round decide how many rows, up to --budget, each round verifies, and whether it "
+        "drafts: best over all sizes, or BASTION's rules; measures once and keeps the times, see `jaxspec calibrate`",
+    )
+
+
+def add_commands(commands) -> None:
+    """Register `calibrate` with argparse's `commands`."""
+    parser = commands.add_parser(
+        "calibrate", help="measure what rounds take here, for --policy; kept per device, model and JAX"
+    )
+    parser.set_defaults(run=_calibrate)
+    parser.add_argument("model", help="mini, a hub id or a directory")
+    parser.add_argument("drafter", help="a shipped drafter's name, hub id or directory, or prompt_lookup")
+    parser.add_argument("--builder", help="as of generate (default: what suits the drafter)")
+    parser.add_argument("--budget", type=int, default=32, help="rows of the largest tree (default: %(default)s)")
+    parser.add_argument("--temperature", type=float, default=0.0, help="of the decodes to come (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=1, help="sequences decoded together (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=5, help="samples of each time (default: %(default)s)")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: what suits the device")
+    parser.set_defaults(block_size=None, depth=None, tree_width=None)
+
+
+def policy_of(params, method: str | None, arguments: argparse.Namespace):
+    """The policy that `--policy` names, over times that are measured now if they are not known; None without the option."""
+    from jaxspec.calibrate import measured
+    from jaxspec.policies.controller import make_policy
+
+    if arguments.policy is None:
+        return None
+    return make_policy(measured(params, _method(params, method), **_timed(arguments)), arguments.policy)
+
+
+def _timed(arguments: argparse.Namespace) -> dict:
+    given = {name: getattr(arguments, name) for name in TIMED}
+    return {"budget": arguments.budget} | {name: value for name, value in given.items() if value is not None}
+
+
+def _method(params, method: str | None) -> str:
+    return method or (params.spec.drafters[0][0] if params.spec.drafters else "ar")
+
+
+def _calibrate(arguments: argparse.Namespace) -> int:
+    import jaxspec
+    from jaxspec.calibrate import measured, table_path
+    from jaxspec.config import PROMPT_LOOKUP
+
+    lookup = arguments.drafter == PROMPT_LOOKUP
+    params = jaxspec.load(arguments.model, drafter=None if lookup else arguments.drafter, dtype=arguments.dtype)
+    method = PROMPT_LOOKUP if lookup else params.spec.drafters[0][0]
+    options = _timed(arguments) | ({"batch": arguments.batch} if arguments.batch != 1 else {})
+    table = measured(params, method, repeats=arguments.repeats, **options)
+    print(f"{'cached tokens':>13} {'drafting':>9} {'ar':>9} " + " ".join(f"{width:>4} rows" for width in table.widths[1:]))
+    for column, context in enumerate(table.contexts.tolist()):
+        times = [table.draft[column], *table.verify[:, column]]
+        print(f"{context:13.0f} " + " ".join(f"{1e3 * float(time):6.3f} ms" for time in times))
+    print(f"kept in {table_path(params, method, **options)}")
+    return 0

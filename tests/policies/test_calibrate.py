@@ -1,0 +1,41 @@
+"""Measured tables: their shape, where they are kept, and what is refused."""
+
+import pytest
+
+import jaxspec
+from jaxspec.calibrate import calibrate, default_contexts, default_widths, measured, table_path
+from jaxspec.policies.controller import make_policy
+
+
+@pytest.fixture(scope="module")
+def params():
+    return jaxspec.load("mini", drafter="dflash")
+
+
+def test_defaults():
+    assert default_widths(32) == (1, 2, 4, 8, 16, 32)
+    assert default_widths(12) == (1, 2, 4, 8, 12)
+    assert default_widths(1) == (1,)
+    assert default_contexts(2048, 32) == (64, 256, 1024)
+    assert default_contexts(40960, 256) == (64, 256, 1024, 4096, 16384)
+
+
+def test_a_table_is_measured_once_and_kept(params, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
+    options = {"budget": 4, "builder": "best_first"}
+    path = table_path(params, "dflash", **options)
+    assert path.parent == tmp_path / "latency" and path != table_path(params, "dflash", **options | {"temperature": 1.0})
+    table = measured(params, "dflash", contexts=(32,), repeats=1, **options)
+    assert table.widths == (1, 2, 4) and table.verify.shape == (3, 1) and path.is_file()
+    modified = path.stat().st_mtime_ns
+    again = measured(params, "dflash", **options)
+    assert again.verify.tolist() == table.verify.tolist() and path.stat().st_mtime_ns == modified
+    out = jaxspec.decode(params, "def ", policy=make_policy(again), method="dflash", max_new_tokens=8, **options)
+    assert out.stats.emitted == 8
+
+
+def test_refusals(params):
+    with pytest.raises(ValueError, match="from 1 to the budget, 8"):
+        calibrate(params, "dflash", budget=8, widths=(2, 8))
+    with pytest.raises(ValueError, match="drafts nothing"):
+        calibrate(params, "ar", budget=8)
