@@ -27,7 +27,7 @@ def _add_latency(commands) -> None:
     add("--quantize", choices=("int8", "fp8"), help="weight-only quantisation of the target")
     add("--layers", type=int, help="only so many of the target's layers, for a quick try")
     add("--repeats", type=int, default=5, help="samples of each figure, taken in turn (default: %(default)s)")
-    add("--minutes", type=float, help="begin nothing later than that (default: 9)")
+    add("--minutes", type=float, help="begin nothing later than that (default: 8)")
     add(
         "--force-acceptance",
         metavar="HISTOGRAM",
