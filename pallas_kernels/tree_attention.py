@@ -34,7 +34,7 @@ def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None, *, i
     cache_k, cache_v, layer, length, first = prefix
     cut = tiles(Problem.of(q, k, v, prefix), current_device())
     layer, length = jnp.asarray(layer, jnp.int32), jnp.asarray(length, jnp.int32)
-    first = jnp.zeros_like(length) if first is None else jnp.asarray(first, jnp.int32)
+    first = None if first is None else jnp.asarray(first, jnp.int32)
     versions.triton_params(cut.warps, cut.stages)  # here too, for the call below may be traced already
     return _differentiable(q, k, v, cache_k, cache_v, (layer, length, first, positions, mask), window, cut, interpret)
 
@@ -68,64 +68,55 @@ _differentiable.defvjp(_forward, _backward)
 # One trace for all layers of a model: the layer is an operand.
 @functools.partial(jax.jit, static_argnames=("window", "cut", "interpret"))
 def _call(q, k, v, cache_k, cache_v, layer, length, first, positions, mask, *, window, cut: Tiles, interpret: bool):
-    batch, rows, heads, dim = q.shape
+    batch, rows, heads, _ = q.shape
     keys, kv_heads = k.shape[1:3]
     group = heads // kv_heads
     blocks, parts = -(-rows * group // cut.rows), cut.splits + (cut.splits > 1)
-
-    def whole(*shape, head=None):
-        """Block of one sequence, or of one sequence and kv head: all rows of it, addressed inside the kernel."""
-        axes = len(shape)
-
-        def index(part, block, z):
-            at = [0] * axes
-            at[shape.index(None)] = z // kv_heads
-            if head is not None:
-                at[head] = z % kv_heads
-            return tuple(at)
-
-        return pl.BlockSpec(tuple(None if axis == head else size for axis, size in enumerate(shape)), index)
-
-    def cache(array):
-        shape = (array.shape[0], None, None, *array.shape[3:])
-        return pl.BlockSpec(shape, lambda part, block, z: (0, z // kv_heads, z % kv_heads, 0, 0))
-
+    one = functools.partial(_one_sequence, kv_heads=kv_heads)
     inputs = {
-        "q": (q, whole(None, rows, heads, dim)),
-        "cache_k": (cache_k, cache(cache_k)),
-        "cache_v": (cache_v, cache(cache_v)),
+        "q": (q, one(q)),
+        "cache_k": (cache_k, one(cache_k, batch=1, head=2)),
+        "cache_v": (cache_v, one(cache_v, batch=1, head=2)),
         "layer": (layer, pl.BlockSpec((), lambda part, block, z: ())),
-        "length": (length, whole(None)),
-        "first": (first, whole(None)),
-        "k": (k, whole(None, keys, 1, dim, head=2)),
-        "v": (v, whole(None, keys, 1, dim, head=2)),
+        "length": (length, one(length)),
+        "k": (k, one(k, head=2)),
+        "v": (v, one(v, head=2)),
     }
-    if mask is not None:
-        inputs["mask"] = (mask, whole(None, *mask.shape[1:]))
-    if window is not None:
-        inputs["positions"] = (positions, whole(None, rows))
-    if parts == 1:
-        specs, shapes = [whole(None, rows, heads, dim)], [jax.ShapeDtypeStruct(q.shape, q.dtype)]
-    else:
-        padded = blocks * cut.rows
-        part_spec = pl.BlockSpec((None, None, cut.rows), lambda part, block, z: (part, z, block))
-        specs = [pl.BlockSpec((None, None, cut.rows, dim), lambda part, block, z: (part, z, block, 0)), part_spec, part_spec]
-        sums = jax.ShapeDtypeStruct((parts, batch * kv_heads, padded), jnp.float32)
-        shapes = [jax.ShapeDtypeStruct((*sums.shape, dim), jnp.float32), sums, sums]
+    further = {"first": first, "mask": mask, "positions": positions if window is not None else None}
+    inputs |= {name: (array, one(array)) for name, array in further.items() if array is not None}
     kernel = functools.partial(
         _kernel, names=tuple(inputs), rows=rows, keys=keys, group=group, kv_heads=kv_heads, window=window, cut=cut
     )
+    shapes, specs = ([q], [one(q)]) if parts == 1 else _sums(parts, batch * kv_heads, blocks, q.shape[-1], cut)
     out = pl.pallas_call(
         kernel,
         grid=(parts, blocks, batch * kv_heads),
         in_specs=[spec for _, spec in inputs.values()],
         out_specs=specs,
-        out_shape=shapes,
+        out_shape=[jax.ShapeDtypeStruct(shape.shape, shape.dtype) for shape in shapes],
         compiler_params=versions.triton_params(cut.warps, cut.stages),
         interpret=interpret,
         name="tree_attention",
     )(*(array for array, _ in inputs.values()))
     return out[0] if parts == 1 else merge(*out, q, kv_heads, cut, interpret)
+
+
+def _one_sequence(array, batch: int = 0, head: int | None = None, *, kv_heads: int):
+    """Block of one sequence, or with `head` of one sequence and kv head: the kernel addresses the rows inside."""
+
+    def index(part, block, z):
+        at = {batch: z // kv_heads, head: z % kv_heads}
+        return tuple(at.get(axis, 0) for axis in range(array.ndim))
+
+    return pl.BlockSpec(tuple(None if axis in (batch, head) else size for axis, size in enumerate(array.shape)), index)
+
+
+def _sums(parts: int, sequences: int, blocks: int, dim: int, cut: Tiles):
+    """Shapes and blocks of what the parts write, see `pallas_kernels.merge.merge`."""
+    sums = jax.ShapeDtypeStruct((parts, sequences, blocks * cut.rows), jnp.float32)
+    spec = pl.BlockSpec((None, None, cut.rows), lambda part, block, z: (part, z, block))
+    totals = pl.BlockSpec((None, None, cut.rows, dim), lambda part, block, z: (part, z, block, 0))
+    return [jax.ShapeDtypeStruct((*sums.shape, dim), jnp.float32), sums, sums], [totals, spec, spec]
 
 
 def _kernel(*refs, names, rows: int, keys: int, group: int, kv_heads: int, window: int | None, cut: Tiles):
@@ -158,7 +149,7 @@ def _kernel(*refs, names, rows: int, keys: int, group: int, kv_heads: int, windo
 
 def _prefix(ref, q, scale, state, last, part, cut: Tiles):
     """`state` after this part of the sequence's live cache rows; a row sees positions above `last` int32 [rows], or all."""
-    layer, first = ref["layer"][...], ref["first"][...]
+    layer, first = ref["layer"][...], ref["first"][...] if "first" in ref else jnp.int32(0)
     begin, capacity = first, ref["cache_k"].shape[1]
     end = jnp.minimum(first + ref["length"][...], capacity)
     if last is not None:

@@ -1,7 +1,7 @@
 """Where the tree attention kernel runs, and its block sizes by compute capability, head dimension, dtype and rows.
 
-None of these sizes comes from a measurement of time: they are the largest that compile without spilling registers and fit the
-shared memory (99 KB a block on compute capability 8.6, 8.9 and 12.x, 163 KB on 8.0, 227 KB on 9.0 and 10.x).
+None of these sizes comes from a measurement of time: they compile without spilling registers and fit the shared memory (99 KB
+a block on compute capability 8.6, 8.9 and 12.x, 163 KB on 8.0, 227 KB on 9.0 and 10.x).
 """
 
 from __future__ import annotations
@@ -101,12 +101,15 @@ def tiles(problem: Problem, device: Device) -> Tiles:
     capability = device.compute_capability or (9, 0)
     cores = device.cores or _CORES.get(capability, 108)
     query_rows = problem.rows * (problem.heads // problem.kv_heads)
-    rows, keys, warps, stages = _blocks(problem, capability, max(16, _power_of_two(query_rows)))
-    programs = -(-query_rows // rows) * problem.batch * problem.kv_heads
+    sequences = problem.batch * problem.kv_heads
+    # Blocks of 128 rows read each key half as often as those of 64, but are for problems that fill the device even so.
+    most = 128 if -(-query_rows // 128) * sequences >= cores else 64
+    rows, keys, warps, stages = _blocks(problem, capability, min(most, max(16, _power_of_two(query_rows))))
+    programs = -(-query_rows // rows) * sequences
     # Each split writes its own partial sums, which the merge reads again: no more of them than keep the device busy.
     splits = max(1, min(round(cores / programs), -(-problem.capacity // keys), 8192 // problem.head_dim - 1))
     parts = _power_of_two(splits + 1)
-    merge_rows = max(1, min(16, 8192 // (parts * problem.head_dim)))
+    merge_rows = max(1, min(16, 4096 // (parts * problem.head_dim)))
     return Tiles(rows, keys, warps, stages, splits, merge_rows)
 
 
@@ -114,11 +117,11 @@ def _blocks(problem: Problem, capability: tuple[int, int], rows: int) -> tuple[i
     """(rows, keys, warps, stages) for up to `rows` query rows, a power of two."""
     wide = problem.head_dim == 256
     if "float32" in problem.dtypes:  # products in full float32, without tensor cores: registers are what is short
-        return (16, 32, 4, 2) if not wide else (16, 16, 4, 2)
+        return (16, 16 if wide else 32, 4 if problem.head_dim == 64 else 8, 2)
     if capability in ((8, 6), (8, 7), (8, 9)) or capability >= (12, 0):
         return (min(rows, 64), 32, 4, 2) if not wide else (min(rows, 32), 32, 4, 2)
     if capability >= (9, 0):
-        if rows >= 128 and not wide:
+        if rows == 128 and not wide:
             return 128, 64, 8, 3
         return min(rows, 64), 64, 4, 3 if not wide else 2
     return (min(rows, 64), 64, 4, 3) if not wide else (min(rows, 32), 32, 4, 3)
