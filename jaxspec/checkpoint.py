@@ -74,8 +74,13 @@ def training_costs(name, *, drafter=None) -> dict[str, dict[str, float]]:
 
     Those whose files do not say are left out.
     """
-    costs = {label: training_cost(source) for label, source in _drafter_sources(resolve_model(name), drafter).items()}
+    costs = {label: training_cost(source) for label, source in drafter_directories(name, drafter=drafter).items()}
     return {label: cost for label, cost in costs.items() if cost}
+
+
+def drafter_directories(name, *, drafter=None) -> dict[str, Path]:
+    """{drafter: directory} of the drafters that `load` with these arguments loads."""
+    return _drafter_sources(resolve_model(name), drafter)
 
 
 def save(params: Params, directory) -> None:
