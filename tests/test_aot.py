@@ -1,0 +1,209 @@
+"""The decode loop and the kernels, compiled for GPUs that are not there; and what reads the compiler's dumps.
+
+What needs JAX's CUDA plugin is skipped without it: `make test-aot` installs it in an environment of its own.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from jaxspec.tools import aot as tool
+from pallas_kernels import aot, aot_hlo, aot_ptxas, aot_report, registry
+
+MIB = 2**20
+CAN, REASON = aot.available()
+needs_plugin = pytest.mark.skipif(not CAN, reason=REASON)
+
+# Two layers of the 8B model, whose cache of 8192 rows has 32 MiB of keys.
+LOOP = {"arch": "qwen3-8b", "layers": 2, "budget": 32, "capacity": 8192}
+LOOPS = {gpu: {"gpu": gpu} for gpu in ("h100", "a100", "l4")}
+LOOPS |= {"h100 ar": {"gpu": "h100", "method": "ar"}, "t4": {"gpu": "t4", "dtype": "float16"}}
+SHAPE = {"heads": 32, "kv_heads": 8, "head_dim": 128, "capacity": 4096}
+CALLS = [
+    *(SHAPE | {"rows": rows} for rows in (1, 16, 64, 256)),
+    SHAPE | {"rows": 64, "capacity": 32768},
+    SHAPE | {"rows": 33, "batch": 2, "window": 1024},
+    SHAPE | {"rows": 64, "head_dim": 64, "heads": 5, "kv_heads": 1},
+    SHAPE | {"rows": 64, "head_dim": 256, "dtype": "float16"},
+    SHAPE | {"rows": 64, "dtype": "float32"},
+]
+KERNELS = [(name, gpu) for name in registry.names() if name not in ("reference", "interpret") for gpu in ("h100", "a100", "l4")]
+
+
+@pytest.fixture(scope="module")
+def reports():
+    """Every compilation of this module, two processes at a time."""
+    with ThreadPoolExecutor(2) as pool:
+        jobs = {name: pool.submit(tool.report, large=4 * MIB, **LOOP | how) for name, how in LOOPS.items()}
+        for name, gpu in KERNELS:
+            options = {"calls": CALLS, "implementation": name}
+            jobs[name, gpu] = pool.submit(
+                aot.compile_report, "pallas_kernels.aot_programs:tree_attention", options, gpu, large=4 * MIB
+            )
+        yield {name: job.result() for name, job in jobs.items()}
+
+
+@needs_plugin
+@pytest.mark.parametrize("name", LOOPS)
+def test_the_decode_loop_compiles(name, reports):
+    report = reports[name]
+    assert report["compiles"], report["error"]
+    assert report["tree_attention"] == ("reference" if name == "t4" else registry.names()[0])
+
+
+@needs_plugin
+@pytest.mark.parametrize("name", LOOPS)
+def test_the_carry_is_aliased_and_nothing_is_copied(name, reports):
+    report = reports[name]
+    assert report["memory"]["aliased"] >= report["cache_bytes"] >= 64 * MIB
+    assert report["memory"]["temporary"] <= (192 if name == "t4" else 64) * MIB
+    if name != "t4":  # without Triton, XLA joins weights and slices caches before it calls cuBLAS
+        # The smallest matrix of weights has 16 MiB.
+        copies = [each for each in report["large"] if each["moves"] and each["bytes"] >= 16 * MIB]
+        assert not copies, copies
+
+
+@needs_plugin
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_round_is_one_command_buffer(name, reports):
+    found = reports[name]["round"]
+    assert found["buffers"] == 1 and found["loops"] == 0 and found["outside"] == 0, found
+    assert found["kernels"] + found["copies"] <= {"h100 ar": 80, "t4": 300}.get(name, 230), found
+
+
+@needs_plugin
+@pytest.mark.parametrize(("name", "gpu"), KERNELS)
+def test_kernels_compile_without_spilling(name, gpu, reports):
+    report = reports[name, gpu]
+    assert report["compiles"], report["error"]
+    assert not [each for each in report["large"] if each["moves"]]
+    if report["spills"]["tool"] is None:
+        pytest.skip(report["spills"]["reason"])
+    assert report["spills"]["reason"] is None
+    assert report["spills"]["checked"] >= len(CALLS) and not report["spills"]["spilling"]
+
+
+@needs_plugin
+def test_what_does_not_compile_is_reported():
+    options = {"calls": [SHAPE | {"rows": 16}], "implementation": registry.names()[0]}
+    report = aot.compile_report("pallas_kernels.aot_programs:tree_attention", options, "t4")
+    assert not report["compiles"] and "needs compute capability 8.0" in report["error"]
+    assert tool.render([{"options": {"method": "ar"}} | report]).startswith("ar does not compile: ValueError: ")
+
+
+@pytest.mark.skipif(CAN, reason="the plugin is installed")
+def test_without_the_plugin_the_command_says_what_to_install(capsys):
+    from jaxspec.cli import main
+
+    assert main(["aot", "--arch", "mini"]) == 2
+    assert "pip install jax-cuda12-plugin" in capsys.readouterr().err
+
+
+def test_options_out_of_range_are_refused():
+    with pytest.raises(ValueError, match="unknown GPU 'h900': choose one of h100, "):
+        aot.gpu("h900")
+    with pytest.raises(ValueError, match="layers is 99: qwen3-8b has 36"):
+        tool.report(arch="qwen3-8b", layers=99)
+    with pytest.raises(ValueError, match="a cache of 64 rows is too small: give at least 80"):
+        tool.report(arch="mini", capacity=64)
+
+
+THUNKS = """\
+001: kCopy  [source       | next=003 (2)] kCopy
+003: kWhile [prev=001 (1) | sink        ]
+condition:
+    004: kCustomKernel [source | sink] loop_compare_fusion grid: [1, 1, 1] threads: [1, 1, 1]  shared_memory: 0 bytes
+  body:
+    000: kCommandBuffer [source       | next=014 (1)]
+        005: kCustomKernel [source | sink] loop_add_fusion_1 grid: [1, 1, 1] threads: [1, 1, 1]  shared_memory: 0 bytes
+        012: kConditional  [prev=005 (1) | next=013 (1)]
+          branch_0:
+            007: kCustomKernel [source | sink] gemm_1 grid: [512, 1, 1] threads: [64, 1, 1]
+          branch_1:
+            008: kCustomKernel [source       | next=009 (1)] gemm_5 grid: [512, 1, 1] threads: [64, 1, 1]
+            009: kCublasLtMatmul [prev=008 (1) | next=010 (1)] kCublasLtMatmul
+        013: kCopy         [prev=012 (1) | next=014 (1)] kCopy
+    014: kWhile        [prev=000 (1) | next=019 (1)]
+condition:
+        015: kCustomKernel [source | sink] loop_compare_fusion_1 grid: [1, 1, 1] threads: [1, 1, 1]  shared_memory: 0 bytes
+      body:
+        016: kDynamicSliceFusion [source | sink] params=1, results=1
+            017: kCopy [source | sink] kCopy
+    019: kCustomKernel [prev=014 (1) | sink        ] loop_add_fusion_2 grid: [1, 1, 1] threads: [1, 1, 1]
+"""
+METADATA = """\
+thunk_metadata { thunk_info { profile_annotation: "gemm.5" thunk_id: 8 } thunk_kind: "kCustomKernel" }
+thunk_metadata { thunk_info { profile_annotation: "while.2" thunk_id: 14 } thunk_kind: "kWhile" }
+"""
+HLO = """\
+%gemm.5_computation (p0: bf16[64,128], p1: bf16[128,256]) -> bf16[64,256] {
+  ROOT %dot.1 = bf16[64,256]{1,0} dot(%p0, %p1), metadata={op_name="jit(run)/while/body/Transformer/layers_3/mlp/dot_general"}
+}
+
+%weights (p0: bf16[128,256], p1: bf16[128,256]) -> bf16[128,512] {
+  %p0 = bf16[128,256]{1,0} parameter(0)
+  ROOT %concatenate.1 = bf16[128,512]{1,0} concatenate(%p0, %p1), dimensions={1}
+}
+
+%write (p0: bf16[2,4096,128], p1: bf16[2,1,128]) -> bf16[2,4096,128] {
+  ROOT %dynamic-update-slice.1 = bf16[2,4096,128]{2,1,0} dynamic-update-slice(%p0, %p1, %c, %c, %c)
+}
+
+%body.1 (arg: (s32[], bf16[2,4096,128])) -> (s32[], bf16[2,4096,128]) {
+  %gemm.5 = bf16[64,256]{1,0} fusion(%a, %b), kind=kCustom, calls=%gemm.5_computation
+  %wrapped_concatenate = bf16[128,512]{1,0} fusion(%a, %b), kind=kLoop, calls=%weights
+  %copy.7 = bf16[2,4096,128]{2,1,0} copy(%c)
+  %update = bf16[2,4096,128]{2,1,0} fusion(%c, %d), kind=kLoop, calls=%write
+  %while.2 = (s32[], bf16[2,4096,128]) while(%t), condition=%c, body=%inner, backend_config={"known_trip_count":{"n":"3"}}
+}
+
+ENTRY %main (p: bf16[2,4096,128]) -> bf16[2,4096,128] {
+  %while.1 = (s32[], bf16[2,4096,128]{2,1,0}) while(%t), condition=%cond, body=%body.1
+}
+"""
+PTXAS = """\
+ptxas info    : Compiling entry function 'tree_attention' for 'sm_90a'
+ptxas info    : Function properties for tree_attention
+    2944 bytes stack frame, 5092 bytes spill stores, 7124 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers, 2944 bytes cumulative stack size
+ptxas info    : Compiling entry function 'sort_0' for 'sm_90a'
+ptxas info    : Function properties for sort_0
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 39 registers, used 1 barriers, 16384 bytes smem
+"""
+
+
+def test_thunks_are_nested_and_counted():
+    copy, loop = aot_report.parse_thunks(THUNKS)
+    assert (copy.kind, loop.kind) == ("kCopy", "kWhile")
+    assert [thunk.ident for thunk in loop.body] == [0, 14, 19]
+    conditional = loop.body[0].body[1]
+    assert [[thunk.ident for thunk in branch.body] for branch in conditional.body] == [[7], [8, 9]]
+    inner = loop.body[1]
+    assert [thunk.ident for thunk in inner.condition] == [15] and inner.body[0].body[0].ident == 17
+    # The larger branch; three times the inner loop's comparison and copy.
+    found = aot_report.count(loop.body, {14: 3})
+    assert found == aot_report.Count(kernels=3 + 3 + 1, copies=1 + 3, outside=6 + 1, buffers=1, loops=1)
+    assert aot_report.count(loop.body, {}).unknown == 1
+
+
+def test_launches_are_grouped_by_layer():
+    names, trips = aot_report.thunk_names(METADATA), aot_hlo.trip_counts(HLO)
+    assert names == {8: "gemm.5", 14: "while.2"} and trips == {"while.2": 3}
+    groups = aot_report.group(aot_report.parse_thunks(THUNKS)[1].body, {14: 3}, names, aot_hlo.op_names(HLO))
+    assert groups == {"other": 10, "Transformer/layers_*": 1}
+
+
+def test_large_results_are_found_and_updates_in_place_left_out():
+    found = aot_hlo.large_results(HLO, 2**15)
+    assert [(each["name"], each["bytes"], each["moves"]) for each in found] == [
+        ("copy.7", 2**21, True),
+        ("wrapped_concatenate", 2**17, True),
+        ("gemm.5", 2**15, False),
+    ]
+    assert found[-1]["source"].endswith("layers_3/mlp/dot_general")
+
+
+def test_spills_are_read():
+    found = aot_ptxas.parse_ptxas(PTXAS)
+    assert found == {"checked": 2, "most_registers": 255, "spilling": {"tree_attention": 5092 + 7124}}
