@@ -18,88 +18,16 @@ from jaxspec.bench import roofline
 from jaxspec.bench.ceilings import ceilings, last_cache_bytes, memory_bytes
 from jaxspec.bench.latency_attention import REFERENCE, implementation, measure_attention
 from jaxspec.bench.latency_cell import Caches, Program, compile_ar, compile_cell, slack, time_programs
+from jaxspec.bench.latency_settings import Settings, platform, resolve
 from jaxspec.bench.report import environment
-from jaxspec.checkpoint import default_dtype
-from jaxspec.params import Params, Spec
-from jaxspec.quant import check_kind, quantize_params
+from jaxspec.params import Params
+from jaxspec.quant import quantize_params
 from pallas_kernels import registry
 
-# Heads that differ from the published size: the one that ships with the model.
-HEADS = {"mini": {"block_size": 8, "drafter_layers": 2}}
-DEFAULTS = {
-    "gpu": {"widths": (1, 8, 16, 32, 64, 128, 256), "contexts": (512, 1024, 2048, 8192, 32768), "minutes": 8.0},
-    "cpu": {"widths": (1, 8, 32), "contexts": (512,), "minutes": 8.0},
-}
 # Megabytes copied, rows and columns of the matrices multiplied.
 CEILING_SIZES = {"gpu": (2000, 8192), "cpu": (256, 1024)}
 # What the goals are about is measured first.
 GOAL_WIDTHS, GOAL_CONTEXT = (64, 256), 1024
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What to measure; None is what suits the device.
-
-    Attributes:
-      arch: one of `jaxspec.architectures`. layers: only that many of the target's, for quick tries.
-      dtype: of weights and caches. quantize: `int8`, `fp8` or None.
-      batch: sequences. widths: tree rows. contexts: cached tokens.
-      repeats: samples of each figure.
-      minutes: nothing is begun later than that.
-      histogram: shares of rounds by tokens committed, see `latency_forced.read_histogram`; None: as the weights accept.
-    """
-
-    arch: str = "mini"
-    layers: int | None = None
-    dtype: str | None = None
-    quantize: str | None = None
-    batch: int = 1
-    widths: tuple[int, ...] | None = None
-    contexts: tuple[int, ...] | None = None
-    repeats: int = 5
-    minutes: float | None = None
-    histogram: tuple[float, ...] | None = None
-
-
-def resolve(settings: Settings) -> tuple[Settings, Spec]:
-    """Settings with the device's defaults in place, and the architecture they mean.
-
-    Raises:
-      ValueError: an unknown architecture or quantisation, or a number out of range.
-    """
-    spec = architecture(settings.arch, **HEADS.get(settings.arch, {}))
-    limit = spec.target.max_positions
-    check_kind(settings.quantize)
-    chosen = {key: value for key, value in DEFAULTS[_platform()].items() if getattr(settings, key) is None}
-    if "contexts" in chosen:
-        chosen["contexts"] = tuple(context for context in chosen["contexts"] if context <= limit)
-    settings = dataclasses.replace(settings, **chosen, dtype=settings.dtype or default_dtype())
-    for name in ("batch", "repeats", "minutes"):
-        if not getattr(settings, name) > 0:
-            raise ValueError(f"{name} is {getattr(settings, name)}: give more than 0")
-    for width in settings.widths:
-        if not 1 <= width <= 1024:
-            raise ValueError(f"width {width}: give 1 to 1024 tree rows, the root included")
-    for context in settings.contexts:
-        if not 1 <= context <= limit:
-            raise ValueError(f"context {context}: {settings.arch} has {limit} positions, give 1 to {limit}")
-    if settings.layers is not None:
-        if not 1 <= settings.layers <= spec.target.num_layers:
-            raise ValueError(f"layers is {settings.layers}: {settings.arch} has {spec.target.num_layers}, give 1 to that many")
-        spec = _shortened(spec, settings.layers)
-    return settings, spec
-
-
-def _shortened(spec: Spec, layers: int) -> Spec:
-    """A target of fewer layers; the head reads as many features as before, some of them twice."""
-    head = spec.drafters[0][1]
-    features = tuple(min(layer, layers - 1) for layer in head.feature_layers)
-    target = dataclasses.replace(spec.target, num_layers=layers)
-    return dataclasses.replace(spec, target=target, drafters=((DRAFTER, dataclasses.replace(head, feature_layers=features)),))
-
-
-def _platform() -> str:
-    return "gpu" if jax.default_backend() == "gpu" else "cpu"
 
 
 def latency(
@@ -145,7 +73,7 @@ def latency(
 
 
 def _header(settings: Settings, params: Params, memory: float) -> dict[str, Any]:
-    megabytes, size = CEILING_SIZES[_platform()]
+    megabytes, size = CEILING_SIZES[platform()]
     target, chosen = params.spec.target, registry.explain("tree_attention")
     given = dataclasses.asdict(settings) | {
         "target_layers": target.num_layers,
@@ -209,7 +137,7 @@ def _needed(params: Params, settings: Settings, context: int) -> float:
     weights = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
     configs = (params.spec.target, params.spec.drafter(DRAFTER))
     rows = max(settings.widths)
-    capacity = context + slack(params, DRAFTER, settings.widths, _platform())
+    capacity = context + slack(params, DRAFTER, settings.widths, platform())
     held = weights + settings.batch * capacity * sum(roofline.kv_bytes(config, params.dtype) for config in configs)
     if implementation(params.spec.target, params.dtype, batch=settings.batch, rows=rows, capacity=capacity) == REFERENCE:
         held += 12 * settings.batch * params.spec.target.num_heads * rows * capacity
@@ -239,19 +167,19 @@ def _steps(groups: Sequence[tuple[int, ...]], widths: Sequence[int]) -> list[tup
 
 
 def _begin(params: Params, settings: Settings, group: tuple[int, ...]) -> tuple[Caches, Program]:
-    capacity = max(group) + slack(params, DRAFTER, settings.widths, _platform())
+    capacity = max(group) + slack(params, DRAFTER, settings.widths, platform())
     caches = Caches.random(params, DRAFTER, settings.batch, capacity)
-    return caches, compile_ar(params, DRAFTER, caches, group[0], _platform())
+    return caches, compile_ar(params, DRAFTER, caches, group[0], platform())
 
 
 def _attention(params: Params, settings: Settings, width: int, context: int, report: dict[str, Any]) -> dict[str, Any]:
     size = dict(batch=settings.batch, rows=width, context=context, cache_bytes=report["cache_bytes"])
-    times = 10 if _platform() == "gpu" else 2
+    times = 10 if platform() == "gpu" else 2
     return measure_attention(params.spec.target, params.dtype, **size, repeats=settings.repeats, times=times)
 
 
 def _cell(params, settings: Settings, group, width: int, caches: Caches, plain: Program, report, on_time) -> None:
-    programs = compile_cell(params, DRAFTER, width, caches, group[0], _platform(), settings.histogram, on_time)
+    programs = compile_cell(params, DRAFTER, width, caches, group[0], platform(), settings.histogram, on_time)
     missing = {"round"} - {program.name for program in programs} if width > 1 else set()
     if missing:
         report["skipped"].append(f"rest of width {width}, context {group[0]}: no time left of {settings.minutes:g} minutes")
@@ -268,10 +196,10 @@ def _cell(params, settings: Settings, group, width: int, caches: Caches, plain: 
 def record(program: Program, width: int, context: int, samples: Sequence[float], report, settings: Settings) -> dict[str, Any]:
     """One figure.
 
-    `piece` of `width` rows (`ar`: timed beside that width) at `context`: `ms` (median), `quartiles`, `repeats`, `times`
-    repetitions a sample, `kernels`. From what it must move and compute (`bytes`, `flops`, None where that does not say):
-    `floor_ms`, `percent_of_floor` (100 is the floor itself), `bytes_per_second`, `flops_per_second`, `cached` (all of it fits
-    into the last-level cache, so that the copy's bandwidth is no floor). `forced` rounds have `tokens_per_second` and
+    `piece` of `width` rows (`ar`: timed beside that width) at `context`: `ms` (median), `quartiles`, `samples` in the order
+    taken, `times` repetitions a sample, `kernels`. From what it must move and compute (`bytes`, `flops`, None where that does
+    not say): `floor_ms`, `percent_of_floor` (100 is the floor itself), `bytes_per_second`, `flops_per_second`, `cached` (all of
+    it fits into the last-level cache, so that the copy's bandwidth is no floor). `forced` rounds have `tokens_per_second` and
     `tokens_per_round`.
     """
     ms, parts = float(np.median(samples)), [work(context) for work in program.works]
@@ -281,7 +209,7 @@ def record(program: Program, width: int, context: int, samples: Sequence[float],
         "context": context,
         "ms": ms,
         "quartiles": np.percentile(samples, [25, 75]).tolist(),
-        "repeats": len(samples),
+        "samples": list(samples),
         "times": program.times,
         "kernels": program.kernels,
     }

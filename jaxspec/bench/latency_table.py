@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from jaxspec.bench.latency_pieces import PIECES
 from jaxspec.bench.table import align
 
@@ -55,7 +57,7 @@ def _head(report) -> str:
 
 
 def _rounds(report) -> list[list[str]]:
-    """A row per context and width: medians in milliseconds, and what they make of a round."""
+    """A row per context and width: medians in milliseconds, and ratios, which are medians over the repeats."""
     rows = [
         ["context", "rows", "ar ms", *(f"{name} ms" for name in PIECES), "round ms", "verify/ar", "round/ar", "overhead"]
         + ["kernels", "% of floor", "forced tok/s", "tok/round", "speed-up"]
@@ -66,7 +68,7 @@ def _rounds(report) -> list[list[str]]:
         plain = _divide(1e3 * report["settings"]["batch"], step)
         rows.append(
             [str(context), str(width), *(_show(ms.get(name)) for name in ("ar", *PIECES, "round"))]
-            + [_show(_divide(ms.get(name), step), 2) for name in ("verify", "round")]
+            + [_show(_ratio(cell, name, ["ar"]), 2) for name in ("verify", "round")]
             + [_percent(_overhead(cell)), _show(whole.get("kernels"), 0), _percent(whole.get("percent_of_floor"))]
             + [_show(forced.get("tokens_per_second"), 1), _show(forced.get("tokens_per_round"), 2)]
             + [_show(_divide(forced.get("tokens_per_second"), plain), 2)]
@@ -114,9 +116,16 @@ def _goals(report) -> list[list[str]]:
 
 def _overhead(cell: dict[str, dict[str, Any]]) -> float | None:
     """Percent that the round takes beyond the forwards of target and drafter."""
-    if not {"round", *FORWARDS} <= set(cell):
+    ratio = _ratio(cell, "round", FORWARDS)
+    return None if ratio is None else 100 * (ratio - 1)
+
+
+def _ratio(cell: dict[str, dict[str, Any]], piece: str, others: Sequence[str]) -> float | None:
+    """Median over the repeats of the time of `piece` over that of `others`, which were taken in turn."""
+    if not {piece, *others} <= set(cell):
         return None
-    return 100 * (cell["round"]["ms"] / sum(cell[name]["ms"] for name in FORWARDS) - 1)
+    below = np.sum([cell[name]["samples"] for name in others], axis=0)
+    return float(np.median(np.asarray(cell[piece]["samples"]) / below))
 
 
 def _cells(records) -> list[tuple[int, int, dict[str, dict]]]:
@@ -137,8 +146,8 @@ def _ms(report, piece: str, width: int | None = None) -> float | None:
 
 
 def _over_ar(report, piece: str, width: int) -> float | None:
-    """Over the step that was timed in turn with it."""
-    return _divide(_ms(report, piece, width), _ms(report, "ar", width))
+    found = (cell for context, rows, cell in _cells(report["records"]) if (context, rows) == (1024, width))
+    return next((_ratio(cell, piece, ["ar"]) for cell in found), None)
 
 
 def _share(report, piece: str, width: int | None) -> float | None:

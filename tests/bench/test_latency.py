@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from jaxspec import architectures, cli
-from jaxspec.bench import latency, latency_cell, latency_forced
+from jaxspec.bench import latency, latency_cell, latency_forced, latency_settings, latency_table
 from jaxspec.bench.latency_hlo import kernels_per_round
 from jaxspec.bench.latency_pieces import PIECES, make_request, make_state, random_cache, tree_config
-from jaxspec.bench.latency_table import render
 from jaxspec.config import TargetConfig
 
 TOY = TargetConfig(16, 2, 2, 1, 8, 16, vocab_size=64, tie_embeddings=True, max_positions=256)
@@ -22,7 +21,7 @@ COLUMNS += ["kernels", "% of floor", "forced tok/s", "tok/round", "speed-up"]
 @pytest.fixture(autouse=True)
 def toy(monkeypatch):
     monkeypatch.setitem(architectures.ARCHITECTURES, "toy", TOY)
-    monkeypatch.setitem(latency.HEADS, "toy", {"block_size": 4, "drafter_layers": 1})
+    monkeypatch.setitem(latency_settings.HEADS, "toy", {"block_size": 4, "drafter_layers": 1})
     monkeypatch.setitem(latency.CEILING_SIZES, "cpu", (1, 32))
     monkeypatch.setitem(latency_cell.TIMES, "cpu", (2, 3, 4))
 
@@ -39,7 +38,7 @@ def test_a_width_of_one_row_is_the_plain_step(capsys, tmp_path):
     report = json.loads(out.read_text())
     assert status == 0 and report["settings"]["target_layers"] == 1 and "toy (1 of 2 layers), float32, batch 1" in printed
     assert [one["piece"] for one in report["records"]] == ["ar", "verify", "commit"] and not report["skipped"]
-    assert {one["repeats"] for one in report["records"]} == {5}
+    assert {len(one["samples"]) for one in report["records"]} == {5}
     assert report["attention"][0]["reference_ms"] > 0 and report["attention"][0]["kernel_ms"] is None
     assert shown_rounds(printed)[0] == COLUMNS and len(shown_rounds(printed)[1]) == len(COLUMNS)
 
@@ -64,7 +63,7 @@ def test_every_figure_is_measured_and_shown(capsys, tmp_path):
         (4, piece) for piece in ("ar", *PIECES, "round", "forced")
     }
     for one in records.values():
-        assert 0 < one["quartiles"][0] <= one["ms"] <= one["quartiles"][1] and one["kernels"] > 0 and one["repeats"] == 2
+        assert 0 < one["quartiles"][0] <= one["ms"] <= one["quartiles"][1] and one["kernels"] > 0 and len(one["samples"]) == 2
         assert (one["floor_ms"] is None) == (one["piece"] == "tree")
     forced, verify = records[4, "forced"], records[4, "verify"]
     assert forced["tokens_per_round"] == 2 and forced["tokens_per_second"] == pytest.approx(2000 / forced["ms"])
@@ -76,7 +75,7 @@ def test_every_figure_is_measured_and_shown(capsys, tmp_path):
 
 def test_rounds_commit_what_the_histogram_says():
     spec = architectures.architecture("toy", block_size=4, drafter_layers=1)
-    spec = latency._shortened(spec, 1)
+    spec = latency_settings.shortened(spec, 1)
     params, config = architectures.random_params(spec, jnp.float32), tree_config("jetspec", 4)
     caches = [random_cache(one, 2, 64, jnp.float32) for one in (spec.target, spec.drafter("jetspec"))]
     state = make_state(params, config, *caches, context=20, room=40)
@@ -128,13 +127,21 @@ def test_what_does_not_fit_is_named(monkeypatch):
     weights = sum(4 * leaf.size for leaf in jax.tree.leaves(architectures.abstract_params(spec)))
     report = latency.latency(settings)
     assert report["records"] == [] and len(report["skipped"]) == 2
-    assert "skipped: round, width 4, context 200: no time left" in render(report)
+    assert "skipped: round, width 4, context 200: no time left" in latency_table.render(report)
     monkeypatch.setattr(latency, "memory_bytes", lambda: weights + 1)
     report = latency.latency(settings)
     assert report["skipped"] == ["context 200: takes 0.0 GB, 0.0 GB are there"]
     monkeypatch.setattr(latency, "memory_bytes", lambda: weights - 1)
     with pytest.raises(ValueError, match="toy takes 0.0 GB in float32, and 0.0 GB are free: choose a smaller --arch"):
         latency.latency(settings)
+
+
+def test_ratios_are_of_samples_taken_in_turn():
+    cell = {name: {"samples": samples} for name, samples in (("ar", [1, 10, 2]), ("round", [2, 30, 8]), ("draft", [1, 5, 0]))}
+    assert latency_table._ratio(cell, "round", ["ar"]) == 3 and latency_table._ratio(cell, "round", ["ar", "draft"]) == 2
+    assert latency_table._overhead(cell) is None
+    cell |= {"verify": {"samples": [0, 0, 4]}, "absorb": {"samples": [0, 10, 1]}}
+    assert latency_table._overhead(cell) == pytest.approx(100)
 
 
 def test_the_goals_are_measured_first():
