@@ -9,7 +9,6 @@ same block, so that each key is read once. Where there are rows enough for one p
 from __future__ import annotations
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +16,11 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from pallas_kernels import reference, versions
+from pallas_kernels import versions
 from pallas_kernels.device import current_device
+from pallas_kernels.frame import LOWEST, differentiable, score_scale, sums
 from pallas_kernels.merge import load_rows, merge, store_rows
 from pallas_kernels.tuning import TREE_KEYS, Problem, Tiles, tiles
-
-# Below every score, and finite: differences of two are no NaN.
-LOWEST = -1e30
 
 
 def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None, *, interpret: bool = False):
@@ -31,12 +28,9 @@ def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None, *, i
 
     Its derivative is the reference's, which then also computes the value.
     """
-    cache_k, cache_v, layer, length, first = prefix
     cut = tiles(Problem.of(q, k, v, prefix), current_device())
-    layer, length = jnp.asarray(layer, jnp.int32), jnp.asarray(length, jnp.int32)
-    first = None if first is None else jnp.asarray(first, jnp.int32)
     versions.triton_params(cut.warps, cut.stages)  # here too, for the call below may be traced already
-    return _differentiable(q, k, v, cache_k, cache_v, (layer, length, first, positions, mask), window, cut, interpret)
+    return _attend(q, k, v, positions, mask, prefix, window, cut, interpret)
 
 
 def interpreted(q, k, v, positions, mask=None, prefix=None, window=None):
@@ -44,29 +38,6 @@ def interpreted(q, k, v, positions, mask=None, prefix=None, window=None):
     return tree_attention(q, k, v, positions, mask, prefix, window, interpret=True)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
-def _differentiable(q, k, v, cache_k, cache_v, rest, window, cut, interpret):
-    return _call(q, k, v, cache_k, cache_v, *rest, window=window, cut=cut, interpret=interpret)
-
-
-def _forward(q, k, v, cache_k, cache_v, rest, window, cut, interpret):
-    layer, length, first, positions, mask = rest
-
-    def value(q, k, v, cache_k, cache_v):
-        return reference.tree_attention(q, k, v, positions, mask, (cache_k, cache_v, layer, length, first), window)
-
-    return jax.vjp(value, q, k, v, cache_k, cache_v)
-
-
-def _backward(window, cut, interpret, derivative, cotangent):
-    return *derivative(cotangent), None
-
-
-_differentiable.defvjp(_forward, _backward)
-
-
-# One trace for all layers of a model: the layer is an operand.
-@functools.partial(jax.jit, static_argnames=("window", "cut", "interpret"))
 def _call(q, k, v, cache_k, cache_v, layer, length, first, positions, mask, *, window, cut: Tiles, interpret: bool):
     batch, rows, heads, _ = q.shape
     keys, kv_heads = k.shape[1:3]
@@ -113,10 +84,12 @@ def _one_sequence(array, batch: int = 0, head: int | None = None, *, kv_heads: i
 
 def _sums(parts: int, sequences: int, blocks: int, dim: int, cut: Tiles):
     """Shapes and blocks of what the parts write, see `pallas_kernels.merge.merge`."""
-    sums = jax.ShapeDtypeStruct((parts, sequences, blocks * cut.rows), jnp.float32)
     spec = pl.BlockSpec((None, None, cut.rows), lambda part, block, z: (part, z, block))
     totals = pl.BlockSpec((None, None, cut.rows, dim), lambda part, block, z: (part, z, block, 0))
-    return [jax.ShapeDtypeStruct((*sums.shape, dim), jnp.float32), sums, sums], [totals, spec, spec]
+    return sums(parts, sequences, blocks * cut.rows, dim), [totals, spec, spec]
+
+
+_attend = differentiable(_call)
 
 
 def _kernel(*refs, names, rows: int, keys: int, group: int, kv_heads: int, window: int | None, cut: Tiles):
@@ -126,7 +99,7 @@ def _kernel(*refs, names, rows: int, keys: int, group: int, kv_heads: int, windo
     row = block * cut.rows + jnp.arange(cut.rows, dtype=jnp.int32)
     node, live = row // group, row < rows * group
     q = load_rows(ref["q"], row, head, rows, group)
-    scale = math.log2(math.e) / math.sqrt(q.shape[-1])
+    scale = score_scale(q.shape[-1])
 
     state = (jnp.zeros(q.shape, jnp.float32), jnp.full(row.shape, LOWEST, jnp.float32), jnp.zeros(row.shape, jnp.float32))
     last = None
