@@ -59,9 +59,9 @@ def grow(steps: Cost, first: int, counts: Sequence[int], keep: int, most: int) -
         """The best nodes of the next level; `parent` is their parent's position in the level above."""
         cost, path, free = above
         path, free = codes.append(path, free, parent, rank)
-        choice, cost, path = best(add(cost.at(parent), step.at(rank)), path, keep)
+        choice, cost, path, free = best(add(cost.at(parent), step.at(rank)), path, keep, free)
         nodes = Nodes(cost, path, jnp.asarray(parent)[choice], jnp.asarray(rank)[choice])
-        return _top(cost, path, free[choice], parents), nodes
+        return _top(cost, path, free, parents), nodes
 
     def levels(unroll, above, steps):
         return jax.lax.scan(descend, above, steps, unroll=unroll)[1]
@@ -87,28 +87,36 @@ def _top(cost: Cost, path: tuple[jax.Array, ...], free: jax.Array, count: int):
     return Cost(hi, lo), tuple(path), jnp.pad(free[:count], (0, missing))
 
 
-def best(cost: Cost, path: tuple[jax.Array, ...], keep: int) -> tuple[jax.Array, Cost, tuple[jax.Array, ...]]:
-    """Positions, costs and paths of the best `keep` nodes, in order; equal paths (prefix, extension) by position."""
-    select = functools.partial(jax.lax.platform_dependent, cpu=functools.partial(_by_sorting, keep=keep))
-    hi, lo, *path, position = select(*cost, *path, default=functools.partial(_by_counting, keep=keep))
-    return position, Cost(hi, lo), tuple(path)
+def best(cost: Cost, path: tuple[jax.Array, ...], keep: int, *others: jax.Array):
+    """Positions, costs, paths and `others` of the best `keep` nodes, in order; equal paths (prefix, extension) by position."""
+    choose = functools.partial(
+        jax.lax.platform_dependent,
+        cpu=functools.partial(_by_sorting, count=2 + len(path), keep=keep),
+        default=functools.partial(_by_counting, count=2 + len(path), keep=keep),
+    )
+    position, hi, lo, *rest = choose(*cost, *path, *others)
+    return position, Cost(hi, lo), tuple(rest[: len(path)]), *rest[len(path) :]
 
 
-def _by_sorting(*keys: jax.Array, keep: int) -> tuple[jax.Array, ...]:
-    """The `keep` smallest of `keys` [M], compared one after the other, in order; the last result are their positions."""
-    keys = (*keys, jnp.arange(keys[0].shape[0], dtype=jnp.int32))
-    return tuple(x[:keep] for x in jax.lax.sort(keys, num_keys=len(keys), is_stable=False))
+def _by_sorting(*arrays: jax.Array, count: int, keep: int) -> tuple[jax.Array, ...]:
+    """The `keep` smallest of M in order: positions, then `arrays` [M], the first `count` of which are compared in turn."""
+    position = jnp.arange(arrays[0].shape[0], dtype=jnp.int32)
+    *keys, chosen = jax.lax.sort((*arrays[:count], position), num_keys=count + 1, is_stable=False)
+    chosen = chosen[:keep]
+    return chosen, *(key[:keep] for key in keys), *(other[chosen] for other in arrays[count:])
 
 
-def _by_counting(*keys: jax.Array, keep: int) -> tuple[jax.Array, ...]:
-    """`_by_sorting` by comparing all with all: two reductions, where a GPU's sort is one long chain of steps in one block."""
-    position = jnp.arange(keys[0].shape[0], dtype=jnp.int32)
+def _by_counting(*arrays: jax.Array, count: int, keep: int) -> tuple[jax.Array, ...]:
+    """`_by_sorting` by comparing all with all: reductions, where a GPU's sort is one long chain of steps in one block.
+
+    What is chosen is summed out of a mask: XLA would fuse an index with what the levels before it were chosen by.
+    """
+    position = jnp.arange(arrays[0].shape[0], dtype=jnp.int32)
     before = position < position[:, None]
-    for key in reversed(keys):
+    for key in reversed(arrays[:count]):
         before = (key < key[:, None]) | ((key == key[:, None]) & before)
-    place = before.sum(1, dtype=jnp.int32)
-    chosen = jnp.where(place == jnp.arange(keep)[:, None], position, 0).sum(1, dtype=jnp.int32)
-    return *(key[chosen] for key in keys), chosen
+    place = before.sum(1, dtype=jnp.int32) == jnp.arange(keep)[:, None]
+    return tuple(jnp.where(place, x, 0).sum(1, dtype=x.dtype) for x in (position, *arrays))
 
 
 class _PathCodes:
