@@ -64,6 +64,10 @@ _OPERATIONS = {
         tuning.outside,
         {
             "triton": Implementation("pallas_kernels.tree_attention", "tree_attention", tuning.unsupported),
+            # Not before a measurement on a GPU says that it is faster there.
+            "mosaic": Implementation(
+                "pallas_kernels.tree_attention_mosaic", "tree_attention", tuning.unsupported_mosaic, automatic=False
+            ),
             "interpret": Implementation(
                 "pallas_kernels.tree_attention", "interpreted", tuning.unsupported_shape, automatic=False
             ),

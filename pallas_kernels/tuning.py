@@ -16,6 +16,9 @@ from pallas_kernels.device import Device
 MAX_ROWS = 256
 HEAD_DIMS = (64, 128, 256)
 DTYPES = ("bfloat16", "float16", "float32")
+# What the Mosaic GPU kernel's registers and warpgroup products allow.
+MOSAIC_HEAD_DIMS = (64, 128)
+MOSAIC_DTYPES = ("bfloat16", "float16")
 # Multiprocessors of a common GPU of each generation, where the device does not tell.
 _CORES = {(8, 0): 108, (8, 6): 82, (8, 9): 58, (9, 0): 132, (10, 0): 148}
 # Columns of the tree in a step: one word of the mask.
@@ -84,28 +87,64 @@ def unsupported(problem: Problem | None, device: Device) -> str | None:
     return versions.missing_triton() or unsupported_shape(problem, device)
 
 
+def unsupported_mosaic(problem: Problem | None, device: Device) -> str | None:
+    """Why the Mosaic GPU kernel cannot serve `problem` (None: any) on `device`; None where it can."""
+    if device.compute_capability != (9, 0):
+        return f"needs a GPU of compute capability 9.0 (Hopper), this is {device}"
+    # The merge of the parts is lowered by Triton.
+    missing = versions.missing_mosaic() or versions.missing_triton()
+    return missing or unsupported_mosaic_shape(problem)
+
+
+def unsupported_mosaic_shape(problem: Problem | None) -> str | None:
+    """Why the Mosaic GPU kernel cannot serve `problem` on any device."""
+    if problem and problem.capacity and problem.capacity % 8:
+        return f"cache capacity {problem.capacity} is not a multiple of 8"
+    return _unsupported_shape(problem, MOSAIC_HEAD_DIMS, MOSAIC_DTYPES)
+
+
 def unsupported_shape(problem: Problem | None, device: Device) -> str | None:
-    """Why the kernel cannot serve `problem` on any device."""
+    """Why the Triton kernel cannot serve `problem` on any device."""
+    return _unsupported_shape(problem, HEAD_DIMS, DTYPES)
+
+
+def _unsupported_shape(problem: Problem | None, head_dims: tuple[int, ...], dtypes: tuple[str, ...]) -> str | None:
     if problem is None:
         return None
-    if problem.head_dim not in HEAD_DIMS:
-        return f"head dimension {problem.head_dim} is not one of {', '.join(map(str, HEAD_DIMS))}"
+    if problem.head_dim not in head_dims:
+        return f"head dimension {problem.head_dim} is not one of {', '.join(map(str, head_dims))}"
     if len(problem.dtypes) != 1:
         return f"queries, keys and cache differ in dtype: {', '.join(sorted(problem.dtypes))}"
     (dtype,) = problem.dtypes
-    return None if dtype in DTYPES else f"dtype {dtype} is not one of {', '.join(DTYPES)}"
+    return None if dtype in dtypes else f"dtype {dtype} is not one of {', '.join(dtypes)}"
 
 
 def tiles(problem: Problem, device: Device) -> Tiles:
-    """Block sizes for `problem` on `device`."""
-    capability = device.compute_capability or (9, 0)
-    cores = device.cores or _CORES.get(capability, 108)
+    """Block sizes of the Triton kernel for `problem` on `device`."""
+    capability, cores = _device(device)
     query_rows = problem.rows * (problem.heads // problem.kv_heads)
     sequences = problem.batch * problem.kv_heads
     # Blocks of 128 rows read each key half as often as those of 64, but are for problems that fill the device even so.
     most = 128 if -(-query_rows // 128) * sequences >= cores else 64
     rows, keys, warps, stages = _blocks(problem, capability, min(most, max(16, _power_of_two(query_rows))))
-    programs = -(-query_rows // rows) * sequences
+    return _split(problem, cores, rows, keys, warps, stages)
+
+
+def mosaic_tiles(problem: Problem, device: Device) -> Tiles:
+    """Block sizes of the Mosaic GPU kernel for `problem` on `device`: those of one warpgroup, two steps' loads under way."""
+    return _split(problem, _device(device)[1], 64, 64, 4, 2)
+
+
+def _device(device: Device) -> tuple[tuple[int, int], int]:
+    """(compute capability, multiprocessors), those of a Hopper where there is no GPU."""
+    capability = device.compute_capability or (9, 0)
+    return capability, device.cores or _CORES.get(capability, 108)
+
+
+def _split(problem: Problem, cores: int, rows: int, keys: int, warps: int, stages: int) -> Tiles:
+    """`Tiles` with as many splits as keep `cores` busy."""
+    query_rows = problem.rows * (problem.heads // problem.kv_heads)
+    programs = -(-query_rows // rows) * problem.batch * problem.kv_heads
     # Each split writes its own partial sums, which the merge reads again: no more of them than keep the device busy.
     splits = max(1, min(round(cores / programs), -(-problem.capacity // keys), 8192 // problem.head_dim - 1))
     parts = _power_of_two(splits + 1)

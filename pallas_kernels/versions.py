@@ -7,6 +7,7 @@ kernels here always pass `triton_params`.
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import warnings
 from typing import Any
 
@@ -27,6 +28,43 @@ def triton_params(warps: int, stages: int) -> Any:
     # From jax 0.12 on each lowering warns. It comes when the caller's program is lowered, so nothing here can wrap it.
     warnings.filterwarnings("ignore", message="The Pallas Triton backend is deprecated", category=DeprecationWarning)
     return triton.CompilerParams(num_warps=warps, num_stages=stages)
+
+
+def missing_mosaic() -> str | None:
+    """Why this jax cannot lower Pallas kernels through Mosaic GPU; None where it can."""
+    if jax.__version_info__ < (0, 10):
+        return f"jax {jax.__version__} is too old for Mosaic GPU: install 0.10 or newer"
+    if importlib.util.find_spec("jax.experimental.pallas.mosaic_gpu") is None:
+        return f"jax {jax.__version__} has no Mosaic GPU lowering of Pallas kernels"
+    if jax.__version_info__ < (0, 11) and importlib.util.find_spec("absl") is None:
+        return f"Mosaic GPU of jax {jax.__version__} needs absl: pip install absl-py"
+    return None
+
+
+def mosaic_gpu() -> Any:
+    """Pallas' Mosaic GPU module, imported when a kernel needs it."""
+    from jax.experimental.pallas import mosaic_gpu as plgpu
+
+    return plgpu
+
+
+def mosaic_tiled(shape: tuple[int, ...], dtype: Any) -> Any:
+    """Shared memory of `shape` in the swizzled tiles that bulk copies write and matrix products of 2 byte types read."""
+    plgpu = mosaic_gpu()
+    return plgpu.SMEM(shape, dtype, transforms=(plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)))
+
+
+def mosaic_load(ref: Any, layout: Any) -> jax.Array:
+    """What `ref` holds, in registers of `layout`."""
+    plgpu = mosaic_gpu()
+    if "idx" in inspect.signature(plgpu.load).parameters:  # until jax 0.11
+        return plgpu.load(ref, (), layout=layout, optimized=False)
+    return plgpu.load(ref, layout=layout, optimized=False)
+
+
+def mosaic_interpreter() -> Any:
+    """What makes Mosaic GPU kernels run in jax' interpreter, which reports races too."""
+    return mosaic_gpu().InterpretGPUParams(detect_races=True)
 
 
 def trace_context(default: Any):
