@@ -28,7 +28,7 @@ def overhead(
     `round` is one round of the loop as `jaxspec.decode` runs it, `target_forward` the target's over the round's rows with their
     logits, `draft_forward` the drafter's with its logits (of drafters that work in steps, drafting as a whole), `absorb` its
     intake of new features, a forward too. Each is a program of its own and they are timed one after the other in every round,
-    so that drift of the machine falls on all alike; dispatch, some 0.1 ms on a CPU, is part of each.
+    in rotated order, so that drift of the machine falls on all alike; dispatch, some 0.1 ms on a CPU, is part of each.
 
     Returns:
       {method: {"round", "target_forward", "draft_forward", "absorb", "overhead", ...}}; `overhead` is the median over rounds of
@@ -41,13 +41,13 @@ def overhead(
         pairs = {}
         for name, session in sessions.items():
             with api._precision(session):
-                _sample(session, api._prefill(session), api._prefill(session))  # compiles
+                _sample(session, api._prefill(session), api._prefill(session), 0)  # compiles
                 pairs[name] = api._prefill(session), api._prefill(session)
-        for _ in range(rounds):
+        for turn in range(rounds):
             for name, session in sessions.items():
                 if not bool(np.all(pairs[name][0].done)):
                     with api._precision(session):
-                        pairs[name], seconds = _sample(session, *pairs[name])
+                        pairs[name], seconds = _sample(session, *pairs[name], turn)
                     samples[name].append(seconds)
     return {name: _medians(some) for name, some in samples.items()}
 
@@ -62,8 +62,11 @@ def _median(values) -> float:
     return float(np.median(list(values)))
 
 
-def _sample(session, whole, split) -> tuple[tuple[Any, Any], dict[str, float]]:
-    """One round of the loop on the state `whole` and the same round in pieces on `split`, and the seconds of each."""
+def _sample(session, whole, split, turn: int) -> tuple[tuple[Any, Any], dict[str, float]]:
+    """One round of the loop on the state `whole` and the same round in pieces on `split`, and the seconds of each.
+
+    `turn` says which of them comes first.
+    """
     params, request, config = session.params, session.request, session.config
     plan = make_plan(params.spec, config)
     jax.block_until_ready((whole, split))
@@ -72,10 +75,17 @@ def _sample(session, whole, split) -> tuple[tuple[Any, Any], dict[str, float]]:
     tree = jax.block_until_ready(_grow(params, split, candidates, config=config))
     width = next(width for width in plan.widths if width >= int(jnp.max(tree.size)))
     rows = jax.block_until_ready(take_rows(tree, width))
-    seconds = {"target_forward": _timed(_target_forward, params, split, rows, config=config)[1]}
     one_step = plan.drafter is not None and plan.drafter.expand is None
-    seconds["draft_forward"] = _timed(_draft_forward, params, split, config=config)[1] if one_step else 0.0
-    whole, seconds["round"] = _timed(loop.run, params, request, whole, jnp.int32(1), config=config)
+    pieces = {
+        "target_forward": (_target_forward, params, split, rows),
+        "round": (loop.run, params, request, whole, jnp.int32(1)),
+        **({"draft_forward": (_draft_forward, params, split)} if one_step else {}),
+    }
+    names, out, seconds = list(pieces), {}, {"draft_forward": 0.0}
+    for i in range(len(names)):
+        name = names[(i + turn) % len(names)]
+        out[name], seconds[name] = _timed(*pieces[name], config=config)
+    whole = out["round"]
     split, split_seconds = _round(session, split)
     if plan.drafter is not None and not one_step:
         seconds["draft_forward"] = split_seconds["draft"]
