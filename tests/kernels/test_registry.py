@@ -105,7 +105,7 @@ def test_what_was_traced_for_another_device_is_not_used_again():
 def test_the_device_here_is_described():
     device = describe(default_device())
     assert device.platform == default_device().platform and (device.compute_capability is None or device.platform == "cuda")
-    assert names() == ["triton", "interpret", "reference"]
+    assert names() == ["triton", "mosaic", "interpret", "reference"]
 
 
 def test_splits_keep_the_device_busy_and_no_more():
