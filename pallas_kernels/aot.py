@@ -14,6 +14,7 @@ import importlib
 import importlib.metadata
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -181,18 +182,29 @@ def compile_report(
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         }
-        command = [sys.executable, "-c", "from pallas_kernels.aot import _main; _main()"]
-        try:
-            done = subprocess.run(
-                command, input=json.dumps(job), env=environment, capture_output=True, text=True, timeout=_TIMEOUT, check=False
-            )
-        except subprocess.TimeoutExpired:
+        command = [sys.executable, "-P", "-c", "from pallas_kernels.aot import _main; _main()"]
+        status, errors = _run(command, json.dumps(job), environment)
+        if status is None:
             return {"gpu": gpu_name, "compiles": False, "error": f"not compiled within {_TIMEOUT} s"}
         result = Path(dump) / "result.json"
         if not result.exists():
-            return {"gpu": gpu_name, "compiles": False, "error": _last_line(done.stderr) or f"exit status {done.returncode}"}
+            return {"gpu": gpu_name, "compiles": False, "error": _last_line(errors) or f"exit status {status}"}
         report = json.loads(result.read_text(encoding="utf-8"))
         return report | (describe(Path(dump), target.architecture, large, spills) if report["compiles"] else {})
+
+
+def _run(command: list[str], text: str, environment: dict[str, str]) -> tuple[int | None, str]:
+    """Exit status (None: not done in time) and standard error of a command given `text`; its assembler ends with it."""
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    with subprocess.Popen(command, env=environment, start_new_session=True, **pipes) as process:
+        try:
+            errors = process.communicate(text, timeout=_TIMEOUT)[1]
+            return process.returncode, errors
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                return None, ""
+            raise
 
 
 def _last_line(text: str) -> str:
