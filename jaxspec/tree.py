@@ -129,6 +129,25 @@ def take_rows(tree: Tree, rows: int) -> Tree:
     )
 
 
+def pad_rows(tree: Tree, rows: int) -> Tree:
+    """A batched tree with padding up to `rows` (static) rows, at least as many as it has."""
+    have = tree.token.shape[1]
+    more = root_only(tree.token[:, 0], rows)
+
+    def extend(field, padding):
+        return jnp.concatenate([field, padding[:, have:]], axis=1)
+
+    words = jnp.pad(tree.ancestors, ((0, 0), (0, 0), (0, mask_words(rows) - mask_words(have))))
+    return Tree(
+        token=extend(tree.token, more.token),
+        parent=extend(tree.parent, more.parent),
+        depth=extend(tree.depth, more.depth),
+        ancestors=extend(words, more.ancestors),
+        logprob=extend(tree.logprob, more.logprob),
+        size=tree.size,
+    )
+
+
 def keep_rows(tree: Tree, count: jax.Array) -> Tree:
     """A batched tree of which only the first `count` int32 [B] rows (at least 1) are in use: a budget that is no shape."""
     size = jnp.minimum(tree.size, jnp.maximum(count, 1))

@@ -146,7 +146,7 @@ def make_stepper(
     Args:
       name: `chain`, `static`, `dynamic` (EAGLE-2's tree) or `rank_guided` (SpecBlock's).
       slots: tokens that the drafter proposes after a node. depth, vocab_size, budget, paths: as of `make_builder`.
-      tree_width: for `dynamic`, nodes of a level that are drafted from (10 if None, or fewer where the budget is small); for
+      tree_width: for `dynamic`, nodes of a level that are drafted from (None: a sixth of the budget, 2 to 10); for
         `rank_guided`, candidates below the root.
       ranked: whether the drafter gives its slots rank classes. classes: for `rank_guided`, the widths of slots by rank class
         or the name of a published map (`slim` if None, or `default`).
@@ -172,7 +172,8 @@ def make_stepper(
     if name == "dynamic":
         if slots > 1:
             raise ValueError("builder 'dynamic' is for drafters of a token at a time, or of one block: choose chain or static")
-        width = min(DEFAULT_DYNAMIC_WIDTH, budget - 1) if tree_width is None else tree_width
+        # The published trees draft from 10 nodes of a level for 60 rows; a smaller tree has no use for as many.
+        width = max(min(DEFAULT_DYNAMIC_WIDTH, -(-budget // 6)), 2) if tree_width is None else tree_width
         return make_dynamic(min(width, vocab_size), min(depth, budget - 1), budget)
     if name != "rank_guided":
         raise ValueError(f"unknown builder {name!r}: choose one of {', '.join(STEPPERS)}")
