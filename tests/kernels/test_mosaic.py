@@ -59,7 +59,21 @@ QUICK = ("ragged, two blocks of rows", "window, earlier rows")
 @needs_interpreter
 @pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CALLS])
 def test_the_kernel_is_dense_attention(name):
-    case, lengths, firsts = CALLS[name]
+    check(*CALLS[name])
+
+
+@needs_interpreter
+def test_blocks_are_neither_read_early_nor_overwritten_early(monkeypatch):
+    """The interpreter looks for races at plain reads, not at those of matrix products."""
+
+    def product(a, b, shape):
+        return jnp.dot(a[...], b[...], preferred_element_type=jnp.float32)
+
+    monkeypatch.setattr(tree_attention_mosaic, "_product", product)
+    check(dense.Case(1, 1, 3, 1, 1, 64, 264, dtype="float16", cores=1), [260], [0])
+
+
+def check(case, lengths, firsts):
     q, k, v, positions, mask, cache_k, cache_v, length, first, live = dense.draw(case, 7, lengths, firsts)
     mask = mask if case.mask else None
     want = dense.dense(case, q, k, v, positions, mask, cache_k, cache_v, length, first)
