@@ -5,7 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxspec.tree import ancestor_words, assemble, chain_words, draw, parent_rows, take_rows, validate
+from jaxspec.tree import (
+    ancestor_words,
+    assemble,
+    chain_words,
+    draw,
+    pad_rows,
+    parent_rows,
+    root_only,
+    take_rows,
+    validate,
+)
 
 
 def lineage(parent: list[int]) -> np.ndarray:
@@ -107,3 +117,12 @@ def test_drawing():
     tree = batch([-1, 0, 0, 1], np.log([1, 0.5, 0.25, 0.2]), rows=5)
     assert draw(tree).split("\n") == ["10 p=1 row 0", "├─ 11 p=0.5 row 1", "│  └─ 13 p=0.2 row 3", "└─ 12 p=0.25 row 2"]
     assert draw(tree, lambda token: chr(token + 87)).startswith("'a' p=1 row 0\n├─ 'b' p=0.5")
+
+
+def test_padding_changes_nothing_in_use():
+    tree = root_only(jnp.array([5, 7]), 3)
+    padded = pad_rows(tree, 40)
+    validate(padded)
+    assert padded.token.shape == (2, 40) and padded.size.tolist() == [1, 1]
+    for field, same in zip(jax.tree.leaves(take_rows(padded, 3)), jax.tree.leaves(tree), strict=True):
+        np.testing.assert_array_equal(field, same)
