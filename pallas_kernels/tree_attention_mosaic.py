@@ -22,8 +22,6 @@ from pallas_kernels.merge import merge
 from pallas_kernels.reference import WORD
 from pallas_kernels.tuning import Problem, Tiles, mosaic_tiles
 
-_NEVER = jnp.iinfo(jnp.int32).max
-
 
 def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None, *, interpret: bool = False):
     """The kernel; arguments and result are those of `pallas_kernels.reference.tree_attention`, and `prefix` must be given.
@@ -61,7 +59,7 @@ def _call(q, k, v, cache_k, cache_v, layer, length, first, positions, mask, *, w
     if window is not None:
         last = positions - window
         inputs["lowest"] = last.min(axis=1)
-        inputs["last"] = _padded(jnp.repeat(last, group, axis=1), cut.rows, _NEVER)
+        inputs["last"] = _padded(jnp.repeat(last, group, axis=1), cut.rows)
     block = functools.partial(versions.mosaic_tiled, dtype=q.dtype)
     out = plgpu.kernel(
         functools.partial(_kernel, names=tuple(inputs), batch=batch, kv_heads=kv_heads, cut=cut),
@@ -87,11 +85,11 @@ def _call(q, k, v, cache_k, cache_v, layer, length, first, positions, mask, *, w
 _attend = differentiable(_call)
 
 
-def _padded(array, multiple: int, value=0):
-    """Axis 1 filled up to a multiple."""
+def _padded(array, multiple: int):
+    """Axis 1 filled up to a multiple with zeros."""
     widths = [(0, 0)] * array.ndim
     widths[1] = (0, -array.shape[1] % multiple)
-    return jnp.pad(array, widths, constant_values=value)
+    return jnp.pad(array, widths)
 
 
 def _words(mask, batch: int, rows: int, keys: int, group: int, cut: Tiles):
@@ -168,7 +166,7 @@ def _tree(ref, out, sequence, block, kv_heads: int, cut: Tiles):
         bits = word(i * words)
         for j in range(1, words):
             bits = jnp.where(column >= j * WORD, word(i * words + j), bits)
-        return (bits >> (column % WORD).astype(jnp.uint32)) & jnp.uint32(1) != 0
+        return (bits >> (column & (WORD - 1)).astype(jnp.uint32)) & jnp.uint32(1) != 0
 
     def blocks(i):
         at = (sequence, pl.ds(i * cut.keys, cut.keys))
