@@ -89,7 +89,8 @@ def _parser() -> argparse.ArgumentParser:
         default="ar,dflash-chain,dflash-ddtree,jetspec-tree",
         help="comma-separated: ar, all (every drafter with the builders that suit it), or "
         "<drafter>-<builder>[+score][@budget][/setting...] with builder chain, ddtree, tree, beam, static, dynamic or rank, "
-        "score entropy or hybrid0.1, setting d6 (depth), w4 (tree width) or b8 (block size), as in eagle3-dynamic@12/d6/w4 "
+        "score entropy or hybrid0.1, setting d6 (depth), w4 (tree width) or b8 (block size), as in eagle3-dynamic@12/d6/w4; "
+        "last /best, /bastion-paper or /bastion-code lets a policy choose the rows, up to the budget "
         "(default: %(default)s)",
     )
     bench.add_argument("--prompts", type=Path, help="required: .jsonl or .jsonl.gz; see jaxspec.bench.read_prompts")

@@ -158,7 +158,8 @@ def _blocks(problem: Problem, capability: tuple[int, int], rows: int) -> tuple[i
     if "float32" in problem.dtypes:  # products in full float32, without tensor cores: registers are what is short
         return (16, 16 if wide else 32, 4 if problem.head_dim == 64 else 8, 2)
     if capability in ((8, 6), (8, 7), (8, 9)) or capability >= (12, 0):
-        return (min(rows, 64), 32, 4, 2) if not wide else (min(rows, 32), 32, 4, 2)
+        # 64 rows on 4 warps spill where one program does the prefix and the tree.
+        return (min(rows, 64), 32, 8 if rows >= 64 else 4, 2) if not wide else (min(rows, 32), 32, 4, 2)
     if capability >= (9, 0):
         if rows == 128 and not wide:
             return 128, 64, 8, 3

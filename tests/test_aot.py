@@ -43,8 +43,6 @@ def served(name: str, gpu: str) -> list[dict]:
     return found
 
 
-# Bytes that are spilled still: on L4 the kernel without splits (256 rows) spills 44; with 8 warps in place of 4 it spills none.
-SPILLS = {("triton", "l4"): 64}
 NAMES = [name for name in registry.names() if name not in ("reference", "interpret")]
 KERNELS = {(name, gpu): calls for name in NAMES for gpu in ("h100", "a100", "l4") if CAN and (calls := served(name, gpu))}
 
@@ -105,7 +103,7 @@ def test_kernels_compile_without_spilling(name, gpu, reports):
         pytest.skip(report["spills"]["reason"])
     assert report["spills"]["reason"] is None
     assert report["spills"]["checked"] > 0
-    assert sum(report["spills"]["spilling"].values()) <= SPILLS.get((name, gpu), 0), report["spills"]
+    assert not report["spills"]["spilling"], report["spills"]
 
 
 @needs_plugin

@@ -9,7 +9,7 @@ import jax
 
 from jaxspec import api
 from jaxspec.bench.measure import measure
-from jaxspec.bench.methods import UNCOUPLED, Method
+from jaxspec.bench.methods import UNCOUPLED, Method, with_policies
 from jaxspec.bench.profile import profile
 from jaxspec.bench.prompts import Prompt
 from jaxspec.bench.report import environment, summarise
@@ -49,12 +49,14 @@ def benchmark(
     results, compile_seconds = [], dict.fromkeys((method.name for method in methods), 0.0)
     for temperature in temperatures:
         at = common | {"temperature": temperature}
-        chosen = list(_without_twins(methods) if temperature == 0 else methods)
+        chosen = with_policies(params, _without_twins(methods) if temperature == 0 else methods, at)
         for number, group in enumerate(groups(chosen)):
             runs, seconds = measure(params, prompts, group, repeats=repeats, options=at, progress=progress)
             _free()
             progress("timing the phases of a round" if with_profile else "")
-            split = profile(params, prompts, group, options=at) if with_profile else None
+            # The phases of rounds whose size varies are not one figure each.
+            fixed = [method for method in group if method.options.get("policy") is None]
+            split = profile(params, prompts, fixed, options=at) if with_profile else None
             _free()
             progress("")
             known = {method.name: _known(params, method, at) for method in group}

@@ -54,7 +54,7 @@ def measure(
 
     Methods take turns within a prompt, in an order that is rotated from prompt to prompt and repeat to repeat, so that drift
     of the machine (clock, temperature, other load) falls on all of them alike. A decode during which anything was compiled is
-    not counted but run again.
+    not counted but run again. A method with a policy goes on with what its policy learned from the decodes before.
 
     Args:
       params: from `jaxspec.load`.
@@ -70,13 +70,16 @@ def measure(
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}: give at least 1")
     runs, compile_seconds = [], dict.fromkeys((method.name for method in methods), 0.0)
+    policies = {method.name: {"policy": method.options["policy"]} for method in methods if method.options.get("policy")}
     for index, prompt in enumerate(prompts):
         progress(f"prompt {index + 1} of {len(prompts)} ({prompt.domain})")
         for repeat in range(repeats):
             shift = (index + repeat) % len(methods)
             for method in (*methods[shift:], *methods[:shift]):
-                call = functools.partial(jaxspec.decode, params, prompt.content, **((options or {}) | method.options))
-                out, compiling = _without_compilation(call)
+                settings = (options or {}) | method.options | policies.get(method.name, {})
+                out, compiling = _without_compilation(functools.partial(jaxspec.decode, params, prompt.content, **settings))
+                if out.policy is not None:
+                    policies[method.name] = {"policy": out.policy}
                 compile_seconds[method.name] += compiling
                 runs.append(_run(method.name, index, repeat, out))
     return runs, compile_seconds

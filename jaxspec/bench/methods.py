@@ -7,9 +7,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from jaxspec.calibrate import measured
 from jaxspec.combinations import SUITS, static_paths
 from jaxspec.config import PROMPT_LOOKUP
 from jaxspec.params import Spec
+from jaxspec.policies.controller import make_policy
+from jaxspec.policies.rules import RULES
 
 BUILDERS = {
     "chain": "chain",
@@ -26,6 +29,8 @@ BUILDERS = {
 COUPLED = {"on": (True,), "off": (False,), "both": (True, False)}
 UNCOUPLED = "/uncoupled"
 ALL = "all"
+# Options that a round's time depends on.
+TIMED = ("builder", "budget", "temperature", "block_size", "depth", "tree_width")
 # What follows a slash: settings that are no part of the budget.
 SETTINGS = {"d": "depth", "w": "tree_width", "b": "block_size"}
 # The names that `all` gives to builders.
@@ -56,7 +61,8 @@ def parse_methods(
       score: `+entropy`, `+hybrid`, or `+hybrid0.3` with an entropy weight;
       budget: `@12`, the rows verified in a round with the root included;
       settings: `/d6` is a `depth` of 6 (longest drafted path), `/w4` a `tree_width` of 4, `/b8` a `block_size` of 8, as in
-        `eagle3-dynamic@12/d6/w4`.
+        `eagle3-dynamic@12/d6/w4`; last, a policy's rule, `/best`, `/bastion-paper` or `/bastion-code`, with which the budget is
+        the most that a round verifies. The option `policy` is then the rule's name, see `with_policies`.
     `all` is every drafter of `spec` and `prompt_lookup`, with the builders that `jaxspec.combinations` lists as compared;
     methods that are named as well are measured once. `ar` comes first and is added where it is missing, since every comparison
     is against it.
@@ -89,6 +95,22 @@ def parse_methods(
     return methods
 
 
+def with_policies(params, methods: Sequence[Method], options: dict[str, Any]) -> list[Method]:
+    """The methods with policies in place of the names of their rules, over round times that are measured where none are kept.
+
+    Args:
+      options: keyword arguments of `jaxspec.decode` common to all methods that do not set them.
+    """
+    found = []
+    for method in methods:
+        if isinstance(method.options.get("policy"), str):
+            timed = {name: (options | method.options).get(name) for name in TIMED}
+            table = measured(params, method.options["method"], **{k: v for k, v in timed.items() if v is not None})
+            method = Method(method.name, method.options | {"policy": make_policy(table, method.options["policy"])})
+        found.append(method)
+    return found
+
+
 def _all(spec: Spec) -> Iterator[str]:
     for drafter in dict.fromkeys([*dict(spec.drafters), PROMPT_LOOKUP]):
         for builder in SUITS[type(spec.drafter(drafter))].compared:
@@ -104,14 +126,17 @@ def _static(options: dict[str, Any], paths, spec: Spec | None) -> dict[str, Any]
 def _options(name: str, default_budget: int) -> dict[str, Any]:
     builder = "|".join(BUILDERS)
     score = r"\+(?:(logprob|entropy)|(hybrid)(\d+(?:\.\d+)?)?)"
-    form = re.fullmatch(rf"(.+)-({builder})(?:{score})?(?:@(\d+))?((?:/[{''.join(SETTINGS)}]\d+)*)", name, re.ASCII)
+    settings = rf"((?:/[{''.join(SETTINGS)}]\d+)*)(?:/({'|'.join(RULES)}))?"
+    form = re.fullmatch(rf"(.+)-({builder})(?:{score})?(?:@(\d+))?{settings}", name, re.ASCII)
     if form is None:
         raise ValueError(
             f"unknown method {name!r}: write ar, all, or <drafter>-<builder> with builder {', '.join(BUILDERS)}, as in "
-            "jetspec-tree, jetspec-ddtree@12, jetspec-tree+hybrid0.3@12 or eagle3-dynamic@12/d6/w4"
+            "jetspec-tree, jetspec-ddtree@12, jetspec-tree+hybrid0.3@12, eagle3-dynamic@12/d6/w4 or jetspec-ddtree@32/best"
         )
-    drafter, builder, score, hybrid, weight, budget, settings = form.groups()
+    drafter, builder, score, hybrid, weight, budget, settings, rule = form.groups()
     options = {"method": drafter, "builder": BUILDERS[builder], "budget": int(budget) if budget else default_budget}
     if score or hybrid:
         options |= {"score": score or hybrid, "entropy_weight": float(weight) if weight else None}
+    if rule:
+        options |= {"policy": rule}
     return options | {SETTINGS[setting[0]]: int(setting[1:]) for setting in settings.split("/")[1:]}

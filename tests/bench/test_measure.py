@@ -7,15 +7,15 @@ import pytest
 
 import jaxspec
 from jaxspec.bench.measure import measure
-from jaxspec.bench.methods import parse_methods
+from jaxspec.bench.methods import Method, parse_methods
 from jaxspec.bench.prompts import Prompt
 
 PROMPTS = [Prompt("a", [1]), Prompt("b", [2])]
 
 
-def output(tokens=(5, 6, 7), rounds=2):
+def output(tokens=(5, 6, 7), rounds=2, policy=None):
     stats = SimpleNamespace(rounds=rounds, drafted=4, accept_hist=(0, 2), prefill_seconds=0.5, decode_seconds=0.25)
-    return SimpleNamespace(tokens=list(tokens), stats=stats)
+    return SimpleNamespace(tokens=list(tokens), stats=stats, policy=policy)
 
 
 def test_methods_take_turns(monkeypatch):
@@ -41,6 +41,19 @@ def test_methods_take_turns(monkeypatch):
     assert calls[2][1]["score"] == "entropy"
     assert compile_seconds == {"ar": 0, "x-chain": 0, "x-tree+entropy": 0}
     assert runs[0].tokens == (5, 6, 7) and (runs[0].prefill_seconds, runs[0].decode_seconds) == (0.5, 0.25)
+
+
+def test_a_policy_goes_on_with_what_it_learned(monkeypatch):
+    seen = []
+
+    def decode(params, prompt, **options):
+        seen.append(options.get("policy"))
+        return output(policy=None if options["method"] == "ar" else options["policy"] + 1)
+
+    monkeypatch.setattr(jaxspec, "decode", decode)
+    methods = [Method("ar", {"method": "ar"}), Method("x", {"method": "x", "policy": 7})]
+    measure(None, PROMPTS, methods, repeats=2)
+    assert [policy for policy in seen if policy] == [7, 8, 9, 10]
 
 
 def test_runs_that_compile_are_repeated(monkeypatch):

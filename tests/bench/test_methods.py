@@ -51,6 +51,16 @@ def test_names_carry_depth_and_widths():
     ]
 
 
+def test_names_carry_a_policys_rule():
+    methods = parse_methods("jetspec-ddtree@32/best,e-dynamic/d4/bastion-code", budget=9)[1:]
+    assert [(m.options["budget"], m.options["policy"], m.options.get("depth")) for m in methods] == [
+        (32, "best", None),
+        (9, "bastion-code", 4),
+    ]
+    with pytest.raises(ValueError, match="unknown method"):
+        parse_methods("jetspec-ddtree/worst", budget=9)
+
+
 def test_all_is_every_drafter_with_the_builders_that_suit_it():
     names = ["block-chain", "block-ddtree", "block-tree", "eagle3-chain", "eagle3-dynamic", "falcon-chain", "falcon-static"]
     methods = parse_methods("all", budget=8, spec=SPEC)
