@@ -24,7 +24,10 @@ def size(tree) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
-@pytest.mark.parametrize("name", BILLIONS)
+QUICK = ("qwen3-0.6b", "llama-3.1-8b")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in BILLIONS])
 def test_sizes_are_those_of_the_published_models(name):
     params = abstract_params(architecture(name))
     assert size(params.target) / 1e9 == pytest.approx(BILLIONS[name], abs=6e-4)

@@ -32,6 +32,7 @@ def run(capsys, *arguments):
     return status, captured.out, captured.err
 
 
+@pytest.mark.slow
 def test_a_width_of_one_row_is_the_plain_step(capsys, tmp_path):
     out = tmp_path / "out.json"
     status, printed, _ = run(capsys, "--arch", "toy", "--layers", 1, "--widths", 1, "--contexts", 20, "--json", out)

@@ -1,26 +1,31 @@
 """A policy changes how many rows are verified, never the text."""
 
+from pathlib import Path
+
 import pytest
 
 import jaxspec
 from jaxspec.policies.controller import make_policy
 from jaxspec.policies.latency import make_table
 
-WIDTHS = (1, 4, 12)
+WIDTHS = (1, 12)
+
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "dflash"
 
 
 @pytest.fixture(scope="module")
 def params():
-    return jaxspec.load("mini", drafter="dflash")
+    return jaxspec.load(GOLDEN / "target", drafter={"dflash": GOLDEN / "drafter"})
 
 
 def table(draft: float, verify) -> object:
     return make_table(WIDTHS, (0, 512), (draft, draft), [[x, 2 * x] for x in verify])
 
 
-CHEAP = table(0.1, (1.0, 1.05, 1.1))
-DEAR = table(50.0, (1.0, 50.0, 90.0))
-PROMPTS = ["def add(a, b):\n", "Question: Tom has 3 apples and buys 4 more. How many?\nAnswer:"]
+CHEAP = table(0.0, (1.0, 0.5))
+DEAR = table(50.0, (1.0, 90.0))
+PROMPTS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]
 
 
 def decode(params, policy, **options):
