@@ -8,7 +8,6 @@ import jaxspec
 from jaxspec.calibrate import calibrate, default_contexts, default_widths, measured, table_path
 from jaxspec.policies.controller import make_policy
 
-
 GOLDEN = Path(__file__).parent.parent / "golden" / "dflash"
 
 
