@@ -70,6 +70,6 @@ def test_every_data_file_is_in_the_wheel():
 def test_distribution_name_and_extras():
     project = PROJECT["project"]
     assert project["name"] == _distribution.OURS
-    assert set(project["optional-dependencies"]) == {"cuda12", "cuda13", "train", "bench", "dev"}
+    assert set(project["optional-dependencies"]) == {"cuda12", "cuda13", "train", "bench", "aot", "dev"}
     assert not any(name.startswith("torch") for name in project["dependencies"])
     assert (ROOT / "LICENSE").read_text().lstrip().startswith("Apache License")

@@ -123,8 +123,9 @@ METHODS = {
 slow = pytest.mark.slow
 
 
-@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=slow), 1.0])
-@pytest.mark.parametrize("method", [pytest.param("dflash", marks=slow), "jetspec"])
+@slow
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("method", ["dflash", "jetspec"])
 def test_drafting_for_a_quantised_target_changes_nothing(int8, method, temperature):
     plain = jaxspec.decode(int8, PROMPT, method="ar", max_new_tokens=24, temperature=temperature)
     out = jaxspec.decode(int8, PROMPT, max_new_tokens=24, temperature=temperature, **METHODS[method])

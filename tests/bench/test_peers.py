@@ -86,6 +86,7 @@ def test_pieces_of_a_round_are_timed(mini):
     assert all(one["round"] > 0 and one["target_forward"] > 0 and one["overhead"] > -1 for one in found.values())
 
 
+@pytest.mark.slow
 def test_without_torch_ours_are_measured(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(peers, "torch_installed", lambda: False)
     monkeypatch.setattr(peers, "overhead", lambda *arguments, **options: {})

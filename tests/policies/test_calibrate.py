@@ -24,6 +24,7 @@ def test_defaults():
     assert default_contexts(40960, 256) == (64, 256, 1024, 4096, 16384)
 
 
+@pytest.mark.slow
 def test_a_table_is_measured_once_and_kept(params, tmp_path, monkeypatch):
     monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
     options = {"budget": 2, "builder": "best_first"}
