@@ -28,8 +28,16 @@ METHODS = [
 ]
 
 
-@pytest.mark.parametrize("options", METHODS, ids=str)
-@pytest.mark.parametrize("sampling", [{}, dict(temperature=1.0), dict(temperature=0.7, top_p=0.9, seed=3)], ids=str)
+SAMPLING = [{}, dict(temperature=1.0), dict(temperature=0.7, top_p=0.9, seed=3)]
+# Every combination is a compilation: all greedy ones, and one method for each way to sample; the others are slow tests.
+CASES = [
+    pytest.param(options, sampling, id=f"{options}-{sampling}", marks=() if i == 0 or i == j else pytest.mark.slow)
+    for i, sampling in enumerate(SAMPLING)
+    for j, options in enumerate(METHODS)
+]
+
+
+@pytest.mark.parametrize(("options", "sampling"), CASES)
 def test_text_does_not_depend_on_the_drafter_or_the_batch(params, options, sampling):
     reference = [jaxspec.decode(params, p, method="ar", max_new_tokens=40, **sampling).tokens for p in PROMPTS]
     drafted = jaxspec.decode(params, PROMPTS, max_new_tokens=40, **options, **sampling)
@@ -52,7 +60,7 @@ def test_repeats_in_a_batch_are_independent_and_seeds_matter(params):
 
 
 @pytest.mark.parametrize("acceptance", ["sequential", "rejection"])
-@pytest.mark.parametrize("builder", ["chain", "best_first", pytest.param("expand", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("builder", ["chain", *(pytest.param(name, marks=pytest.mark.slow) for name in ("best_first", "expand"))])
 def test_other_acceptance_rules_run_and_equal_greedy_at_zero(params, acceptance, builder):
     out = jaxspec.decode(params, PROMPTS, builder=builder, budget=8, acceptance=acceptance, temperature=1.0, max_new_tokens=16)
     assert all(len(one.tokens) == 16 for one in out)
@@ -119,6 +127,7 @@ def test_save_and_load_again(params, tmp_path):
     assert jaxspec.decode(again, PROMPTS[0], **options).tokens == jaxspec.decode(params, PROMPTS[0], **options).tokens
 
 
+@pytest.mark.slow
 def test_long_prompts_go_through_in_chunks(params, monkeypatch):
     longer = dataclasses.replace(params.spec.target, max_positions=2048)
     params = params.replace(spec=dataclasses.replace(params.spec, target=longer))
