@@ -28,10 +28,11 @@ METHODS = [
 ]
 
 
+SLOW = pytest.mark.slow
 SAMPLING = [{}, dict(temperature=1.0), dict(temperature=0.7, top_p=0.9, seed=3)]
 # Every combination is a compilation: all greedy ones, and one method for each way to sample; the others are slow tests.
 CASES = [
-    pytest.param(options, sampling, id=f"{options}-{sampling}", marks=() if i == 0 or i == j else pytest.mark.slow)
+    pytest.param(options, sampling, id=f"{options}-{sampling}", marks=() if i == 0 or i == j else SLOW)
     for i, sampling in enumerate(SAMPLING)
     for j, options in enumerate(METHODS)
 ]
@@ -60,7 +61,7 @@ def test_repeats_in_a_batch_are_independent_and_seeds_matter(params):
 
 
 @pytest.mark.parametrize("acceptance", ["sequential", "rejection"])
-@pytest.mark.parametrize("builder", ["chain", *(pytest.param(name, marks=pytest.mark.slow) for name in ("best_first", "expand"))])
+@pytest.mark.parametrize("builder", ["chain", pytest.param("best_first", marks=SLOW), pytest.param("expand", marks=SLOW)])
 def test_other_acceptance_rules_run_and_equal_greedy_at_zero(params, acceptance, builder):
     out = jaxspec.decode(params, PROMPTS, builder=builder, budget=8, acceptance=acceptance, temperature=1.0, max_new_tokens=16)
     assert all(len(one.tokens) == 16 for one in out)
