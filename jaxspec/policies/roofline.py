@@ -1,9 +1,8 @@
 """What a forward of the target must compute and move, and the time that a device's peak rates allow for it.
 
-Two counts stand side by side. `paper_flops` and `paper_bytes` are those of BASTION (Zheng et al. 2026, appendix; equal to its
-released code to the integer): they read the whole embedding table, write attention scores to memory, and know dense models
-alone. `least_flops` and `least_bytes` are ours: every byte that must move once, with fused attention, tied embeddings and
-sparse layers.
+The counts are those of BASTION (Zheng et al. 2026, appendix; equal to its released code to the integer): they read the whole
+embedding table, write attention scores to memory, and know dense models alone. What a forward must at least move, with fused
+attention, tied embeddings and sparse layers, is counted by `jaxspec.bench.roofline`.
 """
 
 from __future__ import annotations
@@ -56,40 +55,6 @@ def paper_bytes(config: TargetConfig, new, cached, itemsize: int = 2):
     activations = 4 * s * (e + heads + f) + 2 * c.num_heads * s * (cached + s)
     layer = weights + 2 * kv * (cached + 2 * s) + activations
     return itemsize * (2 * v * e + s * (e + v) + c.num_layers * layer)
-
-
-def least_flops(config: TargetConfig, new, cached):
-    """Operations that cannot be left out: the paper's, but sparse layers run `experts_per_token` experts and a router."""
-    flops, moe = paper_flops(config, new, cached), config.moe
-    if moe is None:
-        return flops
-    sparse = config.num_layers - len(moe.dense_layers)
-    own = 6 * moe.experts_per_token * moe.expert_ffn_size + 2 * moe.num_experts
-    return flops + sparse * new * config.hidden_size * (own - 6 * config.ffn_size)
-
-
-def least_bytes(config: TargetConfig, new, cached, itemsize: int = 2, cache_itemsize: int = 2):
-    """Bytes that cannot be left out: every weight once, keys and values of the cached rows read and of the new ones written.
-
-    Activations stay on the chip, the embedding table is read for `new` rows only (a tied one is read whole, as the output
-    projection), and of a sparse layer's experts those are read that `new` tokens are expected to touch when every token draws
-    its experts evenly: E (1 - (1 - k / E)^new), a float.
-
-    Args:
-      new, cached: integers, or arrays that broadcast. itemsize: bytes of a weight. cache_itemsize: of a cached number.
-    """
-    c = config
-    heads, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-    e, dense = c.hidden_size, 3 * c.hidden_size * c.ffn_size
-    weights = c.num_layers * 2 * e * (heads + kv) + c.vocab_size * e + new * e
-    if c.moe is None:
-        weights = weights + c.num_layers * dense
-    else:
-        m, sparse = c.moe, c.num_layers - len(c.moe.dense_layers)
-        touched = m.num_experts * (1 - (1 - m.experts_per_token / m.num_experts) ** new)
-        expert = 3 * e * m.expert_ffn_size
-        weights = weights + len(m.dense_layers) * dense + sparse * (touched * expert + e * m.num_experts)
-    return itemsize * weights + cache_itemsize * c.num_layers * 2 * kv * (cached + new)
 
 
 def roofline_seconds(flops, moved, device: Device):
