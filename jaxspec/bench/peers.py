@@ -25,6 +25,7 @@ from jaxspec.bench.methods import Method
 from jaxspec.bench.overhead import overhead
 from jaxspec.bench.prompts import Prompt
 from jaxspec.bench.report import environment
+from jaxspec.bench.table import align, show
 from jaxspec.config import PROMPT_LOOKUP, BlockDrafterConfig, SmallModelConfig
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.params import Spec
@@ -277,11 +278,11 @@ def render(results: Sequence[dict[str, Any]], overheads: dict[str, dict[str, flo
         rows.append(
             [
                 r["name"],
-                _show(r["tokens_per_second"], 1),
-                _show(r["tokens_per_second_with_prefill"], 1),
+                show(r["tokens_per_second"], 1),
+                show(r["tokens_per_second_with_prefill"], 1),
                 f"{100 * r['spread']:.0f}%",
-                _show(r["speedup"], 2),
-                _show(r["against_plain"], 2),
+                show(r["speedup"], 2),
+                show(r["against_plain"], 2),
                 "-" if quartiles is None else "[{:.2f}, {:.2f}]".format(*quartiles),
                 "yes" if r["identical_to_ar"] else f"NO ({r['differing_prompts']})",
             ]
@@ -289,14 +290,5 @@ def render(results: Sequence[dict[str, Any]], overheads: dict[str, dict[str, flo
     keys = {"ms/round": "round", "target": "target_forward", "drafter": "draft_forward", "absorb": "absorb"}
     rounds = [["", *keys, "beyond them"]]
     for name, found in overheads.items():
-        rounds.append([name, *(_show(found[key], 2) for key in keys.values()), f"{100 * found['overhead']:.0f}%"])
-    return f"{_align(rows)}\n\n{_align(rounds)}"
-
-
-def _show(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _align(rows: list[list[str]]) -> str:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+        rounds.append([name, *(show(found[key], 2) for key in keys.values()), f"{100 * found['overhead']:.0f}%"])
+    return f"{align(rows)}\n\n{align(rounds)}"

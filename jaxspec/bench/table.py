@@ -28,16 +28,17 @@ def align(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(row).rstrip() for row in aligned)
 
 
-def _show(value: float | None, digits: int) -> str:
+def show(value: float | None, digits: int) -> str:
+    """A number with so many digits after the point, a dash where there is none."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _number(key: str, digits: int) -> tuple[str, Callable[[dict], str]]:
-    return key, lambda record: _show(record.get(key), digits)
+    return key, lambda record: show(record.get(key), digits)
 
 
 def _interval(key: str) -> tuple[str, Callable[[dict], str]]:
-    return key, lambda record: "[{}, {}]".format(*(_show(bound, 2) for bound in record.get(key) or (None, None)))
+    return key, lambda record: "[{}, {}]".format(*(show(bound, 2) for bound in record.get(key) or (None, None)))
 
 
 def _percent(record: dict) -> str:
