@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxspec.bench.latency_pieces import PIECES
-from jaxspec.bench.table import align
+from jaxspec.bench.table import align, show
 
 # Work of the models themselves; what a round takes beyond it is overhead.
 FORWARDS = ("draft", "verify", "absorb")
@@ -67,11 +67,11 @@ def _rounds(report) -> list[list[str]]:
         whole, forced, step = cell.get("round", {}), cell.get("forced", {}), ms.get("ar")
         plain = _divide(1e3 * report["settings"]["batch"], step)
         rows.append(
-            [str(context), str(width), *(_show(ms.get(name)) for name in ("ar", *PIECES, "round"))]
-            + [_show(_ratio(cell, name, ["ar"]), 2) for name in ("verify", "round")]
-            + [_percent(_overhead(cell)), _show(whole.get("kernels"), 0), _percent(whole.get("percent_of_floor"))]
-            + [_show(forced.get("tokens_per_second"), 1), _show(forced.get("tokens_per_round"), 2)]
-            + [_show(_divide(forced.get("tokens_per_second"), plain), 2)]
+            [str(context), str(width), *(show(ms.get(name)) for name in ("ar", *PIECES, "round"))]
+            + [show(_ratio(cell, name, ["ar"]), 2) for name in ("verify", "round")]
+            + [_percent(_overhead(cell)), show(whole.get("kernels"), 0), _percent(whole.get("percent_of_floor"))]
+            + [show(forced.get("tokens_per_second"), 1), show(forced.get("tokens_per_round"), 2)]
+            + [show(_divide(forced.get("tokens_per_second"), plain), 2)]
         )
     return rows
 
@@ -88,9 +88,9 @@ def _pieces(records: Sequence[dict[str, Any]]) -> list[list[str]]:
         ]
         size = None if one["bytes"] is None else one["bytes"] / 1e6
         rows.append(
-            [str(one["context"]), str(one["width"]), one["piece"], _show(one["ms"]), f"[{low:.3f}, {high:.3f}]"]
-            + [_show(one["floor_ms"]), _percent(one["percent_of_floor"]) + star, _show(rates[0], 1), _show(rates[1], 3)]
-            + [_show(size, 1), _show(one["kernels"], 0)]
+            [str(one["context"]), str(one["width"]), one["piece"], show(one["ms"]), f"[{low:.3f}, {high:.3f}]"]
+            + [show(one["floor_ms"]), _percent(one["percent_of_floor"]) + star, show(rates[0], 1), show(rates[1], 3)]
+            + [show(size, 1), show(one["kernels"], 0)]
         )
     return rows
 
@@ -101,7 +101,7 @@ def _attention(records: Sequence[dict[str, Any]], ceilings: dict[str, Any]) -> l
     for one in sorted(records, key=lambda one: (one["context"], one["rows"])):
         floor = 1e3 * max(one["bytes"] / rates[0], one["flops"] / rates[1])
         share = None if one["kernel_ms"] is None else 100 * floor / one["kernel_ms"]
-        cells = [_show(one["reference_ms"], 4), _show(one["kernel_ms"], 4), _show(one["ratio"], 2), _percent(share)]
+        cells = [show(one["reference_ms"], 4), show(one["kernel_ms"], 4), show(one["ratio"], 2), _percent(share)]
         rows.append([str(one["context"]), str(one["rows"]), *cells])
     return rows
 
@@ -111,7 +111,7 @@ def _goals(report) -> list[list[str]]:
     mini = report["settings"]["arch"] == "mini"
     where = "mini, two CPU cores" if mini else "Qwen3-8B, bfloat16, one H100, batch 1, context 1024"
     chosen = MINI_GOALS if mini and report["records"] else () if mini else GOALS
-    return [[f"goal ({where})", "wanted", "here"], *([what, goal, _show(figure(report), 2)] for what, goal, figure in chosen)]
+    return [[f"goal ({where})", "wanted", "here"], *([what, goal, show(figure(report), 2)] for what, goal, figure in chosen)]
 
 
 def _overhead(cell: dict[str, dict[str, Any]]) -> float | None:
@@ -161,10 +161,6 @@ def _kernel(report, rows: int, context: int) -> float | None:
 
 def _divide(a: float | None, b: float | None) -> float | None:
     return None if a is None or not b else a / b
-
-
-def _show(value: float | None, digits: int = 3) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _percent(value: float | None) -> str:

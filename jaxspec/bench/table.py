@@ -28,7 +28,7 @@ def align(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(row).rstrip() for row in aligned)
 
 
-def show(value: float | None, digits: int) -> str:
+def show(value: float | None, digits: int = 3) -> str:
     """A number with so many digits after the point, a dash where there is none."""
     return "-" if value is None else f"{value:.{digits}f}"
 
