@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from jaxspec.policies.controller import make_policy
 from jaxspec.policies.latency import LatencyTable, load_table, make_table, save_table
 
 ROUNDS = 12
+# Options of `jaxspec.decode` that the time of a round depends on.
+TIMED = ("builder", "budget", "temperature", "block_size", "depth", "tree_width", "fanout", "paths")
 
 
 def default_widths(budget: int) -> tuple[int, ...]:
@@ -33,7 +35,7 @@ def default_widths(budget: int) -> tuple[int, ...]:
 
 def default_contexts(max_positions: int, budget: int) -> tuple[int, ...]:
     """Context lengths to measure at: powers of four from 64 on, as far as the model and the rounds go."""
-    room = max_positions - ROUNDS * (budget + 1)
+    room = max_positions - _tokens(budget)
     return tuple(4**i for i in range(3, 9) if 4**i <= room) or (max(room // 2, 1),)
 
 
@@ -123,6 +125,11 @@ def table_path(params: Params, method: str, *, budget: int = 32, batch: int = 1,
     device = jax.devices()[0].device_kind.replace(" ", "-").replace("/", "-")
     folder = Path(os.environ.get("JAXSPEC_CACHE") or Path.home() / ".cache" / "jaxspec") / "latency"
     return folder / f"{device}-jax{jax.__version__}-{method}-{digest}.json"
+
+
+def timed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `options` that the time of a round depends on, as `measured` takes them; None stands for the default."""
+    return {name: options[name] for name in TIMED if options.get(name) is not None}
 
 
 def measured(params: Params, method: str, **options: Any) -> LatencyTable:

@@ -197,8 +197,8 @@ def _generate(arguments: argparse.Namespace) -> int:
         "paths": _tree_paths(arguments.paths),
         "budget": arguments.budget,
         "coupled": arguments.coupled == "on",
-        "policy": cli_policies.policy_of(params, arguments.method, arguments),
     }
+    options["policy"] = cli_policies.policy_of(params, arguments.policy, options)
     if arguments.json:
         out = jaxspec.decode(params, prompt, **options)
         print(json.dumps({"text": out.text, "tokens": out.tokens, "stats": out.stats.to_dict()}))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from typing import Any
 
 from jaxspec.policies.rules import RULES
-
-# Options of `jaxspec.decode` on which the time of a round depends, and that `calibrate` and `generate` share.
-TIMED = ("builder", "temperature", "block_size", "depth", "tree_width")
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:
@@ -34,37 +33,34 @@ def add_commands(commands) -> None:
     parser.add_argument("--batch", type=int, default=1, help="sequences decoded together (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=5, help="samples of each time (default: %(default)s)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: what suits the device")
-    parser.set_defaults(block_size=None, depth=None, tree_width=None)
 
 
-def policy_of(params, method: str | None, arguments: argparse.Namespace):
-    """The policy that `--policy` names, over times that are measured now if they are not known; None without the option."""
-    from jaxspec.calibrate import measured
+def policy_of(params, rule: str | None, options: Mapping[str, Any]):
+    """The policy that `--policy` names, over times that are measured now if they are not known; None without the option.
+
+    Args:
+      options: of `jaxspec.decode`; plain decoding has nothing to choose.
+    """
+    from jaxspec.calibrate import measured, timed
     from jaxspec.policies.controller import make_policy
 
-    if arguments.policy is None:
+    if rule is None:
         return None
-    return make_policy(measured(params, _method(params, method), **_timed(arguments)), arguments.policy)
-
-
-def _timed(arguments: argparse.Namespace) -> dict:
-    given = {name: getattr(arguments, name) for name in TIMED}
-    return {"budget": arguments.budget} | {name: value for name, value in given.items() if value is not None}
-
-
-def _method(params, method: str | None) -> str:
-    return method or (params.spec.drafters[0][0] if params.spec.drafters else "ar")
+    method = options["method"] or (params.spec.drafters[0][0] if params.spec.drafters else "ar")
+    if method == "ar":
+        return None
+    return make_policy(measured(params, method, **timed(options)), rule)
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
     import jaxspec
-    from jaxspec.calibrate import measured, table_path
+    from jaxspec.calibrate import measured, table_path, timed
     from jaxspec.config import PROMPT_LOOKUP
 
     lookup = arguments.drafter == PROMPT_LOOKUP
     params = jaxspec.load(arguments.model, drafter=None if lookup else arguments.drafter, dtype=arguments.dtype)
     method = PROMPT_LOOKUP if lookup else params.spec.drafters[0][0]
-    options = _timed(arguments) | ({"batch": arguments.batch} if arguments.batch != 1 else {})
+    options = timed(vars(arguments)) | ({"batch": arguments.batch} if arguments.batch != 1 else {})
     table = measured(params, method, repeats=arguments.repeats, **options)
     print(f"{'cached tokens':>13} {'drafting':>9} {'ar':>9} " + " ".join(f"{width:>4} rows" for width in table.widths[1:]))
     for column, context in enumerate(table.contexts.tolist()):

@@ -11,6 +11,8 @@ import pytest
 import jaxspec
 from jaxspec.api import _prefill, _prepare
 from jaxspec.loop import run
+from jaxspec.policies.controller import make_policy
+from jaxspec.policies.latency import make_table
 
 GOLDEN = Path(__file__).parent / "golden" / "dflash"
 
@@ -20,11 +22,13 @@ def params():
     return jaxspec.load(GOLDEN / "target", drafter=GOLDEN / "drafter", dtype="float32")
 
 
-@pytest.fixture(scope="module", params=["ar", "best_first", "batch"])
+@pytest.fixture(scope="module", params=["ar", "best_first", "batch", "policy"])
 def compiled(request, params):
     """The loop's executable and the state it takes."""
     prompt = [[1, 2, 3]] * 4 if request.param == "batch" else [1, 2, 3]
     options = dict(method="ar") if request.param == "ar" else dict(builder="best_first", budget=12)
+    if request.param == "policy":
+        options["policy"] = make_policy(make_table((1, 4, 13), (0,), (1.0,), [[10.0], [11.0], [14.0]]))
     session = _prepare(params, prompt, max_new_tokens=40, **options)
     state = _prefill(session)
     return run.lower(params, session.request, state, jnp.int32(4), config=session.config).compile(), state

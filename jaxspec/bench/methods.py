@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jaxspec.calibrate import measured
+from jaxspec.calibrate import measured, timed
 from jaxspec.combinations import SUITS, static_paths
 from jaxspec.config import PROMPT_LOOKUP
 from jaxspec.params import Spec
@@ -29,8 +29,6 @@ BUILDERS = {
 COUPLED = {"on": (True,), "off": (False,), "both": (True, False)}
 UNCOUPLED = "/uncoupled"
 ALL = "all"
-# Options that a round's time depends on.
-TIMED = ("builder", "budget", "temperature", "block_size", "depth", "tree_width")
 # What follows a slash: settings that are no part of the budget.
 SETTINGS = {"d": "depth", "w": "tree_width", "b": "block_size"}
 # The names that `all` gives to builders.
@@ -104,8 +102,7 @@ def with_policies(params, methods: Sequence[Method], options: dict[str, Any]) ->
     found = []
     for method in methods:
         if isinstance(method.options.get("policy"), str):
-            timed = {name: (options | method.options).get(name) for name in TIMED}
-            table = measured(params, method.options["method"], **{k: v for k, v in timed.items() if v is not None})
+            table = measured(params, method.options["method"], **timed(options | method.options))
             method = Method(method.name, method.options | {"policy": make_policy(table, method.options["policy"])})
         found.append(method)
     return found

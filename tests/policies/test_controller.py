@@ -12,7 +12,6 @@ from jaxspec.policies.controller import (
     LONGEST_PAUSE,
     SHORTEST_PAUSE,
     Decision,
-    Settings,
     choose,
     drafts,
     init_control,
@@ -123,4 +122,3 @@ def test_counts_of_a_round():
     # Of two nodes in each tree the first was accepted: its correction has grown, that of the second has fallen.
     np.testing.assert_allclose(state.scores.hits.sum(1)[:3] / state.scores.count.sum(1)[:3], [1, 0, np.nan], atol=1e-6)
     assert float(state.scores.ratio[0, 0]) > 1 > float(state.scores.ratio[1, 0])
-    assert Settings().widths == ()

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.policies.scores import BINS, SPAN, corrected, init_scores, isotonic, observed, refreshed
+from jaxspec.policies.scores import BINS, corrected, init_scores, isotonic, observed, refreshed
 
 
 def pool(values, weights):
@@ -59,4 +59,3 @@ def test_roots_padding_and_unverified_rows_do_not_count():
         init_scores(2), jnp.array([[0.0, -0.1, -jnp.inf]]), jnp.array([[0, 2, 0]]), jnp.array([[True, True, False]])
     )
     assert float(state.count.sum()) == float(state.hits.sum()) == float(state.hits[1, 0]) == 1.0
-    assert SPAN / BINS == 0.5
