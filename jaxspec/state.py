@@ -65,6 +65,21 @@ class Nodes:
 
 
 @flax.struct.dataclass
+class Pool:
+    """P candidate nodes of a growing tree; parents stand before their children. Builders handle one tree, without the B.
+
+    Attributes:
+      token: int32 [B, P]. parent: int32 [B, P], index in the pool, -1 below the root. depth: int32 [B, P], from 1.
+      logprob: float32 [B, P], of the path; -inf marks a node that is not there.
+    """
+
+    token: jax.Array
+    parent: jax.Array
+    depth: jax.Array
+    logprob: jax.Array
+
+
+@flax.struct.dataclass
 class Tree:
     """A draft tree of N rows; row 0 is the root, the last committed token.
 

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.builders.stepwise import Offers, Pool, Stepper, empty_pool, put
-from jaxspec.state import Nodes
+from jaxspec.builders.stepwise import Offers, Stepper, empty_pool, put
+from jaxspec.state import Nodes, Pool
 
 # Tokens by rank class, and the modes of both bounds. A last class of width 0 also stops the branching of the slots after it.
 WIDTHS = {"default": ((2, 4, 10, 0), 0, 0), "slim": ((2, 4, 6, 4), 1, 1)}

@@ -14,23 +14,8 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from jaxspec.state import Nodes, Tree
+from jaxspec.state import Nodes, Pool, Tree
 from jaxspec.tree import assemble, parent_rows
-
-
-@flax.struct.dataclass
-class Pool:
-    """P candidate nodes of one tree; parents stand before their children.
-
-    Attributes:
-      token: int32 [P]. parent: int32 [P], index in the pool, -1 below the root. depth: int32 [P], from 1.
-      logprob: float32 [P], of the path; -inf marks a node that is not there.
-    """
-
-    token: jax.Array
-    parent: jax.Array
-    depth: jax.Array
-    logprob: jax.Array
 
 
 @flax.struct.dataclass

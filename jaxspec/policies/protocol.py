@@ -1,0 +1,158 @@
+"""The policy protocol: what a policy sees, when it is asked, and what it answers, as a bundle of pure functions.
+
+A policy decides how many slots a block has (once a request), whether a round drafts, whether a tree that grows in steps grows
+further, and how many of the tree's rows are verified. It answers with numbers below static caps, never with shapes, so that no
+decision compiles anything. Drafters change speed and never text, and so do policies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from jaxspec.state import Accepted, Pool, Tree
+
+# What costs something to observe, and is computed for policies that name it.
+NEEDS = frozenset({"entropy", "top", "hidden", "logits"})
+# Probabilities in `Observation.top`.
+TOP = 10
+
+
+class Shape(NamedTuple):
+    """Static sizes of the rounds that a policy decides about.
+
+    Attributes:
+      batch: B sequences. rows: N, of the largest tree. depth: longest drafted path.
+      nodes: M, nodes that a step drafts from. candidates: C, offered after each. steps: draft steps after the root's; a block
+        drafter has none, and no nodes.
+    """
+
+    batch: int
+    rows: int
+    depth: int
+    nodes: int = 0
+    candidates: int = 0
+    steps: int = 0
+
+
+@flax.struct.dataclass
+class Observation:
+    """What a policy sees. None: not there at this moment, or not asked for in `Functions.needs`.
+
+    Attributes:
+      context: int32 [B], cached tokens. live: bool [B], sequences that are not finished.
+      steps: int32 [], draft steps after the root's.
+      pool: candidates [B, P] in the order of their generation.
+      frontier: float32 [B, M], path log-probabilities of the nodes to be drafted from next; -inf: no node.
+      entropy: float32 [B, M], nats, of the distribution that each of these nodes is a candidate of.
+      top: float32 [B, M, TOP], the largest probabilities of the same distribution, in falling order.
+      hidden: [B, M, E], the drafter's hidden state that the distribution was projected from.
+      tree: the round's tree at capacity.
+      logits: float32 [B, V], the target's after the last prompt token.
+    """
+
+    context: jax.Array
+    live: jax.Array
+    steps: jax.Array | int = 0
+    pool: Pool | None = None
+    frontier: jax.Array | None = None
+    entropy: jax.Array | None = None
+    top: jax.Array | None = None
+    hidden: jax.Array | None = None
+    tree: Tree | None = None
+    logits: jax.Array | None = None
+
+
+@flax.struct.dataclass
+class Outcome:
+    """What came of a round.
+
+    Attributes:
+      drafted: bool [], whether it drafted. rows: int32 [B], verified rows, the root included. steps: int32 [], draft steps.
+      tree: as verified. accepted: with `count` int32 [B], the emitted tokens. context: int32 [B], cached tokens before the
+        round. live: bool [B], not finished before it.
+    """
+
+    drafted: jax.Array
+    rows: jax.Array
+    steps: jax.Array
+    tree: Tree
+    accepted: Accepted
+    context: jax.Array
+    live: jax.Array
+
+
+class Acts(NamedTuple):
+    """Decisions, each (controls, state, Observation) -> answer, or None where the policy leaves things as they are.
+
+    Attributes:
+      block: int32 [B], slots of a block drafter's block, the anchor included; asked once, after the prefill.
+      draft: bool [], whether the round drafts; asked before drafting, when there is nothing but context to see.
+      deeper: bool [B], whether to take another draft step; asked after each of a drafter that works in steps.
+      rows: int32 [] or [B], rows to verify, the root included; asked when the tree is at hand.
+    """
+
+    block: Callable[..., jax.Array] | None = None
+    draft: Callable[..., jax.Array] | None = None
+    deeper: Callable[..., jax.Array] | None = None
+    rows: Callable[..., jax.Array] | None = None
+
+
+class Functions(NamedTuple):
+    """A policy's functions, closed over its static settings.
+
+    Attributes:
+      init: (Shape) -> state, any pytree; what `act` reads and `observe` writes.
+      act: the decisions.
+      observe: (controls, state, Outcome) -> state.
+      needs: of `NEEDS`, what `act` reads of an observation beyond what is at hand anyway.
+    """
+
+    init: Callable[[Shape], Any]
+    act: Acts
+    observe: Callable[[Any, Any, Outcome], Any]
+    needs: frozenset[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Static choices of a policy; each distinct value is one compilation. Subclasses give the functions.
+
+    Attributes:
+      widths: rows that verification is compiled for, ascending from 1; trees have the last one's rows at most.
+    """
+
+    widths: tuple[int, ...] = ()
+
+    def functions(self) -> Functions:
+        """The policy's functions; equal settings must give the identical ones, hence `functools.lru_cache` below them."""
+        raise NotImplementedError
+
+
+@flax.struct.dataclass
+class Policy:
+    """A policy for `jaxspec.decode(policy=...)`; what it learned comes back in `Output.policy`.
+
+    Attributes:
+      settings: static. controls: read by the rounds: latency tables, weights. state: written by them; None: nothing was seen.
+    """
+
+    settings: Settings = flax.struct.field(pytree_node=False)
+    controls: Any
+    state: Any = None
+
+
+def unchanged(controls, state, outcome: Outcome):
+    """`observe` of a policy that learns nothing from rounds."""
+    return state
+
+
+def bucketed(rows: jax.Array, widths: tuple[int, ...]) -> jax.Array:
+    """The smallest compiled width that holds so many rows, int32 of the same shape."""
+    at = jnp.searchsorted(jnp.array(widths), rows)
+    return jnp.array(widths, jnp.int32)[jnp.minimum(at, len(widths) - 1)]
