@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 AOT := .venv-aot
+# A file's tests share fixtures and compiled programs, so they stay in one process.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .PHONY: demo test test-slow test-torch test-aot install-aot test-matrix lint clean
 
@@ -11,7 +13,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python -m jaxspec demo
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 # Parity with transformers' PyTorch models; PyTorch is no dependency of the package.
 test-torch: $(VENV)/.installed-dev
@@ -63,7 +65,7 @@ $(MATRIX): matrix-%:
 	python=$$(.ci/find-python $(firstword $(subst -, ,$*))) && { test -d .venv-$* || "$$python" -m venv .venv-$*; }
 	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' $(REQUIRE)
 	.venv-$*/bin/python -c "import sys, jax, flax; print('Python', sys.version.split()[0], 'jax', jax.__version__, 'flax', flax.__version__)"
-	.venv-$*/bin/python -m pytest
+	.venv-$*/bin/python -m pytest $(PARALLEL)
 
 clean:
 	rm -rf $(VENV) .venv-* build dist *.egg-info
