@@ -1,0 +1,111 @@
+"""LTD, Learning to Draft (Zhang et al. 2026, arXiv 2603.01639): two small networks decide how deep and how many.
+
+After a draft step one network says whether to take another; when the tree is at hand the other says how many of its rows to
+verify. `training.rl.ltd` trains them with PPO. They run inside the round: no decision leaves the device.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import flax.struct
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.policies import ltd_features as features
+from jaxspec.policies.mlp import ACTIVATIONS, check_layers, mlp
+from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, unchanged
+
+SEES = ("pool", "tree")
+
+
+@dataclasses.dataclass(frozen=True)
+class LtdSettings(Settings):
+    """Static choices of LTD's policies.
+
+    Attributes:
+      width: W, nodes of a level that the dynamic tree drafts from; 0 with `sees` "tree".
+      steps: most draft steps after the root's, the code's D. depths: after so many of them the depth policy is asked, in
+        training and here; elsewhere drafting goes on. Empty: there is no depth policy.
+      sizes: rows that the size policy chooses between, ascending, the root included. Empty: there is no size policy.
+      sees: the size policy's scores: of the `pool` of a dynamic tree, or of the sorted rows of any `tree`.
+      activation: of both networks.
+    """
+
+    width: int = 0
+    steps: int = 0
+    depths: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+    sees: str = "pool"
+    activation: str = "relu"
+
+    def __post_init__(self):
+        if self.sees not in SEES:
+            raise ValueError(f"sees is {self.sees!r}: choose one of {', '.join(SEES)}")
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"activation is {self.activation!r}: choose one of {', '.join(ACTIVATIONS)}")
+        if self.depths and not (self.sees == "pool" and min(self.depths) > 0 and max(self.depths) < self.steps):
+            raise ValueError(f"depths are {list(self.depths)}: a depth policy is asked after 1 to {self.steps - 1} draft steps")
+        if self.sizes and (list(self.sizes) != sorted(set(self.sizes)) or self.sizes[0] < 1):
+            raise ValueError(f"sizes are {list(self.sizes)}: give numbers of rows in ascending order, from 1")
+        if not self.depths and not self.sizes:
+            raise ValueError("neither depths nor sizes: there is nothing to decide")
+
+    def functions(self) -> Functions:
+        return _functions(self)
+
+    def size_inputs(self) -> int:
+        """Inputs of the size policy."""
+        return features.size_inputs(features.pool_size(self.width, self.steps) if self.sees == "pool" else self.widths[-1] - 1)
+
+
+@flax.struct.dataclass
+class LtdWeights:
+    """Layers of the two networks, see `policies.mlp`; None where there is none."""
+
+    depth: Any = None
+    size: Any = None
+
+
+def make_ltd(settings: LtdSettings, depth=None, size=None) -> Policy:
+    """A policy from trained networks.
+
+    Args:
+      depth: layers from `ltd_features.depth_inputs(W)` inputs to the logits of stopping and of going on.
+      size: layers from `settings.size_inputs()` inputs to a logit for each of `settings.sizes`.
+
+    Raises:
+      ValueError: networks that the settings do not name, or of other sizes.
+    """
+    for name, layers, wanted in (("depth", depth, settings.depths), ("size", size, settings.sizes)):
+        if (layers is None) == bool(wanted):
+            raise ValueError(f"the settings {'name a' if wanted else 'have no'} {name} policy: give its layers just then")
+    if depth is not None:
+        check_layers(depth, features.depth_inputs(settings.width), 2, "depth")
+    if size is not None:
+        check_layers(size, settings.size_inputs(), len(settings.sizes), "size")
+    return Policy(settings, LtdWeights(depth, size))
+
+
+@functools.lru_cache
+def _functions(settings: LtdSettings) -> Functions:
+    # NumPy's, for this may first run while something is traced.
+    asked = np.isin(np.arange(settings.steps + 1), settings.depths)
+
+    def deeper(controls: LtdWeights, state, seen):
+        x = features.depth_observation(seen.pool.logprob, seen.context, seen.steps, settings.width)
+        return ~jnp.asarray(asked)[seen.steps] | (jnp.argmax(mlp(controls.depth, x, settings.activation), axis=-1) == 1)
+
+    def rows(controls: LtdWeights, state, seen):
+        if settings.sees == "pool":
+            x = features.size_observation(seen.pool.logprob, seen.context, seen.steps, settings.width)
+        else:
+            x = features.tree_observation(seen.tree.logprob[:, 1:], seen.context)
+        logits = mlp(controls.size, x, settings.activation)
+        logits = jnp.where(features.allowed_sizes(settings.sizes, seen.tree.size), logits, -jnp.inf)
+        return jnp.array(settings.sizes, jnp.int32)[jnp.argmax(logits, axis=-1)]
+
+    acts = Acts(deeper=deeper if settings.depths else None, rows=rows if settings.sizes else None)
+    return Functions(init=lambda shape: (), act=acts, observe=unchanged)

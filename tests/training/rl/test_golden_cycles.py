@@ -1,0 +1,90 @@
+"""LTD's observations, trees and committed tokens against the released environment's."""
+
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.builders.dynamic import make_dynamic
+from jaxspec.builders.stepwise import Offers, finish
+from jaxspec.policies.ltd_features import depth_observation, pool_size, size_observation
+from training.rl.pool import committed_of_pool
+
+FILE = np.load(Path(__file__).parents[2] / "golden" / "ltd" / "env_cycles.npz")
+GOLDEN = dict(FILE)
+W, STEPS, CYCLES = int(FILE["W"]), 12, int(FILE["n_cycles"])
+SIZES = (11, 21, 61, 101, 241)
+
+
+def cycle(number: int) -> dict[str, np.ndarray]:
+    return {name.split("_", 1)[1]: value for name, value in GOLDEN.items() if name.startswith(f"c{number}_")}
+
+
+def padded(scores: np.ndarray) -> np.ndarray:
+    """Scores of a pool that has room for all steps; what is not generated yet holds something that must not be seen."""
+    return np.pad(scores, (0, pool_size(W, STEPS) - len(scores)), constant_values=7.0)
+
+
+def test_observations():
+    see_depth = jax.jit(functools.partial(depth_observation, width=W))
+    see_size = jax.jit(functools.partial(size_observation, width=W))
+    assert see_depth(np.zeros(1210), jnp.int32(0), 0).shape == (128,) and see_size(np.zeros(1210), jnp.int32(0), 0).shape == (
+        1268,
+    )
+    for number in range(CYCLES):
+        g = cycle(number)
+        scores, context, steps = padded(g["scores"]), g["seq_len_before"], int(g["depth"])
+        np.testing.assert_allclose(see_size(scores, context, steps), g["obs_size"], atol=1e-6)
+        # Row 0 shows the scores of the cycle before, which zeros stand for here; the one after the last action is not used.
+        for step, expected in enumerate(g["obs_depth_seq"][: steps + 1]):
+            expected = np.where((np.arange(128) < 100) & (step == 0), 0.0, expected)
+            np.testing.assert_allclose(see_depth(scores, context, step), expected, atol=1e-6)
+
+
+@functools.cache
+def stepper():
+    built = make_dynamic(W, STEPS + 1, max(SIZES))
+    return built, jax.jit(built.begin), jax.jit(built.grow)
+
+
+def rebuilt(g):
+    """The pool that our builder makes of the cycle's proposals."""
+    built, begin, grow = stepper()
+    limit = jnp.int32(STEPS + 1)
+    pool, nodes = begin(Offers(g["tokens"][None, None, :W], g["scores"][None, None, :W]), limit)
+    for step in range(int(g["depth"])):
+        part = slice(pool_size(W, step), pool_size(W, step + 1))
+        above = np.asarray(pool.logprob)[np.asarray(nodes.node)]
+        own = g["scores"][part].reshape(W, W) - above[:, None]
+        pool, nodes = grow(pool, nodes, Offers(g["tokens"][part].reshape(W, 1, W), own[:, None]), jnp.int32(step), limit)
+    return pool
+
+
+def paths(tokens, mask) -> set[tuple[int, ...]]:
+    return {tuple(tokens[row].tolist()) for row in mask}
+
+
+def test_trees_and_committed_tokens():
+    cut = jax.jit(functools.partial(finish, rows=max(SIZES), longest=STEPS + 1))
+    table = jax.jit(functools.partial(committed_of_pool, width=W, sizes=SIZES))
+    text = np.concatenate([cycle(number)["committed"] for number in range(CYCLES)] + [np.full(STEPS + 1, -1)])
+    at = 0
+    for number in range(CYCLES):
+        g = cycle(number)
+        pool, count = rebuilt(g), len(g["scores"])
+        np.testing.assert_array_equal(np.asarray(pool.parent)[:count], np.repeat(g["parents"] - 1, W)[:count])
+        np.testing.assert_allclose(np.asarray(pool.logprob)[:count], g["scores"], atol=1e-5)
+        rows = 1 + min(int(g["V"]), count)
+        tree = jax.tree.map(np.asarray, cut(pool, g["root_token"]))
+        ours = np.unpackbits(tree.ancestors[:rows].view(np.uint8), axis=1, bitorder="little")[:, :rows].astype(bool)
+        theirs = np.unpackbits(g["tree_mask"], axis=1)[:, :rows].astype(bool)
+        assert paths(tree.token[:rows], ours) == paths(g["verify_tokens"], theirs)
+        assert sorted(tree.depth[:rows]) == sorted(g["pos"] - g["pos"][0])
+        assert text[at + int(g["n_committed"])] in (g["bonus"], -1)
+        committed = np.asarray(table(pool, text[at + 1 : at + 2 + STEPS]))
+        assert committed[int(g["depth"]), SIZES.index(int(g["V"]) + 1)] == g["n_committed"]
+        # No depth and size commits more than a deeper or larger one's tree could.
+        assert (np.diff(committed, axis=1) >= 0).all() and committed.min() >= 1
+        at += int(g["n_committed"])

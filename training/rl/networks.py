@@ -1,0 +1,45 @@
+"""Actor and critic as Stable-Baselines3 builds them: separate trunks, orthogonal kernels, zero biases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.policies.mlp import mlp
+
+# Gains of hidden layers, of the action head and of the value head.
+HIDDEN_GAIN, ACTION_GAIN, VALUE_GAIN = 2**0.5, 0.01, 1.0
+
+
+def init_layers(key: jax.Array, sizes: Sequence[int], last_gain: float) -> list[dict[str, jax.Array]]:
+    """Layers of a perceptron over `sizes`, inputs first."""
+    gains = [HIDDEN_GAIN] * (len(sizes) - 2) + [last_gain]
+    layers = []
+    for each, gain, before, after in zip(jax.random.split(key, len(gains)), gains, sizes[:-1], sizes[1:], strict=True):
+        kernel = jax.nn.initializers.orthogonal(gain)(each, (before, after), jnp.float32)
+        layers.append({"kernel": kernel, "bias": jnp.zeros(after, jnp.float32)})
+    return layers
+
+
+def init_actor_critic(key: jax.Array, inputs: int, actions: int, actor: Sequence[int], critic: Sequence[int]):
+    """{"actor": layers to `actions` logits, "critic": layers to one value}, with hidden sizes `actor` and `critic`."""
+    first, second = jax.random.split(key)
+    return {
+        "actor": init_layers(first, (inputs, *actor, actions), ACTION_GAIN),
+        "critic": init_layers(second, (inputs, *critic, 1), VALUE_GAIN),
+    }
+
+
+def apply_actor_critic(params, observation: jax.Array, activation: str) -> tuple[jax.Array, jax.Array]:
+    """Logits float32 [..., A] and values float32 [...]."""
+    return mlp(params["actor"], observation, activation), mlp(params["critic"], observation, activation)[..., 0]
+
+
+def masked_log_probabilities(logits: jax.Array, allowed: jax.Array) -> jax.Array:
+    """Log-probabilities [..., A] over the allowed actions (bool [..., A], at least one); the others' are very small.
+
+    Finite, so that entropies and gradients of masked actions are zero rather than undefined.
+    """
+    return jax.nn.log_softmax(jnp.where(allowed, logits, jnp.finfo(logits.dtype).min / 4), axis=-1)
