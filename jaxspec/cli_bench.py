@@ -7,12 +7,15 @@ import json
 import sys
 from pathlib import Path
 
+from jaxspec.cli_sweep import add_sweep
+
 
 def add_commands(bench: argparse.ArgumentParser) -> None:
     """Register the subcommands with the parser of `bench`, which also works without one; each sets `run`."""
     commands = bench.add_subparsers(metavar="{latency,peers}", help="instead of prompts; see `jaxspec bench latency --help`")
     _add_latency(commands)
     _add_peers(commands)
+    add_sweep(commands)
 
 
 def _add_latency(commands) -> None:

@@ -32,6 +32,7 @@ TOP = (
     "jaxspec.cli",
     "jaxspec.cli_bench",
     "jaxspec.cli_policies",
+    "jaxspec.cli_sweep",
     "jaxspec.cli_tools",
     "jaxspec.tools",
     "jaxspec.__main__",

@@ -49,6 +49,7 @@ def measure(
     repeats: int = 3,
     options: dict[str, Any] | None = None,
     progress: Callable[[str], None] = lambda line: None,
+    each: Callable[[Run, Any], None] = lambda run, out: None,
 ) -> tuple[list[Run], dict[str, float]]:
     """Decode every prompt with every method `repeats` times.
 
@@ -60,6 +61,7 @@ def measure(
       params: from `jaxspec.load`.
       options: keyword arguments of `jaxspec.decode` common to all methods that do not set them.
       progress: called with a line of text per prompt.
+      each: called with every run and the `Output` that it was made from.
 
     Returns:
       (runs, seconds spent on compilation per method: first calls' wall-clock beyond that of the same call repeated).
@@ -82,6 +84,7 @@ def measure(
                     policies[method.name] = {"policy": out.policy}
                 compile_seconds[method.name] += compiling
                 runs.append(_run(method.name, index, repeat, out))
+                each(runs[-1], out)
     return runs, compile_seconds
 
 
