@@ -1,0 +1,84 @@
+"""Policies side by side: a block size for the request from one, a row budget for the round from another."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+
+from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, Shape
+
+
+@dataclasses.dataclass(frozen=True)
+class ComposedSettings(Settings):
+    """Attributes: parts: the policies' settings; an act is the first one's that has it."""
+
+    parts: tuple[Settings, ...] = ()
+
+    def functions(self) -> Functions:
+        return _functions(self)
+
+
+def compose(*policies: Policy) -> Policy:
+    """One policy of several, each act decided by the first that decides it; all of them see what came of a round.
+
+    Raises:
+      ValueError: no policies, none of whose acts would be asked, or widths that differ.
+    """
+    settings = tuple(policy.settings for policy in policies)
+    widths = dict.fromkeys(one.widths for one in settings if one.widths)
+    if len(widths) > 1:
+        raise ValueError(f"the policies' widths differ, {' and '.join(map(str, widths))}: give all of them the same")
+    taken = set()
+    for one in settings:
+        acts = {name for name, act in one.functions().act._asdict().items() if act is not None}
+        if acts <= taken:
+            raise ValueError(f"{type(one).__name__} would never be asked: policies before it decide {', '.join(sorted(acts))}")
+        taken |= acts
+    if not settings:
+        raise ValueError("there is nothing to compose: give at least one policy")
+    return Policy(
+        ComposedSettings(next(iter(widths), ()), settings),
+        tuple(policy.controls for policy in policies),
+        _states(policies),
+    )
+
+
+def _states(policies) -> tuple | None:
+    """The states of policies that have learned something; None where none has."""
+    if all(policy.state is None for policy in policies):
+        return None
+    return tuple(_empty(policy) if policy.state is None else policy.state for policy in policies)
+
+
+def _empty(policy: Policy):
+    state = policy.settings.functions().init(Shape(1, 1, 1))
+    if jax.tree.leaves(state):
+        name = type(policy.settings).__name__
+        raise ValueError(
+            f"{name} has learned nothing yet, and another policy has: compose before either is used, or after both"
+        )
+    return state
+
+
+@functools.lru_cache
+def _functions(settings: ComposedSettings) -> Functions:
+    parts = [one.functions() for one in settings.parts]
+
+    def act(name):
+        for i, part in enumerate(parts):
+            own = getattr(part.act, name)
+            if own is not None:
+                return lambda controls, state, seen: own(controls[i], state[i], seen)
+        return None
+
+    def observe(controls, state, outcome):
+        return tuple(part.observe(*own, outcome) for part, *own in zip(parts, controls, state, strict=True))
+
+    return Functions(
+        lambda shape: tuple(part.init(shape) for part in parts),
+        Acts(**{name: act(name) for name in Acts._fields}),
+        observe,
+        frozenset().union(*(part.needs for part in parts)),
+    )
