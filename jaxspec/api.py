@@ -17,8 +17,8 @@ from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.loop import CHUNK, prefill, run
 from jaxspec.output import DraftTree, Output, Round, Stats
 from jaxspec.params import Params
-from jaxspec.plan import ACCEPTANCE, DecodeConfig, make_plan
-from jaxspec.policies.controller import Policy, init_control
+from jaxspec.plan import ACCEPTANCE, DecodeConfig, Plan, make_plan
+from jaxspec.policies.protocol import Policy
 from jaxspec.sampling import make_sampling, sequence_keys
 from jaxspec.state import DecodeState, Request
 from jaxspec.stops import find_stop, safe_length
@@ -72,8 +72,9 @@ def decode(params: Params, prompt, *, trace: bool = False, **options) -> Output 
       coupled: at temperature > 0, rank drafts under the target's own noise (True; `match` only).
       score_temperature: divisor of the draft logits when paths are scored; below 1 trees grow deeper, above 1 wider (None: the
         drafter's own).
-      policy: chooses in every round how many of the tree's rows are verified, `budget` at most, and whether to draft at all,
-        see `jaxspec.policies` (None: always `budget` rows). What it learned is in `Output.policy`, for the next call.
+      policy: chooses the block size of a request, whether a round drafts, how many steps it drafts and how many of the tree's
+        rows are verified, see `jaxspec.policies` (None: as much as the caps here allow). What it learned is in `Output.policy`,
+        for the next call.
       trace: record every round in `Output.rounds` (one host round trip a round).
 
     Returns:
@@ -188,9 +189,7 @@ def _prepare(
         settings |= dict(coupled=coupled)
     config = DecodeConfig(method, sampling, **settings)
     plan = make_plan(spec, config)
-    longest, policy = plan.longest, None if plan.drafter is None else policy
-    if policy is not None and policy.state is None:
-        policy = policy.replace(state=init_control(longest - 1, plan.widths[-1]))
+    longest = plan.longest
 
     tokenizer = load_tokenizer(spec.tokenizer) if spec.tokenizer else None
     batch = prompt if prompting.is_batch(prompt) else [prompt]
@@ -201,6 +200,7 @@ def _prepare(
             f"prompt of {longest_prompt} tokens and max_new_tokens={max_new_tokens} exceed the model's "
             f"{spec.target.max_positions} positions: shorten one of them"
         )
+    policy = None if plan.policy is None else _started(policy, plan, len(ids))
     width, max_tokens = _prompt_bucket(longest_prompt), _round_up(max_new_tokens, 64)
     strings, stop_ids = _split_stop(stop, tokenizer)
     tokens, lengths = prompting.pad(ids, width)
@@ -215,6 +215,19 @@ def _prepare(
     return _Session(params, config, request, tokens, lengths, capacity, max_tokens, strings, tokenizer, policy)
 
 
+def _started(policy: Policy, plan: Plan, batch: int) -> Policy:
+    """The policy with a state, a new one if it has seen nothing."""
+    shape = plan.shape(batch)
+    if policy.state is None:
+        return policy.replace(state=plan.policy.init(shape))
+    wanted, given = jax.eval_shape(lambda: plan.policy.init(shape)), jax.eval_shape(lambda: policy.state)
+    if wanted != given:
+        raise ValueError(
+            f"the policy goes on from rounds of other sizes than {shape}: begin anew with policy.replace(state=None)"
+        )
+    return policy
+
+
 def _prefill(session: _Session) -> DecodeState:
     state = prefill(
         session.params,
@@ -224,6 +237,7 @@ def _prefill(session: _Session) -> DecodeState:
         config=session.config,
         capacity=session.capacity,
         max_tokens=session.max_tokens,
+        control=session.policy and session.policy.state,
     )
     # A copy, for the rounds' state is donated and the caller may use the policy again.
     return state.replace(control=jax.tree.map(jnp.copy, session.policy.state)) if session.policy else state

@@ -14,7 +14,12 @@ def tree_attention(q, k, v, positions, *, mask=None, prefix=None, window=None) -
     return resolve("tree_attention", problem)(q, k, v, positions, mask=mask, prefix=prefix, window=window)
 
 
-def full_mask(batch: int, rows: int) -> jax.Array:
-    """Mask words uint32 [B, T, W] under which every new row sees every new row."""
+def full_mask(batch: int, rows: int, size: jax.Array | None = None) -> jax.Array:
+    """Mask words uint32 [B, T, W] under which every new row sees every new row, or only the first `size` int32 [B] of them."""
     words = -(-rows // 32)
-    return jnp.full((batch, rows, words), 0xFFFFFFFF, jnp.uint32)
+    if size is None:
+        return jnp.full((batch, rows, words), 0xFFFFFFFF, jnp.uint32)
+    bits = jnp.clip(size[:, None] - 32 * jnp.arange(words), 0, 32).astype(jnp.uint32)
+    # A shift by all 32 bits is not defined.
+    word = jnp.where(bits == 32, jnp.uint32(0xFFFFFFFF), (jnp.uint32(1) << (bits % 32)) - 1)
+    return jnp.broadcast_to(word[:, None], (batch, rows, words))

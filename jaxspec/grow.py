@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +12,27 @@ from jaxspec.builders.candidates import entropy, rank
 from jaxspec.builders.stepwise import Offers, Stepper, finish
 from jaxspec.drafters.base import Proposal, TargetHead
 from jaxspec.plan import make_plan
+from jaxspec.policies.protocol import Observation
+from jaxspec.policies.sources import Sources, init_sources, observed_sources, seen_at
 from jaxspec.sampling import process
-from jaxspec.state import Candidates, Nodes, Tree
+from jaxspec.state import Candidates, Nodes, Pool, Tree
 from jaxspec.tree import root_only
 from jaxspec.verify import sample_candidates
+
+
+class Drafted(NamedTuple):
+    """What the drafter proposes.
+
+    Attributes:
+      proposed: candidates or, where the tree grows with the drafter, the tree; None without a drafter.
+      logprob: the drafter's log-probabilities float32 [B, depth, V] where acceptance needs them.
+      steps: int32 [], draft steps after the root's. pool: what the tree was chosen from, if it grew with the drafter.
+    """
+
+    proposed: Candidates | Tree | None
+    logprob: jax.Array | None = None
+    steps: jax.Array | int = 0
+    pool: Pool | None = None
 
 
 def target_head(params, config) -> TargetHead:
@@ -23,25 +41,24 @@ def target_head(params, config) -> TargetHead:
     return TargetHead(functools.partial(apply, method="embed"), functools.partial(apply, method="logits"))
 
 
-def draft(params, request, state, noise, config):
-    """What the drafter proposes: candidates or, where the tree grows with the drafter, the tree.
+def draft(params, request, state, noise, config) -> Drafted:
+    """What the drafter proposes.
 
     Args:
       noise: float32 [B, A, V] of the positions after the root, or None.
-
-    Returns:
-      (Candidates, Tree or None; the drafter's log-probabilities float32 [B, depth, V] where acceptance needs them).
     """
     plan = make_plan(params.spec, config)
     if plan.drafter is None:
-        return None, None
-    if plan.drafter.expand is not None and isinstance(plan.builder, Stepper):
+        return Drafted(None)
+    if plan.in_steps:
         return _in_steps(params, request, state, noise, config)
     # A drafter that works in steps computes all slots of its first one, however few the tree can hold.
     longest = plan.builder.longest
     rows = longest if plan.drafter.expand is None else plan.drafter.slots
-    proposal, _ = plan.drafter.start(params.drafter(config.method), state.draft, target_head(params, config), state.root, rows)
-    return _rank(params, request, state, noise, config, proposal.logits[:, 0, :longest], 0)
+    size = {} if state.block is None else {"block": state.block}
+    variables, target = params.drafter(config.method), target_head(params, config)
+    proposal, _ = plan.drafter.start(variables, state.draft, target, state.root, rows, **size)
+    return Drafted(*_rank(params, request, state, noise, config, proposal.logits[:, 0, :longest], 0))
 
 
 def grow(params, state, proposed, config) -> Tree:
@@ -58,7 +75,8 @@ def grow(params, state, proposed, config) -> Tree:
 
 
 def _depth_limit(state, plan) -> jax.Array:
-    return jnp.where(state.done, 0, plan.builder.longest)
+    longest = plan.builder.longest if state.block is None else jnp.minimum(plan.builder.longest, state.block - 1)
+    return jnp.where(state.done, 0, longest)
 
 
 def _rank(params, request, state, noise, config, logits, start) -> tuple[Candidates, jax.Array | None]:
@@ -94,12 +112,15 @@ def _in_levels(stepper: Stepper, candidates: Candidates, root, depth_limit) -> T
     return jax.vmap(one)(candidates.token, candidates.logprob, root, depth_limit)
 
 
-def _in_steps(params, request, state, noise, config) -> tuple[Tree, jax.Array | None]:
+def _in_steps(params, request, state, noise, config) -> Drafted:
     """The tree of a drafter whose proposals depend on the path: draft, choose nodes, draft from them, and so on."""
     plan = make_plan(params.spec, config)
     stepper, drafter, variables = plan.builder, plan.drafter, params.drafter(config.method)
     target, batch = target_head(params, config), state.root.shape[0]
     per_step, limit = stepper.nodes * stepper.slots, _depth_limit(state, plan)
+    rows = stepper.slots + stepper.steps * per_step
+    asked = plan.policy is not None and plan.policy.act.deeper is not None
+    needs = plan.policy.needs if asked else frozenset()
 
     def offers(proposal: Proposal, nodes: Nodes, q, start):
         logits = proposal.logits[:, :, : stepper.slots]
@@ -115,26 +136,59 @@ def _in_steps(params, request, state, noise, config) -> tuple[Tree, jax.Array | 
 
     zero = jnp.zeros((batch, 1), jnp.int32)
     root = Nodes(state.root[:, None], zero, zero, zero - 1, ~state.done[:, None])
-    proposal, scratch = drafter.start(variables, state.draft, target, state.root, stepper.slots + stepper.steps * per_step)
+    proposal, scratch = drafter.start(variables, state.draft, target, state.root, rows)
     needs_q = config.acceptance == "rejection" and not config.sampling.greedy
     room = (batch, stepper.slots * (stepper.steps + 1), params.spec.target.vocab_size)
     offered, q = offers(proposal, root, jnp.full(room, -jnp.inf) if needs_q else None, 0)
     pool, nodes = jax.vmap(stepper.begin)(offered, limit)
+    sources = observed_sources(init_sources(proposal, rows, needs), _shown(proposal, stepper.slots), 0)
+    nodes = _going(plan, request, state, 0, pool, nodes, sources) if asked else nodes
 
     def body(carry):
-        i, pool, nodes, scratch, q = carry
+        i, pool, nodes, scratch, q, sources = carry
         first = stepper.slots + i * per_step
         proposal, scratch = drafter.expand(variables, state.draft, scratch, target, nodes, first)
         offered, q = offers(proposal, nodes, q, stepper.slots * (i + 1))
-        pool, nodes = jax.vmap(stepper.grow, (0, 0, 0, None, 0))(pool, nodes, offered, i, limit)
-        return i + 1, pool, nodes, scratch, q
+        grown, following = jax.vmap(stepper.grow, (0, 0, 0, None, 0))(pool, nodes, offered, i, limit)
+        if asked:
+            # Sequences that were not to go on keep their tree while others' grow.
+            on = nodes.live.any(1)
+            grown, following = jax.tree.map(lambda new, old: _where(on, new, old), (grown, following), (pool, nodes))
+            sources = observed_sources(sources, _shown(proposal, stepper.slots), first)
+            following = _going(plan, request, state, i + 1, grown, following, sources)
+        return i + 1, grown, following, scratch, q, sources
 
     def unfinished(carry):
         return (carry[0] < stepper.steps) & jnp.any(carry[2].live)
 
-    _, pool, *_, q = jax.lax.while_loop(unfinished, body, (jnp.int32(0), pool, nodes, scratch, q))
+    carry = (jnp.int32(0), pool, nodes, scratch, q, sources)
+    steps, pool, *_, q, _ = jax.lax.while_loop(unfinished, body, carry) if stepper.steps else carry
     tree = jax.vmap(lambda pool, root: finish(pool, root, stepper.rows, stepper.longest))(pool, state.root)
-    return tree, q
+    return Drafted(tree, q, steps, pool)
+
+
+def _shown(proposal: Proposal, slots: int) -> Proposal:
+    hidden = None if proposal.hidden is None else proposal.hidden[:, :, :slots]
+    return Proposal(proposal.logits[:, :, :slots], hidden=hidden)
+
+
+def _going(plan, request, state, steps, pool: Pool, nodes: Nodes, sources: Sources) -> Nodes:
+    """The nodes to draft from, none of a sequence whose policy stops."""
+    logprob = jnp.take_along_axis(pool.logprob, nodes.node, axis=1)
+    observation = Observation(
+        context=state.cache.length,
+        live=~state.done,
+        steps=steps,
+        pool=pool,
+        frontier=jnp.where(nodes.live, logprob, -jnp.inf),
+        **seen_at(sources, nodes.source),
+    )
+    on = plan.policy.act.deeper(request.controls, state.control, observation)
+    return nodes.replace(live=nodes.live & on[:, None])
+
+
+def _where(keep: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
+    return jnp.where(keep.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
 
 
 def _at(noise: jax.Array, places: jax.Array) -> jax.Array:

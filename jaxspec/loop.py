@@ -16,10 +16,10 @@ from jaxspec.drafters.base import Committed
 from jaxspec.grow import draft, grow, target_head
 from jaxspec.params import Params
 from jaxspec.plan import DecodeConfig, make_plan
-from jaxspec.policies.controller import Decision, choose, drafts, observe, plainly
+from jaxspec.policies.protocol import Observation, Outcome
 from jaxspec.sampling import draw, gumbel
 from jaxspec.state import Accepted, DecodeState, Request, Tree
-from jaxspec.tree import pad_rows, root_only, take_rows
+from jaxspec.tree import keep_rows, pad_rows, root_only, take_rows
 from jaxspec.verify import accept_match, accept_rejection, accept_sequential
 from pallas_kernels.device import current_device
 
@@ -50,10 +50,12 @@ def prefill(
     config: DecodeConfig,
     capacity: int,
     max_tokens: int,
+    control=None,
 ) -> DecodeState:
     """Run the prompts and draw each first token.
 
     Args:
+      control: the policy's state, which chooses the size of blocks here and is left to the caller to put into the state.
       tokens: int32 [B, P], prompts padded on the right; P up to CHUNK or a multiple of it. lengths: int32 [B].
       capacity: rows S of the caches, at least P and lengths + max_tokens + A.
       max_tokens: room for generated tokens.
@@ -65,6 +67,10 @@ def prefill(
     first = draw(logits, noise, jnp.zeros((tokens.shape[0], 1), jnp.int32), config.sampling, request.sampling)[:, 0]
     buffer = jnp.zeros((tokens.shape[0], max_tokens + plan.longest), jnp.int32)
     zeros = jnp.zeros_like(lengths)
+    block = None
+    if plan.policy is not None and plan.policy.act.block is not None:
+        seen = Observation(lengths, zeros == 0, logits=logits[:, 0])
+        block = jnp.clip(plan.policy.act.block(request.controls, control, seen), 2, plan.longest)
     if plan.drafter:
         # What follows the prompt's last token is known only now.
         token = jnp.take_along_axis(tokens, lengths[:, None] - 1, axis=1)
@@ -82,6 +88,8 @@ def prefill(
         round_drafted=buffer,
         tree=root_only(first, plan.widths[-1]),
         accepted=Accepted(jnp.zeros((tokens.shape[0], plan.longest), jnp.int32), zeros, first),
+        block=block,
+        round_steps=None if plan.policy is None else buffer,
     )
 
 
@@ -145,37 +153,49 @@ def decode_round(params: Params, request: Request, state: DecodeState, config: D
     """One round: draft, grow, verify, accept, commit, absorb."""
     plan = make_plan(params.spec, config)
     noise = _noise(params, request, config, state.cache.length + 1, plan.longest)
-    if config.policy is not None and plan.drafter is not None:
+    if plan.policy is not None:
         return _controlled_round(params, request, state, noise, config)
-    proposed, draft_logprob = draft(params, request, state, noise, config)
-    tree = grow(params, state, proposed, config)
-    verified = verify(params, request, state, tree, noise, draft_logprob, config)
+    drafted = draft(params, request, state, noise, config)
+    tree = grow(params, state, drafted.proposed, config)
+    verified = verify(params, request, state, tree, noise, drafted.logprob, config)
     state, committed = commit(params, request, state, tree, verified, config)
     return absorb(params, state, committed, config)
 
 
 def _controlled_round(params, request, state, noise, config) -> DecodeState:
-    """A round whose tree a policy cuts, or which does not draft."""
-    live = ~state.done
-    tree, decision = propose(params, request, state, noise, config)
+    """A round whose tree a policy bounds, or which does not draft."""
+    policy, before = make_plan(params.spec, config).policy, state
+    tree, steps = propose(params, request, state, noise, config)
     verified = verify(params, request, state, tree, noise, None, config)
     state, committed = commit(params, request, state, tree, verified, config)
-    state = state.replace(control=observe(config.policy, state.control, decision, tree, state.accepted, live))
+    live, context = ~before.done, before.cache.length
+    outcome = Outcome(steps >= 0, tree.size, steps, tree, state.accepted, context, live)
+    state = state.replace(
+        control=policy.observe(request.controls, state.control, outcome),
+        round_steps=_write(state.round_steps, jnp.broadcast_to(steps, live.shape)[:, None], before.rounds),
+    )
     return absorb(params, state, committed, config)
 
 
-def propose(params, request, state, noise, config) -> tuple[Tree, Decision]:
-    """The round's tree as the policy wants it."""
-    plan, live, context = make_plan(params.spec, config), ~state.done, state.cache.length
+def propose(params, request, state, noise, config) -> tuple[Tree, jax.Array]:
+    """The round's tree as the policy wants it, and its draft steps after the root's, int32 []; -1: it does not draft."""
+    plan, act = make_plan(params.spec, config), make_plan(params.spec, config).policy.act
+    seen = Observation(state.cache.length, ~state.done)
 
     def drafted():
-        tree = grow(params, state, draft(params, request, state, noise, config)[0], config)
-        return choose(config.policy, request.controls, state.control, tree, context, live)
+        found = draft(params, request, state, noise, config)
+        tree, steps = grow(params, state, found.proposed, config), jnp.int32(found.steps)
+        if act.rows is None:
+            return tree, steps
+        rows = act.rows(request.controls, state.control, seen.replace(steps=steps, pool=found.pool, tree=tree))
+        return keep_rows(tree, jnp.broadcast_to(rows, state.done.shape)), steps
 
     def plain():
-        return root_only(state.root, plan.widths[-1]), plainly(request.controls, context, live)
+        return root_only(state.root, plan.widths[-1]), jnp.int32(-1)
 
-    return jax.lax.cond(drafts(config.policy, request.controls, state.control), drafted, plain)
+    if act.draft is None:
+        return drafted()
+    return jax.lax.cond(act.draft(request.controls, state.control, seen), drafted, plain)
 
 
 def verify(params, request, state, tree, noise, draft_logprob, config) -> Verified:
@@ -246,23 +266,28 @@ def commit(params, request, state, tree, verified, config) -> tuple[DecodeState,
     emitted = state.emitted + emit
     stopped = (stops & (slot < emit[:, None])).any(1)
 
-    write = jax.vmap(lambda row, tokens, start: jax.lax.dynamic_update_slice_in_dim(row, tokens, start, axis=0))
     last = jnp.take_along_axis(new, jnp.maximum(emit - 1, 0)[:, None], axis=1)[:, 0]
     path = jnp.take_along_axis(tree.token, accepted.path, axis=1)
     committed = Committed(path, new, verified.features, state.cache.length, emit)
     state = state.replace(
-        tokens=write(state.tokens, new, state.emitted),
+        tokens=_write(state.tokens, new, state.emitted),
         emitted=emitted,
         done=state.done | stopped | (emitted >= request.limit),
         root=jnp.where(emit > 0, last, state.root),
         cache=append(state.cache, verified.k, verified.v, emit),
         rounds=state.rounds + (emit > 0),
-        round_emitted=write(state.round_emitted, emit[:, None], state.rounds),
-        round_drafted=write(state.round_drafted, jnp.where(state.done, 0, tree.size - 1)[:, None], state.rounds),
+        round_emitted=_write(state.round_emitted, emit[:, None], state.rounds),
+        round_drafted=_write(state.round_drafted, jnp.where(state.done, 0, tree.size - 1)[:, None], state.rounds),
         tree=tree,
         accepted=accepted.replace(count=emit),
     )
     return state, committed
+
+
+def _write(buffer: jax.Array, values: jax.Array, start: jax.Array) -> jax.Array:
+    """`buffer` [B, M] with `values` [B, K] from column `start` [B] on."""
+    one = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=0)
+    return jax.vmap(one)(buffer, values, start)
 
 
 def absorb(params, state, committed: Committed, config) -> DecodeState:

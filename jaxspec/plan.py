@@ -14,7 +14,7 @@ from jaxspec.config import BlockDrafterConfig, PromptLookupConfig, SpecBlockConf
 from jaxspec.drafters.base import Drafter
 from jaxspec.drafters.registry import make_drafter
 from jaxspec.params import Spec
-from jaxspec.policies.controller import Settings
+from jaxspec.policies.protocol import Functions, Settings, Shape
 from jaxspec.sampling import SamplingSpec
 from jaxspec.targets.transformer import Transformer
 
@@ -41,7 +41,7 @@ class DecodeConfig:
       acceptance: `match` (draft-invariant), `sequential` or `rejection`.
       coupled: the drafter ranks its candidates under the target's noise (`match` at temperature > 0).
       score_temperature: divisor of the draft logits when paths are scored; None is the drafter's own.
-      policy: of the number of rows that a round verifies, `budget` at most; None always verifies the whole tree.
+      policy: decides what rounds do below these caps; None: as much as they allow.
     """
 
     method: str
@@ -68,6 +68,7 @@ class Plan(NamedTuple):
       builder: of trees from one step's candidates, a `Stepper` of trees that grow while the drafter runs; None for `ar`.
       widths: numbers of rows that verification is compiled for, ascending; the last is the tree's capacity.
       longest: most tokens that one round commits, A.
+      policy: functions of the policy, or None.
     """
 
     target: Transformer
@@ -75,6 +76,17 @@ class Plan(NamedTuple):
     builder: Builder | Stepper | None
     widths: tuple[int, ...]
     longest: int
+    policy: Functions | None = None
+
+    def shape(self, batch: int) -> Shape:
+        """Sizes that a policy's state may depend on."""
+        steps = (self.builder.nodes, self.builder.candidates, self.builder.steps) if self.in_steps else (0, 0, 0)
+        return Shape(batch, self.widths[-1], self.longest - 1, *steps)
+
+    @property
+    def in_steps(self) -> bool:
+        """Whether the drafter runs while the tree grows."""
+        return self.drafter is not None and self.drafter.expand is not None and isinstance(self.builder, Stepper)
 
 
 @functools.lru_cache(maxsize=256)
@@ -93,13 +105,14 @@ def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
     if config.acceptance == "rejection":
         _check_rejection(config, builder)
     if config.policy is not None:
-        _check_policy(config, builder)
+        _check_policy(config, drafter_config, drafter, builder)
     if builder.rows == 1:
         return Plan(target, None, None, (1,), 1)
     if isinstance(drafter_config, BlockDrafterConfig) and drafter_config.causal and builder.longest < drafter_config.depth:
         # Slots of a causal head do not see later slots: those that the tree cannot hold need not be computed.
         drafter = make_drafter(dataclasses.replace(drafter_config, block_size=builder.longest + 1))
-    return Plan(target, drafter, builder, _widths(builder.rows, config, drafter_config), builder.longest + 1)
+    policy = None if config.policy is None else config.policy.functions()
+    return Plan(target, drafter, builder, _widths(builder.rows, config, drafter_config), builder.longest + 1, policy)
 
 
 def drafter_forwards(plan: Plan, config: DecodeConfig, spec: Spec) -> int:
@@ -110,8 +123,7 @@ def drafter_forwards(plan: Plan, config: DecodeConfig, spec: Spec) -> int:
     """
     if plan.drafter is None or isinstance(spec.drafter(config.method), PromptLookupConfig):
         return 0
-    grows = plan.drafter.expand is not None and isinstance(plan.builder, Stepper)
-    return 1 + (plan.builder.steps if grows else 0)
+    return 1 + (plan.builder.steps if plan.in_steps else 0)
 
 
 def default_builder(drafter: Drafter, config) -> str:
@@ -189,10 +201,15 @@ def _check_rejection(config: DecodeConfig, builder: Builder | Stepper) -> None:
         )
 
 
-def _check_policy(config: DecodeConfig, builder: Builder | Stepper) -> None:
+def _check_policy(config: DecodeConfig, drafter_config, drafter: Drafter, builder: Builder | Stepper) -> None:
+    act, in_steps = config.policy.functions().act, drafter.expand is not None and isinstance(builder, Stepper)
+    if act.block and not isinstance(drafter_config, BlockDrafterConfig):
+        raise ValueError(f"the policy chooses block sizes, and {config.method!r} drafts no blocks: choose another policy")
+    if act.deeper and not (act.draft or act.block or act.rows or in_steps):
+        raise ValueError(f"the policy stops drafting, and {config.method!r} drafts in one step: choose another policy")
     if config.score != "logprob":
         raise ValueError(f"a policy weighs path probabilities: leave score {config.score!r} out")
-    if builder.rows > config.policy.widths[-1]:
+    if config.policy.widths and builder.rows > config.policy.widths[-1]:
         raise ValueError(
             f"budget is {config.budget}, and the policy's times reach {config.policy.widths[-1]} rows: give at most that, or "
             "measure again"
@@ -202,11 +219,13 @@ def _check_policy(config: DecodeConfig, builder: Builder | Stepper) -> None:
 def _widths(rows: int, config: DecodeConfig, drafter_config) -> tuple[int, ...]:
     """Verification widths: the policy's, or else the capacity, and a quarter of it where trees may come out small.
 
+    A policy that names none gets powers of two.
     A restricted vocabulary (top-k, top-p, min-p) leaves a builder short of candidates, a fan-out rule of children; otherwise
     every tree is full, and a second width would be compiled for nothing. Prompt lookup often finds nothing.
     """
     if config.policy is not None:
-        return (*(width for width in config.policy.widths if width < rows), rows)
+        widths = config.policy.widths or tuple(1 << i for i in range(rows.bit_length()))
+        return (*(width for width in widths if width < rows), rows)
     if isinstance(drafter_config, PromptLookupConfig):
         return (1, rows)
     sampling = config.sampling

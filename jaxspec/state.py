@@ -128,7 +128,7 @@ class Request:
       stop: int32 [E], token ids that end a sequence; -1 entries are padding.
       keys: PRNG keys [B], one per sequence, for draft-invariant sampling.
       sampling: traced values of temperature, top-k, top-p and min-p.
-      controls: what a policy reads, see `jaxspec.policies.controller.Controls`; None without one.
+      controls: what a policy reads; None without one.
     """
 
     limit: jax.Array
@@ -153,7 +153,9 @@ class DecodeState:
       round_emitted: int32 [B, M], tokens emitted in each round (bonus included); all acceptance figures derive from it.
       round_drafted: int32 [B, M], drafted nodes verified in each round, the root not counted.
       tree, accepted: the last round's, for traces.
-      control: what a policy has seen, see `jaxspec.policies.controller.ControlState`; None without one.
+      control: the policy's state; None without one.
+      block: int32 [B], slots of a block as a policy wants them, the anchor included; None: all.
+      round_steps: int32 [B, M], draft steps of each round after the root's, -1 where it did not draft; None without a policy.
     """
 
     tokens: jax.Array
@@ -168,3 +170,5 @@ class DecodeState:
     tree: Tree
     accepted: Accepted
     control: Any = None
+    block: jax.Array | None = None
+    round_steps: jax.Array | None = None

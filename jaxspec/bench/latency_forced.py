@@ -88,9 +88,9 @@ def run_forced(params, request, state: DecodeState, lengths: jax.Array, *, confi
 
     def body(carry):
         state, i = carry
-        proposed, draft_logprob = grow.draft(params, request, state, None, config)
-        tree = grow.grow(params, state, proposed, config)
-        verified = loop.verify(params, request, state, tree, None, draft_logprob, config)
+        drafted = grow.draft(params, request, state, None, config)
+        tree = grow.grow(params, state, drafted.proposed, config)
+        verified = loop.verify(params, request, state, tree, None, drafted.logprob, config)
         verified = force(verified, lengths[i])
         state, committed = loop.commit(params, request, state, tree, verified, config)
         return loop.absorb(params, state, committed, config), i + 1

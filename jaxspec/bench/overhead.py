@@ -71,8 +71,8 @@ def _sample(session, whole, split, turn: int) -> tuple[tuple[Any, Any], dict[str
     plan = make_plan(params.spec, config)
     jax.block_until_ready((whole, split))
     noise = _noise(params, request, split, config)
-    candidates, _ = _draft(params, request, split, noise, config=config)
-    tree = jax.block_until_ready(_grow(params, split, candidates, config=config))
+    drafted = _draft(params, request, split, noise, config=config)
+    tree = jax.block_until_ready(_grow(params, split, drafted.proposed, config=config))
     width = next(width for width in plan.widths if width >= int(jnp.max(tree.size)))
     rows = jax.block_until_ready(take_rows(tree, width))
     one_step = plan.drafter is not None and plan.drafter.expand is None

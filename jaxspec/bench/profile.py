@@ -82,9 +82,9 @@ def _round(session, state) -> tuple[Any, dict[str, float]]:
 
     jax.block_until_ready(state)
     noise = timed("rest", _noise, params, request, state)
-    candidates, logprob = timed("draft", _draft, params, request, state, noise)
-    tree = timed("tree", _grow, params, state, candidates)
-    verified = timed("verify", _verify, params, request, state, tree, noise, logprob)
+    drafted = timed("draft", _draft, params, request, state, noise)
+    tree = timed("tree", _grow, params, state, drafted.proposed)
+    verified = timed("verify", _verify, params, request, state, tree, noise, drafted.logprob)
     state, committed = timed("rest", _commit, params, request, state, tree, verified)
     if config.method == "ar":
         return state, seconds | {"absorb": 0.0}

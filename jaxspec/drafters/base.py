@@ -59,10 +59,12 @@ class Proposal(NamedTuple):
       logits: [B, M, K, V], of the tokens at depths 1..K below each node, -inf for tokens that cannot be drafted; at slot k > 1
         the drafter's greedy tokens, or none, stand before it.
       classes: int32 [B, M, K], each slot's rank class (SpecBlock's rank head), or None.
+      hidden: [B, M, K, E], the hidden states that the logits are projections of; None where a drafter does not show them.
     """
 
     logits: jax.Array
     classes: jax.Array | None = None
+    hidden: jax.Array | None = None
 
 
 class Drafter(NamedTuple):
@@ -76,7 +78,8 @@ class Drafter(NamedTuple):
       init: (batch, capacity, dtype) -> state, before any token is committed.
       absorb: (params, state, target, committed) -> state.
       start: (params, state, target, root [B], rows) -> (Proposal of the root, M = 1; scratch). `rows` is static: slots that the
-        whole round computes, K + steps * M * K; the scratch needs room for them.
+        whole round computes, K + steps * M * K; the scratch needs room for them. Block drafters also take `block` int32 [B] or
+        None: slots of each sequence's block, the anchor included; what is proposed after them is not looked at.
       expand: (params, state, scratch, target, nodes, first) -> (Proposal, scratch), or None where one step is all. `first`
         int32 []: index of the step's first slot, see `Nodes.source`.
     """

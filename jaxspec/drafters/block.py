@@ -46,7 +46,9 @@ class BlockDrafter(nn.Module):
         keys, values = zip(*(layer.context_kv(context, rope) for layer in self.layers), strict=True)
         return jnp.stack(keys), jnp.stack(values)
 
-    def __call__(self, block: jax.Array, positions: jax.Array, cache: KVCache, first: jax.Array | None = None) -> jax.Array:
+    def __call__(
+        self, block, positions, cache: KVCache, first: jax.Array | None = None, size: jax.Array | None = None
+    ) -> jax.Array:
         """Hidden states [B, T, E] of a block, after the final norm.
 
         Args:
@@ -54,9 +56,10 @@ class BlockDrafter(nn.Module):
           positions: int32 [B, T]; the anchor's is the number of committed tokens before it.
           cache: context keys and values from `context_kv`.
           first: int32 [B], row of the cache where the sequence begins, if it is packed behind others (None: row 0).
+          size: int32 [B], slots that belong to the block; no slot sees those after them (None: all T).
         """
         rope = rope_table(positions, self.config)
-        mask = None if self.config.causal else full_mask(*block.shape[:2])
+        mask = None if self.config.causal else full_mask(*block.shape[:2], size)
         x = block
         for i, layer in enumerate(self.layers):
             prefix = (cache.k, cache.v, i, cache.length, first)
@@ -83,12 +86,12 @@ def make_block_drafter(config: BlockDrafterConfig) -> Drafter:
         k, v = module.apply(params, new.features, positions, method="context_kv")
         return append(cache, k, v, new.count)
 
-    def start(params, cache, target, root, rows):
+    def start(params, cache, target, root, rows, block=None):
         # The anchor sits right after the cached context and has no feature of its own yet.
         masks = jnp.full((root.shape[0], config.depth), config.mask_token_id, root.dtype)
-        block = jnp.concatenate([root[:, None], masks], axis=1)
+        tokens = jnp.concatenate([root[:, None], masks], axis=1)
         positions = cache.length[:, None] + jnp.arange(config.block_size)
-        hidden = module.apply(params, target.embed(block), positions, cache)[:, 1 : rows + 1]
+        hidden = module.apply(params, target.embed(tokens), positions, cache, size=block)[:, 1 : rows + 1]
         if config.draft_vocab_size is None:
             logits = target.unembed(hidden)
         else:

@@ -102,7 +102,7 @@ def make_eagle_drafter(config: EagleConfig) -> Drafter:
 
     def propose(params, hidden):
         logits = spread(params, module.apply(params, hidden, method="logits"), config.vocab_size)
-        return Proposal(logits[:, :, None])
+        return Proposal(logits[:, :, None], hidden=hidden[:, :, None])
 
     def init(batch, capacity, dtype):
         return EagleState(allocate(config, batch, capacity, dtype), jnp.zeros((batch, config.hidden_size), dtype))

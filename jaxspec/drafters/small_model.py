@@ -49,7 +49,7 @@ def make_small_model_drafter(config: SmallModelConfig) -> Drafter:
         logits = model.apply(params, state.hidden[:, None], method="logits")
         c, hidden = config.model, state.hidden
         room = scratch.empty(c.num_layers, root.shape[0], rows, c.num_kv_heads, c.head_dim, c.hidden_size, hidden.dtype)
-        return Proposal(logits[:, None]), room
+        return Proposal(logits[:, None], hidden=state.hidden[:, None, None]), room
 
     def expand(params, state, room, target, nodes, first):
         room = scratch.look(room, nodes.source, 1, first)
@@ -58,6 +58,7 @@ def make_small_model_drafter(config: SmallModelConfig) -> Drafter:
         positions = state.cache.length[:, None] + nodes.depth - 1
         out = model.apply(params, nodes.token, positions, state.cache, mask, earlier=(room.k, room.v, first))
         logits = model.apply(params, out.hidden, method="logits")
-        return Proposal(logits[:, :, None]), scratch.write(room, out.k, out.v, out.hidden, first)
+        proposal = Proposal(logits[:, :, None], hidden=out.hidden[:, :, None])
+        return proposal, scratch.write(room, out.k, out.v, out.hidden, first)
 
     return Drafter((), config.depth, 1, init, absorb, start, expand)

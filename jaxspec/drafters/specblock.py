@@ -164,7 +164,7 @@ def make_specblock_drafter(config: SpecBlockConfig) -> Drafter:
         ranks = module.apply(weights, normed, rank_features(logits, config.rank_top), method="rank")
         if config.draft_vocab_size is not None:
             logits = whole_vocabulary(logits, params["draft"]["ids"], config.vocab_size)
-        return Proposal(logits, ranks.argmax(-1).astype(jnp.int32))
+        return Proposal(logits, ranks.argmax(-1).astype(jnp.int32), normed)
 
     def init(batch, capacity, dtype):
         kv = jnp.zeros((config.num_layers, batch, slots, config.num_kv_heads, config.head_dim), dtype)

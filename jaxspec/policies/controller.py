@@ -9,16 +9,17 @@ plain decoding while drafting does not pay.
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
 from jaxspec.policies.latency import LatencyTable, bucket_of
+from jaxspec.policies.protocol import Acts, Functions, Observation, Outcome, Policy, Settings
 from jaxspec.policies.rules import RULES
 from jaxspec.policies.scores import ScoreState, corrected, init_scores, observed, refreshed
 from jaxspec.state import Accepted, Tree
-from jaxspec.tree import keep_rows
 
 # Rounds between two looks at whether the counts call for another correction of scores.
 REFRESH = 16
@@ -30,25 +31,26 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 8, 128
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """Static choices of the controller; each distinct value is one compilation.
+class ControllerSettings(Settings):
+    """Static choices of the controller.
 
     Attributes:
       rule: `best` (arg max over all sizes), `bastion-paper` (first decrease), `bastion-code` (the released constants), or
         `fixed`, which verifies `Controls.rows`: for measuring.
       corrected: learn what path scores are worth from what is accepted; False takes raw scores.
       pauses: decode plainly while drafting does not pay.
-      widths: rows that verification is compiled for, those of the table; trees have the last one's rows at most.
     """
 
     rule: str = "best"
     corrected: bool = True
     pauses: bool = True
-    widths: tuple[int, ...] = ()
 
     def __post_init__(self):
         if self.rule not in (*RULES, "fixed"):
             raise ValueError(f"unknown rule {self.rule!r}: choose one of {', '.join((*RULES, 'fixed'))}")
+
+    def functions(self) -> Functions:
+        return _functions(self)
 
 
 @flax.struct.dataclass
@@ -91,43 +93,20 @@ class ControlState:
     sizes: jax.Array
 
 
-@flax.struct.dataclass
-class Policy:
-    """A controller for `jaxspec.decode(policy=...)`; what it learned comes back in `Output.policy`.
-
-    Attributes:
-      settings: static. controls: read by the rounds. state: written by them; None: nothing was seen yet.
-    """
-
-    settings: Settings = flax.struct.field(pytree_node=False)
-    controls: Controls
-    state: ControlState | None = None
-
-
 def make_policy(table: LatencyTable, rule: str = "best", *, corrected=True, pauses=True, rows: int = 0) -> Policy:
-    """A controller over measured round times; arguments as of `Settings`, `rows` for the rule `fixed`.
+    """A controller over measured round times; arguments as of `ControllerSettings`, `rows` for the rule `fixed`.
 
     Raises:
       ValueError: unknown rule.
     """
-    settings = Settings(rule, corrected, pauses, table.widths)
+    settings = ControllerSettings(table.widths, rule, corrected, pauses)
     return Policy(settings, Controls(table, jnp.float32(1), jnp.int32(rows)))
 
 
-@flax.struct.dataclass
-class Decision:
-    """A round's choice.
-
-    Attributes:
-      rows: int32 [], verified rows; 0 where the round does not draft.
-      worth: float32 [], committed tokens that are expected of it, of all sequences.
-      seconds: float32 [], predicted. plain: float32 [], of a round of plain decoding in its place.
-    """
-
-    rows: jax.Array
-    worth: jax.Array
-    seconds: jax.Array
-    plain: jax.Array
+@functools.lru_cache
+def _functions(settings: ControllerSettings) -> Functions:
+    acts = Acts(draft=functools.partial(drafts, settings), rows=functools.partial(choose, settings))
+    return Functions(lambda shape: init_control(shape.depth, shape.rows), acts, functools.partial(observe, settings))
 
 
 def init_control(depth: int, rows: int) -> ControlState:
@@ -147,57 +126,53 @@ def init_control(depth: int, rows: int) -> ControlState:
     )
 
 
-def drafts(settings: Settings, controls: Controls, state: ControlState) -> jax.Array:
+def drafts(settings: ControllerSettings, controls: Controls, state: ControlState, observation: Observation) -> jax.Array:
     """Whether the round drafts: bool []."""
     if settings.rule == "fixed":
         return controls.rows > 0
     return state.pause == 0 if settings.pauses else jnp.bool_(True)
 
 
-def choose(settings, controls: Controls, state: ControlState, tree: Tree, context, live) -> tuple[Tree, Decision]:
-    """Cut the round's trees to the size that pays best for the batch, whose sequences are verified in one pass.
-
-    Args:
-      tree: batched, at capacity. context: int32 [B], cached tokens. live: bool [B], sequences that are not finished.
-    """
+def choose(settings: ControllerSettings, controls: Controls, state: ControlState, observation: Observation) -> jax.Array:
+    """The number of rows int32 [] that pays best for the batch, whose sequences are verified in one pass."""
+    tree, live = observation.tree, observation.live
     rows = tree.token.shape[1]
-    draft, verify = _seconds(controls, context, live)
+    if settings.rule == "fixed":
+        return jnp.clip(controls.rows, 1, rows)
+    draft, verify = _seconds(controls, observation.context, live)
     cost = (draft + verify)[bucket_of(rows, controls.table.widths)]
-    value = corrected(state.scores, tree.logprob, tree.depth) if settings.corrected else jnp.exp(tree.logprob)
-    worth = jnp.cumsum(jnp.sum(jnp.where(live[:, None], value, 0.0), axis=0))
-    size = jnp.clip(controls.rows, 1, rows) if settings.rule == "fixed" else RULES[settings.rule](worth, cost)
-    return keep_rows(tree, jnp.broadcast_to(size, live.shape)), Decision(size, worth[size - 1], cost[size - 1], verify[0])
+    return RULES[settings.rule](jnp.cumsum(jnp.sum(_values(settings, state, tree, live), axis=0)), cost)
 
 
-def plainly(controls: Controls, context, live) -> Decision:
-    """The decision of a round that does not draft; arguments as of `choose`."""
-    _, verify = _seconds(controls, context, live)
-    return Decision(jnp.int32(0), jnp.sum(live).astype(jnp.float32), verify[0], verify[0])
-
-
-def observe(settings: Settings, state: ControlState, decision: Decision, tree: Tree, accepted: Accepted, live) -> ControlState:
-    """The state after a round.
-
-    Args:
-      tree: as verified. accepted: with `count` int32 [B] the emitted tokens. live: bool [B], not finished before the round.
-    """
-    did = decision.rows > 0
+def observe(settings: ControllerSettings, controls: Controls, state: ControlState, outcome: Outcome) -> ControlState:
+    """The state after a round."""
+    tree, live, did = outcome.tree, outcome.live, outcome.drafted
+    draft, verify = _seconds(controls, outcome.context, live)
+    size = jnp.max(outcome.rows)
+    cost = (draft + verify)[jnp.asarray(bucket_of(tree.token.shape[1], controls.table.widths))[size - 1]]
+    seconds = jnp.where(did, cost, verify[0])
     state = state.replace(
         rounds=state.rounds + 1,
         drafted=state.drafted + did,
-        predicted=state.predicted + decision.seconds,
-        worth=state.worth + decision.worth,
-        sizes=state.sizes.at[decision.rows].add(1),
+        predicted=state.predicted + seconds,
+        worth=state.worth + jnp.sum(_values(settings, state, tree, live)),
+        sizes=state.sizes.at[jnp.where(did, size, 0)].add(1),
     )
     if settings.corrected:
         seen = jnp.where(live[:, None], tree.logprob, -jnp.inf)
-        scores = observed(state.scores, seen, tree.depth, _on_path(tree, accepted))
+        scores = observed(state.scores, seen, tree.depth, _on_path(tree, outcome.accepted))
         due = did & (state.drafted % REFRESH == 0)
         state = state.replace(scores=jax.lax.cond(due, refreshed, lambda scores: scores, scores))
     if settings.pauses and settings.rule != "fixed":
-        committed = jnp.sum(jnp.where(live, accepted.count, 0)) / jnp.maximum(jnp.sum(live), 1)
-        state = _paid(state, decision, committed, did)
+        committed = jnp.sum(jnp.where(live, outcome.accepted.count, 0)) / jnp.maximum(jnp.sum(live), 1)
+        state = _paid(state, seconds, verify[0], committed, did)
     return state
+
+
+def _values(settings: ControllerSettings, state: ControlState, tree: Tree, live: jax.Array) -> jax.Array:
+    """Expected committed tokens float32 [B, N] of each row; a finished sequence's are worth nothing."""
+    value = corrected(state.scores, tree.logprob, tree.depth) if settings.corrected else jnp.exp(tree.logprob)
+    return jnp.where(live[:, None], value, 0.0)
 
 
 def _seconds(controls: Controls, context, live) -> tuple[jax.Array, jax.Array]:
@@ -205,17 +180,17 @@ def _seconds(controls: Controls, context, live) -> tuple[jax.Array, jax.Array]:
     return draft, controls.factor * verify
 
 
-def _paid(state: ControlState, decision: Decision, committed: jax.Array, did: jax.Array) -> ControlState:
+def _paid(state: ControlState, took: jax.Array, plain: jax.Array, committed: jax.Array, did: jax.Array) -> ControlState:
     """Whether drafting pays: tokens a second of drafted rounds against those of plain decoding.
 
     A pause clears the means: the round after it starts them at no gain, so that its own outcome decides.
     """
     gain = jnp.where(state.drafted == 1, FIRST_GAIN, 1.0)
     fresh = state.seconds == 0
-    tokens = jnp.where(fresh, gain * decision.seconds / decision.plain, state.tokens)
-    seconds = jnp.where(fresh, decision.seconds, state.seconds)
-    tokens, seconds = (KEEP * x + (1 - KEEP) * new for x, new in ((tokens, committed), (seconds, decision.seconds)))
-    pays = tokens * decision.plain >= seconds
+    tokens = jnp.where(fresh, gain * took / plain, state.tokens)
+    seconds = jnp.where(fresh, took, state.seconds)
+    tokens, seconds = (KEEP * x + (1 - KEEP) * new for x, new in ((tokens, committed), (seconds, took)))
+    pays = tokens * plain >= seconds
     ran = state.replace(
         tokens=jnp.where(pays, tokens, 0.0),
         seconds=jnp.where(pays, seconds, 0.0),

@@ -70,7 +70,8 @@ def round_at(params, contexts, size):
         state = plan.drafter.absorb(params.drafters["eagle3"], start, target_head(params, config), pairs)
         cache = append(allocate(params.spec.target, batch, count, jnp.float32), out.k, out.v, length - 1)
         root = jnp.take_along_axis(tokens, length[:, None] - 1, axis=1)[:, 0]
-        tree, _ = draft(params, None, SimpleNamespace(root=root, done=length < 0, draft=state, cache=cache), None, config)
+        session = SimpleNamespace(root=root, done=length < 0, draft=state, cache=cache, block=None)
+        tree = draft(params, None, session, None, config).proposed
         out = plan.target.apply(params.target, tree.token, cache.length[:, None] + tree.depth, cache, tree.ancestors)
         return tree, plan.target.apply(params.target, out.hidden, method="logits")
 

@@ -1,7 +1,5 @@
 """The controller's decisions, on trees and times made up for the purpose."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,17 +9,16 @@ from jaxspec.policies.controller import (
     FIRST_GAIN,
     LONGEST_PAUSE,
     SHORTEST_PAUSE,
-    Decision,
     choose,
     drafts,
     init_control,
     make_policy,
     observe,
-    plainly,
 )
 from jaxspec.policies.latency import make_table
+from jaxspec.policies.protocol import Observation, Outcome
 from jaxspec.state import Accepted, Tree
-from jaxspec.tree import ancestor_words
+from jaxspec.tree import ancestor_words, keep_rows, root_only
 
 ROWS, WIDTHS = 6, (1, 2, 4, 6)
 TABLE = make_table(WIDTHS, (0, 100), (1.0, 1.0), [[10, 20], [11, 21], [12, 22], [16, 26]])
@@ -36,43 +33,53 @@ def chain(probability) -> Tree:
     return Tree(*map(jnp.asarray, (row, row - 1, row)), words, jnp.asarray(logprob), jnp.full(len(row), ROWS))
 
 
-def decide(policy, state, tree, context=0, live=LIVE):
-    cut, decision = choose(policy.settings, policy.controls, state, tree, jnp.full(len(live), context), live)
-    return cut, int(decision.rows), decision
+def decide(policy, state, tree, context=0, live=LIVE) -> int:
+    return int(choose(policy.settings, policy.controls, state, Observation(jnp.full(len(live), context), live, tree=tree)))
+
+
+def after(policy, state, tree, count=1, context=(0, 0), live=LIVE, drafted=True):
+    """The state after a round that verified this tree and committed `count` tokens."""
+    path = jnp.tile(jnp.arange(ROWS), (2, 1))
+    accepted = Accepted(path, jnp.full(2, count), jnp.zeros(2, jnp.int32))
+    steps = jnp.int32(0)
+    outcome = Outcome(jnp.bool_(drafted), tree.size, steps, tree, accepted, jnp.asarray(context), live)
+    return observe(policy.settings, policy.controls, state, outcome)
 
 
 def test_the_size_is_the_arg_max_over_what_buckets_cost():
     policy, state = make_policy(TABLE, corrected=False), init_control(ROWS - 1, ROWS)
     tree = chain([[0.9, 0.8, 0.5, 0.05, 0.01]] * 2)
-    cut, rows, decision = decide(policy, state, tree)
+    rows = decide(policy, state, tree)
     worth = 2 * np.cumsum([1, 0.9, 0.72, 0.36, 0.018, 0.00018])
     cost = 1 + np.array([10, 11, 12, 12, 16, 16])
     assert rows == 1 + int(np.argmax(worth / cost)) == 4
-    np.testing.assert_allclose((decision.worth, decision.seconds, decision.plain), (worth[3], cost[3], 10), rtol=1e-5)
-    assert cut.size.tolist() == [4, 4] and not np.isfinite(cut.logprob[:, 4:]).any()
+    cut = keep_rows(tree, jnp.full(2, rows))
+    seen = after(policy, state, cut)
+    np.testing.assert_allclose((seen.worth, seen.predicted), (worth[3], cost[3]), rtol=1e-5)
     # A correction of the times of verification scales them, and not the drafting.
     slower = policy.replace(controls=policy.controls.replace(factor=jnp.float32(2)))
-    np.testing.assert_allclose(decide(slower, state, tree)[2].seconds, 1 + 2 * 12, rtol=1e-5)
+    np.testing.assert_allclose(after(slower, state, cut).predicted, 1 + 2 * 12, rtol=1e-5)
 
 
 def test_finished_sequences_do_not_vote_and_the_longest_context_is_charged():
     policy, state = make_policy(TABLE, corrected=False), init_control(ROWS - 1, ROWS)
     tree = chain([[0.99] * 5, [0.01] * 5])
-    assert decide(policy, state, tree, live=jnp.array([True, False]))[1] == 6
-    assert decide(policy, state, tree, live=jnp.array([False, True]))[1] == 1
-    context, live = jnp.array([50, 0]), LIVE
-    assert float(plainly(policy.controls, context, live).seconds) == 15.0
-    assert float(plainly(policy.controls, context, jnp.array([False, True])).seconds) == 10.0
+    assert decide(policy, state, tree, live=jnp.array([True, False])) == 6
+    assert decide(policy, state, tree, live=jnp.array([False, True])) == 1
+    plain, context = root_only(jnp.zeros(2, jnp.int32), ROWS), (50, 0)
+    assert float(after(policy, state, plain, context=context, drafted=False).predicted) == 15.0
+    second = after(policy, state, plain, context=context, live=jnp.array([False, True]), drafted=False)
+    assert float(second.predicted) == 10.0 and float(second.worth) == 1.0
 
 
 def test_rules_by_name():
     state, tree = init_control(ROWS - 1, ROWS), chain([[0.9, 0.8, 0.5, 0.05, 0.01]] * 2)
     # One more row costs nothing from 3 to 4: the first decrease is where a bucket begins.
     stairs = make_table(WIDTHS, (0,), (0.0,), [[1.0], [2.5], [2.6], [9.0]])
-    assert decide(make_policy(stairs, "bastion-paper", corrected=False), state, tree)[1] == 1
-    assert decide(make_policy(stairs, "best", corrected=False), state, tree)[1] == 4
-    assert decide(make_policy(stairs, "fixed", rows=3), state, tree)[1] == 3
-    assert decide(make_policy(stairs, "bastion-code", corrected=False), state, tree)[1] == ROWS
+    assert decide(make_policy(stairs, "bastion-paper", corrected=False), state, tree) == 1
+    assert decide(make_policy(stairs, "best", corrected=False), state, tree) == 4
+    assert decide(make_policy(stairs, "fixed", rows=3), state, tree) == 3
+    assert decide(make_policy(stairs, "bastion-code", corrected=False), state, tree) == ROWS
     with pytest.raises(ValueError, match="unknown rule 'worst': choose one of best, bastion-paper, bastion-code, fixed"):
         make_policy(stairs, "worst")
 
@@ -80,17 +87,14 @@ def test_rules_by_name():
 def play(policy, state, committed: float, rounds: int):
     """Rounds in which drafting commits `committed` tokens a sequence; returns the state and which rounds drafted."""
     tree, drafted = chain([[0.9, 0.8, 0.5, 0.05, 0.01]] * 2), []
-    path = jnp.tile(jnp.arange(ROWS), (2, 1))
+    seen = Observation(jnp.zeros(2, jnp.int32), LIVE, tree=tree)
 
     @jax.jit
     def step(state, committed):
-        did = drafts(policy.settings, policy.controls, state)
-        cut, yes = choose(policy.settings, policy.controls, state, tree, jnp.zeros(2, jnp.int32), LIVE)
-        no = plainly(policy.controls, jnp.zeros(2, jnp.int32), LIVE)
-        decision = Decision(*(jnp.where(did, getattr(yes, f.name), getattr(no, f.name)) for f in dataclasses.fields(yes)))
-        count = jnp.where(did, committed, 1)
-        accepted = Accepted(path, jnp.full(2, count), jnp.zeros(2, jnp.int32))
-        return observe(policy.settings, state, decision, cut, accepted, LIVE), did
+        did = drafts(policy.settings, policy.controls, state, seen)
+        cut = keep_rows(tree, jnp.broadcast_to(choose(policy.settings, policy.controls, state, seen), 2))
+        verified = jax.tree.map(lambda a, b: jnp.where(did, a, b), cut, root_only(tree.token[:, 0], ROWS))
+        return after(policy, state, verified, jnp.where(did, committed, 1), drafted=did), did
 
     for _ in range(rounds):
         state, did = step(state, jnp.int32(committed))
