@@ -187,10 +187,9 @@ def surrogate_fit(rounds: Sequence[dict[str, Any]], domains: Sequence[str]) -> l
                 sums = _sums(x, y, prompt, len(domains))
                 seen = sums[:, 0] > 0
                 means = sums[seen, 1:3] / sums[seen, :1]
+                every = _sums(*means.T, np.zeros(len(means), int), 1)[0]
                 # Of two points it is 1 or -1.
-                enough = len(means) > 2
-                record["pearson_of_prompts"] = _correlation(_sums(*means.T, np.zeros(len(means), int), 1)[0]) if enough else None
-                records.append(record)
+                records.append(record | {"pearson_of_prompts": _correlation(every) if len(means) > 2 else None})
     return records
 
 
