@@ -14,7 +14,8 @@ def add_sweep(commands) -> None:
     sweep.set_defaults(run=_sweep)
     add = sweep.add_argument
     add("--model", default="mini", help="mini, a hub id or a directory (default: %(default)s)")
-    add("--drafter", help="a shipped drafter's name, hub id or directory (default: all that ship)")
+    what = "a shipped drafter's name, hub id or directory; with NAME= may be repeated (default: all that ship)"
+    add("--drafter", action="append", metavar="[NAME=]SOURCE", help=what)
     add("--dtype", choices=("float32", "bfloat16", "float16"), help="default: what suits the device")
     add("--method", default="jetspec-ddtree", help="as for bench, without budget and policy (default: %(default)s)")
     add("--budget", type=int, default=32, help="rows that a policy may verify, and the largest budget (default: %(default)s)")
@@ -47,6 +48,7 @@ def _floats(text: str) -> tuple[float, ...]:
 
 def _sweep(arguments: argparse.Namespace) -> int:
     import jaxspec
+    from jaxspec import cli
     from jaxspec.bench import demo, read_prompts
     from jaxspec.bench.sweep import default_budgets, make_family, scrambled, sweep
     from jaxspec.bench.sweep_plots import plot
@@ -58,7 +60,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     for option, path in (("--json", arguments.json), ("--plot", arguments.plot)):
         if path and not path.absolute().parent.is_dir():
             raise FileNotFoundError(f"{option}: there is no directory {path.parent}")
-    params = jaxspec.load(arguments.model, drafter=arguments.drafter, dtype=arguments.dtype)
+    params = jaxspec.load(arguments.model, drafter=cli._drafters(arguments), dtype=arguments.dtype)
     if arguments.scramble is not None:
         params = scrambled(params, family.drafter, arguments.scramble)
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None

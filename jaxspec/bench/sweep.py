@@ -88,8 +88,9 @@ def scrambled(params, drafter: str, seed: int):
     """`params` with the entries of every weight array of a drafter in random order: the sizes of a drafter without its sense.
 
     Raises:
-      ValueError: a drafter without weights.
+      ValueError: an unknown drafter, or one without weights.
     """
+    params.spec.drafter(drafter)
     leaves, structure = jax.tree.flatten(params.drafter(drafter))
     if not leaves:
         raise ValueError(f"{drafter!r} has no weights to scramble: choose a trained drafter")

@@ -170,6 +170,8 @@ def test_scrambled_weights_keep_their_entries():
         np.testing.assert_array_equal(new, same)
     assert any((a != b).any() for a, b in zip(before, jax.tree.leaves(one), strict=True))
     assert any((a != b).any() for a, b in zip(jax.tree.leaves(other), jax.tree.leaves(one), strict=True))
+    with pytest.raises(ValueError, match="unknown method 'eagle'"):
+        scrambled(params, "eagle", 1)
     with pytest.raises(ValueError, match="'prompt_lookup' has no weights to scramble"):
         scrambled(params, "prompt_lookup", 1)
 
@@ -238,14 +240,14 @@ def test_sweep_of_golden_weights(capsys, monkeypatch, tmp_path):
     prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.json"
     lines = [{"domain": d, "prompt": ids} for d, ids in (("a", [117, 142, 122, 64, 240, 19]), ("b", [40, 41, 42, 43]))]
     prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    arguments = ["--model", GOLDEN / "target", "--drafter", GOLDEN / "drafter", "--prompts", prompts, "--json", out]
+    arguments = ["--model", GOLDEN / "target", "--drafter", f"d={GOLDEN / 'drafter'}", "--prompts", prompts, "--json", out]
     arguments += ["--budget", 6, "--budgets", "1,6", "--widths", "1,3,6", "--beam", "--temperature", "0,1", "--repeats", 2]
-    names = ["--method", "drafter-ddtree", "--policies", "best,bastion-paper", "--max-new-tokens", 24, "--scramble", 1]
+    names = ["--method", "d-ddtree", "--policies", "best,bastion-paper", "--max-new-tokens", 24, "--scramble", 1]
     assert cli.main(list(map(str, ["bench", "sweep", *arguments, *names]))) == 0
     report, printed = json.loads(out.read_text()), capsys.readouterr().out
     for one in report["temperatures"]:
         assert all(record["identical_to_ar"] for record in one["results"] + one["beams"])
-        for name in ("drafter-ddtree@6/best", "drafter-ddtree@6/bastion-paper"):
+        for name in ("d-ddtree@6/best", "d-ddtree@6/bastion-paper"):
             assert one["tables"][name]["widths"] == [1, 3, 6]
             decodes = [decode for decode in one["decodes"] if decode["method"] == name]
             assert len(decodes) == 4 and all(sum(d["sizes"]) == d["rounds"] and d["predicted"] > 0 for d in decodes)
