@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from jaxspec import cli_report
 from jaxspec.cli_sweep import add_sweep
 
 
@@ -16,6 +17,7 @@ def add_commands(bench: argparse.ArgumentParser) -> None:
     _add_latency(commands)
     _add_peers(commands)
     add_sweep(commands)
+    cli_report.add_commands(commands)
 
 
 def _add_latency(commands) -> None:

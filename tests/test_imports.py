@@ -31,9 +31,13 @@ TOP = (
     "jaxspec.bench",
     "jaxspec.cli",
     "jaxspec.cli_bench",
+    "jaxspec.cli_draw",
+    "jaxspec.cli_options",
     "jaxspec.cli_policies",
+    "jaxspec.cli_report",
     "jaxspec.cli_sweep",
     "jaxspec.cli_tools",
+    "jaxspec.show",
     "jaxspec.tools",
     "jaxspec.__main__",
 )

@@ -8,11 +8,12 @@ from typing import Any
 import jax
 
 from jaxspec import api
-from jaxspec.bench.measure import measure
+from jaxspec.bench.measure import Run, measure
 from jaxspec.bench.methods import UNCOUPLED, Method, with_policies
 from jaxspec.bench.profile import profile
 from jaxspec.bench.prompts import Prompt
 from jaxspec.bench.report import environment, summarise
+from jaxspec.bench.turns import ask_in_turns
 from jaxspec.plan import drafter_forwards, make_plan
 
 
@@ -27,6 +28,7 @@ def benchmark(
     costs: dict[str, dict[str, float]] | None = None,
     with_profile: bool = True,
     progress: Callable[[str], None] = lambda line: None,
+    keep: Callable[[float, list[Prompt], list[Run]], None] = lambda temperature, prompts, runs: None,
 ) -> dict[str, Any]:
     """Measure `methods` (the first is `ar`) on `prompts`, ready for JSON.
 
@@ -38,6 +40,7 @@ def benchmark(
       temperatures: everything is measured at each (None: at that of `options`, else 0). At 0 nothing is drawn, so uncoupled
         methods are left out there if they have a coupled twin.
       costs: what training each drafter took, from `jaxspec.checkpoint.training_costs`.
+      keep: called with a temperature, the prompts as asked there and a group's runs of them, which the report reduces to sums.
 
     Returns:
       `device`, `versions`, `dtype`, `options`, `repeats`, `compile_seconds` {method: s}, `drafters` {name: {"parameters",
@@ -50,19 +53,21 @@ def benchmark(
     for temperature in temperatures:
         at = common | {"temperature": temperature}
         chosen = with_policies(params, _without_twins(methods) if temperature == 0 else methods, at)
+        asked = ask_in_turns(params, prompts, options=at, progress=progress)
         for number, group in enumerate(groups(chosen)):
-            runs, seconds = measure(params, prompts, group, repeats=repeats, options=at, progress=progress)
+            runs, seconds = measure(params, asked, group, repeats=repeats, options=at, progress=progress)
+            keep(temperature, asked, [run for run in runs if number == 0 or run.method != "ar"])
             _free()
             progress("timing the phases of a round" if with_profile else "")
             # The phases of rounds whose size varies are not one figure each.
             fixed = [method for method in group if method.options.get("policy") is None]
-            split = profile(params, prompts, fixed, options=at) if with_profile else None
+            split = profile(params, asked, fixed, options=at) if with_profile else None
             _free()
             progress("")
             known = {method.name: _known(params, method, at) for method in group}
             results += [
                 {"temperature": temperature} | record | known[record["method"]]
-                for record in summarise(runs, prompts, split)
+                for record in summarise(runs, asked, split)
                 if number == 0 or record["method"] != "ar"
             ]
             compile_seconds |= {name: compile_seconds[name] + value for name, value in seconds.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
@@ -10,17 +10,24 @@ RESAMPLES = 2000
 LEVEL = 95.0
 
 
-def resamples(domains: Sequence[str], count: int = RESAMPLES, seed: int = 0) -> np.ndarray:
-    """How often each prompt is drawn, int64 [count, P]: as many prompts of every domain as there are, with replacement.
+def resamples(
+    domains: Sequence[str], questions: Sequence[Hashable] | None = None, *, count: int = RESAMPLES, seed: int = 0
+) -> np.ndarray:
+    """How often each prompt is drawn, int64 [count, P]: as many questions of every domain as there are, with replacement.
 
     Args:
-      domains: of the P prompts. Domains are settings, not samples, so each keeps its number of prompts.
+      domains: of the P prompts. Domains are settings, not samples, so each keeps its number of questions.
+      questions: which question each prompt is a turn of; the turns of one are not independent, so they are drawn together.
+        None: every prompt is a question.
       seed: equal seeds draw equally, so that methods are compared on the same prompts.
     """
+    questions = range(len(domains)) if questions is None else questions
     random, drawn = np.random.default_rng(seed), np.zeros((count, len(domains)), np.int64)
     for domain in dict.fromkeys(domains):
-        members = np.flatnonzero(np.array(domains) == domain)
-        drawn[:, members] = random.multinomial(len(members), np.full(len(members), 1 / len(members)), size=count)
+        members = [i for i, other in enumerate(domains) if other == domain]
+        index = {question: number for number, question in enumerate(dict.fromkeys(questions[i] for i in members))}
+        times = random.multinomial(len(index), np.full(len(index), 1 / len(index)), size=count)
+        drawn[:, members] = times[:, [index[questions[i]] for i in members]]
     return drawn
 
 

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 PROMPT_TOKENS = 96
 PASSAGE_CHARACTERS = 2048
@@ -16,28 +16,55 @@ PASSAGE_CHARACTERS = 2048
 
 @dataclasses.dataclass(frozen=True)
 class Prompt:
-    """One prompt: `content` is what `jaxspec.decode` takes (text, token ids or chat messages)."""
+    """One prompt.
+
+    Attributes:
+      domain: what it is reported under.
+      content: what `jaxspec.decode` takes: text, token ids or chat messages.
+      question: its identifier in the file (`question_id`, `task_id`); None where it has none.
+      turn: which of the question's turns it is, from 0.
+      later: the turns that follow, still to be asked, see `jaxspec.bench.turns`.
+    """
 
     domain: str
     content: Any
+    question: Any = None
+    turn: int = 0
+    later: tuple[str, ...] = ()
 
 
-def read_prompts(path: str | os.PathLike, tokenizer, *, limit: int | None = None, chat: bool = False) -> list[Prompt]:
+class _Text(NamedTuple):
+    """What a record asks.
+
+    Attributes:
+      text: or token ids. plain: the same as models without a chat template are asked.
+      kind: `passage` (to be cut by tokens), `asked` (the public sets, meant for chat models) or `given`.
+    """
+
+    text: Any
+    kind: str
+    plain: Any
+    question: Any = None
+    later: tuple[str, ...] = ()
+
+
+def read_prompts(path: str | os.PathLike, tokenizer, *, limit: int | None = None, chat: bool | None = False) -> list[Prompt]:
     """Prompts of a .jsonl or .jsonl.gz file, domain by domain in order of appearance.
 
     A record holds one of
-      `prompt`: the prompt (HumanEval);
-      `turns`: the first turn is the prompt (Spec-Bench, MT-Bench);
-      `question`: the prompt is `Question: …`, a line break and `Answer:` (GSM8K);
+      `prompt`: the prompt (with `task_id`: HumanEval);
+      `turns`: a conversation's user turns (Spec-Bench, MT-Bench): the first is the prompt, the others are its `later`;
+      `question`: asked as it is in a chat, else as `Question: …`, a line break and `Answer:` (GSM8K);
       `text` with domain `math`: the prompt reaches up to and including `Answer:`;
       any other `text`: it is cut every 2,048 characters, at the next line start; a piece's first 96 tokens are a prompt.
-    Its domain is its `domain` or `category`, else the file's name.
+    Its domain is its `domain` or `category`, else `humaneval` or `gsm8k` if it is of one of these, else the file's name.
 
     Args:
       path: the file.
       tokenizer: the model's, or None: then only records whose prompt is given as a whole can be read.
-      limit: prompts per domain, spread evenly over the domain's; None takes all.
-      chat: pass whole prompts as a user's chat message.
+      limit: prompts per domain, spread evenly over the domain's, a conversation counting as one; None takes all.
+      chat: pass whole prompts as a user's chat message. None: those of HumanEval, `turns` and `question`, where the model has
+        a chat template.
 
     Raises:
       FileNotFoundError: no such file.
@@ -46,17 +73,31 @@ def read_prompts(path: str | os.PathLike, tokenizer, *, limit: int | None = None
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}: give at least 1 prompt per domain")
     path = Path(path)
-    domains: dict[str, list[tuple[str, bool]]] = {}
+    domains: dict[str, list[_Text]] = {}
     for where, record in _records(path):
-        domain = str(record.get("domain") or record.get("category") or path.name.split(".")[0])
+        domain = str(record.get("domain") or record.get("category") or _public_set(record) or path.name.split(".")[0])
         domains.setdefault(domain, []).extend(_texts(record, domain, where))
     if not domains:
         raise ValueError(f"{path} holds no prompts")
     return [
-        Prompt(domain, _content(text, is_passage, tokenizer, chat))
+        Prompt(domain, _content(text, tokenizer, chat), text.question, 0, text.later)
         for domain, texts in domains.items()
-        for text, is_passage in _spread(texts, limit)
+        for text in _spread(texts, limit)
     ]
+
+
+def uses_template(tokenizer, chat: bool | None) -> bool:
+    """Whether `read_prompts` puts the public sets' prompts into the model's chat template."""
+    return bool(tokenizer is not None and tokenizer.has_chat_template) if chat is None else chat
+
+
+def _public_set(record: dict) -> str | None:
+    """The set that a record without a domain is of, by its fields."""
+    if "prompt" in record and str(record.get("task_id")).startswith("HumanEval/"):
+        return "humaneval"
+    if "question" in record and "####" in str(record.get("answer")):
+        return "gsm8k"
+    return None
 
 
 def _records(path: Path) -> Iterator[tuple[str, dict]]:
@@ -75,20 +116,24 @@ def _records(path: Path) -> Iterator[tuple[str, dict]]:
             yield where, record
 
 
-def _texts(record: dict, domain: str, where: str) -> list[tuple[str, bool]]:
-    """(text, whether it is a passage to be cut by tokens) for each prompt of a record."""
+def _texts(record: dict, domain: str, where: str) -> list[_Text]:
+    """The prompts of a record."""
+    name = record.get("question_id", record.get("task_id"))
     if "prompt" in record:
-        return [(record["prompt"], False)]
+        return [_Text(record["prompt"], "asked" if "task_id" in record else "given", record["prompt"], name)]
     if record.get("turns"):
-        return [(record["turns"][0], False)]
+        turns = record["turns"]
+        if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
+            raise ValueError(f"{where}: turns is not a list of texts: write one text for each of the user's turns")
+        return [_Text(turns[0], "asked", turns[0], name, tuple(turns[1:]))]
     if "question" in record:
-        return [(f"Question: {record['question']}\nAnswer:", False)]
+        return [_Text(record["question"], "asked", f"Question: {record['question']}\nAnswer:", name)]
     if "text" not in record:
         raise ValueError(f"{where} has none of the keys prompt, turns, question, text: rename the one that holds the prompt")
     head, answer, _ = record["text"].partition("\nAnswer:")
     if domain == "math" and answer:
-        return [(head + answer, False)]
-    return [(passage, True) for passage in _passages(record["text"])]
+        return [_Text(head + answer, "given", head + answer, name)]
+    return [_Text(passage, "passage", passage) for passage in _passages(record["text"])]
 
 
 def _passages(text: str) -> list[str]:
@@ -104,9 +149,10 @@ def _spread(items: Sequence, limit: int | None) -> Sequence:
     return [items[i * len(items) // limit] for i in range(limit)]
 
 
-def _content(text: str, is_passage: bool, tokenizer, chat: bool):
-    if is_passage:
+def _content(text: _Text, tokenizer, chat: bool | None):
+    if text.kind == "passage":
         if tokenizer is None:
             raise ValueError("this model has no tokenizer, so texts cannot be cut into prompts: use a model with a tokenizer")
-        return list(tokenizer.encode(text))[:PROMPT_TOKENS]
-    return [{"role": "user", "content": text}] if chat else text
+        return list(tokenizer.encode(text.text))[:PROMPT_TOKENS]
+    wrapped = uses_template(tokenizer, chat) and (chat or text.kind == "asked")
+    return [{"role": "user", "content": text.text}] if wrapped and isinstance(text.text, str) else text.plain

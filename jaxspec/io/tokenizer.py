@@ -34,9 +34,14 @@ class Tokenizer:
         """Ids of a prompt, with the special tokens that the model expects before a text (Llama's begin of text)."""
         return list(self._inner.encode(text))
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `chat` can be called."""
+        return bool(self._inner.chat_template)
+
     def chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
         """Ids of chat messages (`role`, `content`) in the model's template, ready for the assistant's answer."""
-        if not self._inner.chat_template:
+        if not self.has_chat_template:
             raise ValueError("this model has no chat template: pass the prompt as a string")
         bad = [m for m in messages if not isinstance(m, dict) or not {"role", "content"} <= set(m)]
         if bad or not messages:
