@@ -7,28 +7,20 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
+from jaxspec.policies.heads import init_layers
 from jaxspec.policies.mlp import mlp
 
 # Gains of hidden layers, of the action head and of the value head.
 HIDDEN_GAIN, ACTION_GAIN, VALUE_GAIN = 2**0.5, 0.01, 1.0
 
 
-def init_layers(key: jax.Array, sizes: Sequence[int], last_gain: float) -> list[dict[str, jax.Array]]:
-    """Layers of a perceptron over `sizes`, inputs first."""
-    gains = [HIDDEN_GAIN] * (len(sizes) - 2) + [last_gain]
-    layers = []
-    for each, gain, before, after in zip(jax.random.split(key, len(gains)), gains, sizes[:-1], sizes[1:], strict=True):
-        kernel = jax.nn.initializers.orthogonal(gain)(each, (before, after), jnp.float32)
-        layers.append({"kernel": kernel, "bias": jnp.zeros(after, jnp.float32)})
-    return layers
-
-
 def init_actor_critic(key: jax.Array, inputs: int, actions: int, actor: Sequence[int], critic: Sequence[int]):
     """{"actor": layers to `actions` logits, "critic": layers to one value}, with hidden sizes `actor` and `critic`."""
     first, second = jax.random.split(key)
+    hidden, action, value = (jax.nn.initializers.orthogonal(gain) for gain in (HIDDEN_GAIN, ACTION_GAIN, VALUE_GAIN))
     return {
-        "actor": init_layers(first, (inputs, *actor, actions), ACTION_GAIN),
-        "critic": init_layers(second, (inputs, *critic, 1), VALUE_GAIN),
+        "actor": init_layers(first, (inputs, *actor, actions), hidden, action),
+        "critic": init_layers(second, (inputs, *critic, 1), hidden, value),
     }
 
 

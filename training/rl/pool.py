@@ -1,46 +1,16 @@
-"""What a round could have drafted: the pool at full depth, and what any depth and size of it would have committed."""
+"""What any depth and any number of rows of a round's tree would have committed, from the deepest and largest one.
+
+Depth does not change what shallower levels hold: the first W + W * W * d candidates of a dynamic tree's pool are those of d
+draft steps. Nor does size change what smaller trees hold: rows are sorted.
+"""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 
-from jaxspec.builders.candidates import rank
-from jaxspec.builders.stepwise import Offers
-from jaxspec.grow import target_head
-from jaxspec.plan import make_plan
 from jaxspec.policies.ltd_features import pool_size
 from jaxspec.state import Pool, Tree
-
-
-def draft_pool(params, state, config) -> Pool:
-    """The pool [B, P] of a greedy round that takes every draft step there is.
-
-    Depth does not change what shallower levels hold, so that its first W + W * W * d candidates are the pool of d steps.
-    """
-    plan = make_plan(params.spec, config)
-    stepper, drafter, variables = plan.builder, plan.drafter, params.drafter(config.method)
-    target, batch, per_step = target_head(params, config), state.root.shape[0], stepper.nodes * stepper.slots
-    own = params.spec.drafter(config.method).score_temperature
-    scoring = own if config.score_temperature is None else config.score_temperature
-    limit = jnp.full(batch, stepper.longest)
-
-    def offers(proposal):
-        logits = proposal.logits[:, :, : stepper.slots]
-        ranked = rank(logits.reshape(batch, -1, logits.shape[-1]), stepper.candidates, None, scoring)
-        return Offers(*(x.reshape(*logits.shape[:3], -1) for x in (ranked.token, ranked.logprob)), proposal.classes)
-
-    proposal, scratch = drafter.start(variables, state.draft, target, state.root, stepper.slots + stepper.steps * per_step)
-    pool, nodes = jax.vmap(stepper.begin)(offers(proposal), limit)
-
-    def body(step, carry):
-        pool, nodes, scratch = carry
-        first = stepper.slots + step * per_step
-        proposal, scratch = drafter.expand(variables, state.draft, scratch, target, nodes, first)
-        pool, nodes = jax.vmap(stepper.grow, (0, 0, 0, None, 0))(pool, nodes, offers(proposal), step, limit)
-        return pool, nodes, scratch
-
-    return jax.lax.fori_loop(0, stepper.steps, body, (pool, nodes, scratch))[0]
 
 
 def committed_of_pool(pool: Pool, following: jax.Array, width: int, sizes: tuple[int, ...]) -> jax.Array:

@@ -1,0 +1,101 @@
+"""Check that a record replays: real decodes must have the trees and commit the tokens that it says.
+
+    python -m training.rl.check --prompts heldout.jsonl.gz --out none.npz --limit 2 --max-new-tokens 64
+
+Takes the options of `training.rl.record`. Texts are decoded with every depth and size of a few, round by round, and each round
+is compared with what was recorded at its position. Differences can only come from ties that two compilations break otherwise.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+import jaxspec
+from jaxspec.bench.prompts import read_prompts
+from jaxspec.builders.stepwise import finish
+from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.policies.ltd_features import pool_size
+from jaxspec.policies.static_size import make_static
+from jaxspec.prompts import to_ids
+from training.command import one_line_errors
+from training.rl.record import RecordOptions, builder_of, decode_options, record_texts
+
+
+def replayed(params, prompt: list[int], choices, options: RecordOptions) -> tuple[int, int, int]:
+    """(rounds, those with the recorded tree, those with that tree and its committed tokens) over decodes of one prompt.
+
+    Args:
+      choices: pairs of draft steps and rows to verify, the rows among `options.sizes`.
+    """
+    found = record_texts(params, [prompt] * options.batch, options)
+    found = jax.tree.map(lambda x: x[found["prompt"] == 0], found)
+    sizes, pool = tuple(options.sizes), builder_of(params, options) == "dynamic"
+    rounds = same = right = 0
+    for steps, rows in choices:
+        policy = make_static(steps if pool else None, rows, widths=tuple(sorted({1, *sizes})))
+        settings = decode_options(params, options) | {"policy": policy}
+        out = jaxspec.decode(params, prompt, trace=True, max_new_tokens=options.max_new_tokens, **settings)
+        at = 0
+        for one in out.rounds:
+            if at >= len(found["context"]):
+                break
+            seen = jax.tree.map(lambda x, at=at: x[at], found["seen"])
+            fits = _equal(one.tree, _of_pool(seen, steps, rows, options) if pool else _of_tree(seen, rows))
+            expected = found["committed"][at, steps if pool else 0, sizes.index(rows)]
+            rounds, same, right = rounds + 1, same + fits, right + (fits and len(one.path) == expected)
+            at += len(one.path)
+    return rounds, same, right
+
+
+def _of_pool(pool, steps: int, rows: int, options: RecordOptions):
+    reached = np.arange(len(pool.token)) < pool_size(options.width, steps)
+    tree = _finish(pool.replace(logprob=jnp.where(reached, pool.logprob, -jnp.inf)), rows, options.steps + 1)
+    return np.asarray(tree.token)[: int(tree.size)], np.asarray(tree.parent)[: int(tree.size)]
+
+
+def _of_tree(tree, rows: int):
+    size = min(rows, int(tree.size))
+    return tree.token[:size], tree.parent[:size]
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _finish(pool, rows: int, longest: int):
+    return finish(pool, jnp.int32(0), rows, longest)
+
+
+def _equal(real, recorded) -> bool:
+    """Whether two trees have the same rows; the root's token is not compared, which the position stands for."""
+    token, parent = recorded
+    return np.array_equal(real.token[1:], token[1:]) and np.array_equal(real.parent, parent)
+
+
+def main(options: RecordOptions) -> None:
+    """Print the shares for the prompts of `options`."""
+    params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
+    tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
+    prompts = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
+    sizes, total = options.sizes, np.zeros(3, int)
+    choices = [
+        (1, sizes[1]),
+        (options.steps // 2, sizes[len(sizes) // 2]),
+        (options.steps, sizes[-1]),
+        (options.steps, sizes[0]),
+    ]
+    for prompt in tqdm(prompts, desc="check", unit="prompt"):
+        total += replayed(params, to_ids(prompt.content, tokenizer, params.spec.target), choices, options)
+    rounds, same, right = total.tolist()
+    print(
+        f"{rounds} rounds: {same / rounds:.2%} have the recorded tree, {right / rounds:.2%} commit the recorded tokens as well"
+    )
+
+
+if __name__ == "__main__":
+    import tyro
+
+    with one_line_errors():
+        main(tyro.cli(RecordOptions))

@@ -1,0 +1,238 @@
+"""Record the rounds of a drafter at every position of greedy texts, once, for the replay environment.
+
+    python -m training.rl.record --prompts corpus.jsonl.gz --out eagle3.npz
+
+One token is committed a round, with the decode loop's own functions; what any depth and size would have committed follows from
+the pool and the text. A dynamic tree is recorded at full depth, other builders' trees at full size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+from tqdm import tqdm
+
+import jaxspec
+from jaxspec import api
+from jaxspec.bench.prompts import read_prompts
+from jaxspec.drafters.registry import make_drafter
+from jaxspec.grow import draft, grow
+from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.loop import absorb, commit, verify
+from jaxspec.plan import default_builder, make_plan
+from jaxspec.policies.static_size import make_static
+from jaxspec.prompts import to_ids
+from jaxspec.tree import root_only
+from training.command import one_line_errors
+from training.rl.pool import committed_of_pool, committed_of_tree
+from training.rl.records import Record, save_record
+
+# Positions that one call of the device records.
+CHUNK = 32
+
+
+@dataclasses.dataclass
+class RecordOptions:
+    """Options of a recording.
+
+    Attributes:
+      prompts: .jsonl or .jsonl.gz file, see `jaxspec.bench.prompts.read_prompts`.
+      out: .npz file to write.
+      target: the model: `mini`, a directory or a hub id.
+      drafter: its drafter.
+      builder: None: what suits the drafter. `dynamic` records the pool, other builders the tree.
+      width: W of the dynamic tree.
+      steps: draft steps after the root's, at most (dynamic tree).
+      block_size: of block drafters.
+      sizes: rows that a round may verify, the root included; the largest is the tree's budget.
+      limit: prompts of each domain.
+      chat: pass prompts as a user's chat message.
+      max_new_tokens: of a text.
+      batch: texts recorded together.
+      dtype: of the weights; None picks what suits the device.
+    """
+
+    prompts: Path
+    out: Path
+    target: str = "mini"
+    drafter: str = "eagle3"
+    builder: str | None = None
+    width: int = 6
+    steps: int = 9
+    block_size: int | None = None
+    sizes: tuple[int, ...] = (2, 4, 6, 8, 12, 16, 24, 32, 48)
+    limit: int | None = 32
+    chat: bool = False
+    max_new_tokens: int = 128
+    batch: int = 8
+    dtype: str | None = None
+
+
+def builder_of(params, options: RecordOptions) -> str:
+    """Name of the builder that is recorded."""
+    config = params.spec.drafter(options.drafter)
+    return options.builder or default_builder(make_drafter(config), config)
+
+
+@functools.partial(jax.jit, static_argnames=("config", "pool", "rounds"), donate_argnames=("state",))
+def trace(params, request, state, *, config, pool: bool, rounds: int):
+    """`rounds` rounds that commit a token each.
+
+    Args:
+      pool: give the pools of dynamic trees, else the trees.
+
+    Returns:
+      (state; what was drafted, a `Pool` or `Tree` [rounds, B, ...]; cached tokens int32 [rounds, B]).
+    """
+    plan = make_plan(params.spec, config)
+
+    def step(state, _):
+        drafted = draft(params, request, state, None, config)
+        seen = drafted.pool if pool else grow(params, state, drafted.proposed, config)
+        tree = root_only(state.root, plan.widths[-1])
+        verified = verify(params, request, state, tree, None, None, config)
+        after, committed = commit(params, request, state, tree, verified, config)
+        return absorb(params, after, committed, config), (seen, state.cache.length)
+
+    state, (seen, context) = jax.lax.scan(step, state, None, length=rounds)
+    return state, seen, context
+
+
+def record_texts(params, prompts: Sequence[list[int]], options: RecordOptions) -> dict[str, np.ndarray]:
+    """Arrays of `Record`, and `seen`, for one batch of prompts as token ids; `prompt` counts within the batch."""
+    session = _session(params, prompts, options)
+    plan, pool = make_plan(params.spec, session.config), builder_of(params, options) == "dynamic"
+    seen, contexts = [], []
+    with api._precision(session):
+        state = api._prefill(session)
+        while not bool(np.asarray(state.done).all()):
+            state, drafted, context = trace(params, session.request, state, config=session.config, pool=pool, rounds=CHUNK)
+            seen.append(jax.device_get(drafted))
+            contexts.append(np.asarray(context))
+    texts = [np.asarray(state.tokens[b])[: int(state.emitted[b])] for b in range(len(prompts))]
+    # [rounds, B, ...] to [B, rounds, ...].
+    seen = jax.tree.map(lambda *x: np.concatenate(x).swapaxes(0, 1), *seen)
+    context = np.concatenate(contexts).T
+    longest, width = plan.longest - 1, options.width if pool else 0
+    parts = []
+    for b, text in enumerate(texts):
+        own = _positions(jax.tree.map(lambda x, b=b: x[b], seen), context[b], text, longest, width, tuple(options.sizes))
+        parts.append(own | {"prompt": np.full(len(text) - 1, b, np.int32)})
+    return jax.tree.map(lambda *x: np.concatenate(x), *parts)
+
+
+def decode_options(params, options: RecordOptions) -> dict:
+    """Options of `jaxspec.decode` for rounds like the recorded ones."""
+    builder = builder_of(params, options)
+    settings = {"method": options.drafter, "builder": builder, "budget": options.sizes[-1]}
+    if builder == "dynamic":
+        settings |= {"tree_width": options.width, "depth": options.steps + 1}
+    return settings | ({} if options.block_size is None else {"block_size": options.block_size})
+
+
+def _session(params, prompts, options: RecordOptions):
+    policy = make_static(rows=1, widths=(1, options.sizes[-1]))
+    settings = decode_options(params, options)
+    return api._prepare(params, list(prompts), max_new_tokens=options.max_new_tokens, policy=policy, **settings)
+
+
+def _positions(seen, context, text, longest: int, width: int, sizes: tuple[int, ...]) -> dict:
+    """Arrays of one text's positions: its tokens but the last are the roots. `width` 0 stands for trees."""
+    count = len(text) - 1
+    seen, context = jax.tree.map(lambda x: x[:count], (seen, context))
+    ahead = np.concatenate([text, np.full(longest, -1, text.dtype)])
+    following = np.lib.stride_tricks.sliding_window_view(ahead, longest)[1 : count + 1]
+    remaining = count - np.arange(count, dtype=np.int32)
+    committed = np.minimum(_tables(seen, following, width, sizes), remaining[:, None, None])
+    return {
+        "scores": (seen.logprob if width else seen.logprob[:, 1:]).astype(np.float16),
+        "committed": committed.astype(np.int8),
+        "context": context,
+        "remaining": remaining,
+        "seen": seen,
+    }
+
+
+def _tables(seen, following: np.ndarray, width: int, sizes: tuple[int, ...]) -> np.ndarray:
+    """int32 [N, S, V]; padded to whole chunks, so that texts of all lengths share a compilation."""
+    count = len(following)
+    missing = -count % CHUNK
+    seen, following = jax.tree.map(lambda x: np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)), (seen, following))
+    parts = [
+        np.asarray(_table(jax.tree.map(lambda x, at=at: x[at : at + CHUNK], seen), following[at : at + CHUNK], width, sizes))
+        for at in range(0, count + missing, CHUNK)
+    ]
+    return np.concatenate(parts)[:count]
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _table(seen, following, width, sizes):
+    if width:
+        return jax.vmap(lambda pool, text: committed_of_pool(pool, text, width, sizes))(seen, following)
+    return jax.vmap(lambda tree, text: committed_of_tree(tree, text, sizes))(seen, following)
+
+
+def record(options: RecordOptions) -> Record:
+    """Record the rounds of all prompts.
+
+    Raises:
+      ValueError, FileNotFoundError: unusable prompts or options.
+    """
+    if list(options.sizes) != sorted(set(options.sizes)) or options.sizes[0] < 1:
+        raise ValueError(f"sizes are {list(options.sizes)}: give numbers of rows in ascending order")
+    params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
+    tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
+    prompts = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
+    ids = [to_ids(prompt.content, tokenizer, params.spec.target) for prompt in prompts]
+    room = params.spec.target.max_positions - options.max_new_tokens
+    chosen = sorted((i for i in range(len(ids)) if len(ids[i]) <= room), key=lambda i: (len(ids[i]), i))
+    parts: dict[int, dict] = {}
+    with tqdm(total=len(chosen), desc="record", unit="prompt") as progress:
+        for start in range(0, len(chosen), options.batch):
+            batch = chosen[start : start + options.batch]
+            filled = batch + batch[:1] * (options.batch - len(batch))
+            found = record_texts(params, [ids[i] for i in filled], options)
+            for place, number in enumerate(batch):
+                mine = found["prompt"] == place
+                parts[number] = {name: x[mine] for name, x in found.items() if name != "seen"} | {
+                    "prompt": np.full(mine.sum(), number)
+                }
+            progress.update(len(batch))
+    numbers = [number for number in sorted(parts) if len(parts[number]["context"])]
+    arrays = {name: np.concatenate([parts[number][name] for number in numbers]) for name in parts[numbers[0]]}
+    arrays["prompt"] = arrays["prompt"].astype(np.int32)
+    return Record(_header(params, options, [prompt.domain for prompt in prompts]), **arrays)
+
+
+def _header(params, options: RecordOptions, domains: list[str]) -> dict:
+    builder = builder_of(params, options)
+    pool = builder == "dynamic"
+    steps = make_plan(params.spec, _session(params, [[0]], options).config).builder.steps if pool else 0
+    return {
+        "model": options.target,
+        "drafter": options.drafter,
+        "builder": builder,
+        "sees": "pool" if pool else "tree",
+        "width": options.width if pool else 0,
+        "steps": steps,
+        "block_size": options.block_size,
+        "sizes": list(options.sizes),
+        "dtype": str(params.dtype),
+        "max_new_tokens": options.max_new_tokens,
+        "domains": domains,
+    }
+
+
+if __name__ == "__main__":
+    import tyro
+
+    with one_line_errors():
+        chosen = tyro.cli(RecordOptions)
+        made = record(chosen)
+        save_record(made, chosen.out)
+        print(f"{len(made.context)} positions of {len(made.first())} texts in {chosen.out}")
