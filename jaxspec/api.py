@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxspec import prompts as prompting
 from jaxspec.builders import make_paths
+from jaxspec.compilations import compilations
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.loop import CHUNK, prefill, run
 from jaxspec.output import DraftTree, Output, Round, Stats
@@ -87,10 +88,11 @@ def decode(params: Params, prompt, *, trace: bool = False, **options) -> Output 
     with _precision(session):
         started = time.perf_counter()
         state = jax.block_until_ready(_prefill(session))
-        prefilled = time.perf_counter()
+        prefilled, compiled = time.perf_counter(), compilations()
         state, rounds = _finish(session, state, trace)
         seconds = (prefilled - started, time.perf_counter() - prefilled)
-    outputs = _outputs(session, state, seconds, rounds)
+    alone = not (trace or session.stop_strings) and compilations() == compiled
+    outputs = _outputs(session, state, seconds, rounds, alone)
     return outputs if prompting.is_batch(prompt) else outputs[0]
 
 
@@ -283,10 +285,14 @@ def _readout(session: _Session, state: DecodeState, index: int) -> tuple[list[in
     return tokens[: found[0]], found[1], True
 
 
-def _outputs(session, state, seconds, rounds) -> list[Output]:
+def _outputs(session, state, seconds, rounds, alone: bool = False) -> list[Output]:
+    """What the caller gets; `alone` says that nothing but rounds is in `seconds[1]`, which is news to a policy."""
     host = jax.device_get(state.replace(cache=None, draft=None))
     stop_ids = set(np.asarray(session.request.stop).tolist())
     policy = session.policy and session.policy.replace(state=state.control)
+    if policy and alone:
+        controls = policy.settings.clocked(policy.controls, session.policy.state, host.control, seconds[1])
+        policy = policy.replace(controls=controls)
     outputs = []
     for b in range(len(session.lengths)):
         tokens, text, by_text = _readout(session, host, b)

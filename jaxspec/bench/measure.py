@@ -8,15 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-
 import jaxspec
 from jaxspec.bench.methods import Method
 from jaxspec.bench.prompts import Prompt
+from jaxspec.compilations import compilations
 
-_COMPILED = "/jax/core/compile/backend_compile_duration"
 _ATTEMPTS = 4
-_compilations = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,24 +93,12 @@ def _run(method: str, prompt: int, repeat: int, out) -> Run:
 
 def _without_compilation(call: Callable[[], Any]) -> tuple[Any, float]:
     """The result of a call that compiled nothing, and the extra seconds that earlier attempts spent compiling."""
-    _listen()
     attempts = []
     for _ in range(_ATTEMPTS):
-        before, start = _compilations, time.perf_counter()
+        before, start = compilations(), time.perf_counter()
         out = call()
         seconds = time.perf_counter() - start
-        if _compilations == before:
+        if compilations() == before:
             return out, sum(max(attempt - seconds, 0.0) for attempt in attempts)
         attempts.append(seconds)
     raise RuntimeError(f"the same decode compiled again in each of {_ATTEMPTS} calls: timings would include compilation")
-
-
-@functools.cache
-def _listen() -> None:
-    """Count XLA compilations from now on (listeners cannot be removed, hence one for the process)."""
-
-    def count(event: str, duration: float, **_) -> None:
-        global _compilations
-        _compilations += event == _COMPILED
-
-    jax.monitoring.register_event_duration_secs_listener(count)

@@ -15,6 +15,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from jaxspec.policies.calibration import running_correction
 from jaxspec.policies.latency import LatencyTable, bucket_of
 from jaxspec.policies.protocol import Acts, Functions, Observation, Outcome, Policy, Settings
 from jaxspec.policies.rules import RULES
@@ -52,6 +53,16 @@ class ControllerSettings(Settings):
     def functions(self) -> Functions:
         return _functions(self)
 
+    def clocked(self, controls: Controls, before: ControlState, after: ControlState, seconds: float) -> Controls:
+        """BASTION's EMA, fed with whole calls: what their rounds took against what was predicted of them."""
+        rate, factor = float(controls.running), float(controls.factor)
+        predicted = float(after.predicted) - float(before.predicted)
+        if not rate or not predicted > 0:
+            return controls
+        # Drafting, which the factor does not scale, makes the step smaller; it ends where predicted and measured times agree.
+        factor = running_correction([seconds], [predicted / factor], rate, factor)[-1]
+        return controls.replace(factor=jnp.float32(factor))
+
 
 @flax.struct.dataclass
 class Controls:
@@ -61,11 +72,13 @@ class Controls:
       table: measured round times.
       factor: float32 [], correction of the times of verification, see `calibration.running_correction`.
       rows: int32 [], of the rule `fixed`; 0 decodes plainly.
+      running: float32 [], weight of a call's measured time in `factor`; 0 leaves `factor` as it is.
     """
 
     table: LatencyTable
     factor: jax.Array
     rows: jax.Array
+    running: jax.Array
 
 
 @flax.struct.dataclass
@@ -93,14 +106,24 @@ class ControlState:
     sizes: jax.Array
 
 
-def make_policy(table: LatencyTable, rule: str = "best", *, corrected=True, pauses=True, rows: int = 0) -> Policy:
-    """A controller over measured round times; arguments as of `ControllerSettings`, `rows` for the rule `fixed`.
+def make_policy(
+    table: LatencyTable, rule: str = "best", *, corrected=True, pauses=True, rows: int = 0, running: float = 0.0
+) -> Policy:
+    """A controller over round times; arguments as of `ControllerSettings`.
+
+    Args:
+      rows: for the rule `fixed`.
+      running: weight of every call's measured time in a running correction of the predicted ones, which goes on with
+        `Output.policy`. Over a measured or calibrated table this is BASTION's "EMA + calibration", over the bare
+        `latency.roofline_table` its "EMA"; its golden traces have weights of 0.1 and 0.2.
 
     Raises:
-      ValueError: unknown rule.
+      ValueError: unknown rule, or `running` not in 0 to 1.
     """
+    if not 0 <= running <= 1:
+        raise ValueError(f"running is {running}: give a weight from 0, no correction, to 1, the last call alone")
     settings = ControllerSettings(table.widths, rule, corrected, pauses)
-    return Policy(settings, Controls(table, jnp.float32(1), jnp.int32(rows)))
+    return Policy(settings, Controls(table, jnp.float32(1), jnp.int32(rows), jnp.float32(running)))
 
 
 @functools.lru_cache

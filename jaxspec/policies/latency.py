@@ -11,6 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.config import TargetConfig
+from jaxspec.policies.calibration import Fit
+from jaxspec.policies.roofline import Device, paper_bytes, paper_flops
+
 
 @flax.struct.dataclass
 class LatencyTable:
@@ -87,3 +91,18 @@ def load_table(path: str | os.PathLike) -> LatencyTable:
         return make_table(content["widths"], content["contexts"], content["draft"], content["verify"])
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is no table of round times ({error!r}): make one with `jaxspec calibrate`") from None
+
+
+def roofline_table(
+    config: TargetConfig, device: Device, widths, contexts, *, draft=0.0, itemsize: int = 2, fit: Fit | None = None
+) -> LatencyTable:
+    """The times that a device's peak rates allow for, as BASTION counts them, in place of measured ones.
+
+    Args:
+      widths, contexts: of the table. draft: seconds of drafting, a number or one for each context. itemsize: bytes of a weight.
+      fit: of measured times to those of the roofline, see `calibration.fit` (None: the bare roofline).
+    """
+    new, cached = np.array(widths)[:, None], np.array(contexts)[None]
+    compute = np.asarray(paper_flops(config, new, cached)) / device.flops
+    memory = np.asarray(paper_bytes(config, new, cached, itemsize)) / device.bandwidth
+    return make_table(widths, contexts, np.broadcast_to(draft, len(contexts)), (fit or Fit()).seconds(compute, memory))

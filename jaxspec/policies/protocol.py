@@ -52,6 +52,7 @@ class Observation:
       entropy: float32 [B, M], nats, of the distribution that each of these nodes is a candidate of.
       top: float32 [B, M, TOP], the largest probabilities of the same distribution, in falling order.
       hidden: [B, M, E], the drafter's hidden state that the distribution was projected from.
+      carried: float32 [B, M], what the act `carry` gave for the node below which each of these hangs; 0 below the root.
       tree: the round's tree at capacity.
       logits: float32 [B, V], the target's after the last prompt token.
     """
@@ -64,6 +65,7 @@ class Observation:
     entropy: jax.Array | None = None
     top: jax.Array | None = None
     hidden: jax.Array | None = None
+    carried: jax.Array | None = None
     tree: Tree | None = None
     logits: jax.Array | None = None
 
@@ -93,13 +95,18 @@ class Acts(NamedTuple):
     Attributes:
       block: int32 [B], slots of a block drafter's block, the anchor included; asked once, after the prefill.
       draft: bool [], whether the round drafts; asked before drafting, when there is nothing but context to see.
+      keep: bool [B, M], which of the nodes to be drafted from next become part of the tree; all other candidates of their level
+        are dropped. Asked after each draft step of a drafter that proposes a token a step.
       deeper: bool [B], whether to take another draft step; asked after each of a drafter that works in steps.
+      carry: float32 [B, M], a number for each of these nodes, which `Observation.carried` holds for those below it.
       rows: int32 [] or [B], rows to verify, the root included; asked when the tree is at hand.
     """
 
     block: Callable[..., jax.Array] | None = None
     draft: Callable[..., jax.Array] | None = None
+    keep: Callable[..., jax.Array] | None = None
     deeper: Callable[..., jax.Array] | None = None
+    carry: Callable[..., jax.Array] | None = None
     rows: Callable[..., jax.Array] | None = None
 
 
@@ -132,6 +139,15 @@ class Settings:
     def functions(self) -> Functions:
         """The policy's functions; equal settings must give the identical ones, hence `functools.lru_cache` below them."""
         raise NotImplementedError
+
+    def clocked(self, controls: Any, before: Any, after: Any, seconds: float) -> Any:
+        """The controls after a call, for policies that predict what rounds take; on the host, between calls.
+
+        Args:
+          before, after: the state before and after the call's rounds. seconds: what they took, wall-clock; only calls whose
+            rounds ran in one device loop and compiled nothing are told.
+        """
+        return controls
 
 
 @flax.struct.dataclass

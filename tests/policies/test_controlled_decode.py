@@ -1,10 +1,13 @@
 """A policy changes how many rows are verified, never the text."""
 
+import itertools
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 
 import jaxspec
+from jaxspec import api
 from jaxspec.policies.controller import make_policy
 from jaxspec.policies.latency import make_table
 
@@ -25,12 +28,12 @@ def table(draft: float, verify) -> object:
 
 CHEAP = table(0.0, (1.0, 0.5))
 DEAR = table(50.0, (1.0, 90.0))
+OPTIONS = {"method": "dflash", "builder": "best_first", "budget": 12, "max_new_tokens": 24}
 PROMPTS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]
 
 
 def decode(params, policy, **options):
-    options = {"method": "dflash", "builder": "best_first", "budget": 12, "max_new_tokens": 24} | options
-    return jaxspec.decode(params, PROMPTS, policy=policy, **options)
+    return jaxspec.decode(params, PROMPTS, policy=policy, **(OPTIONS | options))
 
 
 def test_the_text_is_the_autoregressive_one_whatever_is_chosen(params):
@@ -45,6 +48,25 @@ def test_the_text_is_the_autoregressive_one_whatever_is_chosen(params):
     again = decode(params, seldom[0].policy)
     assert int(again[0].policy.state.rounds) > int(seldom[0].policy.state.rounds)
     assert int(again[0].policy.state.drafted) - int(seldom[0].policy.state.drafted) <= 2
+
+
+def test_times_of_calls_correct_those_that_are_predicted(params, monkeypatch):
+    policy = decode(params, make_policy(CHEAP, running=0.25))[0].policy  # compiles, if this is the first test that is run
+    for factor in (1.0, 3.0):
+        given = policy.replace(controls=policy.controls.replace(factor=jnp.float32(factor)))
+        out = decode(params, given)[0]
+        predicted = float(out.policy.state.predicted - policy.state.predicted) / factor
+        wanted = 0.75 * factor + 0.25 * out.stats.decode_seconds / predicted
+        assert float(out.policy.controls.factor) == pytest.approx(wanted, rel=1e-4)
+    # The host looks between the rounds of a trace, and without a weight nothing is corrected.
+    traced = jaxspec.decode(params, PROMPTS, policy=given, trace=True, **OPTIONS)
+    assert float(traced[0].policy.controls.factor) == 3.0
+    # Nor is it where something was compiled meanwhile.
+    monkeypatch.setattr(api, "compilations", itertools.count().__next__)
+    assert float(decode(params, given)[0].policy.controls.factor) == 3.0
+    monkeypatch.undo()
+    still = given.replace(controls=given.controls.replace(running=jnp.float32(0)))
+    assert float(decode(params, still)[0].policy.controls.factor) == 3.0
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxspec.policies.calibration import running_correction
 from jaxspec.policies.controller import (
     FIRST_GAIN,
     LONGEST_PAUSE,
@@ -59,6 +60,22 @@ def test_the_size_is_the_arg_max_over_what_buckets_cost():
     # A correction of the times of verification scales them, and not the drafting.
     slower = policy.replace(controls=policy.controls.replace(factor=jnp.float32(2)))
     np.testing.assert_allclose(after(slower, state, cut).predicted, 1 + 2 * 12, rtol=1e-5)
+
+
+def test_the_running_correction_is_bastions():
+    policy = make_policy(TABLE, running=0.1)
+    before = init_control(ROWS - 1, ROWS).replace(predicted=jnp.float32(5))
+    factors, observed, predicted = [], [12.0, 9.0, 30.0], [10.0, 10.0, 20.0]
+    for took, model in zip(observed, predicted, strict=True):
+        # The prediction of the rounds is the factor times the model's.
+        after = before.replace(predicted=before.predicted + policy.controls.factor * model)
+        policy = policy.replace(controls=policy.settings.clocked(policy.controls, before, after, took))
+        factors.append(float(policy.controls.factor))
+    np.testing.assert_allclose(factors, running_correction(observed, predicted, 0.1), rtol=1e-6)
+    nothing = policy.settings.clocked(policy.controls, before, before, 3.0)
+    assert float(nothing.factor) == factors[-1], "a call of no rounds says nothing"
+    with pytest.raises(ValueError, match="running is 1.5"):
+        make_policy(TABLE, running=1.5)
 
 
 def test_finished_sequences_do_not_vote_and_the_longest_context_is_charged():

@@ -4,7 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.policies.latency import bucket_of, load_table, make_table, save_table
+from jaxspec.config import TargetConfig
+from jaxspec.policies.calibration import Fit
+from jaxspec.policies.latency import bucket_of, load_table, make_table, roofline_table, save_table
+from jaxspec.policies.roofline import Device, paper_bytes, paper_flops
 
 TABLE = make_table((1, 8, 32), (0, 100, 300), (1.0, 2.0, 2.0), [[10, 10, 20], [11, 12, 22], [20, 24, 40]])
 
@@ -21,6 +24,19 @@ def test_times_are_linear_between_contexts_and_flat_beyond():
         np.testing.assert_allclose(found[1], verify)
     one = make_table((1, 4), (64,), (1.0,), [[2.0], [3.0]])
     assert one.at(jnp.int32(7))[1].tolist() == [2.0, 3.0]
+
+
+def test_the_rooflines_times():
+    target = TargetConfig(hidden_size=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=24, vocab_size=32)
+    device, widths, contexts = Device(1e6, 2e6), (1, 8), (64, 256)
+    bare = roofline_table(target, device, widths, contexts, draft=0.5)
+    for i, width in enumerate(widths):
+        for j, context in enumerate(contexts):
+            flops, moved = (count(target, width, context) for count in (paper_flops, paper_bytes))
+            np.testing.assert_allclose(bare.verify[i, j], max(flops / 1e6, moved / 2e6), rtol=1e-6)
+    assert bare.draft.tolist() == [0.5, 0.5]
+    fitted = roofline_table(target, device, widths, contexts, fit=Fit(2.0, 1.0, 2.0, 1.0))
+    np.testing.assert_allclose(fitted.verify, 2 * bare.verify + 1, rtol=1e-6)
 
 
 def test_a_tree_is_charged_what_its_bucket_costs():
