@@ -7,24 +7,28 @@ import json
 import sys
 from pathlib import Path
 
+from jaxspec import cli_options
+
 
 def add_sweep(commands) -> None:
     """Register `sweep` with argparse's `commands`."""
     sweep = commands.add_parser("sweep", help="fixed budgets against a policy that chooses the rows of every round")
     sweep.set_defaults(run=_sweep)
     add = sweep.add_argument
-    add("--model", default="mini", help="mini, a hub id or a directory (default: %(default)s)")
-    what = "a shipped drafter's name, hub id or directory; with NAME= may be repeated (default: all that ship)"
-    add("--drafter", action="append", metavar="[NAME=]SOURCE", help=what)
-    add("--dtype", choices=("float32", "bfloat16", "float16"), help="default: what suits the device")
+    cli_options.add_model(sweep)
     add("--method", default="jetspec-ddtree", help="as for bench, without budget and policy (default: %(default)s)")
     add("--budget", type=int, default=32, help="rows that a policy may verify, and the largest budget (default: %(default)s)")
     add("--budgets", type=_integers, help="fixed budgets, as in 1,4,16; 1 is ar (default: 1, 2, 4, 8, 12, ... up to --budget)")
-    add("--policies", type=_names, default=("best",), help="best, bastion-paper, bastion-code (default: best)")
+    add(
+        "--policies",
+        type=_names,
+        default=("best",),
+        help="best, bastion-paper or bastion-code, each also with +ema (default: best)",
+    )
     add("--widths", type=_integers, help="rows that a policy's verification is compiled for, 1 to --budget; times anew")
     add("--beam", action="store_true", help="beams of the same budgets too, for their acceptance")
     add("--scramble", type=int, metavar="SEED", help="put the entries of the drafter's weights in random order")
-    add("--prompts", type=Path, help=".jsonl or .jsonl.gz, as for bench (default: the demonstration's)")
+    add("--prompts", type=Path, help=".jsonl or .jsonl.gz, as for bench, first turns alone (default: the demonstration's)")
     add("--limit", type=int, default=8, help="prompts per domain (default: %(default)s)")
     add("--max-new-tokens", type=int, default=128, help="(default: %(default)s)")
     add("--temperature", type=_floats, default=(0.0,), help="0 is greedy; several, as in 0,1, one after the other (default: 0)")
@@ -47,8 +51,6 @@ def _floats(text: str) -> tuple[float, ...]:
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
-    import jaxspec
-    from jaxspec import cli
     from jaxspec.bench import demo, read_prompts
     from jaxspec.bench.sweep import default_budgets, make_family, scrambled, sweep
     from jaxspec.bench.sweep_plots import plot
@@ -60,7 +62,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     for option, path in (("--json", arguments.json), ("--plot", arguments.plot)):
         if path and not path.absolute().parent.is_dir():
             raise FileNotFoundError(f"{option}: there is no directory {path.parent}")
-    params = jaxspec.load(arguments.model, drafter=cli._drafters(arguments), dtype=arguments.dtype)
+    params = cli_options.load(arguments)
     if arguments.scramble is not None:
         params = scrambled(params, family.drafter, arguments.scramble)
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None

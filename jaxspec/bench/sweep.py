@@ -27,6 +27,8 @@ from jaxspec.policies.controller import make_policy
 from jaxspec.policies.latency import LatencyTable
 from jaxspec.policies.rules import RULES
 
+# What a rule's name ends with for a policy that corrects its times by a running mean, and the weight of a decode in it.
+EMA, EMA_WEIGHT = "+ema", 0.1
 # Budgets between which speed changes little.
 SERIES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
@@ -57,6 +59,7 @@ def make_family(name: str, budgets: Sequence[int], largest: int, rules: Sequence
     Args:
       name: `<drafter>-<builder>[+score][/setting...]`, as for `bench` without budget and policy.
       budgets: rows verified a round, the root included. largest: rows that a policy may verify.
+      rules: such as `best`, or `best+ema`, which corrects its predicted times by those that decodes took.
 
     Raises:
       ValueError: a name of none or several drafted methods, of one whose budget is given, or a budget below 1.
@@ -66,9 +69,9 @@ def make_family(name: str, budgets: Sequence[int], largest: int, rules: Sequence
         raise ValueError(f"cannot sweep the budgets of {name!r}: give one method without budget and policy, as jetspec-ddtree")
     if not budgets or min(*budgets, largest) < 1:
         raise ValueError(f"budgets are {list(budgets)} and {largest}: give numbers of rows, the root included, of at least 1")
-    unknown = next((rule for rule in rules if rule not in RULES), None)
+    unknown = next((rule for rule in rules if rule.removesuffix(EMA) not in RULES), None)
     if unknown is not None:
-        raise ValueError(f"unknown rule {unknown!r}: choose among {', '.join(RULES)}")
+        raise ValueError(f"unknown rule {unknown!r}: choose among {', '.join(RULES)}, each also with {EMA}")
     options, (head, slash, settings) = parsed[0].options, parsed[0].name.partition("/")
     drafter, drafted = options["method"], sorted({budget for budget in budgets if budget > 1})
 
@@ -130,10 +133,7 @@ def sweep(
         at = dict(options or {}) | {"temperature": temperature}
         progress("measuring the times of rounds" if family.policies else "")
         tables = {one.name: _times(params, one, at, widths) for one in family.policies}
-        policies = [
-            Method(one.name, one.options | {"policy": make_policy(tables[one.name], one.options["policy"])})
-            for one in family.policies
-        ]
+        policies = [_with_policy(one, tables[one.name]) for one in family.policies]
         decodes, watch = _watcher()
         methods = (*family.fixed, *policies)
         runs, compiling = measure(params, prompts, methods, repeats=repeats, options=at, progress=progress, each=watch)
@@ -194,6 +194,12 @@ def _times(params, method: Method, options: dict[str, Any], widths: Sequence[int
     if widths is None:
         return measured(params, method.options["method"], **settings)
     return calibrate(params, method.options["method"], widths=widths, **settings)
+
+
+def _with_policy(method: Method, table: LatencyTable) -> Method:
+    rule = method.options["policy"]
+    policy = make_policy(table, rule.removesuffix(EMA), running=EMA_WEIGHT if rule.endswith(EMA) else 0.0)
+    return Method(method.name, method.options | {"policy": policy})
 
 
 def _plain(table: LatencyTable) -> dict[str, Any]:
