@@ -1,4 +1,5 @@
-"""The distribution of sampled text of the whole decode loop, by the rule that depends on what the drafter drew."""
+"""The distribution of sampled text of the whole decode loop: by the rule that depends on what the drafter drew, and under a
+policy that cuts trees."""
 
 import itertools
 
@@ -11,12 +12,17 @@ import scipy.stats
 import jaxspec
 from jaxspec.config import SmallModelConfig, TargetConfig
 from jaxspec.params import Params, Spec
+from jaxspec.policies.controller import make_policy
+from jaxspec.policies.latency import make_table
 from jaxspec.targets.transformer import Transformer
 
 VOCAB, PROMPT, LENGTH, BATCH, SEEDS = 5, [1, 3, 2], 4, 64, 90
 TARGET = TargetConfig(
     hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16, ffn_size=24, vocab_size=VOCAB, max_positions=64
 )
+
+# Rows cost so much that the size depends on the scores, and drafting sometimes does not pay.
+TABLE = make_table((1, 2, 4, 8), (0,), (0.3,), [[1.0], [1.1], [1.5], [2.1]])
 
 
 def model(seed: int):
@@ -53,6 +59,28 @@ def test_rejection_sampling_of_a_small_models_chains_draws_from_the_target():
     observed = np.bincount(cell, minlength=VOCAB**LENGTH)
     drafted = sum(out.stats.emitted - out.stats.rounds - 1 for out in outs)
     assert drafted > 0.2 * len(outs), "too few drafted tokens were accepted to test anything"
+    assert p_value(observed, exact(target)) > 1e-3
+    assert p_value(observed, exact(small)) < 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("acceptance", ["match", "sequential"])
+def test_a_controlled_decode_draws_from_the_target(acceptance):
+    """A chi-square test over all texts of four tokens; the same test must tell the drafter's distribution from the target's."""
+    target, small = model(0), model(1)
+    params = Params(target, {"small": small}, Spec(TARGET, (("small", SmallModelConfig(TARGET)),)))
+    options = {"method": "small", "builder": "dynamic", "tree_width": 3, "depth": 3, "budget": 8, "temperature": 1.0}
+    policy, outs = make_policy(TABLE), []
+    for seed in range(SEEDS):
+        # What was learned of one call's scores decides about the sizes of the next.
+        call = {"max_new_tokens": LENGTH, "seed": seed, "policy": policy, "acceptance": acceptance}
+        outs += jaxspec.decode(params, [PROMPT] * BATCH, **options, **call)
+        policy = outs[-1].policy
+    cell = np.array([out.tokens for out in outs]) @ VOCAB ** np.arange(LENGTH)[::-1]
+    observed = np.bincount(cell, minlength=VOCAB**LENGTH)
+    drafted = sum(out.stats.emitted - out.stats.rounds - 1 for out in outs)
+    assert drafted > 0.1 * len(outs), "too few drafted tokens were accepted to test anything"
+    assert np.count_nonzero(np.asarray(policy.state.sizes)) > 1, "one size alone tests no choice"
     assert p_value(observed, exact(target)) > 1e-3
     assert p_value(observed, exact(small)) < 1e-9
 
