@@ -140,7 +140,9 @@ def prometheus(records: Sequence[dict[str, Any]]) -> str:
             values = record[full] if isinstance(record[full], list) else [record[full]]
             for position, value in enumerate(values):
                 own = labels | ({"position": position} if isinstance(record[full], list) else {})
-                lines.append(f"{full}_total{{{','.join(f'{key}={json.dumps(str(v))}' for key, v in own.items())}}} {value}")
+                lines.append(
+                    f"{full}_total{{{','.join(f'{key}={json.dumps(str(v), ensure_ascii=False)}' for key, v in own.items())}}} {value}"
+                )
     return "\n".join(lines) + "\n"
 
 

@@ -27,11 +27,14 @@ def write_report(report: dict[str, Any], folder: Path, sweep: dict[str, Any] | N
     Raises:
       ValueError: not such reports.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    if _holds(report, "temperatures") and sweep is None:
-        lines = _sweep(report, folder, "#")
-    elif not _holds(report, "results"):
+    of_sweep = sweep is None and _holds(report, "temperatures")
+    if not of_sweep and not _holds(report, "results"):
         raise ValueError("this JSON holds no results of a benchmark: give a file that `jaxspec bench --json` wrote")
+    if sweep is not None and not _holds(sweep, "temperatures"):
+        raise ValueError("this JSON holds no sweep: give a file that `jaxspec bench sweep --json` wrote")
+    folder.mkdir(parents=True, exist_ok=True)
+    if of_sweep:
+        lines = _sweep(report, folder, "#")
     else:
         lines = _benchmark(report, folder, [] if sweep is None else _sweep(sweep, folder, "##"))
     path = folder / "report.md"
@@ -71,8 +74,6 @@ def _sweep(sweep: dict[str, Any], folder: Path, level: str) -> list[str]:
     from jaxspec.bench.sweep_plots import plot
     from jaxspec.bench.sweep_report import render
 
-    if not _holds(sweep, "temperatures"):
-        raise ValueError("this JSON holds no sweep: give a file that `jaxspec bench sweep --json` wrote")
     plot(sweep, folder / "sweep.png")
     about = (
         "Left: speed-up over the budget, each policy's star at its mean of rows. Middle: predicted against "

@@ -29,3 +29,12 @@ def test_a_factor_that_prompts_share_cancels():
 def test_no_interval():
     assert interval(resamples(["a", "b"]), (np.ones(2),), (np.ones(2),)) is None, "one prompt a domain"
     assert interval(resamples(["a", "a"]), (np.ones(2),), (np.zeros(2),)) is None
+
+
+def test_turns_of_a_question_are_drawn_together():
+    domains, of = ["a"] * 5 + ["b"], ["p", "p", "q", "r", "r", "p"]
+    drawn = resamples(domains, of, count=50)
+    np.testing.assert_array_equal(drawn[:, 0], drawn[:, 1])
+    np.testing.assert_array_equal(drawn[:, 3], drawn[:, 4])
+    assert (drawn[:, [0, 2, 3]].sum(1) == 3).all() and (drawn[:, 5] == 1).all()
+    np.testing.assert_array_equal(resamples(domains), resamples(domains, range(6)))

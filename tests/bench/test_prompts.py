@@ -1,9 +1,12 @@
 import gzip
 import json
+from types import SimpleNamespace
 
 import pytest
 
+import jaxspec
 from jaxspec.bench.prompts import PASSAGE_CHARACTERS, PROMPT_TOKENS, read_prompts
+from jaxspec.bench.turns import ask_in_turns, questions
 
 
 class Words:
@@ -41,6 +44,64 @@ def test_chat_wraps_whole_prompts(tmp_path):
     assert read_prompts(path, None, chat=True)[0].content == [{"role": "user", "content": "hello"}]
 
 
+class Chat(Words):
+    has_chat_template = True
+
+
+def test_public_sets_are_recognised_and_go_into_the_template(tmp_path):
+    path = write(
+        tmp_path / "set.jsonl",
+        {"task_id": "HumanEval/7", "prompt": "def f():", "entry_point": "f"},
+        {"question": "1 + 1?", "answer": "It is 2. #### 2"},
+        {"question_id": 81, "category": "writing", "turns": ["first", "second", "third"]},
+        {"domain": "own", "prompt": "as it stands"},
+        {"domain": "math", "text": "Question: 2 + 2?\nAnswer: 4"},
+    )
+    asked = read_prompts(path, Chat(), chat=None)
+    assert [(prompt.domain, prompt.question, prompt.later) for prompt in asked] == [
+        ("humaneval", "HumanEval/7", ()),
+        ("gsm8k", None, ()),
+        ("writing", 81, ("second", "third")),
+        ("own", None, ()),
+        ("math", None, ()),
+    ]
+    wrapped = [[{"role": "user", "content": text}] for text in ("def f():", "1 + 1?", "first")]
+    rest = ["as it stands", "Question: 2 + 2?\nAnswer:"]
+    assert [prompt.content for prompt in asked] == wrapped + rest
+    plain = ["def f():", "Question: 1 + 1?\nAnswer:", "first", *rest]
+    for tokenizer, chat in ((Chat(), False), (None, None)):
+        assert [prompt.content for prompt in read_prompts(path, tokenizer, chat=chat)] == plain
+
+
+def test_token_ids_are_no_chat_message(tmp_path):
+    path = write(tmp_path / "set.jsonl", {"task_id": 0, "prompt": [3, 4]})
+    assert read_prompts(path, Chat(), chat=True)[0].content == [3, 4]
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_turns_follow_the_answers_of_ar(tmp_path, monkeypatch, chat):
+    path = write(tmp_path / "set.jsonl", {"question_id": 5, "turns": ["q1", "q2", "q3"]}, {"prompt": "other"})
+    calls = []
+
+    def decode(params, prompt, **options):
+        calls.append((prompt, options))
+        return SimpleNamespace(text=f" a{len(calls)}")
+
+    monkeypatch.setattr(jaxspec, "decode", decode)
+    read = read_prompts(path, Chat(), chat=chat)
+    asked = ask_in_turns(None, read, options={"seed": 3, "method": "x"})
+    assert [prompt.turn for prompt in asked] == [0, 1, 2, 0] and not any(prompt.later for prompt in asked)
+    assert [options for _, options in calls] == [{"seed": 3, "method": "ar"}] * 2
+    assert [prompt for prompt, _ in calls] == [asked[0].content, asked[1].content]
+    if chat:
+        said = [("user", "q1"), ("assistant", "a1"), ("user", "q2"), ("assistant", "a2"), ("user", "q3")]
+        assert asked[2].content == [{"role": role, "content": text} for role, text in said]
+    else:
+        assert asked[2].content == "q1 a1\n\nq2 a2\n\nq3"
+    same = questions(asked)
+    assert same[0] == same[1] == same[2] != same[3]
+
+
 def test_long_texts_become_passages(tmp_path):
     lines = [f"line {i} " + "word " * 20 for i in range(200)]
     text = "\n".join(lines)
@@ -69,6 +130,7 @@ def test_limit_is_per_domain_and_spreads(tmp_path):
         ('{"body": "x"}', "none of the keys prompt, turns, question, text"),
         ("", "holds no prompts"),
         ('{"text": "x"}', "no tokenizer"),
+        ('{"turns": "x"}', "turns is not a list of texts"),
     ],
 )
 def test_bad_files(tmp_path, line, message):
