@@ -65,7 +65,7 @@ def target_leaves(config: TargetConfig) -> list[Leaf]:
     for i in range(config.num_layers):
         sparse = config.moe is not None and i not in config.moe.dense_layers
         mlp = _sparse_leaves(config, i) if sparse else _mlp_leaves(config, i, "model.")
-        leaves += attention_leaves(config, i, "model.") + mlp
+        leaves += _attention_leaves(config, i, "model.", fused=True) + mlp
     leaves.append(vector(("norm",), "model.norm", width))
     if not config.tie_embeddings:
         leaves.append(Leaf(("lm_head",), (("lm_head.weight",),), ((vocab, width),), transpose=True))
@@ -74,19 +74,22 @@ def target_leaves(config: TargetConfig) -> list[Leaf]:
 
 def decoder_layer_leaves(config: TransformerConfig, index: int, prefix: str) -> list[Leaf]:
     """A dense decoder layer, whose tensors are called `{prefix}layers.{index}.*`."""
-    return attention_leaves(config, index, prefix) + _mlp_leaves(config, index, prefix)
+    return _attention_leaves(config, index, prefix, fused=False) + _mlp_leaves(config, index, prefix)
 
 
-def attention_leaves(config: TransformerConfig, index: int, prefix: str) -> list[Leaf]:
-    """Attention and both norms of a decoder layer."""
+def _attention_leaves(config: TransformerConfig, index: int, prefix: str, fused: bool) -> list[Leaf]:
+    """Attention and both norms of a decoder layer; `fused` as of `layers.Attention`."""
     path, layer, c = (f"layers_{index}",), f"{prefix}layers.{index}", config
     width, queries, keys, bias = c.hidden_size, c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim, c.attention_bias
     attention, names = (*path, "attention"), f"{layer}.self_attn"
+    parts = {"q": queries, "k": keys, "v": keys}
     leaves = [
         vector((*path, "attention_norm"), f"{layer}.input_layernorm", width),
         vector((*path, "mlp_norm"), f"{layer}.post_attention_layernorm", width),
-        *linear((*attention, "q"), [f"{names}.q_proj"], width, [queries], bias),
-        *linear((*attention, "kv"), [f"{names}.k_proj", f"{names}.v_proj"], width, [keys, keys], bias),
+    ]
+    for name in ("qkv",) if fused else ("q", "kv"):
+        leaves += linear((*attention, name), [f"{names}.{x}_proj" for x in name], width, [parts[x] for x in name], bias)
+    leaves += [
         *linear((*attention, "o"), [f"{names}.o_proj"], queries, [width], bias),
     ]
     if c.qk_norm:

@@ -1,6 +1,6 @@
 """Decoder layers shared by targets and drafters: RMSNorm, RoPE, attention, gated feed-forward.
 
-Projections that read the same input are fused (q with kv kept apart, since block drafters project k and v of context
+Projections that read the same input are fused (in drafters q stays apart from kv, since they project k and v of context
 features alone), and weights are stored [in, out]. Weights may be quantised, see `jaxspec.quant`: their scales then stand in a
 collection beside the parameters, under the same names.
 """
@@ -100,14 +100,22 @@ def apply_rope(x: jax.Array, table: tuple[jax.Array, jax.Array]) -> jax.Array:
 
 
 class Attention(nn.Module):
-    """Grouped-query attention of new rows over a cached prefix and each other; returns the new rows' K and V too."""
+    """Grouped-query attention of new rows over a cached prefix and each other; returns the new rows' K and V too.
+
+    With `fused`, queries, keys and values come from one product; `keys_values` then has no weights of its own to use.
+    """
 
     config: TransformerConfig
+    fused: bool = False
 
     def setup(self):
         c = self.config
-        self.q = Linear(c.num_heads * c.head_dim, c.attention_bias)
-        self.kv = Linear(2 * c.num_kv_heads * c.head_dim, c.attention_bias)
+        queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+        if self.fused:
+            self.qkv = Linear(queries + 2 * keys, c.attention_bias)
+        else:
+            self.q = Linear(queries, c.attention_bias)
+            self.kv = Linear(2 * keys, c.attention_bias)
         self.o = Linear(c.hidden_size, c.attention_bias)
         if c.qk_norm:
             self.q_norm = RMSNorm(c.norm_eps)
@@ -115,14 +123,19 @@ class Attention(nn.Module):
 
     def keys_values(self, x: jax.Array, rope) -> tuple[jax.Array, jax.Array]:
         """Rotated keys and values [B, T, K, D] of `x` [B, T, E]."""
-        kv = self.kv(x).reshape(*x.shape[:2], 2, self.config.num_kv_heads, self.config.head_dim)
+        return self._rotated(self.kv(x), rope)
+
+    def _rotated(self, kv: jax.Array, rope) -> tuple[jax.Array, jax.Array]:
+        kv = kv.reshape(*kv.shape[:2], 2, self.config.num_kv_heads, self.config.head_dim)
         k = self.k_norm(kv[:, :, 0]) if self.config.qk_norm else kv[:, :, 0]
         return apply_rope(k, rope), kv[:, :, 1]
 
     def __call__(self, x, rope, positions, mask, prefix, window=None, earlier=None):
-        q = self.q(x).reshape(*x.shape[:2], self.config.num_heads, self.config.head_dim)
-        q = apply_rope(self.q_norm(q) if self.config.qk_norm else q, rope)
-        k, v = self.keys_values(x, rope)
+        c = self.config
+        q, kv = jnp.split(self.qkv(x), [c.num_heads * c.head_dim], axis=-1) if self.fused else (self.q(x), self.kv(x))
+        q = q.reshape(*x.shape[:2], c.num_heads, c.head_dim)
+        q = apply_rope(self.q_norm(q) if c.qk_norm else q, rope)
+        k, v = self._rotated(kv, rope)
         keys, values = (k, v) if earlier is None else behind(earlier, k, v)
         out = tree_attention(q, keys, values, positions, mask=mask, prefix=prefix, window=window)
         return self.o(out.reshape(*x.shape[:2], -1)), (k, v)
@@ -154,10 +167,11 @@ class DecoderLayer(nn.Module):
 
     config: TransformerConfig
     mlp_class: type[nn.Module] = GatedMLP
+    fused_qkv: bool = False
 
     def setup(self):
         self.attention_norm = RMSNorm(self.config.norm_eps)
-        self.attention = Attention(self.config)
+        self.attention = Attention(self.config, self.fused_qkv)
         self.mlp_norm = RMSNorm(self.config.norm_eps)
         self.mlp = self.mlp_class(self.config)
 

@@ -38,7 +38,7 @@ class Transformer(nn.Module):
         c = self.config
         self.embedding = self.param("embedding", _INIT, (c.vocab_size, c.hidden_size))
         sparse = [c.moe is not None and i not in c.moe.dense_layers for i in range(c.num_layers)]
-        self.layers = [DecoderLayer(c, SparseMLP if is_sparse else GatedMLP) for is_sparse in sparse]
+        self.layers = [DecoderLayer(c, SparseMLP if is_sparse else GatedMLP, fused_qkv=True) for is_sparse in sparse]
         self.norm = RMSNorm(c.norm_eps)
         if not c.tie_embeddings:
             self.lm_head = self.param("lm_head", _INIT, (c.hidden_size, c.vocab_size))

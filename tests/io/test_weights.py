@@ -33,9 +33,8 @@ def test_layout(tensors):
     """Fused parts stand in the order that the module splits them."""
     layer = load(tensors)["params"]["layers_1"]
     name = "model.layers.1."
-    np.testing.assert_array_equal(layer["attention"]["q"]["kernel"], tensors[name + "self_attn.q_proj.weight"].T)
-    kv = np.concatenate([tensors[f"{name}self_attn.{x}_proj.weight"].T for x in "kv"], axis=1)
-    np.testing.assert_array_equal(layer["attention"]["kv"]["kernel"], kv)
+    qkv = np.concatenate([tensors[f"{name}self_attn.{x}_proj.weight"].T for x in "qkv"], axis=1)
+    np.testing.assert_array_equal(layer["attention"]["qkv"]["kernel"], qkv)
     gate_up = np.concatenate([tensors[f"{name}mlp.{x}_proj.weight"].T for x in ("gate", "up")], axis=1)
     np.testing.assert_array_equal(layer["mlp"]["gate_up"]["kernel"], gate_up)
 
@@ -139,7 +138,7 @@ def test_tensors_are_read_once_and_only_after_the_check(tensors):
 
 def test_parameters_of_another_config(tensors):
     params = load(tensors)
-    with pytest.raises(ValueError, match="params has no layers_0/attention/q/bias: it was made for another config"):
+    with pytest.raises(ValueError, match="params has no layers_0/attention/qkv/bias: it was made for another config"):
         target_weights.to_hf(params, CONFIGS["qwen3_tied"])
     params["params"]["norm"]["scale"] = np.ones(3)
     with pytest.raises(ValueError, match=r"params norm/scale is \(3,\), the config says \(16,\)"):
