@@ -6,6 +6,7 @@ Pictures of the same are in `jaxspec.bench.plots`, both for notebooks in `jaxspe
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -144,18 +145,14 @@ def token_text(out: Output, decode: Callable[[Sequence[int]], str], *, colour: b
 
     Without colour, drafted tokens are in brackets, those of a round in one pair.
     """
-    made = makers(out)
-    pieces, text, previous = token_pieces([one.token for one in made], decode), "", None
-    for one, piece in zip(made, pieces, strict=True):
-        changes = previous is None or (one.kind, one.round) != (previous.kind, previous.round)
+    made, text = makers(out), ""
+    pieces = token_pieces([one.token for one in made], decode)
+    for (kind, _), run in itertools.groupby(zip(made, pieces, strict=True), lambda pair: (pair[0].kind, pair[0].round)):
+        piece = "".join(part for _, part in run)
         if colour:
-            text += f"{_COLOURS[one.kind]}{piece}{_RESET}" if piece else ""
+            text += f"{_COLOURS[kind]}{piece}{_RESET}" if piece else ""
         else:
-            closing = "]" if changes and previous is not None and previous.kind == ACCEPTED else ""
-            text += closing + ("[" if changes and one.kind == ACCEPTED else "") + piece
-        previous = one
-    if not colour and previous.kind == ACCEPTED:
-        text += "]"
+            text += f"[{piece}]" if piece and kind == ACCEPTED else piece
     return f"{text}\n\n{legend(out, colour=colour)}"
 
 

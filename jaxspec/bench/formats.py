@@ -136,13 +136,12 @@ def prometheus(records: Sequence[dict[str, Any]]) -> str:
         for record in records:
             if record["domain"] == ALL:
                 continue
-            labels = {key: record[key] for key in ("model_name", "method", "domain", "temperature")}
-            values = record[full] if isinstance(record[full], list) else [record[full]]
-            for position, value in enumerate(values):
-                own = labels | ({"position": position} if isinstance(record[full], list) else {})
-                lines.append(
-                    f"{full}_total{{{','.join(f'{key}={json.dumps(str(v), ensure_ascii=False)}' for key, v in own.items())}}} {value}"
-                )
+            known = {key: record[key] for key in ("model_name", "method", "domain", "temperature")}
+            per_position = isinstance(record[full], list)
+            for position, value in enumerate(record[full] if per_position else [record[full]]):
+                labels = known | ({"position": position} if per_position else {})
+                written = ",".join(f"{key}={json.dumps(str(label), ensure_ascii=False)}" for key, label in labels.items())
+                lines.append(f"{full}_total{{{written}}} {value}")
     return "\n".join(lines) + "\n"
 
 
