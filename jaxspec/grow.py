@@ -13,7 +13,7 @@ from jaxspec.builders.stepwise import Offers, Stepper, finish
 from jaxspec.drafters.base import Proposal, TargetHead
 from jaxspec.plan import make_plan
 from jaxspec.policies.protocol import Observation
-from jaxspec.policies.sources import Sources, init_sources, observed_sources, seen_at
+from jaxspec.policies.sources import Sources, carried_on, init_sources, observed_sources, seen_at
 from jaxspec.sampling import process
 from jaxspec.state import Candidates, Nodes, Pool, Tree
 from jaxspec.tree import root_only
@@ -119,7 +119,8 @@ def _in_steps(params, request, state, noise, config) -> Drafted:
     target, batch = target_head(params, config), state.root.shape[0]
     per_step, limit = stepper.nodes * stepper.slots, _depth_limit(state, plan)
     rows = stepper.slots + stepper.steps * per_step
-    asked = plan.policy is not None and plan.policy.act.deeper is not None
+    act = None if plan.policy is None else plan.policy.act
+    asked = act is not None and (act.deeper or act.keep) is not None
     needs = plan.policy.needs if asked else frozenset()
 
     def offers(proposal: Proposal, nodes: Nodes, q, start):
@@ -141,8 +142,10 @@ def _in_steps(params, request, state, noise, config) -> Drafted:
     room = (batch, stepper.slots * (stepper.steps + 1), params.spec.target.vocab_size)
     offered, q = offers(proposal, root, jnp.full(room, -jnp.inf) if needs_q else None, 0)
     pool, nodes = jax.vmap(stepper.begin)(offered, limit)
-    sources = observed_sources(init_sources(proposal, rows, needs), _shown(proposal, stepper.slots), 0)
-    nodes = _going(plan, request, state, 0, pool, nodes, sources) if asked else nodes
+    sources = init_sources(proposal, rows, needs, asked and act.carry is not None)
+    sources = observed_sources(sources, _shown(proposal, stepper.slots), 0)
+    if asked:
+        pool, nodes, sources = _going(plan, request, state, 0, pool, nodes, sources, ~state.done)
 
     def body(carry):
         i, pool, nodes, scratch, q, sources = carry
@@ -155,7 +158,7 @@ def _in_steps(params, request, state, noise, config) -> Drafted:
             on = nodes.live.any(1)
             grown, following = jax.tree.map(lambda new, old: _where(on, new, old), (grown, following), (pool, nodes))
             sources = observed_sources(sources, _shown(proposal, stepper.slots), first)
-            following = _going(plan, request, state, i + 1, grown, following, sources)
+            grown, following, sources = _going(plan, request, state, i + 1, grown, following, sources, on)
         return i + 1, grown, following, scratch, q, sources
 
     def unfinished(carry):
@@ -172,19 +175,33 @@ def _shown(proposal: Proposal, slots: int) -> Proposal:
     return Proposal(proposal.logits[:, :, :slots], hidden=hidden)
 
 
-def _going(plan, request, state, steps, pool: Pool, nodes: Nodes, sources: Sources) -> Nodes:
-    """The nodes to draft from, none of a sequence whose policy stops."""
+def _going(plan, request, state, steps, pool: Pool, nodes: Nodes, sources: Sources, grew) -> tuple[Pool, Nodes, Sources]:
+    """The pool and the nodes to draft from after a step of the sequences `grew` bool [B], as the policy wants them.
+
+    It chooses among the nodes of the deepest level too, which nothing is drafted from, and then whether to go on.
+    """
+    act, slots = plan.policy.act, plan.builder.slots
     logprob = jnp.take_along_axis(pool.logprob, nodes.node, axis=1)
-    observation = Observation(
-        context=state.cache.length,
-        live=~state.done,
-        steps=steps,
-        pool=pool,
-        frontier=jnp.where(nodes.live, logprob, -jnp.inf),
-        **seen_at(sources, nodes.source),
-    )
-    on = plan.policy.act.deeper(request.controls, state.control, observation)
-    return nodes.replace(live=nodes.live & on[:, None])
+    seen = Observation(state.cache.length, ~state.done, steps, pool, logprob, **seen_at(sources, nodes.source))
+    if act.keep is not None:
+        kept = act.keep(request.controls, state.control, seen) & (logprob > -jnp.inf)
+        pool = jax.tree.map(functools.partial(_where, grew), _without(pool, nodes, kept), pool)
+        nodes = nodes.replace(live=nodes.live & kept)
+    seen = seen.replace(pool=pool, frontier=jnp.where(nodes.live, logprob, -jnp.inf))
+    if act.deeper is not None:
+        on = act.deeper(request.controls, state.control, seen)
+        nodes = nodes.replace(live=nodes.live & on[:, None])
+    if act.carry is not None:
+        values = act.carry(request.controls, state.control, seen)
+        sources = carried_on(sources, values, slots, slots + steps * plan.builder.nodes * slots)
+    return pool, nodes, sources
+
+
+def _without(pool: Pool, nodes: Nodes, kept) -> Pool:
+    """`pool` where of the level of `nodes` only those that are `kept` bool [B, M] are left."""
+    chosen = jax.vmap(lambda room, at, kept: room.at[at].max(kept))(jnp.zeros(pool.depth.shape, bool), nodes.node, kept)
+    dropped = (pool.depth == nodes.depth[:, :1]) & ~chosen
+    return pool.replace(logprob=jnp.where(dropped, -jnp.inf, pool.logprob))
 
 
 def _where(keep: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:

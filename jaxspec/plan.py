@@ -205,8 +205,10 @@ def _check_policy(config: DecodeConfig, drafter_config, drafter: Drafter, builde
     act, in_steps = config.policy.functions().act, drafter.expand is not None and isinstance(builder, Stepper)
     if act.block and not isinstance(drafter_config, BlockDrafterConfig):
         raise ValueError(f"the policy chooses block sizes, and {config.method!r} drafts no blocks: choose another policy")
-    if act.deeper and not (act.draft or act.block or act.rows or in_steps):
+    if (act.deeper or act.keep) and not (act.draft or act.block or act.rows or in_steps):
         raise ValueError(f"the policy stops drafting, and {config.method!r} drafts in one step: choose another policy")
+    if act.keep and in_steps and builder.slots > 1:
+        raise ValueError(f"the policy picks nodes of a level, but {config.method!r} drafts several levels a step: leave it out")
     if config.score != "logprob":
         raise ValueError(f"a policy weighs path probabilities: leave score {config.score!r} out")
     if config.policy.widths and builder.rows > config.policy.widths[-1]:

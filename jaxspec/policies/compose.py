@@ -19,6 +19,10 @@ class ComposedSettings(Settings):
     def functions(self) -> Functions:
         return _functions(self)
 
+    def clocked(self, controls, before, after, seconds):
+        own = zip(self.parts, controls, before, after, strict=True)
+        return tuple(part.clocked(*rest, seconds) for part, *rest in own)
+
 
 def compose(*policies: Policy) -> Policy:
     """One policy of several, each act decided by the first that decides it; all of them see what came of a round.

@@ -18,15 +18,16 @@ class Sources:
     """Figures of the S slots of a round, in the order that they are computed; None: not asked for.
 
     Attributes:
-      entropy: float32 [B, S]. top: float32 [B, S, TOP]. hidden: [B, S, E]. See `Observation`.
+      entropy: float32 [B, S]. top: float32 [B, S, TOP]. hidden: [B, S, E]. carried: float32 [B, S]. See `Observation`.
     """
 
     entropy: jax.Array | None = None
     top: jax.Array | None = None
     hidden: jax.Array | None = None
+    carried: jax.Array | None = None
 
 
-def init_sources(proposal, slots: int, needs: frozenset[str]) -> Sources:
+def init_sources(proposal, slots: int, needs: frozenset[str], carries: bool = False) -> Sources:
     """Room for the figures named in `needs` of so many slots, of a round whose first proposal (`Proposal`) this is.
 
     Raises:
@@ -39,6 +40,7 @@ def init_sources(proposal, slots: int, needs: frozenset[str]) -> Sources:
         jnp.zeros((batch, slots)) if "entropy" in needs else None,
         jnp.zeros((batch, slots, TOP)) if "top" in needs else None,
         jnp.zeros((batch, slots, like.shape[-1]), like.dtype) if "hidden" in needs else None,
+        jnp.zeros((batch, slots)) if carries else None,
     )
 
 
@@ -64,7 +66,14 @@ def observed_sources(sources: Sources, proposal, first) -> Sources:
     return sources
 
 
+def carried_on(sources: Sources, values: jax.Array, slots: int, first) -> Sources:
+    """`sources` with `values` float32 [B, M] for the slots, so many a node, from number `first` int32 [] on."""
+    values = jnp.repeat(values, slots, axis=1)
+    return sources.replace(carried=jax.lax.dynamic_update_slice(sources.carried, values, (0, first)))
+
+
 def seen_at(sources: Sources, source: jax.Array) -> dict[str, jax.Array]:
     """The figures asked for, by name, of the slots `source` int32 [B, M]."""
-    kept = {name: getattr(sources, name) for name in ("entropy", "top", "hidden") if getattr(sources, name) is not None}
+    names = ("entropy", "top", "hidden", "carried")
+    kept = {name: getattr(sources, name) for name in names if getattr(sources, name) is not None}
     return {name: jax.vmap(lambda room, at: room[at])(value, source) for name, value in kept.items()}
