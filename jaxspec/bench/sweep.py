@@ -138,7 +138,9 @@ def sweep(
         methods = (*family.fixed, *policies)
         runs, compiling = measure(params, prompts, methods, repeats=repeats, options=at, progress=progress, each=watch)
         progress("tracing rounds" if policies else "")
-        rounds = [one for method in policies for one in rounds_of(params, prompts, method, at)]
+        # Policies of equal settings differ in what the clock told them, and no clock runs here.
+        traced = {method.options["policy"].settings: method for method in reversed(policies)}
+        rounds = [one for method in reversed(traced.values()) for one in rounds_of(params, prompts, method, at)]
         jax.clear_caches()
         # Beside `ar`, for the comparison of the tokens.
         beams = (family.fixed[0], *family.beams) if family.beams else ()
