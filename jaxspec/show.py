@@ -21,14 +21,14 @@ from jaxspec.output import DraftTree, Output
 _BACKGROUNDS = {ACCEPTED: "#b7e4c0", BONUS: "#ffd8a0", PREFILL: "#d9d9d9"}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class TreeView:
     """A round's draft tree."""
 
     shown: Picture
     decode_token: Callable[[int], str]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return tree_text(self.shown, self.decode_token)
 
     def _repr_svg_(self) -> str:
@@ -63,14 +63,14 @@ class TreeView:
             figure.savefig(file, format=form, bbox_inches="tight", dpi=150)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class TextView:
     """A generated text, its tokens coloured by who made them."""
 
     out: Output
     decode: Callable[[Sequence[int]], str]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return token_text(self.out, self.decode)
 
     def _repr_html_(self) -> str:

@@ -40,7 +40,8 @@ def test_bench(capsys, tmp_path):
     prompts.write_text('{"domain": "a", "prompt": [117, 142, 122, 64, 240, 19]}\n{"domain": "b", "prompt": [40, 41, 42, 43]}\n')
     out = tmp_path / "out.json"
     arguments = ["--prompts", prompts, "--methods", "ar,jetspec-tree@7", "--max-new-tokens", 20, "--repeats", 2, "--json", out]
-    status, printed, _ = run(capsys, "bench", *MODEL, *arguments)
+    others = ["--spec-bench", tmp_path / "answers.jsonl", "--vllm", tmp_path / "vllm.json", "--report", tmp_path / "report"]
+    status, printed, _ = run(capsys, "bench", *MODEL, *arguments, *others)
     report = json.loads(out.read_text())
     assert status == 0 and {"device", "versions", "dtype", "settings", "results"} <= set(report)
     assert report["settings"]["limit"] == 30 and report["settings"]["methods"]["jetspec-tree@7"]["budget"] == 7
@@ -55,6 +56,16 @@ def test_bench(capsys, tmp_path):
         assert record["forwards"] == drafted and (record["ms_absorb"] > 0) == drafted and record["temperature"] == 0
     assert records["ar", "all"]["mean_acceptance_length"] == 1.0 < records["jetspec-tree@7", "all"]["mean_acceptance_length"]
     assert printed.count("jetspec-tree@7") == 4
+    answers = [json.loads(line) for line in (tmp_path / "answers-jetspec-tree@7.jsonl").read_text().splitlines()]
+    assert [record["category"] for record in answers] == ["a", "b"] and all(record["identical_to_ar"] for record in answers)
+    lengths = [length for record in answers for length in record["choices"][0]["accept_lengths"]]
+    assert sum(lengths) / len(lengths) == records["jetspec-tree@7", "all"]["mean_acceptance_length"]
+    counted = json.loads((tmp_path / "vllm.json").read_text())
+    assert [record["vllm:spec_decode_num_drafts"] for record in counted if record["method"] == "jetspec-tree@7"][-1] == len(
+        lengths
+    )
+    assert "on each of the 2 prompts" in (tmp_path / "report/report.md").read_text()
+    assert report["settings"]["chat"] is False and not {"report", "vllm", "spec_bench", "json"} & set(report["settings"])
 
 
 def test_demo(capsys):
@@ -85,7 +96,9 @@ def test_demo(capsys):
         (["bench", *MODEL, "--prompts", "/no/such/file"], "/no/such/file: No such file or directory"),
         (["bench", *MODEL, "--prompts", "x", "--methods", "jetspec-bush"], "unknown method 'jetspec-bush'"),
         (["bench", *MODEL, "--prompts", "x", "--json", "/no/such/folder/o.json"], "no directory /no/such/folder"),
+        (["bench", *MODEL, "--prompts", "x", "--spec-bench", "/no/such/folder/o.jsonl"], "--spec-bench: there is no directory"),
         (["bench", *MODEL, "--prompts", "x", "--coupled", "both"], "temperature"),
+        (["tree", "m", "x", "--out", "/no/such/folder/o.svg"], "--out: there is no directory /no/such/folder"),
     ],
 )
 def test_mistakes_are_told_in_one_line(capsys, arguments, message):

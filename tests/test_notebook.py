@@ -16,6 +16,8 @@ def test_quickstart_runs():
     printed = "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout")
     assert "identical to autoregressive: yes" in printed
     assert sum("image/png" in output.get("data", {}) for output in outputs) == 2
+    assert sum("image/svg+xml" in output.get("data", {}) for output in outputs) == 1
+    assert any("accepted, round 1" in output.get("data", {}).get("text/html", "") for output in outputs)
 
 
 def test_no_outputs_are_committed():

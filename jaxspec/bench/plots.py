@@ -39,7 +39,8 @@ def plot_tree(traced: Round | Picture, decode_token: Callable[[int], str] = str,
         kind = _BONUS if not drafted else _ACCEPTED if shown.accepted[row] else "0.6" if shown.verified[row] else _CUT
         if above >= 0:
             axes.plot(depth[[above, row]], heights[[above, row]], color=kind, zorder=1)
-        label = repr(decode_token(int(shown.token[row] if drafted else shown.bonus)))[1:-1]
+        quoted = repr(decode_token(int(shown.token[row] if drafted else shown.bonus)))
+        label = quoted[1:-1] if quoted[1:-1].strip() else quoted
         box = {"boxstyle": "round", "facecolor": "white", "edgecolor": kind}
         ink = "0.7" if kind == _CUT else "black"
         # parse_math: a token such as `$` is text.
@@ -51,7 +52,7 @@ def plot_tree(traced: Round | Picture, decode_token: Callable[[int], str] = str,
                 given + path, (depth[row], heights[row]), (0, -9), textcoords="offset points", va="top", fontsize=6, **text
             )
     axes.set(xlabel="depth", yticks=[], title=shown.title)
-    axes.set_xlim(-0.5, float(np.max(depth)) + 0.5)
+    axes.set(xlim=(-0.5, float(np.max(depth)) + 0.5), ylim=(heights.min() - 0.8, 0.6))
     axes.xaxis.get_major_locator().set_params(integer=True)
     return axes
 
