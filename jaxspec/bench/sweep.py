@@ -126,32 +126,37 @@ def sweep(
 
     Returns:
       `device`, `versions`, `dtype`, `options`, `repeats`, `prompts` (the domain of each) and `temperatures`, a list of what
-      `figures` returns for each.
+      `figures` returns for each, with its `temperature`, `compile_seconds` {method: s} and the `table` of round times.
     """
+    settings = {"repeats": repeats, "widths": widths, "progress": progress}
     found = []
     for temperature in temperatures:
         at = dict(options or {}) | {"temperature": temperature}
-        progress("measuring the times of rounds" if family.policies else "")
-        tables = {one.name: _times(params, one, at, widths) for one in family.policies}
-        policies = [_with_policy(one, tables[one.name]) for one in family.policies]
-        decodes, watch = _watcher()
-        methods = (*family.fixed, *policies)
-        runs, compiling = measure(params, prompts, methods, repeats=repeats, options=at, progress=progress, each=watch)
-        progress("tracing rounds" if policies else "")
-        # Policies of equal settings differ in what the clock told them, and no clock runs here.
-        traced = {method.options["policy"].settings: method for method in reversed(policies)}
-        rounds = [one for method in reversed(traced.values()) for one in rounds_of(params, prompts, method, at)]
-        jax.clear_caches()
-        # Beside `ar`, for the comparison of the tokens.
-        beams = (family.fixed[0], *family.beams) if family.beams else ()
-        others = measure(params, prompts, beams, repeats=1, options=at, progress=progress)[0] if beams else []
-        jax.clear_caches()
-        progress("")
-        figures_ = figures(runs, others, decodes, rounds, prompts, family)
-        tables = {name: _plain(table) for name, table in tables.items()}
-        found.append({"temperature": temperature, "compile_seconds": compiling, "tables": tables} | figures_)
+        found.append({"temperature": temperature} | _at(params, prompts, family, at, **settings))
     about = {"options": dict(options or {}), "repeats": repeats, "prompts": [prompt.domain for prompt in prompts]}
     return environment(params) | about | {"temperatures": found}
+
+
+def _at(params, prompts, family: Family, options: dict[str, Any], *, repeats, widths, progress) -> dict[str, Any]:
+    """The sweep of one temperature."""
+    progress("measuring the times of rounds" if family.policies else "")
+    table = _table(params, family.policies[0], options, widths) if family.policies else None
+    policies = [_with_policy(one, table) for one in family.policies]
+    decodes, watch = _watcher()
+    common = {"options": options, "progress": progress}
+    runs, compiling = measure(params, prompts, (*family.fixed, *policies), repeats=repeats, each=watch, **common)
+    progress("tracing rounds" if policies else "")
+    # Policies of equal settings differ in what the clock told them, and no clock runs here.
+    traced = {method.options["policy"].settings: method for method in reversed(policies)}
+    rounds = [one for method in reversed(traced.values()) for one in rounds_of(params, prompts, method, options)]
+    jax.clear_caches()
+    # Beside `ar`, for the comparison of the tokens.
+    beams = (family.fixed[0], *family.beams) if family.beams else ()
+    others = measure(params, prompts, beams, repeats=1, **common)[0] if beams else []
+    jax.clear_caches()
+    progress("")
+    about = {"compile_seconds": compiling, "table": table and _plain(table)}
+    return about | figures(runs, others, decodes, rounds, prompts, family)
 
 
 def figures(
@@ -191,7 +196,7 @@ def figures(
     }
 
 
-def _times(params, method: Method, options: dict[str, Any], widths: Sequence[int] | None) -> LatencyTable:
+def _table(params, method: Method, options: dict[str, Any], widths: Sequence[int] | None) -> LatencyTable:
     settings = timed(options | method.options)
     if widths is None:
         return measured(params, method.options["method"], **settings)

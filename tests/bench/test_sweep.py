@@ -212,7 +212,7 @@ def test_a_sweep(monkeypatch, tmp_path):
     one = report["temperatures"][1]
     assert [(d["predicted"], d["rounds"], d["sizes"]) for d in one["decodes"]] == [(3.0, 4, [0, 0, 0, 0, 4])] * 8
     assert one["sizes"][-1] == {"method": "x-ddtree@4/best", "domain": "all", "sizes": [0, 0, 0, 0, 32]}
-    assert one["tables"]["x-ddtree@4/best"]["widths"] == [1, 4] and json.dumps(report)
+    assert one["table"]["widths"] == [1, 4] and json.dumps(report)
     text = render(report)
     for part in (
         "scrambled (seed 3)",
@@ -248,8 +248,8 @@ def test_sweep_of_golden_weights(capsys, monkeypatch, tmp_path):
     report, printed = json.loads(out.read_text()), capsys.readouterr().out
     for one in report["temperatures"]:
         assert all(record["identical_to_ar"] for record in one["results"] + one["beams"])
+        assert one["table"]["widths"] == [1, 3, 6]
         for name in ("d-ddtree@6/best+ema", "d-ddtree@6/bastion-paper"):
-            assert one["tables"][name]["widths"] == [1, 3, 6]
             decodes = [decode for decode in one["decodes"] if decode["method"] == name]
             assert len(decodes) == 4 and all(sum(d["sizes"]) == d["rounds"] and d["predicted"] > 0 for d in decodes)
             rounds = [r for r in one["rounds"] if r["method"] == name]
