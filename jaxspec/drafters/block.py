@@ -43,7 +43,13 @@ class BlockDrafter(nn.Module):
         They depend on features and absolute positions (int32 [B, T]) alone, so caching them between rounds is exact.
         """
         context, rope = self.context(features), rope_table(positions, self.config)
-        keys, values = zip(*(layer.context_kv(context, rope) for layer in self.layers), strict=True)
+        keys, values = [], []
+        for layer in self.layers:
+            k, v = layer.context_kv(context, rope)
+            # One layer after the other: XLA would join their products, and copy the weights of all layers together to do so.
+            context, k = jax.lax.optimization_barrier((context, k))
+            keys.append(k)
+            values.append(v)
         return jnp.stack(keys), jnp.stack(values)
 
     def __call__(
