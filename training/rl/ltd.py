@@ -1,0 +1,220 @@
+"""Train LTD's two policies on recorded rounds: each alone, then in turns with the other as it is.
+
+    python -m training.rl.ltd --record eagle3.npz --times times.json --run runs/ltd --out policies/ltd --preset jaxspec
+
+Run the same command again to continue one that was stopped. The run's folder holds a folder a stage (checkpoints, metrics),
+curves.png and results.json; `out` is what `jaxspec.policies.store.load_policy` reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.policies.ltd import make_ltd
+from jaxspec.policies.store import fingerprint, save_policy
+from training.checkpoints import Checkpoints
+from training.command import one_line_errors
+from training.metrics import RunLog
+from training.rl import replay
+from training.rl.curves import plot_stages
+from training.rl.environment import Data, make_depth_environment, make_size_environment
+from training.rl.networks import init_actor_critic
+from training.rl.ppo import learning_rate
+from training.rl.problem import Problem, decisions, pose
+from training.rl.records import load_record
+from training.rl.stages import Learner, make_update, start
+from training.rl.times import load_times
+
+
+@dataclasses.dataclass
+class LtdOptions:
+    """Options of the training.
+
+    Attributes:
+      record: of `training.rl.record`; a quarter of each domain's prompts is kept for validation.
+      times: of `training.rl.times`, for the same rounds.
+      run: folder of the run.
+      out: folder to write the policy to; None: `policy` in the run's folder.
+      preset: `ltd-paper`, `ltd-code` or `jaxspec`.
+      reward: `throughput`, `acceptance`, `time` or `renewal`; None is the preset's.
+      schedule: stages in order, `size` and `depth`; None is the preset's.
+      share: of the preset's environment steps that are taken.
+      fixed_rows: rows verified while the first depth stage is trained; None: those of the best constant.
+      parallel: episodes side by side; divides the rollouts.
+      validate_every: updates between two looks at the validation prompts; None: a tenth of the stage's.
+      save_every: updates between checkpoints; None: as `validate_every`.
+      seed: of weights, episodes and minibatches.
+    """
+
+    record: Path
+    times: Path
+    run: Path
+    out: Path | None = None
+    preset: Literal["ltd-paper", "ltd-code", "jaxspec"] = "jaxspec"
+    reward: Literal["throughput", "acceptance", "time", "renewal"] | None = None
+    schedule: tuple[Literal["size", "depth"], ...] | None = None
+    share: float = 1.0
+    fixed_rows: int | None = None
+    parallel: int = 64
+    validate_every: int | None = None
+    save_every: int | None = None
+    seed: int = 0
+
+
+def train(options: LtdOptions) -> dict[str, dict[str, float]]:
+    """Run the whole schedule and save the policy; returns figures of the validation prompts by stage.
+
+    Raises:
+      ValueError, FileNotFoundError: as `pose`. TrainingError: a checkpoint of other options.
+    """
+    problem = pose(
+        load_record(options.record),
+        load_times(options.times),
+        options.preset,
+        reward=options.reward,
+        schedule=options.schedule,
+        fixed_rows=options.fixed_rows,
+    )
+    validation_seconds = problem.times.seconds(problem.validation.context, problem.validation.steps, problem.validation.sizes)
+    params: dict[str, dict] = {}
+    results = {
+        "static": _figures(problem, validation_seconds, *problem.static),
+        "oracle": _figures(problem, validation_seconds, *replay.oracle(problem.validation, validation_seconds)),
+    }
+    names = [f"{number}-{kind}" for number, kind in enumerate(problem.preset.schedule)]
+    for number, (name, kind) in enumerate(zip(names, problem.preset.schedule, strict=True)):
+        others = {other: params[other]["actor"] for other in params if other != kind and kind in params}
+        # The first stage of a policy is without the other one; later ones are with it as it has become.
+        params[kind] = _stage(problem, options, number, name, kind, others, params.get(kind), validation_seconds)
+        layers = {one: params[one]["actor"] for one in params}
+        results[name] = _figures(problem, validation_seconds, *decisions(problem, problem.validation, layers))
+        plot_stages(options.run, names[: number + 1], results)
+        (options.run / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    _save(problem, options, {kind: params[kind]["actor"] for kind in params})
+    return results
+
+
+def _figures(problem: Problem, seconds, steps, sizes) -> dict[str, float]:
+    found = replay.walk(problem.validation, seconds, steps, sizes).figures(problem.validation)
+    return {name: round(value, 4) for name, value in found.items()}
+
+
+def _environment(problem: Problem, kind: str):
+    record, preset = problem.training, problem.preset
+    if kind == "depth":
+        asked = tuple(range(preset.every, record.steps, preset.every))
+        return make_depth_environment(record.header["width"], record.steps, asked, preset.reward, preset.stale)
+    header = record.header
+    return make_size_environment(
+        header["sees"], header["width"], record.steps, record.sizes, record.scores.shape[1], preset.reward
+    )
+
+
+def _data(problem: Problem, kind: str, others: dict) -> Data:
+    """The replay with what the other policy, or what stands for it, decides."""
+    record = problem.training
+    shape = (len(record.context), record.steps + 1)
+    if kind == "depth":
+        fixed = np.full(shape, problem.static[1], np.int32)
+        size = replay.choose_sizes(record, others["size"], problem.settings) if others else fixed
+        return Data(problem.replay, size=jnp.asarray(size))
+    fixed = np.full(shape[0], -1 if problem.preset.random_depth and record.steps else record.steps, np.int32)
+    depth = replay.choose_depths(record, others["depth"], problem.settings) if others else fixed
+    return Data(problem.replay, depth=jnp.asarray(depth))
+
+
+def _stage(problem, options: LtdOptions, number: int, name: str, kind: str, others: dict, params, seconds) -> dict:
+    """Train one policy; returns its parameters, the actor being the one that validated best."""
+    settings, environment = getattr(problem.preset, kind), _environment(problem, kind)
+    settings = dataclasses.replace(settings, steps=max(int(settings.steps * options.share), settings.rollout))
+    data, seed = _data(problem, kind, others), options.seed + number
+    if params is None:
+        hidden = (settings.actor, settings.critic)
+        params = init_actor_critic(jax.random.key(seed), environment.inputs, environment.actions, *hidden)
+    rate = replay.walk(problem.training, problem.seconds, *problem.static).figures(problem.training)["tokens_per_second"]
+    learner = start(environment, data, params, settings, options.parallel, seed, rate)
+    advance = make_update(environment, settings, options.parallel, problem.preset.weighted)
+    total = math.ceil(settings.steps / settings.rollout)
+    checkpoints = Checkpoints(options.run / name / "checkpoints", _recipe(problem, options, name))
+    with contextlib.closing(checkpoints):
+        first, learner = _restored(checkpoints, learner)
+        with contextlib.closing(RunLog(options.run / name, first, total)) as log:
+            for done in range(first + 1, total + 1):
+                learner, found = advance(learner, data, jnp.float32(learning_rate(done * settings.rollout, settings)))
+                log.advance(0)
+                if _due(done, total, options.validate_every):
+                    log.training(done, {key: float(value) for key, value in found.items()})
+                    layers = others | {kind: learner.params["actor"]}
+                    figures = _figures(problem, seconds, *decisions(problem, problem.validation, layers))
+                    log.evaluation(done, figures)
+                    learner = _kept(learner, figures["tokens_per_second"])
+                if _due(done, total, options.save_every or options.validate_every):
+                    checkpoints.save(done, _numbered(learner))
+    return {"actor": learner.best, "critic": learner.params["critic"]}
+
+
+def _due(done: int, total: int, every: int | None) -> bool:
+    return done == total or done % (every or max(total // 10, 1)) == 0
+
+
+def _kept(learner: Learner, value: float) -> Learner:
+    if value <= float(learner.best_value):
+        return learner
+    # A copy, for the learner's own is donated to the next update.
+    return learner.replace(best=jax.tree.map(jnp.copy, learner.params["actor"]), best_value=jnp.float32(value))
+
+
+def _recipe(problem: Problem, options: LtdOptions, stage: str) -> dict:
+    """What a checkpoint must agree with; times and record by their content."""
+    described = {name: str(value) for name, value in problem.preset.__dict__.items()}
+    data = {"record": fingerprint((problem.training.scores, problem.training.committed)), "times": fingerprint(problem.seconds)}
+    return {"stage": stage, "seed": options.seed, "parallel": options.parallel, "share": options.share, **data, **described}
+
+
+def _numbered(learner: Learner) -> dict[str, jax.Array]:
+    return {f"{i:03}": leaf for i, leaf in enumerate(jax.tree.leaves(learner))}
+
+
+def _restored(checkpoints: Checkpoints, learner: Learner) -> tuple[int, Learner]:
+    """(updates done, learner) of the newest checkpoint, or 0 and the learner as it is."""
+    place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), _numbered(learner))
+    found = checkpoints.restore(shapes)
+    if found is None:
+        # Donated arrays must not be shared, as the best actor's are with the parameters.
+        return 0, jax.tree.map(jnp.copy, learner)
+    done, leaves = found
+    return done, jax.tree.unflatten(jax.tree.structure(learner), [leaves[name] for name in sorted(leaves)])
+
+
+def _save(problem: Problem, options: LtdOptions, layers: dict) -> None:
+    settings, header = problem.settings, problem.training.header
+    depths, sizes = settings.depths if "depth" in layers else (), settings.sizes if "size" in layers else ()
+    settings = dataclasses.replace(settings, depths=depths, sizes=sizes)
+    times = problem.times
+    about = {name: header[name] for name in ("model", "drafter", "builder")}
+    about |= {"device": times.about["device"], "latency table": fingerprint((times.contexts, times.step, times.rest))}
+    about |= {"preset": options.preset, "reward": problem.preset.reward}
+    save_policy(make_ltd(settings, layers.get("depth"), layers.get("size")), options.out or options.run / "policy", about)
+
+
+def main(options: LtdOptions) -> None:
+    """Train and print what the validation prompts say."""
+    for name, figures in train(options).items():
+        print(f"{name:>10} " + " ".join(f"{key} {value:.3f}" for key, value in figures.items()))
+
+
+if __name__ == "__main__":
+    import tyro
+
+    with one_line_errors():
+        main(tyro.cli(LtdOptions))

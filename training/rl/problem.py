@@ -1,0 +1,87 @@
+"""What LTD is trained on: a record, the times of its rounds, a preset, and what follows from them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxspec.policies.ltd import LtdSettings
+from training.rl import replay
+from training.rl.environment import Replay, make_replay
+from training.rl.presets import PRESETS, Preset
+from training.rl.records import Record, split
+from training.rl.times import RoundTimes
+
+
+class Problem(NamedTuple):
+    """What all stages share.
+
+    Attributes:
+      preset: as changed by options. times, training, validation: what was loaded, by prompts.
+      replay: the training record on the device. seconds: of its rounds, float32 [N, S, V].
+      static: the best constant, steps and size index. settings: of both policies together, as they act.
+    """
+
+    preset: Preset
+    times: RoundTimes
+    training: Record
+    validation: Record
+    replay: Replay
+    seconds: np.ndarray
+    static: tuple[int, int]
+    settings: LtdSettings
+
+
+def pose(
+    record: Record,
+    times: RoundTimes,
+    preset: str,
+    *,
+    reward: str | None = None,
+    schedule: tuple[str, ...] | None = None,
+    fixed_rows: int | None = None,
+) -> Problem:
+    """Split what is to be learned from; arguments as of `ltd.LtdOptions`.
+
+    Raises:
+      ValueError: times of other rounds, or options that do not suit the record.
+    """
+    for name in ("model", "drafter", "builder"):
+        if times.about.get(name) != record.header[name]:
+            raise ValueError(
+                f"the record is of {name} {record.header[name]}, the times are of {times.about.get(name)}: match them"
+            )
+    chosen, tree = PRESETS[preset], record.header["sees"] == "tree"
+    schedule = schedule or (("size",) if tree else chosen.schedule)
+    if tree and "depth" in schedule:
+        raise ValueError(f"builder {record.header['builder']!r} has no depth to decide: give --schedule size")
+    chosen = dataclasses.replace(chosen, reward=reward or chosen.reward, schedule=schedule)
+    training, validation = split(record)
+    seconds = times.seconds(training.context, training.steps, training.sizes)
+    static = replay.best_static(training, seconds)
+    if fixed_rows is not None:
+        if fixed_rows not in record.sizes:
+            raise ValueError(f"fixed_rows is {fixed_rows}: choose one of {list(record.sizes)}, which are recorded")
+        static = (static[0], record.sizes.index(fixed_rows))
+    settings = _settings(record, chosen)
+    return Problem(chosen, times, training, validation, make_replay(training, times), seconds, static, settings)
+
+
+def _settings(record: Record, preset: Preset) -> LtdSettings:
+    """Settings of both policies together, as they act."""
+    every = range(preset.acts_every, record.steps, preset.acts_every)
+    widths = tuple(sorted({1, *record.sizes}))
+    activation = preset.size.activation
+    header = record.header
+    return LtdSettings(widths, header["width"], record.steps, tuple(every), record.sizes, header["sees"], activation)
+
+
+def decisions(problem: Problem, record: Record, layers: dict) -> tuple[np.ndarray, np.ndarray]:
+    """(steps, size index) int [N] of the policies there are, the best constant's for one that is missing."""
+    count, (steps, size) = len(record.context), problem.static
+    depths = replay.choose_depths(record, layers["depth"], problem.settings) if "depth" in layers else np.full(count, steps)
+    if "size" not in layers:
+        return depths, np.full(count, size)
+    return depths, replay.choose_sizes(record, layers["size"], problem.settings)[np.arange(count), depths]

@@ -1,0 +1,125 @@
+"""Policies on a record: what they decide at every position, and what whole texts then take. All times are modelled."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.policies import ltd_features as features
+from jaxspec.policies.ltd import LtdSettings
+from jaxspec.policies.mlp import mlp
+from training.rl.records import Record
+
+# Positions that one call of the device decides about.
+CHUNK = 1024
+
+
+class Walk(NamedTuple):
+    """Texts under some decisions: tokens, modelled seconds and rounds of each prompt; steps and size index of each round."""
+
+    tokens: np.ndarray
+    seconds: np.ndarray
+    rounds: np.ndarray
+    steps: np.ndarray
+    sizes: np.ndarray
+
+    def figures(self, record: Record) -> dict[str, float]:
+        """Tokens per second (total over total), the mean of the prompts' own, tokens a round, mean steps and rows."""
+        return {
+            "tokens_per_second": float(self.tokens.sum() / self.seconds.sum()),
+            "mean_of_prompts": float(np.mean(self.tokens / self.seconds)),
+            "acceptance_length": float(self.tokens.sum() / self.rounds.sum()),
+            "steps": float(self.steps.mean()),
+            "rows": float(np.asarray(record.sizes)[self.sizes].mean()),
+        }
+
+
+def walk(record: Record, seconds: np.ndarray, steps: np.ndarray, sizes: np.ndarray) -> Walk:
+    """Generate every text.
+
+    Args:
+      seconds: [N, S, V], see `RoundTimes.seconds`. steps, sizes: int [N] or numbers, each position's decision, were it a root.
+    """
+    steps, sizes = (np.broadcast_to(x, len(record.context)) for x in (steps, sizes))
+    at = np.arange(len(record.context))
+    committed, cost = record.committed[at, steps, sizes], seconds[at, steps, sizes]
+    per_prompt, visited = [], []
+    for start in record.first():
+        position, end, own = int(start), int(start + record.remaining[start]), []
+        while position < end:
+            own.append(position)
+            position += int(committed[position])
+        per_prompt.append((end - start, cost[own].sum(dtype=np.float64), len(own)))
+        visited += own
+    tokens, taken, rounds = np.array(per_prompt).T
+    return Walk(tokens, taken, rounds.astype(int), steps[visited], sizes[visited])
+
+
+def best_static(record: Record, seconds: np.ndarray) -> tuple[int, int]:
+    """The constant (steps, size index) with the most tokens per second: grid search."""
+    pairs = [(d, v) for d in range(record.committed.shape[1]) for v in range(len(record.sizes))]
+    rates = [walk(record, seconds, d, v).figures(record)["tokens_per_second"] for d, v in pairs]
+    return pairs[int(np.argmax(rates))]
+
+
+def oracle(record: Record, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each position's (steps, size index), int [N], on the fastest way to its text's end: no policy can be faster.
+
+    Rounds lead from positions to later ones, so the least time to the end follows backwards from it.
+    """
+    count, shape = len(record.context), record.committed.shape[1:]
+    choice, left = np.zeros(count, int), np.zeros(count + 1)
+    for position in range(count - 1, -1, -1):
+        reached = record.committed[position].astype(int)
+        onward = np.where(reached < record.remaining[position], left[np.minimum(position + reached, count)], 0.0)
+        total = seconds[position] + onward
+        choice[position] = total.argmin()
+        left[position] = total.min()
+    return np.unravel_index(choice, shape)
+
+
+def choose_depths(record: Record, layers, settings: LtdSettings) -> np.ndarray:
+    """int32 [N], draft steps that the depth policy takes at every position."""
+    return _in_chunks(functools.partial(_depths, layers, settings=settings), record)
+
+
+def choose_sizes(record: Record, layers, settings: LtdSettings) -> np.ndarray:
+    """int32 [N, S], index of the rows that the size policy verifies after 0, 1, ... draft steps."""
+    return _in_chunks(functools.partial(_sizes, layers, settings=settings), record)
+
+
+@functools.partial(jax.jit, static_argnames="settings")
+def _depths(layers, scores, context, *, settings):
+    depths = jnp.array(settings.depths, jnp.int32)
+
+    def goes_on(steps):
+        seen = features.depth_observation(scores, context, steps, settings.width)
+        return jnp.argmax(mlp(layers, seen, settings.activation), axis=-1) == 1
+
+    stops = ~jax.lax.map(goes_on, depths)
+    return jnp.where(stops.any(0), depths[jnp.argmax(stops, axis=0)], settings.steps)
+
+
+@functools.partial(jax.jit, static_argnames="settings")
+def _sizes(layers, scores, context, *, settings):
+    def choose(steps):
+        if settings.sees == "pool":
+            seen = features.size_observation(scores, context, steps, settings.width)
+            available = jnp.broadcast_to(1 + features.pool_size(settings.width, steps), context.shape)
+        else:
+            seen, available = features.tree_observation(scores, context), 1 + jnp.sum(scores > -jnp.inf, axis=-1)
+        logits = mlp(layers, seen, settings.activation)
+        return jnp.argmax(jnp.where(features.allowed_sizes(settings.sizes, available), logits, -jnp.inf), axis=-1)
+
+    return jax.lax.map(choose, jnp.arange(settings.steps + 1)).T.astype(jnp.int32)
+
+
+def _in_chunks(decide: Callable, record: Record) -> np.ndarray:
+    count = len(record.context)
+    at = np.minimum(np.arange(-(-count // CHUNK) * CHUNK), count - 1).reshape(-1, CHUNK)
+    return np.concatenate([np.asarray(decide(record.scores[rows], record.context[rows])) for rows in at])[:count]
