@@ -63,6 +63,7 @@ def test_definitions(report):
     assert found["acceptance_rate_per_pos_conditional"] == [6 / 8, 3 / 6, 1 / 3]
     assert sum(found["acceptance_rate_per_pos"]) == found["mean_accepted_length"]
     assert found["questions"] == 2 and found["prompts"] == 3
+    assert found["speedup_ci"] is None and drafted(report, "writing")["speedup_ci"] is None, "one question, though two turns"
     # Turns of a question are summed: 10 tokens in 3 seconds against 10, and 8 in 4 against 8.
     assert found["speedup_mean_of_ratios"] == pytest.approx((10 / 3 + 2) / 2)
     ours, plain = (12 / 4 + 9 / 4.5) / 2, (12 / 11 + 9 / 8.5) / 2
@@ -158,3 +159,14 @@ def test_no_report_of_something_else(tmp_path, capsys):
     file.write_text('{"results": [{}]}')
     assert cli.main(["bench", "report", str(file), *sweep]) == cli.USER_ERROR
     assert "holds no sweep" in capsys.readouterr().err and not (tmp_path / "o").exists()
+
+
+def test_a_sweep_is_a_section_or_a_report(report, tmp_path, monkeypatch):
+    monkeypatch.setattr("jaxspec.bench.sweep_plots.plot", lambda sweep, path: path.write_bytes(b"drawn"))
+    monkeypatch.setattr("jaxspec.bench.sweep_report.render", lambda sweep: f"at {sweep['temperatures'][0]['temperature']}")
+    sweep = {"temperatures": [{"temperature": 0.5}]}
+    alone = write_report(sweep, tmp_path / "alone").read_text()
+    assert alone.startswith("# Budget sweep\n") and "(sweep.png)" in alone and "```text\nat 0.5\n```" in alone
+    section = write_report(report, tmp_path / "both", sweep).read_text()
+    assert section.startswith("# Benchmark of tiny\n") and "\n## Budget sweep\n" in section
+    assert (tmp_path / "both/sweep.png").read_bytes() == b"drawn"
