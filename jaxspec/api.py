@@ -16,7 +16,7 @@ from jaxspec.builders import make_paths
 from jaxspec.compilations import compilations
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.loop import CHUNK, prefill, run
-from jaxspec.output import DraftTree, Output, Round, Stats
+from jaxspec.output import DraftTree, Output, PerRound, Round, Stats
 from jaxspec.params import Params
 from jaxspec.plan import ACCEPTANCE, DecodeConfig, Plan, make_plan
 from jaxspec.policies.protocol import Policy
@@ -306,7 +306,10 @@ def _outputs(session, state, seconds, rounds, alone: bool = False) -> list[Outpu
             prefill_seconds=seconds[0],
             decode_seconds=seconds[1],
         )
-        outputs.append(Output(text, tokens, stats, rounds[b][: len(emitted)] if rounds is not None else None, policy))
+        counts = (host.round_drafted[b], host.round_steps[b] if host.round_steps is not None else None)
+        rows, steps = (None if count is None else count[: len(emitted)] for count in counts)
+        traced = rounds[b][: len(emitted)] if rounds is not None else None
+        outputs.append(Output(text, tokens, stats, traced, policy, PerRound(emitted, rows + 1, steps)))
     return outputs
 
 

@@ -73,6 +73,21 @@ class Round:
 
 
 @dataclasses.dataclass(frozen=True)
+class PerRound:
+    """What each round of a text did, in order: int arrays [rounds].
+
+    Attributes:
+      tokens: emitted, the bonus included; what a stop or the limit cut off is not counted.
+      rows: verified, the root included.
+      steps: draft steps after the root's that the batch took, -1 where it did not draft; None without a policy.
+    """
+
+    tokens: np.ndarray
+    rows: np.ndarray
+    steps: np.ndarray | None
+
+
+@dataclasses.dataclass(frozen=True)
 class Output:
     """One generated text.
 
@@ -82,6 +97,7 @@ class Output:
       stats: see `Stats`.
       rounds: one `Round` a round with `trace=True`, else None.
       policy: the call's policy with what it learned from all texts of the call; None without one.
+      per_round: see `PerRound`; `decode` and `stream` always give it.
     """
 
     text: str | None
@@ -89,3 +105,4 @@ class Output:
     stats: Stats
     rounds: list[Round] | None = None
     policy: Any = None
+    per_round: PerRound | None = None

@@ -80,6 +80,8 @@ def test_sequences_stop_drafting_on_their_own(eagle):
         for name in ("token", "parent", "depth"):
             np.testing.assert_array_equal(getattr(out.rounds[0].tree, name), getattr(whole.rounds[0].tree, name))
     assert int(outs[0].policy.state[0]) > 0
+    assert set(outs[0].per_round.steps) <= {0, 2} and outs[0].per_round.tokens.sum() == 19
+    assert [one.tree.token.size for one in outs[1].rounds] == outs[1].per_round.rows.tolist()
     with pytest.raises(ValueError, match=r"begin anew with policy.replace\(state=None\)"):
         jaxspec.decode(eagle, PROMPTS[0], policy=outs[0].policy, **options)
 
