@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxspec.bench.definitions import DEFINITIONS
+from jaxspec.bench.definitions import DEFINITIONS, acceptance
 from jaxspec.bench.formats import file_name
 from jaxspec.bench.report import ALL
 from jaxspec.bench.table import show
@@ -51,7 +51,7 @@ def _benchmark(report: dict[str, Any], folder: Path, sweep: list[str]) -> list[s
 
     lines = _head(report)
     for temperature in dict.fromkeys(record.get("temperature", 0.0) for record in report["results"]):
-        records = [record for record in report["results"] if record.get("temperature", 0.0) == temperature]
+        records = [_derived(record) for record in report["results"] if record.get("temperature", 0.0) == temperature]
         whole = [record for record in records if record["domain"] == ALL]
         at = f"T{temperature:g}"
         for name, figure in (("speedups", plot_speedups(records)), ("acceptance", plot_acceptance(whole))):
@@ -91,6 +91,15 @@ def _sweep(sweep: dict[str, Any], folder: Path, level: str) -> list[str]:
         "```",
         "",
     ]
+
+
+def _derived(record: dict[str, Any]) -> dict[str, Any]:
+    """A record with the figures that its histogram gives, which older files have not."""
+    if "accept_hist" not in record:
+        return record
+    found = acceptance([record["accept_hist"]], record["drafted"])
+    # The others need every prompt's own histogram.
+    return {key: found[key] for key in found if "rate" in key or key == "mean_accepted_length"} | record
 
 
 def _head(report: dict[str, Any]) -> list[str]:

@@ -142,11 +142,12 @@ def test_report_is_made_from_saved_json(report, tmp_path, capsys):
 
 def test_report_says_what_differs_and_reads_older_files(report, tmp_path):
     known = {"method", "domain", "prompts", "tokens_per_second", "speedup", "speedup_ci", "mean_acceptance_length"}
-    known |= {"ms_per_round", "identical_to_ar", "differing_prompts"}
+    known |= {"ms_per_round", "identical_to_ar", "differing_prompts", "accept_hist", "drafted"}
     old = [{key: value for key, value in record.items() if key in known} for record in report["results"]]
     old[-1] |= {"identical_to_ar": False, "differing_prompts": 2}
     text = write_report({**report, "results": old}, tmp_path).read_text()
     assert "**Not all tokens equal those of `ar`**: of 3 prompts they differ for `x@4/d2` on 2." in text
+    assert "| `x@4/d2` | 2.25 | 2.25 | 1.25 | - | - | - | 0.42 | 0.75 0.38 0.12 |" in text
 
 
 def test_no_report_of_something_else(tmp_path, capsys):
