@@ -161,14 +161,14 @@ def surrogate_fit(rounds: Sequence[dict[str, Any]], domains: Sequence[str]) -> l
     """Expected against committed tokens of drafted rounds: correlations whose unit is the round, and the means.
 
     Args:
-      rounds: each {"method", "prompt", "raw", "corrected", "committed", "rows"}; `raw` and `corrected` are sums of path
-        probabilities over the verified rows, the root's 1 included. Rounds of a single row expect and commit one token, and are
-        left out. domains: of the prompts.
+      rounds: of `sweep_rounds.rounds_of`; `raw` and `corrected` are sums of path probabilities over the verified rows, the
+        root's 1 included. Rounds of a single row expect and commit one token, and are left out. domains: of the prompts.
 
     Returns:
       A record a policy, estimate (`raw` or `corrected`) and domain, and one over all: `pearson` and `spearman` with intervals
-      over resampled prompts (ranks stay those of all rounds), `expected` and `committed`, mean tokens a round, and
-      `pearson_of_prompts`, of the means of three prompts or more.
+      over resampled prompts (ranks stay those of all rounds), `expected` and `committed`, mean tokens a round,
+      `pearson_of_prompts`, of the means of three prompts or more, and `attainable`, what `pearson` would be if nodes were
+      accepted with exactly the probabilities of the estimate: chance keeps it below 1.
     """
     records, drawn = [], resamples(domains)
     for method in dict.fromkeys(one["method"] for one in rounds):
@@ -179,7 +179,9 @@ def surrogate_fit(rounds: Sequence[dict[str, Any]], domains: Sequence[str]) -> l
             for estimate in ("raw", "corrected"):
                 x, y = (np.array([one[name] for one in chosen], np.float64) for name in (estimate, "committed"))
                 record = {"method": method, "domain": domain, "estimate": estimate, "rounds": len(chosen)}
+                noise = _mean(np.array([one[f"{estimate}_variance"] for one in chosen]))
                 record |= {"expected": _mean(x), "committed": _mean(y)}
+                record["attainable"] = float(x.std() / np.sqrt(x.var() + noise)) if chosen and x.var() > 0 else None
                 for name, (a, b) in {"pearson": (x, y), "spearman": (_ranks(x), _ranks(y))}.items():
                     sums = _sums(a, b, prompt, len(domains))
                     record[name] = _correlation(sums.sum(0))

@@ -37,7 +37,8 @@ def _at(one: dict[str, Any]) -> str:
             "policy over every single budget, mean over the domains\n" + align(_margins(one)),
             "rows that the policy verified, share of rounds (0: did not draft)\n" + align(_sizes(one["sizes"])),
             "predicted against measured time of decodes\n" + align(_prediction(one["prediction"])),
-            "expected against committed tokens of drafted rounds (unit of correlations: the round)\n" + align(_surrogate(one)),
+            "expected against committed tokens of drafted rounds (unit: the round; if exact: were the scores "
+            "exact acceptance probabilities)\n" + align(_surrogate(one)),
         ]
     if one["best_first_over_beam"]:
         parts.append("acceptance length over that of the beam with the same budget\n" + align(_beams(one)))
@@ -105,11 +106,10 @@ def _prediction(records: Sequence[dict[str, Any]]) -> list[list[str]]:
 
 
 def _surrogate(one) -> list[list[str]]:
-    rows = [
-        ["policy", "domain", "scores", "rounds", "Pearson", "Spearman", "expected", "committed", "Pearson of prompts' means"]
-    ]
+    heads = ["policy", "domain", "scores", "rounds", "Pearson", "if exact", "Spearman", "expected", "committed"]
+    rows = [[*heads, "Pearson of prompts' means"]]
     for r in one["surrogate"]:
-        fit = [_with(r["pearson"], r["pearson_ci"]), _with(r["spearman"], r["spearman_ci"])]
+        fit = [_with(r["pearson"], r["pearson_ci"]), show(r["attainable"], 2), _with(r["spearman"], r["spearman_ci"])]
         means = [show(r["expected"], 2), show(r["committed"], 2), show(r["pearson_of_prompts"], 2)]
         rows.append([r["method"], r["domain"], r["estimate"], str(r["rounds"]), *fit, *means])
     return rows

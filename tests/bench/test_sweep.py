@@ -19,6 +19,7 @@ from jaxspec.bench.sweep import default_budgets, figures, make_family, scrambled
 from jaxspec.bench.sweep_figures import acceptance_ratios, averages, hindsight, prediction_errors, surrogate_fit, timings
 from jaxspec.bench.sweep_plots import budget_of, plot
 from jaxspec.bench.sweep_report import render
+from jaxspec.bench.sweep_rounds import variance
 from jaxspec.policies.controller import init_control
 from jaxspec.policies.latency import make_table
 
@@ -130,6 +131,7 @@ def test_surrogate_against_reality():
     committed = 1 + rng.poisson(raw - 1)
     rounds = [
         {"method": "p", "prompt": int(p), "rows": 8, "raw": float(x), "corrected": 2 * float(x) - 1, "committed": int(y)}
+        | {"raw_variance": float(x) - 1, "corrected_variance": 0.0}
         for p, x, y in zip(prompt, raw, committed, strict=True)
     ]
     plain = {"method": "p", "prompt": 0, "rows": 1, "raw": 1.0, "corrected": 1.0, "committed": 1}
@@ -145,10 +147,21 @@ def test_surrogate_against_reality():
     assert whole["pearson_ci"][0] < whole["pearson"] < whole["pearson_ci"][1]
     assert records[-1]["pearson"] == pytest.approx(whole["pearson"]) and records[-1]["expected"] > whole["expected"]
     assert whole["committed"] == pytest.approx(committed.mean())
+    # The tokens are drawn with just this mean and variance.
+    assert whole["attainable"] == pytest.approx(whole["pearson"], abs=0.1) and records[-1]["attainable"] == 1
     means = [[values[prompt == i].mean() for i in range(4)] for values in (raw, committed)]
     assert whole["pearson_of_prompts"] == pytest.approx(np.corrcoef(*means)[0, 1]) and records[0]["pearson_of_prompts"] is None
     flat = surrogate_fit([one | {"committed": 2} for one in rounds], [one.domain for one in PROMPTS])
     assert flat[0]["pearson"] is None and flat[0]["pearson_ci"] is None
+
+
+def test_variance_of_what_a_tree_commits():
+    """Against all outcomes of a tree: a root, two children, and a child of the first."""
+    probability, depth = np.array([1.0, 0.5, 0.3, 0.4]), np.array([0, 1, 1, 2])
+    outcomes = {1: 0.2, 2: 0.1 + 0.3, 3: 0.4}
+    mean = sum(tokens * p for tokens, p in outcomes.items())
+    assert probability.sum() == pytest.approx(mean)
+    assert variance(probability, depth) == pytest.approx(sum((tokens - mean) ** 2 * p for tokens, p in outcomes.items()))
 
 
 def test_best_first_over_beam():
@@ -194,6 +207,7 @@ def test_a_sweep(monkeypatch, tmp_path):
         return SimpleNamespace(tokens=list(range(13)), stats=stats, policy=policy)
 
     traced = {"method": "x-ddtree@4/best", "rows": 4, "raw": 2.0, "corrected": 3.0, "committed": 3}
+    traced |= {"raw_variance": 1.0, "corrected_variance": 1.0}
     monkeypatch.setattr(jaxspec, "decode", decode)
     monkeypatch.setattr(module, "measured", lambda params, drafter, **options: make_table((1, 4), (64,), (1,), [[1], [2]]))
     monkeypatch.setattr(module, "rounds_of", lambda *_: [traced | {"prompt": i} for i in range(4)])
