@@ -1,16 +1,25 @@
 """Adaptive rules in the loop: the text is the autoregressive one, nothing compiles after the first call, decisions arrive."""
 
+import dataclasses
+import functools
+
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jaxspec
+from jaxspec.grow import _without
 from jaxspec.loop import prefill, run
 from jaxspec.policies import blockpilot, c2t, ddd, disco, expected_acceptance, gammatune, specdec_plus, svip
 from jaxspec.policies.compose import compose
 from jaxspec.policies.heads import init_layers
 from jaxspec.policies.latency import make_table
+from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, unchanged
 from jaxspec.policies.random_size import make_random
+from jaxspec.policies.sources import Sources, carried_on, seen_at
 from jaxspec.policies.static_size import make_static
+from jaxspec.state import Nodes, Pool
 
 PROMPTS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]
 EAGLE = dict(method="eagle3", budget=12, depth=4, tree_width=3, max_new_tokens=24)
@@ -31,13 +40,13 @@ def policies() -> dict:
     pilot = blockpilot.make_blockpilot((3, 5, 8), predictor)
     regression = expected_acceptance.make_regression(TABLE, init_layers(key, (12, 3)))
     return {
-        "static": (make_static(2, 7), EAGLE),
-        "ddd": (ddd.make_ddd(checks=(1, 2), threshold=-1.0), EAGLE),
-        "svip": (svip.make_svip(threshold=0.7), EAGLE),
-        "gammatune": (gammatune.make_gammatune(confidence=0.05), EAGLE),
-        "disco": (disco.make_disco(disco.init_weights(key)), EAGLE),
-        "specdec_plus": (specdec_plus.make_specdec_plus(specdec_plus.init_weights(key, HIDDEN, 16), threshold=0.6), EAGLE),
-        "c2t": (c2t.make_c2t(c2t.init_weights(key)), EAGLE),
+        "static": (make_static(2, 7, (12,)), EAGLE),
+        "ddd": (ddd.make_ddd(checks=(1, 2), threshold=-1.0, widths=(12,)), EAGLE),
+        "svip": (svip.make_svip((12,), threshold=0.7), EAGLE),
+        "gammatune": (gammatune.make_gammatune((12,), confidence=0.05), EAGLE),
+        "disco": (disco.make_disco(disco.init_weights(key), (12,)), EAGLE),
+        "specdec_plus": (specdec_plus.make_specdec_plus(specdec_plus.init_weights(key, HIDDEN, 16), (12,)), EAGLE),
+        "c2t": (c2t.make_c2t(c2t.init_weights(key), (12,)), EAGLE),
         "random": (make_random({0: 1, 3: 2}, {2: 1, 12: 3}), EAGLE),
         "regression": (regression, EAGLE),
         "blockpilot": (pilot, BLOCK),
@@ -45,11 +54,9 @@ def policies() -> dict:
     }
 
 
-FAST = ("gammatune",)
-
-
-@pytest.mark.parametrize("temperature", [0.0, pytest.param(1.0, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in policies()])
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", policies())
 def test_policies_change_no_text(params, name, temperature):
     policy, options = policies()[name]
     options = options | {"temperature": temperature, "seed": 3}
@@ -60,3 +67,54 @@ def test_policies_change_no_text(params, name, temperature):
     again = jaxspec.decode(params, [prompt[::-1] for prompt in PROMPTS], policy=outs[0].policy, **options)
     assert (prefill._cache_size(), run._cache_size()) == compiled
     assert jax.tree.structure(again[0].policy) == jax.tree.structure(outs[0].policy)
+
+
+@dataclasses.dataclass(frozen=True)
+class Picky(Settings):
+    """Keeps a level's best node; counts levels by what it hands down, and stops where the count is wrong."""
+
+    def functions(self):
+        return _picky()
+
+
+@functools.lru_cache
+def _picky():
+    def keep(controls, state, seen):
+        return seen.frontier == jnp.max(seen.frontier, axis=1, keepdims=True)
+
+    def carry(controls, state, seen):
+        return seen.carried + 1
+
+    def deeper(controls, state, seen):
+        counted = jnp.where(seen.frontier > -jnp.inf, seen.carried, seen.steps) == seen.steps
+        return counted.all(1) & (seen.steps < controls)
+
+    return Functions(lambda shape: (), Acts(keep=keep, deeper=deeper, carry=carry), unchanged)
+
+
+@pytest.mark.slow
+def test_kept_nodes_alone_are_verified_and_numbers_are_handed_down(params):
+    options = EAGLE | {"trace": True}
+    outs = jaxspec.decode(params, PROMPTS, policy=Policy(Picky((12,)), jnp.array([3, 2])), **options)
+    plain = jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=24)
+    assert [out.tokens for out in outs] == [out.tokens for out in plain]
+    chains = jaxspec.decode(params, PROMPTS, **options | {"builder": "chain", "budget": 5, "tree_width": None})
+    for out, chain, depth in zip(outs, chains, (4, 3), strict=True):
+        assert {tuple(one.tree.depth.tolist()) for one in out.rounds} == {tuple(range(depth + 1))}
+        np.testing.assert_array_equal(out.rounds[0].tree.token, chain.rounds[0].tree.token[: depth + 1])
+
+
+def test_a_level_without_the_nodes_that_were_dropped():
+    """The second level's nodes 2 to 5, of which 5 and 3 may be drafted from and 3 is kept."""
+    pool = Pool(*(np.array([x]) for x in ([5, 6, 7, 8, 9, 4], [-1, -1, 0, 0, 1, 1], [1, 1, 2, 2, 2, 2])), np.zeros((1, 6)))
+    nodes = Nodes(*[None] * 2, np.array([[2, 2]]), np.array([[5, 3]]), None)
+    left = np.asarray(_without(pool, nodes, np.array([[False, True]])).logprob)
+    assert np.isfinite(left).tolist() == [[True, True, False, True, False, False]]
+    with pytest.raises(ValueError, match="picks nodes of a level"):
+        jaxspec.decode(jaxspec.load("mini", drafter="specblock"), [1, 2], policy=Policy(Picky(), 1), method="specblock")
+
+
+def test_numbers_of_nodes_are_those_of_their_slots():
+    sources = carried_on(Sources(carried=jnp.zeros((1, 7))), jnp.array([[0.5, 0.25]]), 2, 3)
+    assert sources.carried.tolist() == [[0, 0, 0, 0.5, 0.5, 0.25, 0.25]]
+    assert seen_at(sources, jnp.array([[6, 0, 3]]))["carried"].tolist() == [[0.25, 0, 0.5]]

@@ -1,0 +1,130 @@
+"""Labels of drafted nodes, heads that learn them, and the regression of committed tokens."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jaxspec
+from jaxspec.policies.latency import make_table, save_table
+from jaxspec.policies.store import load_policy
+from training.policies import expected, heads
+from training.policies.grid_search import measure
+from training.policies.labels import Labels, _goes_this_way, collect, load_labels, save_labels
+from training.rl.records import Record, save_record
+
+
+def made_up(count: int = 400) -> Labels:
+    """Nodes of eight prompts that are accepted where their path is likely, and fed ones where a hidden number is positive."""
+    rng = np.random.default_rng(0)
+    logprob, hidden = -rng.exponential(2.0, count).astype(np.float32), rng.normal(size=(count, 6)).astype(np.float16)
+    top = -np.sort(-rng.dirichlet(np.ones(12), count)[:, :10], axis=1).astype(np.float32)
+    prompt = (np.arange(count) % 8).astype(np.int32)
+    return Labels(
+        prompt,
+        1 + np.arange(count, dtype=np.int32) % 4,
+        logprob,
+        -np.log(top).mean(1),
+        top,
+        logprob > -1.0,
+        prompt,
+        hidden,
+        hidden[:, 0] > 0,
+    )
+
+
+def test_a_text_that_ends_says_nothing():
+    text = np.array([4, 5, 6])
+    ways = [_goes_this_way(np.array(path, int), text) for path in ([], [4, 5], [4, 5, 6], [4, 5, 6, 7], [4, 9, 6, 7])]
+    assert ways == [1, 1, 1, -1, 0]
+
+
+def test_figures_of_a_classifier():
+    found = heads.figures(np.array([2.0, 1.0, -1.0, -2.0, 0.5]), np.array([True, True, False, False, False]))
+    assert found == pytest.approx({"accuracy": 0.8, "balanced_accuracy": 5 / 6, "auc": 1.0, "commoner_answer": 0.6})
+    tied = heads.figures(np.zeros(4), np.array([True, False, True, False]))
+    assert tied["auc"] == 0.5 and tied["balanced_accuracy"] == 0.5
+
+
+def test_prompts_are_held_out_whole():
+    training, held = heads.split(heads.examples("c2t", made_up()))
+    assert set(held.prompt) == {3, 7} and not set(held.prompt) & set(training.prompt)
+    assert heads.examples("disco", made_up()).x.shape == (400, 12)
+    assert heads.examples("specdec_plus", made_up()).x.shape == (400, 6)
+    one = heads.Examples(*(x[:1] for x in training))
+    with pytest.raises(ValueError, match="labels of 1 prompts cannot be split"):
+        heads.split(one)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", heads.RULES)
+def test_heads_learn_and_are_saved(tmp_path, rule):
+    save_labels(made_up(), tmp_path / "labels.npz")
+    options = heads.HeadOptions(rule, Path("none"), tmp_path, batch=64, epochs=60, rate=1e-2, width=8, threshold=0.4)
+    policy, found = heads.train(options)
+    if rule != "disco":  # whose features say nothing about these labels
+        assert found["balanced_accuracy"] > 0.9 and found["auc"] > 0.95
+    loaded = load_policy(tmp_path, about={"drafter": "eagle3"})
+    assert loaded.settings == policy.settings and loaded.settings.threshold == 0.4
+    assert loaded.settings.functions() is policy.settings.functions()
+    with pytest.warns(UserWarning, match="was trained for drafter eagle3"):
+        load_policy(tmp_path, about={"drafter": "small"})
+
+
+@pytest.mark.slow
+def test_labels_of_a_decode(tmp_path):
+    """Every level of a text's rounds: what is labelled accepted is in the text; acceptance falls with the depth."""
+    params = jaxspec.load("mini", drafter="eagle3", dtype="float32")
+    prompts = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43], [7, 8, 9]]
+    labels = collect(params, "eagle3", prompts, batch=2, budget=12, depth=4, tree_width=3, max_new_tokens=24)
+    assert set(labels.prompt) == {0, 1, 2} and set(labels.depth) == {1, 2, 3}
+    assert labels.hidden.shape == (len(labels.fed_accepted), 320) and labels.top.shape == (len(labels.depth), 10)
+    per_round = [labels.accepted[labels.depth == depth].sum() for depth in (1, 2, 3)]
+    assert per_round[0] >= per_round[1] >= per_round[2] > 0
+    # One node of a level at most is accepted: at most a third of three.
+    assert labels.accepted[labels.depth == 1].mean() <= 1 / 3
+    assert np.all(labels.top[:, 0] <= 1) and np.all(np.diff(labels.top) <= 0)
+    save_labels(labels, tmp_path / "labels.npz")
+    np.testing.assert_array_equal(load_labels(tmp_path / "labels.npz").logprob, labels.logprob)
+    tokens, rounds, seconds = measure(
+        params, "eagle3", prompts[:1], [(0, 2), (2, 8)], 1, depth=3, budget=8, tree_width=3, max_new_tokens=16
+    )
+    assert tokens.tolist() == [15, 15] and rounds[1] <= rounds[0] and np.all(seconds > 0)
+
+
+def recorded(count: int = 400) -> Record:
+    """Positions whose rounds commit more the likelier the tree's first path is."""
+    rng = np.random.default_rng(1)
+    first = rng.random(count)
+    scores = np.log(np.stack([first, first * rng.random(count) + 1e-4], axis=1)).astype(np.float16)
+    committed = np.stack([np.ones(count), 1 + (first > 0.5), 1 + 2 * (first > 0.5)], axis=1).astype(np.int8)[:, None]
+    header = {"model": "m", "drafter": "d", "builder": "b", "sizes": [1, 2, 3], "domains": ["x"] * 8}
+    whole = np.full(count, 100, np.int32)
+    return Record(header, scores, committed, whole, whole, np.sort(np.arange(count, dtype=np.int32) % 8))
+
+
+def test_ridge_is_the_minimum_of_its_objective():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(50, 3)), rng.normal(size=(50, 2))
+    (layer,) = expected.fit_ridge(x, y, 0.1)
+    kernel, bias = np.asarray(layer["kernel"], np.float64), np.asarray(layer["bias"], np.float64)
+    rest = x @ kernel + bias - y
+    np.testing.assert_allclose(x.T @ rest / 50 + 0.1 * kernel, 0, atol=1e-5)
+    np.testing.assert_allclose(rest.mean(0), 0, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hidden", [0, 16])
+def test_regression_finds_what_scores_explain(tmp_path, hidden):
+    save_record(recorded(), tmp_path / "record.npz")
+    save_table(make_table((1, 2, 3), (0,), (1.0,), [[1.0], [1.1], [1.2]]), tmp_path / "table.json")
+    options = expected.RegressionOptions(
+        tmp_path / "record.npz", tmp_path / "table.json", tmp_path / "policy", hidden, steps=800
+    )
+    policy, found = expected.train(options)
+    assert found["sizes"] == [1, 2, 3] and found["positions"] == 300 and found["held_out"] == 100
+    assert min(found["explained"][1:]) > (0.65 if hidden else 0.6)
+    x, y = expected.examples(recorded())
+    assert x.shape == (400, 3) and y.shape == (400, 3)
+    assert dataclasses.asdict(load_policy(tmp_path / "policy").settings) == dataclasses.asdict(policy.settings)

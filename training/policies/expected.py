@@ -1,0 +1,123 @@
+"""Fit the regression of what every number of rows would commit, from recorded rounds: `expected_acceptance`.
+
+    python -m training.policies.expected --record eagle3.npz --table times.json --out policies/regression
+
+The record is `training.rl.record`'s, the table `jaxspec calibrate`'s. Every position counts, whether or not a decode would have
+a round there. Every fourth prompt of a domain is held out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxspec.policies.expected_acceptance import committed, features, make_regression
+from jaxspec.policies.heads import Layer, init_layers
+from jaxspec.policies.latency import load_table
+from jaxspec.policies.mlp import mlp
+from jaxspec.policies.protocol import Policy
+from jaxspec.policies.store import fingerprint, save_policy
+from training.command import one_line_errors
+from training.rl.records import Record, load_record, split
+
+
+@dataclasses.dataclass
+class RegressionOptions:
+    """Options of the fit.
+
+    Attributes:
+      record: recorded rounds. table: measured round times. out: folder of the policy.
+      hidden: units of a hidden layer; 0 fits a ridge regression in closed form.
+      ridge: weight of the squared coefficients beside the mean squared error.
+      steps: of Adam, on all positions at once, with a hidden layer. rate: of them.
+      seed: of first weights.
+    """
+
+    record: Path
+    table: Path
+    out: Path
+    hidden: int = 0
+    ridge: float = 1e-3
+    steps: int = 500
+    rate: float = 3e-3
+    seed: int = 0
+
+
+def examples(record: Record) -> tuple[np.ndarray, np.ndarray]:
+    """(features float32 [N, F], committed tokens float32 [N, sizes]) of a record, of trees at full depth."""
+    best = -np.sort(-record.scores.astype(np.float32), axis=1)[:, : record.sizes[-1] - 1]
+    x = features(jnp.asarray(best), jnp.asarray(record.context), best.shape[1])
+    return np.asarray(x), record.committed[:, -1].astype(np.float32)
+
+
+def fit_ridge(x: np.ndarray, y: np.ndarray, ridge: float) -> list[Layer]:
+    """One layer of least squares with `ridge` times the squared coefficients, of centred features."""
+    x, y = x.astype(np.float64), y.astype(np.float64)
+    mean, centre = x.mean(0), y.mean(0)
+    kernel = np.linalg.solve(
+        (x - mean).T @ (x - mean) / len(x) + ridge * np.eye(x.shape[1]), (x - mean).T @ (y - centre) / len(x)
+    )
+    return [{"kernel": jnp.asarray(kernel, jnp.float32), "bias": jnp.asarray(centre - mean @ kernel, jnp.float32)}]
+
+
+def fit_network(x: np.ndarray, y: np.ndarray, options: RegressionOptions) -> list[Layer]:
+    """Two layers that start from the mean, by Adam."""
+    layers = init_layers(jax.random.key(options.seed), (x.shape[1], options.hidden, y.shape[1]))
+    layers[-1]["bias"] = jnp.asarray(y.mean(0))
+    optimizer = optax.adam(optax.cosine_decay_schedule(options.rate, options.steps))
+
+    def loss(layers):
+        size = sum(jnp.sum(layer["kernel"] ** 2) for layer in layers)
+        return jnp.mean((mlp(layers, x, "relu") - y) ** 2) + options.ridge * size / x.shape[1]
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def run(carry):
+        def step(_, carry):
+            layers, state = carry
+            updates, state = optimizer.update(jax.grad(loss)(layers), state)
+            return optax.apply_updates(layers, updates), state
+
+        return jax.lax.fori_loop(0, options.steps, step, carry)
+
+    return run((layers, optimizer.init(layers)))[0]
+
+
+def train(options: RegressionOptions) -> tuple[Policy, dict]:
+    """Fit and save the policy; returns it and figures of the held-out positions.
+
+    Raises:
+      ValueError, FileNotFoundError: unusable record or table.
+    """
+    record, table = load_record(options.record), load_table(options.table)
+    training, held_out = (examples(part) for part in split(record))
+    layers = fit_network(*training, options) if options.hidden else fit_ridge(*training, options.ridge)
+    policy = make_regression(table, layers, record.sizes)
+    x, y = held_out
+    error = np.asarray(committed(layers, x)) - y
+    spread = y - training[1].mean(0)
+    report = {
+        "positions": len(training[1]),
+        "held_out": len(y),
+        "sizes": list(record.sizes),
+        "mean_committed": y.mean(0).round(3).tolist(),
+        # 1 - (mean squared error) / (that of always predicting the training mean).
+        "explained": (1 - (error**2).mean(0) / np.maximum((spread**2).mean(0), 1e-9)).round(3).tolist(),
+    }
+    about = {name: record.header[name] for name in ("model", "drafter", "builder")}
+    save_policy(policy, options.out, about | {"table": fingerprint(table), "device": jax.devices()[0].device_kind})
+    return policy, report
+
+
+if __name__ == "__main__":
+    import json
+
+    import tyro
+
+    with one_line_errors():
+        print(json.dumps(train(tyro.cli(RegressionOptions))[1], indent=1))

@@ -1,0 +1,220 @@
+"""Train the heads of Disco, SpecDec++ or C2T: is a drafted token accepted?
+
+    python -m training.policies.heads disco --prompts corpus.jsonl.gz --out policies/disco
+
+Labels come from greedy answers to the prompts, drafted with EAGLE's dynamic trees (`training.policies.labels`), and are kept in
+`out`; run the same command again to continue a run that was stopped. Every fourth prompt is held out: its figures are printed,
+with those of always giving the commoner answer. `--rule c2t-ltd` is Learning to Draft's variant of C2T.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import tyro
+
+import jaxspec
+from jaxspec.bench.prompts import read_prompts
+from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.policies import c2t, disco, specdec_plus
+from jaxspec.policies.heads import silu_head
+from jaxspec.policies.protocol import Policy
+from jaxspec.policies.store import save_policy
+from training.command import one_line_errors
+from training.loop import LoopOptions, fit
+from training.policies.labels import Labels, collect, load_labels, save_labels
+
+RULES = ("disco", "specdec_plus", "c2t", "c2t-ltd")
+# Epochs and rates of the papers, or where they say none of Learning to Draft's comparison.
+EPOCHS = {"disco": 50, "specdec_plus": 5, "c2t": 10, "c2t-ltd": 50}
+RATES = {"disco": 1e-4, "specdec_plus": 1e-4, "c2t": 1e-3, "c2t-ltd": 1e-4}
+WEIGHT_DECAY = 0.01
+HELD_OUT = 4
+
+
+@dataclasses.dataclass
+class HeadOptions:
+    """Options of the training of a head.
+
+    Attributes:
+      rule: whose head.
+      prompts: JSON Lines of prompts to learn from, see `jaxspec.bench.prompts.read_prompts`.
+      out: folder for the policy, the labels and the run's metrics.
+      target: `mini`, a directory or a hub id. drafter: one that ships with it, a directory or a hub id.
+      limit: prompts of each domain. chat: they are users' chat messages. max_new_tokens: of each answer.
+      tree_width, depth, budget: of the trees.
+      threshold: of the rule, see its settings; None is the rule's own.
+      width: hidden units of SpecDec++'s head.
+      epochs, rate: None takes the rule's, see `EPOCHS` and `RATES`. batch: labels of a step.
+      rejected_weight: weight of rejected tokens (SpecDec++'s paper: 6); None lets both answers weigh alike.
+      seed: of first weights and of the order of labels.
+      dtype: of the weights of target and drafter; None picks what suits the device.
+    """
+
+    rule: Annotated[Literal["disco", "specdec_plus", "c2t", "c2t-ltd"], tyro.conf.Positional]
+    prompts: Path
+    out: Path
+    target: str = "mini"
+    drafter: str = "eagle3"
+    limit: int | None = 32
+    chat: bool = False
+    max_new_tokens: int = 128
+    tree_width: int = 10
+    depth: int = 9
+    budget: int = 60
+    threshold: float | None = None
+    width: int = specdec_plus.WIDTH
+    epochs: int | None = None
+    rate: float | None = None
+    batch: int = 1024
+    rejected_weight: float | None = None
+    seed: int = 0
+    dtype: str | None = None
+
+
+class Examples(NamedTuple):
+    """What a head reads and should say. Attributes: x: float [n, F]. accepted: bool [n]. prompt: int32 [n]."""
+
+    x: np.ndarray
+    accepted: np.ndarray
+    prompt: np.ndarray
+
+
+def examples(rule: str, labels: Labels) -> Examples:
+    """The examples of one rule."""
+    if rule == "specdec_plus":
+        return Examples(labels.hidden, labels.fed_accepted, labels.fed_prompt)
+    if rule == "disco":
+        x = disco.features(labels.top, labels.entropy, labels.depth)
+    else:
+        x = c2t.features("ltd" if rule == "c2t-ltd" else "paper", labels.logprob, labels.entropy, labels.depth)
+    return Examples(np.asarray(x), labels.accepted, labels.prompt)
+
+
+def split(data: Examples, every: int = HELD_OUT) -> tuple[Examples, Examples]:
+    """(training, held out): every so many prompts are held out, whole.
+
+    Raises:
+      ValueError: one of the two would be empty.
+    """
+    held = data.prompt % every == every - 1
+    if not held.any() or held.all():
+        raise ValueError(f"labels of {len(np.unique(data.prompt))} prompts cannot be split: give at least {every} prompts")
+    return Examples(*(x[~held] for x in data)), Examples(*(x[held] for x in data))
+
+
+def first_weights(rule: str, data: Examples, options: HeadOptions):
+    """Weights before training."""
+    key = jax.random.key(options.seed)
+    if rule == "specdec_plus":
+        return specdec_plus.init_weights(key, data.x.shape[1], options.width)
+    return disco.init_weights(key) if rule == "disco" else c2t.init_weights(key, "ltd" if rule == "c2t-ltd" else "paper")
+
+
+def logits(rule: str, weights, x: jax.Array) -> jax.Array:
+    """The head's [n] of features [n, F]."""
+    if rule == "specdec_plus":
+        return silu_head(weights, x.astype(jnp.float32))
+    return disco.logit(weights, x) if rule == "disco" else c2t.logit(weights, x)
+
+
+def make_rule(rule: str, weights, threshold: float | None = None) -> Policy:
+    """The policy with trained weights."""
+    constants: dict[str, Any] = {} if threshold is None else {"threshold": threshold}
+    if rule == "specdec_plus":
+        return specdec_plus.make_specdec_plus(weights, **constants)
+    if rule == "disco":
+        return disco.make_disco(weights, **constants)
+    return c2t.make_c2t(weights, **(c2t.PRESETS["c2t-ltd"] if rule == "c2t-ltd" else {}) | constants)
+
+
+def figures(found: np.ndarray, accepted: np.ndarray) -> dict[str, float]:
+    """Of logits [n] against labels: accuracy, also the mean over both answers; area under the ROC; the commoner's share."""
+    said, order = found > 0, np.argsort(found, kind="stable")
+    rank = np.empty(len(found))
+    # Equal logits share their mean rank.
+    values, inverse, counts = np.unique(found[order], return_inverse=True, return_counts=True)
+    rank[order] = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    yes, no = int(accepted.sum()), int((~accepted).sum())
+    area = (rank[accepted].sum() - yes * (yes + 1) / 2) / max(yes * no, 1)
+    both = [np.mean(said[accepted]) if yes else np.nan, np.mean(~said[~accepted]) if no else np.nan]
+    return {
+        "accuracy": float(np.mean(said == accepted)),
+        "balanced_accuracy": float(np.nanmean(both)),
+        "auc": float(area) if yes and no else float("nan"),
+        "commoner_answer": max(yes, no) / len(found),
+    }
+
+
+def train(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
+    """Label, train and save; returns the policy and its figures on held-out prompts.
+
+    Raises:
+      ValueError, OSError: unusable prompts, options or checkpoints.
+    """
+    labels = _labels(options)
+    rule, (training, held) = options.rule, split(examples(options.rule, labels))
+    yes = training.accepted.mean()
+    # Class-weighted cross-entropy, with weights of mean 1.
+    weights = (
+        (0.5 / max(1 - yes, 1e-6), 0.5 / max(yes, 1e-6)) if options.rejected_weight is None else (options.rejected_weight, 1)
+    )
+    batch = min(options.batch, len(training.x))
+    steps = max((options.epochs or EPOCHS[rule]) * len(training.x) // batch, 1)
+
+    def batches(step):
+        per_epoch = len(training.x) // batch
+        rng = np.random.default_rng((options.seed, step // per_epoch))
+        rows = rng.permutation(len(training.x))[step % per_epoch * batch :][:batch]
+        return {"x": training.x[rows], "accepted": training.accepted[rows].astype(np.float32)}
+
+    def loss(params, frozen, batch):
+        target = batch["accepted"]
+        weight = jnp.where(target > 0, weights[1], weights[0])
+        losses = optax.sigmoid_binary_cross_entropy(logits(rule, params, batch["x"]), target)
+        return {"loss": (jnp.sum(weight * losses), jnp.sum(weight))}
+
+    def evaluate(params):
+        return figures(np.asarray(logits(rule, params, jnp.asarray(held.x))), held.accepted)
+
+    first = first_weights(rule, training, options)
+    optimizer = optax.adamw(options.rate or RATES[rule], weight_decay=WEIGHT_DECAY)
+    run = LoopOptions(options.out / "run", steps, save_every=max(steps // 4, 1), eval_every=max(steps // 10, 1), parts=1)
+    recipe = {name: str(value) for name, value in dataclasses.asdict(options).items() if name != "out"}
+    trained = jax.tree.map(jnp.asarray, fit(first, optimizer, loss, batches, run, recipe, evaluate=evaluate))
+    policy = make_rule(rule, trained, options.threshold)
+    about = {"model": options.target, "drafter": options.drafter, "builder": "dynamic", "device": jax.devices()[0].device_kind}
+    save_policy(policy, options.out, about)
+    return policy, evaluate(trained) | {"labels": len(training.x), "held_out": len(held.x)}
+
+
+def _labels(options: HeadOptions) -> Labels:
+    path = options.out / "labels.npz"
+    if path.is_file():
+        return load_labels(path)
+    params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
+    tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
+    prompts = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
+    labels = collect(
+        params,
+        params.spec.drafters[0][0],
+        [prompt.content for prompt in prompts],
+        tree_width=options.tree_width,
+        depth=options.depth,
+        budget=options.budget,
+        max_new_tokens=options.max_new_tokens,
+    )
+    save_labels(labels, path)
+    return labels
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        print(json.dumps(train(tyro.cli(HeadOptions))[1], indent=1))
