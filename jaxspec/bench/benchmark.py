@@ -54,6 +54,7 @@ def benchmark(
         at = common | {"temperature": temperature}
         chosen = with_policies(params, _without_twins(methods) if temperature == 0 else methods, at)
         asked = ask_in_turns(params, prompts, options=at, progress=progress)
+        check_prompts(params, asked, at)
         for number, group in enumerate(groups(chosen)):
             runs, seconds = measure(params, asked, group, repeats=repeats, options=at, progress=progress)
             keep(temperature, asked, [run for run in runs if number == 0 or run.method != "ar"])
@@ -88,6 +89,19 @@ def groups(methods: Sequence[Method], size: int = 12) -> list[list[Method]]:
     """
     first, others = methods[0], list(methods[1:])
     return [[first, *others[i : i + size]] for i in range(0, len(others), size)] or [[first]]
+
+
+def check_prompts(params, prompts: Sequence[Prompt], options: dict[str, Any]) -> None:
+    """Refuse a prompt that cannot be decoded before the first one is timed.
+
+    Raises:
+      ValueError: as `jaxspec.decode`, with the prompt's place.
+    """
+    for number, prompt in enumerate(prompts, 1):
+        try:
+            api._prepare(params, prompt.content, **options | {"method": "ar"})
+        except ValueError as error:
+            raise ValueError(f"prompt {number}, of {prompt.domain}: {error}") from None
 
 
 def _without_twins(methods: Sequence[Method]) -> list[Method]:

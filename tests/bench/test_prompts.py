@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 import jaxspec
-from jaxspec.bench.prompts import PASSAGE_CHARACTERS, PROMPT_TOKENS, read_prompts
+from jaxspec.bench.benchmark import check_prompts
+from jaxspec.bench.prompts import PASSAGE_CHARACTERS, PROMPT_TOKENS, Prompt, read_prompts
 from jaxspec.bench.turns import ask_in_turns, questions
 
 
@@ -143,3 +144,15 @@ def test_bad_files(tmp_path, line, message):
 def test_bad_limit(tmp_path):
     with pytest.raises(ValueError, match="limit is 0"):
         read_prompts(tmp_path / "set.jsonl", None, limit=0)
+
+
+def test_a_prompt_that_does_not_fit_is_told_first(monkeypatch):
+    def prepare(params, prompt, **options):
+        assert options == {"max_new_tokens": 9, "method": "ar"}
+        if len(prompt) > 2:
+            raise ValueError("too long")
+
+    monkeypatch.setattr("jaxspec.api._prepare", prepare)
+    check_prompts(None, [Prompt("a", [1])], {"max_new_tokens": 9})
+    with pytest.raises(ValueError, match="prompt 2, of rag: too long"):
+        check_prompts(None, [Prompt("a", [1]), Prompt("rag", [1, 2, 3])], {"max_new_tokens": 9, "method": "x"})
