@@ -224,7 +224,7 @@ def train(options: BlockPilotOptions) -> tuple[Policy, dict]:
         "shuffled features": np.asarray(jnp.argmax(residual_mlp(blind, shuffled[test]), axis=1)),
     }
     policy = make_blockpilot(sizes, Predictor(layers, projection), **_choices(options))
-    about = {"model": options.target, "drafter": options.drafter, "builder": options.builder}
+    about = {"model": options.target, "drafter": method, "builder": options.builder}
     save_policy(policy, options.out / "policy", about | {"label": options.label, "device": jax.devices()[0].device_kind})
     table = report(score, predictions, (training, test), trained)
     found = {

@@ -110,7 +110,7 @@ def train(options: RegressionOptions) -> tuple[Policy, dict]:
         "explained": (1 - (error**2).mean(0) / np.maximum((spread**2).mean(0), 1e-9)).round(3).tolist(),
     }
     about = {name: record.header[name] for name in ("model", "drafter", "builder")}
-    save_policy(policy, options.out, about | {"table": fingerprint(table), "device": jax.devices()[0].device_kind})
+    save_policy(policy, options.out, about | {"latency table": fingerprint(table), "device": jax.devices()[0].device_kind})
     return policy, report
 
 

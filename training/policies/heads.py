@@ -23,6 +23,7 @@ import tyro
 import jaxspec
 from jaxspec.bench.prompts import read_prompts
 from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.params import Params
 from jaxspec.policies import c2t, disco, specdec_plus
 from jaxspec.policies.heads import silu_head
 from jaxspec.policies.protocol import Policy
@@ -159,7 +160,9 @@ def train(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
     Raises:
       ValueError, OSError: unusable prompts, options or checkpoints.
     """
-    labels = _labels(options)
+    params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
+    method = params.spec.drafters[0][0]
+    labels = _labels(params, method, options)
     rule, (training, held) = options.rule, split(examples(options.rule, labels))
     yes = training.accepted.mean()
     # Class-weighted cross-entropy, with weights of mean 1.
@@ -190,21 +193,20 @@ def train(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
     recipe = {name: str(value) for name, value in dataclasses.asdict(options).items() if name != "out"}
     trained = jax.tree.map(jnp.asarray, fit(first, optimizer, loss, batches, run, recipe, evaluate=evaluate))
     policy = make_rule(rule, trained, options.threshold)
-    about = {"model": options.target, "drafter": options.drafter, "builder": "dynamic", "device": jax.devices()[0].device_kind}
+    about = {"model": options.target, "drafter": method, "builder": "dynamic", "device": jax.devices()[0].device_kind}
     save_policy(policy, options.out, about)
     return policy, evaluate(trained) | {"labels": len(training.x), "held_out": len(held.x)}
 
 
-def _labels(options: HeadOptions) -> Labels:
+def _labels(params: Params, method: str, options: HeadOptions) -> Labels:
     path = options.out / "labels.npz"
     if path.is_file():
         return load_labels(path)
-    params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     prompts = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
     labels = collect(
         params,
-        params.spec.drafters[0][0],
+        method,
         [prompt.content for prompt in prompts],
         tree_width=options.tree_width,
         depth=options.depth,
