@@ -308,8 +308,11 @@ def _outputs(session, state, seconds, rounds, alone: bool = False) -> list[Outpu
         )
         counts = (host.round_drafted[b], host.round_steps[b] if host.round_steps is not None else None)
         rows, steps = (None if count is None else count[: len(emitted)] for count in counts)
+        block = None if host.block is None else int(host.block[b])
+        context = session.lengths[b] + np.cumsum(emitted) - emitted
+        per_round = PerRound(emitted, rows + 1, context, steps, block)
         traced = rounds[b][: len(emitted)] if rounds is not None else None
-        outputs.append(Output(text, tokens, stats, traced, policy, PerRound(emitted, rows + 1, steps)))
+        outputs.append(Output(text, tokens, stats, traced, policy, per_round))
     return outputs
 
 

@@ -18,8 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec import api
+from jaxspec.drafters.registry import make_drafter
 from jaxspec.loop import run
 from jaxspec.params import Params
+from jaxspec.plan import default_builder
 from jaxspec.policies.controller import make_policy
 from jaxspec.policies.latency import LatencyTable, load_table, make_table, save_table
 
@@ -130,6 +132,17 @@ def table_path(params: Params, method: str, *, budget: int = 32, batch: int = 1,
 def timed(options: Mapping[str, Any]) -> dict[str, Any]:
     """Those of `options` that the time of a round depends on, as `measured` takes them; None stands for the default."""
     return {name: options[name] for name in TIMED if options.get(name) is not None}
+
+
+def about(params: Params, method: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """What policies are made for, by name, to be kept with them; see `jaxspec.policies.store`.
+
+    Args:
+      options: of `jaxspec.decode`.
+    """
+    drafter = params.spec.drafter(method)
+    builder = options.get("builder") or default_builder(make_drafter(drafter), drafter)
+    return {"drafter": method, "builder": builder, "device": jax.devices()[0].device_kind}
 
 
 def measured(params: Params, method: str, **options: Any) -> LatencyTable:

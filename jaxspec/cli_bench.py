@@ -1,4 +1,4 @@
-"""The subcommands of `jaxspec bench`: latency and peers; others are in `jaxspec.cli_sweep` and `jaxspec.cli_report`."""
+"""The subcommands of `jaxspec bench`: latency and peers; others are in `jaxspec.cli_sweep`, `cli_compare` and `cli_report`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ import sys
 from pathlib import Path
 
 from jaxspec import cli_report
+from jaxspec.cli_compare import add_compare
 from jaxspec.cli_sweep import add_sweep
 
 
 def add_commands(bench: argparse.ArgumentParser) -> None:
     """Register the subcommands with the parser of `bench`, which also works without one; each sets `run`."""
     commands = bench.add_subparsers(
-        metavar="{latency,peers,sweep,report}", help="instead of prompts; see `jaxspec bench latency --help`"
+        metavar="{latency,peers,sweep,policies,report}", help="instead of prompts; see `jaxspec bench latency --help`"
     )
     _add_latency(commands)
     _add_peers(commands)
     add_sweep(commands)
+    add_compare(commands)
     cli_report.add_commands(commands)
 
 

@@ -6,16 +6,16 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from jaxspec.policies.rules import RULES
+from jaxspec.policies.named import NAMES
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:
-    """The option that chooses a policy by its rule."""
+    """The option that chooses a policy by name."""
     parser.add_argument(
         "--policy",
-        choices=tuple(RULES),
-        help="let the measured time of a round decide how many rows, up to --budget, each round verifies, and whether it "
-        "drafts: best over all sizes, or BASTION's rules; measures once and keeps the times, see `jaxspec calibrate`",
+        help=f"what decides how much each round drafts and verifies, up to --budget: {', '.join(NAMES)}, static:STEPSxROWS, or "
+        "the folder of a saved policy. The first, of BASTION, weigh rows by their measured time; times are measured once and "
+        "kept, see `jaxspec calibrate`",
     )
 
 
@@ -35,21 +35,21 @@ def add_commands(commands) -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: what suits the device")
 
 
-def policy_of(params, rule: str | None, options: Mapping[str, Any]):
-    """The policy that `--policy` names, over times that are measured now if they are not known; None without the option.
+def policy_of(params, name: str | None, options: Mapping[str, Any]):
+    """The policy that `--policy` names; None without the option. Times that it needs and are not known are measured now.
 
     Args:
       options: of `jaxspec.decode`; plain decoding has nothing to choose.
     """
-    from jaxspec.calibrate import measured, timed
-    from jaxspec.policies.controller import make_policy
+    from jaxspec.calibrate import about, measured, timed
+    from jaxspec.policies.named import make_named
 
-    if rule is None:
+    if name is None:
         return None
     method = options["method"] or (params.spec.drafters[0][0] if params.spec.drafters else "ar")
     if method == "ar":
         return None
-    return make_policy(measured(params, method, **timed(options)), rule)
+    return make_named(name, lambda: measured(params, method, **timed(options)), about(params, method, options))
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:

@@ -78,13 +78,16 @@ class PerRound:
 
     Attributes:
       tokens: emitted, the bonus included; what a stop or the limit cut off is not counted.
-      rows: verified, the root included.
+      rows: verified, the root included. context: cached tokens before the round.
       steps: draft steps after the root's that the batch took, -1 where it did not draft; None without a policy.
+      block: slots of the request's block, the anchor included, where a policy chose them.
     """
 
     tokens: np.ndarray
     rows: np.ndarray
-    steps: np.ndarray | None
+    context: np.ndarray
+    steps: np.ndarray | None = None
+    block: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,6 +31,7 @@ TOP = (
     "jaxspec.bench",
     "jaxspec.cli",
     "jaxspec.cli_bench",
+    "jaxspec.cli_compare",
     "jaxspec.cli_draw",
     "jaxspec.cli_options",
     "jaxspec.cli_policies",

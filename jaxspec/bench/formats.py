@@ -30,11 +30,11 @@ _PREFIX = "vllm:spec_decode_"
 def spec_bench(
     prompts: Sequence[Prompt], runs: Sequence[Run], model: str, decode: Callable[[Sequence[int]], str]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Answers as Spec-Bench's scripts read them (`evaluation/speed.py`, `equal.py`), one record a question, by method.
+    """Answers as Spec-Bench's scripts read them (`evaluation/speed.py`), one record a question, by method.
 
     A record's only choice has per turn the text (`turns`), the rounds (`decoding_steps`), the tokens with the prefill's
     (`new_tokens`) and the seconds with the prefill (`wall_time`, the median of the repeats); `accept_lengths` are the tokens of
-    each round of all turns, the bonus included, in ascending order within a turn, for a run keeps their counts alone. Beside
+    each round of all turns, the bonus included. Beside
     what Spec-Bench writes, `identical_to_ar` says whether every repeat of every turn gave the tokens of `ar`.
 
     Args:
@@ -71,7 +71,7 @@ def _choice(groups: Sequence[Sequence[Run]], decode: Callable[[Sequence[int]], s
         "decoding_steps": [run.rounds for run in first],
         "new_tokens": [len(run.tokens) for run in first],
         "wall_time": [float(np.median([run.prefill_seconds + run.decode_seconds for run in group])) for group in groups],
-        "accept_lengths": [tokens for run in first for tokens, count in enumerate(run.accept_hist) for _ in range(count)],
+        "accept_lengths": [tokens for run in first for tokens in run.round_tokens],
     }
 
 

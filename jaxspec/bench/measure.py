@@ -25,6 +25,7 @@ class Run:
       tokens: generated ids.
       rounds, drafted, accept_hist: as in `jaxspec.Stats`.
       prefill_seconds, decode_seconds: wall-clock, compilation excluded; the first token belongs to the prefill.
+      round_tokens: of each round in order, the bonus included.
     """
 
     method: str
@@ -36,6 +37,7 @@ class Run:
     accept_hist: tuple[int, ...]
     prefill_seconds: float
     decode_seconds: float
+    round_tokens: tuple[int, ...] = ()
 
 
 def measure(
@@ -76,22 +78,24 @@ def measure(
             shift = (index + repeat) % len(methods)
             for method in (*methods[shift:], *methods[:shift]):
                 settings = (options or {}) | method.options | policies.get(method.name, {})
-                out, compiling = _without_compilation(functools.partial(jaxspec.decode, params, prompt.content, **settings))
+                out, compiling = without_compilation(functools.partial(jaxspec.decode, params, prompt.content, **settings))
                 if out.policy is not None:
                     policies[method.name] = {"policy": out.policy}
                 compile_seconds[method.name] += compiling
-                runs.append(_run(method.name, index, repeat, out))
+                runs.append(run_of(method.name, index, repeat, out))
                 each(runs[-1], out)
     return runs, compile_seconds
 
 
-def _run(method: str, prompt: int, repeat: int, out) -> Run:
+def run_of(method: str, prompt: int, repeat: int, out) -> Run:
+    """The figures of a decode."""
     stats = out.stats
     counts = (stats.rounds, stats.drafted, tuple(stats.accept_hist))
-    return Run(method, prompt, repeat, tuple(out.tokens), *counts, stats.prefill_seconds, stats.decode_seconds)
+    seconds = stats.prefill_seconds, stats.decode_seconds
+    return Run(method, prompt, repeat, tuple(out.tokens), *counts, *seconds, tuple(out.per_round.tokens.tolist()))
 
 
-def _without_compilation(call: Callable[[], Any]) -> tuple[Any, float]:
+def without_compilation(call: Callable[[], Any]) -> tuple[Any, float]:
     """The result of a call that compiled nothing, and the extra seconds that earlier attempts spent compiling."""
     attempts = []
     for _ in range(_ATTEMPTS):

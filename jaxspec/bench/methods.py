@@ -7,12 +7,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jaxspec.calibrate import measured, timed
+from jaxspec.calibrate import about, measured, timed
 from jaxspec.combinations import SUITS, static_paths
 from jaxspec.config import PROMPT_LOOKUP
 from jaxspec.params import Spec
-from jaxspec.policies.controller import make_policy
-from jaxspec.policies.rules import RULES
+from jaxspec.policies.named import NAMES, make_named
 
 BUILDERS = {
     "chain": "chain",
@@ -59,8 +58,8 @@ def parse_methods(
       score: `+entropy`, `+hybrid`, or `+hybrid0.3` with an entropy weight;
       budget: `@12`, the rows verified in a round with the root included;
       settings: `/d6` is a `depth` of 6 (longest drafted path), `/w4` a `tree_width` of 4, `/b8` a `block_size` of 8, as in
-        `eagle3-dynamic@12/d6/w4`; last, a policy's rule, `/best`, `/bastion-paper` or `/bastion-code`, with which the budget is
-        the most that a round verifies. The option `policy` is then the rule's name, see `with_policies`.
+        `eagle3-dynamic@12/d6/w4`; last, a policy's name, as `/best` or `/ddd-ltd`, with which the budget is the most that a
+        round verifies. The option `policy` is then that name, see `jaxspec.policies.named` and `with_policies`.
     `all` is every drafter of `spec` and `prompt_lookup`, with the builders that `jaxspec.combinations` lists as compared;
     methods that are named as well are measured once. `ar` comes first and is added where it is missing, since every comparison
     is against it.
@@ -94,7 +93,7 @@ def parse_methods(
 
 
 def with_policies(params, methods: Sequence[Method], options: dict[str, Any]) -> list[Method]:
-    """The methods with policies in place of the names of their rules, over round times that are measured where none are kept.
+    """The methods with policies in place of their names, over round times that are measured where none are kept.
 
     Args:
       options: keyword arguments of `jaxspec.decode` common to all methods that do not set them.
@@ -102,10 +101,16 @@ def with_policies(params, methods: Sequence[Method], options: dict[str, Any]) ->
     found = []
     for method in methods:
         if isinstance(method.options.get("policy"), str):
-            table = measured(params, method.options["method"], **timed(options | method.options))
-            method = Method(method.name, method.options | {"policy": make_policy(table, method.options["policy"])})
+            policy = named_policy(params, method, method.options["policy"], options)
+            method = Method(method.name, method.options | {"policy": policy})
         found.append(method)
     return found
+
+
+def named_policy(params, method: Method, name: str, options: dict[str, Any]):
+    """The policy of a name for a method; `options` as of `with_policies`."""
+    drafter, settings = method.options["method"], options | method.options
+    return make_named(name, lambda: measured(params, drafter, **timed(settings)), about(params, drafter, settings))
 
 
 def _all(spec: Spec) -> Iterator[str]:
@@ -123,7 +128,7 @@ def _static(options: dict[str, Any], paths, spec: Spec | None) -> dict[str, Any]
 def _options(name: str, default_budget: int) -> dict[str, Any]:
     builder = "|".join(BUILDERS)
     score = r"\+(?:(logprob|entropy)|(hybrid)(\d+(?:\.\d+)?)?)"
-    settings = rf"((?:/[{''.join(SETTINGS)}]\d+)*)(?:/({'|'.join(RULES)}))?"
+    settings = rf"((?:/[{''.join(SETTINGS)}]\d+)*)(?:/({'|'.join(NAMES)}))?"
     form = re.fullmatch(rf"(.+)-({builder})(?:{score})?(?:@(\d+))?{settings}", name, re.ASCII)
     if form is None:
         raise ValueError(

@@ -20,7 +20,7 @@ import numpy as np
 
 import jaxspec
 from jaxspec import prompts as prompting
-from jaxspec.bench.measure import _without_compilation
+from jaxspec.bench.measure import without_compilation
 from jaxspec.bench.methods import Method
 from jaxspec.bench.overhead import overhead
 from jaxspec.bench.prompts import Prompt
@@ -117,7 +117,7 @@ def our_peers(params, methods: Sequence[Method], max_new_tokens: int) -> list[Pe
 
     def decode(options, ids) -> Decoded:
         call = functools.partial(jaxspec.decode, params, ids, max_new_tokens=max_new_tokens, **options)
-        out, _ = _without_compilation(call)
+        out, _ = without_compilation(call)
         stats = out.stats
         whole = stats.prefill_seconds + stats.decode_seconds
         return Decoded(tuple(out.tokens), whole, stats.decode_seconds, len(out.tokens) - 1)

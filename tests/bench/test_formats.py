@@ -19,7 +19,8 @@ PROMPTS = [Prompt("writing", "q", 81), Prompt("writing", "q", 81, turn=1), Promp
 
 def run(method, prompt, seconds, hist, tokens, drafted=0, repeat=0):
     rounds = sum(hist)
-    return Run(method, prompt, repeat, tuple(tokens), rounds, drafted, hist, 0.5, seconds)
+    falling = [length for length in reversed(range(len(hist))) for _ in range(hist[length])]
+    return Run(method, prompt, repeat, tuple(tokens), rounds, drafted, hist, 0.5, seconds, tuple(falling))
 
 
 RUNS = [
@@ -90,7 +91,7 @@ def test_spec_bench_has_a_line_a_question_and_a_file_a_method(tmp_path):
     choice = first["choices"][0]
     assert choice["turns"] == ["0123456", "01234"] and choice["new_tokens"] == [7, 5] and choice["decoding_steps"] == [3, 1]
     assert choice["wall_time"] == [2.5, 1.5], "the median repeat, prefill included"
-    assert choice["accept_lengths"] == [1, 2, 3, 4] and first["identical_to_ar"]
+    assert choice["accept_lengths"] == [3, 2, 1, 4] and first["identical_to_ar"]
     # As its script averages: ratios of questions, and all rounds alike.
     lengths = [length for record in (first, second) for length in record["choices"][0]["accept_lengths"]]
     assert np.mean(lengths) == 18 / 8

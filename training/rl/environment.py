@@ -77,12 +77,14 @@ class Environment(NamedTuple):
       reset: (data, key, E) -> (state, TimeStep).
       step: (data, state, action int32 [E], key, rate) -> (state, TimeStep); `rate` float32 [], tokens per second that the
         reward `renewal` charges.
+      verifies: (state, action) -> bool [E], whether a step ends its round.
     """
 
     inputs: int
     actions: int
     reset: Callable[..., tuple[Any, TimeStep]]
     step: Callable[..., tuple[Any, TimeStep]]
+    verifies: Callable[..., jax.Array]
 
 
 @flax.struct.dataclass
@@ -138,8 +140,11 @@ def make_depth_environment(width: int, steps: int, depths: tuple[int, ...], rewa
         state = RoundState(position, zero, (position, zero))
         return state, show(data, state, _nothing(count))
 
+    def verifies(state, action):
+        return ~jnp.where(jnp.asarray(asked)[state.steps], action == 1, state.steps < steps)
+
     def step(data, state, action, key, rate):
-        go = jnp.where(jnp.asarray(asked)[state.steps], action == 1, state.steps < steps)
+        go = ~verifies(state, action)
         index = (state.position, state.steps, data.size[state.position, state.steps])
         tokens, seconds = (x[index].astype(jnp.float32) for x in (data.replay.committed, data.replay.seconds))
         outcome = (jnp.where(go, 0.0, x) for x in (reward_of(reward, tokens, seconds, rate), tokens, seconds))
@@ -149,7 +154,7 @@ def make_depth_environment(width: int, steps: int, depths: tuple[int, ...], rewa
         state = RoundState(moved, jnp.where(go, state.steps + 1, 0), before)
         return state, show(data, state, (earned, ~go, tokens, seconds))
 
-    return Environment(features.depth_inputs(width), 2, reset, step)
+    return Environment(features.depth_inputs(width), 2, reset, step, verifies)
 
 
 def make_size_environment(sees: str, width: int, steps: int, sizes: tuple[int, ...], scores: int, reward: str) -> Environment:
@@ -188,7 +193,7 @@ def make_size_environment(sees: str, width: int, steps: int, sizes: tuple[int, .
         outcome = (reward_of(reward, tokens, seconds, rate), jnp.ones_like(action, bool), tokens, seconds)
         return state, show(data, state, outcome)
 
-    return Environment(features.size_inputs(scores), len(sizes), reset, step)
+    return Environment(features.size_inputs(scores), len(sizes), reset, step, lambda state, action: jnp.ones_like(action, bool))
 
 
 def _nothing(count: int):

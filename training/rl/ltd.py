@@ -27,6 +27,7 @@ from training.metrics import RunLog
 from training.rl import replay
 from training.rl.curves import plot_stages
 from training.rl.environment import Data, make_depth_environment, make_size_environment
+from training.rl.live import load_texts, make_live
 from training.rl.networks import init_actor_critic
 from training.rl.ppo import learning_rate
 from training.rl.problem import Problem, decisions, pose
@@ -50,6 +51,8 @@ class LtdOptions:
       share: of the preset's environment steps that are taken.
       fixed_rows: rows verified while the first depth stage is trained; None: those of the best constant.
       parallel: episodes side by side; divides the rollouts.
+      live: prompt file, to train on real rounds timed by the clock instead of the record (needs `parallel` 1); checkpoints are
+        still chosen on the record's validation prompts.
       validate_every: updates between two looks at the validation prompts; None: a tenth of the stage's.
       save_every: updates between checkpoints; None: as `validate_every`.
       seed: of weights, episodes and minibatches.
@@ -65,6 +68,7 @@ class LtdOptions:
     share: float = 1.0
     fixed_rows: int | None = None
     parallel: int = 64
+    live: Path | None = None
     validate_every: int | None = None
     save_every: int | None = None
     seed: int = 0
@@ -132,34 +136,60 @@ def _data(problem: Problem, kind: str, others: dict) -> Data:
     return Data(problem.replay, depth=jnp.asarray(depth))
 
 
+def _texts(problem: Problem, options: LtdOptions, kind: str, others: dict):
+    """Real texts, with the other policy's decisions as in `_data`."""
+    steps = problem.training.steps
+    fixed = np.full((1, steps + 1), problem.static[1])
+    drawn = np.full(1, -1 if problem.preset.random_depth and steps else steps)
+
+    def decide(scores, context):
+        if kind == "depth":
+            return replay.sizes_of(others["size"], scores, context, settings=problem.settings) if others else fixed, None
+        return None, replay.depths_of(others["depth"], scores, context, settings=problem.settings) if others else drawn
+
+    return load_texts(options.live, problem.training.header, decide, options.seed)
+
+
 def _stage(problem, options: LtdOptions, number: int, name: str, kind: str, others: dict, params, seconds) -> dict:
     """Train one policy; returns its parameters, the actor being the one that validated best."""
     settings, environment = getattr(problem.preset, kind), _environment(problem, kind)
     settings = dataclasses.replace(settings, steps=max(int(settings.steps * options.share), settings.rollout))
-    data, seed = _data(problem, kind, others), options.seed + number
+    if options.live:
+        environment = make_live(environment, problem.training.steps)
+    data, seed = (
+        (_texts(problem, options, kind, others) if options.live else _data(problem, kind, others)),
+        options.seed + number,
+    )
     if params is None:
         hidden = (settings.actor, settings.critic)
         params = init_actor_critic(jax.random.key(seed), environment.inputs, environment.actions, *hidden)
     rate = replay.walk(problem.training, problem.seconds, *problem.static).figures(problem.training)["tokens_per_second"]
     learner = start(environment, data, params, settings, options.parallel, seed, rate)
-    advance = make_update(environment, settings, options.parallel, problem.preset.weighted)
+    advance = make_update(environment, settings, options.parallel, problem.preset.weighted, bool(options.live))
     total = math.ceil(settings.steps / settings.rollout)
     checkpoints = Checkpoints(options.run / name / "checkpoints", _recipe(problem, options, name))
     with contextlib.closing(checkpoints):
         first, learner = _restored(checkpoints, learner)
+        if others and not first:
+            # A stage that goes on from an earlier one's policy may make it no better.
+            learner = _kept(learner, _validated(problem, kind, others, learner, seconds)["tokens_per_second"])
         with contextlib.closing(RunLog(options.run / name, first, total)) as log:
             for done in range(first + 1, total + 1):
                 learner, found = advance(learner, data, jnp.float32(learning_rate(done * settings.rollout, settings)))
                 log.advance(0)
                 if _due(done, total, options.validate_every):
                     log.training(done, {key: float(value) for key, value in found.items()})
-                    layers = others | {kind: learner.params["actor"]}
-                    figures = _figures(problem, seconds, *decisions(problem, problem.validation, layers))
+                    figures = _validated(problem, kind, others, learner, seconds)
                     log.evaluation(done, figures)
                     learner = _kept(learner, figures["tokens_per_second"])
                 if _due(done, total, options.save_every or options.validate_every):
                     checkpoints.save(done, _numbered(learner))
     return {"actor": learner.best, "critic": learner.params["critic"]}
+
+
+def _validated(problem: Problem, kind: str, others: dict, learner: Learner, seconds) -> dict[str, float]:
+    layers = others | {kind: learner.params["actor"]}
+    return _figures(problem, seconds, *decisions(problem, problem.validation, layers))
 
 
 def _due(done: int, total: int, every: int | None) -> bool:

@@ -58,6 +58,10 @@ def pose(
     if tree and "depth" in schedule:
         raise ValueError(f"builder {record.header['builder']!r} has no depth to decide: give --schedule size")
     chosen = dataclasses.replace(chosen, reward=reward or chosen.reward, schedule=schedule)
+    if "depth" in schedule and record.steps <= max(chosen.every, chosen.acts_every):
+        raise ValueError(
+            f"{preset} decides after {chosen.acts_every} draft steps, and {record.steps} are recorded: record more"
+        )
     training, validation = split(record)
     seconds = times.seconds(training.context, training.steps, training.sizes)
     static = replay.best_static(training, seconds)

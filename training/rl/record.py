@@ -224,6 +224,8 @@ def _header(params, options: RecordOptions, domains: list[str]) -> dict:
         "sizes": list(options.sizes),
         "dtype": str(params.dtype),
         "max_new_tokens": options.max_new_tokens,
+        "limit": options.limit,
+        "chat": options.chat,
         "domains": domains,
     }
 

@@ -85,16 +85,17 @@ def oracle(record: Record, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 def choose_depths(record: Record, layers, settings: LtdSettings) -> np.ndarray:
     """int32 [N], draft steps that the depth policy takes at every position."""
-    return _in_chunks(functools.partial(_depths, layers, settings=settings), record)
+    return _in_chunks(functools.partial(depths_of, layers, settings=settings), record)
 
 
 def choose_sizes(record: Record, layers, settings: LtdSettings) -> np.ndarray:
     """int32 [N, S], index of the rows that the size policy verifies after 0, 1, ... draft steps."""
-    return _in_chunks(functools.partial(_sizes, layers, settings=settings), record)
+    return _in_chunks(functools.partial(sizes_of, layers, settings=settings), record)
 
 
 @functools.partial(jax.jit, static_argnames="settings")
-def _depths(layers, scores, context, *, settings):
+def depths_of(layers, scores, context, *, settings: LtdSettings):
+    """`choose_depths` of scores [C, P] and contexts int32 [C], compiled."""
     depths = jnp.array(settings.depths, jnp.int32)
 
     def goes_on(steps):
@@ -106,7 +107,9 @@ def _depths(layers, scores, context, *, settings):
 
 
 @functools.partial(jax.jit, static_argnames="settings")
-def _sizes(layers, scores, context, *, settings):
+def sizes_of(layers, scores, context, *, settings: LtdSettings):
+    """`choose_sizes` of scores [C, P] and contexts int32 [C], compiled."""
+
     def choose(steps):
         if settings.sees == "pool":
             seen = features.size_observation(scores, context, steps, settings.width)

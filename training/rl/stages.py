@@ -55,80 +55,99 @@ def start(
     )
 
 
-def make_update(environment: Environment, settings: PpoSettings, parallel: int, weighted: bool) -> Callable:
-    """`(learner, data, learning rate) -> (learner, figures)`, one compiled program: a rollout and PPO's epochs over it.
+def make_update(environment: Environment, settings: PpoSettings, parallel: int, weighted: bool, live: bool = False) -> Callable:
+    """`(learner, data, learning rate) -> (learner, figures)`: a rollout and PPO's epochs over it.
 
     Args:
       parallel: episodes side by side; divides the rollout. weighted: leave actions without effect out of the batch.
+      live: the environment's steps are not pure, so the host takes them one by one; else all is one compiled program.
 
     Raises:
       ValueError: `parallel` does not divide the rollout.
     """
     if settings.rollout % parallel:
         raise ValueError(f"parallel is {parallel}: give a divisor of the rollout, {settings.rollout}")
+    count = settings.rollout // parallel
 
-    @functools.partial(jax.jit, donate_argnums=0)
-    def advance(learner: Learner, data: Data, rate):
+    def advance(learner: Learner, data, rate):
         key, rolling, shuffling = jax.random.split(jax.random.wrap_key_data(learner.key), 3)
-        env, now, seen = roll(environment, settings, data, learner, rolling, settings.rollout // parallel)
-        batch = _batch(seen, learner, now, settings, weighted)
-        params, opt_state, terms = update(learner.params, learner.opt_state, batch, rate, shuffling, settings)
-        tokens, seconds = seen["tokens"].sum(), seen["seconds"].sum()
+        roll = _roll_on_host if live else _roll
+        env, now, seen = roll(environment, settings, data, learner, jax.random.split(rolling, count))
+        return learn(learner.replace(env=env, now=now, key=jax.random.key_data(key)), seen, rate, shuffling)
+
+    def learn(learner: Learner, seen, rate, key):
+        batch = _batch(seen, learner, settings, weighted)
+        params, opt_state, terms = update(learner.params, learner.opt_state, batch, rate, key, settings)
+        tokens, seconds, rounds = (seen[name].sum() for name in ("tokens", "seconds", "ended"))
+        speed = tokens / jnp.maximum(seconds, 1e-9)
         found = {
-            "reward": seen["reward"].sum() / jnp.maximum(seen["ended"].sum(), 1),
-            "rollout_tokens_per_second": tokens / jnp.maximum(seconds, 1e-9),
-            "rollout_acceptance_length": tokens / jnp.maximum(seen["ended"].sum(), 1),
+            "reward": seen["reward"].sum() / jnp.maximum(rounds, 1),
+            "rollout_tokens_per_second": speed,
+            "rollout_acceptance_length": tokens / jnp.maximum(rounds, 1),
             **{name: terms[name] for name in ("total", "value_loss", "entropy_loss", "approx_kl", "clip_fraction")},
         }
-        learner = learner.replace(
-            params=params,
-            opt_state=opt_state,
-            env=env,
-            now=now,
-            key=jax.random.key_data(key),
-            rate=jnp.where(seconds > 0, tokens / jnp.maximum(seconds, 1e-9), learner.rate),
-        )
-        return learner, found
+        return learner.replace(params=params, opt_state=opt_state, rate=jnp.where(seconds > 0, speed, learner.rate)), found
 
-    return advance
+    if live:
+        learn = jax.jit(learn)
+        return advance
+    return jax.jit(advance, donate_argnums=0)
 
 
-def roll(environment: Environment, settings: PpoSettings, data: Data, learner: Learner, key: jax.Array, count: int):
-    """`count` steps of all episodes with sampled actions.
+def _roll(environment: Environment, settings: PpoSettings, data: Data, learner: Learner, keys: jax.Array):
+    """A step of all episodes with sampled actions for each of `keys`.
 
     Returns:
-      (environment state, last TimeStep, what was seen: arrays [count, E, ...]).
+      (environment state, last TimeStep, what was seen: arrays [steps, E, ...]).
     """
 
     def one(carry, key):
         env, now = carry
         first, second = jax.random.split(key)
-        logits, value = apply_actor_critic(learner.params, now.observation, settings.activation)
-        log_prob = masked_log_probabilities(logits, now.allowed)
-        action = jax.random.categorical(first, log_prob).astype(jnp.int32)
+        action, seen = _sample(learner.params, now, first, settings.activation)
         env, new = environment.step(data, env, action, second, learner.rate)
-        seen = {
-            "observation": now.observation,
-            "allowed": now.allowed,
-            "weight": now.weight,
-            "start": now.ended,
-            "action": action,
-            "log_prob": jnp.take_along_axis(log_prob, action[:, None], axis=-1)[:, 0],
-            "value": value,
-            "reward": new.reward,
-            "ended": new.ended,
-            "tokens": new.tokens,
-            "seconds": new.seconds,
-        }
-        return (env, new), seen
+        return (env, new), seen | _earned(new)
 
-    (env, now), seen = jax.lax.scan(one, (learner.env, learner.now), jax.random.split(key, count))
+    (env, now), seen = jax.lax.scan(one, (learner.env, learner.now), keys)
     return env, now, seen
 
 
-def _batch(seen, learner: Learner, now: TimeStep, settings: PpoSettings, weighted: bool) -> Batch:
-    _, last = apply_actor_critic(learner.params, now.observation, settings.activation)
-    advantage, returns = advantages(seen["reward"], seen["value"], seen["start"], last, now.ended, settings.gamma, settings.lam)
+def _roll_on_host(environment: Environment, settings: PpoSettings, data, learner: Learner, keys: jax.Array):
+    """As `_roll`, one step after the other."""
+    env, now, steps = learner.env, learner.now, []
+    for key in keys:
+        first, second = jax.random.split(key)
+        action, seen = _sample(learner.params, now, first, settings.activation)
+        env, now = environment.step(data, env, action, second, learner.rate)
+        steps.append(seen | _earned(now))
+    return env, now, jax.tree.map(lambda *x: jnp.stack(x), *steps)
+
+
+@functools.partial(jax.jit, static_argnums=3)
+def _sample(params, now: TimeStep, key: jax.Array, activation: str):
+    logits, value = apply_actor_critic(params, now.observation, activation)
+    log_prob = masked_log_probabilities(logits, now.allowed)
+    action = jax.random.categorical(key, log_prob).astype(jnp.int32)
+    return action, {
+        "observation": now.observation,
+        "allowed": now.allowed,
+        "weight": now.weight,
+        "start": now.ended,
+        "action": action,
+        "log_prob": jnp.take_along_axis(log_prob, action[:, None], axis=-1)[:, 0],
+        "value": value,
+    }
+
+
+def _earned(new: TimeStep) -> dict[str, jax.Array]:
+    return {"reward": new.reward, "ended": new.ended, "tokens": new.tokens, "seconds": new.seconds}
+
+
+def _batch(seen, learner: Learner, settings: PpoSettings, weighted: bool) -> Batch:
+    _, last = apply_actor_critic(learner.params, learner.now.observation, settings.activation)
+    advantage, returns = advantages(
+        seen["reward"], seen["value"], seen["start"], last, learner.now.ended, settings.gamma, settings.lam
+    )
     weight = seen["weight"] if weighted else jnp.ones_like(seen["weight"])
     # An action without effect still carries the reward that follows it: only its own sample drops out.
     named = (seen["observation"], seen["action"], seen["allowed"], weight, seen["log_prob"], advantage, returns)

@@ -1,0 +1,164 @@
+"""`jaxspec bench policies`: policies on one method, by three clocks that are never mixed.
+
+Every contender decodes every prompt. Its rounds, what each drafted, verified and committed, then count three times:
+  modelled: by the sums of parts in a table of round times;
+  replayed: by the clock, the same decisions made again by a policy that only reads them;
+  whole: by the clock, the contender's own computation included. What that is beyond the replay is the contender's own share.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import jaxspec
+from jaxspec import api
+from jaxspec.bench.benchmark import groups
+from jaxspec.bench.measure import Run, run_of, without_compilation
+from jaxspec.bench.methods import Method, named_policy
+from jaxspec.bench.prompts import Prompt
+from jaxspec.bench.report import environment, summarise
+from jaxspec.plan import make_plan
+from jaxspec.policies.compose import compose
+from jaxspec.policies.replayed import make_replay
+from jaxspec.policies.round_times import RoundTimes
+
+CLOCKS = ("modelled", "replayed", "whole")
+
+
+class Decoded(NamedTuple):
+    """A contender's decode of a prompt: the run by each clock (None: this contender has none), and its rounds."""
+
+    modelled: Run
+    replayed: Run | None
+    whole: Run
+    steps: np.ndarray
+    rows: np.ndarray
+
+
+def contenders(params, base: Method, names: Sequence[str], options: dict[str, Any]) -> list[Method]:
+    """`ar`, and the method with each policy.
+
+    Args:
+      names: `[LABEL=]POLICY`, where POLICY is `none`, a name or folder as of `make_named`, or several joined by `+`.
+      options: keyword arguments of `jaxspec.decode` common to all.
+
+    Raises:
+      ValueError: two of one label, or no such policy.
+    """
+    found = [Method("ar", {"method": "ar"})]
+    for name in map(str.strip, names):
+        label, equals, given = name.rpartition("=")
+        label = label if equals else Path(given).name
+        parts = [] if given == "none" else [named_policy(params, base, part, options) for part in given.split("+")]
+        policy = {"policy": parts[0] if len(parts) == 1 else compose(*parts)} if parts else {}
+        found.append(Method(label, base.options | policy))
+    repeated = [method.name for i, method in enumerate(found) if method.name in {other.name for other in found[:i]}]
+    if repeated:
+        raise ValueError(f"two contenders are called {repeated[0]!r}: put another label before one, as in LABEL=POLICY")
+    return found
+
+
+def compare(
+    params,
+    prompts: Sequence[Prompt],
+    contenders: Sequence[Method],
+    times: RoundTimes,
+    *,
+    repeats: int = 3,
+    options: dict[str, Any] | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Measure contenders (the first is `ar`), ready for JSON.
+
+    They take turns within a prompt, each with its replay beside it. What a policy learned goes on from prompt to prompt.
+
+    Args:
+      contenders: methods that differ in their policy, or have none. times: of the method's rounds.
+      options: keyword arguments of `jaxspec.decode` common to all.
+
+    Returns:
+      `device`, `versions`, `dtype`, `repeats`, and `results`: the records of `jaxspec.bench.summarise` for each clock, with
+      `clock`; those of the clock `whole` also have `steps` and `rows` (means over drafted rounds), `drafted_rounds` (their
+      share) and `own_share` (of the time, by the policy's own computation; None where nothing can be replayed).
+    """
+    results = []
+    for number, group in enumerate(groups(contenders)):
+        decoded = _decode_all(params, prompts, group, times, repeats, dict(options or {}), progress)
+        for clock in CLOCKS:
+            runs = [getattr(one, clock) for one in decoded if getattr(one, clock) is not None]
+            for record in summarise(runs, prompts):
+                if number == 0 or record["method"] != "ar":
+                    more = _rounds(decoded, record, prompts) if clock == "whole" else {}
+                    results.append({"clock": clock} | record | more)
+        jax.clear_caches()
+    about = {"options": dict(options or {}), "repeats": repeats, "times": times.about}
+    return environment(params) | about | {"results": results}
+
+
+def _decode_all(params, prompts, contenders, times, repeats, options, progress) -> list[Decoded]:
+    found, policies = [], {one.name: one.options.get("policy") for one in contenders}
+    for index, prompt in enumerate(prompts):
+        progress(f"prompt {index + 1} of {len(prompts)} ({prompt.domain})")
+        for repeat in range(repeats):
+            shift = (index + repeat) % len(contenders)
+            for one in (*contenders[shift:], *contenders[:shift]):
+                settings = options | one.options | {"policy": policies[one.name]}
+                decode = functools.partial(jaxspec.decode, params, prompt.content)
+                out, _ = without_compilation(functools.partial(decode, **settings))
+                policies[one.name] = out.policy
+                again = _replayed(decode, settings, out)
+                whole, replayed = (x and run_of(one.name, index, repeat, x) for x in (out, again))
+                found.append(_decoded(params, settings, out, whole, replayed, times))
+    return found
+
+
+def _replayed(decode, settings: dict[str, Any], out):
+    """The same rounds by a policy that only reads its decisions; the decode itself where nothing was decided."""
+    policy = settings["policy"]
+    if policy is None:
+        return out
+    if policy.settings.functions().act.keep is not None:
+        return None
+    # Rounds never outnumber tokens; a multiple of 64 keeps to one compilation.
+    room = -(-settings.get("max_new_tokens", 256) // 64) * 64
+    again, _ = without_compilation(lambda: decode(**settings | {"policy": make_replay(policy, out.per_round, room)}))
+    if again.tokens != out.tokens or not np.array_equal(again.per_round.rows, out.per_round.rows):
+        raise RuntimeError("a replay took other rounds than the decode that it repeats: compare nothing with it")
+    return again
+
+
+def _decoded(params, settings, out, whole: Run, replayed: Run | None, times: RoundTimes) -> Decoded:
+    rounds = out.per_round
+    steps = rounds.steps
+    if steps is None:
+        session = {name: value for name, value in settings.items() if name != "policy"}
+        plan = make_plan(params.spec, api._prepare(params, [0], **session).config)
+        steps = np.full(len(rounds.rows), -1 if plan.drafter is None else plan.builder.steps if plan.in_steps else 0)
+    seconds = float(times.of_rounds(rounds.context, steps, rounds.rows).sum())
+    return Decoded(dataclasses.replace(whole, decode_seconds=seconds), replayed, whole, steps, rounds.rows)
+
+
+def _rounds(decoded: Sequence[Decoded], record: dict[str, Any], prompts: Sequence[Prompt]) -> dict[str, Any]:
+    """What the rounds of a record's decodes were like."""
+    own = [
+        one
+        for one in decoded
+        if one.whole.method == record["method"] and record["domain"] in ("all", prompts[one.whole.prompt].domain)
+    ]
+    steps, rows = (np.concatenate([getattr(one, name) for one in own]) for name in ("steps", "rows"))
+    drafted = steps >= 0
+    known = [one for one in own if one.replayed is not None]
+    seconds = [sum(getattr(one, clock).decode_seconds for one in known) for clock in ("replayed", "whole")]
+    return {
+        "steps": float(steps[drafted].mean()) if drafted.any() else None,
+        "rows": float(rows[drafted].mean()) if drafted.any() else None,
+        "drafted_rounds": float(drafted.mean()) if len(drafted) else None,
+        "own_share": 1 - seconds[0] / seconds[1] if known and record["method"] != "ar" else None,
+    }

@@ -1,0 +1,111 @@
+"""Measure what rounds take by draft steps and rows verified: the clock of policies that decide about both.
+
+The rounds are those of the decode loop, compiled once, with a policy of constant depth and size. A round's time is taken to be
+a sum: so many draft steps, and the rest by the compiled width that holds the rows. A step's time comes from the difference
+between depths, the rest from rounds of one step. Rounds of other depths and sizes tell how far the sum is off.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec import api
+from jaxspec.calibrate import about, default_contexts
+from jaxspec.loop import run
+from jaxspec.params import Params
+from jaxspec.plan import make_plan
+from jaxspec.policies.round_times import RoundTimes
+from jaxspec.policies.static_size import Constants, make_static
+
+ROUNDS = 12
+
+
+def measure_times(
+    params: Params,
+    method: str,
+    widths: Sequence[int],
+    *,
+    contexts: Sequence[int] | None = None,
+    repeats: int = 5,
+    **options: Any,
+) -> RoundTimes:
+    """Median times of rounds, one sequence at a time; all depths and sizes take turns.
+
+    Args:
+      method: a drafter's name. widths: rows to compile verification for, ascending; the last is the tree's budget.
+      contexts: cached tokens to measure at (None: 64, 256, 1,024, … as far as the model goes). repeats: samples of each time.
+      options: of `jaxspec.decode`, without `budget` and `policy`.
+    """
+    widths = tuple(sorted({1, *widths}))
+    contexts = contexts or default_contexts(params.spec.target.max_positions, widths[-1])
+    parts, errors = [], []
+    for context in contexts:
+        plain, drafting = _sessions(params, method, widths, context, options)
+        plan = make_plan(params.spec, drafting.config)
+        deepest = plan.builder.steps if plan.in_steps else 0
+        pairs = _pairs(widths, deepest)
+        taken = _times(plain, drafting, pairs, repeats)
+        step, rest, error = _apart(taken[1:], len(widths), deepest, pairs)
+        parts.append([step, taken[0], *rest])
+        errors.append(error)
+    step, plain, *rest = np.transpose(parts)
+    told = about(params, method, options) | {"jax": jax.__version__, "dtype": str(params.dtype), "steps": deepest}
+    told |= {"error": round(float(max(errors)), 4)}
+    return RoundTimes(widths, np.asarray(contexts, np.float64), step, np.array(rest), plain, told)
+
+
+def _pairs(widths: Sequence[int], deepest: int) -> list[tuple[int, int]]:
+    """(steps, rows) to measure: shallow rounds of every width, and a few deep ones."""
+    deep = [(deepest, widths[len(widths) // 2]), (deepest // 2, widths[-1]), (deepest, widths[-1])]
+    return [(min(1, deepest), width) for width in widths] + deep
+
+
+def _apart(taken: np.ndarray, widths: int, deepest: int, pairs) -> tuple[float, np.ndarray, float]:
+    """(step, rest [widths], largest relative error of their sums) from the times of `pairs`; the first ones are shallow."""
+    shallow, place = taken[:widths], {rows: i for i, (_, rows) in enumerate(pairs[:widths])}
+    step = 0.0
+    if deepest > 1:
+        deep = [(seconds, rows) for seconds, (steps, rows) in zip(taken, pairs, strict=True) if steps == deepest]
+        step = max(float(np.mean([(seconds - shallow[place[rows]]) / (deepest - 1) for seconds, rows in deep])), 0.0)
+    rest = np.maximum(shallow - step * pairs[0][0], 1e-9)
+    predicted = np.array([rest[place[rows]] + step * depth for depth, rows in pairs])
+    return step, rest, float(np.max(np.abs(predicted / taken - 1)))
+
+
+def _sessions(params, method: str, widths, context: int, options):
+    """Sessions of plain decoding and of drafting."""
+    rng = np.random.default_rng(0)
+    prompt = rng.integers(0, params.spec.target.vocab_size, context).tolist()
+    common = {"max_new_tokens": (ROUNDS + 1) * (widths[-1] + 1), "ignore_eos": True}
+    fixed = {"method": method, "budget": widths[-1]} | options
+    plan = make_plan(params.spec, api._prepare(params, [0], **fixed).config)
+    policy = make_static(1 if plan.in_steps else None, widths[-1], widths=widths)
+    temperature = {"temperature": options.get("temperature", 0.0)}
+    return tuple(
+        api._prepare(params, prompt, **common, **settings)
+        for settings in ({"method": "ar"} | temperature, fixed | {"policy": policy})
+    )
+
+
+def _times(plain, drafting, pairs: Sequence[tuple[int, int]], repeats: int) -> np.ndarray:
+    """Median seconds of a round of plain decoding and of each (steps, rows): float64 [1 + pairs]."""
+    samples = np.zeros((repeats, 1 + len(pairs)))
+    controls = [Constants(*map(jnp.int32, pair)) for pair in pairs]
+    with api._precision(drafting):
+        starts = [jax.block_until_ready(api._prefill(session)) for session in (plain, drafting)]
+        for repeat in range(-1, repeats):  # the first turn compiles
+            for i, control in enumerate((None, *controls)):
+                session, start = (plain, starts[0]) if control is None else (drafting, starts[1])
+                request = session.request.replace(controls=control)
+                state = jax.block_until_ready(jax.tree.map(jnp.copy, start))
+                began = time.perf_counter()
+                state = jax.block_until_ready(run(session.params, request, state, jnp.int32(ROUNDS), config=session.config))
+                if repeat >= 0:
+                    samples[repeat, i] = (time.perf_counter() - began) / max(int(jnp.max(state.rounds)), 1)
+    return np.median(samples, axis=0)

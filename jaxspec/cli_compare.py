@@ -1,0 +1,70 @@
+"""The subcommand `policies` of `jaxspec bench`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from jaxspec import cli_options
+
+
+def add_compare(commands) -> None:
+    """Register `policies` with argparse's `commands`."""
+    policies = commands.add_parser("policies", help="policies on one method, by a model of time and by the clock")
+    policies.set_defaults(run=_compare)
+    add = policies.add_argument
+    cli_options.add_model(policies)
+    add("--method", default="eagle3-dynamic@48/d10/w6", help="as for bench, without policy (default: %(default)s)")
+    add(
+        "--policies",
+        default="none,best,ddd-ltd,svip-ltd,gammatune-ltd",
+        help="comma-separated [LABEL=]POLICY: none, a name or folder as of generate --policy, or several joined by + "
+        "(default: %(default)s)",
+    )
+    add("--prompts", type=Path, help=".jsonl or .jsonl.gz, as for bench (default: the demonstration's)")
+    add("--limit", type=int, default=8, help="prompts per domain (default: %(default)s)")
+    add("--max-new-tokens", type=int, default=128, help="(default: %(default)s)")
+    add("--temperature", default="0", help="0 is greedy; several, as in 0,1, one after the other (default: %(default)s)")
+    add("--seed", type=int, default=0, help="(default: %(default)s)")
+    add("--repeats", type=int, default=3, help="decodes of each prompt by each policy (default: %(default)s)")
+    add("--json", type=Path, metavar="OUT.json", help="write settings and results here")
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from jaxspec.bench import demo, parse_methods, read_prompts
+    from jaxspec.bench.policies import compare, contenders
+    from jaxspec.bench.policies_report import render
+    from jaxspec.calibrate import default_widths, timed
+    from jaxspec.calibrate_steps import measure_times
+    from jaxspec.io.tokenizer import load_tokenizer
+
+    if arguments.json and not arguments.json.absolute().parent.is_dir():
+        raise FileNotFoundError(f"--json: there is no directory {arguments.json.parent}")
+    params = cli_options.load(arguments)
+    base = parse_methods(arguments.method, budget=32, spec=params.spec)[-1]
+    if base.options["method"] == "ar" or base.options.get("policy"):
+        raise ValueError(f"cannot compare policies on {arguments.method!r}: give a drafted method without policy")
+    tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
+    prompts = read_prompts(arguments.prompts or demo.PROMPTS, tokenizer, limit=arguments.limit)
+    found, report = [], {}
+
+    def show(line: str) -> None:
+        if sys.stderr.isatty():
+            print(f"\r{line}\033[K", end="", file=sys.stderr, flush=True)
+
+    for temperature in (float(item) for item in arguments.temperature.split(",")):
+        options = {"max_new_tokens": arguments.max_new_tokens, "temperature": temperature, "seed": arguments.seed}
+        chosen = contenders(params, base, arguments.policies.split(","), options)
+        show("measuring the times of rounds")
+        settings = {name: value for name, value in timed(options | base.options).items() if name != "budget"}
+        times = measure_times(params, base.options["method"], default_widths(base.options["budget"]), **settings)
+        report = compare(params, prompts, chosen, times, repeats=arguments.repeats, options=options, progress=show)
+        found.append({"temperature": temperature, "times": report.pop("times"), "results": report.pop("results")})
+        show("")
+    report |= {"method": base.name, "policies": arguments.policies, "temperatures": found}
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    print(render(report))
+    return 0

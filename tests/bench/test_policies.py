@@ -1,0 +1,89 @@
+"""Policies by three clocks."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jaxspec
+from jaxspec.bench.methods import Method
+from jaxspec.bench.policies import compare, contenders
+from jaxspec.bench.policies_report import render
+from jaxspec.bench.prompts import Prompt
+from jaxspec.calibrate_steps import _apart, _pairs
+from jaxspec.policies.c2t import make_c2t
+from jaxspec.policies.named import make_named
+from jaxspec.policies.replayed import make_replay
+from jaxspec.policies.round_times import RoundTimes, load_times, save_times
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "dflash"
+TIMES = RoundTimes(
+    (1, 4, 12), np.array([0.0, 100.0]), np.array([1.0, 2.0]), np.array([[3.0, 3], [4, 4], [6, 8]]), np.array([2.0, 2]), {}
+)
+BASE = Method("dflash-ddtree@12", {"method": "dflash", "builder": "best_first", "budget": 12})
+
+
+def test_times_of_rounds():
+    seconds = TIMES.of_rounds([0, 50, 100], [2, 0, -1], [1, 5, 1])
+    np.testing.assert_allclose(seconds, [2 * 1 + 3, 7, 2])
+    whole = TIMES.seconds(np.array([0, 50]), 2, (1, 5))
+    assert whole.shape == (2, 3, 2)
+    np.testing.assert_allclose(whole[:, 2, 1], [2 * 1 + 6, 2 * 1.5 + 7])
+    with pytest.raises(ValueError, match="times reach 12 rows, not 13"):
+        TIMES.of_rounds([0], [0], [13])
+
+
+def test_times_come_back_from_a_file(tmp_path):
+    save_times(TIMES, tmp_path / "t" / "times.json")
+    found = load_times(tmp_path / "t" / "times.json")
+    assert found.widths == TIMES.widths
+    np.testing.assert_array_equal(found.rest, TIMES.rest)
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(ValueError, match="bad.json holds no times of rounds"):
+        load_times(tmp_path / "bad.json")
+
+
+def test_parts_of_measured_rounds():
+    widths = (1, 4, 12)
+    pairs = _pairs(widths, 5)
+    rest = dict(zip(widths, (3.0, 4.0, 6.0), strict=True))
+    taken = np.array([rest[rows] + 0.5 * steps for steps, rows in pairs])
+    step, found, error = _apart(taken, len(widths), 5, pairs)
+    assert (step, error) == (pytest.approx(0.5), pytest.approx(0)) and found.tolist() == pytest.approx([3, 4, 6])
+    step, found, _ = _apart(np.array([3.0, 4.0, 6.0, 4.0, 6.0, 6.0]), 3, 0, _pairs(widths, 0))
+    assert step == 0 and found.tolist() == [3, 4, 6]
+
+
+@pytest.mark.slow
+def test_contenders_by_each_clock():
+    params = jaxspec.load(GOLDEN / "target", drafter={"dflash": GOLDEN / "drafter"}, dtype="float32")
+    options = {"max_new_tokens": 12}
+    chosen = contenders(params, BASE, ["none", "four=static:x4"], options)
+    assert [one.name for one in chosen] == ["ar", "none", "four"]
+    prompts = [Prompt("a", [1, 2, 3]), Prompt("b", [4, 5])]
+    report = compare(params, prompts, chosen, dataclasses.replace(TIMES, about={"error": 0.1}), repeats=2, options=options)
+    by = {(r["clock"], r["method"], r["domain"]): r for r in report["results"]}
+    assert all(record["identical_to_ar"] for record in report["results"])
+    four = by["whole", "four", "all"]
+    assert four["rows"] <= 4 < by["whole", "none", "all"]["rows"] and four["steps"] == 0 and four["own_share"] is not None
+    # Eleven tokens after the prefill's, each a round of plain decoding of two seconds.
+    assert by["modelled", "ar", "a"]["tokens_per_second"] == pytest.approx(0.5)
+    text = render(report | {"temperatures": [{"temperature": 0.0, "times": report["times"], "results": report["results"]}]})
+    assert "off by 10 % at most" in text and "four" in text
+    with pytest.raises(ValueError, match="two contenders are called 'x'"):
+        contenders(params, BASE, ["x=none", "x=static:x4"], options)
+
+
+def test_names():
+    assert make_named("static:3x", None).settings.rows is False and make_named("static:3x8", None).controls.rows == 8
+    assert make_named("gammatune-ltd", None).settings.start == 8
+    for name in ("static:x", "nothing"):
+        with pytest.raises(ValueError, match=f"'{name}' is no policy: name one of best, .*ddd-paper"):
+            make_named(name, None)
+
+
+def test_what_counts_do_not_tell_is_not_repeated():
+    layers = [{"kernel": np.zeros((3, 4)), "bias": np.zeros(4)}, {"kernel": np.zeros((4, 1)), "bias": np.zeros(1)}]
+    with pytest.raises(ValueError, match="picks nodes of each level"):
+        make_replay(make_c2t(layers), None, 64)
