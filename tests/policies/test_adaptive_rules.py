@@ -166,15 +166,14 @@ def tree(probability) -> Tree:
 
 
 def test_regression_divides_by_the_time_of_the_width():
-    """Committed 1, 2 and 3 tokens at 1, 3 and 4 rows plus what the first score adds to the last two."""
+    """Committed 1, 0.5 and 0 tokens at 2, 3 and 8 rows plus what the first score adds to the last two; never less than 1."""
     table = make_table((1, 4, 8), (0,), (1.0,), [[1.0], [2.0], [9.0]])
     layers = [{"kernel": np.float32([[0, 4, 8], [0, 0, 0], [0, 0, 0]]), "bias": np.float32([1.0, 0.5, 0.0])}]
-    policy = expected_acceptance.make_regression(table, layers, (1, 3, 8))
-    likely, unlikely = tree([[1.0, 0.9, 0.5]] * 2), tree([[1.0, 0.1, 0.0]] * 2)
-    assert asked(policy, "rows", seen(tree=likely)) == 3  # 1 / 2, 4.1 / 3, 7.2 / 10
-    assert asked(policy, "rows", seen(tree=unlikely)) == 1
+    policy = expected_acceptance.make_regression(table, layers, (2, 3, 8))
+    for probability, rows in ((0.9, 3), (0.15, 3), (0.1, 2)):  # 1 / 3, 4.1 / 3, 7.2 / 10; 1 / 3, 1.1 / 3, 1.2 / 10; 1, 1, 1
+        assert asked(policy, "rows", seen(tree=tree([[1.0, probability, 0.0]] * 2))) == rows
     alone = seen(tree=tree([[1.0, 0.9, 0.5], [1.0, 0.0, 0.0]])).replace(live=jnp.array([False, True]))
-    assert asked(policy, "rows", alone) == 1
+    assert asked(policy, "rows", alone) == 2
     x = expected_acceptance.features(np.log(np.float32([[0.5, 0.25, 1e-30]])), np.array([2000]), 5)
     np.testing.assert_allclose(x, [[0.5, 0.25, 0, 0, 0, 2.0]], atol=1e-6)
 
