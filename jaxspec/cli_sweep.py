@@ -32,6 +32,7 @@ def add_sweep(commands) -> None:
     add("--limit", type=int, default=8, help="prompts per domain (default: %(default)s)")
     add("--max-new-tokens", type=int, default=128, help="(default: %(default)s)")
     add("--temperature", type=_floats, default=(0.0,), help="0 is greedy; several, as in 0,1, one after the other (default: 0)")
+    add("--score-temperature", type=float, help="divisor of draft scores; below 1, deeper trees (default: the drafter's own)")
     add("--seed", type=int, default=0, help="(default: %(default)s)")
     add("--repeats", type=int, default=3, help="decodes of each prompt by each method (default: %(default)s)")
     add("--json", type=Path, metavar="OUT.json", help="write settings and results here")
@@ -57,6 +58,8 @@ def _sweep(arguments: argparse.Namespace) -> int:
     from jaxspec.bench.sweep_report import render
     from jaxspec.io.tokenizer import load_tokenizer
 
+    if not arguments.temperature:
+        raise ValueError("--temperature names no number: give 0, or several as in 0,1")
     budgets = arguments.budgets or default_budgets(arguments.budget)
     family = make_family(arguments.method, budgets, arguments.budget, arguments.policies, arguments.beam)
     for option, path in (("--json", arguments.json), ("--plot", arguments.plot)):
@@ -73,7 +76,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
         temperatures=arguments.temperature,
         repeats=arguments.repeats,
         widths=arguments.widths,
-        options={"max_new_tokens": arguments.max_new_tokens, "seed": arguments.seed},
+        options={name: getattr(arguments, name) for name in ("max_new_tokens", "seed", "score_temperature")},
         progress=lambda line: print(f"\r{line}\033[K", end="", file=sys.stderr, flush=True) if sys.stderr.isatty() else None,
     )
     # Files go by name, as in the reports of bench.
