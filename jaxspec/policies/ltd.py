@@ -46,8 +46,8 @@ class LtdSettings(Settings):
             raise ValueError(f"sees is {self.sees!r}: choose one of {', '.join(SEES)}")
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation is {self.activation!r}: choose one of {', '.join(ACTIVATIONS)}")
-        if self.depths and not (self.sees == "pool" and min(self.depths) > 0 and max(self.depths) < self.steps):
-            raise ValueError(f"depths are {list(self.depths)}: a depth policy is asked after 1 to {self.steps - 1} draft steps")
+        if self.depths and not (self.sees == "pool" and min(self.depths) >= 0 and max(self.depths) < self.steps):
+            raise ValueError(f"depths are {list(self.depths)}: a depth policy is asked after 0 to {self.steps - 1} draft steps")
         if self.sizes and (list(self.sizes) != sorted(set(self.sizes)) or self.sizes[0] < 1):
             raise ValueError(f"sizes are {list(self.sizes)}: give numbers of rows in ascending order, from 1")
         if not self.depths and not self.sizes:

@@ -37,12 +37,13 @@ def depth_observation(scores: jax.Array, context: jax.Array, steps: jax.Array, w
 
     Args:
       scores: [..., P], path log-probabilities of the pool, any float dtype; P holds `steps` steps.
-      context: int32 [...], cached tokens. steps: int32 [] or [...]; 0: no step was taken, the scores are zeros.
+      context: int32 [...], cached tokens. steps: int32 [] or [...]; 0: the W candidates of the root, then zeros.
     """
     steps = jnp.broadcast_to(steps, context.shape)
-    first = pool_size(width, jnp.maximum(steps, 1) - 1)
-    last = jnp.take_along_axis(scores, first[..., None] + jnp.arange(width * width), axis=-1).astype(jnp.float32)
-    last = jnp.where(steps[..., None] > 0, jnp.maximum(last, FLOOR), 0.0)
+    first = jnp.where(steps > 0, pool_size(width, steps - 1), 0)
+    index = first[..., None] + jnp.arange(width * width)
+    last = jnp.take_along_axis(scores, index, axis=-1).astype(jnp.float32)
+    last = jnp.where(index < pool_size(width, steps)[..., None], jnp.maximum(last, FLOOR), 0.0)
     return jnp.concatenate([last, *_situation(context, steps, DEPTH_COPIES)], axis=-1)
 
 

@@ -157,11 +157,13 @@ def make_depth_environment(width: int, steps: int, depths: tuple[int, ...], rewa
     return Environment(features.depth_inputs(width), 2, reset, step, verifies)
 
 
-def make_size_environment(sees: str, width: int, steps: int, sizes: tuple[int, ...], scores: int, reward: str) -> Environment:
+def make_size_environment(
+    sees: str, width: int, steps: int, sizes: tuple[int, ...], scores: int, reward: str, least: int = 1
+) -> Environment:
     """The size task: action a verifies `sizes[a]` rows of a tree as deep as `Data.depth` says.
 
     Args:
-      sees: `pool` or `tree`. scores: of a position.
+      sees: `pool` or `tree`. scores: of a position. least: draft steps, where they are drawn.
     """
 
     def show(data, state, outcome):
@@ -175,7 +177,7 @@ def make_size_environment(sees: str, width: int, steps: int, sizes: tuple[int, .
         return TimeStep(seen, features.allowed_sizes(sizes, available), jnp.ones_like(context, jnp.float32), *outcome)
 
     def drafted(data, position, key):
-        drawn = jax.random.randint(key, position.shape, 1, steps + 1) if steps else jnp.zeros_like(position)
+        drawn = jax.random.randint(key, position.shape, least, steps + 1) if steps else jnp.zeros_like(position)
         return drawn if data.depth is None else jnp.where(data.depth[position] < 0, drawn, data.depth[position])
 
     def reset(data, key, count):

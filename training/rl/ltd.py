@@ -115,11 +115,11 @@ def _figures(problem: Problem, seconds, steps, sizes) -> dict[str, float]:
 def _environment(problem: Problem, kind: str):
     record, preset = problem.training, problem.preset
     if kind == "depth":
-        asked = tuple(range(preset.every, record.steps, preset.every))
+        asked = tuple(range(preset.first, record.steps, preset.every))
         return make_depth_environment(record.header["width"], record.steps, asked, preset.reward, preset.stale)
     header = record.header
     return make_size_environment(
-        header["sees"], header["width"], record.steps, record.sizes, record.scores.shape[1], preset.reward
+        header["sees"], header["width"], record.steps, record.sizes, record.scores.shape[1], preset.reward, preset.first
     )
 
 

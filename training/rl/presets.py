@@ -19,8 +19,8 @@ class Preset:
       size, depth: hyper-parameters of each policy.
       reward: see `environment.reward_of`.
       random_depth: train the size policy alone on depths drawn uniformly; else on the largest.
-      every: the depth policy is asked after so many steps and their multiples, in training; `acts_every` in use, where the
-        published code asks after 3, 6 and 9 what it trained after every step.
+      first: draft steps after which the depth policy is asked first in training, then after `every` more. first_act,
+        acts_every: the same in use, where the published code asks after 3, 6 and 9 what it trained after every step.
       weighted: actions without effect do not enter the batch. stale: before a round's first step the depth policy sees the
         scores of the round before.
       schedule: stages in order, the first of each policy without the other.
@@ -30,7 +30,9 @@ class Preset:
     depth: PpoSettings
     reward: str = "throughput"
     random_depth: bool = True
+    first: int = 1
     every: int = 1
+    first_act: int = 1
     acts_every: int = 1
     weighted: bool = True
     stale: bool = False
@@ -49,14 +51,18 @@ PRESETS = {
         dataclasses.replace(_SIZE, **_SCRIPT),
         dataclasses.replace(_DEPTH, steps=100_000, **_SCRIPT),
         random_depth=False,
+        first_act=3,
         acts_every=3,
         weighted=False,
         stale=True,
     ),
-    # Ours: total tokens over total time as the goal, no discount within a round, fewer passes over a rollout.
+    # Ours: total tokens over total time as the goal, no discount within a round, fewer passes over a rollout, and a decision
+    # at every depth where the loop can stop, before the first step too.
     "jaxspec": Preset(
         dataclasses.replace(_SIZE, steps=200_000, epochs=8, gamma=1.0),
         dataclasses.replace(_DEPTH, steps=600_000, epochs=8, gamma=1.0),
         reward="renewal",
+        first=0,
+        first_act=0,
     ),
 }

@@ -58,10 +58,8 @@ def pose(
     if tree and "depth" in schedule:
         raise ValueError(f"builder {record.header['builder']!r} has no depth to decide: give --schedule size")
     chosen = dataclasses.replace(chosen, reward=reward or chosen.reward, schedule=schedule)
-    if "depth" in schedule and record.steps <= max(chosen.every, chosen.acts_every):
-        raise ValueError(
-            f"{preset} decides after {chosen.acts_every} draft steps, and {record.steps} are recorded: record more"
-        )
+    if "depth" in schedule and record.steps <= max(chosen.first, chosen.first_act):
+        raise ValueError(f"{preset} decides after {chosen.first_act} draft steps, and {record.steps} are recorded: record more")
     training, validation = split(record)
     seconds = times.seconds(training.context, training.steps, training.sizes)
     static = replay.best_static(training, seconds)
@@ -75,7 +73,7 @@ def pose(
 
 def _settings(record: Record, preset: Preset) -> LtdSettings:
     """Settings of both policies together, as they act."""
-    every = range(preset.acts_every, record.steps, preset.acts_every)
+    every = range(preset.first_act, record.steps, preset.acts_every)
     widths = tuple(sorted({1, *record.sizes}))
     activation = preset.size.activation
     header = record.header

@@ -37,9 +37,10 @@ def test_observations():
         g = cycle(number)
         scores, context, steps = padded(g["scores"]), g["seq_len_before"], int(g["depth"])
         np.testing.assert_allclose(see_size(scores, context, steps), g["obs_size"], atol=1e-6)
-        # Row 0 shows the scores of the cycle before, which zeros stand for here; the one after the last action is not used.
+        # Row 0 shows the scores of the cycle before, in place of the root's; the one after the last action is not used.
         for step, expected in enumerate(g["obs_depth_seq"][: steps + 1]):
-            expected = np.where((np.arange(128) < 100) & (step == 0), 0.0, expected)
+            if step == 0:
+                expected = np.concatenate([scores[:W], np.zeros(90), expected[100:]])
             np.testing.assert_allclose(see_depth(scores, context, step), expected, atol=1e-6)
 
 

@@ -1,0 +1,68 @@
+"""LTD's policies as such: sizes, masks, and what they refuse."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxspec.policies.ltd import LtdSettings, make_ltd
+from jaxspec.policies.ltd_features import allowed_sizes, depth_inputs, size_inputs, tree_observation
+from jaxspec.policies.protocol import Observation
+from jaxspec.state import Pool, Tree
+
+SETTINGS = LtdSettings((1, 4, 8), 2, 3, (1, 2), (2, 4, 8))
+
+
+def layers(inputs: int, bias) -> list:
+    return [{"kernel": jnp.zeros((inputs, len(bias))), "bias": jnp.array(bias, jnp.float32)}]
+
+
+def observation(steps: int, size: int) -> Observation:
+    pool = Pool(*[jnp.zeros((2, 14), jnp.int32)] * 3, jnp.zeros((2, 14)))
+    tree = Tree(*[jnp.zeros((2, 8))] * 5, jnp.full(2, size, jnp.int32))
+    return Observation(jnp.array([5, 9]), jnp.ones(2, bool), jnp.int32(steps), pool=pool, tree=tree)
+
+
+def test_the_published_sizes():
+    assert (depth_inputs(10), size_inputs(10 + 100 * 12)) == (128, 1268)
+    assert SETTINGS.size_inputs() == 14 + 58
+
+
+def test_depth_is_asked_where_it_was_trained():
+    for logits, at_asked in (((1.0, 0.0), False), ((0.0, 1.0), True)):
+        policy = make_ltd(SETTINGS, layers(depth_inputs(2), logits), layers(72, (0, 0, 0)))
+        act = policy.settings.functions().act
+        answers = [np.asarray(act.deeper(policy.controls, (), observation(steps, 8))).tolist() for steps in range(4)]
+        assert answers == [[True] * 2, [at_asked] * 2, [at_asked] * 2, [True] * 2]
+
+
+def test_sizes_without_effect_are_not_chosen():
+    policy = make_ltd(SETTINGS, layers(depth_inputs(2), (0, 0)), layers(72, (0.0, 1.0, 2.0)))
+    rows = policy.settings.functions().act.rows
+    assert [int(rows(policy.controls, (), observation(1, size))[0]) for size in (1, 2, 3, 4, 5, 8)] == [2, 2, 4, 4, 8, 8]
+    np.testing.assert_array_equal(allowed_sizes((2, 4, 8), jnp.array([2, 3])), [[True, False, False], [True, True, False]])
+
+
+def test_trees_of_other_builders():
+    settings = LtdSettings((1, 4, 8), sizes=(4, 8), sees="tree")
+    seen = tree_observation(jnp.array([-0.5, -jnp.inf]), jnp.int32(300))
+    np.testing.assert_allclose(seen[:3], [-0.5, -100.0, 0.3], rtol=1e-6)
+    assert seen.shape == (60,) and settings.size_inputs() == 7 + 58
+    act = make_ltd(settings, size=layers(65, (0.0, 1.0))).settings.functions().act
+    assert act.deeper is None and act.rows is not None
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: LtdSettings(sees="all"), "sees is 'all': choose one of pool, tree"),
+        (lambda: LtdSettings(sizes=(2,), activation="gelu"), "activation is 'gelu'"),
+        (lambda: LtdSettings(width=2, steps=3, depths=(3,)), "asked after 0 to 2 draft steps"),
+        (lambda: LtdSettings(sizes=(4, 2)), "ascending order"),
+        (lambda: LtdSettings(), "nothing to decide"),
+        (lambda: make_ltd(SETTINGS, layers(depth_inputs(2), (0, 0))), "name a size policy: give its layers"),
+        (lambda: make_ltd(SETTINGS, layers(9, (0, 0)), layers(72, (0, 0, 0))), "the depth policy's layers are"),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

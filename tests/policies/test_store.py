@@ -1,0 +1,59 @@
+"""Policies on disk."""
+
+import dataclasses
+import json
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxspec.policies.compose import compose
+from jaxspec.policies.controller import make_policy
+from jaxspec.policies.latency import make_table
+from jaxspec.policies.protocol import Policy, Settings
+from jaxspec.policies.static_size import make_static
+from jaxspec.policies.store import fingerprint, load_policy, save_policy
+
+ABOUT = {"drafter": "eagle3", "device": "cpu"}
+
+
+def test_a_policy_comes_back_whole(tmp_path):
+    table = make_table((1, 4), (0, 64), (0.5, 1.0), [[1.0, 2.0], [3.0, 4.0]])
+    policy = compose(make_static(steps=2), make_policy(table)).replace(state=((), jnp.arange(3)))
+    save_policy(policy, tmp_path / "policy", ABOUT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = load_policy(tmp_path / "policy", about=ABOUT | {"unknown": 1})
+    assert found.settings == policy.settings and hash(found.settings) == hash(policy.settings)
+    assert jax.tree.structure(found) == jax.tree.structure(policy)
+    jax.tree.map(np.testing.assert_array_equal, found, policy)
+    assert found.settings.functions() is policy.settings.functions()
+    assert fingerprint(found) == fingerprint(policy) != fingerprint(make_static(rows=2))
+
+
+def test_another_use_warns(tmp_path):
+    save_policy(make_static(rows=4), tmp_path, ABOUT)
+    save_policy(make_static(rows=5), tmp_path, ABOUT)  # in place of the other
+    with pytest.warns(UserWarning, match="was trained for device cpu, not H100"):
+        found = load_policy(tmp_path, about={"drafter": "eagle3", "device": "H100"})
+    assert int(found.controls.rows) == 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Local(Settings):
+    odd: object = None
+
+
+def test_refusals(tmp_path):
+    with pytest.raises(FileNotFoundError, match="policy.json is missing"):
+        load_policy(tmp_path)
+    with pytest.raises(ValueError, match="holds a function, which cannot be saved"):
+        save_policy(Policy(Local(odd=lambda: 0), None), tmp_path)
+    save_policy(make_static(rows=4), tmp_path)
+    header = json.loads((tmp_path / "policy.json").read_text())
+    header["policy"]["class"] = "os:system"
+    (tmp_path / "policy.json").write_text(json.dumps(header))
+    with pytest.raises(ValueError, match="made of os:system, which is not to be found"):
+        load_policy(tmp_path)

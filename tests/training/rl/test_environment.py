@@ -1,0 +1,165 @@
+"""The replay environment and walks over records, against plain Python."""
+
+import importlib.util
+import itertools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxspec.policies.ltd import LtdSettings, make_ltd
+from jaxspec.policies.store import save_policy
+from training.rl import replay
+from training.rl.environment import Data, make_depth_environment, make_replay, make_size_environment, reward_of
+from training.rl.evaluate import EvaluateOptions, evaluate
+from training.rl.records import load_record, save_record, split
+from training.rl.times import load_times, save_times
+
+_spec = importlib.util.spec_from_file_location("rl_toy", Path(__file__).with_name("toy.py"))
+toy = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(toy)
+
+RECORD = toy.make_record()
+SECONDS = toy.TIMES.seconds(RECORD.context, RECORD.steps, RECORD.sizes)
+
+
+def test_times_are_those_of_compiled_widths():
+    seconds = toy.TIMES.seconds(np.array([0, 50, 900]), 2, (2, 3, 4))
+    np.testing.assert_allclose(seconds[0], [[0.005, 0.01, 0.01], [0.006, 0.011, 0.011], [0.007, 0.012, 0.012]], rtol=1e-6)
+    np.testing.assert_allclose(seconds[1, 1], [0.0075 + 0.0015, 0.015 + 0.0015, 0.015 + 0.0015], rtol=1e-6)
+    np.testing.assert_allclose(seconds[2, 0], [0.01, 0.02, 0.02], rtol=1e-6)
+    with pytest.raises(ValueError, match="times reach 4 rows, not 8"):
+        toy.TIMES.seconds(np.zeros(1), 1, (8,))
+
+
+def test_files(tmp_path):
+    save_record(RECORD, tmp_path / "a" / "record.npz")
+    found = load_record(tmp_path / "a" / "record.npz")
+    assert found.header == RECORD.header and (found.committed == RECORD.committed).all()
+    save_times(toy.TIMES, tmp_path / "times.json")
+    np.testing.assert_array_equal(load_times(tmp_path / "times.json").rest, toy.TIMES.rest)
+    (tmp_path / "times.json").write_text("{}")
+    with pytest.raises(ValueError, match="holds no times of rounds"):
+        load_times(tmp_path / "times.json")
+    (tmp_path / "no.npz").write_text("no")
+    with pytest.raises(ValueError, match="is no record of rounds"):
+        load_record(tmp_path / "no.npz")
+
+
+def test_the_split_takes_whole_prompts_of_every_domain():
+    training, validation = split(RECORD, every=4)
+    assert set(validation.prompt) == {6, 7} and set(training.prompt) == set(range(6))
+    assert validation.first().tolist() == [0, toy.LENGTH]
+    with pytest.raises(ValueError, match="cannot be split: record at least 9 of a domain"):
+        split(RECORD, every=9)
+
+
+def walked(steps, sizes):
+    """(rounds, seconds) of all texts."""
+    rounds, seconds = 0, 0.0
+    for start in RECORD.first():
+        at, end = start, start + toy.LENGTH
+        while at < end:
+            d, v = int(steps[at]), int(sizes[at])
+            rounds, seconds, at = rounds + 1, seconds + float(SECONDS[at, d, v]), at + int(RECORD.committed[at, d, v])
+    return rounds, seconds
+
+
+def test_walks_grid_search_and_oracle():
+    rng = np.random.default_rng(1)
+    steps, sizes = rng.integers(0, 4, len(RECORD.context)), rng.integers(0, 2, len(RECORD.context))
+    found = replay.walk(RECORD, SECONDS, steps, sizes)
+    assert (found.rounds.sum(), pytest.approx(found.seconds.sum())) == walked(steps, sizes)
+    constants = list(itertools.product(range(4), range(2)))
+    taken = [walked(*(np.full(len(steps), x) for x in pair))[1] for pair in constants]
+    assert replay.best_static(RECORD, SECONDS) == constants[int(np.argmin(taken))]
+    best = walked(*replay.oracle(RECORD, SECONDS))[1]
+    assert best < min(taken)
+    # No single change makes the oracle faster.
+    d, v = replay.oracle(RECORD, SECONDS)
+    for at in rng.integers(0, len(steps), 20):
+        for pair in constants:
+            other = d.copy(), v.copy()
+            other[0][at], other[1][at] = pair
+            assert walked(*other)[1] >= best - 1e-9
+
+
+def test_the_depth_task_is_a_round_an_episode():
+    environment = make_depth_environment(toy.WIDTH, toy.STEPS, (1, 2), "throughput", stale=True)
+    size = np.ones(RECORD.committed.shape[:2], np.int32)
+    data, key = Data(make_replay(RECORD, toy.TIMES), size=jnp.asarray(size)), jax.random.key(0)
+    state, now = environment.reset(data, key, 3)
+    step = jax.jit(environment.step)
+    rng, position, steps = np.random.default_rng(0), np.asarray(state.position).copy(), np.zeros(3, int)
+    assert now.observation.shape == (3, environment.inputs) and set(position) <= set(RECORD.first())
+    np.testing.assert_allclose(now.observation[:, :4], np.pad(RECORD.scores[position, :2], [(0, 0), (0, 2)]))
+    for turn in range(12):
+        assert now.weight.tolist() == [float(d in (1, 2)) for d in steps]
+        np.testing.assert_allclose(now.observation[:, -1], steps / 10, rtol=1e-6)
+        action = rng.integers(0, 2, 3)
+        state, now = step(data, state, action, jax.random.fold_in(key, turn), 0.0)
+        for i in range(3):
+            goes = bool(action[i]) if steps[i] in (1, 2) else steps[i] < toy.STEPS
+            assert bool(now.ended[i]) != goes
+            if goes:
+                steps[i] += 1
+                first = toy.WIDTH + (steps[i] - 1) * 4
+                np.testing.assert_allclose(now.observation[i, :4], RECORD.scores[position[i], first : first + 4])
+                assert now.reward[i] == now.tokens[i] == 0
+                continue
+            tokens, seconds = RECORD.committed[position[i], steps[i], 1], SECONDS[position[i], steps[i], 1]
+            assert float(now.reward[i]) == pytest.approx(tokens / (100 * seconds), rel=1e-5)
+            # Before the next round's first step the reference still shows the last one's scores.
+            first = toy.WIDTH + (steps[i] - 1) * 4
+            shown = RECORD.scores[position[i], first : first + 4]
+            np.testing.assert_allclose(now.observation[i, :4], shown)
+            goes_on = tokens < RECORD.remaining[position[i]]
+            assert not goes_on or int(state.position[i]) == position[i] + tokens
+            assert goes_on or int(state.position[i]) in RECORD.first()
+            position[i], steps[i] = int(state.position[i]), 0
+
+
+def test_the_size_task_is_a_bandit():
+    environment = make_size_environment("pool", toy.WIDTH, toy.STEPS, toy.SIZES, RECORD.scores.shape[1], "renewal")
+    depth = np.where(np.arange(len(RECORD.context)) % 2, 2, -1).astype(np.int32)
+    data, key = Data(make_replay(RECORD, toy.TIMES), depth=jnp.asarray(depth)), jax.random.key(1)
+    state, now = environment.reset(data, key, 64)
+    drawn = set()
+    step = jax.jit(environment.step)
+    for turn in range(3):
+        position, steps = np.asarray(state.position), np.asarray(state.steps)
+        assert (steps[position % 2 == 1] == 2).all()
+        drawn |= set(steps[position % 2 == 0].tolist())
+        known = toy.WIDTH + 4 * steps[0]
+        np.testing.assert_array_equal(now.observation[0, known : RECORD.scores.shape[1]], 0)
+        state, now = step(data, state, jnp.ones(64, jnp.int32), jax.random.fold_in(key, turn), 100.0)
+        tokens, seconds = RECORD.committed[position, steps, 1], SECONDS[position, steps, 1]
+        assert now.ended.all() and (now.weight == 1).all()
+        np.testing.assert_allclose(now.reward, tokens - 100 * seconds, rtol=1e-4, atol=1e-5)
+    assert drawn == {1, 2, 3}
+
+
+def test_rewards():
+    given = (jnp.float32(4), jnp.float32(0.02), jnp.float32(100))
+    found = [float(reward_of(kind, *given)) for kind in ("throughput", "acceptance", "time", "renewal")]
+    np.testing.assert_allclose(found, [2, 4, -2, 2], rtol=1e-5)
+
+
+def test_evaluation(tmp_path):
+    settings = LtdSettings((1, 2, 4), 2, 3, (0, 1, 2), (2, 4))
+    # Goes on and verifies four rows where the root's best score is near 0, else stops at once with two.
+    depth = [{"kernel": jnp.zeros((32, 2)).at[0, 1].set(1.0), "bias": jnp.array([0.0, 3.0])}]
+    size = [{"kernel": jnp.zeros((72, 2)).at[0, 1].set(1.0), "bias": jnp.array([0.0, 3.0])}]
+    save_policy(make_ltd(settings, depth, size), tmp_path / "policy")
+    save_record(RECORD, tmp_path / "record.npz")
+    save_times(toy.TIMES, tmp_path / "times.json")
+    paths = [tmp_path / name for name in ("record.npz", "times.json", "policy", "record.npz")]
+    results = evaluate(EvaluateOptions(*paths))
+    assert set(results) == {"code", "math", "all"}
+    found = {name: figures["tokens_per_second"] for name, figures in results["all"].items()}
+    assert found["static"] < found["both policies"] <= found["oracle"]
+    low, high = results["all"]["both policies"]["over_static"]
+    assert low <= found["both policies"] / found["static"] <= high
+    assert results["all"]["static"]["over_static"] == [1.0, 1.0]

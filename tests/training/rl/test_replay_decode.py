@@ -1,0 +1,100 @@
+"""A record replays what the decode loop does, LTD's policies included; they change no text."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import jaxspec
+from jaxspec.io import eagle
+from jaxspec.io.safetensors_files import read_json
+from jaxspec.loop import prefill, run
+from jaxspec.params import Params
+from jaxspec.policies.heads import init_layers
+from jaxspec.policies.ltd import LtdSettings, make_ltd
+from jaxspec.policies.ltd_features import depth_inputs
+from training.rl import check, replay
+from training.rl.record import RecordOptions, decode_options, record_texts
+from training.rl.records import Record
+
+pytestmark = pytest.mark.slow
+GOLDEN = Path(__file__).parents[2] / "golden"
+PROMPTS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]
+OPTIONS = RecordOptions(Path(), Path(), width=3, steps=3, sizes=(2, 8), max_new_tokens=24, batch=2)
+SETTINGS = LtdSettings((2, 8), 3, 3, (1, 2), (2, 8))
+
+
+@pytest.fixture(scope="module")
+def params():
+    """A random target of two layers with a random drafter."""
+    target = jaxspec.load(GOLDEN / "tiny_llama", dtype="float32")
+    folder = GOLDEN / "eagle3" / "draft"
+    config = eagle.for_target(eagle.config_from_hf(read_json(folder / "config.json")), target.spec.target)
+    spec = dataclasses.replace(target.spec, drafters=(("eagle3", config),))
+    return Params(target.target, {"eagle3": eagle.read(folder, config, "float32")}, spec)
+
+
+@pytest.fixture(scope="module")
+def recorded(params):
+    return record_texts(params, PROMPTS, OPTIONS)
+
+
+def policy(seed: int = 0):
+    """Networks with first weights so large that decisions differ from round to round."""
+    first, second = jax.random.split(jax.random.key(seed))
+    wide = jax.nn.initializers.normal(1.0)
+    depth = init_layers(first, (depth_inputs(3), 8, 2), wide, wide)
+    return make_ltd(SETTINGS, depth, init_layers(second, (SETTINGS.size_inputs(), 8, 2), wide, wide))
+
+
+def record_of(found) -> Record:
+    names = [field.name for field in dataclasses.fields(Record)[1:]]
+    return Record({"sizes": OPTIONS.sizes}, **{name: found[name] for name in names})
+
+
+def decided(record: Record, ltd) -> tuple[np.ndarray, np.ndarray]:
+    steps = replay.choose_depths(record, ltd.controls.depth, SETTINGS)
+    return steps, replay.choose_sizes(record, ltd.controls.size, SETTINGS)[np.arange(len(steps)), steps]
+
+
+def test_every_round_is_the_recorded_one(params, recorded):
+    record = record_of(recorded)
+    every = (policy(seed) for seed in range(50))
+    ltd = next(one for one in every if all(len(np.unique(x)) > 1 for x in decided(record, one)))
+    steps, sizes = decided(record, ltd)
+    walk = replay.walk(record, np.ones(record.committed.shape, np.float32), steps, sizes)
+    for number, (prompt, start) in enumerate(zip(PROMPTS, record.first(), strict=True)):
+        out = jaxspec.decode(params, prompt, trace=True, policy=ltd, max_new_tokens=24, **decode_options(params, OPTIONS))
+        at = int(start)
+        for one in out.rounds:
+            seen = jax.tree.map(lambda x, at=at: x[at], recorded["seen"])
+            token, parent = check._of_pool(seen, int(steps[at]), OPTIONS.sizes[sizes[at]], OPTIONS)
+            assert one.tree.parent.tolist() == parent.tolist() and one.tree.token[1:].tolist() == token[1:].tolist()
+            assert len(one.path) == record.committed[at, steps[at], sizes[at]]
+            at += len(one.path)
+        assert at == start + record.remaining[start]
+        assert walk.rounds[number] == len(out.rounds) and walk.tokens[number] == out.stats.emitted - 1
+    assert walk.rounds.sum() < walk.tokens.sum()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_no_text_changes_and_nothing_compiles_again(params, temperature):
+    options = dict(max_new_tokens=24, temperature=temperature, seed=3)
+    plain = jaxspec.decode(params, PROMPTS, method="ar", **options)
+    outs = jaxspec.decode(params, PROMPTS, policy=policy(), **options, **decode_options(params, OPTIONS))
+    assert [out.tokens for out in outs] == [out.tokens for out in plain]
+    compiled = prefill._cache_size(), run._cache_size()
+    jaxspec.decode(params, [prompt[::-1] for prompt in PROMPTS], policy=policy(1), **options, **decode_options(params, OPTIONS))
+    assert (prefill._cache_size(), run._cache_size()) == compiled
+
+
+@pytest.mark.parametrize(("drafter", "block_size"), [("eagle3", None), ("jetspec", 8), ("specblock", None)])
+def test_real_rounds_have_the_recorded_trees(drafter, block_size):
+    options = dataclasses.replace(OPTIONS, drafter=drafter, block_size=block_size, sizes=(2, 8, 16), batch=1, max_new_tokens=48)
+    bundle = jaxspec.load("mini", drafter=drafter, dtype="float32")
+    total = np.zeros(3, int)
+    for prompt in PROMPTS:
+        total += check.replayed(bundle, prompt, [(3, 16), (1, 8), (2, 2)], options)
+    assert total[0] > 20 and total[2] >= 0.99 * total[0]

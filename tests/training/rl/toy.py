@@ -1,0 +1,35 @@
+"""A record of made-up rounds: W = 2, three draft steps, sizes of 2 and 4 rows."""
+
+import numpy as np
+
+from jaxspec.policies.ltd_features import pool_size
+from training.rl.records import Record
+from training.rl.times import RoundTimes
+
+WIDTH, STEPS, SIZES, LENGTH = 2, 3, (2, 4), 40
+TIMES = RoundTimes(
+    (1, 2, 4),
+    np.array([0.0, 100.0]),
+    np.array([0.001, 0.002]),
+    np.array([[0.004, 0.008], [0.005, 0.01], [0.01, 0.02]]),
+    np.array([0.003, 0.006]),
+    {"model": "toy", "drafter": "eagle3", "builder": "dynamic", "device": "cpu"},
+)
+
+
+def make_record(texts: int = 8, seed: int = 0) -> Record:
+    """Texts of 40 positions. Where the first score is near 0, rounds that go deep and wide commit seven tokens, else one."""
+    rng = np.random.default_rng(seed)
+    count = texts * LENGTH
+    good = rng.random(count) < 0.5
+    scores = np.sort(-rng.uniform(1.0, 5.0, (count, pool_size(WIDTH, STEPS))), axis=1)[:, ::-1]
+    scores += np.where(good, 0.9, -6.0)[:, None]
+    deep = np.arange(STEPS + 1)[:, None] + np.zeros(len(SIZES), int)
+    committed = np.where(good[:, None, None], 1 + 2 * deep * (np.arange(len(SIZES)) > 0), 1)
+    place = np.tile(np.arange(LENGTH, dtype=np.int32), texts)
+    remaining = LENGTH - place
+    header = {"model": "toy", "drafter": "eagle3", "builder": "dynamic", "sees": "pool", "width": WIDTH, "steps": STEPS}
+    header |= {"sizes": list(SIZES), "domains": ["code", "math"] * (texts // 2)}
+    committed = np.minimum(committed, remaining[:, None, None]).astype(np.int8)
+    numbers = np.repeat(np.arange(texts, dtype=np.int32), LENGTH)
+    return Record(header, scores.astype(np.float16), committed, 10 + place, remaining, numbers)

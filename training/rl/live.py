@@ -1,0 +1,146 @@
+"""The live environment: the same tasks with real forwards and the real clock, one text at a time.
+
+A round is drafted once to full depth, which is not timed and gives the observations; when the task verifies, the decode loop
+runs that very round with the depth and size that were chosen, and the clock runs with it. Text and reward are those of the real
+round. The rest is the replay environment's: it is shown a record of two positions, the last round's and this one's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxspec
+from jaxspec import api
+from jaxspec.bench.prompts import read_prompts
+from jaxspec.grow import draft, grow
+from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.loop import run
+from jaxspec.policies.static_size import Constants, make_static
+from jaxspec.prompts import to_ids
+from training.rl.environment import Data, Environment, Replay, RoundState
+from training.rl.record import RecordOptions, builder_of, decode_options
+
+
+class Texts:
+    """Greedy texts of prompts drawn at random, round by round.
+
+    Args:
+      prompts: token ids. options: as of a record of such rounds.
+      decide: (scores [1, P], context [1]) -> (size index int [1, S] or None, steps int [1] or None), the other policy's
+        decisions, see `environment.Data`.
+    """
+
+    def __init__(self, params, prompts: Sequence[list[int]], options: RecordOptions, decide: Callable, seed: int = 0):
+        self.params, self.prompts, self.options, self.decide = params, prompts, options, decide
+        self.pool, self.rng = builder_of(params, options) == "dynamic", np.random.default_rng(seed)
+        self.look = jax.jit(self._look, static_argnames="config")
+        self.new_text()
+        self.before = self.shown
+        self.verify(0, 0)  # compiles; the first round of a text is not counted
+
+    def new_text(self) -> None:
+        """Begin a text and look at its first round."""
+        prompt, options = self.prompts[self.rng.integers(len(self.prompts))], self.options
+        widths = tuple(sorted({1, *options.sizes}))
+        policy = make_static(0 if self.pool else None, 1, widths)
+        settings = decode_options(self.params, options)
+        self.session = api._prepare(self.params, prompt, max_new_tokens=options.max_new_tokens, policy=policy, **settings)
+        with api._precision(self.session):
+            self.state = api._prefill(self.session)
+        if bool(self.state.done.all()):
+            raise ValueError(f"a prompt of {len(prompt)} tokens ends with the first token: leave it out")
+        self._see()
+
+    def verify(self, steps: int, size: int) -> tuple[int, float]:
+        """Tokens and seconds of the round with so many draft steps and `sizes[size]` rows; the next one is looked at."""
+        controls = Constants(jnp.int32(steps), jnp.int32(self.options.sizes[size]))
+        request, emitted = self.session.request.replace(controls=controls), int(self.state.emitted[0])
+        with api._precision(self.session):
+            began = time.perf_counter()
+            state = jax.block_until_ready(run(self.params, request, self.state, jnp.int32(1), config=self.session.config))
+            seconds = time.perf_counter() - began
+        self.before, self.state = self.shown, state
+        if bool(state.done.all()):
+            tokens = int(state.emitted[0]) - emitted
+            self.new_text()
+            return tokens, seconds
+        self._see()
+        return int(state.emitted[0]) - emitted, seconds
+
+    def data(self, tokens: int, seconds: float, steps: int) -> Data:
+        """The last round and the present one as a record of two positions, all of whose rounds have these figures."""
+        scores, context = (np.concatenate(x) for x in zip(self.before, self.shown, strict=True))
+        shape = (2, steps + 1, len(self.options.sizes))
+        # The first position's text ends with the round, and another one begins at the second.
+        replay = Replay(
+            scores,
+            np.full(shape, tokens),
+            np.full(shape, seconds, np.float32),
+            context,
+            np.array([tokens, 1 << 30]),
+            np.array([1]),
+        )
+        size, depth = zip(*(self.decide(*shown) for shown in (self.before, self.shown)), strict=True)
+        size, depth = (None if x[0] is None else np.concatenate(x) for x in (size, depth))
+        return jax.tree.map(jnp.asarray, Data(replay, size, depth))
+
+    def _see(self) -> None:
+        # All draft steps, whatever the last round's controls were.
+        controls = Constants(jnp.int32(self.options.steps), jnp.int32(1))
+        request = self.session.request.replace(controls=controls)
+        with api._precision(self.session):
+            scores = self.look(self.params, request, self.state, config=self.session.config)
+        self.shown = np.asarray(scores), np.asarray(self.state.cache.length)
+
+    def _look(self, params, request, state, config):
+        drafted = draft(params, request, state, None, config)
+        if self.pool:
+            return drafted.pool.logprob
+        return grow(params, state, drafted.proposed, config).logprob[:, 1:]
+
+
+def make_live(task: Environment, steps: int) -> Environment:
+    """`task` with `Texts` in place of `Data`; one episode at a time.
+
+    Args:
+      steps: most draft steps.
+    """
+    step_in, place = jax.jit(task.step), jnp.ones(1, jnp.int32)
+
+    def reset(texts: Texts, key, count):
+        if count != 1:
+            raise ValueError(f"{count} episodes side by side: a clock measures one at a time, give --parallel 1")
+        return task.reset(texts.data(1, 1.0, steps), key, 1)
+
+    def step(texts: Texts, state: RoundState, action, key, rate):
+        if not bool(task.verifies(state, action)[0]):
+            return step_in(texts.data(1, 1.0, steps), state, action, key, rate)
+        data, deep = texts.data(1, 1.0, steps), int(state.steps[0])
+        size = int(action[0]) if data.size is None else int(data.size[1, deep])
+        tokens, seconds = texts.verify(deep, size)
+        state = state.replace(position=0 * place)
+        return step_in(texts.data(tokens, seconds, steps), state, action, key, rate)
+
+    return task._replace(reset=reset, step=step)
+
+
+def load_texts(prompts: Path, header: dict, decide: Callable, seed: int) -> Texts:
+    """Texts of a prompt file, drafted as the record with this header was.
+
+    Raises:
+      ValueError, FileNotFoundError: unusable prompts.
+    """
+    names = {field.name for field in dataclasses.fields(RecordOptions)} & header.keys()
+    options = RecordOptions(prompts, Path(), target=header["model"], **{name: header[name] for name in names})
+    params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
+    tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
+    found = read_prompts(prompts, tokenizer, limit=options.limit, chat=options.chat)
+    ids = [to_ids(prompt.content, tokenizer, params.spec.target) for prompt in found]
+    return Texts(params, ids, options, decide, seed)
