@@ -36,6 +36,8 @@ RULES = ("disco", "specdec_plus", "c2t", "c2t-ltd")
 # Epochs and rates of the papers, or where they say none of Learning to Draft's comparison.
 EPOCHS = {"disco": 50, "specdec_plus": 5, "c2t": 10, "c2t-ltd": 50}
 RATES = {"disco": 1e-4, "specdec_plus": 1e-4, "c2t": 1e-3, "c2t-ltd": 1e-4}
+# Labels of a step: SpecDec++'s and C2T's papers; Learning to Draft does not say.
+BATCHES = {"disco": 64, "specdec_plus": 32, "c2t": 1024, "c2t-ltd": 256}
 WEIGHT_DECAY = 0.01
 HELD_OUT = 4
 
@@ -53,7 +55,7 @@ class HeadOptions:
       tree_width, depth, budget: of the trees.
       threshold: of the rule, see its settings; None is the rule's own.
       width: hidden units of SpecDec++'s head.
-      epochs, rate: None takes the rule's, see `EPOCHS` and `RATES`. batch: labels of a step.
+      epochs, rate, batch: None takes the rule's, see `EPOCHS`, `RATES` and `BATCHES`.
       rejected_weight: weight of rejected tokens (SpecDec++'s paper: 6); None lets both answers weigh alike.
       seed: of first weights and of the order of labels.
       dtype: of the weights of target and drafter; None picks what suits the device.
@@ -74,7 +76,7 @@ class HeadOptions:
     width: int = specdec_plus.WIDTH
     epochs: int | None = None
     rate: float | None = None
-    batch: int = 1024
+    batch: int | None = None
     rejected_weight: float | None = None
     seed: int = 0
     dtype: str | None = None
@@ -93,9 +95,11 @@ def examples(rule: str, labels: Labels) -> Examples:
     if rule == "specdec_plus":
         return Examples(labels.hidden, labels.fed_accepted, labels.fed_prompt)
     if rule == "disco":
-        x = disco.features(labels.top, labels.entropy, labels.depth)
-    else:
-        x = c2t.features("ltd" if rule == "c2t-ltd" else "paper", labels.logprob, labels.entropy, labels.depth)
+        # It is asked about the likeliest node of a level, and siblings, of one distribution, look alike to it.
+        best = labels.best
+        x = disco.features(labels.top[best], labels.entropy[best], labels.depth[best])
+        return Examples(np.asarray(x), labels.accepted[best], labels.prompt[best])
+    x = c2t.features("ltd" if rule == "c2t-ltd" else "paper", labels.logprob, labels.entropy, labels.depth)
     return Examples(np.asarray(x), labels.accepted, labels.prompt)
 
 
@@ -169,7 +173,7 @@ def train(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
     weights = (
         (0.5 / max(1 - yes, 1e-6), 0.5 / max(yes, 1e-6)) if options.rejected_weight is None else (options.rejected_weight, 1)
     )
-    batch = min(options.batch, len(training.x))
+    batch = min(options.batch or BATCHES[rule], len(training.x))
     steps = max((options.epochs or EPOCHS[rule]) * len(training.x) // batch, 1)
 
     def batches(step):

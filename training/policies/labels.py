@@ -31,7 +31,7 @@ class Labels(NamedTuple):
     Attributes:
       prompt: int32 [n], number of the prompt. depth: int32 [n], from 1. logprob: float32 [n], of the path.
       entropy: float32 [n], nats, of the distribution that the node is from. top: float32 [n, 10], its largest probabilities.
-      accepted: bool [n], the text goes this way.
+      best: bool [n], no node of its level is likelier. accepted: bool [n], the text goes this way.
       fed_prompt: int32 [m]. hidden: float16 [m, E], the drafter's, after it was fed the node.
       fed_accepted: bool [m], the text goes this way; it does so up to the node's parent.
     """
@@ -41,6 +41,7 @@ class Labels(NamedTuple):
     logprob: np.ndarray
     entropy: np.ndarray
     top: np.ndarray
+    best: np.ndarray
     accepted: np.ndarray
     fed_prompt: np.ndarray
     hidden: np.ndarray
@@ -137,6 +138,7 @@ def _label_step(seen: Observation, steps: int, prompt: int, output, start: int) 
         seen.frontier[: len(nodes)][known],
         seen.entropy[: len(nodes)][known],
         seen.top[: len(nodes)][known],
+        (np.arange(len(nodes)) == 0)[known],
         verdicts[known] == 1,
         np.full(len(fed), prompt, np.int32),
         seen.hidden[fed].astype(np.float16),

@@ -27,6 +27,7 @@ def made_up(count: int = 400) -> Labels:
         logprob,
         -np.log(top).mean(1),
         top,
+        np.arange(count) % 2 == 0,
         logprob > -1.0,
         prompt,
         hidden,
@@ -50,7 +51,7 @@ def test_figures_of_a_classifier():
 def test_prompts_are_held_out_whole():
     training, held = heads.split(heads.examples("c2t", made_up()))
     assert set(held.prompt) == {3, 7} and not set(held.prompt) & set(training.prompt)
-    assert heads.examples("disco", made_up()).x.shape == (400, 12)
+    assert heads.examples("disco", made_up()).x.shape == (200, 12)
     assert heads.examples("specdec_plus", made_up()).x.shape == (400, 6)
     one = heads.Examples(*(x[:1] for x in training))
     with pytest.raises(ValueError, match="labels of 1 prompts cannot be split"):
@@ -82,8 +83,10 @@ def test_labels_of_a_decode(tmp_path):
     assert labels.hidden.shape == (len(labels.fed_accepted), 320) and labels.top.shape == (len(labels.depth), 10)
     per_round = [labels.accepted[labels.depth == depth].sum() for depth in (1, 2, 3)]
     assert per_round[0] >= per_round[1] >= per_round[2] > 0
-    # One node of a level at most is accepted: at most a third of three.
+    # One node of a level at most is accepted: at most a third of three. The likeliest is accepted most often.
     assert labels.accepted[labels.depth == 1].mean() <= 1 / 3
+    assert labels.best.mean() == pytest.approx(1 / 3, abs=0.02)
+    assert labels.accepted[labels.best].mean() > 2 * labels.accepted[~labels.best].mean()
     assert np.all(labels.top[:, 0] <= 1) and np.all(np.diff(labels.top) <= 0)
     save_labels(labels, tmp_path / "labels.npz")
     np.testing.assert_array_equal(load_labels(tmp_path / "labels.npz").logprob, labels.logprob)
