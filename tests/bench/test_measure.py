@@ -15,7 +15,7 @@ PROMPTS = [Prompt("a", [1]), Prompt("b", [2])]
 
 def output(tokens=(5, 6, 7), rounds=2, policy=None):
     stats = SimpleNamespace(rounds=rounds, drafted=4, accept_hist=(0, 2), prefill_seconds=0.5, decode_seconds=0.25)
-    return SimpleNamespace(tokens=list(tokens), stats=stats, policy=policy)
+    return SimpleNamespace(tokens=list(tokens), stats=stats, policy=policy, per_round=SimpleNamespace(tokens=np.array([2])))
 
 
 def test_methods_take_turns(monkeypatch):
