@@ -204,7 +204,8 @@ def test_a_sweep(monkeypatch, tmp_path):
                 state=state.replace(rounds=state.rounds + count, predicted=state.predicted + 3, sizes=sizes)
             )
         stats = SimpleNamespace(rounds=count, drafted=0, accept_hist=(0, count), prefill_seconds=1.0, decode_seconds=2.0)
-        return SimpleNamespace(tokens=list(range(13)), stats=stats, policy=policy, per_round=SimpleNamespace(tokens=np.array([2])))
+        per_round = SimpleNamespace(tokens=np.array([2]))
+        return SimpleNamespace(tokens=list(range(13)), stats=stats, policy=policy, per_round=per_round)
 
     traced = {"method": "x-ddtree@4/best", "rows": 4, "raw": 2.0, "corrected": 3.0, "committed": 3}
     traced |= {"raw_variance": 1.0, "corrected_variance": 1.0}
