@@ -10,12 +10,12 @@ import numpy as np
 from jaxspec.builders.dynamic import make_dynamic
 from jaxspec.builders.stepwise import Offers, finish
 from jaxspec.policies.ltd_features import depth_observation, pool_size, size_observation
-from training.rl.pool import committed_of_pool
+from training.rl.pool import committed_of_pool, committed_of_tree
 
 FILE = np.load(Path(__file__).parents[2] / "golden" / "ltd" / "env_cycles.npz")
 GOLDEN = dict(FILE)
 W, STEPS, CYCLES = int(FILE["W"]), 12, int(FILE["n_cycles"])
-SIZES = (11, 21, 61, 101, 241)
+SIZES = (1, 2, 3, 4, 6, 8, 11, 21, 61, 101, 241)
 
 
 def cycle(number: int) -> dict[str, np.ndarray]:
@@ -67,9 +67,21 @@ def paths(tokens, mask) -> set[tuple[int, ...]]:
     return {tuple(tokens[row].tolist()) for row in mask}
 
 
+def walked(tree, following, size: int) -> int:
+    """Tokens that the first `size` rows commit, by walking down."""
+    row, count = 0, 1
+    for token in following:
+        found = [i for i in range(1, min(size, int(tree.size))) if tree.parent[i] == row and tree.token[i] == token]
+        if not found:
+            return count
+        row, count = found[0], count + 1
+    return count
+
+
 def test_trees_and_committed_tokens():
     cut = jax.jit(functools.partial(finish, rows=max(SIZES), longest=STEPS + 1))
     table = jax.jit(functools.partial(committed_of_pool, width=W, sizes=SIZES))
+    of_tree = jax.jit(functools.partial(committed_of_tree, sizes=SIZES))
     text = np.concatenate([cycle(number)["committed"] for number in range(CYCLES)] + [np.full(STEPS + 1, -1)])
     at = 0
     for number in range(CYCLES):
@@ -86,6 +98,7 @@ def test_trees_and_committed_tokens():
         assert text[at + int(g["n_committed"])] in (g["bonus"], -1)
         committed = np.asarray(table(pool, text[at + 1 : at + 2 + STEPS]))
         assert committed[int(g["depth"]), SIZES.index(int(g["V"]) + 1)] == g["n_committed"]
-        # No depth and size commits more than a deeper or larger one's tree could.
-        assert (np.diff(committed, axis=1) >= 0).all() and committed.min() >= 1
+        by_walking = [walked(tree, text[at + 1 : at + 2 + STEPS], size) for size in SIZES]
+        assert committed[int(g["depth"])].tolist() == of_tree(tree, text[at + 1 : at + 2 + STEPS])[0].tolist() == by_walking
+        assert committed[0].max() <= 2 and (np.diff(committed, axis=1) >= 0).all()
         at += int(g["n_committed"])
