@@ -111,7 +111,7 @@ def split(data: Examples, every: int = HELD_OUT) -> tuple[Examples, Examples]:
     """
     held = data.prompt % every == every - 1
     if not held.any() or held.all():
-        raise ValueError(f"labels of {len(np.unique(data.prompt))} prompts cannot be split: give at least {every} prompts")
+        raise ValueError(f"labels of {len(np.unique(data.prompt))} prompts cannot be split in {every} parts: give more prompts")
     return Examples(*(x[~held] for x in data)), Examples(*(x[held] for x in data))
 
 
