@@ -93,8 +93,9 @@ class BlockDrafterConfig(TransformerConfig):
       vocab_size: the target's vocabulary.
       draft_vocab_size: tokens that can be drafted, fewer than `vocab_size`; the drafter then has an output projection and a
         list of token ids of its own (see `jaxspec.drafters.base`). None: the target's whole vocabulary, and its projection.
-      score_temperature: divisor of the draft logits when paths are scored, fitted to how sure this drafter should be of
-        itself; below 1 trees grow deeper, above 1 wider.
+      score_temperature: divisors of the draft logits when paths are scored, at temperature 0 and above it, fitted to how sure
+        this drafter should be of itself; below 1 trees grow deeper, above 1 wider. What a draft is compared with differs: the
+        most probable token at 0, a drawn one above.
     """
 
     block_size: int = 16
@@ -105,7 +106,7 @@ class BlockDrafterConfig(TransformerConfig):
     target_hidden_size: int = 0
     vocab_size: int = 0
     draft_vocab_size: int | None = None
-    score_temperature: float = 1.0
+    score_temperature: tuple[float, float] = (1.0, 1.0)
 
     @property
     def depth(self) -> int:
@@ -128,7 +129,7 @@ class FeatureDrafterConfig(TransformerConfig):
     target_hidden_size: int = 0
     vocab_size: int = 0
     draft_vocab_size: int | None = None
-    score_temperature: float = 1.0
+    score_temperature: tuple[float, float] = (1.0, 1.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +191,7 @@ class MedusaConfig:
     own_projection: bool = True
     feature_layers: tuple[int, ...] = ()
     vocab_size: int = 0
-    score_temperature: float = 1.0
+    score_temperature: tuple[float, float] = (1.0, 1.0)
     draft_vocab_size: None = None
 
     @property
@@ -247,7 +248,7 @@ class SmallModelConfig:
 
     model: TargetConfig
     depth: int = 8
-    score_temperature: float = 1.0
+    score_temperature: tuple[float, float] = (1.0, 1.0)
     feature_layers: tuple[int, ...] = ()
     draft_vocab_size: None = None
 
@@ -275,6 +276,6 @@ class PromptLookupConfig:
     depth: int = 8
     longest: int = 3
     shortest: int = 1
-    score_temperature: float = 1.0
+    score_temperature: tuple[float, float] = (1.0, 1.0)
     feature_layers: tuple[int, ...] = ()
     draft_vocab_size: None = None

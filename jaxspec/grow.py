@@ -83,7 +83,7 @@ def _rank(params, request, state, noise, config, logits, start) -> tuple[Candida
     """Ranked candidates of logits [B, D, V]; `noise` is that of the same tokens, `start` the first one's depth less 1."""
     plan = make_plan(params.spec, config)
     count, with_entropy = plan.builder.candidates, getattr(plan.builder, "entropy", False)
-    own = params.spec.drafter(config.method).score_temperature
+    own = params.spec.drafter(config.method).score_temperature[0 if config.sampling.greedy else 1]
     scoring = own if config.score_temperature is None else config.score_temperature
     if config.sampling.greedy:
         return rank(logits, count, None, scoring, with_entropy), None

@@ -27,8 +27,8 @@ class ModelOptions:
       num_heads, num_kv_heads, head_dim, ffn_size: sizes of a decoder layer.
       mask_token: row of the target's embedding table that fills a block: a token that no text holds. None looks for the
         tokenizer's own mask token.
-      score_temperature: how decoding scores paths, see `jaxspec.config.BlockDrafterConfig`. Below 1 suits drafters trained
-        partly on sampled text, which are less sure of greedy text than they should be.
+      score_temperature: how decoding scores paths at temperature 0 and above, see `jaxspec.config.BlockDrafterConfig`. Below 1
+        suits drafters trained partly on sampled text, which are less sure of greedy text than they should be.
       draft_vocab: tokens that can be drafted, the most frequent ones of those to be learnt; None: all of the target's. Other
         engines read such a `dflash` drafter in the speculators schema, and no such `jetspec` head at all.
       slots: tokens of a forward (`specblock` 4, `parallelspec` 4, `falcon` 2), heads (`medusa` 4).
@@ -49,7 +49,7 @@ class ModelOptions:
     head_dim: int | None = None
     ffn_size: int | None = None
     mask_token: int | None = None
-    score_temperature: float = 1.0
+    score_temperature: tuple[float, float] = (1.0, 1.0)
     zero_residual: bool = False
     draft_vocab: int | None = None
     slots: int | None = None

@@ -17,6 +17,9 @@ from training.methods import MethodOptions
 from training.optimizer import OptimizerOptions
 from training.specblock_loss import BlockOptions
 
+# Score temperatures of drafters trained on text of several temperatures, greedy and sampled, see jaxspec/zoo/mini/README.md.
+SCORING = (0.4, 0.5)
+
 QWEN3_MASK = 151669  # an embedding row beyond the tokenizer's last id
 LLAMA31_MASK = 128002  # <|reserved_special_token_0|>, ours: the published drafter's is not documented
 
@@ -61,7 +64,7 @@ def _small(drafter: str, **loss) -> Preset:
     return Preset(
         target="mini",
         model=dict(
-            kind=drafter, block_size=8, num_layers=2, feature_layers=(1, 3, 4), score_temperature=0.5, zero_residual=True
+            kind=drafter, block_size=8, num_layers=2, feature_layers=(1, 3, 4), score_temperature=SCORING, zero_residual=True
         ),
         loss=dict(kind="fkl", **loss),
         optimizer=dict(name="muon", rate=3e-3, muon_rate=0.02, warmup=20),
@@ -89,7 +92,7 @@ def _large(target: str, drafter: str, layers: tuple[int, ...] | None, mask: int,
 def _small_with_head(drafter: str, model: dict[str, Any], gamma: float | None = 4.0, **method) -> Preset:
     """As `_small`, for drafters with an output projection of their own: about as many parameters, on the same text."""
     small = _small(drafter, gamma=gamma)
-    own = dict(kind=drafter, feature_layers=(1, 3, 4), score_temperature=0.5)
+    own = dict(kind=drafter, feature_layers=(1, 3, 4), score_temperature=SCORING)
     return dataclasses.replace(small, model=own | model, method=method)
 
 

@@ -30,7 +30,7 @@ from training.methods import EagleOptions, MethodOptions
 from training.metrics import read_metrics
 from training.optimizer import OptimizerOptions
 from training.pipeline import DataOptions
-from training.presets import PRESETS
+from training.presets import PRESETS, SCORING
 from training.regenerate import RegenerateOptions, regenerate
 from training.sweep_report import write_report
 from training.train_drafter import DrafterOptions, train
@@ -177,7 +177,7 @@ def _model(recipe: Recipe, options: SweepOptions, scale: Scale) -> ModelOptions:
         own = PRESETS[recipe.kind].model | {"feature_layers": options.feature_layers}
         return ModelOptions(**own | VARIANTS[recipe.variant][0])
     return ModelOptions(
-        recipe.kind, scale.block_size, scale.num_layers, options.feature_layers, score_temperature=0.5, zero_residual=True
+        recipe.kind, scale.block_size, scale.num_layers, options.feature_layers, score_temperature=SCORING, zero_residual=True
     )
 
 

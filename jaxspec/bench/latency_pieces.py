@@ -154,7 +154,7 @@ def _draft(params, request, state, given, config):
 
 def _rank(params, request, state, logits, config):
     plan = make_plan(params.spec, config)
-    scale = params.spec.drafter(config.method).score_temperature
+    scale = params.spec.drafter(config.method).score_temperature[0]
     candidates = rank(_after(state, logits), plan.builder.candidates, None, scale)
     # Not an element of it: a slice of a slice would keep XLA from seeing the top-k in what it was lowered to.
     return state.replace(root=candidates.token.max((1, 2))), candidates

@@ -119,7 +119,7 @@ def own_fields(config: BlockDrafterConfig, num_target_layers: int, provenance: P
         "feature_convention": FEATURE_CONVENTION,
         "feature_layers": list(config.feature_layers),
         "num_target_layers": num_target_layers,
-        "score_temperature": config.score_temperature,
+        "score_temperature": list(config.score_temperature),
         **(provenance or Provenance()).to_hf(),
     }
 
@@ -179,12 +179,16 @@ def draft_vocab_size(hf: dict, vocab_size: int) -> int | None:
     return None if size == vocab_size else size
 
 
-def score_temperature(hf: dict) -> float:
-    """Divisor of the draft logits that this library writes into a drafter's config.json; 1 where nothing is written."""
+def score_temperature(hf: dict) -> tuple[float, float]:
+    """Divisors of the draft logits, greedy and sampled, written into a config.json by this library; 1 if it has none.
+
+    A single number stands for both.
+    """
     value = (hf.get("jaxspec") or {}).get("score_temperature", 1.0)
-    if not isinstance(value, int | float) or not value > 0:
-        raise ValueError(f"config.json: jaxspec.score_temperature is {value!r}, and must be a number above 0")
-    return float(value)
+    pair = value if isinstance(value, list) else [value, value]
+    if len(pair) != 2 or not all(isinstance(x, int | float) and x > 0 for x in pair):
+        raise ValueError(f"config.json: jaxspec.score_temperature is {value!r}, and must be one or two numbers above 0")
+    return float(pair[0]), float(pair[1])
 
 
 def _causal(own: dict) -> bool:

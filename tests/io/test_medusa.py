@@ -20,7 +20,7 @@ from training.parallelspec_loss import init_parallelspec
 GOLDEN = Path(__file__).parents[1] / "golden" / "medusa" / "draft"
 SIZES = dict(hidden_size=8, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=4, ffn_size=12)
 TARGET = TargetConfig(**SIZES | {"num_layers": 6}, vocab_size=19)
-OF_TARGET = dict(feature_layers=(1, 3, 4), target_hidden_size=8, vocab_size=19, score_temperature=0.5)
+OF_TARGET = dict(feature_layers=(1, 3, 4), target_hidden_size=8, vocab_size=19, score_temperature=(0.5, 0.5))
 CASES = {
     "medusa": (medusa, init_medusa, MedusaConfig(8, 3, layers=2, feature_layers=(6,), vocab_size=19)),
     "medusa_shared": (medusa, init_medusa, MedusaConfig(8, 2, own_projection=False, feature_layers=(6,), vocab_size=19)),

@@ -82,7 +82,7 @@ def test_sliding_layers_follow_the_flag(non_causal):
     "changes",
     [
         {},
-        {"score_temperature": 0.5},
+        {"score_temperature": (0.25, 0.5)},
         {"block_size": 8},
         {"sliding_window": (64, (True, False, True, True, False))},
         {"draft_vocab_size": 32000},
@@ -108,7 +108,7 @@ def test_both_layouts_record_the_target():
             "feature_convention": "outputs of target layers, 0-based",
             "feature_layers": [1, 9, 17, 25, 33],
             "num_target_layers": 36,
-            "score_temperature": 1.0,
+            "score_temperature": [1.0, 1.0],
             "target": "Qwen/Qwen3-8B",
             "target_revision": "a" * 40,
             "tokenizer_sha256": "b" * 64,

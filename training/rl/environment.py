@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.policies import ltd_features as features
+from jaxspec.policies.round_times import RoundTimes
 from training.rl.records import Record
-from training.rl.times import RoundTimes
 
 REWARDS = ("throughput", "acceptance", "time", "renewal")
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxspec.policies.round_times import RoundTimes, load_times
 from jaxspec.policies.store import load_policy
 from training.command import one_line_errors
 from training.rl import replay
 from training.rl.records import Record, load_record, split
-from training.rl.times import RoundTimes, load_times
 
 
 @dataclasses.dataclass

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.policies.ltd import make_ltd
+from jaxspec.policies.round_times import load_times
 from jaxspec.policies.store import fingerprint, save_policy
 from training.checkpoints import Checkpoints
 from training.command import one_line_errors
@@ -33,7 +34,6 @@ from training.rl.ppo import learning_rate
 from training.rl.problem import Problem, decisions, pose
 from training.rl.records import load_record
 from training.rl.stages import Learner, make_update, start
-from training.rl.times import load_times
 
 
 @dataclasses.dataclass

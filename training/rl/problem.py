@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxspec.policies.ltd import LtdSettings
+from jaxspec.policies.round_times import RoundTimes
 from training.rl import replay
 from training.rl.environment import Replay, make_replay
 from training.rl.presets import PRESETS, Preset
 from training.rl.records import Record, split
-from training.rl.times import RoundTimes
 
 
 class Problem(NamedTuple):

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from jaxspec.policies.ltd import LtdSettings, make_ltd
+from jaxspec.policies.round_times import load_times, save_times
 from jaxspec.policies.store import save_policy
 from training.rl import replay
 from training.rl.environment import Data, make_depth_environment, make_replay, make_size_environment, reward_of
 from training.rl.evaluate import EvaluateOptions, evaluate
 from training.rl.records import load_record, save_record, split
-from training.rl.times import load_times, save_times
 
 _spec = importlib.util.spec_from_file_location("rl_toy", Path(__file__).with_name("toy.py"))
 toy = importlib.util.module_from_spec(_spec)

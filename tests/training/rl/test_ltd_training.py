@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import jaxspec
+from jaxspec.policies.round_times import save_times
 from jaxspec.policies.store import load_policy
 from training.checkpoints import CheckpointError
 from training.rl import ltd, problem, replay
@@ -19,7 +20,6 @@ from training.rl.live import Texts, make_live
 from training.rl.presets import PRESETS
 from training.rl.record import RecordOptions, record_texts
 from training.rl.records import load_record, save_record
-from training.rl.times import save_times
 
 pytestmark = pytest.mark.slow
 _spec = importlib.util.spec_from_file_location("rl_toy", Path(__file__).with_name("toy.py"))

@@ -3,8 +3,8 @@
 import numpy as np
 
 from jaxspec.policies.ltd_features import pool_size
+from jaxspec.policies.round_times import RoundTimes
 from training.rl.records import Record
-from training.rl.times import RoundTimes
 
 WIDTH, STEPS, SIZES, LENGTH = 2, 3, (2, 4), 40
 TIMES = RoundTimes(
