@@ -21,11 +21,12 @@ from jaxspec import api
 from jaxspec.drafters.registry import make_drafter
 from jaxspec.loop import run
 from jaxspec.params import Params
-from jaxspec.plan import default_builder
+from jaxspec.plan import default_builder, make_plan
 from jaxspec.policies.controller import make_policy
 from jaxspec.policies.latency import LatencyTable, load_table, make_table, save_table
 
-ROUNDS = 12
+# Rounds of a sample: so many that the call around them does not count.
+ROUNDS = 48
 # Options of `jaxspec.decode` that the time of a round depends on.
 TIMED = ("builder", "budget", "temperature", "block_size", "depth", "tree_width", "fanout", "paths")
 
@@ -35,9 +36,9 @@ def default_widths(budget: int) -> tuple[int, ...]:
     return (*(1 << i for i in range((budget - 1).bit_length())), budget)
 
 
-def default_contexts(max_positions: int, budget: int) -> tuple[int, ...]:
-    """Context lengths to measure at: powers of four from 64 on, as far as the model and the rounds go."""
-    room = max_positions - _tokens(budget)
+def default_contexts(max_positions: int, tokens: int) -> tuple[int, ...]:
+    """Context lengths to measure at: powers of four from 64 on, as far as the model goes if `tokens` are to follow."""
+    room = max_positions - tokens
     return tuple(4**i for i in range(3, 9) if 4**i <= room) or (max(room // 2, 1),)
 
 
@@ -65,25 +66,18 @@ def calibrate(
       ValueError: `ar`, a size out of range, or a context beyond the model's positions.
     """
     widths = default_widths(budget) if widths is None else tuple(widths)
-    contexts = default_contexts(params.spec.target.max_positions, budget) if contexts is None else tuple(contexts)
     if widths[0] != 1 or widths[-1] != budget:
         raise ValueError(f"widths are {list(widths)}: give them in ascending order, from 1 to the budget, {budget}")
     # Any positive times do: the size is fixed, nothing is chosen by them.
     fixed = make_policy(make_table(widths, (0.0,), (1.0,), [[1.0]] * len(widths)), "fixed", corrected=True)
+    options = {"method": method, "budget": budget, "policy": fixed, **options}
+    tokens = tokens_of(params, options)
+    contexts = default_contexts(params.spec.target.max_positions, tokens) if contexts is None else tuple(contexts)
     rng = np.random.default_rng(0)
     draft, verify = [], []
     for context in contexts:
         prompt = [rng.integers(0, params.spec.target.vocab_size, context).tolist() for _ in range(batch)]
-        session = api._prepare(
-            params,
-            prompt,
-            method=method,
-            budget=budget,
-            policy=fixed,
-            max_new_tokens=_tokens(budget),
-            ignore_eos=True,
-            **options,
-        )
+        session = api._prepare(params, prompt, max_new_tokens=tokens, ignore_eos=True, **options)
         if session.policy is None:
             raise ValueError(f"method {method!r} with a budget of {budget} drafts nothing: there is nothing to choose")
         seconds = _times(session, (0, *widths), repeats)
@@ -93,8 +87,9 @@ def calibrate(
     return make_table(widths, contexts, draft, np.transpose(verify))
 
 
-def _tokens(budget: int) -> int:
-    return (ROUNDS + 1) * (budget + 1)
+def tokens_of(params: Params, options: Mapping[str, Any]) -> int:
+    """Room for the tokens of a sample; `options` of `jaxspec.decode`."""
+    return (ROUNDS + 1) * make_plan(params.spec, api._prepare(params, [0], **options).config).longest
 
 
 def _times(session, sizes: Sequence[int], repeats: int) -> np.ndarray:

@@ -16,14 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec import api
-from jaxspec.calibrate import about, default_contexts
+from jaxspec.calibrate import ROUNDS, about, default_contexts, tokens_of
 from jaxspec.loop import run
 from jaxspec.params import Params
 from jaxspec.plan import make_plan
 from jaxspec.policies.round_times import RoundTimes
 from jaxspec.policies.static_size import Constants, make_static
-
-ROUNDS = 12
 
 
 def measure_times(
@@ -43,10 +41,11 @@ def measure_times(
       options: of `jaxspec.decode`, without `budget` and `policy`.
     """
     widths = tuple(sorted({1, *widths}))
-    contexts = contexts or default_contexts(params.spec.target.max_positions, widths[-1])
+    tokens = tokens_of(params, {"method": method, "budget": widths[-1]} | options)
+    contexts = contexts or default_contexts(params.spec.target.max_positions, tokens)
     parts, errors = [], []
     for context in contexts:
-        plain, drafting = _sessions(params, method, widths, context, options)
+        plain, drafting = _sessions(params, method, widths, context, tokens, options)
         plan = make_plan(params.spec, drafting.config)
         deepest = plan.builder.steps if plan.in_steps else 0
         pairs = _pairs(widths, deepest)
@@ -78,11 +77,11 @@ def _apart(taken: np.ndarray, widths: int, deepest: int, pairs) -> tuple[float, 
     return step, rest, float(np.max(np.abs(predicted / taken - 1)))
 
 
-def _sessions(params, method: str, widths, context: int, options):
+def _sessions(params, method: str, widths, context: int, tokens: int, options):
     """Sessions of plain decoding and of drafting."""
     rng = np.random.default_rng(0)
     prompt = rng.integers(0, params.spec.target.vocab_size, context).tolist()
-    common = {"max_new_tokens": (ROUNDS + 1) * (widths[-1] + 1), "ignore_eos": True}
+    common = {"max_new_tokens": tokens, "ignore_eos": True}
     fixed = {"method": method, "budget": widths[-1]} | options
     plan = make_plan(params.spec, api._prepare(params, [0], **fixed).config)
     policy = make_static(1 if plan.in_steps else None, widths[-1], widths=widths)

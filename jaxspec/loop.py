@@ -89,6 +89,7 @@ def prefill(
         tree=root_only(first, plan.widths[-1]),
         accepted=Accepted(jnp.zeros((tokens.shape[0], plan.longest), jnp.int32), zeros, first),
         block=block,
+        pending=_nothing_pending(plan, features, plan.longest),
         round_steps=None if plan.policy is None else buffer,
     )
 
@@ -174,7 +175,7 @@ def _controlled_round(params, request, state, noise, config) -> DecodeState:
         control=policy.observe(request.controls, state.control, outcome),
         round_steps=_write(state.round_steps, jnp.broadcast_to(steps, live.shape)[:, None], before.rounds),
     )
-    return absorb(params, state, committed, config)
+    return _absorb_late(params, request, state, committed, steps >= 0, config)
 
 
 def propose(params, request, state, noise, config) -> tuple[Tree, jax.Array]:
@@ -297,6 +298,42 @@ def absorb(params, state, committed: Committed, config) -> DecodeState:
         return state
     draft = drafter.absorb(params.drafter(config.method), state.draft, target_head(params, config), committed)
     return state.replace(draft=draft)
+
+
+def _absorb_late(params, request, state, committed: Committed, drafted, config) -> DecodeState:
+    """Absorb what was committed: at once after drafting, else together with later rounds, before one of them drafts.
+
+    A forward over A rows costs hardly more than one over a single row, so that rounds of plain decoding are to share one.
+    """
+    plan = make_plan(params.spec, config)
+    if state.pending is None:
+        return absorb(params, state, committed, config)
+    waiting = _queued(state.pending, committed)
+    known = jax.tree.map(lambda new, queued: jnp.where(drafted, new, queued), committed, waiting)
+    drafts_next = plan.policy.act.draft(request.controls, state.control, Observation(state.cache.length, ~state.done))
+    due = drafted | drafts_next | (jnp.max(known.count) >= plan.longest)
+    draft = jax.lax.cond(due, lambda: absorb(params, state, known, config).draft, lambda: state.draft)
+    return state.replace(draft=draft, pending=known.replace(count=jnp.where(due, 0, known.count)))
+
+
+def _queued(pending: Committed, one: Committed) -> Committed:
+    """`pending` with the first row of `one` behind its rows, for sequences that committed it."""
+    at = pending.count
+    put = jax.vmap(lambda rows, row, place: rows.at[place].set(row))
+    token, following, features = (
+        put(getattr(pending, name), getattr(one, name)[:, 0], at) for name in ("token", "following", "features")
+    )
+    position = jnp.where(at == 0, one.position, pending.position)
+    return Committed(token, following, features, position, at + jnp.minimum(one.count, 1))
+
+
+def _nothing_pending(plan, features: jax.Array, rows: int) -> Committed | None:
+    """An empty queue of `rows` rows for features like these [B, F]; None where every round drafts."""
+    if plan.policy is None or plan.policy.act.draft is None:
+        return None
+    batch, zero = features.shape[0], jnp.zeros(features.shape[0], jnp.int32)
+    tokens = jnp.zeros((batch, rows), jnp.int32)
+    return Committed(tokens, tokens, jnp.zeros((batch, rows, features.shape[1]), features.dtype), zero, zero)
 
 
 def _noise(params, request, config, position, count) -> jax.Array | None:

@@ -11,8 +11,9 @@ import pytest
 
 from jaxspec.policies.ltd import LtdSettings, make_ltd
 from jaxspec.policies.round_times import load_times, save_times
-from jaxspec.policies.store import save_policy
+from jaxspec.policies.store import load_policy, save_policy
 from training.rl import replay
+from training.rl.controls import controls_of
 from training.rl.environment import Data, make_depth_environment, make_replay, make_size_environment, reward_of
 from training.rl.evaluate import EvaluateOptions, evaluate
 from training.rl.records import load_record, save_record, split
@@ -171,3 +172,14 @@ def test_evaluation(tmp_path):
     low, high = results["all"]["both policies"]["over_static"]
     assert low <= found["both policies"] / found["static"] <= high
     assert results["all"]["static"]["over_static"] == [1.0, 1.0]
+    # The controls repeat what the policy does on average.
+    made = controls_of(RECORD, toy.TIMES, load_policy(tmp_path / "policy"))
+    constants, drawn = made["static"].controls, made["random"]
+    seconds = toy.TIMES.seconds(RECORD.context, RECORD.steps, RECORD.sizes)
+    best = replay.best_static(RECORD, seconds)
+    assert (int(constants.steps), int(constants.rows)) == (best[0], RECORD.sizes[best[1]])
+    kinds = [(getattr(drawn.controls, name), getattr(drawn.settings, name)) for name in ("steps", "rows")]
+    means = [float(jnp.exp(logprob) @ jnp.array(actions)) for logprob, actions in kinds]
+    np.testing.assert_allclose(means, [results["all"]["both policies"][name] for name in ("steps", "rows")], rtol=1e-5)
+    pair = made["modal"].controls
+    assert (int(pair.steps), int(pair.rows)) in {(0, 2), (3, 4)}
