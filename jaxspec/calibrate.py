@@ -50,7 +50,7 @@ def calibrate(
     widths: Sequence[int] | None = None,
     contexts: Sequence[int] | None = None,
     batch: int = 1,
-    repeats: int = 5,
+    repeats: int = 9,
     **options: Any,
 ) -> LatencyTable:
     """Median times of rounds, by rows verified and cached tokens.
@@ -65,6 +65,8 @@ def calibrate(
     Raises:
       ValueError: `ar`, a size out of range, or a context beyond the model's positions.
     """
+    from scipy.optimize import isotonic_regression
+
     widths = default_widths(budget) if widths is None else tuple(widths)
     if widths[0] != 1 or widths[-1] != budget:
         raise ValueError(f"widths are {list(widths)}: give them in ascending order, from 1 to the budget, {budget}")
@@ -80,8 +82,10 @@ def calibrate(
         session = api._prepare(params, prompt, max_new_tokens=tokens, ignore_eos=True, **options)
         if session.policy is None:
             raise ValueError(f"method {method!r} with a budget of {budget} drafts nothing: there is nothing to choose")
-        seconds = _times(session, (0, *widths), repeats)
-        plain, drafted = seconds[0], seconds[1:]
+        controls = [session.request.controls.replace(rows=jnp.int32(size)) for size in (0, *widths)]
+        plain, *drafted = round_seconds([(session, one) for one in controls], repeats)
+        # More rows do not take less time: where they seem to, a choice by these times would fall for the noise in them.
+        drafted = isotonic_regression(drafted).x
         draft.append(max(drafted[0] - plain, 0.0))
         verify.append([plain, *np.maximum(drafted[1:] - draft[-1], 1e-9)])
     return make_table(widths, contexts, draft, np.transpose(verify))
@@ -92,22 +96,29 @@ def tokens_of(params: Params, options: Mapping[str, Any]) -> int:
     return (ROUNDS + 1) * make_plan(params.spec, api._prepare(params, [0], **options).config).longest
 
 
-def _times(session, sizes: Sequence[int], repeats: int) -> np.ndarray:
-    """Median seconds a round of every size: float64 [len(sizes)]."""
-    samples = np.zeros((repeats, len(sizes)))
-    with api._precision(session):
-        for repeat in range(-1, repeats):
-            start = jax.block_until_ready(api._prefill(session))
-            for i, size in enumerate(sizes):
-                controls = session.request.controls.replace(rows=jnp.int32(size))
-                request = session.request.replace(controls=controls)
-                state = jax.block_until_ready(jax.tree.map(jnp.copy, start))
+def round_seconds(cases: Sequence[tuple[Any, Any]], repeats: int) -> np.ndarray:
+    """Seconds a round of every case: float64 [len(cases)].
+
+    All cases take turns in every repeat, every other time backwards. By how much a whole repeat was slower or faster, since the
+    machine was, is divided out before the median over the repeats is taken.
+
+    Args:
+      cases: (session, what its policy reads) each; None keeps what the session has.
+    """
+    samples = np.zeros((repeats, len(cases)))
+    with api._precision(cases[0][0]):
+        starts = {id(session): jax.block_until_ready(api._prefill(session)) for session, _ in cases}
+        for repeat in range(-1, repeats):  # the first turn compiles
+            for i in range(len(cases))[:: -1 if repeat % 2 else 1]:
+                session, controls = cases[i]
+                request = session.request if controls is None else session.request.replace(controls=controls)
+                state = jax.block_until_ready(jax.tree.map(jnp.copy, starts[id(session)]))
                 began = time.perf_counter()
-                state = run(session.params, request, state, jnp.int32(ROUNDS), config=session.config)
-                jax.block_until_ready(state)
-                if repeat >= 0:  # the first turn compiles
+                state = jax.block_until_ready(run(session.params, request, state, jnp.int32(ROUNDS), config=session.config))
+                if repeat >= 0:
                     samples[repeat, i] = (time.perf_counter() - began) / max(int(jnp.max(state.rounds)), 1)
-    return np.median(samples, axis=0)
+    drift = np.exp(np.log(samples).mean(axis=1, keepdims=True))
+    return np.median(samples / drift, axis=0) * np.median(drift)
 
 
 def table_path(params: Params, method: str, *, budget: int = 32, batch: int = 1, **options: Any) -> Path:
