@@ -153,9 +153,9 @@ def run(params: Params, request: Request, state: DecodeState, max_rounds: jax.Ar
 def decode_round(params: Params, request: Request, state: DecodeState, config: DecodeConfig) -> DecodeState:
     """One round: draft, grow, verify, accept, commit, absorb."""
     plan = make_plan(params.spec, config)
-    noise = _noise(params, request, config, state.cache.length + 1, plan.longest)
     if plan.policy is not None:
-        return _controlled_round(params, request, state, noise, config)
+        return _controlled_round(params, request, state, config)
+    noise = _noise(params, request, config, state.cache.length + 1, plan.longest)
     drafted = draft(params, request, state, noise, config)
     tree = grow(params, state, drafted.proposed, config)
     verified = verify(params, request, state, tree, noise, drafted.logprob, config)
@@ -163,10 +163,10 @@ def decode_round(params: Params, request: Request, state: DecodeState, config: D
     return absorb(params, state, committed, config)
 
 
-def _controlled_round(params, request, state, noise, config) -> DecodeState:
+def _controlled_round(params, request, state, config) -> DecodeState:
     """A round whose tree a policy bounds, or which does not draft."""
     policy, before = make_plan(params.spec, config).policy, state
-    tree, steps = propose(params, request, state, noise, config)
+    tree, steps, noise = propose(params, request, state, config)
     verified = verify(params, request, state, tree, noise, None, config)
     state, committed = commit(params, request, state, tree, verified, config)
     live, context = ~before.done, before.cache.length
@@ -178,21 +178,27 @@ def _controlled_round(params, request, state, noise, config) -> DecodeState:
     return _absorb_late(params, request, state, committed, steps >= 0, config)
 
 
-def propose(params, request, state, noise, config) -> tuple[Tree, jax.Array]:
-    """The round's tree as the policy wants it, and its draft steps after the root's, int32 []; -1: it does not draft."""
+def propose(params, request, state, config) -> tuple[Tree, jax.Array, jax.Array | None]:
+    """The round's tree as the policy wants it; its draft steps after the root's, int32 [], -1: it does not draft; the noise."""
     plan, act = make_plan(params.spec, config), make_plan(params.spec, config).policy.act
     seen = Observation(state.cache.length, ~state.done)
 
+    def noise_of(count):
+        return _noise(params, request, config, state.cache.length + 1, count)
+
     def drafted():
+        noise = noise_of(plan.longest)
         found = draft(params, request, state, noise, config)
         tree, steps = grow(params, state, found.proposed, config), jnp.int32(found.steps)
         if act.rows is None:
-            return tree, steps
+            return tree, steps, noise
         rows = act.rows(request.controls, state.control, seen.replace(steps=steps, pool=found.pool, tree=tree))
-        return keep_rows(tree, jnp.broadcast_to(rows, state.done.shape)), steps
+        return keep_rows(tree, jnp.broadcast_to(rows, state.done.shape)), steps, noise
 
     def plain():
-        return root_only(state.root, plan.widths[-1]), jnp.int32(-1)
+        # What is drawn after the root alone needs the noise of one position.
+        first = None if config.sampling.greedy else jnp.pad(noise_of(1), ((0, 0), (0, plan.longest - 1), (0, 0)))
+        return root_only(state.root, plan.widths[-1]), jnp.int32(-1), first
 
     if act.draft is None:
         return drafted()
@@ -319,9 +325,13 @@ def _absorb_late(params, request, state, committed: Committed, drafted, config) 
 def _queued(pending: Committed, one: Committed) -> Committed:
     """`pending` with the first row of `one` behind its rows, for sequences that committed it."""
     at = pending.count
-    put = jax.vmap(lambda rows, row, place: rows.at[place].set(row))
+    here = jnp.arange(pending.token.shape[1]) == at[:, None]
+
+    def put(rows, row):
+        return jnp.where(here.reshape(*here.shape, *(1,) * (rows.ndim - 2)), row, rows)
+
     token, following, features = (
-        put(getattr(pending, name), getattr(one, name)[:, 0], at) for name in ("token", "following", "features")
+        put(getattr(pending, name), getattr(one, name)[:, :1]) for name in ("token", "following", "features")
     )
     position = jnp.where(at == 0, one.position, pending.position)
     return Committed(token, following, features, position, at + jnp.minimum(one.count, 1))

@@ -224,8 +224,8 @@ def _paid(state: ControlState, gained: jax.Array) -> ControlState:
     """
     balance = jnp.minimum(state.balance + gained, MOST)
     pays = balance >= 0
-    # A trial that is ahead of where it began ends the doubling too.
-    longer = jnp.where(balance > TRIAL, SHORTEST_PAUSE, state.next_pause)
+    # The doubling ends when the sum is back at what it began with at first: a lucky round of a trial is not enough.
+    longer = jnp.where(balance >= FIRST, SHORTEST_PAUSE, state.next_pause)
     return state.replace(
         balance=jnp.where(pays, balance, TRIAL),
         pause=jnp.where(pays, 0, state.next_pause),
