@@ -220,14 +220,24 @@ def _prepare(
 def _started(policy: Policy, plan: Plan, batch: int) -> Policy:
     """The policy with a state, a new one if it has seen nothing."""
     shape = plan.shape(batch)
+    policy.settings.check(shape)
+    new = _strong(plan.policy.init(shape))
     if policy.state is None:
-        return policy.replace(state=plan.policy.init(shape))
-    wanted, given = jax.eval_shape(lambda: plan.policy.init(shape)), jax.eval_shape(lambda: policy.state)
-    if wanted != given:
+        return policy.replace(state=new)
+    given = _strong(policy.state)
+    if jax.tree.structure(given) != jax.tree.structure(new) or any(
+        one.shape != other.shape or one.dtype != other.dtype
+        for one, other in zip(jax.tree.leaves(given), jax.tree.leaves(new), strict=True)
+    ):
         raise ValueError(
             f"the policy goes on from rounds of other sizes than {shape}: begin anew with policy.replace(state=None)"
         )
-    return policy
+    return policy.replace(state=given)
+
+
+def _strong(state):
+    """A policy's state without weak types, which rounds may lose as they write it: another type is another compilation."""
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.asarray(x).dtype), state)
 
 
 def _prefill(session: _Session) -> DecodeState:

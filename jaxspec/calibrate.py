@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec import api
+from jaxspec import api, quant
+from jaxspec.builders import ALIASES
 from jaxspec.drafters.registry import make_drafter
 from jaxspec.loop import run
 from jaxspec.params import Params
@@ -27,8 +28,9 @@ from jaxspec.policies.latency import LatencyTable, load_table, make_table, save_
 
 # Rounds of a sample: so many that the call around them does not count.
 ROUNDS = 48
-# Options of `jaxspec.decode` that the time of a round depends on.
-TIMED = ("builder", "budget", "temperature", "block_size", "depth", "tree_width", "fanout", "paths")
+# Options of `jaxspec.decode` that sampling depends on, and all that the time of a round depends on.
+SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+TIMED = ("builder", "budget", *SAMPLING, "block_size", "depth", "tree_width", "fanout", "paths")
 
 
 def default_widths(budget: int) -> tuple[int, ...]:
@@ -126,9 +128,9 @@ def table_path(params: Params, method: str, *, budget: int = 32, batch: int = 1,
 
     Under the folder of the environment variable `JAXSPEC_CACHE`, else of the user's cache.
     """
-    described = repr(
-        (params.spec.target, params.spec.drafter(method), str(params.dtype), budget, batch, sorted(options.items()))
-    )
+    # Quantised weights compute in the dtype of others, at other speeds.
+    weights = f"{params.dtype} {quant.kind_of(params.target) or ''}".strip()
+    described = repr((params.spec.target, params.spec.drafter(method), weights, budget, batch, sorted(options.items())))
     digest = hashlib.sha256(described.encode()).hexdigest()[:16]
     device = jax.devices()[0].device_kind.replace(" ", "-").replace("/", "-")
     folder = Path(os.environ.get("JAXSPEC_CACHE") or Path.home() / ".cache" / "jaxspec") / "latency"
@@ -148,7 +150,7 @@ def about(params: Params, method: str, options: Mapping[str, Any]) -> dict[str, 
     """
     drafter = params.spec.drafter(method)
     builder = options.get("builder") or default_builder(make_drafter(drafter), drafter)
-    return {"drafter": method, "builder": builder, "device": jax.devices()[0].device_kind}
+    return {"drafter": method, "builder": ALIASES.get(builder, builder), "device": jax.devices()[0].device_kind}
 
 
 def measured(params: Params, method: str, **options: Any) -> LatencyTable:
@@ -159,6 +161,6 @@ def measured(params: Params, method: str, **options: Any) -> LatencyTable:
     if path.is_file() and not sizes:
         return load_table(path)
     table = calibrate(params, method, **options)
-    about = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "method": method, **named}
-    save_table(table, path, {name: str(value) for name, value in about.items()})
+    described = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "method": method, **named}
+    save_table(table, path, {name: str(value) for name, value in described.items()})
     return table

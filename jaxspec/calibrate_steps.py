@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec import api
-from jaxspec.calibrate import about, default_contexts, round_seconds, tokens_of
+from jaxspec.calibrate import SAMPLING, about, default_contexts, round_seconds, tokens_of
 from jaxspec.params import Params
 from jaxspec.plan import make_plan
 from jaxspec.policies.round_times import RoundTimes
@@ -84,8 +84,8 @@ def _sessions(params, method: str, widths, context: int, tokens: int, options):
     fixed = {"method": method, "budget": widths[-1]} | options
     plan = make_plan(params.spec, api._prepare(params, [0], **fixed).config)
     policy = make_static(1 if plan.in_steps else None, widths[-1], widths=widths)
-    temperature = {"temperature": options.get("temperature", 0.0)}
+    sampling = {name: options[name] for name in SAMPLING if name in options}
     return tuple(
         api._prepare(params, prompt, **common, **settings)
-        for settings in ({"method": "ar"} | temperature, fixed | {"policy": policy})
+        for settings in ({"method": "ar"} | sampling, fixed | {"policy": policy})
     )

@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--coupled", choices=("on", "off", "both"), default="on", help="draft under the target's noise")
     bench.add_argument("--no-profile", action="store_true", help="skip the split of a round into phases")
     cli_report.add_outputs(bench)
-    cli_options.add_decode(bench, max_new_tokens=128, temperatures=True)
+    cli_options.add_decode(bench, max_new_tokens=128, several=True)
     cli_bench.add_commands(bench)
 
     demo = commands.add_parser("demo", help="three held-out prompts, plainly and with the JetSpec tree")
@@ -157,7 +157,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         temperatures=arguments.temperature,
         costs=training_costs(arguments.model, drafter=cli_options.drafters(arguments)),
         with_profile=not arguments.no_profile,
-        progress=lambda line: print(f"\r{line}\033[K", end="", file=sys.stderr, flush=True) if sys.stderr.isatty() else None,
+        progress=cli_options.progress,
         keep=kept,
     )
     # Files go by name: a report may be published, and where they lay says nothing about the figures.

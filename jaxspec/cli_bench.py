@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from jaxspec import cli_report
+from jaxspec import cli_options, cli_report
 from jaxspec.cli_compare import add_compare
 from jaxspec.cli_sweep import add_sweep
 
@@ -66,9 +66,7 @@ def _latency(arguments: argparse.Namespace) -> int:
         histogram=None if forced is None else read_histogram(forced),
     )
     latency.resolve(settings)
-    for option, path in (("--json", arguments.json), ("--plot", arguments.plot)):
-        if path and not path.absolute().parent.is_dir():
-            raise FileNotFoundError(f"{option}: there is no directory {path.parent}")
+    cli_options.check_folders(arguments, "json", "plot")
 
     def save(report) -> None:
         if arguments.json:
@@ -104,8 +102,7 @@ def _peers(arguments: argparse.Namespace) -> int:
 
     if arguments.repeats < 1:
         raise ValueError(f"--repeats is {arguments.repeats}: give at least 1")
-    if arguments.json and not arguments.json.absolute().parent.is_dir():
-        raise FileNotFoundError(f"--json: there is no directory {arguments.json.parent}")
+    cli_options.check_folders(arguments, "json")
     params = jaxspec.load(arguments.model, drafter=arguments.drafter, dtype="float32")
     spec = params.spec
     methods = parse_methods(arguments.methods or peers.default_methods(spec), budget=32, spec=spec)
@@ -118,7 +115,7 @@ def _peers(arguments: argparse.Namespace) -> int:
         peers.small_models(spec, drafter_directories(arguments.model, drafter=arguments.drafter)),
         max_new_tokens=arguments.max_new_tokens,
         repeats=arguments.repeats,
-        progress=lambda line: print(f"\r{line}\033[K", end="", file=sys.stderr, flush=True) if sys.stderr.isatty() else None,
+        progress=cli_options.progress,
     )
     report["settings"] = {"model": Path(arguments.model).name, "methods": {method.name: method.options for method in methods}}
     if arguments.json:

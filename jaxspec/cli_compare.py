@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from jaxspec import cli_options
@@ -26,7 +25,7 @@ def add_compare(commands) -> None:
     add("--prompts", type=Path, help=".jsonl or .jsonl.gz, as for bench (default: the demonstration's)")
     add("--limit", type=int, default=8, help="prompts per domain (default: %(default)s)")
     add("--max-new-tokens", type=int, default=128, help="(default: %(default)s)")
-    add("--temperature", default="0", help="0 is greedy; several, as in 0,1, one after the other (default: %(default)s)")
+    cli_options.add_temperatures(policies)
     add("--seed", type=int, default=0, help="(default: %(default)s)")
     add("--repeats", type=int, default=3, help="decodes of each prompt by each policy (default: %(default)s)")
     add("--json", type=Path, metavar="OUT.json", help="write settings and results here")
@@ -40,21 +39,15 @@ def _compare(arguments: argparse.Namespace) -> int:
     from jaxspec.calibrate_steps import measure_times
     from jaxspec.io.tokenizer import load_tokenizer
 
-    if arguments.json and not arguments.json.absolute().parent.is_dir():
-        raise FileNotFoundError(f"--json: there is no directory {arguments.json.parent}")
+    cli_options.check_folders(arguments, "json")
     params = cli_options.load(arguments)
     base = parse_methods(arguments.method, budget=32, spec=params.spec)[-1]
     if base.options["method"] == "ar" or base.options.get("policy"):
         raise ValueError(f"cannot compare policies on {arguments.method!r}: give a drafted method without policy")
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     prompts = read_prompts(arguments.prompts or demo.PROMPTS, tokenizer, limit=arguments.limit)
-    found, report = [], {}
-
-    def show(line: str) -> None:
-        if sys.stderr.isatty():
-            print(f"\r{line}\033[K", end="", file=sys.stderr, flush=True)
-
-    for temperature in (float(item) for item in arguments.temperature.split(",")):
+    found, report, show = [], {}, cli_options.progress
+    for temperature in arguments.temperature:
         options = {"max_new_tokens": arguments.max_new_tokens, "temperature": temperature, "seed": arguments.seed}
         chosen = contenders(params, base, arguments.policies.split(","), options)
         show("measuring the times of rounds")

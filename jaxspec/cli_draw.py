@@ -33,8 +33,7 @@ def _tree(arguments: argparse.Namespace) -> int:
     from jaxspec.draw import tree_text, wants_colour
     from jaxspec.uncut import uncut_tree
 
-    if arguments.out and not arguments.out.absolute().parent.is_dir():
-        raise FileNotFoundError(f"--out: there is no directory {arguments.out.parent}")
+    cli_options.check_folders(arguments, "out")
     prompt = cli_options.formed(arguments.prompt, arguments)
     params = cli_options.load(arguments)
     options = cli_options.method_options(arguments)

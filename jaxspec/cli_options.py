@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -60,17 +61,16 @@ def add_method(parser: argparse.ArgumentParser) -> None:
     add("--coupled", choices=("on", "off"), default="on", help="draft under the target's noise (default: on)")
 
 
-def add_decode(parser: argparse.ArgumentParser, max_new_tokens: int = 256, temperatures: bool = False) -> None:
+def add_decode(parser: argparse.ArgumentParser, max_new_tokens: int = 256, several: bool = False) -> None:
     """The options of decoding that `bench` shares.
 
     Args:
-      temperatures: whether several may be given.
+      several: whether more than one temperature may be given.
     """
     add = parser.add_argument
     add("--max-new-tokens", type=int, default=max_new_tokens, help="(default: %(default)s)")
-    if temperatures:
-        what = "0 is greedy; several, as in 0,1, are measured one after the other (default: 0)"
-        add("--temperature", type=_temperatures, default=(0.0,), help=what)
+    if several:
+        add_temperatures(parser)
     else:
         add("--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)")
     add("--top-k", type=int, help="sample among the k most probable tokens")
@@ -90,9 +90,36 @@ def add_decode(parser: argparse.ArgumentParser, max_new_tokens: int = 256, tempe
     add("--score-temperature", type=float, help="divisor of draft scores; below 1, deeper trees (default: the drafter's own)")
 
 
-def _temperatures(text: str) -> tuple[float, ...]:
+def add_temperatures(parser: argparse.ArgumentParser) -> None:
+    """The option of measurements that take several temperatures."""
+    what = "0 is greedy; several, as in 0,1, are measured one after the other (default: 0)"
+    parser.add_argument("--temperature", type=_numbers, default=(0.0,), help=what)
+
+
+def _numbers(text: str) -> tuple[float, ...]:
     """Numbers separated by commas, each once."""
-    return tuple(dict.fromkeys(float(number) for number in text.split(",")))
+    try:
+        return tuple(dict.fromkeys(float(number) for number in text.split(",")))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers: write them as in 0,1") from None
+
+
+def check_folders(arguments: argparse.Namespace, *names: str) -> None:
+    """Refuse files that could not be written, before anything is measured.
+
+    Raises:
+      FileNotFoundError: the folder of an option that was given is not there.
+    """
+    for name in names:
+        path = getattr(arguments, name)
+        if path and not path.absolute().parent.is_dir():
+            raise FileNotFoundError(f"--{name.replace('_', '-')}: there is no directory {path.parent}")
+
+
+def progress(line: str) -> None:
+    """Show a line in place of the last one, on a terminal alone."""
+    if sys.stderr.isatty():
+        print(f"\r{line}\033[K", end="", file=sys.stderr, flush=True)
 
 
 def load(arguments: argparse.Namespace):

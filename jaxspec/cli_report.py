@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from jaxspec import cli_options
+
 OUTPUTS = ("json", "spec_bench", "vllm")
 
 
@@ -40,10 +42,7 @@ def check_outputs(arguments: argparse.Namespace) -> None:
       FileNotFoundError: a folder that is not there.
       ModuleNotFoundError: a report without matplotlib.
     """
-    for name in OUTPUTS:
-        path = getattr(arguments, name)
-        if path and not path.absolute().parent.is_dir():
-            raise FileNotFoundError(f"--{name.replace('_', '-')}: there is no directory {path.parent}")
+    cli_options.check_folders(arguments, *OUTPUTS)
     if arguments.report:
         import matplotlib  # noqa: F401  (its absence is to be told now)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from jaxspec import cli_options
@@ -31,7 +30,7 @@ def add_sweep(commands) -> None:
     add("--prompts", type=Path, help=".jsonl or .jsonl.gz, as for bench, first turns alone (default: the demonstration's)")
     add("--limit", type=int, default=8, help="prompts per domain (default: %(default)s)")
     add("--max-new-tokens", type=int, default=128, help="(default: %(default)s)")
-    add("--temperature", type=_floats, default=(0.0,), help="0 is greedy; several, as in 0,1, one after the other (default: 0)")
+    cli_options.add_temperatures(sweep)
     add("--score-temperature", type=float, help="divisor of draft scores; below 1, deeper trees (default: the drafter's own)")
     add("--seed", type=int, default=0, help="(default: %(default)s)")
     add("--repeats", type=int, default=3, help="decodes of each prompt by each method (default: %(default)s)")
@@ -47,10 +46,6 @@ def _integers(text: str) -> tuple[int, ...]:
     return tuple(int(item) for item in _names(text))
 
 
-def _floats(text: str) -> tuple[float, ...]:
-    return tuple(float(item) for item in _names(text))
-
-
 def _sweep(arguments: argparse.Namespace) -> int:
     from jaxspec.bench import demo, read_prompts
     from jaxspec.bench.sweep import default_budgets, make_family, scrambled, sweep
@@ -58,13 +53,9 @@ def _sweep(arguments: argparse.Namespace) -> int:
     from jaxspec.bench.sweep_report import render
     from jaxspec.io.tokenizer import load_tokenizer
 
-    if not arguments.temperature:
-        raise ValueError("--temperature names no number: give 0, or several as in 0,1")
     budgets = arguments.budgets or default_budgets(arguments.budget)
     family = make_family(arguments.method, budgets, arguments.budget, arguments.policies, arguments.beam)
-    for option, path in (("--json", arguments.json), ("--plot", arguments.plot)):
-        if path and not path.absolute().parent.is_dir():
-            raise FileNotFoundError(f"{option}: there is no directory {path.parent}")
+    cli_options.check_folders(arguments, "json", "plot")
     params = cli_options.load(arguments)
     if arguments.scramble is not None:
         params = scrambled(params, family.drafter, arguments.scramble)
@@ -77,7 +68,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
         repeats=arguments.repeats,
         widths=arguments.widths,
         options={name: getattr(arguments, name) for name in ("max_new_tokens", "seed", "score_temperature")},
-        progress=lambda line: print(f"\r{line}\033[K", end="", file=sys.stderr, flush=True) if sys.stderr.isatty() else None,
+        progress=cli_options.progress,
     )
     # Files go by name, as in the reports of bench.
     given = {key: value for key, value in vars(arguments).items() if key not in ("run", "json", "plot")}

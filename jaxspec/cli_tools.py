@@ -6,6 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
+from jaxspec import cli_options
+
 WARNED = 1
 
 
@@ -81,8 +83,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
 def _aot(arguments: argparse.Namespace) -> int:
     from jaxspec.tools.aot import render, report
 
-    if arguments.json and not arguments.json.absolute().parent.is_dir():
-        raise FileNotFoundError(f"--json: there is no directory {arguments.json.parent}")
+    cli_options.check_folders(arguments, "json")
     shared = {name: getattr(arguments, name) for name in ("arch", "batch", "temperature", "dtype", "layers")}
     tree = {"capacity": arguments.context, "builder": arguments.builder, "budget": arguments.budget}
     reports = [

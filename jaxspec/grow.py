@@ -191,7 +191,8 @@ def _going(plan, request, state, steps, pool: Pool, nodes: Nodes, sources: Sourc
     if act.deeper is not None:
         on = act.deeper(request.controls, state.control, seen)
         nodes = nodes.replace(live=nodes.live & on[:, None])
-    if act.carry is not None:
+    # Below the only level of a tree that takes no steps nothing hangs.
+    if act.carry is not None and plan.builder.steps:
         values = act.carry(request.controls, state.control, seen)
         sources = carried_on(sources, values, slots, slots + steps * plan.builder.nodes * slots)
     return pool, nodes, sources

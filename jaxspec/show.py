@@ -97,7 +97,7 @@ def tree(out: Output, round: int | None = None, params=None, *, whole: DraftTree
       ValueError: the decode was not traced, or has no such round.
     """
     decode = _decoder(params)
-    return TreeView(picture(out, round or longest_round(out), whole), lambda token: decode([token]))
+    return TreeView(picture(out, longest_round(out) if round is None else round, whole), lambda token: decode([token]))
 
 
 def text(out: Output, params=None) -> TextView:

@@ -34,8 +34,8 @@ def spec_bench(
 
     A record's only choice has per turn the text (`turns`), the rounds (`decoding_steps`), the tokens with the prefill's
     (`new_tokens`) and the seconds with the prefill (`wall_time`, the median of the repeats); `accept_lengths` are the tokens of
-    each round of all turns, the bonus included. Beside
-    what Spec-Bench writes, `identical_to_ar` says whether every repeat of every turn gave the tokens of `ar`.
+    each round of all turns, the bonus included. Beside what Spec-Bench writes, `identical_to_ar` says whether every repeat of
+    every turn gave the tokens of `ar`.
 
     Args:
       prompts: as asked, each question's turns in order. runs: of them, those of `ar` included.

@@ -33,15 +33,15 @@ def rounds_of(params, prompts: Sequence[Prompt], method: Method, options: dict[s
     for index, prompt in enumerate(prompts):
         session = api._prepare(params, prompt.content, **(options | method.options | {"policy": policy}))
         with api._precision(session):
-            state = api._prefill(session)
+            state, own = api._prefill(session), []
             while not bool(np.all(state.done)):
                 # A copy, for the rounds' state is donated.
                 scores = jax.tree.map(jnp.copy, state.control.scores)
                 state = run(session.params, session.request, state, jnp.int32(1), config=session.config)
                 right = corrected(scores, state.tree.logprob, state.tree.depth) if policy.settings.corrected else None
                 tree, count, right = jax.device_get((state.tree, state.accepted.count, right))
-                records.append({"method": method.name, "prompt": index, "committed": int(count[0])} | _expected(tree, right))
-            del records[-1:]
+                own.append({"method": method.name, "prompt": index, "committed": int(count[0])} | _expected(tree, right))
+        records += own[:-1]
         policy = policy.replace(state=state.control)
     return records
 

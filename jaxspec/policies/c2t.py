@@ -4,7 +4,7 @@ Huo et al. 2025 (arXiv 2502.13652), rebuilt from the paper: level by level, of t
 above a threshold go on; they, and no others, become rows of the tree. The confidence is a small network's, of the joint
 probability of a candidate's path, the entropy of the distribution it is from, and its depth. Trained by `python -m
 training.policies.heads`. Here the network is asked about the candidates that the tree's builder would draft from, the best of a
-level by joint probability, instead of about all of them.
+level by joint probability, instead of about all of them, and entropies are of all tokens, not of the 1000 likeliest.
 
 Learning to Draft's variant reads the log of the joint probability and the depth. Its published code only filters the nodes
 behind the last step, which leaves the verified tree as it is; here it does what C2T does.

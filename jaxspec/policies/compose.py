@@ -19,6 +19,10 @@ class ComposedSettings(Settings):
     def functions(self) -> Functions:
         return _functions(self)
 
+    def check(self, shape):
+        for part in self.parts:
+            part.check(shape)
+
     def clocked(self, controls, before, after, seconds):
         own = zip(self.parts, controls, before, after, strict=True)
         return tuple(part.clocked(*rest, seconds) for part, *rest in own)

@@ -56,9 +56,11 @@ def make_regression(table: LatencyTable, layers: list[Layer], sizes=None) -> Pol
       sizes: rows that the layers' outputs are of (None: the table's widths).
 
     Raises:
-      ValueError: the layers do not end in one number a size.
+      ValueError: the layers do not end in one number a size, or the table does not reach the largest.
     """
     sizes, scores = tuple(sizes or table.widths), layers[0]["kernel"].shape[0] - 1
+    if sizes[-1] > table.widths[-1]:
+        raise ValueError(f"sizes reach {sizes[-1]} rows and the times {table.widths[-1]}: measure times of that budget")
     check_layers(layers, scores + 1, len(sizes), "regression")
     return Policy(RegressionSettings(table.widths, sizes, scores), Regression(table, layers))
 

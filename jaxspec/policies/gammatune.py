@@ -17,7 +17,8 @@ import jax.numpy as jnp
 from jaxspec.policies.frontier import at_best
 from jaxspec.policies.protocol import Acts, Functions, Policy, Settings
 
-# Learning to Draft: half of EAGLE-3's default depth 8 to one and a half times of it. Its `widen` is not stated.
+# Learning to Draft: half of EAGLE-3's default depth 8 to one and a half times of it. Its `widen` is not stated, nor is the
+# threshold of GammaTune+: 0.4 is that of transformers' assisted generation.
 PRESETS = {
     "gammatune-paper": {},
     "gammatune-ltd": {"rate": 0.2, "least": 4, "most": 12, "start": 8},

@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxspec.policies import ltd_features as features
 from jaxspec.policies.mlp import ACTIVATIONS, check_layers, mlp
-from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, unchanged
+from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, Shape, unchanged
 
 SEES = ("pool", "tree")
 
@@ -31,6 +31,7 @@ class LtdSettings(Settings):
         training and here; elsewhere drafting goes on. Empty: there is no depth policy.
       sizes: rows that the size policy chooses between, ascending, the root included. Empty: there is no size policy.
       sees: the size policy's scores: of the `pool` of a dynamic tree, or of the sorted rows of any `tree`.
+      observes: what both networks see, one of `ltd_features.OBSERVES`.
       activation: of both networks.
     """
 
@@ -39,13 +40,13 @@ class LtdSettings(Settings):
     depths: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
     sees: str = "pool"
+    observes: str = "P+D+L"
     activation: str = "relu"
 
     def __post_init__(self):
-        if self.sees not in SEES:
-            raise ValueError(f"sees is {self.sees!r}: choose one of {', '.join(SEES)}")
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(f"activation is {self.activation!r}: choose one of {', '.join(ACTIVATIONS)}")
+        for name, known in (("sees", SEES), ("observes", features.OBSERVES), ("activation", ACTIVATIONS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} is {getattr(self, name)!r}: choose one of {', '.join(known)}")
         if self.depths and not (self.sees == "pool" and min(self.depths) >= 0 and max(self.depths) < self.steps):
             raise ValueError(f"depths are {list(self.depths)}: a depth policy is asked after 0 to {self.steps - 1} draft steps")
         if self.sizes and (list(self.sizes) != sorted(set(self.sizes)) or self.sizes[0] < 1):
@@ -55,6 +56,17 @@ class LtdSettings(Settings):
 
     def functions(self) -> Functions:
         return _functions(self)
+
+    def check(self, shape: Shape) -> None:
+        rows, trained = self.widths[-1:], (self.width, self.width, self.steps)
+        if self.sees == "tree":
+            if self.sizes and rows != (shape.rows,):
+                raise ValueError(f"the policy reads trees of {rows[0]} rows, these have {shape.rows}: give budget={rows[0]}")
+        elif (shape.nodes, shape.candidates, shape.steps) != trained:
+            raise ValueError(
+                f"the policy is for dynamic trees of {self.width} nodes a level and {self.steps} draft steps after the root's: "
+                f"give builder 'dynamic', tree_width={self.width} and depth={self.steps + 1}"
+            )
 
     def size_inputs(self) -> int:
         """Inputs of the size policy."""
@@ -95,14 +107,16 @@ def _functions(settings: LtdSettings) -> Functions:
     asked = np.isin(np.arange(settings.steps + 1), settings.depths)
 
     def deeper(controls: LtdWeights, state, seen):
-        x = features.depth_observation(seen.pool.logprob, seen.context, seen.steps, settings.width)
+        x = features.depth_observation(seen.pool.logprob, seen.context, seen.steps, settings.width, settings.observes)
         return ~jnp.asarray(asked)[seen.steps] | (jnp.argmax(mlp(controls.depth, x, settings.activation), axis=-1) == 1)
 
     def rows(controls: LtdWeights, state, seen):
         if settings.sees == "pool":
-            x = features.size_observation(seen.pool.logprob, seen.context, seen.steps, settings.width)
+            # A sequence's own steps, for the batch may have gone on without it.
+            steps = features.steps_taken(seen.pool.logprob, settings.width)
+            x = features.size_observation(seen.pool.logprob, seen.context, steps, settings.width, settings.observes)
         else:
-            x = features.tree_observation(seen.tree.logprob[:, 1:], seen.context)
+            x = features.tree_observation(seen.tree.logprob[:, 1:], seen.context, settings.observes)
         logits = mlp(controls.size, x, settings.activation)
         logits = jnp.where(features.allowed_sizes(settings.sizes, seen.tree.size), logits, -jnp.inf)
         return jnp.array(settings.sizes, jnp.int32)[jnp.argmax(logits, axis=-1)]

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import flax.struct
 import jax
-import jax.numpy as jnp
 
 from jaxspec.state import Accepted, Pool, Tree
 
@@ -46,7 +45,7 @@ class Observation:
 
     Attributes:
       context: int32 [B], cached tokens. live: bool [B], sequences that are not finished.
-      steps: int32 [], draft steps after the root's.
+      steps: int32 [], draft steps after the root's that the batch has taken; a sequence that stopped took fewer.
       pool: candidates [B, P] in the order of their generation.
       frontier: float32 [B, M], path log-probabilities of the nodes to be drafted from next; -inf: no node.
       entropy: float32 [B, M], nats, of the distribution that each of these nodes is a candidate of.
@@ -140,6 +139,9 @@ class Settings:
         """The policy's functions; equal settings must give the identical ones, hence `functools.lru_cache` below them."""
         raise NotImplementedError
 
+    def check(self, shape: Shape) -> None:
+        """Raise a ValueError where the policy cannot decide about rounds of these sizes, and say which it can."""
+
     def clocked(self, controls: Any, before: Any, after: Any, seconds: float) -> Any:
         """The controls after a call, for policies that predict what rounds take; on the host, between calls.
 
@@ -166,9 +168,3 @@ class Policy:
 def unchanged(controls, state, outcome: Outcome):
     """`observe` of a policy that learns nothing from rounds."""
     return state
-
-
-def bucketed(rows: jax.Array, widths: tuple[int, ...]) -> jax.Array:
-    """The smallest compiled width that holds so many rows, int32 of the same shape."""
-    at = jnp.searchsorted(jnp.array(widths), rows)
-    return jnp.array(widths, jnp.int32)[jnp.minimum(at, len(widths) - 1)]

@@ -55,9 +55,7 @@ def load_policy(path: str | os.PathLike, *, about: Mapping[str, Any] | None = No
       ImportError: Orbax is not installed.
     """
     checkpoints, path = _orbax(), Path(path).absolute()
-    if not (path / HEADER).is_file():
-        raise FileNotFoundError(f"no policy in {path}: {HEADER} is missing")
-    header = json.loads((path / HEADER).read_text())
+    header = _header(path)
     _compare(header["about"], about or {}, path)
     with checkpoints.StandardCheckpointer() as checkpointer:
         shapes = checkpointer.metadata(path / ARRAYS)
@@ -67,12 +65,27 @@ def load_policy(path: str | os.PathLike, *, about: Mapping[str, Any] | None = No
     return _decode(header["policy"], arrays)
 
 
+def load_about(path: str | os.PathLike) -> dict[str, Any]:
+    """What the policy in the folder `path` was trained for, as given to `save_policy`.
+
+    Raises:
+      FileNotFoundError: there is none.
+    """
+    return _header(Path(path).absolute())["about"]
+
+
 def fingerprint(tree: Any) -> str:
     """A short name of a pytree of arrays, such as a latency table."""
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(tree):
         digest.update(np.ascontiguousarray(leaf).tobytes())
     return digest.hexdigest()[:12]
+
+
+def _header(path: Path) -> dict[str, Any]:
+    if not (path / HEADER).is_file():
+        raise FileNotFoundError(f"no policy in {path}: {HEADER} is missing")
+    return json.loads((path / HEADER).read_text())
 
 
 def _compare(saved: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:

@@ -63,10 +63,27 @@ def test_policies_change_no_text(params, name, temperature):
     plain = jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=24, temperature=temperature, seed=3)
     outs = jaxspec.decode(params, PROMPTS, policy=policy, **options)
     assert [out.tokens for out in outs] == [out.tokens for out in plain]
+    for taken in (out.per_round for out in outs):
+        if name == "static":
+            assert set(taken.steps) == {2} and set(taken.rows) == {7}
+        elif name == "random":
+            assert set(taken.steps) <= {0, 3} and set(taken.rows) <= {2, 4, 12}  # without a step there are three candidates
+        elif name in ("blockpilot", "composed"):
+            assert taken.block in (3, 5, 8) and max(taken.tokens) <= taken.block
     compiled = prefill._cache_size(), run._cache_size()
     again = jaxspec.decode(params, [prompt[::-1] for prompt in PROMPTS], policy=outs[0].policy, **options)
     assert (prefill._cache_size(), run._cache_size()) == compiled
     assert jax.tree.structure(again[0].policy) == jax.tree.structure(outs[0].policy)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["specdec_plus", "c2t", "disco", "random"])
+def test_the_smallest_trees(params, name):
+    """Of one level, of which a row besides the root is verified, for a prompt of one token."""
+    policy, options = policies()[name]
+    out = jaxspec.decode(params, [117], policy=policy, **options | {"depth": 1, "budget": 2})
+    plain = jaxspec.decode(params, [117], method="ar", max_new_tokens=24)
+    assert out.tokens == plain.tokens and set(out.per_round.steps) == {0} and set(out.per_round.rows) <= {1, 2}
 
 
 @dataclasses.dataclass(frozen=True)

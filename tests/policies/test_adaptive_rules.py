@@ -174,6 +174,8 @@ def test_regression_divides_by_the_time_of_the_width():
         assert asked(policy, "rows", seen(tree=tree([[1.0, probability, 0.0]] * 2))) == rows
     alone = seen(tree=tree([[1.0, 0.9, 0.5], [1.0, 0.0, 0.0]])).replace(live=jnp.array([False, True]))
     assert asked(policy, "rows", alone) == 2
+    with pytest.raises(ValueError, match="sizes reach 9 rows and the times 8"):
+        expected_acceptance.make_regression(table, layers, (2, 3, 9))
     x = expected_acceptance.features(np.log(np.float32([[0.5, 0.25, 1e-30]])), np.array([2000]), 5)
     np.testing.assert_allclose(x, [[0.5, 0.25, 0, 0, 0, 2.0]], atol=1e-6)
 

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import jax
 import pytest
 
 import jaxspec
-from jaxspec.calibrate import calibrate, default_contexts, default_widths, measured, table_path
+from jaxspec import quant
+from jaxspec.calibrate import about, calibrate, default_contexts, default_widths, measured, table_path, timed
 from jaxspec.policies.controller import make_policy
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "dflash"
@@ -37,6 +39,18 @@ def test_a_table_is_measured_once_and_kept(params, tmp_path, monkeypatch):
     assert again.verify.tolist() == table.verify.tolist() and path.stat().st_mtime_ns == modified
     out = jaxspec.decode(params, [117, 142], policy=make_policy(again), method="dflash", max_new_tokens=8, **options)
     assert out.stats.emitted == 8
+
+
+def test_other_weights_and_other_sampling_have_other_times(params):
+    quantised = jax.eval_shape(lambda params: quant.quantize_params(params, "int8"), params)
+    options = [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_p": 0.9}]
+    paths = [table_path(one, "dflash", **timed(more)) for one in (params, quantised) for more in options]
+    assert len(set(paths)) == 6 and timed({"seed": 1, "min_p": 0.1, "top_k": None}) == {"min_p": 0.1}
+
+
+def test_a_builder_by_another_name_is_the_same(params):
+    builders = [about(params, "dflash", {"builder": name})["builder"] for name in (None, "ddtree", "best_first", "chain")]
+    assert builders == ["best_first", "best_first", "best_first", "chain"]
 
 
 def test_refusals(params):

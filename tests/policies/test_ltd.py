@@ -1,12 +1,16 @@
 """LTD's policies as such: sizes, masks, and what they refuse."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxspec.policies.compose import compose
 from jaxspec.policies.ltd import LtdSettings, make_ltd
 from jaxspec.policies.ltd_features import allowed_sizes, depth_inputs, size_inputs, tree_observation
-from jaxspec.policies.protocol import Observation
+from jaxspec.policies.protocol import Observation, Shape
+from jaxspec.policies.static_size import make_static
 from jaxspec.state import Pool, Tree
 
 SETTINGS = LtdSettings((1, 4, 8), 2, 3, (1, 2), (2, 4, 8))
@@ -14,6 +18,10 @@ SETTINGS = LtdSettings((1, 4, 8), 2, 3, (1, 2), (2, 4, 8))
 
 def layers(inputs: int, bias) -> list:
     return [{"kernel": jnp.zeros((inputs, len(bias))), "bias": jnp.array(bias, jnp.float32)}]
+
+
+def untrained():
+    return layers(depth_inputs(2), (0, 0)), layers(72, (0, 0, 0))
 
 
 def observation(steps: int, size: int) -> Observation:
@@ -42,6 +50,29 @@ def test_sizes_without_effect_are_not_chosen():
     np.testing.assert_array_equal(allowed_sizes((2, 4, 8), jnp.array([2, 3])), [[True, False, False], [True, True, False]])
 
 
+def test_a_sequence_that_stopped_before_its_batch_has_its_own_depth():
+    """The size policy takes eight rows of deep trees and two of shallow ones."""
+    last = [{"kernel": jnp.zeros((72, 3)).at[-1, 2].set(1.0), "bias": jnp.array([0.15, -1.0, 0.0])}]
+    policy = make_ltd(dataclasses.replace(SETTINGS, depths=()), size=last)
+    there = jnp.arange(14) < jnp.array([[2 + 4], [2 + 3 * 4]])
+    seen = observation(3, 8)
+    seen = seen.replace(pool=seen.pool.replace(logprob=jnp.where(there, -1.0, -jnp.inf)))
+    assert np.asarray(policy.settings.functions().act.rows(policy.controls, (), seen)).tolist() == [2, 8]
+
+
+def test_trees_that_it_was_not_trained_for_are_refused():
+    SETTINGS.check(Shape(2, 8, 4, nodes=2, candidates=2, steps=3))
+    both = compose(make_static(rows=4, widths=SETTINGS.widths), make_ltd(SETTINGS, *untrained()))
+    for shape in (Shape(2, 8, 15), Shape(2, 8, 4, 3, 3, 3), Shape(2, 8, 3, 2, 2, 2)):
+        for settings in (SETTINGS, both.settings):
+            with pytest.raises(ValueError, match="give builder 'dynamic', tree_width=2 and depth=4"):
+                settings.check(shape)
+    of_trees = LtdSettings((1, 4, 8), sizes=(4, 8), sees="tree")
+    of_trees.check(Shape(1, 8, 7))
+    with pytest.raises(ValueError, match="reads trees of 8 rows, these have 16: give budget=8"):
+        of_trees.check(Shape(1, 16, 7))
+
+
 def test_trees_of_other_builders():
     settings = LtdSettings((1, 4, 8), sizes=(4, 8), sees="tree")
     seen = tree_observation(jnp.array([-0.5, -jnp.inf]), jnp.int32(300))
@@ -56,6 +87,7 @@ def test_trees_of_other_builders():
     [
         (lambda: LtdSettings(sees="all"), "sees is 'all': choose one of pool, tree"),
         (lambda: LtdSettings(sizes=(2,), activation="gelu"), "activation is 'gelu'"),
+        (lambda: LtdSettings(sizes=(2,), observes="L"), r"observes is 'L': choose one of P, P\+L"),
         (lambda: LtdSettings(width=2, steps=3, depths=(3,)), "asked after 0 to 2 draft steps"),
         (lambda: LtdSettings(sizes=(4, 2)), "ascending order"),
         (lambda: LtdSettings(), "nothing to decide"),

@@ -12,7 +12,8 @@ import pytest
 import jaxspec
 from jaxspec.attention import full_mask
 from jaxspec.drafters.base import Proposal
-from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, bucketed, unchanged
+from jaxspec.loop import run
+from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, unchanged
 from jaxspec.policies.sources import init_sources, observed_sources, seen_at
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -56,6 +57,22 @@ def _blocks():
     return Functions(lambda shape: None, Acts(block=block), unchanged, frozenset({"logits"}))
 
 
+@dataclasses.dataclass(frozen=True)
+class Counts(Settings):
+    """Counts rounds, in a state whose type JAX calls weak until it is added to."""
+
+    def functions(self):
+        return _counts()
+
+
+@functools.lru_cache
+def _counts():
+    def observe(controls, state, outcome):
+        return {"rounds": state["rounds"] + jnp.float32(1)}
+
+    return Functions(lambda shape: {"rounds": jnp.full((), 0.0)}, Acts(rows=lambda *_: jnp.int32(4)), observe)
+
+
 @pytest.fixture(scope="module")
 def eagle():
     return jaxspec.load("mini", drafter="eagle3", dtype="float32")
@@ -84,6 +101,22 @@ def test_sequences_stop_drafting_on_their_own(eagle):
     assert [one.tree.token.size for one in outs[1].rounds] == outs[1].per_round.rows.tolist()
     with pytest.raises(ValueError, match=r"begin anew with policy.replace\(state=None\)"):
         jaxspec.decode(eagle, PROMPTS[0], policy=outs[0].policy, **options)
+
+
+def test_a_state_goes_on_whatever_wrote_it(dflash):
+    """States begin as Python numbers, come back from the rounds, or from a file: one compilation, and other sizes are told."""
+    options = dict(method="dflash", budget=4, max_new_tokens=8)
+    policy = Policy(Counts((4,)), ())
+    first = jaxspec.decode(dflash, PROMPTS[0], policy=policy, **options)
+    compiled = run._cache_size()
+    again = jaxspec.decode(dflash, PROMPTS[0], policy=first.policy, **options)
+    rounds = first.stats.rounds + again.stats.rounds
+    assert float(again.policy.state["rounds"]) == rounds
+    saved = first.policy.replace(state=jax.tree.map(np.asarray, first.policy.state))
+    assert float(jaxspec.decode(dflash, PROMPTS[0], policy=saved, **options).policy.state["rounds"]) == rounds
+    assert run._cache_size() == compiled
+    with pytest.raises(ValueError, match=r"begin anew with policy.replace\(state=None\)"):
+        jaxspec.decode(dflash, PROMPTS[0], policy=policy.replace(state={"rounds": np.zeros(2)}), **options)
 
 
 def test_a_chosen_block_is_the_compiled_one(dflash):
@@ -115,10 +148,6 @@ def test_what_a_node_is_a_candidate_of():
     assert seen_at(init_sources(proposal, 5, frozenset()), jnp.zeros((1, 1), jnp.int32)) == {}
     with pytest.raises(ValueError, match="hidden states, and this drafter shows none"):
         init_sources(Proposal(logits), 5, frozenset({"hidden"}))
-
-
-def test_rows_are_charged_the_width_that_holds_them():
-    assert bucketed(jnp.array([1, 2, 3, 9, 40]), (1, 4, 16)).tolist() == [1, 4, 4, 16, 16]
 
 
 def test_decisions_that_a_drafter_cannot_follow_are_refused(dflash, eagle):

@@ -23,6 +23,7 @@ import optax
 
 import jaxspec
 from jaxspec.bench.prompts import read_prompts
+from jaxspec.calibrate import about
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.policies.blockpilot import (
     BlockPilotSettings,
@@ -39,10 +40,9 @@ from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import save_policy
 from training.command import one_line_errors
 from training.loop import LoopOptions, fit
-from training.policies.blockpilot_data import Answers, answer, labels_of, neighbourhood
+from training.policies.blockpilot_data import Answers, answer, labels_of, neighbourhood, split
 
 DROPOUT = 0.2
-PARTS = 5  # of every domain's prompts, the fourth is for validation and the fifth for the test
 
 
 @dataclasses.dataclass
@@ -88,21 +88,6 @@ class BlockPilotOptions:
     repeats: int = 1
     seed: int = 0
     dtype: str | None = None
-
-
-def split(domains: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers of the (training, validation, test) prompts, 3 : 1 : 1 in every domain by order of appearance.
-
-    Raises:
-      ValueError: too few prompts.
-    """
-    place = np.zeros(len(domains), int)
-    for domain in np.unique(domains):
-        place[domains == domain] = np.arange(np.sum(domains == domain)) % PARTS
-    parts = np.flatnonzero(place < 3), np.flatnonzero(place == 3), np.flatnonzero(place == 4)
-    if not all(len(part) for part in parts):
-        raise ValueError(f"{len(domains)} prompts cannot be split in three: give at least {PARTS} of a domain")
-    return parts
 
 
 def loss_of(params, batch, drop: bool = True):
@@ -224,8 +209,8 @@ def train(options: BlockPilotOptions) -> tuple[Policy, dict]:
         "shuffled features": np.asarray(jnp.argmax(residual_mlp(blind, shuffled[test]), axis=1)),
     }
     policy = make_blockpilot(sizes, Predictor(layers, projection), **_choices(options))
-    about = {"model": options.target, "drafter": method, "builder": options.builder}
-    save_policy(policy, options.out / "policy", about | {"label": options.label, "device": jax.devices()[0].device_kind})
+    made_for = about(params, method, {"builder": options.builder}) | {"model": options.target, "label": options.label}
+    save_policy(policy, options.out / "policy", made_for)
     table = report(score, predictions, (training, test), trained)
     found = {
         "label": options.label,

@@ -24,6 +24,9 @@ from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.params import Params
 from jaxspec.targets.transformer import Transformer
 
+# Parts of every domain's prompts: the fourth is for validation and the fifth for the test.
+PARTS = 5
+
 
 class Answers(NamedTuple):
     """P prompts and C block sizes.
@@ -55,6 +58,21 @@ class Answers(NamedTuple):
 def labels_of(score: np.ndarray) -> np.ndarray:
     """int [P], the class with the largest score [P, C], the first of equals: the smallest block."""
     return np.argmax(score, axis=1)
+
+
+def split(domains: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Numbers of the (training, validation, test) prompts, 3 : 1 : 1 in every domain by order of appearance.
+
+    Raises:
+      ValueError: too few prompts.
+    """
+    place = np.zeros(len(domains), int)
+    for domain in np.unique(domains):
+        place[domains == domain] = np.arange(np.sum(domains == domain)) % PARTS
+    parts = np.flatnonzero(place < 3), np.flatnonzero(place == 3), np.flatnonzero(place == 4)
+    if not all(len(part) for part in parts):
+        raise ValueError(f"{len(domains)} prompts cannot be split in three: give at least {PARTS} of a domain")
+    return parts
 
 
 def neighbourhood(trained: int, reach: int = 2) -> tuple[int, ...]:

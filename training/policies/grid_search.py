@@ -12,16 +12,14 @@ import dataclasses
 import json
 from pathlib import Path
 
-import jax
 import numpy as np
 from tqdm import tqdm
 
 import jaxspec
 from jaxspec.bench.prompts import read_prompts
-from jaxspec.drafters.registry import make_drafter
+from jaxspec.calibrate import about
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.params import Params
-from jaxspec.plan import default_builder
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.static_size import make_static
 from jaxspec.policies.store import save_policy
@@ -94,10 +92,7 @@ def search(options: GridOptions) -> tuple[Policy, dict]:
     tokens, rounds, seconds = measure(params, method, prompts, pairs, options.repeats, **settings)
     speed, best = tokens / seconds, int(np.argmax(tokens / seconds))
     policy = make_static(*pairs[best], (1, *sorted(set(options.rows) - {1})))
-    config = params.spec.drafter(method)
-    builder = options.builder or default_builder(make_drafter(config), config)
-    about = {"model": options.target, "drafter": method, "builder": builder, "device": jax.devices()[0].device_kind}
-    save_policy(policy, options.out, about)
+    save_policy(policy, options.out, about(params, method, {"builder": options.builder}) | {"model": options.target})
     rows = [
         {
             "steps": pair[0],

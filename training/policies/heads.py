@@ -22,6 +22,7 @@ import tyro
 
 import jaxspec
 from jaxspec.bench.prompts import read_prompts
+from jaxspec.calibrate import about
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.params import Params
 from jaxspec.policies import c2t, disco, specdec_plus
@@ -197,8 +198,7 @@ def train(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
     recipe = {name: str(value) for name, value in dataclasses.asdict(options).items() if name != "out"}
     trained = jax.tree.map(jnp.asarray, fit(first, optimizer, loss, batches, run, recipe, evaluate=evaluate))
     policy = make_rule(rule, trained, options.threshold)
-    about = {"model": options.target, "drafter": method, "builder": "dynamic", "device": jax.devices()[0].device_kind}
-    save_policy(policy, options.out, about)
+    save_policy(policy, options.out, about(params, method, {"builder": "dynamic"}) | {"model": options.target})
     return policy, evaluate(trained) | {"labels": len(training.x), "held_out": len(held.x)}
 
 

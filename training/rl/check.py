@@ -1,9 +1,10 @@
 """Check that a record replays: real decodes must have the trees and commit the tokens that it says.
 
-    python -m training.rl.check --prompts heldout.jsonl.gz --out none.npz --limit 2 --max-new-tokens 64
+    python -m training.rl.check --prompts heldout.jsonl.gz --limit 2 --max-new-tokens 64
 
-Takes the options of `training.rl.record`. Texts are decoded with every depth and size of a few, round by round, and each round
-is compared with what was recorded at its position. Differences can only come from ties that two compilations break otherwise.
+Takes the options of `training.rl.record` but `out`. Texts are decoded with every depth and size of a few, round by round, and
+each round is compared with what was recorded at its position. Differences can only come from ties that two compilations break
+otherwise.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from jaxspec.policies.ltd_features import pool_size
 from jaxspec.policies.static_size import make_static
 from jaxspec.prompts import to_ids
 from training.command import one_line_errors
-from training.rl.record import RecordOptions, builder_of, decode_options, record_texts
+from training.rl.options import TextOptions, builder_of, decode_options
+from training.rl.record import record_texts
 
 
-def replayed(params, prompt: list[int], choices, options: RecordOptions) -> tuple[int, int, int]:
+def replayed(params, prompt: list[int], choices, options: TextOptions) -> tuple[int, int, int]:
     """(rounds, those with the recorded tree, those with that tree and its committed tokens) over decodes of one prompt.
 
     Args:
@@ -52,7 +54,7 @@ def replayed(params, prompt: list[int], choices, options: RecordOptions) -> tupl
     return rounds, same, right
 
 
-def _of_pool(pool, steps: int, rows: int, options: RecordOptions):
+def _of_pool(pool, steps: int, rows: int, options: TextOptions):
     reached = np.arange(len(pool.token)) < pool_size(options.width, steps)
     tree = _finish(pool.replace(logprob=jnp.where(reached, pool.logprob, -jnp.inf)), rows, options.steps + 1)
     return np.asarray(tree.token)[: int(tree.size)], np.asarray(tree.parent)[: int(tree.size)]
@@ -74,14 +76,14 @@ def _equal(real, recorded) -> bool:
     return np.array_equal(real.token[1:], token[1:]) and np.array_equal(real.parent, parent)
 
 
-def main(options: RecordOptions) -> None:
+def main(options: TextOptions) -> None:
     """Print the shares for the prompts of `options`."""
     params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     prompts = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
     sizes, total = options.sizes, np.zeros(3, int)
     choices = [
-        (1, sizes[1]),
+        (min(1, options.steps), sizes[min(1, len(sizes) - 1)]),
         (options.steps // 2, sizes[len(sizes) // 2]),
         (options.steps, sizes[-1]),
         (options.steps, sizes[0]),
@@ -89,6 +91,8 @@ def main(options: RecordOptions) -> None:
     for prompt in tqdm(prompts, desc="check", unit="prompt"):
         total += replayed(params, to_ids(prompt.content, tokenizer, params.spec.target), choices, options)
     rounds, same, right = total.tolist()
+    if not rounds:
+        raise ValueError(f"no text of {options.prompts} has a round: give other prompts or more new tokens")
     print(
         f"{rounds} rounds: {same / rounds:.2%} have the recorded tree, {right / rounds:.2%} commit the recorded tokens as well"
     )
@@ -98,4 +102,4 @@ if __name__ == "__main__":
     import tyro
 
     with one_line_errors():
-        main(tyro.cli(RecordOptions))
+        main(tyro.cli(TextOptions))

@@ -1,16 +1,18 @@
-"""The policies that LTD must beat and that know nothing of the round at hand, made from the record that it was trained on.
+"""Controls of a trained LTD policy: its actions at random, as often as it takes them, and its commonest one every time.
 
-    python -m training.rl.controls --record train.npz --times times.json --policy policies/ltd --out policies
+    python -m training.rl.controls --record train.npz --times times.json --policy runs/ltd/policy --out policies/controls
 
-Writes three folders: `static`, the constant (steps, rows) with the most tokens per second (grid search); `modal`, the commonest
-pair of LTD itself as a constant; and `random`, which draws steps and rows as often as LTD takes them, whatever the round is.
+What the policy gains beyond the first it gains by choosing when; what it gains beyond the second, by choosing at all. Its
+actions are those of the rounds that it has on the texts it was trained on. `out` then holds the policies `random`, `constant` and
+`static`, the best pair of depth and rows on these texts by grid search, for `jaxspec bench policies`.
 """
 
 from __future__ import annotations
 
-import collections
 import dataclasses
+from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,61 +20,104 @@ from jaxspec.policies.protocol import Policy
 from jaxspec.policies.random_size import make_random
 from jaxspec.policies.round_times import RoundTimes, load_times
 from jaxspec.policies.static_size import make_static
-from jaxspec.policies.store import load_policy, save_policy
+from jaxspec.policies.store import load_about, load_policy, save_policy
 from training.command import one_line_errors
 from training.rl import replay
-from training.rl.evaluate import walks_of
 from training.rl.records import Record, load_record, split
 
 
 @dataclasses.dataclass
-class ControlsOptions:
+class ControlOptions:
     """Options.
 
     Attributes:
-      record: that LTD was trained on; its training prompts are used. times: as of training.
-      policy: folder of an LTD policy with both networks. out: folder for the controls' folders.
+      record: that the policy was trained on; the rounds of its training prompts count. times: as of training.
+      policy: folder of the LTD policy. out: folder to write the controls into.
+      seed: of the random one.
     """
 
     record: Path
     times: Path
     policy: Path
     out: Path
+    seed: int = 0
 
 
-def controls_of(record: Record, times: RoundTimes, policy: Policy) -> dict[str, Policy]:
-    """The controls by name; `record` is of training prompts.
+class Controls(NamedTuple):
+    """How often a policy acts how.
 
-    Raises:
-      ValueError: a policy with one network, or of another record.
+    Attributes:
+      steps: {draft steps: rounds}. sizes: {size index: rounds}. commonest: (steps, size index) of most rounds.
     """
+
+    steps: dict[int, int]
+    sizes: dict[int, int]
+    commonest: tuple[int, int]
+
+    def drawn(self, count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """(steps, size index) int [count], drawn independently."""
+        rng = np.random.default_rng(seed)
+        return tuple(_draw(rng, frequencies, count) for frequencies in (self.steps, self.sizes))
+
+
+def layers_of(policy: Policy) -> dict:
+    """The networks of an LTD policy by name, `depth` and `size`, without one that it has not."""
+    named = {"depth": policy.controls.depth, "size": policy.controls.size}
+    return {kind: layers for kind, layers in named.items() if layers is not None}
+
+
+def make_controls(record: Record, times: RoundTimes, policy: Policy, static: tuple[int, int]) -> Controls:
+    """The actions of an LTD policy in the rounds that it has on the texts of `record`; `static` decides what it does not."""
     seconds = times.seconds(record.context, record.steps, record.sizes)
-    static = replay.best_static(record, seconds)
-    walk = walks_of(record, times, policy, static).get("both policies")
-    if walk is None:
-        raise ValueError("the policy decides about depth or rows alone: give one that decides about both")
-    rows = np.asarray(record.sizes)[walk.sizes]
-    pairs = collections.Counter(zip(walk.steps.tolist(), rows.tolist(), strict=True))
-    steps, sizes = (collections.Counter(values.tolist()) for values in (walk.steps, rows))
-    widths = times.widths
+    walk = replay.walk(record, seconds, *replay.decisions(record, layers_of(policy), policy.settings, static))
+    actions = list(zip(walk.steps.tolist(), walk.sizes.tolist(), strict=True))
+    steps, sizes = (dict(sorted(Counter(x).items())) for x in zip(*actions, strict=True))
+    return Controls(steps, sizes, Counter(actions).most_common(1)[0][0])
+
+
+def policies_of(
+    controls: Controls, record: Record, widths: tuple[int, ...], static: tuple[int, int], seed: int = 0
+) -> dict[str, Policy]:
+    """The controls as policies, and the constant `static`; of trees that do not grow in steps they decide the rows alone."""
+    pool = record.header["sees"] == "pool"
+
+    def constant(pair):
+        return make_static(pair[0] if pool else None, record.sizes[pair[1]], widths)
+
+    rows = {record.sizes[index]: rounds for index, rounds in controls.sizes.items()}
     return {
-        "static": make_static(static[0], record.sizes[static[1]], widths),
-        "modal": make_static(*pairs.most_common(1)[0][0], widths),
-        "random": make_random(steps, sizes, widths),
+        "random": make_random(controls.steps if pool else None, rows, widths, seed),
+        "constant": constant(controls.commonest),
+        "static": constant(static),
     }
 
 
-def main(options: ControlsOptions) -> None:
-    """Make the controls and write them."""
-    record, times = split(load_record(options.record))[0], load_times(options.times)
-    about = {name: record.header[name] for name in ("model", "drafter", "builder")} | {"device": times.about["device"]}
-    for name, policy in controls_of(record, times, load_policy(options.policy)).items():
-        save_policy(policy, options.out / name, about)
-        print(f"{options.out / name}: {policy.settings} {policy.controls}")
+def main(options: ControlOptions) -> None:
+    """Count the policy's actions, print them, and write the controls."""
+    record, times, policy = load_record(options.record), load_times(options.times), load_policy(options.policy)
+    training = split(record)[0]
+    static = replay.best_static(training, times.seconds(training.context, training.steps, training.sizes))
+    controls = make_controls(training, times, policy, static)
+    about = load_about(options.policy)
+    for name, control in policies_of(controls, record, policy.settings.widths, static, options.seed).items():
+        save_policy(control, options.out / name, about)
+    rounds, (steps, size) = sum(controls.steps.values()), controls.commonest
+    print("steps: " + _shares(controls.steps, rounds))
+    print("rows:  " + _shares({record.sizes[index]: count for index, count in controls.sizes.items()}, rounds))
+    print(f"commonest: {steps} steps and {record.sizes[size]} rows; written to {options.out}")
+
+
+def _draw(rng: np.random.Generator, frequencies: dict[int, int], count: int) -> np.ndarray:
+    weights = np.array(list(frequencies.values()), float)
+    return rng.choice(list(frequencies), count, p=weights / weights.sum())
+
+
+def _shares(frequencies: dict[int, int], rounds: int) -> str:
+    return "  ".join(f"{action}: {count / rounds:.1%}" for action, count in frequencies.items())
 
 
 if __name__ == "__main__":
     import tyro
 
     with one_line_errors():
-        main(tyro.cli(ControlsOptions))
+        main(tyro.cli(ControlOptions))

@@ -19,8 +19,6 @@ from jaxspec.policies import ltd_features as features
 from jaxspec.policies.round_times import RoundTimes
 from training.rl.records import Record
 
-REWARDS = ("throughput", "acceptance", "time", "renewal")
-
 
 @flax.struct.dataclass
 class Replay:
@@ -115,18 +113,21 @@ def reward_of(kind: str, tokens: jax.Array, seconds: jax.Array, rate: jax.Array)
     return rewards[kind]
 
 
-def make_depth_environment(width: int, steps: int, depths: tuple[int, ...], reward: str, stale: bool = False) -> Environment:
+def make_depth_environment(
+    width: int, steps: int, depths: tuple[int, ...], reward: str, *, stale: bool = False, observes: str = "P+D+L"
+) -> Environment:
     """The depth task: action 1 takes a draft step, 0 verifies the rows that `Data.size` says.
 
     Args:
       steps: most draft steps. depths: after how many of them the action counts; before, drafting goes on.
-      stale: before the first step show the scores of the round before, as the reference does, instead of zeros.
+      stale: before the first step show the scores of the round before, as the reference does, instead of the root's.
+      observes: one of `ltd_features.OBSERVES`.
     """
     asked = np.isin(np.arange(steps + 1), depths)
 
     def show(data, state, outcome):
         context, scores = data.replay.context[state.position], data.replay.scores
-        seen = features.depth_observation(scores[state.position], context, state.steps, width)
+        seen = features.depth_observation(scores[state.position], context, state.steps, width, observes)
         if stale:
             position, before = state.before
             old = features.depth_observation(scores[position], context, before, width)
@@ -158,22 +159,31 @@ def make_depth_environment(width: int, steps: int, depths: tuple[int, ...], rewa
 
 
 def make_size_environment(
-    sees: str, width: int, steps: int, sizes: tuple[int, ...], scores: int, reward: str, least: int = 1
+    sees: str,
+    width: int,
+    steps: int,
+    sizes: tuple[int, ...],
+    scores: int,
+    reward: str,
+    *,
+    least: int = 1,
+    observes: str = "P+D+L",
 ) -> Environment:
     """The size task: action a verifies `sizes[a]` rows of a tree as deep as `Data.depth` says.
 
     Args:
       sees: `pool` or `tree`. scores: of a position. least: draft steps, where they are drawn.
+      observes: one of `ltd_features.OBSERVES`.
     """
 
     def show(data, state, outcome):
         context, seen = data.replay.context[state.position], data.replay.scores[state.position]
         if sees == "pool":
-            seen = features.size_observation(seen, context, state.steps, width)
+            seen = features.size_observation(seen, context, state.steps, width, observes)
             available = 1 + features.pool_size(width, state.steps)
         else:
             available = 1 + jnp.sum(seen > -jnp.inf, axis=-1)
-            seen = features.tree_observation(seen, context)
+            seen = features.tree_observation(seen, context, observes)
         return TimeStep(seen, features.allowed_sizes(sizes, available), jnp.ones_like(context, jnp.float32), *outcome)
 
     def drafted(data, position, key):

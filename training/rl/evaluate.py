@@ -3,8 +3,8 @@
     python -m training.rl.evaluate --record test.npz --times times.json --policy policies/ltd --tuned-on train.npz
 
 Prints tokens per second, tokens per round, mean draft steps and rows of the policy, of each of its halves beside the best
-constant, of the best constant itself (chosen on `tuned_on`), and of the fastest way there is. Intervals are of the ratio to the
-best constant, by paired bootstrap over prompts.
+constant, of its controls (`training.rl.controls`), of the best constant itself (like them from `tuned_on`), and of the fastest
+way there is. Intervals are of the ratio to the best constant, by paired bootstrap over prompts.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import dataclasses
 import json
 from pathlib import Path
 
-import numpy as np
-
+from jaxspec.bench.bootstrap import interval, resamples
 from jaxspec.policies.round_times import RoundTimes, load_times
 from jaxspec.policies.store import load_policy
 from training.command import one_line_errors
 from training.rl import replay
+from training.rl.controls import Controls, layers_of, make_controls
 from training.rl.records import Record, load_record, split
 
 
@@ -40,33 +40,29 @@ class EvaluateOptions:
     out: Path | None = None
 
 
-def walks_of(record: Record, times: RoundTimes, policy, static: tuple[int, int]) -> dict[str, replay.Walk]:
-    """Texts of `record` under the policy, its halves, the best constant (steps, size index) and the oracle."""
-    settings, weights = policy.settings, policy.controls
+def walks_of(record: Record, times: RoundTimes, policy, static: tuple[int, int], controls: Controls) -> dict[str, replay.Walk]:
+    """Texts of `record` under the policy, its halves, its controls, the best constant (steps, size index) and the oracle."""
+    settings = policy.settings
     if settings.sizes and settings.sizes != record.sizes or settings.steps != record.steps:
         raise ValueError(
             f"the policy chooses among {list(settings.sizes)} rows and {settings.steps} steps, the record has "
             f"{list(record.sizes)} and {record.steps}: record with the policy's"
         )
     seconds = times.seconds(record.context, record.steps, record.sizes)
-    at, (steps, size) = np.arange(len(record.context)), static
     plan = {"static": static, "oracle": replay.oracle(record, seconds)}
-    depths = None if weights.depth is None else replay.choose_depths(record, weights.depth, settings)
-    sizes = None if weights.size is None else replay.choose_sizes(record, weights.size, settings)
-    if depths is not None:
-        plan["depth policy alone"] = depths, size
-    if sizes is not None:
-        plan["size policy alone"] = steps, sizes[at, steps]
-    if depths is not None and sizes is not None:
-        plan["both policies"] = depths, sizes[at, depths]
+    plan |= {"random control": controls.drawn(len(record.context)), "constant control": controls.commonest}
+    layers = layers_of(policy)
+    for kind in layers:
+        plan[f"{kind} policy alone"] = replay.decisions(record, {kind: layers[kind]}, settings, static)
+    if len(layers) > 1:
+        plan["both policies"] = replay.decisions(record, layers, settings, static)
     return {name: replay.walk(record, seconds, *chosen) for name, chosen in plan.items()}
 
 
-def interval(walk: replay.Walk, other: replay.Walk, samples: int = 2000) -> tuple[float, float]:
-    """95 % of the ratio of total speeds, prompts drawn with replacement, the same for both."""
-    drawn = np.random.default_rng(0).integers(0, len(walk.tokens), (samples, len(walk.tokens)))
-    speeds = [one.tokens[drawn].sum(1) / one.seconds[drawn].sum(1) for one in (walk, other)]
-    return tuple(np.quantile(speeds[0] / speeds[1], [0.025, 0.975]).tolist())
+def over(record: Record, walk: replay.Walk, other: replay.Walk) -> list[float] | None:
+    """95 % of the ratio of total speeds, by paired bootstrap over the prompts of each domain; None for one prompt of each."""
+    drawn = resamples([record.header["domains"][number] for number in record.prompt[record.first()]])
+    return interval(drawn, (walk.tokens, other.seconds), (walk.seconds, other.tokens))
 
 
 def evaluate(options: EvaluateOptions) -> dict[str, dict[str, dict]]:
@@ -74,12 +70,13 @@ def evaluate(options: EvaluateOptions) -> dict[str, dict[str, dict]]:
     record, times, policy = load_record(options.record), load_times(options.times), load_policy(options.policy)
     tuned = split(load_record(options.tuned_on))[0]
     static = replay.best_static(tuned, times.seconds(tuned.context, tuned.steps, tuned.sizes))
+    controls = make_controls(tuned, times, policy, static)
     parts = {name: record.domain(name) for name in dict.fromkeys(record.header["domains"])}
     results = {}
     for domain, part in (parts | {"all": record}).items():
-        walks = walks_of(part, times, policy, static)
+        walks = walks_of(part, times, policy, static, controls)
         results[domain] = {
-            name: walk.figures(part) | {"over_static": list(interval(walk, walks["static"]))} for name, walk in walks.items()
+            name: walk.figures(part) | {"over_static": over(part, walk, walks["static"])} for name, walk in walks.items()
         }
     return results
 
@@ -89,9 +86,9 @@ def main(options: EvaluateOptions) -> None:
     results = evaluate(options)
     for domain, ways in results.items():
         for name, figures in ways.items():
-            low, high = figures["over_static"]
+            bounds = "" if figures["over_static"] is None else " ({:.3f} to {:.3f} of static)".format(*figures["over_static"])
             print(
-                f"{domain:>8} {name:>18}: {figures['tokens_per_second']:.1f} tokens/s ({low:.3f} to {high:.3f} of static), "
+                f"{domain:>8} {name:>18}: {figures['tokens_per_second']:.1f} tokens/s{bounds}, "
                 f"{figures['acceptance_length']:.2f} a round, {figures['steps']:.1f} steps, {figures['rows']:.1f} rows"
             )
     if options.out:

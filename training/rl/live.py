@@ -25,7 +25,7 @@ from jaxspec.loop import run
 from jaxspec.policies.static_size import Constants, make_static
 from jaxspec.prompts import to_ids
 from training.rl.environment import Data, Environment, Replay, RoundState
-from training.rl.record import RecordOptions, builder_of, decode_options
+from training.rl.options import TextOptions, builder_of, decode_options
 
 
 class Texts:
@@ -37,7 +37,7 @@ class Texts:
         decisions, see `environment.Data`.
     """
 
-    def __init__(self, params, prompts: Sequence[list[int]], options: RecordOptions, decide: Callable, seed: int = 0):
+    def __init__(self, params, prompts: Sequence[list[int]], options: TextOptions, decide: Callable, seed: int = 0):
         self.params, self.prompts, self.options, self.decide = params, prompts, options, decide
         self.pool, self.rng = builder_of(params, options) == "dynamic", np.random.default_rng(seed)
         self.look = jax.jit(self._look, static_argnames="config")
@@ -137,8 +137,8 @@ def load_texts(prompts: Path, header: dict, decide: Callable, seed: int) -> Text
     Raises:
       ValueError, FileNotFoundError: unusable prompts.
     """
-    names = {field.name for field in dataclasses.fields(RecordOptions)} & header.keys()
-    options = RecordOptions(prompts, Path(), target=header["model"], **{name: header[name] for name in names})
+    names = {field.name for field in dataclasses.fields(TextOptions)} & header.keys()
+    options = TextOptions(prompts=prompts, target=header["model"], **{name: header[name] for name in names})
     params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     found = read_prompts(prompts, tokenizer, limit=options.limit, chat=options.chat)

@@ -27,11 +27,10 @@ from training.command import one_line_errors
 from training.metrics import RunLog
 from training.rl import replay
 from training.rl.curves import plot_stages
-from training.rl.environment import Data, make_depth_environment, make_size_environment
 from training.rl.live import load_texts, make_live
 from training.rl.networks import init_actor_critic
 from training.rl.ppo import learning_rate
-from training.rl.problem import Problem, decisions, pose
+from training.rl.problem import Problem, data_of, environment_of, pose
 from training.rl.records import load_record
 from training.rl.stages import Learner, make_update, start
 
@@ -47,6 +46,7 @@ class LtdOptions:
       out: folder to write the policy to; None: `policy` in the run's folder.
       preset: `ltd-paper`, `ltd-code` or `jaxspec`.
       reward: `throughput`, `acceptance`, `time` or `renewal`; None is the preset's.
+      observes: what both networks see: path log-probabilities (P), the length of the context (L), the depth (D).
       schedule: stages in order, `size` and `depth`; None is the preset's.
       share: of the preset's environment steps that are taken.
       fixed_rows: rows verified while the first depth stage is trained; None: those of the best constant.
@@ -64,6 +64,7 @@ class LtdOptions:
     out: Path | None = None
     preset: Literal["ltd-paper", "ltd-code", "jaxspec"] = "jaxspec"
     reward: Literal["throughput", "acceptance", "time", "renewal"] | None = None
+    observes: Literal["P", "P+L", "P+D", "P+D+L"] = "P+D+L"
     schedule: tuple[Literal["size", "depth"], ...] | None = None
     share: float = 1.0
     fixed_rows: int | None = None
@@ -85,6 +86,7 @@ def train(options: LtdOptions) -> dict[str, dict[str, float]]:
         load_times(options.times),
         options.preset,
         reward=options.reward,
+        observes=options.observes,
         schedule=options.schedule,
         fixed_rows=options.fixed_rows,
     )
@@ -100,7 +102,7 @@ def train(options: LtdOptions) -> dict[str, dict[str, float]]:
         # The first stage of a policy is without the other one; later ones are with it as it has become.
         params[kind] = _stage(problem, options, number, name, kind, others, params.get(kind), validation_seconds)
         layers = {one: params[one]["actor"] for one in params}
-        results[name] = _figures(problem, validation_seconds, *decisions(problem, problem.validation, layers))
+        results[name] = _figures(problem, validation_seconds, *_decisions(problem, layers))
         plot_stages(options.run, names[: number + 1], results)
         (options.run / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     _save(problem, options, {kind: params[kind]["actor"] for kind in params})
@@ -112,32 +114,12 @@ def _figures(problem: Problem, seconds, steps, sizes) -> dict[str, float]:
     return {name: round(value, 4) for name, value in found.items()}
 
 
-def _environment(problem: Problem, kind: str):
-    record, preset = problem.training, problem.preset
-    if kind == "depth":
-        asked = tuple(range(preset.first, record.steps, preset.every))
-        return make_depth_environment(record.header["width"], record.steps, asked, preset.reward, preset.stale)
-    header = record.header
-    return make_size_environment(
-        header["sees"], header["width"], record.steps, record.sizes, record.scores.shape[1], preset.reward, preset.first
-    )
-
-
-def _data(problem: Problem, kind: str, others: dict) -> Data:
-    """The replay with what the other policy, or what stands for it, decides."""
-    record = problem.training
-    shape = (len(record.context), record.steps + 1)
-    if kind == "depth":
-        fixed = np.full(shape, problem.static[1], np.int32)
-        size = replay.choose_sizes(record, others["size"], problem.settings) if others else fixed
-        return Data(problem.replay, size=jnp.asarray(size))
-    fixed = np.full(shape[0], -1 if problem.preset.random_depth and record.steps else record.steps, np.int32)
-    depth = replay.choose_depths(record, others["depth"], problem.settings) if others else fixed
-    return Data(problem.replay, depth=jnp.asarray(depth))
+def _decisions(problem: Problem, layers: dict) -> tuple[np.ndarray, np.ndarray]:
+    return replay.decisions(problem.validation, layers, problem.settings, problem.static)
 
 
 def _texts(problem: Problem, options: LtdOptions, kind: str, others: dict):
-    """Real texts, with the other policy's decisions as in `_data`."""
+    """Real texts, with the other policy's decisions as in `data_of`."""
     steps = problem.training.steps
     fixed = np.full((1, steps + 1), problem.static[1])
     drawn = np.full(1, -1 if problem.preset.random_depth and steps else steps)
@@ -152,12 +134,12 @@ def _texts(problem: Problem, options: LtdOptions, kind: str, others: dict):
 
 def _stage(problem, options: LtdOptions, number: int, name: str, kind: str, others: dict, params, seconds) -> dict:
     """Train one policy; returns its parameters, the actor being the one that validated best."""
-    settings, environment = getattr(problem.preset, kind), _environment(problem, kind)
+    settings, environment = getattr(problem.preset, kind), environment_of(problem, kind)
     settings = dataclasses.replace(settings, steps=max(int(settings.steps * options.share), settings.rollout))
     if options.live:
         environment = make_live(environment, problem.training.steps)
     data, seed = (
-        (_texts(problem, options, kind, others) if options.live else _data(problem, kind, others)),
+        (_texts(problem, options, kind, others) if options.live else data_of(problem, kind, others)),
         options.seed + number,
     )
     if params is None:
@@ -189,7 +171,7 @@ def _stage(problem, options: LtdOptions, number: int, name: str, kind: str, othe
 
 def _validated(problem: Problem, kind: str, others: dict, learner: Learner, seconds) -> dict[str, float]:
     layers = others | {kind: learner.params["actor"]}
-    return _figures(problem, seconds, *decisions(problem, problem.validation, layers))
+    return _figures(problem, seconds, *_decisions(problem, layers))
 
 
 def _due(done: int, total: int, every: int | None) -> bool:

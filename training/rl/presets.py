@@ -18,6 +18,7 @@ class Preset:
     Attributes:
       size, depth: hyper-parameters of each policy.
       reward: see `environment.reward_of`.
+      observes: what the networks see, one of `ltd_features.OBSERVES`.
       random_depth: train the size policy alone on depths drawn uniformly; else on the largest.
       first: draft steps after which the depth policy is asked first in training, then after `every` more. first_act,
         acts_every: the same in use, where the published code asks after 3, 6 and 9 what it trained after every step.
@@ -29,6 +30,7 @@ class Preset:
     size: PpoSettings
     depth: PpoSettings
     reward: str = "throughput"
+    observes: str = "P+D+L"
     random_depth: bool = True
     first: int = 1
     every: int = 1

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.policies.ltd import LtdSettings
 from jaxspec.policies.round_times import RoundTimes
 from training.rl import replay
-from training.rl.environment import Replay, make_replay
+from training.rl.environment import Data, Environment, Replay, make_depth_environment, make_replay, make_size_environment
 from training.rl.presets import PRESETS, Preset
 from training.rl.records import Record, split
 
@@ -40,6 +41,7 @@ def pose(
     preset: str,
     *,
     reward: str | None = None,
+    observes: str = "P+D+L",
     schedule: tuple[str, ...] | None = None,
     fixed_rows: int | None = None,
 ) -> Problem:
@@ -57,7 +59,7 @@ def pose(
     schedule = schedule or (("size",) if tree else chosen.schedule)
     if tree and "depth" in schedule:
         raise ValueError(f"builder {record.header['builder']!r} has no depth to decide: give --schedule size")
-    chosen = dataclasses.replace(chosen, reward=reward or chosen.reward, schedule=schedule)
+    chosen = dataclasses.replace(chosen, reward=reward or chosen.reward, observes=observes, schedule=schedule)
     if "depth" in schedule and record.steps <= max(chosen.first, chosen.first_act):
         raise ValueError(f"{preset} decides after {chosen.first_act} draft steps, and {record.steps} are recorded: record more")
     training, validation = split(record)
@@ -77,13 +79,38 @@ def _settings(record: Record, preset: Preset) -> LtdSettings:
     widths = tuple(sorted({1, *record.sizes}))
     activation = preset.size.activation
     header = record.header
-    return LtdSettings(widths, header["width"], record.steps, tuple(every), record.sizes, header["sees"], activation)
+    sees = {"sees": header["sees"], "observes": preset.observes}
+    return LtdSettings(widths, header["width"], record.steps, tuple(every), record.sizes, **sees, activation=activation)
 
 
-def decisions(problem: Problem, record: Record, layers: dict) -> tuple[np.ndarray, np.ndarray]:
-    """(steps, size index) int [N] of the policies there are, the best constant's for one that is missing."""
-    count, (steps, size) = len(record.context), problem.static
-    depths = replay.choose_depths(record, layers["depth"], problem.settings) if "depth" in layers else np.full(count, steps)
-    if "size" not in layers:
-        return depths, np.full(count, size)
-    return depths, replay.choose_sizes(record, layers["size"], problem.settings)[np.arange(count), depths]
+def environment_of(problem: Problem, kind: str) -> Environment:
+    """The task of the `size` or `depth` policy."""
+    record, preset = problem.training, problem.preset
+    if kind == "depth":
+        asked = tuple(range(preset.first, record.steps, preset.every))
+        return make_depth_environment(
+            record.header["width"], record.steps, asked, preset.reward, stale=preset.stale, observes=preset.observes
+        )
+    return make_size_environment(
+        record.header["sees"],
+        record.header["width"],
+        record.steps,
+        record.sizes,
+        record.scores.shape[1],
+        preset.reward,
+        least=preset.first,
+        observes=preset.observes,
+    )
+
+
+def data_of(problem: Problem, kind: str, others: dict) -> Data:
+    """The replay with what the other policy, or what stands for it, decides."""
+    record = problem.training
+    shape = (len(record.context), record.steps + 1)
+    if kind == "depth":
+        fixed = np.full(shape, problem.static[1], np.int32)
+        size = replay.choose_sizes(record, others["size"], problem.settings) if others else fixed
+        return Data(problem.replay, size=jnp.asarray(size))
+    fixed = np.full(shape[0], -1 if problem.preset.random_depth and record.steps else record.steps, np.int32)
+    depth = replay.choose_depths(record, others["depth"], problem.settings) if others else fixed
+    return Data(problem.replay, depth=jnp.asarray(depth))

@@ -20,15 +20,15 @@ from tqdm import tqdm
 import jaxspec
 from jaxspec import api
 from jaxspec.bench.prompts import read_prompts
-from jaxspec.drafters.registry import make_drafter
 from jaxspec.grow import draft, grow
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.loop import absorb, commit, verify
-from jaxspec.plan import default_builder, make_plan
+from jaxspec.plan import make_plan
 from jaxspec.policies.static_size import make_static
 from jaxspec.prompts import to_ids
 from jaxspec.tree import root_only
 from training.command import one_line_errors
+from training.rl.options import TextOptions, builder_of, decode_options
 from training.rl.pool import committed_of_pool, committed_of_tree
 from training.rl.records import Record, save_record
 
@@ -36,47 +36,15 @@ from training.rl.records import Record, save_record
 CHUNK = 32
 
 
-@dataclasses.dataclass
-class RecordOptions:
+@dataclasses.dataclass(kw_only=True)
+class RecordOptions(TextOptions):
     """Options of a recording.
 
     Attributes:
-      prompts: .jsonl or .jsonl.gz file, see `jaxspec.bench.prompts.read_prompts`.
       out: .npz file to write.
-      target: the model: `mini`, a directory or a hub id.
-      drafter: its drafter.
-      builder: None: what suits the drafter. `dynamic` records the pool, other builders the tree.
-      width: W of the dynamic tree.
-      steps: draft steps after the root's, at most (dynamic tree).
-      block_size: of block drafters.
-      sizes: rows that a round may verify, the root included; the largest is the tree's budget.
-      limit: prompts of each domain.
-      chat: pass prompts as a user's chat message.
-      max_new_tokens: of a text.
-      batch: texts recorded together.
-      dtype: of the weights; None picks what suits the device.
     """
 
-    prompts: Path
     out: Path
-    target: str = "mini"
-    drafter: str = "eagle3"
-    builder: str | None = None
-    width: int = 6
-    steps: int = 9
-    block_size: int | None = None
-    sizes: tuple[int, ...] = (2, 4, 6, 8, 12, 16, 24, 32, 48)
-    limit: int | None = 32
-    chat: bool = False
-    max_new_tokens: int = 128
-    batch: int = 8
-    dtype: str | None = None
-
-
-def builder_of(params, options: RecordOptions) -> str:
-    """Name of the builder that is recorded."""
-    config = params.spec.drafter(options.drafter)
-    return options.builder or default_builder(make_drafter(config), config)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "pool", "rounds"), donate_argnames=("state",))
@@ -103,14 +71,15 @@ def trace(params, request, state, *, config, pool: bool, rounds: int):
     return state, seen, context
 
 
-def record_texts(params, prompts: Sequence[list[int]], options: RecordOptions) -> dict[str, np.ndarray]:
+def record_texts(params, prompts: Sequence[list[int]], options: TextOptions) -> dict[str, np.ndarray]:
     """Arrays of `Record`, and `seen`, for one batch of prompts as token ids; `prompt` counts within the batch."""
     session = _session(params, prompts, options)
     plan, pool = make_plan(params.spec, session.config), builder_of(params, options) == "dynamic"
     seen, contexts = [], []
     with api._precision(session):
         state = api._prefill(session)
-        while not bool(np.asarray(state.done).all()):
+        # Once at least: of texts that end with their first token there are arrays too, of no positions.
+        while not seen or not bool(np.asarray(state.done).all()):
             state, drafted, context = trace(params, session.request, state, config=session.config, pool=pool, rounds=CHUNK)
             seen.append(jax.device_get(drafted))
             contexts.append(np.asarray(context))
@@ -126,16 +95,7 @@ def record_texts(params, prompts: Sequence[list[int]], options: RecordOptions) -
     return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
 
-def decode_options(params, options: RecordOptions) -> dict:
-    """Options of `jaxspec.decode` for rounds like the recorded ones."""
-    builder = builder_of(params, options)
-    settings = {"method": options.drafter, "builder": builder, "budget": options.sizes[-1]}
-    if builder == "dynamic":
-        settings |= {"tree_width": options.width, "depth": options.steps + 1}
-    return settings | ({} if options.block_size is None else {"block_size": options.block_size})
-
-
-def _session(params, prompts, options: RecordOptions):
+def _session(params, prompts, options: TextOptions):
     policy = make_static(rows=1, widths=(1, options.sizes[-1]))
     settings = decode_options(params, options)
     return api._prepare(params, list(prompts), max_new_tokens=options.max_new_tokens, policy=policy, **settings)
@@ -161,7 +121,7 @@ def _positions(seen, context, text, longest: int, width: int, sizes: tuple[int, 
 def _tables(seen, following: np.ndarray, width: int, sizes: tuple[int, ...]) -> np.ndarray:
     """int32 [N, S, V]; padded to whole chunks, so that texts of all lengths share a compilation."""
     count = len(following)
-    missing = -count % CHUNK
+    missing = max(-(-count // CHUNK), 1) * CHUNK - count
     seen, following = jax.tree.map(lambda x: np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)), (seen, following))
     parts = [
         np.asarray(_table(jax.tree.map(lambda x, at=at: x[at : at + CHUNK], seen), following[at : at + CHUNK], width, sizes))
@@ -177,14 +137,14 @@ def _table(seen, following, width, sizes):
     return jax.vmap(lambda tree, text: committed_of_tree(tree, text, sizes))(seen, following)
 
 
-def record(options: RecordOptions) -> Record:
+def record(options: TextOptions) -> Record:
     """Record the rounds of all prompts.
 
     Raises:
       ValueError, FileNotFoundError: unusable prompts or options.
     """
-    if list(options.sizes) != sorted(set(options.sizes)) or options.sizes[0] < 1:
-        raise ValueError(f"sizes are {list(options.sizes)}: give numbers of rows in ascending order")
+    if not options.sizes or list(options.sizes) != sorted(set(options.sizes)) or options.sizes[0] < 1:
+        raise ValueError(f"sizes are {list(options.sizes)}: give numbers of rows in ascending order, from 1")
     params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     prompts = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
@@ -204,12 +164,14 @@ def record(options: RecordOptions) -> Record:
                 }
             progress.update(len(batch))
     numbers = [number for number in sorted(parts) if len(parts[number]["context"])]
+    if not numbers:
+        raise ValueError(f"no text of {options.prompts} has a round: give shorter prompts or more new tokens")
     arrays = {name: np.concatenate([parts[number][name] for number in numbers]) for name in parts[numbers[0]]}
     arrays["prompt"] = arrays["prompt"].astype(np.int32)
     return Record(_header(params, options, [prompt.domain for prompt in prompts]), **arrays)
 
 
-def _header(params, options: RecordOptions, domains: list[str]) -> dict:
+def _header(params, options: TextOptions, domains: list[str]) -> dict:
     builder = builder_of(params, options)
     pool = builder == "dynamic"
     steps = make_plan(params.spec, _session(params, [[0]], options).config).builder.steps if pool else 0

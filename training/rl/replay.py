@@ -83,6 +83,15 @@ def oracle(record: Record, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     return np.unravel_index(choice, shape)
 
 
+def decisions(record: Record, layers: dict, settings: LtdSettings, static: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """(steps, size index) int [N] of networks {"depth": layers, "size": layers}; those of `static` for one that is missing."""
+    count, (steps, size) = len(record.context), static
+    depths = choose_depths(record, layers["depth"], settings) if "depth" in layers else np.full(count, steps)
+    if "size" not in layers:
+        return depths, np.full(count, size)
+    return depths, choose_sizes(record, layers["size"], settings)[np.arange(count), depths]
+
+
 def choose_depths(record: Record, layers, settings: LtdSettings) -> np.ndarray:
     """int32 [N], draft steps that the depth policy takes at every position."""
     return _in_chunks(functools.partial(depths_of, layers, settings=settings), record)
@@ -99,7 +108,7 @@ def depths_of(layers, scores, context, *, settings: LtdSettings):
     depths = jnp.array(settings.depths, jnp.int32)
 
     def goes_on(steps):
-        seen = features.depth_observation(scores, context, steps, settings.width)
+        seen = features.depth_observation(scores, context, steps, settings.width, settings.observes)
         return jnp.argmax(mlp(layers, seen, settings.activation), axis=-1) == 1
 
     stops = ~jax.lax.map(goes_on, depths)
@@ -112,10 +121,11 @@ def sizes_of(layers, scores, context, *, settings: LtdSettings):
 
     def choose(steps):
         if settings.sees == "pool":
-            seen = features.size_observation(scores, context, steps, settings.width)
+            seen = features.size_observation(scores, context, steps, settings.width, settings.observes)
             available = jnp.broadcast_to(1 + features.pool_size(settings.width, steps), context.shape)
         else:
-            seen, available = features.tree_observation(scores, context), 1 + jnp.sum(scores > -jnp.inf, axis=-1)
+            seen = features.tree_observation(scores, context, settings.observes)
+            available = 1 + jnp.sum(scores > -jnp.inf, axis=-1)
         logits = mlp(layers, seen, settings.activation)
         return jnp.argmax(jnp.where(features.allowed_sizes(settings.sizes, available), logits, -jnp.inf), axis=-1)
 

@@ -1,6 +1,6 @@
 """What rounds take on this machine, by draft steps and rows verified: the clock of the replay environment.
 
-    python -m training.rl.times --rounds.prompts none --rounds.out times.json --rounds.drafter eagle3
+    python -m training.rl.times --out times.json --drafter eagle3
 
 See `jaxspec.calibrate_steps`.
 """
@@ -8,30 +8,31 @@ See `jaxspec.calibrate_steps`.
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import jaxspec
 from jaxspec.calibrate_steps import measure_times
 from jaxspec.policies.round_times import RoundTimes, save_times
 from training.command import one_line_errors
-from training.rl.record import RecordOptions, decode_options
+from training.rl.options import RoundOptions, decode_options
 
 
-@dataclasses.dataclass
-class TimesOptions:
-    """Options of the measurement.
+@dataclasses.dataclass(kw_only=True)
+class TimesOptions(RoundOptions):
+    """Options of the measurement: the rounds of the record that the times are for, and
 
     Attributes:
-      rounds: as of the record that the times are for; its prompts and lengths are not read.
+      out: JSON file to write.
       contexts: cached tokens to measure at; None: 64, 256, 1,024, … as far as the model goes.
       repeats: samples of each time.
     """
 
-    rounds: RecordOptions
+    out: Path
     contexts: tuple[int, ...] | None = None
     repeats: int = 7
 
 
-def times_of(params, rounds: RecordOptions, contexts: tuple[int, ...] | None = None, repeats: int = 7) -> RoundTimes:
+def times_of(params, rounds: RoundOptions, contexts: tuple[int, ...] | None = None, repeats: int = 7) -> RoundTimes:
     """The times of rounds like the recorded ones."""
     options = {name: value for name, value in decode_options(params, rounds).items() if name not in ("method", "budget")}
     times = measure_times(params, rounds.drafter, rounds.sizes, contexts=contexts, repeats=repeats, **options)
@@ -39,16 +40,15 @@ def times_of(params, rounds: RecordOptions, contexts: tuple[int, ...] | None = N
 
 
 def main(options: TimesOptions) -> None:
-    """Measure, print and write to `options.rounds.out`."""
-    rounds = options.rounds
-    params = jaxspec.load(rounds.target, drafter=rounds.drafter, dtype=rounds.dtype)
-    times = times_of(params, rounds, options.contexts, options.repeats)
-    save_times(times, rounds.out)
+    """Measure, print and write."""
+    params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
+    times = times_of(params, options, options.contexts, options.repeats)
+    save_times(times, options.out)
     for i, context in enumerate(times.contexts):
         parts = " ".join(f"{width}:{1e3 * times.rest[j, i]:.3f}" for j, width in enumerate(times.widths))
         plain, step = 1e3 * times.plain[i], 1e3 * times.step[i]
         print(f"{context:.0f} cached: plain {plain:.3f} ms; step {step:.3f} ms; the rest, rows:ms, {parts}")
-    print(f"largest relative error of sums {times.about['error']:.1%}; written to {rounds.out}")
+    print(f"largest relative error of sums {times.about['error']:.1%}; written to {options.out}")
 
 
 if __name__ == "__main__":

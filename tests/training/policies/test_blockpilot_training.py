@@ -7,8 +7,8 @@ import pytest
 
 import jaxspec
 from jaxspec.bench.prompts import Prompt
-from training.policies.blockpilot import BlockPilotOptions, fit_predictor, loss_of, report, split
-from training.policies.blockpilot_data import Answers, answer, labels_of, last_logits, neighbourhood
+from training.policies.blockpilot import BlockPilotOptions, fit_predictor, loss_of, report
+from training.policies.blockpilot_data import Answers, answer, labels_of, last_logits, neighbourhood, split
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 RECORDED = np.load(GOLDEN / "blockpilot" / "blockpilot.npz")

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from jaxspec.policies.ltd import LtdSettings, make_ltd
+from jaxspec.policies.ltd_features import depth_observation, size_observation
 from jaxspec.policies.round_times import load_times, save_times
-from jaxspec.policies.store import load_policy, save_policy
-from training.rl import replay
-from training.rl.controls import controls_of
+from jaxspec.policies.store import save_policy
+from training.rl import controls, replay
 from training.rl.environment import Data, make_depth_environment, make_replay, make_size_environment, reward_of
 from training.rl.evaluate import EvaluateOptions, evaluate
 from training.rl.records import load_record, save_record, split
@@ -169,17 +169,47 @@ def test_evaluation(tmp_path):
     assert set(results) == {"code", "math", "all"}
     found = {name: figures["tokens_per_second"] for name, figures in results["all"].items()}
     assert found["static"] < found["both policies"] <= found["oracle"]
+    # The policy knows when; its controls act as it does on average.
+    assert max(found["random control"], found["constant control"]) < found["both policies"]
     low, high = results["all"]["both policies"]["over_static"]
     assert low <= found["both policies"] / found["static"] <= high
     assert results["all"]["static"]["over_static"] == [1.0, 1.0]
-    # The controls repeat what the policy does on average.
-    made = controls_of(RECORD, toy.TIMES, load_policy(tmp_path / "policy"))
-    constants, drawn = made["static"].controls, made["random"]
-    seconds = toy.TIMES.seconds(RECORD.context, RECORD.steps, RECORD.sizes)
-    best = replay.best_static(RECORD, seconds)
-    assert (int(constants.steps), int(constants.rows)) == (best[0], RECORD.sizes[best[1]])
-    kinds = [(getattr(drawn.controls, name), getattr(drawn.settings, name)) for name in ("steps", "rows")]
-    means = [float(jnp.exp(logprob) @ jnp.array(actions)) for logprob, actions in kinds]
-    np.testing.assert_allclose(means, [results["all"]["both policies"][name] for name in ("steps", "rows")], rtol=1e-5)
-    pair = made["modal"].controls
-    assert (int(pair.steps), int(pair.rows)) in {(0, 2), (3, 4)}
+
+
+def test_controls_act_as_often_as_the_policy():
+    settings = LtdSettings((1, 2, 4), 2, 3, (0, 1, 2), (2, 4))
+    depth = [{"kernel": jnp.zeros((32, 2)).at[0, 1].set(1.0), "bias": jnp.array([0.0, 3.0])}]
+    policy = make_ltd(settings, depth, [{"kernel": jnp.zeros((72, 2)), "bias": jnp.array([0.0, 3.0])}])
+    steps, sizes = replay.decisions(RECORD, controls.layers_of(policy), settings, (0, 0))
+    walk = replay.walk(RECORD, SECONDS, steps, sizes)
+    found = controls.make_controls(RECORD, toy.TIMES, policy, (0, 0))
+    assert found.steps == {step: int(np.sum(walk.steps == step)) for step in np.unique(walk.steps)} and len(found.steps) > 1
+    assert found.sizes == {1: len(walk.sizes)} and found.commonest[0] == max(found.steps, key=found.steps.get)
+    drawn, rows = found.drawn(4000)
+    for step, rounds in found.steps.items():
+        assert np.mean(drawn == step) == pytest.approx(rounds / len(walk.steps), abs=0.04)
+    made = controls.policies_of(found, RECORD, settings.widths, (2, 0))
+    assert (rows == 1).all() and made["random"].settings.rows == (4,)
+    assert (int(made["constant"].controls.steps), int(made["constant"].controls.rows)) == (found.commonest[0], 4)
+    assert (int(made["static"].controls.steps), int(made["static"].controls.rows)) == (2, 2)
+
+
+def test_networks_see_what_they_are_shown():
+    """The size policy would tell contexts apart by their length, and depths by their number."""
+    scores, context = RECORD.scores[:8], jnp.arange(8) * 100
+    for observes, told in (("P", (0.0, 0.0)), ("P+L", (0.7, 0.0)), ("P+D", (0.0, 0.2)), ("P+D+L", (0.7, 0.2))):
+        for seen, copies in (
+            (depth_observation(scores, context, 2, toy.WIDTH, observes), 14),
+            (size_observation(scores, context, 2, toy.WIDTH, observes), 29),
+        ):
+            length, depth = seen[7, -2 * copies : -copies], seen[7, -copies:]
+            np.testing.assert_allclose(np.stack([length, depth], 1), np.tile(told, (copies, 1)), rtol=1e-6)
+            assert seen[:, 0].any()
+    layers = [{"kernel": jnp.zeros((72, 2)).at[-30, 1].set(1.0), "bias": jnp.array([0.35, 0.0])}]
+    for observes, chosen in (("P+L", [0, 0, 0, 0, 1, 1, 1, 1]), ("P+D", [0] * 8)):
+        settings = LtdSettings((1, 2, 4), 2, 3, sizes=(2, 4), observes=observes)
+        assert replay.sizes_of(layers, scores, context, settings=settings)[:, 2].tolist() == chosen
+        task = make_size_environment("pool", 2, 3, (2, 4), RECORD.scores.shape[1], "time", observes=observes)
+        data = Data(make_replay(RECORD, toy.TIMES), depth=jnp.full(len(RECORD.context), 2))
+        shown = task.reset(data, jax.random.key(0), 2)[1].observation
+        assert shown[:, -30].any() == ("L" in observes) and shown[:, -1].any() == ("D" in observes)

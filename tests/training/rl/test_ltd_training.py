@@ -17,8 +17,9 @@ from training.checkpoints import CheckpointError
 from training.rl import ltd, problem, replay
 from training.rl.environment import make_depth_environment, make_size_environment
 from training.rl.live import Texts, make_live
+from training.rl.options import TextOptions
 from training.rl.presets import PRESETS
-from training.rl.record import RecordOptions, record_texts
+from training.rl.record import record_texts
 from training.rl.records import load_record, save_record
 
 pytestmark = pytest.mark.slow
@@ -74,7 +75,7 @@ def test_it_learns_and_resumes_to_the_same_policy(options, tmp_path, monkeypatch
     posed = problem.pose(record, ltd.load_times(options.times), "jaxspec")
     seconds = posed.times.seconds(posed.validation.context, record.steps, record.sizes)
     layers = {"depth": first.controls.depth, "size": first.controls.size}
-    found = replay.walk(posed.validation, seconds, *problem.decisions(posed, posed.validation, layers))
+    found = replay.walk(posed.validation, seconds, *replay.decisions(posed.validation, layers, posed.settings, posed.static))
     assert found.figures(record)["tokens_per_second"] == pytest.approx(speed["2-size"], rel=1e-4)
     with pytest.raises(CheckpointError, match="was made with seed=0, not 1"):
         ltd.train(dataclasses.replace(options, seed=1))
@@ -109,7 +110,7 @@ def test_refusals(options, changes, message):
 def test_the_live_task_is_the_replayed_one():
     params = jaxspec.load("mini", drafter="eagle3", dtype="float32")
     prompt = [117, 142, 122, 64, 240, 19]
-    options = RecordOptions(Path(), Path(), width=3, steps=3, sizes=(2, 8), max_new_tokens=24, batch=1)
+    options = TextOptions(prompts=Path(), width=3, steps=3, sizes=(2, 8), max_new_tokens=24, batch=1)
     found = record_texts(params, [prompt], options)
     size = np.ones((1, 4), np.int32)
     depth_task = make_live(make_depth_environment(3, 3, (1, 2), "throughput"), 3)

@@ -1,0 +1,68 @@
+"""Options that say which rounds are recorded, timed and replayed; they must agree from command to command."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from jaxspec.drafters.registry import make_drafter
+from jaxspec.plan import default_builder
+
+
+@dataclasses.dataclass(kw_only=True)
+class RoundOptions:
+    """What rounds are drafted by, and how large.
+
+    Attributes:
+      target: the model: `mini`, a directory or a hub id.
+      drafter: its drafter.
+      builder: None: what suits the drafter. `dynamic` gives the pool, other builders the tree.
+      width: W of the dynamic tree.
+      steps: draft steps after the root's, at most (dynamic tree).
+      block_size: of block drafters.
+      sizes: rows that a round may verify, the root included; the largest is the tree's budget.
+      dtype: of the weights; None picks what suits the device.
+    """
+
+    target: str = "mini"
+    drafter: str = "eagle3"
+    builder: str | None = None
+    width: int = 6
+    steps: int = 9
+    block_size: int | None = None
+    sizes: tuple[int, ...] = (2, 4, 6, 8, 12, 16, 24, 32, 48)
+    dtype: str | None = None
+
+
+@dataclasses.dataclass(kw_only=True)
+class TextOptions(RoundOptions):
+    """Texts in such rounds.
+
+    Attributes:
+      prompts: .jsonl or .jsonl.gz file, see `jaxspec.bench.prompts.read_prompts`.
+      limit: prompts of each domain.
+      chat: pass prompts as a user's chat message.
+      max_new_tokens: of a text.
+      batch: texts recorded together.
+    """
+
+    prompts: Path
+    limit: int | None = 32
+    chat: bool = False
+    max_new_tokens: int = 128
+    batch: int = 8
+
+
+def builder_of(params, options: RoundOptions) -> str:
+    """Name of the builder that is recorded."""
+    config = params.spec.drafter(options.drafter)
+    return options.builder or default_builder(make_drafter(config), config)
+
+
+def decode_options(params, options: RoundOptions) -> dict:
+    """Options of `jaxspec.decode` for rounds like the recorded ones."""
+    builder = builder_of(params, options)
+    settings = {"method": options.drafter, "builder": builder, "budget": options.sizes[-1]}
+    if builder == "dynamic":
+        settings |= {"tree_width": options.width, "depth": options.steps + 1}
+    return settings | ({} if options.block_size is None else {"block_size": options.block_size})
