@@ -3,8 +3,8 @@
     python -m training.rl.controls --record train.npz --times times.json --policy runs/ltd/policy --out policies/controls
 
 What the policy gains beyond the first it gains by choosing when; what it gains beyond the second, by choosing at all. Its
-actions are those of the rounds that it has on the texts it was trained on. `out` then holds the policies `random`, `constant` and
-`static`, the best pair of depth and rows on these texts by grid search, for `jaxspec bench policies`.
+actions are those of the rounds that it has on the texts it was trained on. `out` then holds the policies `random`, `constant`
+and `static`, the best pair of depth and rows on these texts by grid search, for `jaxspec bench policies`.
 """
 
 from __future__ import annotations
