@@ -10,7 +10,7 @@ import pytest
 
 import jaxspec
 from jaxspec.grow import _without
-from jaxspec.loop import prefill, run
+from jaxspec.loop import run
 from jaxspec.policies import blockpilot, c2t, ddd, disco, expected_acceptance, gammatune, specdec_plus, svip
 from jaxspec.policies.compose import compose
 from jaxspec.policies.heads import init_layers
@@ -19,6 +19,7 @@ from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, unchang
 from jaxspec.policies.random_size import make_random
 from jaxspec.policies.sources import Sources, carried_on, seen_at
 from jaxspec.policies.static_size import make_static
+from jaxspec.prefill import prefill
 from jaxspec.state import Nodes, Pool
 
 PROMPTS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]
