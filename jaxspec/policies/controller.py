@@ -26,9 +26,9 @@ from jaxspec.state import Accepted, Tree
 REFRESH = 16
 # Whether drafting pays is a cumulative sum (Page 1954) of the tokens of a sequence that drafted rounds gained over plain
 # decoding in their time: what the sum begins with, its upper bound, and what it begins with after a pause. Below 0 it pauses.
-FIRST, MOST, TRIAL = 8.0, 12.0, 3.0
+FIRST, MOST, TRIAL = 8.0, 12.0, 2.0
 # Rounds of plain decoding after drafting did not pay; doubled every time that the trial after them does not pay either.
-SHORTEST_PAUSE, LONGEST_PAUSE = 8, 128
+SHORTEST_PAUSE, LONGEST_PAUSE = 8, 256
 
 
 @dataclasses.dataclass(frozen=True)
