@@ -15,11 +15,12 @@ from jaxspec import prompts as prompting
 from jaxspec.builders import make_paths
 from jaxspec.compilations import compilations
 from jaxspec.io.tokenizer import load_tokenizer
-from jaxspec.loop import CHUNK, prefill, run
+from jaxspec.loop import run
 from jaxspec.output import DraftTree, Output, PerRound, Round, Stats
 from jaxspec.params import Params
 from jaxspec.plan import ACCEPTANCE, DecodeConfig, Plan, make_plan
 from jaxspec.policies.protocol import Policy
+from jaxspec.prefill import CHUNK, prefill
 from jaxspec.sampling import make_sampling, sequence_keys
 from jaxspec.state import DecodeState, Request
 from jaxspec.stops import find_stop, safe_length

@@ -22,11 +22,12 @@ from jaxspec.builders import ALIASES
 from jaxspec.drafters.registry import make_drafter
 from jaxspec.loop import run
 from jaxspec.params import Params
-from jaxspec.plan import default_builder
+from jaxspec.plan import default_builder, make_plan
 from jaxspec.policies.controller import make_policy
 from jaxspec.policies.latency import LatencyTable, load_table, make_table, save_table
 
-ROUNDS = 12
+# Rounds of a sample: so many that the call around them does not count.
+ROUNDS = 48
 # Options of `jaxspec.decode` that sampling depends on, and all that the time of a round depends on.
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 TIMED = ("builder", "budget", *SAMPLING, "block_size", "depth", "tree_width", "fanout", "paths")
@@ -37,9 +38,9 @@ def default_widths(budget: int) -> tuple[int, ...]:
     return (*(1 << i for i in range((budget - 1).bit_length())), budget)
 
 
-def default_contexts(max_positions: int, budget: int) -> tuple[int, ...]:
-    """Context lengths to measure at: powers of four from 64 on, as far as the model and the rounds go."""
-    room = max_positions - _tokens(budget)
+def default_contexts(max_positions: int, tokens: int) -> tuple[int, ...]:
+    """Context lengths to measure at: powers of four from 64 on, as far as the model goes if `tokens` are to follow."""
+    room = max_positions - tokens
     return tuple(4**i for i in range(3, 9) if 4**i <= room) or (max(room // 2, 1),)
 
 
@@ -51,7 +52,7 @@ def calibrate(
     widths: Sequence[int] | None = None,
     contexts: Sequence[int] | None = None,
     batch: int = 1,
-    repeats: int = 5,
+    repeats: int = 9,
     **options: Any,
 ) -> LatencyTable:
     """Median times of rounds, by rows verified and cached tokens.
@@ -66,55 +67,60 @@ def calibrate(
     Raises:
       ValueError: `ar`, a size out of range, or a context beyond the model's positions.
     """
+    from scipy.optimize import isotonic_regression
+
     widths = default_widths(budget) if widths is None else tuple(widths)
-    contexts = default_contexts(params.spec.target.max_positions, budget) if contexts is None else tuple(contexts)
     if widths[0] != 1 or widths[-1] != budget:
         raise ValueError(f"widths are {list(widths)}: give them in ascending order, from 1 to the budget, {budget}")
     # Any positive times do: the size is fixed, nothing is chosen by them.
     fixed = make_policy(make_table(widths, (0.0,), (1.0,), [[1.0]] * len(widths)), "fixed", corrected=True)
+    options = {"method": method, "budget": budget, "policy": fixed, **options}
+    tokens = tokens_of(params, options)
+    contexts = default_contexts(params.spec.target.max_positions, tokens) if contexts is None else tuple(contexts)
     rng = np.random.default_rng(0)
     draft, verify = [], []
     for context in contexts:
         prompt = [rng.integers(0, params.spec.target.vocab_size, context).tolist() for _ in range(batch)]
-        session = api._prepare(
-            params,
-            prompt,
-            method=method,
-            budget=budget,
-            policy=fixed,
-            max_new_tokens=_tokens(budget),
-            ignore_eos=True,
-            **options,
-        )
+        session = api._prepare(params, prompt, max_new_tokens=tokens, ignore_eos=True, **options)
         if session.policy is None:
             raise ValueError(f"method {method!r} with a budget of {budget} drafts nothing: there is nothing to choose")
-        seconds = _times(session, (0, *widths), repeats)
-        plain, drafted = seconds[0], seconds[1:]
+        controls = [session.request.controls.replace(rows=jnp.int32(size)) for size in (0, *widths)]
+        plain, *drafted = round_seconds([(session, one) for one in controls], repeats)
+        # More rows do not take less time: where they seem to, a choice by these times would fall for the noise in them.
+        drafted = isotonic_regression(drafted).x
         draft.append(max(drafted[0] - plain, 0.0))
         verify.append([plain, *np.maximum(drafted[1:] - draft[-1], 1e-9)])
     return make_table(widths, contexts, draft, np.transpose(verify))
 
 
-def _tokens(budget: int) -> int:
-    return (ROUNDS + 1) * (budget + 1)
+def tokens_of(params: Params, options: Mapping[str, Any]) -> int:
+    """Room for the tokens of a sample; `options` of `jaxspec.decode`."""
+    return (ROUNDS + 1) * make_plan(params.spec, api._prepare(params, [0], **options).config).longest
 
 
-def _times(session, sizes: Sequence[int], repeats: int) -> np.ndarray:
-    """Median seconds a round of every size: float64 [len(sizes)]."""
-    samples = np.zeros((repeats, len(sizes)))
-    with api._precision(session):
-        for repeat in range(-1, repeats):
-            start = jax.block_until_ready(api._prefill(session))
-            for i, size in enumerate(sizes):
-                controls = session.request.controls.replace(rows=jnp.int32(size))
-                request = session.request.replace(controls=controls)
-                state = jax.block_until_ready(jax.tree.map(jnp.copy, start))
+def round_seconds(cases: Sequence[tuple[Any, Any]], repeats: int) -> np.ndarray:
+    """Seconds a round of every case: float64 [len(cases)].
+
+    All cases take turns in every repeat, every other time backwards. By how much a whole repeat was slower or faster, since the
+    machine was, is divided out before the median over the repeats is taken.
+
+    Args:
+      cases: (session, what its policy reads) each; None keeps what the session has.
+    """
+    samples = np.zeros((repeats, len(cases)))
+    with api._precision(cases[0][0]):
+        starts = {id(session): jax.block_until_ready(api._prefill(session)) for session, _ in cases}
+        for repeat in range(-1, repeats):  # the first turn compiles
+            for i in range(len(cases))[:: -1 if repeat % 2 else 1]:
+                session, controls = cases[i]
+                request = session.request if controls is None else session.request.replace(controls=controls)
+                state = jax.block_until_ready(jax.tree.map(jnp.copy, starts[id(session)]))
                 began = time.perf_counter()
-                state = run(session.params, request, state, jnp.int32(ROUNDS), config=session.config)
-                jax.block_until_ready(state)
-                if repeat >= 0:  # the first turn compiles
+                state = jax.block_until_ready(run(session.params, request, state, jnp.int32(ROUNDS), config=session.config))
+                if repeat >= 0:
                     samples[repeat, i] = (time.perf_counter() - began) / max(int(jnp.max(state.rounds)), 1)
-    return np.median(samples, axis=0)
+    drift = np.exp(np.log(samples).mean(axis=1, keepdims=True))
+    return np.median(samples / drift, axis=0) * np.median(drift)
 
 
 def table_path(params: Params, method: str, *, budget: int = 32, batch: int = 1, **options: Any) -> Path:

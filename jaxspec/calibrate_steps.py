@@ -7,7 +7,6 @@ between depths, the rest from rounds of one step. Rounds of other depths and siz
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,14 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec import api
-from jaxspec.calibrate import SAMPLING, about, default_contexts
-from jaxspec.loop import run
+from jaxspec.calibrate import SAMPLING, about, default_contexts, round_seconds, tokens_of
 from jaxspec.params import Params
 from jaxspec.plan import make_plan
 from jaxspec.policies.round_times import RoundTimes
 from jaxspec.policies.static_size import Constants, make_static
-
-ROUNDS = 12
 
 
 def measure_times(
@@ -32,7 +28,7 @@ def measure_times(
     widths: Sequence[int],
     *,
     contexts: Sequence[int] | None = None,
-    repeats: int = 5,
+    repeats: int = 9,
     **options: Any,
 ) -> RoundTimes:
     """Median times of rounds, one sequence at a time; all depths and sizes take turns.
@@ -43,14 +39,16 @@ def measure_times(
       options: of `jaxspec.decode`, without `budget` and `policy`.
     """
     widths = tuple(sorted({1, *widths}))
-    contexts = contexts or default_contexts(params.spec.target.max_positions, widths[-1])
+    tokens = tokens_of(params, {"method": method, "budget": widths[-1]} | options)
+    contexts = contexts or default_contexts(params.spec.target.max_positions, tokens)
     parts, errors = [], []
     for context in contexts:
-        plain, drafting = _sessions(params, method, widths, context, options)
+        plain, drafting = _sessions(params, method, widths, context, tokens, options)
         plan = make_plan(params.spec, drafting.config)
         deepest = plan.builder.steps if plan.in_steps else 0
         pairs = _pairs(widths, deepest)
-        taken = _times(plain, drafting, pairs, repeats)
+        decided = [Constants(*map(jnp.int32, pair)) for pair in pairs]
+        taken = round_seconds([(plain, None), *((drafting, one) for one in decided)], repeats)
         step, rest, error = _apart(taken[1:], len(widths), deepest, pairs)
         parts.append([step, taken[0], *rest])
         errors.append(error)
@@ -78,11 +76,11 @@ def _apart(taken: np.ndarray, widths: int, deepest: int, pairs) -> tuple[float, 
     return step, rest, float(np.max(np.abs(predicted / taken - 1)))
 
 
-def _sessions(params, method: str, widths, context: int, options):
+def _sessions(params, method: str, widths, context: int, tokens: int, options):
     """Sessions of plain decoding and of drafting."""
     rng = np.random.default_rng(0)
     prompt = rng.integers(0, params.spec.target.vocab_size, context).tolist()
-    common = {"max_new_tokens": (ROUNDS + 1) * (widths[-1] + 1), "ignore_eos": True}
+    common = {"max_new_tokens": tokens, "ignore_eos": True}
     fixed = {"method": method, "budget": widths[-1]} | options
     plan = make_plan(params.spec, api._prepare(params, [0], **fixed).config)
     policy = make_static(1 if plan.in_steps else None, widths[-1], widths=widths)
@@ -91,21 +89,3 @@ def _sessions(params, method: str, widths, context: int, options):
         api._prepare(params, prompt, **common, **settings)
         for settings in ({"method": "ar"} | sampling, fixed | {"policy": policy})
     )
-
-
-def _times(plain, drafting, pairs: Sequence[tuple[int, int]], repeats: int) -> np.ndarray:
-    """Median seconds of a round of plain decoding and of each (steps, rows): float64 [1 + pairs]."""
-    samples = np.zeros((repeats, 1 + len(pairs)))
-    controls = [Constants(*map(jnp.int32, pair)) for pair in pairs]
-    with api._precision(drafting):
-        starts = [jax.block_until_ready(api._prefill(session)) for session in (plain, drafting)]
-        for repeat in range(-1, repeats):  # the first turn compiles
-            for i, control in enumerate((None, *controls)):
-                session, start = (plain, starts[0]) if control is None else (drafting, starts[1])
-                request = session.request.replace(controls=control)
-                state = jax.block_until_ready(jax.tree.map(jnp.copy, start))
-                began = time.perf_counter()
-                state = jax.block_until_ready(run(session.params, request, state, jnp.int32(ROUNDS), config=session.config))
-                if repeat >= 0:
-                    samples[repeat, i] = (time.perf_counter() - began) / max(int(jnp.max(state.rounds)), 1)
-    return np.median(samples, axis=0)

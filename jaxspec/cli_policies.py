@@ -31,7 +31,7 @@ def add_commands(commands) -> None:
     parser.add_argument("--budget", type=int, default=32, help="rows of the largest tree (default: %(default)s)")
     parser.add_argument("--temperature", type=float, default=0.0, help="of the decodes to come (default: %(default)s)")
     parser.add_argument("--batch", type=int, default=1, help="sequences decoded together (default: %(default)s)")
-    parser.add_argument("--repeats", type=int, default=5, help="samples of each time (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=9, help="samples of each time (default: %(default)s)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: what suits the device")
 
 

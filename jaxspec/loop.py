@@ -1,4 +1,4 @@
-"""Prefill, round, loop: the only file that knows the order of the phases draft, grow, verify, accept, commit, absorb.
+"""Round and loop: the only file that knows the order of the phases draft, grow, verify, accept, commit, absorb.
 
 Plain autoregressive decoding is the same loop without a drafter: the tree is its root.
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxspec.cache import allocate, append, gather_path
+from jaxspec.cache import append, gather_path
 from jaxspec.drafters.base import Committed
 from jaxspec.grow import draft, grow, target_head
 from jaxspec.params import Params
@@ -22,9 +22,6 @@ from jaxspec.state import Accepted, DecodeState, Request, Tree
 from jaxspec.tree import keep_rows, pad_rows, root_only, take_rows
 from jaxspec.verify import accept_match, accept_rejection, accept_sequential
 from pallas_kernels.device import current_device
-
-# Prompt rows that one forward of the prefill runs.
-CHUNK = 512
 
 
 class Verified(NamedTuple):
@@ -38,97 +35,6 @@ class Verified(NamedTuple):
     k: jax.Array
     v: jax.Array
     features: jax.Array
-
-
-@functools.partial(jax.jit, static_argnames=("config", "capacity", "max_tokens"))
-def prefill(
-    params: Params,
-    request: Request,
-    tokens: jax.Array,
-    lengths: jax.Array,
-    *,
-    config: DecodeConfig,
-    capacity: int,
-    max_tokens: int,
-    control=None,
-) -> DecodeState:
-    """Run the prompts and draw each first token.
-
-    Args:
-      control: the policy's state, which chooses the size of blocks here and is left to the caller to put into the state.
-      tokens: int32 [B, P], prompts padded on the right; P up to CHUNK or a multiple of it. lengths: int32 [B].
-      capacity: rows S of the caches, at least P and lengths + max_tokens + A.
-      max_tokens: room for generated tokens.
-    """
-    plan = make_plan(params.spec, config)
-    cache, draft, last, features = _run_prompt(params, tokens, lengths, config, capacity)
-    logits = plan.target.apply(params.target, last[:, None], method="logits")
-    noise = _noise(params, request, config, lengths, 1)
-    first = draw(logits, noise, jnp.zeros((tokens.shape[0], 1), jnp.int32), config.sampling, request.sampling)[:, 0]
-    buffer = jnp.zeros((tokens.shape[0], max_tokens + plan.longest), jnp.int32)
-    zeros = jnp.zeros_like(lengths)
-    block = None
-    if plan.policy is not None and plan.policy.act.block is not None:
-        seen = Observation(lengths, zeros == 0, logits=logits[:, 0])
-        block = jnp.clip(plan.policy.act.block(request.controls, control, seen), 2, plan.longest)
-    if plan.drafter:
-        # What follows the prompt's last token is known only now.
-        token = jnp.take_along_axis(tokens, lengths[:, None] - 1, axis=1)
-        end = Committed(token, first[:, None], features[:, None], lengths - 1, zeros + 1)
-        draft = plan.drafter.absorb(params.drafter(config.method), draft, target_head(params, config), end)
-    return DecodeState(
-        tokens=buffer.at[:, 0].set(first),
-        emitted=zeros + 1,
-        done=_is_stop(first, request) | (request.limit <= 1),
-        root=first,
-        cache=cache,
-        draft=draft,
-        rounds=zeros,
-        round_emitted=buffer,
-        round_drafted=buffer,
-        tree=root_only(first, plan.widths[-1]),
-        accepted=Accepted(jnp.zeros((tokens.shape[0], plan.longest), jnp.int32), zeros, first),
-        block=block,
-        round_steps=None if plan.policy is None else buffer,
-    )
-
-
-def _run_prompt(params, tokens, lengths, config, capacity):
-    """Caches of the target and the drafter after the prompts, and each last token's hidden state [B, E] and features [B, F].
-
-    The drafter has absorbed all but the last token. Long prompts go through in chunks, so that attention scores take CHUNK * S
-    floats a head instead of P * P.
-    """
-    plan = make_plan(params.spec, config)
-    batch, width = tokens.shape
-    layers = plan.drafter.feature_layers if plan.drafter else ()
-    size = min(width, CHUNK)
-    following = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
-
-    def feed(start, carry, prefix):
-        cache, draft, *last = carry
-        chunk, after = (jax.lax.dynamic_slice_in_dim(x, start, size, axis=1) for x in (tokens, following))
-        positions = jnp.broadcast_to(start + jnp.arange(size), chunk.shape)
-        out = plan.target.apply(params.target, chunk, positions, prefix, feature_layers=layers)
-        row = lengths - 1 - start
-        here = ((row >= 0) & (row < size))[:, None]
-        at = jnp.clip(row, 0, size - 1)[:, None, None]
-        found = (jnp.take_along_axis(x, at, axis=1)[:, 0] for x in (out.hidden, out.features))
-        last = [jnp.where(here, new, old) for new, old in zip(found, last, strict=True)]
-        if plan.drafter:
-            known = Committed(chunk, after, out.features, positions[:, 0], jnp.clip(row, 0, size))
-            draft = plan.drafter.absorb(params.drafter(config.method), draft, target_head(params, config), known)
-        return append(cache, out.k, out.v, jnp.clip(lengths - start, 0, size)), draft, *last
-
-    dtype, hidden = params.dtype, params.spec.target.hidden_size
-    cache = allocate(params.spec.target, batch, capacity, dtype)
-    # Behind the barrier, for XLA would compute a drafter's attention over its empty cache while it compiles, for seconds.
-    draft = jax.lax.optimization_barrier(plan.drafter.init(batch, capacity, dtype)) if plan.drafter else None
-    carry = (cache, draft, jnp.zeros((batch, hidden), dtype), jnp.zeros((batch, len(layers) * hidden), dtype))
-    carry = feed(0, carry, None)
-    if width == size:
-        return carry
-    return jax.lax.fori_loop(1, width // size, lambda i, carry: feed(i * size, carry, carry[0]), carry)
 
 
 @functools.partial(jax.jit, static_argnames=("config",), donate_argnames=("state",))
@@ -152,9 +58,9 @@ def run(params: Params, request: Request, state: DecodeState, max_rounds: jax.Ar
 def decode_round(params: Params, request: Request, state: DecodeState, config: DecodeConfig) -> DecodeState:
     """One round: draft, grow, verify, accept, commit, absorb."""
     plan = make_plan(params.spec, config)
-    noise = _noise(params, request, config, state.cache.length + 1, plan.longest)
     if plan.policy is not None:
-        return _controlled_round(params, request, state, noise, config)
+        return _controlled_round(params, request, state, config)
+    noise = noise_at(params, request, config, state.cache.length + 1, plan.longest)
     drafted = draft(params, request, state, noise, config)
     tree = grow(params, state, drafted.proposed, config)
     verified = verify(params, request, state, tree, noise, drafted.logprob, config)
@@ -162,10 +68,10 @@ def decode_round(params: Params, request: Request, state: DecodeState, config: D
     return absorb(params, state, committed, config)
 
 
-def _controlled_round(params, request, state, noise, config) -> DecodeState:
+def _controlled_round(params, request, state, config) -> DecodeState:
     """A round whose tree a policy bounds, or which does not draft."""
     policy, before = make_plan(params.spec, config).policy, state
-    tree, steps = propose(params, request, state, noise, config)
+    tree, steps, noise = propose(params, request, state, config)
     verified = verify(params, request, state, tree, noise, None, config)
     state, committed = commit(params, request, state, tree, verified, config)
     live, context = ~before.done, before.cache.length
@@ -174,24 +80,30 @@ def _controlled_round(params, request, state, noise, config) -> DecodeState:
         control=policy.observe(request.controls, state.control, outcome),
         round_steps=_write(state.round_steps, jnp.broadcast_to(steps, live.shape)[:, None], before.rounds),
     )
-    return absorb(params, state, committed, config)
+    return _absorb_late(params, request, state, committed, steps >= 0, config)
 
 
-def propose(params, request, state, noise, config) -> tuple[Tree, jax.Array]:
-    """The round's tree as the policy wants it, and its draft steps after the root's, int32 []; -1: it does not draft."""
+def propose(params, request, state, config) -> tuple[Tree, jax.Array, jax.Array | None]:
+    """The round's tree as the policy wants it; its draft steps after the root's, int32 [], -1: it does not draft; the noise."""
     plan, act = make_plan(params.spec, config), make_plan(params.spec, config).policy.act
     seen = Observation(state.cache.length, ~state.done)
 
+    def noise_of(count):
+        return noise_at(params, request, config, state.cache.length + 1, count)
+
     def drafted():
+        noise = noise_of(plan.longest)
         found = draft(params, request, state, noise, config)
         tree, steps = grow(params, state, found.proposed, config), jnp.int32(found.steps)
         if act.rows is None:
-            return tree, steps
+            return tree, steps, noise
         rows = act.rows(request.controls, state.control, seen.replace(steps=steps, pool=found.pool, tree=tree))
-        return keep_rows(tree, jnp.broadcast_to(rows, state.done.shape)), steps
+        return keep_rows(tree, jnp.broadcast_to(rows, state.done.shape)), steps, noise
 
     def plain():
-        return root_only(state.root, plan.widths[-1]), jnp.int32(-1)
+        # What is drawn after the root alone needs the noise of one position.
+        first = None if config.sampling.greedy else jnp.pad(noise_of(1), ((0, 0), (0, plan.longest - 1), (0, 0)))
+        return root_only(state.root, plan.widths[-1]), jnp.int32(-1), first
 
     if act.draft is None:
         return drafted()
@@ -259,7 +171,7 @@ def commit(params, request, state, tree, verified, config) -> tuple[DecodeState,
     drafted = jnp.take_along_axis(tree.token, following, axis=1)
     new = jnp.where(slot < accepted.count[:, None] - 1, drafted, accepted.bonus[:, None])
 
-    stops = _is_stop(new, request) & (slot < accepted.count[:, None])
+    stops = is_stop(new, request) & (slot < accepted.count[:, None])
     until_stop = jnp.where(stops.any(1), jnp.argmax(stops, axis=1) + 1, accepted.count)
     emit = jnp.minimum(until_stop, request.limit - state.emitted)
     emit = jnp.where(state.done, 0, emit)
@@ -299,12 +211,43 @@ def absorb(params, state, committed: Committed, config) -> DecodeState:
     return state.replace(draft=draft)
 
 
-def _noise(params, request, config, position, count) -> jax.Array | None:
+def _absorb_late(params, request, state, committed: Committed, drafted, config) -> DecodeState:
+    """Absorb what was committed: at once after drafting, else together with later rounds, before one of them drafts.
+
+    A forward over A rows costs hardly more than one over a single row, so that rounds of plain decoding are to share one.
+    """
+    plan = make_plan(params.spec, config)
+    if state.pending is None:
+        return absorb(params, state, committed, config)
+    waiting = _queued(state.pending, committed)
+    known = jax.tree.map(lambda new, queued: jnp.where(drafted, new, queued), committed, waiting)
+    drafts_next = plan.policy.act.draft(request.controls, state.control, Observation(state.cache.length, ~state.done))
+    due = drafted | drafts_next | (jnp.max(known.count) >= plan.longest)
+    draft = jax.lax.cond(due, lambda: absorb(params, state, known, config).draft, lambda: state.draft)
+    return state.replace(draft=draft, pending=known.replace(count=jnp.where(due, 0, known.count)))
+
+
+def _queued(pending: Committed, one: Committed) -> Committed:
+    """`pending` with the first row of `one` behind its rows, for sequences that committed it."""
+    at = pending.count
+    here = jnp.arange(pending.token.shape[1]) == at[:, None]
+
+    def put(rows, row):
+        return jnp.where(here.reshape(*here.shape, *(1,) * (rows.ndim - 2)), row, rows)
+
+    token, following, features = (
+        put(getattr(pending, name), getattr(one, name)[:, :1]) for name in ("token", "following", "features")
+    )
+    position = jnp.where(at == 0, one.position, pending.position)
+    return Committed(token, following, features, position, at + jnp.minimum(one.count, 1))
+
+
+def noise_at(params, request, config, position, count) -> jax.Array | None:
     """Gumbel noise float32 [B, count, V] of the tokens at absolute positions `position` [B] and on; None when greedy."""
     if config.sampling.greedy:
         return None
     return gumbel(request.keys, position[:, None] + jnp.arange(count), params.spec.target.vocab_size)
 
 
-def _is_stop(tokens: jax.Array, request: Request) -> jax.Array:
+def is_stop(tokens: jax.Array, request: Request) -> jax.Array:
     return (tokens[..., None] == request.stop).any(-1)

@@ -155,6 +155,8 @@ class DecodeState:
       tree, accepted: the last round's, for traces.
       control: the policy's state; None without one.
       block: int32 [B], slots of a block as a policy wants them, the anchor included; None: all.
+      pending: what rounds without drafting committed and the drafter has not absorbed, a `jaxspec.drafters.base.Committed`;
+        None where every round drafts.
       round_steps: int32 [B, M], draft steps of each round after the root's, -1 where it did not draft; None without a policy.
     """
 
@@ -171,4 +173,5 @@ class DecodeState:
     accepted: Accepted
     control: Any = None
     block: jax.Array | None = None
+    pending: Any = None
     round_steps: jax.Array | None = None

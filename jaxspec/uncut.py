@@ -39,5 +39,5 @@ def uncut_tree(params, prompt, round: int, **options) -> DraftTree:
 @functools.partial(jax.jit, static_argnames=("config",))
 def _tree(params, request, state, config):
     longest = make_plan(params.spec, config).longest
-    noise = loop._noise(params, request, config, state.cache.length + 1, longest)
+    noise = loop.noise_at(params, request, config, state.cache.length + 1, longest)
     return grow(params, state, draft(params, request, state, noise, config)[0], config)

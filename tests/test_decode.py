@@ -138,7 +138,7 @@ def test_long_prompts_go_through_in_chunks(params, monkeypatch):
     for one, out in zip(prompts, outs, strict=True):
         assert out.tokens == jaxspec.decode(params, one, method="ar", max_new_tokens=12).tokens
     # The same prompt in one piece.
-    monkeypatch.setattr("jaxspec.loop.CHUNK", 1024)
+    monkeypatch.setattr("jaxspec.prefill.CHUNK", 1024)
     monkeypatch.setattr("jaxspec.api.CHUNK", 1024)
     assert jaxspec.decode(params, prompt, max_new_tokens=12, block_size=7).tokens == outs[0].tokens
 

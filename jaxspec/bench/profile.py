@@ -27,7 +27,7 @@ _absorb = jax.jit(loop.absorb, donate_argnames=("state",), **_static)
 
 @functools.partial(jax.jit, **_static)
 def _noise(params, request, state, config):
-    return loop._noise(params, request, config, state.cache.length + 1, make_plan(params.spec, config).longest)
+    return loop.noise_at(params, request, config, state.cache.length + 1, make_plan(params.spec, config).longest)
 
 
 def profile(

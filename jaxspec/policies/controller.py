@@ -24,10 +24,10 @@ from jaxspec.state import Accepted, Tree
 
 # Rounds between two looks at whether the counts call for another correction of scores.
 REFRESH = 16
-# Weight of the earlier rounds in the running means on whether drafting pays, and the gain it is taken to have at first.
-KEEP = 0.85
-FIRST_GAIN = 1.5
-# Rounds of plain decoding after drafting did not pay; doubled every time that the trial round after them does not pay either.
+# Whether drafting pays is a cumulative sum (Page 1954) of the tokens of a sequence that drafted rounds gained over plain
+# decoding in their time: what the sum begins with, its upper bound, and what it begins with after a pause. Below 0 it pauses.
+FIRST, MOST, TRIAL = 8.0, 12.0, 3.0
+# Rounds of plain decoding after drafting did not pay; doubled every time that the trial after them does not pay either.
 SHORTEST_PAUSE, LONGEST_PAUSE = 8, 128
 
 
@@ -87,7 +87,7 @@ class ControlState:
 
     Attributes:
       scores: see `ScoreState`.
-      tokens, seconds: float32 [], running means over drafted rounds: committed by a sequence, and predicted; 0 after a pause.
+      balance: float32 [], cumulative sum of tokens gained by drafting, see `FIRST`.
       pause: int32 [], rounds of plain decoding that are left. next_pause: int32 [], the next one's length.
       rounds: int32 [], all rounds of the batch; drafted: int32 [], those that drafted.
       predicted: float32 [], the predicted seconds of all rounds. worth: float32 [], expected committed tokens of all rounds.
@@ -95,8 +95,7 @@ class ControlState:
     """
 
     scores: ScoreState
-    tokens: jax.Array
-    seconds: jax.Array
+    balance: jax.Array
     pause: jax.Array
     next_pause: jax.Array
     rounds: jax.Array
@@ -137,8 +136,7 @@ def init_control(depth: int, rows: int) -> ControlState:
     zero, count = jnp.float32(0), jnp.int32(0)
     return ControlState(
         scores=init_scores(depth),
-        tokens=zero,
-        seconds=zero,
+        balance=zero + FIRST,
         pause=count,
         next_pause=count + SHORTEST_PAUSE,
         rounds=count,
@@ -169,26 +167,42 @@ def choose(settings: ControllerSettings, controls: Controls, state: ControlState
 
 def observe(settings: ControllerSettings, controls: Controls, state: ControlState, outcome: Outcome) -> ControlState:
     """The state after a round."""
-    tree, live, did = outcome.tree, outcome.live, outcome.drafted
-    draft, verify = _seconds(controls, outcome.context, live)
+    draft, verify = _seconds(controls, outcome.context, outcome.live)
+
+    def drafted():
+        return _drafted(settings, controls, state, outcome, draft + verify, verify[0])
+
+    def waited():
+        return state.replace(
+            predicted=state.predicted + verify[0],
+            worth=state.worth + jnp.sum(outcome.live),
+            sizes=state.sizes.at[0].add(1),
+            pause=jnp.maximum(state.pause - 1, 0),
+        )
+
+    state = jax.lax.cond(outcome.drafted, drafted, waited)
+    return state.replace(rounds=state.rounds + 1)
+
+
+def _drafted(settings, controls: Controls, state: ControlState, outcome: Outcome, cost, plain) -> ControlState:
+    """The state after a round that drafted; `cost` float32 [W] of every width, `plain` of plain decoding."""
+    tree, live = outcome.tree, outcome.live
     size = jnp.max(outcome.rows)
-    cost = (draft + verify)[jnp.asarray(bucket_of(tree.token.shape[1], controls.table.widths))[size - 1]]
-    seconds = jnp.where(did, cost, verify[0])
+    seconds = cost[jnp.asarray(bucket_of(tree.token.shape[1], controls.table.widths))[size - 1]]
     state = state.replace(
-        rounds=state.rounds + 1,
-        drafted=state.drafted + did,
+        drafted=state.drafted + 1,
         predicted=state.predicted + seconds,
         worth=state.worth + jnp.sum(_values(settings, state, tree, live)),
-        sizes=state.sizes.at[jnp.where(did, size, 0)].add(1),
+        sizes=state.sizes.at[size].add(1),
     )
     if settings.corrected:
         seen = jnp.where(live[:, None], tree.logprob, -jnp.inf)
         scores = observed(state.scores, seen, tree.depth, _on_path(tree, outcome.accepted))
-        due = did & (state.drafted % REFRESH == 0)
+        due = state.drafted % REFRESH == 0
         state = state.replace(scores=jax.lax.cond(due, refreshed, lambda scores: scores, scores))
     if settings.pauses and settings.rule != "fixed":
         committed = jnp.sum(jnp.where(live, outcome.accepted.count, 0)) / jnp.maximum(jnp.sum(live), 1)
-        state = _paid(state, seconds, verify[0], committed, did)
+        state = _paid(state, committed - seconds / plain)
     return state
 
 
@@ -203,25 +217,20 @@ def _seconds(controls: Controls, context, live) -> tuple[jax.Array, jax.Array]:
     return draft, controls.factor * verify
 
 
-def _paid(state: ControlState, took: jax.Array, plain: jax.Array, committed: jax.Array, did: jax.Array) -> ControlState:
-    """Whether drafting pays: tokens a second of drafted rounds against those of plain decoding.
+def _paid(state: ControlState, gained: jax.Array) -> ControlState:
+    """Whether drafting pays, after a drafted round that gained so many tokens a sequence.
 
-    A pause clears the means: the round after it starts them at no gain, so that its own outcome decides.
+    One round says little: at a mean of three committed tokens, many commit one.
     """
-    gain = jnp.where(state.drafted == 1, FIRST_GAIN, 1.0)
-    fresh = state.seconds == 0
-    tokens = jnp.where(fresh, gain * took / plain, state.tokens)
-    seconds = jnp.where(fresh, took, state.seconds)
-    tokens, seconds = (KEEP * x + (1 - KEEP) * new for x, new in ((tokens, committed), (seconds, took)))
-    pays = tokens * plain >= seconds
-    ran = state.replace(
-        tokens=jnp.where(pays, tokens, 0.0),
-        seconds=jnp.where(pays, seconds, 0.0),
+    balance = jnp.minimum(state.balance + gained, MOST)
+    pays = balance >= 0
+    # The doubling ends when the sum is back at what it began with at first: a lucky round of a trial is not enough.
+    longer = jnp.where(balance >= FIRST, SHORTEST_PAUSE, state.next_pause)
+    return state.replace(
+        balance=jnp.where(pays, balance, TRIAL),
         pause=jnp.where(pays, 0, state.next_pause),
-        next_pause=jnp.where(pays, SHORTEST_PAUSE, jnp.minimum(2 * state.next_pause, LONGEST_PAUSE)),
+        next_pause=jnp.where(pays, longer, jnp.minimum(2 * state.next_pause, LONGEST_PAUSE)),
     )
-    waited = state.replace(pause=jnp.maximum(state.pause - 1, 0))
-    return jax.tree.map(lambda a, b: jnp.where(did, a, b), ran, waited)
 
 
 def _on_path(tree: Tree, accepted: Accepted) -> jax.Array:

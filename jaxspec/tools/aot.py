@@ -16,9 +16,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.architectures import DRAFTER, abstract_params, architecture
-from jaxspec.loop import prefill, run
+from jaxspec.loop import run
 from jaxspec.params import Spec
 from jaxspec.plan import DecodeConfig, make_plan
+from jaxspec.prefill import prefill
 from jaxspec.sampling import make_sampling, sequence_keys
 from jaxspec.state import Request
 from pallas_kernels.aot import Program, compile_report

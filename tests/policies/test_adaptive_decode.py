@@ -10,7 +10,7 @@ import pytest
 
 import jaxspec
 from jaxspec.grow import _without
-from jaxspec.loop import prefill, run
+from jaxspec.loop import run
 from jaxspec.policies import blockpilot, c2t, ddd, disco, expected_acceptance, gammatune, specdec_plus, svip
 from jaxspec.policies.compose import compose
 from jaxspec.policies.heads import init_layers
@@ -18,6 +18,7 @@ from jaxspec.policies.latency import make_table
 from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, unchanged
 from jaxspec.policies.random_size import make_random
 from jaxspec.policies.static_size import make_static
+from jaxspec.prefill import prefill
 from jaxspec.sources import Sources, carried_on, seen_at
 from jaxspec.state import Nodes, Pool
 

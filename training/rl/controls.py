@@ -3,8 +3,8 @@
     python -m training.rl.controls --record train.npz --times times.json --policy runs/ltd/policy --out policies/controls
 
 What the policy gains beyond the first it gains by choosing when; what it gains beyond the second, by choosing at all. Its
-actions are those of the rounds that it has on the texts it was trained on. `out` then holds the policies `random` and
-`constant`, for `jaxspec bench policies`.
+actions are those of the rounds that it has on the texts it was trained on. `out` then holds the policies `random`, `constant`
+and `static`, the best pair of depth and rows on these texts by grid search, for `jaxspec bench policies`.
 """
 
 from __future__ import annotations
@@ -75,13 +75,20 @@ def make_controls(record: Record, times: RoundTimes, policy: Policy, static: tup
     return Controls(steps, sizes, Counter(actions).most_common(1)[0][0])
 
 
-def policies_of(controls: Controls, record: Record, widths: tuple[int, ...], seed: int = 0) -> dict[str, Policy]:
-    """The controls as policies; of trees that do not grow in steps they decide the rows alone."""
-    (steps, size), pool = controls.commonest, record.header["sees"] == "pool"
+def policies_of(
+    controls: Controls, record: Record, widths: tuple[int, ...], static: tuple[int, int], seed: int = 0
+) -> dict[str, Policy]:
+    """The controls as policies, and the constant `static`; of trees that do not grow in steps they decide the rows alone."""
+    pool = record.header["sees"] == "pool"
+
+    def constant(pair):
+        return make_static(pair[0] if pool else None, record.sizes[pair[1]], widths)
+
     rows = {record.sizes[index]: rounds for index, rounds in controls.sizes.items()}
     return {
         "random": make_random(controls.steps if pool else None, rows, widths, seed),
-        "constant": make_static(steps if pool else None, record.sizes[size], widths),
+        "constant": constant(controls.commonest),
+        "static": constant(static),
     }
 
 
@@ -92,7 +99,7 @@ def main(options: ControlOptions) -> None:
     static = replay.best_static(training, times.seconds(training.context, training.steps, training.sizes))
     controls = make_controls(training, times, policy, static)
     about = load_about(options.policy)
-    for name, control in policies_of(controls, record, policy.settings.widths, options.seed).items():
+    for name, control in policies_of(controls, record, policy.settings.widths, static, options.seed).items():
         save_policy(control, options.out / name, about)
     rounds, (steps, size) = sum(controls.steps.values()), controls.commonest
     print("steps: " + _shares(controls.steps, rounds))

@@ -188,9 +188,10 @@ def test_controls_act_as_often_as_the_policy():
     drawn, rows = found.drawn(4000)
     for step, rounds in found.steps.items():
         assert np.mean(drawn == step) == pytest.approx(rounds / len(walk.steps), abs=0.04)
-    made = controls.policies_of(found, RECORD, settings.widths)
+    made = controls.policies_of(found, RECORD, settings.widths, (2, 0))
     assert (rows == 1).all() and made["random"].settings.rows == (4,)
     assert (int(made["constant"].controls.steps), int(made["constant"].controls.rows)) == (found.commonest[0], 4)
+    assert (int(made["static"].controls.steps), int(made["static"].controls.rows)) == (2, 2)
 
 
 def test_given_rows_stand_for_a_size_policy_and_are_no_baseline():

@@ -10,11 +10,12 @@ import pytest
 import jaxspec
 from jaxspec.io import eagle
 from jaxspec.io.safetensors_files import read_json
-from jaxspec.loop import prefill, run
+from jaxspec.loop import run
 from jaxspec.params import Params
 from jaxspec.policies.heads import init_layers
 from jaxspec.policies.ltd import LtdSettings, make_ltd
 from jaxspec.policies.ltd_features import depth_inputs
+from jaxspec.prefill import prefill
 from training.rl import check, replay
 from training.rl.options import TextOptions, decode_options
 from training.rl.record import record_texts
