@@ -13,8 +13,8 @@ from jaxspec.builders.stepwise import Offers, Stepper, finish
 from jaxspec.drafters.base import Proposal, TargetHead
 from jaxspec.plan import make_plan
 from jaxspec.policies.protocol import Observation
-from jaxspec.policies.sources import Sources, carried_on, init_sources, observed_sources, seen_at
 from jaxspec.sampling import process
+from jaxspec.sources import Sources, carried_on, init_sources, observed_sources, seen_at
 from jaxspec.state import Candidates, Nodes, Pool, Tree
 from jaxspec.tree import root_only
 from jaxspec.verify import sample_candidates

@@ -17,9 +17,9 @@ from jaxspec.policies.heads import init_layers
 from jaxspec.policies.latency import make_table
 from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, unchanged
 from jaxspec.policies.random_size import make_random
-from jaxspec.policies.sources import Sources, carried_on, seen_at
 from jaxspec.policies.static_size import make_static
 from jaxspec.prefill import prefill
+from jaxspec.sources import Sources, carried_on, seen_at
 from jaxspec.state import Nodes, Pool
 
 PROMPTS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]

@@ -14,7 +14,7 @@ from jaxspec.attention import full_mask
 from jaxspec.drafters.base import Proposal
 from jaxspec.loop import run
 from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, unchanged
-from jaxspec.policies.sources import init_sources, observed_sources, seen_at
+from jaxspec.sources import init_sources, observed_sources, seen_at
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 PROMPTS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]

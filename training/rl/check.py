@@ -10,6 +10,7 @@ otherwise.
 from __future__ import annotations
 
 import functools
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,9 @@ from jaxspec.prompts import to_ids
 from training.command import one_line_errors
 from training.rl.options import TextOptions, builder_of, decode_options
 from training.rl.record import record_texts
+
+# Share of rounds that must replay.
+ENOUGH = 0.99
 
 
 def replayed(params, prompt: list[int], choices, options: TextOptions) -> tuple[int, int, int]:
@@ -76,8 +80,8 @@ def _equal(real, recorded) -> bool:
     return np.array_equal(real.token[1:], token[1:]) and np.array_equal(real.parent, parent)
 
 
-def main(options: TextOptions) -> None:
-    """Print the shares for the prompts of `options`."""
+def main(options: TextOptions) -> int:
+    """Print the shares for the prompts of `options`; the exit status is 1 where fewer rounds than `ENOUGH` replay."""
     params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     prompts = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
@@ -96,10 +100,11 @@ def main(options: TextOptions) -> None:
     print(
         f"{rounds} rounds: {same / rounds:.2%} have the recorded tree, {right / rounds:.2%} commit the recorded tokens as well"
     )
+    return int(right < ENOUGH * rounds)
 
 
 if __name__ == "__main__":
     import tyro
 
     with one_line_errors():
-        main(tyro.cli(TextOptions))
+        sys.exit(main(tyro.cli(TextOptions)))

@@ -115,13 +115,13 @@ def _figures(problem: Problem, seconds, steps, sizes) -> dict[str, float]:
 
 
 def _decisions(problem: Problem, layers: dict) -> tuple[np.ndarray, np.ndarray]:
-    return replay.decisions(problem.validation, layers, problem.settings, problem.static)
+    return replay.decisions(problem.validation, layers, problem.settings, problem.absent)
 
 
 def _texts(problem: Problem, options: LtdOptions, kind: str, others: dict):
     """Real texts, with the other policy's decisions as in `data_of`."""
     steps = problem.training.steps
-    fixed = np.full((1, steps + 1), problem.static[1])
+    fixed = np.full((1, steps + 1), problem.absent[1])
     drawn = np.full(1, -1 if problem.preset.random_depth and steps else steps)
 
     def decide(scores, context):

@@ -22,7 +22,8 @@ class Problem(NamedTuple):
     Attributes:
       preset: as changed by options. times, training, validation: what was loaded, by prompts.
       replay: the training record on the device. seconds: of its rounds, float32 [N, S, V].
-      static: the best constant, steps and size index. settings: of both policies together, as they act.
+      static: the best constant, steps and size index. absent: what a policy that is not there stands for, the same unless the
+        rows are given. settings: of both policies together, as they act.
     """
 
     preset: Preset
@@ -32,6 +33,7 @@ class Problem(NamedTuple):
     replay: Replay
     seconds: np.ndarray
     static: tuple[int, int]
+    absent: tuple[int, int]
     settings: LtdSettings
 
 
@@ -64,13 +66,13 @@ def pose(
         raise ValueError(f"{preset} decides after {chosen.first_act} draft steps, and {record.steps} are recorded: record more")
     training, validation = split(record)
     seconds = times.seconds(training.context, training.steps, training.sizes)
-    static = replay.best_static(training, seconds)
+    absent = static = replay.best_static(training, seconds)
     if fixed_rows is not None:
         if fixed_rows not in record.sizes:
             raise ValueError(f"fixed_rows is {fixed_rows}: choose one of {list(record.sizes)}, which are recorded")
-        static = (static[0], record.sizes.index(fixed_rows))
+        absent = (static[0], record.sizes.index(fixed_rows))
     settings = _settings(record, chosen)
-    return Problem(chosen, times, training, validation, make_replay(training, times), seconds, static, settings)
+    return Problem(chosen, times, training, validation, make_replay(training, times), seconds, static, absent, settings)
 
 
 def _settings(record: Record, preset: Preset) -> LtdSettings:
@@ -108,7 +110,7 @@ def data_of(problem: Problem, kind: str, others: dict) -> Data:
     record = problem.training
     shape = (len(record.context), record.steps + 1)
     if kind == "depth":
-        fixed = np.full(shape, problem.static[1], np.int32)
+        fixed = np.full(shape, problem.absent[1], np.int32)
         size = replay.choose_sizes(record, others["size"], problem.settings) if others else fixed
         return Data(problem.replay, size=jnp.asarray(size))
     fixed = np.full(shape[0], -1 if problem.preset.random_depth and record.steps else record.steps, np.int32)

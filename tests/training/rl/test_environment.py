@@ -13,7 +13,7 @@ from jaxspec.policies.ltd import LtdSettings, make_ltd
 from jaxspec.policies.ltd_features import depth_observation, size_observation
 from jaxspec.policies.round_times import load_times, save_times
 from jaxspec.policies.store import save_policy
-from training.rl import controls, replay
+from training.rl import controls, problem, replay
 from training.rl.environment import Data, make_depth_environment, make_replay, make_size_environment, reward_of
 from training.rl.evaluate import EvaluateOptions, evaluate
 from training.rl.records import load_record, save_record, split
@@ -192,6 +192,15 @@ def test_controls_act_as_often_as_the_policy():
     assert (rows == 1).all() and made["random"].settings.rows == (4,)
     assert (int(made["constant"].controls.steps), int(made["constant"].controls.rows)) == (found.commonest[0], 4)
     assert (int(made["static"].controls.steps), int(made["static"].controls.rows)) == (2, 2)
+
+
+def test_given_rows_stand_for_a_size_policy_and_are_no_baseline():
+    best = problem.pose(RECORD, toy.TIMES, "jaxspec")
+    given = problem.pose(RECORD, toy.TIMES, "jaxspec", fixed_rows=2, observes="P+L")
+    assert given.static == best.static == best.absent and best.static[1] == 1
+    assert given.absent == (best.static[0], 0) and given.settings.observes == "P+L"
+    assert (problem.data_of(given, "depth", {}).size == 0).all() and (problem.data_of(best, "depth", {}).size == 1).all()
+    assert problem.environment_of(given, "size").actions == 2 and (problem.data_of(given, "size", {}).depth == -1).all()
 
 
 def test_networks_see_what_they_are_shown():

@@ -75,7 +75,7 @@ def test_it_learns_and_resumes_to_the_same_policy(options, tmp_path, monkeypatch
     posed = problem.pose(record, ltd.load_times(options.times), "jaxspec")
     seconds = posed.times.seconds(posed.validation.context, record.steps, record.sizes)
     layers = {"depth": first.controls.depth, "size": first.controls.size}
-    found = replay.walk(posed.validation, seconds, *replay.decisions(posed.validation, layers, posed.settings, posed.static))
+    found = replay.walk(posed.validation, seconds, *replay.decisions(posed.validation, layers, posed.settings, posed.absent))
     assert found.figures(record)["tokens_per_second"] == pytest.approx(speed["2-size"], rel=1e-4)
     with pytest.raises(CheckpointError, match="was made with seed=0, not 1"):
         ltd.train(dataclasses.replace(options, seed=1))

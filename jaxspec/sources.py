@@ -10,6 +10,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from jaxspec.builders.candidates import entropy
 from jaxspec.policies.protocol import TOP
 
 
@@ -54,13 +55,10 @@ def observed_sources(sources: Sources, proposal, first) -> Sources:
 
     if sources.entropy is not None or sources.top is not None:
         logprob = jax.nn.log_softmax(proposal.logits.astype(jnp.float32))
-        probability = jnp.exp(logprob)
     if sources.entropy is not None:
-        # Tokens that cannot be drafted have no probability, and 0 * -inf is to count as 0.
-        entropy = -jnp.sum(jnp.where(probability > 0, probability * logprob, 0.0), axis=-1)
-        sources = sources.replace(entropy=put(sources.entropy, entropy))
+        sources = sources.replace(entropy=put(sources.entropy, entropy(logprob)))
     if sources.top is not None:
-        sources = sources.replace(top=put(sources.top, jax.lax.top_k(probability, TOP)[0]))
+        sources = sources.replace(top=put(sources.top, jnp.exp(jax.lax.top_k(logprob, TOP)[0])))
     if sources.hidden is not None:
         sources = sources.replace(hidden=put(sources.hidden, proposal.hidden))
     return sources
