@@ -106,11 +106,18 @@ class ControlState:
 
 
 def make_policy(
-    table: LatencyTable, rule: str = "best", *, corrected=True, pauses=True, rows: int = 0, running: float = 0.0
+    table: LatencyTable,
+    rule: str = "best",
+    *,
+    corrected: bool | None = None,
+    pauses: bool | None = None,
+    rows: int = 0,
+    running: float = 0.0,
 ) -> Policy:
     """A controller over round times; arguments as of `ControllerSettings`.
 
     Args:
+      corrected, pauses: None: as the rule's source has it, and BASTION has neither.
       rows: for the rule `fixed`.
       running: weight of every call's measured time in a running correction of the predicted ones, which goes on with
         `Output.policy`. Over a measured or calibrated table this is BASTION's "EMA + calibration", over the bare
@@ -121,6 +128,8 @@ def make_policy(
     """
     if not 0 <= running <= 1:
         raise ValueError(f"running is {running}: give a weight from 0, no correction, to 1, the last call alone")
+    theirs = rule.startswith("bastion")
+    corrected, pauses = (not theirs if given is None else given for given in (corrected, pauses))
     settings = ControllerSettings(table.widths, rule, corrected, pauses)
     return Policy(settings, Controls(table, jnp.float32(1), jnp.int32(rows), jnp.float32(running)))
 

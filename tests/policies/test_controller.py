@@ -101,6 +101,8 @@ def test_rules_by_name():
     assert decide(make_policy(stairs, "bastion-code", corrected=False), state, tree) == ROWS
     with pytest.raises(ValueError, match="unknown rule 'worst': choose one of best, bastion-paper, bastion-code, fixed"):
         make_policy(stairs, "worst")
+    paper, ours = make_policy(stairs, "bastion-paper").settings, make_policy(stairs).settings
+    assert not (paper.corrected or paper.pauses) and ours.corrected and ours.pauses
 
 
 def play(policy, state, committed: float, rounds: int):
