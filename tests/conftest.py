@@ -20,3 +20,21 @@ def free_executables():
     yield
     jax.clear_caches()
     gc.collect()
+
+
+@pytest.fixture(scope="module")
+def eagle():
+    """A random target of two layers with the random EAGLE-3 drafter of the golden data."""
+    import dataclasses
+    from pathlib import Path
+
+    import jaxspec
+    from jaxspec.io.eagle import config_from_hf, for_target, read
+    from jaxspec.io.safetensors_files import read_json
+    from jaxspec.params import Params
+
+    golden = Path(__file__).parent / "golden"
+    target, folder = jaxspec.load(golden / "tiny_llama", dtype="float32"), golden / "eagle3" / "draft"
+    config = for_target(config_from_hf(read_json(folder / "config.json")), target.spec.target)
+    spec = dataclasses.replace(target.spec, drafters=(("eagle3", config),))
+    return Params(target.target, {"eagle3": read(folder, config, "float32")}, spec)

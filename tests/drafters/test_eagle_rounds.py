@@ -1,6 +1,5 @@
 """Whole rounds of EAGLE-3: dynamic trees, greedy texts and sampled acceptance of the authors' own decode loop."""
 
-import dataclasses
 import functools
 import json
 from pathlib import Path
@@ -15,9 +14,6 @@ import jaxspec
 from jaxspec.cache import allocate, append
 from jaxspec.drafters.base import Committed
 from jaxspec.grow import draft, target_head
-from jaxspec.io import eagle
-from jaxspec.io.safetensors_files import read_json
-from jaxspec.params import Params
 from jaxspec.plan import DecodeConfig, make_plan
 from jaxspec.sampling import make_sampling
 from jaxspec.verify import _walk_sequential
@@ -29,15 +25,6 @@ TREES, GREEDY, SAMPLED = (
 )
 # (rows, forwards after the first, width) as the authors count them; our depth counts levels, one more.
 SIZES = sorted({tuple(case["config"][name] for name in ("total_token", "depth", "top_k")) for case in TREES})
-
-
-@pytest.fixture(scope="module")
-def params():
-    target = jaxspec.load(GOLDEN / "tiny_llama", dtype="float32")
-    folder = GOLDEN / "eagle3" / "draft"
-    config = eagle.for_target(eagle.config_from_hf(read_json(folder / "config.json")), target.spec.target)
-    spec = dataclasses.replace(target.spec, drafters=(("eagle3", config),))
-    return Params(target.target, {"eagle3": eagle.read(folder, config, "float32")}, spec)
 
 
 def cases_of(cases, size):
@@ -53,7 +40,7 @@ def paths(tokens, parents) -> list[tuple[int, ...]]:
     return found
 
 
-def round_at(params, contexts, size):
+def round_at(eagle, contexts, size):
     """(trees, target logits [B, N, V] after their rows) of a round whose committed texts, the root included, are given."""
     rows, depth, width = size
     config = DecodeConfig("eagle3", make_sampling()[0], "dynamic", budget=rows, depth=depth + 1, tree_width=width)
@@ -62,26 +49,26 @@ def round_at(params, contexts, size):
 
     @jax.jit
     def run(tokens, length):
-        plan, batch, count = make_plan(params.spec, config), *tokens.shape
+        plan, batch, count = make_plan(eagle.spec, config), *tokens.shape
         place = jnp.broadcast_to(jnp.arange(count), tokens.shape)
-        out = plan.target.apply(params.target, tokens, place, feature_layers=plan.drafter.feature_layers)
+        out = plan.target.apply(eagle.target, tokens, place, feature_layers=plan.drafter.feature_layers)
         pairs = Committed(tokens[:, :-1], tokens[:, 1:], out.features[:, :-1], place[:, 0], length - 1)
         start = plan.drafter.init(batch, count, jnp.float32)
-        state = plan.drafter.absorb(params.drafters["eagle3"], start, target_head(params, config), pairs)
-        cache = append(allocate(params.spec.target, batch, count, jnp.float32), out.k, out.v, length - 1)
+        state = plan.drafter.absorb(eagle.drafters["eagle3"], start, target_head(eagle, config), pairs)
+        cache = append(allocate(eagle.spec.target, batch, count, jnp.float32), out.k, out.v, length - 1)
         root = jnp.take_along_axis(tokens, length[:, None] - 1, axis=1)[:, 0]
         session = SimpleNamespace(root=root, done=length < 0, draft=state, cache=cache, block=None)
-        tree = draft(params, None, session, None, config).proposed
-        out = plan.target.apply(params.target, tree.token, cache.length[:, None] + tree.depth, cache, tree.ancestors)
-        return tree, plan.target.apply(params.target, out.hidden, method="logits")
+        tree = draft(eagle, None, session, None, config).proposed
+        out = plan.target.apply(eagle.target, tree.token, cache.length[:, None] + tree.depth, cache, tree.ancestors)
+        return tree, plan.target.apply(eagle.target, out.hidden, method="logits")
 
     return jax.tree.map(np.asarray, run(tokens.astype(np.int32), length))
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_dynamic_trees(params, size):
+def test_dynamic_trees(eagle, size):
     cases = [case for case in cases_of(TREES, size) if not case["config"]["retrieve_sorted"]]
-    trees, _ = round_at(params, [case["context"] for case in cases], size)
+    trees, _ = round_at(eagle, [case["context"] for case in cases], size)
     for case, tokens, parents, depths in zip(cases, trees.token, trees.parent, trees.depth, strict=True):
         found, wanted = paths(tokens, parents), paths(case["tokens"], case["parents"])
         assert set(found) == set(wanted)
@@ -89,11 +76,11 @@ def test_dynamic_trees(params, size):
 
 
 @pytest.mark.parametrize("size", [(20, 3, 4), (60, 7, 10)])
-def test_greedy_texts_round_for_round(params, size):
+def test_greedy_texts_round_for_round(eagle, size):
     cases, (rows, depth, width) = cases_of(GREEDY, size), size
     options = dict(method="eagle3", builder="dynamic", budget=rows, depth=depth + 1, tree_width=width, trace=True)
     longest = max(len(case["output_ids"]) for case in cases)
-    outputs = jaxspec.decode(params, [case["prompt"] for case in cases], max_new_tokens=longest + depth, **options)
+    outputs = jaxspec.decode(eagle, [case["prompt"] for case in cases], max_new_tokens=longest + depth, **options)
     for case, output in zip(cases, outputs, strict=True):
         assert list(output.tokens)[: len(case["output_ids"])] == case["output_ids"]
         rounds = list(zip(case["iterations"], output.rounds, strict=False))
@@ -120,14 +107,14 @@ def draws_of(tokens, parents, accepted, uniforms):
 
 
 @pytest.mark.parametrize("case", SAMPLED, ids=lambda case: f"T{case['temperature']}")
-def test_sampled_rounds_accept_the_same_path(params, case):
+def test_sampled_rounds_accept_the_same_path(eagle, case):
     """EAGLE-3's trees do not depend on the temperature; its rule, given its draws, walks down them as it did."""
     texts, contexts = list(case["prompt"]), []
     for wanted in case["iterations"]:
         contexts.append([*texts, wanted["committed"][0]])
         texts += wanted["committed"]
     size = tuple(case["config"][name] for name in ("total_token", "depth", "top_k"))
-    trees, logits = round_at(params, contexts, size)
+    trees, logits = round_at(eagle, contexts, size)
     spec, values = make_sampling(case["temperature"], case["top_k"] or None, case["top_p"] or None)
     walk = jax.jit(functools.partial(_walk_sequential, spec=spec, values=values, longest=size[1] + 1))
     for i, wanted in enumerate(case["iterations"]):

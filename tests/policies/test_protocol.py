@@ -74,11 +74,6 @@ def _counts():
 
 
 @pytest.fixture(scope="module")
-def eagle():
-    return jaxspec.load("mini", drafter="eagle3", dtype="float32")
-
-
-@pytest.fixture(scope="module")
 def dflash():
     return jaxspec.load(GOLDEN / "dflash" / "target", drafter={"dflash": GOLDEN / "dflash" / "drafter"}, dtype="float32")
 

@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.io import eagle
-from jaxspec.io.safetensors_files import read_json
 from jaxspec.loop import run
-from jaxspec.params import Params
 from jaxspec.policies.heads import init_layers
 from jaxspec.policies.ltd import LtdSettings, make_ltd
 from jaxspec.policies.ltd_features import depth_inputs
@@ -29,18 +26,8 @@ SETTINGS = LtdSettings((2, 8), 3, 3, (1, 2), (2, 8))
 
 
 @pytest.fixture(scope="module")
-def params():
-    """A random target of two layers with a random drafter."""
-    target = jaxspec.load(GOLDEN / "tiny_llama", dtype="float32")
-    folder = GOLDEN / "eagle3" / "draft"
-    config = eagle.for_target(eagle.config_from_hf(read_json(folder / "config.json")), target.spec.target)
-    spec = dataclasses.replace(target.spec, drafters=(("eagle3", config),))
-    return Params(target.target, {"eagle3": eagle.read(folder, config, "float32")}, spec)
-
-
-@pytest.fixture(scope="module")
-def recorded(params):
-    return record_texts(params, PROMPTS, OPTIONS)
+def recorded(eagle):
+    return record_texts(eagle, PROMPTS, OPTIONS)
 
 
 def policy(seed: int = 0):
@@ -61,14 +48,14 @@ def decided(record: Record, ltd) -> tuple[np.ndarray, np.ndarray]:
     return steps, replay.choose_sizes(record, ltd.controls.size, SETTINGS)[np.arange(len(steps)), steps]
 
 
-def test_every_round_is_the_recorded_one(params, recorded):
+def test_every_round_is_the_recorded_one(eagle, recorded):
     record = record_of(recorded)
     every = (policy(seed) for seed in range(50))
     ltd = next(one for one in every if all(len(np.unique(x)) > 1 for x in decided(record, one)))
     steps, sizes = decided(record, ltd)
     walk = replay.walk(record, np.ones(record.committed.shape, np.float32), steps, sizes)
     for number, (prompt, start) in enumerate(zip(PROMPTS, record.first(), strict=True)):
-        out = jaxspec.decode(params, prompt, trace=True, policy=ltd, max_new_tokens=24, **decode_options(params, OPTIONS))
+        out = jaxspec.decode(eagle, prompt, trace=True, policy=ltd, max_new_tokens=24, **decode_options(eagle, OPTIONS))
         at = int(start)
         for one in out.rounds:
             seen = jax.tree.map(lambda x, at=at: x[at], recorded["seen"])
@@ -82,13 +69,13 @@ def test_every_round_is_the_recorded_one(params, recorded):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_no_text_changes_and_nothing_compiles_again(params, temperature):
+def test_no_text_changes_and_nothing_compiles_again(eagle, temperature):
     options = dict(max_new_tokens=24, temperature=temperature, seed=3)
-    plain = jaxspec.decode(params, PROMPTS, method="ar", **options)
-    outs = jaxspec.decode(params, PROMPTS, policy=policy(), **options, **decode_options(params, OPTIONS))
+    plain = jaxspec.decode(eagle, PROMPTS, method="ar", **options)
+    outs = jaxspec.decode(eagle, PROMPTS, policy=policy(), **options, **decode_options(eagle, OPTIONS))
     assert [out.tokens for out in outs] == [out.tokens for out in plain]
     compiled = prefill._cache_size(), run._cache_size()
-    jaxspec.decode(params, [prompt[::-1] for prompt in PROMPTS], policy=policy(1), **options, **decode_options(params, OPTIONS))
+    jaxspec.decode(eagle, [prompt[::-1] for prompt in PROMPTS], policy=policy(1), **options, **decode_options(eagle, OPTIONS))
     assert (prefill._cache_size(), run._cache_size()) == compiled
 
 
