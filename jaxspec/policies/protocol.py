@@ -93,7 +93,8 @@ class Acts(NamedTuple):
 
     Attributes:
       block: int32 [B], slots of a block drafter's block, the anchor included; asked once, after the prefill.
-      draft: bool [], whether the round drafts; asked before drafting, when there is nothing but context to see.
+      draft: bool [], whether the next round drafts. Asked after a round, which decides what the drafter must absorb, and again
+        before the next: it must follow from controls, state and context alone, of which nothing has changed in between.
       keep: bool [B, M], which of the nodes to be drafted from next become part of the tree; all other candidates of their level
         are dropped. Asked after each draft step of a drafter that proposes a token a step.
       deeper: bool [B], whether to take another draft step; asked after each of a drafter that works in steps.
@@ -137,7 +138,8 @@ class Settings:
 
     def functions(self) -> Functions:
         """The policy's functions; equal settings must give the identical ones, hence `functools.lru_cache` below them."""
-        raise NotImplementedError
+        # Not an abstract method, since what else a subclass may define has a default here.
+        raise NotImplementedError(f"{type(self).__name__} has no functions: define the method, it is what a policy does")
 
     def check(self, shape: Shape) -> None:
         """Raise a ValueError where the policy cannot decide about rounds of these sizes, and say which it can."""
