@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def check_outputs(arguments: argparse.Namespace) -> None:
     """
     cli_options.check_folders(arguments, *OUTPUTS)
     if arguments.report:
-        import matplotlib  # noqa: F401  (its absence is to be told now)
+        importlib.import_module("matplotlib")
 
 
 class Kept:
