@@ -5,8 +5,8 @@ Every contender decodes every prompt. Its rounds, what each drafted, verified an
   replayed: by the clock, the same decisions made again by a policy that only reads them;
   whole: by the clock, the contender's own computation included. What that is beyond the replay is the contender's own share.
 
-A replay follows its decode at once, which may favour it: what policies that only read two numbers seem to cost (`static`) tells by
-how much.
+A replay follows its decode at once, which may favour it: what policies that only read two numbers seem to cost
+(`static`) tells by how much.
 """
 
 from __future__ import annotations
