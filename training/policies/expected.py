@@ -2,8 +2,8 @@
 
     python -m training.policies.expected --record eagle3.npz --table times.json --out policies/regression
 
-The record is `training.rl.record`'s, the table `jaxspec calibrate`'s. Every position counts, whether or not a decode would have
-a round there. Every fourth prompt of a domain is held out.
+The record is `training.rl.record`'s, the table `jaxspec calibrate`'s or, with `--depth`, `training.rl.times`'s. Every position
+counts, whether or not a decode would have a round there. Every fourth prompt of a domain is held out.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ import optax
 
 from jaxspec.policies.expected_acceptance import committed, features, make_regression
 from jaxspec.policies.heads import Layer, init_layers
-from jaxspec.policies.latency import load_table
+from jaxspec.policies.latency import LatencyTable, load_table, make_table
+from jaxspec.policies.ltd_features import pool_size
 from jaxspec.policies.mlp import mlp
 from jaxspec.policies.protocol import Policy
+from jaxspec.policies.round_times import RoundTimes, load_times
 from jaxspec.policies.store import fingerprint, save_policy
 from training.command import one_line_errors
 from training.rl.records import Record, load_record, split
@@ -33,6 +35,7 @@ class RegressionOptions:
 
     Attributes:
       record: recorded rounds. table: measured round times. out: folder of the policy.
+      depth: draft steps of the rounds, by the times of `training.rl.times`; None: as many as are recorded, by `table`.
       hidden: units of a hidden layer; 0 fits a ridge regression in closed form.
       ridge: weight of the squared coefficients beside the mean squared error.
       steps: of Adam, on all positions at once, with a hidden layer. rate: of them.
@@ -42,6 +45,7 @@ class RegressionOptions:
     record: Path
     table: Path
     out: Path
+    depth: int | None = None
     hidden: int = 0
     ridge: float = 1e-3
     steps: int = 500
@@ -49,11 +53,29 @@ class RegressionOptions:
     seed: int = 0
 
 
-def examples(record: Record) -> tuple[np.ndarray, np.ndarray]:
-    """(features float32 [N, F], committed tokens float32 [N, sizes]) of a record, of trees at full depth."""
-    best = -np.sort(-record.scores.astype(np.float32), axis=1)[:, : record.sizes[-1] - 1]
+def examples(record: Record, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """(features float32 [N, F], committed tokens float32 [N, sizes]) of a record, of trees after so many draft steps."""
+    scores = record.scores.astype(np.float32)
+    if record.header["sees"] == "pool":
+        scores = scores[:, : pool_size(record.header["width"], steps)]
+    best = -np.sort(-scores, axis=1)[:, : record.sizes[-1] - 1]
     x = features(jnp.asarray(best), jnp.asarray(record.context), best.shape[1])
-    return np.asarray(x), record.committed[:, -1].astype(np.float32)
+    return np.asarray(x), record.committed[:, steps].astype(np.float32)
+
+
+def choose_sizes(record: Record, layers: list[Layer], seconds: np.ndarray, steps: int) -> np.ndarray:
+    """int [N], index of the rows that the regression verifies at every position, as its policy would by these times.
+
+    Args:
+      seconds: [N, S, V], see `RoundTimes.seconds`.
+    """
+    x, _ = examples(record, steps)
+    return np.asarray(committed(layers, x) / seconds[:, steps]).argmax(-1)
+
+
+def table_of(times: RoundTimes, steps: int) -> LatencyTable:
+    """The times of rounds with so many draft steps, for a policy that decides about rows alone."""
+    return make_table(times.widths, times.contexts, times.step * steps, times.rest)
 
 
 def fit_ridge(x: np.ndarray, y: np.ndarray, ridge: float) -> list[Layer]:
@@ -94,8 +116,12 @@ def train(options: RegressionOptions) -> tuple[Policy, dict]:
     Raises:
       ValueError, FileNotFoundError: unusable record or table.
     """
-    record, table = load_record(options.record), load_table(options.table)
-    training, held_out = (examples(part) for part in split(record))
+    record = load_record(options.record)
+    steps = record.steps if options.depth is None else options.depth
+    if not 0 <= steps <= record.steps:
+        raise ValueError(f"depth is {steps}: give draft steps from 0 to {record.steps}, which are recorded")
+    table = load_table(options.table) if options.depth is None else table_of(load_times(options.table), steps)
+    training, held_out = (examples(part, steps) for part in split(record))
     layers = fit_network(*training, options) if options.hidden else fit_ridge(*training, options.ridge)
     policy = make_regression(table, layers, record.sizes)
     x, y = held_out
@@ -110,7 +136,8 @@ def train(options: RegressionOptions) -> tuple[Policy, dict]:
         "explained": (1 - (error**2).mean(0) / np.maximum((spread**2).mean(0), 1e-9)).round(3).tolist(),
     }
     about = {name: record.header[name] for name in ("model", "drafter", "builder")}
-    save_policy(policy, options.out, about | {"latency table": fingerprint(table), "device": jax.devices()[0].device_kind})
+    about |= {"steps": steps, "latency table": fingerprint(table), "device": jax.devices()[0].device_kind}
+    save_policy(policy, options.out, about)
     return policy, report
 
 

@@ -43,11 +43,7 @@ class EvaluateOptions:
 def walks_of(record: Record, times: RoundTimes, policy, static: tuple[int, int], controls: Controls) -> dict[str, replay.Walk]:
     """Texts of `record` under the policy, its halves, its controls, the best constant (steps, size index) and the oracle."""
     settings = policy.settings
-    if settings.sizes and settings.sizes != record.sizes or settings.steps != record.steps:
-        raise ValueError(
-            f"the policy chooses among {list(settings.sizes)} rows and {settings.steps} steps, the record has "
-            f"{list(record.sizes)} and {record.steps}: record with the policy's"
-        )
+    check_record(policy, record)
     seconds = times.seconds(record.context, record.steps, record.sizes)
     plan = {"static": static, "oracle": replay.oracle(record, seconds)}
     plan |= {"random control": controls.drawn(len(record.context)), "constant control": controls.commonest}
@@ -57,6 +53,16 @@ def walks_of(record: Record, times: RoundTimes, policy, static: tuple[int, int],
     if len(layers) > 1:
         plan["both policies"] = replay.decisions(record, layers, settings, static)
     return {name: replay.walk(record, seconds, *chosen) for name, chosen in plan.items()}
+
+
+def check_record(policy, record: Record) -> None:
+    """Raise a ValueError where an LTD policy chooses among other rounds than those of `record`."""
+    settings = policy.settings
+    if settings.sizes and settings.sizes != record.sizes or settings.steps != record.steps:
+        raise ValueError(
+            f"the policy chooses among {list(settings.sizes)} rows and {settings.steps} steps, the record has "
+            f"{list(record.sizes)} and {record.steps}: record with the policy's"
+        )
 
 
 def over(record: Record, walk: replay.Walk, other: replay.Walk) -> list[float] | None:

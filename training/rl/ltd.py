@@ -2,8 +2,8 @@
 
     python -m training.rl.ltd --record eagle3.npz --times times.json --run runs/ltd --out policies/ltd --preset jaxspec
 
-Run the same command again to continue one that was stopped. The run's folder holds a folder a stage (checkpoints, metrics),
-curves.png and results.json; `out` is what `jaxspec.policies.store.load_policy` reads.
+Run the same command again to continue one that was stopped. The run's folder holds a folder a stage (checkpoints, metrics,
+the policy as of then), curves.png and results.json; `out` is what `jaxspec.policies.store.load_policy` reads.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ def train(options: LtdOptions) -> dict[str, dict[str, float]]:
         results[name] = _figures(problem, validation_seconds, *_decisions(problem, layers))
         plot_stages(options.run, names[: number + 1], results)
         (options.run / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    _save(problem, options, {kind: params[kind]["actor"] for kind in params})
+        _save(problem, options, layers, options.run / name / "policy")
+    _save(problem, options, layers, options.out or options.run / "policy")
     return results
 
 
@@ -208,7 +209,7 @@ def _restored(checkpoints: Checkpoints, learner: Learner) -> tuple[int, Learner]
     return done, jax.tree.unflatten(jax.tree.structure(learner), [leaves[name] for name in sorted(leaves)])
 
 
-def _save(problem: Problem, options: LtdOptions, layers: dict) -> None:
+def _save(problem: Problem, options: LtdOptions, layers: dict, folder: Path) -> None:
     settings, header = problem.settings, problem.training.header
     depths, sizes = settings.depths if "depth" in layers else (), settings.sizes if "size" in layers else ()
     settings = dataclasses.replace(settings, depths=depths, sizes=sizes)
@@ -216,7 +217,7 @@ def _save(problem: Problem, options: LtdOptions, layers: dict) -> None:
     about = {name: header[name] for name in ("model", "drafter", "builder")}
     about |= {"device": times.about["device"], "latency table": fingerprint((times.contexts, times.step, times.rest))}
     about |= {"preset": options.preset, "reward": problem.preset.reward}
-    save_policy(make_ltd(settings, layers.get("depth"), layers.get("size")), options.out or options.run / "policy", about)
+    save_policy(make_ltd(settings, layers.get("depth"), layers.get("size")), folder, about)
 
 
 def main(options: LtdOptions) -> None:

@@ -102,7 +102,7 @@ def recorded(count: int = 400) -> Record:
     first = rng.random(count)
     scores = np.log(np.stack([first, first * rng.random(count) + 1e-4], axis=1)).astype(np.float16)
     committed = np.stack([np.ones(count), 1 + (first > 0.5), 1 + 2 * (first > 0.5)], axis=1).astype(np.int8)[:, None]
-    header = {"model": "m", "drafter": "d", "builder": "b", "sizes": [1, 2, 3], "domains": ["x"] * 8}
+    header = {"model": "m", "drafter": "d", "builder": "b", "sees": "tree", "sizes": [1, 2, 3], "domains": ["x"] * 8}
     whole = np.full(count, 100, np.int32)
     return Record(header, scores, committed, whole, whole, np.sort(np.arange(count, dtype=np.int32) % 8))
 
@@ -123,11 +123,11 @@ def test_regression_finds_what_scores_explain(tmp_path, hidden):
     save_record(recorded(), tmp_path / "record.npz")
     save_table(make_table((1, 2, 3), (0,), (1.0,), [[1.0], [1.1], [1.2]]), tmp_path / "table.json")
     options = expected.RegressionOptions(
-        tmp_path / "record.npz", tmp_path / "table.json", tmp_path / "policy", hidden, steps=800
+        tmp_path / "record.npz", tmp_path / "table.json", tmp_path / "policy", hidden=hidden, steps=800
     )
     policy, found = expected.train(options)
     assert found["sizes"] == [1, 2, 3] and found["positions"] == 300 and found["held_out"] == 100
     assert min(found["explained"][1:]) > (0.65 if hidden else 0.6)
-    x, y = expected.examples(recorded())
+    x, y = expected.examples(recorded(), 0)
     assert x.shape == (400, 3) and y.shape == (400, 3)
     assert dataclasses.asdict(load_policy(tmp_path / "policy").settings) == dataclasses.asdict(policy.settings)
