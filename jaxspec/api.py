@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import time
 from collections.abc import Iterator
 
@@ -12,37 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec import prompts as prompting
-from jaxspec.builders import make_paths
 from jaxspec.compilations import compilations
-from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.loop import run
 from jaxspec.output import DraftTree, Output, PerRound, Round, Stats
 from jaxspec.params import Params
-from jaxspec.plan import ACCEPTANCE, DecodeConfig, Plan, make_plan
-from jaxspec.policies.protocol import Policy
-from jaxspec.prefill import CHUNK, prefill
-from jaxspec.sampling import make_sampling, sequence_keys
-from jaxspec.state import DecodeState, Request
+from jaxspec.session import Session, precision, prefilled, prepare
+from jaxspec.state import DecodeState
 from jaxspec.stops import find_stop, safe_length
 
 # Rounds between two looks at the text, when there are stop strings to look for.
 ROUNDS_PER_LOOK = 8
-
-
-@dataclasses.dataclass(frozen=True)
-class _Session:
-    """A prepared call: static config, device inputs, and what the host needs to read the result."""
-
-    params: Params
-    config: DecodeConfig
-    request: Request
-    tokens: np.ndarray
-    lengths: np.ndarray
-    capacity: int
-    max_tokens: int
-    stop_strings: tuple[str, ...]
-    tokenizer: object
-    policy: Policy | None
 
 
 def decode(params: Params, prompt, *, trace: bool = False, **options) -> Output | list[Output]:
@@ -85,13 +62,13 @@ def decode(params: Params, prompt, *, trace: bool = False, **options) -> Output 
     Raises:
       ValueError: an option out of range, an empty or too long prompt, an unknown method or builder.
     """
-    session = _prepare(params, prompt, **options)
-    with _precision(session):
+    session = prepare(params, prompt, **options)
+    with precision(session):
         started = time.perf_counter()
-        state = jax.block_until_ready(_prefill(session))
-        prefilled, compiled = time.perf_counter(), compilations()
+        state = jax.block_until_ready(prefilled(session))
+        decoding, compiled = time.perf_counter(), compilations()
         state, rounds = _finish(session, state, trace)
-        seconds = (prefilled - started, time.perf_counter() - prefilled)
+        seconds = (decoding - started, time.perf_counter() - decoding)
     alone = not (trace or session.stop_strings) and compilations() == compiled
     outputs = _outputs(session, state, seconds, rounds, alone)
     return outputs if prompting.is_batch(prompt) else outputs[0]
@@ -108,15 +85,15 @@ def stream(params: Params, prompt, **options) -> Iterator[str]:
     """
     if prompting.is_batch(prompt):
         raise ValueError("stream takes one prompt: call decode for a list of them")
-    session = _prepare(params, prompt, **options)
+    session = prepare(params, prompt, **options)
     return _stream(session)
 
 
-def _stream(session: _Session) -> Iterator[str]:
+def _stream(session: Session) -> Iterator[str]:
     started = time.perf_counter()
-    with _precision(session):
-        state = jax.block_until_ready(_prefill(session))
-    prefilled = time.perf_counter()
+    with precision(session):
+        state = jax.block_until_ready(prefilled(session))
+    decoding = time.perf_counter()
     shown = 0
     while True:
         tokens, text, _ = _readout(session, state, 0)
@@ -128,135 +105,13 @@ def _stream(session: _Session) -> Iterator[str]:
             shown = ready
         if done:
             break
-        with _precision(session):
+        with precision(session):
             state = run(session.params, session.request, state, jnp.int32(1), config=session.config)
-    seconds = (prefilled - started, time.perf_counter() - prefilled)
+    seconds = (decoding - started, time.perf_counter() - decoding)
     return _outputs(session, state, seconds, None)[0]
 
 
-def _prepare(
-    params: Params,
-    prompt,
-    *,
-    max_new_tokens: int = 256,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    seed: int = 0,
-    stop=(),
-    ignore_eos: bool = False,
-    builder: str | None = None,
-    budget: int = 32,
-    block_size: int | None = None,
-    depth: int | None = None,
-    tree_width: int | None = None,
-    fanout=None,
-    paths=None,
-    score: str = "logprob",
-    entropy_weight: float | None = None,
-    method: str | None = None,
-    acceptance: str = "match",
-    coupled: bool = True,
-    score_temperature: float | None = None,
-    policy: Policy | None = None,
-) -> _Session:
-    spec = params.spec
-    if max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens is {max_new_tokens}: give at least 1")
-    if acceptance not in ACCEPTANCE:
-        raise ValueError(f"unknown acceptance {acceptance!r}: choose one of {list(ACCEPTANCE)}")
-    if score_temperature is not None and not score_temperature > 0:
-        raise ValueError(f"score_temperature is {score_temperature}: give a number above 0")
-    sampling, values = make_sampling(temperature, top_k, top_p, min_p)
-    method = method or (spec.drafters[0][0] if spec.drafters else "ar")
-    settings = (
-        {}
-        if method == "ar"
-        else dict(
-            builder=builder,
-            budget=budget,
-            block_size=block_size,
-            depth=depth,
-            tree_width=tree_width,
-            fanout=fanout,
-            paths=None if paths is None else make_paths(paths),
-            score=score,
-            entropy_weight=entropy_weight,
-            acceptance=acceptance,
-            score_temperature=score_temperature,
-            policy=None if policy is None else policy.settings,
-        )
-    )
-    if settings and acceptance == "match" and not sampling.greedy:
-        settings |= dict(coupled=coupled)
-    config = DecodeConfig(method, sampling, **settings)
-    plan = make_plan(spec, config)
-    longest = plan.longest
-
-    tokenizer = load_tokenizer(spec.tokenizer) if spec.tokenizer else None
-    batch = prompt if prompting.is_batch(prompt) else [prompt]
-    ids = [prompting.to_ids(one, tokenizer, spec.target) for one in batch]
-    longest_prompt = max(map(len, ids))
-    if longest_prompt + max_new_tokens > spec.target.max_positions:
-        raise ValueError(
-            f"prompt of {longest_prompt} tokens and max_new_tokens={max_new_tokens} exceed the model's "
-            f"{spec.target.max_positions} positions: shorten one of them"
-        )
-    policy = None if plan.policy is None else _started(policy, plan, len(ids))
-    width, max_tokens = _prompt_bucket(longest_prompt), _round_up(max_new_tokens, 64)
-    strings, stop_ids = _split_stop(stop, tokenizer)
-    tokens, lengths = prompting.pad(ids, width)
-    request = Request(
-        limit=jnp.full(len(ids), max_new_tokens, jnp.int32),
-        stop=_padded_stop(stop_ids + (() if ignore_eos else spec.eos)),
-        keys=sequence_keys(seed, prompting.sequence_numbers(ids)),
-        sampling=values,
-        controls=None if policy is None else policy.controls,
-    )
-    capacity = _round_up(width + max_tokens + longest, 64)
-    return _Session(params, config, request, tokens, lengths, capacity, max_tokens, strings, tokenizer, policy)
-
-
-def _started(policy: Policy, plan: Plan, batch: int) -> Policy:
-    """The policy with a state, a new one if it has seen nothing."""
-    shape = plan.shape(batch)
-    policy.settings.check(shape)
-    new = _strong(plan.policy.init(shape))
-    if policy.state is None:
-        return policy.replace(state=new)
-    given = _strong(policy.state)
-    if jax.tree.structure(given) != jax.tree.structure(new) or any(
-        one.shape != other.shape or one.dtype != other.dtype
-        for one, other in zip(jax.tree.leaves(given), jax.tree.leaves(new), strict=True)
-    ):
-        raise ValueError(
-            f"the policy goes on from rounds of other sizes than {shape}: begin anew with policy.replace(state=None)"
-        )
-    return policy.replace(state=given)
-
-
-def _strong(state):
-    """A policy's state without weak types, which rounds may lose as they write it: another type is another compilation."""
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.asarray(x).dtype), state)
-
-
-def _prefill(session: _Session) -> DecodeState:
-    state = prefill(
-        session.params,
-        session.request,
-        session.tokens,
-        session.lengths,
-        config=session.config,
-        capacity=session.capacity,
-        max_tokens=session.max_tokens,
-        control=session.policy and session.policy.state,
-    )
-    # A copy, for the rounds' state is donated and the caller may use the policy again.
-    return state.replace(control=jax.tree.map(jnp.copy, session.policy.state)) if session.policy else state
-
-
-def _finish(session: _Session, state: DecodeState, trace: bool) -> tuple[DecodeState, list[list[Round]] | None]:
+def _finish(session: Session, state: DecodeState, trace: bool) -> tuple[DecodeState, list[list[Round]] | None]:
     """Run rounds until every sequence is done: all in one call, unless the host must look in between."""
     per_call = 1 if trace else ROUNDS_PER_LOOK if session.stop_strings else session.max_tokens
     rounds = [[] for _ in session.lengths] if trace else None
@@ -279,13 +134,13 @@ def _record(state: DecodeState, rounds: list[list[Round]]) -> None:
             record.append(Round(DraftTree(*rows), tuple(map(int, accepted.path[b, :count])), int(accepted.bonus[b])))
 
 
-def _stopped_by_text(session: _Session, state: DecodeState) -> list[bool]:
+def _stopped_by_text(session: Session, state: DecodeState) -> list[bool]:
     if not session.stop_strings:
         return [False] * len(session.lengths)
     return [_readout(session, state, b)[2] for b in range(len(session.lengths))]
 
 
-def _readout(session: _Session, state: DecodeState, index: int) -> tuple[list[int], str | None, bool]:
+def _readout(session: Session, state: DecodeState, index: int) -> tuple[list[int], str | None, bool]:
     """Tokens, text, and whether a stop string ended them, of one sequence as it stands."""
     tokens = np.asarray(state.tokens)[index, : np.asarray(state.emitted)[index]].tolist()
     if session.tokenizer is None:
@@ -333,33 +188,5 @@ def _cut_rounds(emitted: np.ndarray, total: int) -> np.ndarray:
     return np.minimum(emitted, total - before)[before < total].astype(np.int64)
 
 
-def _split_stop(stop, tokenizer) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    stop = (stop,) if isinstance(stop, str | int | np.integer) else tuple(stop)
-    strings = tuple(item for item in stop if isinstance(item, str))
-    if "" in strings:
-        raise ValueError("a stop string is empty: every text contains it; remove it")
-    if strings and tokenizer is None:
-        raise ValueError("stop strings need a tokenizer, and this model has none: give stop token ids")
-    return strings, tuple(int(item) for item in stop if not isinstance(item, str))
-
-
-def _padded_stop(ids: tuple[int, ...]) -> jax.Array:
-    """Ids padded with -1 to a multiple of 8, so that calls with other stop ids share a compilation."""
-    padded = np.full(max(8, _round_up(len(ids), 8)), -1, np.int32)
-    padded[: len(ids)] = ids
-    return jnp.asarray(padded)
-
-
-def _prompt_bucket(length: int) -> int:
-    """The padded prompt length: a power of two from 32 up to CHUNK, then a multiple of CHUNK."""
-    return max(32, 1 << (length - 1).bit_length()) if length <= CHUNK else _round_up(length, CHUNK)
-
-
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
-
-
-def _precision(session: _Session):
-    """Full float32 products for float32 weights: the lossless guarantee does not hold under TF32."""
-    full = session.params.dtype == jnp.float32
-    return jax.default_matmul_precision("highest") if full else contextlib.nullcontext()
+# As the training of policies and the benchmark's sweep still call them.
+_prepare, _prefill, _precision = prepare, prefilled, precision

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec import api, quant
+from jaxspec import quant
 from jaxspec.builders import ALIASES
 from jaxspec.drafters.registry import make_drafter
 from jaxspec.loop import run
@@ -25,6 +25,7 @@ from jaxspec.params import Params
 from jaxspec.plan import default_builder, make_plan
 from jaxspec.policies.controller import make_policy
 from jaxspec.policies.latency import LatencyTable, load_table, make_table, save_table
+from jaxspec.session import precision, prefilled, prepare
 
 # Rounds of a sample: so many that the call around them does not count.
 ROUNDS = 48
@@ -81,7 +82,7 @@ def calibrate(
     draft, verify = [], []
     for context in contexts:
         prompt = [rng.integers(0, params.spec.target.vocab_size, context).tolist() for _ in range(batch)]
-        session = api._prepare(params, prompt, max_new_tokens=tokens, ignore_eos=True, **options)
+        session = prepare(params, prompt, max_new_tokens=tokens, ignore_eos=True, **options)
         if session.policy is None:
             raise ValueError(f"method {method!r} with a budget of {budget} drafts nothing: there is nothing to choose")
         controls = [session.request.controls.replace(rows=jnp.int32(size)) for size in (0, *widths)]
@@ -95,7 +96,7 @@ def calibrate(
 
 def tokens_of(params: Params, options: Mapping[str, Any]) -> int:
     """Room for the tokens of a sample; `options` of `jaxspec.decode`."""
-    return (ROUNDS + 1) * make_plan(params.spec, api._prepare(params, [0], **options).config).longest
+    return (ROUNDS + 1) * make_plan(params.spec, prepare(params, [0], **options).config).longest
 
 
 def round_seconds(cases: Sequence[tuple[Any, Any]], repeats: int) -> np.ndarray:
@@ -108,8 +109,8 @@ def round_seconds(cases: Sequence[tuple[Any, Any]], repeats: int) -> np.ndarray:
       cases: (session, what its policy reads) each; None keeps what the session has.
     """
     samples = np.zeros((repeats, len(cases)))
-    with api._precision(cases[0][0]):
-        starts = {id(session): jax.block_until_ready(api._prefill(session)) for session, _ in cases}
+    with precision(cases[0][0]):
+        starts = {id(session): jax.block_until_ready(prefilled(session)) for session, _ in cases}
         for repeat in range(-1, repeats):  # the first turn compiles
             for i in range(len(cases))[:: -1 if repeat % 2 else 1]:
                 session, controls = cases[i]

@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec import api
 from jaxspec.calibrate import SAMPLING, about, default_contexts, round_seconds, tokens_of
 from jaxspec.params import Params
 from jaxspec.plan import make_plan
 from jaxspec.policies.round_times import RoundTimes
 from jaxspec.policies.static_size import Constants, make_static
+from jaxspec.session import prepare
 
 
 def measure_times(
@@ -82,10 +82,9 @@ def _sessions(params, method: str, widths, context: int, tokens: int, options):
     prompt = rng.integers(0, params.spec.target.vocab_size, context).tolist()
     common = {"max_new_tokens": tokens, "ignore_eos": True}
     fixed = {"method": method, "budget": widths[-1]} | options
-    plan = make_plan(params.spec, api._prepare(params, [0], **fixed).config)
+    plan = make_plan(params.spec, prepare(params, [0], **fixed).config)
     policy = make_static(1 if plan.in_steps else None, widths[-1], widths=widths)
     sampling = {name: options[name] for name in SAMPLING if name in options}
     return tuple(
-        api._prepare(params, prompt, **common, **settings)
-        for settings in ({"method": "ar"} | sampling, fixed | {"policy": policy})
+        prepare(params, prompt, **common, **settings) for settings in ({"method": "ar"} | sampling, fixed | {"policy": policy})
     )

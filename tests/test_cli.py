@@ -1,5 +1,6 @@
 """The command line, on the golden tiny target, which has no tokenizer; the library is replaced where text matters."""
 
+import dataclasses
 import inspect
 import io
 import json
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import jaxspec
-from jaxspec import _distribution, api, cli
+from jaxspec import _distribution, cli, session
+from jaxspec.plan import DecodeConfig
 
 GOLDEN = Path(__file__).parent / "golden"
 MODEL = ["--model", str(GOLDEN / "dflash/target"), "--drafter", f"jetspec={GOLDEN / 'jetspec/drafter'}"]
@@ -108,8 +110,10 @@ def test_mistakes_are_told_in_one_line(capsys, arguments, message):
 
 
 def test_every_decode_option_has_a_flag_and_a_line_in_the_readme():
-    parameters = inspect.signature(api._prepare).parameters.values()
+    functions = (session.prepare, session.resolve)
+    parameters = [one for function in functions for one in inspect.signature(function).parameters.values()]
     options = {parameter.name for parameter in parameters if parameter.kind == parameter.KEYWORD_ONLY}
+    options |= {field.name for field in dataclasses.fields(DecodeConfig)} - {"sampling"}
     parser = cli._parser()._subparsers._group_actions[0].choices["generate"]
     flags = {action.dest for action in parser._actions}
     readme = (Path(__file__).parent.parent / "README.md").read_text()

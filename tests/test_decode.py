@@ -91,10 +91,11 @@ def test_max_new_tokens_is_exact(params, limit):
 
 
 def test_nothing_beyond_the_end_is_cached(params):
-    from jaxspec.api import _finish, _prefill, _prepare
+    from jaxspec.api import _finish
+    from jaxspec.session import prefilled, prepare
 
-    session = _prepare(params, PROMPTS, max_new_tokens=13)
-    state, _ = _finish(session, _prefill(session), trace=False)
+    session = prepare(params, PROMPTS, max_new_tokens=13)
+    state, _ = _finish(session, prefilled(session), trace=False)
     # The last token of a text is the root of a round that never runs, so its row is not cached.
     np.testing.assert_array_equal(state.cache.length, [len(p) + 12 for p in PROMPTS])
     np.testing.assert_array_equal(state.draft.length, state.cache.length)
@@ -139,7 +140,7 @@ def test_long_prompts_go_through_in_chunks(params, monkeypatch):
         assert out.tokens == jaxspec.decode(params, one, method="ar", max_new_tokens=12).tokens
     # The same prompt in one piece.
     monkeypatch.setattr("jaxspec.prefill.CHUNK", 1024)
-    monkeypatch.setattr("jaxspec.api.CHUNK", 1024)
+    monkeypatch.setattr("jaxspec.session.CHUNK", 1024)
     assert jaxspec.decode(params, prompt, max_new_tokens=12, block_size=7).tokens == outs[0].tokens
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.api import _prefill, _prepare
 from jaxspec.loop import run
 from jaxspec.policies.controller import make_policy
 from jaxspec.policies.latency import make_table
+from jaxspec.session import prefilled, prepare
 
 GOLDEN = Path(__file__).parent / "golden" / "dflash"
 
@@ -29,8 +29,8 @@ def compiled(request, params):
     options = dict(method="ar") if request.param == "ar" else dict(builder="best_first", budget=12)
     if request.param == "policy":
         options["policy"] = make_policy(make_table((1, 4, 13), (0,), (1.0,), [[10.0], [11.0], [14.0]]))
-    session = _prepare(params, prompt, max_new_tokens=40, **options)
-    state = _prefill(session)
+    session = prepare(params, prompt, max_new_tokens=40, **options)
+    state = prefilled(session)
     return run.lower(params, session.request, state, jnp.int32(4), config=session.config).compile(), state
 
 
@@ -66,8 +66,8 @@ def test_the_cache_is_aliased_and_never_copied(compiled):
 
 
 def test_the_state_is_donated(params):
-    session = _prepare(params, [1, 2, 3], max_new_tokens=10, method="ar")
-    state = _prefill(session)
+    session = prepare(params, [1, 2, 3], max_new_tokens=10, method="ar")
+    state = prefilled(session)
     address = state.cache.k.unsafe_buffer_pointer()
     after = run(params, session.request, state, jnp.int32(3), config=session.config)
     assert state.cache.k.is_deleted()

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 
-from jaxspec import api
 from jaxspec.bench.measure import Run, measure
 from jaxspec.bench.methods import UNCOUPLED, Method, with_policies
 from jaxspec.bench.profile import profile
@@ -15,6 +14,7 @@ from jaxspec.bench.prompts import Prompt
 from jaxspec.bench.report import environment, summarise
 from jaxspec.bench.turns import ask_in_turns
 from jaxspec.plan import drafter_forwards, make_plan
+from jaxspec.session import prepare
 
 
 def benchmark(
@@ -99,7 +99,7 @@ def check_prompts(params, prompts: Sequence[Prompt], options: dict[str, Any]) ->
     """
     for number, prompt in enumerate(prompts, 1):
         try:
-            api._prepare(params, prompt.content, **options | {"method": "ar"})
+            prepare(params, prompt.content, **options | {"method": "ar"})
         except ValueError as error:
             raise ValueError(f"prompt {number}, of {prompt.domain}: {error}") from None
 
@@ -113,7 +113,7 @@ def _without_twins(methods: Sequence[Method]) -> list[Method]:
 
 def _known(params, method: Method, options: dict[str, Any]) -> dict[str, Any]:
     """What a method's settings say before it is run."""
-    config = api._prepare(params, [0], **{**options, **method.options}).config
+    config = prepare(params, [0], **{**options, **method.options}).config
     drafter = None if config.method == "ar" else config.method
     return {"drafter": drafter, "forwards": drafter_forwards(make_plan(params.spec, config), config, params.spec)}
 

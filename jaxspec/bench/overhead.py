@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec import api, grow, loop
+from jaxspec import grow, loop
 from jaxspec.bench.methods import Method
 from jaxspec.bench.profile import _draft, _grow, _noise, _round
 from jaxspec.bench.prompts import Prompt
 from jaxspec.plan import make_plan
+from jaxspec.session import precision, prefilled, prepare
 from jaxspec.tree import take_rows
 
 
@@ -37,16 +38,16 @@ def overhead(
     """
     samples: dict[str, list[dict[str, float]]] = defaultdict(list)
     for prompt in prompts:
-        sessions = {m.name: api._prepare(params, prompt.content, **{**(options or {}), **m.options}) for m in methods}
+        sessions = {m.name: prepare(params, prompt.content, **{**(options or {}), **m.options}) for m in methods}
         pairs = {}
         for name, session in sessions.items():
-            with api._precision(session):
-                _sample(session, api._prefill(session), api._prefill(session), 0)  # compiles
-                pairs[name] = api._prefill(session), api._prefill(session)
+            with precision(session):
+                _sample(session, prefilled(session), prefilled(session), 0)  # compiles
+                pairs[name] = prefilled(session), prefilled(session)
         for turn in range(rounds):
             for name, session in sessions.items():
                 if not bool(np.all(pairs[name][0].done)):
-                    with api._precision(session):
+                    with precision(session):
                         pairs[name], seconds = _sample(session, *pairs[name], turn)
                     samples[name].append(seconds)
     return {name: _medians(some) for name, some in samples.items()}

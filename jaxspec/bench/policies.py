@@ -21,7 +21,6 @@ import jax
 import numpy as np
 
 import jaxspec
-from jaxspec import api
 from jaxspec.bench.benchmark import groups
 from jaxspec.bench.measure import Run, run_of, without_compilation
 from jaxspec.bench.methods import Method, named_policy
@@ -31,6 +30,7 @@ from jaxspec.plan import make_plan
 from jaxspec.policies.compose import compose
 from jaxspec.policies.replayed import make_replay
 from jaxspec.policies.round_times import RoundTimes
+from jaxspec.session import prepare
 
 CLOCKS = ("modelled", "replayed", "whole")
 
@@ -142,7 +142,7 @@ def _decoded(params, settings, out, whole: Run, replayed: Run | None, times: Rou
     steps = rounds.steps
     if steps is None:
         session = {name: value for name, value in settings.items() if name != "policy"}
-        plan = make_plan(params.spec, api._prepare(params, [0], **session).config)
+        plan = make_plan(params.spec, prepare(params, [0], **session).config)
         steps = np.full(len(rounds.rows), -1 if plan.drafter is None else plan.builder.steps if plan.in_steps else 0)
     seconds = float(times.of_rounds(rounds.context, steps, rounds.rows).sum())
     return Decoded(dataclasses.replace(whole, decode_seconds=seconds), replayed, whole, steps, rounds.rows)

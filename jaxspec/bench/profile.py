@@ -11,11 +11,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxspec import api, grow, loop
+from jaxspec import grow, loop
 from jaxspec.bench.methods import Method
 from jaxspec.bench.prompts import Prompt
 from jaxspec.bench.report import ALL, PHASES
 from jaxspec.plan import make_plan
+from jaxspec.session import precision, prefilled, prepare
 
 _static = {"static_argnames": ("config",)}
 _draft = jax.jit(grow.draft, **_static)
@@ -48,7 +49,7 @@ def profile(
     first = {prompt.domain: prompt for prompt in reversed(prompts)}
     samples: dict[tuple[str, str], list[dict[str, float]]] = defaultdict(list)
     for domain, prompt in first.items():
-        sessions = {m.name: api._prepare(params, prompt.content, **{**(options or {}), **m.options}) for m in methods}
+        sessions = {m.name: prepare(params, prompt.content, **{**(options or {}), **m.options}) for m in methods}
         for name, seconds in _rounds(sessions, rounds):
             samples[name, domain].append(seconds)
             samples[name, ALL].append(seconds)
@@ -59,13 +60,13 @@ def _rounds(sessions: dict[str, Any], rounds: int) -> Iterator[tuple[str, dict[s
     """(method, seconds per phase) of up to `rounds` rounds of each session, one of each in turn."""
     states = {}
     for name, session in sessions.items():
-        with api._precision(session):
-            _round(session, api._prefill(session))  # compiles; its result is thrown away
-            states[name] = api._prefill(session)
+        with precision(session):
+            _round(session, prefilled(session))  # compiles; its result is thrown away
+            states[name] = prefilled(session)
     for _ in range(rounds):
         for name, session in sessions.items():
             if not bool(np.all(states[name].done)):
-                with api._precision(session):
+                with precision(session):
                     states[name], seconds = _round(session, states[name])
                 yield name, seconds
 

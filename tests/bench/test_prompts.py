@@ -152,7 +152,7 @@ def test_a_prompt_that_does_not_fit_is_told_first(monkeypatch):
         if len(prompt) > 2:
             raise ValueError("too long")
 
-    monkeypatch.setattr("jaxspec.api._prepare", prepare)
+    monkeypatch.setitem(check_prompts.__globals__, "prepare", prepare)
     check_prompts(None, [Prompt("a", [1])], {"max_new_tokens": 9})
     with pytest.raises(ValueError, match="prompt 2, of rag: too long"):
         check_prompts(None, [Prompt("a", [1]), Prompt("rag", [1, 2, 3])], {"max_new_tokens": 9, "method": "x"})
