@@ -22,12 +22,16 @@ def add_compare(commands) -> None:
         help="comma-separated [LABEL=]POLICY: none, a name or folder as of generate --policy, or several joined by + "
         "(default: %(default)s)",
     )
-    add("--prompts", type=Path, help=".jsonl or .jsonl.gz, as for bench (default: the demonstration's)")
+    add(
+        "--prompts",
+        type=Path,
+        help="that nothing was trained or tuned on: .jsonl or .jsonl.gz, as for bench (default: the demonstration's)",
+    )
     add("--limit", type=int, default=8, help="prompts per domain (default: %(default)s)")
     add("--max-new-tokens", type=int, default=128, help="(default: %(default)s)")
     cli_options.add_temperatures(policies)
     add("--seed", type=int, default=0, help="(default: %(default)s)")
-    add("--repeats", type=int, default=3, help="decodes of each prompt by each policy (default: %(default)s)")
+    add("--repeats", type=int, default=5, help="decodes of each prompt by each policy (default: %(default)s)")
     add("--json", type=Path, metavar="OUT.json", help="write settings and results here")
 
 

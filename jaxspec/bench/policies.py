@@ -74,26 +74,35 @@ def compare(
     contenders: Sequence[Method],
     times: RoundTimes,
     *,
-    repeats: int = 3,
+    repeats: int = 5,
     options: dict[str, Any] | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Measure contenders (the first is `ar`), ready for JSON.
 
-    They take turns within a prompt, each with its replay beside it. What a policy learned goes on from prompt to prompt.
+    They take turns within a prompt, each with its replay beside it, see `in_turn`. A decode during which anything was compiled
+    is not counted but run again. What a policy learned goes on from prompt to prompt.
 
     Args:
-      contenders: methods that differ in their policy, or have none. times: of the method's rounds.
+      prompts: that nothing was trained or tuned on. contenders: methods that differ in their policy, or have none.
+      times: of the method's rounds. repeats: counted decodes of each prompt by each.
       options: keyword arguments of `jaxspec.decode` common to all.
 
     Returns:
-      `device`, `versions`, `dtype`, `repeats`, and `results`: the records of `jaxspec.bench.summarise` for each clock, with
-      `clock`; those of the clock `whole` also have `steps` and `rows` (means over drafted rounds), `drafted_rounds` (their
-      share) and `own_share` (of the time, by the policy's own computation; None where nothing can be replayed).
+      `device`, `versions`, `dtype`, `repeats`, `compile_seconds` {contender: s}, and `results`: the records of
+      `jaxspec.bench.summarise` for each clock, with `clock`; those of the clock `whole` also have `steps` and `rows` (means over
+      drafted rounds), `drafted_rounds` (their share) and `own_share` (of the time, by the policy's own computation; None where
+      nothing can be replayed).
+
+    Raises:
+      ValueError: `repeats` below 1, or as `jaxspec.decode`.
     """
-    results = []
+    if repeats < 1:
+        raise ValueError(f"repeats is {repeats}: give at least 1")
+    results, compile_seconds = [], dict.fromkeys((one.name for one in contenders), 0.0)
     for number, group in enumerate(groups(contenders)):
-        decoded = _decode_all(params, prompts, group, times, repeats, dict(options or {}), progress)
+        decoded, compiling = _decode_all(params, prompts, group, times, repeats, dict(options or {}), progress)
+        compile_seconds |= {name: compile_seconds[name] + seconds for name, seconds in compiling.items()}
         for clock in CLOCKS:
             runs = [getattr(one, clock) for one in decoded if getattr(one, clock) is not None]
             for record in summarise(runs, prompts):
@@ -102,24 +111,35 @@ def compare(
                     results.append({"clock": clock} | record | more)
         jax.clear_caches()
     about = {"options": dict(options or {}), "repeats": repeats, "times": times.about}
-    return environment(params) | about | {"results": results}
+    return environment(params) | about | {"compile_seconds": compile_seconds, "results": results}
 
 
-def _decode_all(params, prompts, contenders, times, repeats, options, progress) -> list[Decoded]:
+def in_turn(contenders: Sequence[Method], prompt: int, repeat: int) -> list[Method]:
+    """The order of a repeat: each pair of repeats goes there and back, and begins one further than the pair before it.
+
+    So whatever drifts falls on all alike, and none always follows the same other.
+    """
+    shift = (prompt + repeat // 2) % len(contenders)
+    return [*contenders[shift:], *contenders[:shift]][:: -1 if repeat % 2 else 1]
+
+
+def _decode_all(params, prompts, contenders, times, repeats, options, progress) -> tuple[list[Decoded], dict[str, float]]:
+    """Every decode, and the seconds that each contender's took to compile."""
     found, policies = [], {one.name: one.options.get("policy") for one in contenders}
+    compile_seconds = dict.fromkeys(policies, 0.0)
     for index, prompt in enumerate(prompts):
         progress(f"prompt {index + 1} of {len(prompts)} ({prompt.domain})")
         for repeat in range(repeats):
-            shift = (index + repeat) % len(contenders)
-            for one in (*contenders[shift:], *contenders[:shift]):
+            for one in in_turn(contenders, index, repeat):
                 settings = options | one.options | {"policy": policies[one.name]}
                 decode = functools.partial(jaxspec.decode, params, prompt.content)
-                out, _ = without_compilation(functools.partial(decode, **settings))
+                out, compiling = without_compilation(functools.partial(decode, **settings))
+                compile_seconds[one.name] += compiling
                 policies[one.name] = out.policy
                 again = _replayed(decode, settings, out)
                 whole, replayed = (x and run_of(one.name, index, repeat, x) for x in (out, again))
                 found.append(_decoded(params, settings, out, whole, replayed, times))
-    return found
+    return found, compile_seconds
 
 
 def _replayed(decode, settings: dict[str, Any], out):

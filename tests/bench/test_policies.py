@@ -8,7 +8,7 @@ import pytest
 
 import jaxspec
 from jaxspec.bench.methods import Method
-from jaxspec.bench.policies import compare, contenders
+from jaxspec.bench.policies import compare, contenders, in_turn
 from jaxspec.bench.policies_report import render
 from jaxspec.bench.prompts import Prompt
 from jaxspec.calibrate_steps import _apart, _pairs
@@ -55,6 +55,13 @@ def test_parts_of_measured_rounds():
     assert step == 0 and found.tolist() == [3, 4, 6]
 
 
+def test_turns_go_there_and_back():
+    assert ["".join(in_turn("ab", 0, repeat)) for repeat in range(4)] == ["ab", "ba", "ba", "ab"]
+    assert ["".join(in_turn("abc", 1, repeat)) for repeat in range(4)] == ["bca", "acb", "cab", "bac"]
+    with pytest.raises(ValueError, match="repeats is 0"):
+        compare(None, [], [BASE], TIMES, repeats=0)
+
+
 @pytest.mark.slow
 def test_contenders_by_each_clock():
     params = jaxspec.load(GOLDEN / "target", drafter={"dflash": GOLDEN / "drafter"}, dtype="float32")
@@ -65,6 +72,7 @@ def test_contenders_by_each_clock():
     report = compare(params, prompts, chosen, dataclasses.replace(TIMES, about={"error": 0.1}), repeats=2, options=options)
     by = {(r["clock"], r["method"], r["domain"]): r for r in report["results"]}
     assert all(record["identical_to_ar"] for record in report["results"])
+    assert set(report["compile_seconds"]) == {"ar", "none", "four"} and min(report["compile_seconds"].values()) > 0
     four = by["whole", "four", "all"]
     assert four["rows"] <= 4 < by["whole", "none", "all"]["rows"] and four["steps"] == 0 and four["own_share"] is not None
     # Eleven tokens after the prefill's, each a round of plain decoding of two seconds.
