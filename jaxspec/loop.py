@@ -44,81 +44,80 @@ def run(params: Params, request: Request, state: DecodeState, max_rounds: jax.Ar
     `state` is donated: its caches are updated in place. Streaming calls this with one round at a time.
     """
 
+    plan = make_plan(params.spec, config)
+
     def unfinished(carry):
         state, count = carry
         return (count < max_rounds) & ~jnp.all(state.done)
 
-    def body(carry):
-        state, count = carry
-        return decode_round(params, request, state, config), count + 1
+    def drafts(state):
+        return plan.policy.act.draft(request.controls, state.control, Observation(state.cache.length, ~state.done))
 
-    return jax.lax.while_loop(unfinished, body, (state, jnp.int32(0)))[0]
+    def rounds(one, wanted, carry):
+        """Rounds of one kind as long as they are wanted."""
+        return jax.lax.while_loop(
+            lambda carry: unfinished(carry) & wanted(carry[0]),
+            lambda carry: (one(params, request, carry[0], config), carry[1] + 1),
+            carry,
+        )
+
+    def turn(carry):
+        return rounds(_drafted_round, drafts, rounds(_plain_round, lambda state: ~drafts(state), carry))
+
+    if state.pending is None:
+        return rounds(_drafted_round, lambda state: True, (state, jnp.int32(0)))[0]
+    # Loops and no conditional: one that holds the caches would copy them.
+    return jax.lax.while_loop(unfinished, turn, (state, jnp.int32(0)))[0]
 
 
-def decode_round(params: Params, request: Request, state: DecodeState, config: DecodeConfig) -> DecodeState:
-    """One round: draft, grow, verify, accept, commit, absorb."""
-    plan = make_plan(params.spec, config)
-    if plan.policy is not None:
-        return _controlled_round(params, request, state, config)
+def _drafted_round(params, request, state, config) -> DecodeState:
+    """Draft, grow, verify, accept, commit, absorb."""
+    plan, before = make_plan(params.spec, config), state
+    state = caught_up(params, state, config)
     noise = noise_at(params, request, config, state.cache.length + 1, plan.longest)
     drafted = draft(params, request, state, noise, config)
-    tree = grow(params, state, drafted.proposed, config)
+    tree, steps = grow(params, state, drafted.proposed, config), jnp.int32(drafted.steps)
+    if plan.policy is not None and plan.policy.act.rows is not None:
+        seen = Observation(state.cache.length, ~state.done, steps, drafted.pool, tree=tree)
+        tree = keep_rows(tree, jnp.broadcast_to(plan.policy.act.rows(request.controls, state.control, seen), state.done.shape))
     verified = verify(params, request, state, tree, noise, drafted.logprob, config)
     state, committed = commit(params, request, state, tree, verified, config)
+    state = _observed(params, request, before, state, steps, config)
     return absorb(params, state, committed, config)
 
 
-def _controlled_round(params, request, state, config) -> DecodeState:
-    """A round whose tree a policy bounds, or which does not draft."""
-    policy, before = make_plan(params.spec, config).policy, state
-    tree, steps, noise = propose(params, request, state, config)
-    verified = verify(params, request, state, tree, noise, None, config)
+def _plain_round(params, request, state, config) -> DecodeState:
+    """A round of a policy that does not draft: it costs what a round of `ar` does, and what the drafter has to know waits."""
+    plan, before = make_plan(params.spec, config), state
+    noise = noise_at(params, request, config, state.cache.length + 1, 1)
+    tree = root_only(state.root, 1)
+    verified = _verify_rows(params, request, state, _at_least(tree, 1), noise, None, config, longest=1)
     state, committed = commit(params, request, state, tree, verified, config)
-    live, context = ~before.done, before.cache.length
-    outcome = Outcome(steps >= 0, tree.size, steps, tree, state.accepted, context, live)
-    state = state.replace(
-        control=policy.observe(request.controls, state.control, outcome),
+    path = jnp.pad(state.accepted.path, ((0, 0), (0, plan.longest - 1)))
+    state = state.replace(tree=pad_rows(tree, plan.widths[-1]), accepted=state.accepted.replace(path=path))
+    return _queue(params, _observed(params, request, before, state, jnp.int32(-1), config), committed, config)
+
+
+def _observed(params, request, before, state, steps, config) -> DecodeState:
+    """`state` after the policy, if there is one, saw what came of a round of so many draft steps int32 [], -1: it was plain."""
+    policy = make_plan(params.spec, config).policy
+    if policy is None:
+        return state
+    live = ~before.done
+    outcome = Outcome(steps >= 0, state.tree.size, steps, state.tree, state.accepted, before.cache.length, live)
+    return state.replace(
+        control=policy.observe(request.controls, before.control, outcome),
         round_steps=_write(state.round_steps, jnp.broadcast_to(steps, live.shape)[:, None], before.rounds),
     )
-    return _absorb_late(params, request, state, committed, steps >= 0, config)
-
-
-def propose(params, request, state, config) -> tuple[Tree, jax.Array, jax.Array | None]:
-    """The round's tree as the policy wants it; its draft steps after the root's, int32 [], -1: it does not draft; the noise."""
-    plan, act = make_plan(params.spec, config), make_plan(params.spec, config).policy.act
-    seen = Observation(state.cache.length, ~state.done)
-
-    def noise_of(count):
-        return noise_at(params, request, config, state.cache.length + 1, count)
-
-    def drafted():
-        noise = noise_of(plan.longest)
-        found = draft(params, request, state, noise, config)
-        tree, steps = grow(params, state, found.proposed, config), jnp.int32(found.steps)
-        if act.rows is None:
-            return tree, steps, noise
-        rows = act.rows(request.controls, state.control, seen.replace(steps=steps, pool=found.pool, tree=tree))
-        return keep_rows(tree, jnp.broadcast_to(rows, state.done.shape)), steps, noise
-
-    def plain():
-        # What is drawn after the root alone needs the noise of one position.
-        first = None if config.sampling.greedy else jnp.pad(noise_of(1), ((0, 0), (0, plan.longest - 1), (0, 0)))
-        return root_only(state.root, plan.widths[-1]), jnp.int32(-1), first
-
-    if act.draft is None:
-        return drafted()
-    return jax.lax.cond(act.draft(request.controls, state.control, seen), drafted, plain)
 
 
 def verify(params, request, state, tree, noise, draft_logprob, config) -> Verified:
     """The target's pass over the smallest compiled width that holds every sequence's tree, and acceptance."""
     plan = make_plan(params.spec, config)
 
-    least = _least_rows(tree.token.shape[0])
-
     def at_width(width):
-        rows = take_rows(tree, width) if width >= least else pad_rows(take_rows(tree, width), least)
-        return lambda: _verify_rows(params, request, state, rows, noise, draft_logprob, config)
+        rows = _at_least(tree, width)
+        return lambda: _verify_rows(params, request, state, rows, noise, draft_logprob, config, plan.longest)
 
     branches = [at_width(width) for width in plan.widths]
     if len(branches) == 1:
@@ -127,18 +126,21 @@ def verify(params, request, state, tree, noise, draft_logprob, config) -> Verifi
     return jax.lax.switch(sum((needed > width).astype(jnp.int32) for width in plan.widths[:-1]), branches)
 
 
-def _least_rows(batch: int) -> int:
-    """Rows of the smallest forward: two for one sequence on a GPU.
+def _at_least(tree: Tree, width: int) -> Tree:
+    """The first `width` rows, or as many as the smallest forward has: two for one sequence on a GPU.
 
     XLA makes a product of one row a multiplication and a sum there, and writes what lies between, which is as large as the
     weight, to memory: at the sizes of Qwen3-8B 8 % more traffic a step (compiled for an H100 by jax 0.10.2).
     """
-    return 2 if batch == 1 and current_device().platform == "cuda" else 1
+    least = 2 if tree.token.shape[0] == 1 and current_device().platform == "cuda" else 1
+    rows = take_rows(tree, width)
+    return rows if width >= least else pad_rows(rows, least)
 
 
-def _verify_rows(params, request, state, tree, noise, draft_logprob, config) -> Verified:
+def _verify_rows(params, request, state, tree, noise, draft_logprob, config, longest) -> Verified:
+    """`longest`: static, tokens that the round commits at most."""
     plan = make_plan(params.spec, config)
-    cache, longest = state.cache, plan.longest - 1
+    cache, longest = state.cache, longest - 1
     layers = plan.drafter.feature_layers if plan.drafter else ()
     positions = cache.length[:, None] + tree.depth
     out = plan.target.apply(params.target, tree.token, positions, cache, tree.ancestors, feature_layers=layers)
@@ -163,9 +165,8 @@ def commit(params, request, state, tree, verified, config) -> tuple[DecodeState,
     Returns:
       (state, what `absorb` takes): rows of the path, the root and the drafted tokens, each with the token that follows.
     """
-    plan = make_plan(params.spec, config)
     accepted = verified.accepted
-    slot = jnp.arange(plan.longest)
+    slot = jnp.arange(accepted.path.shape[1])
     # Token d of the round is the drafted token of path row d + 1, and after the path the bonus.
     following = jnp.roll(accepted.path, -1, axis=1)
     drafted = jnp.take_along_axis(tree.token, following, axis=1)
@@ -211,35 +212,29 @@ def absorb(params, state, committed: Committed, config) -> DecodeState:
     return state.replace(draft=draft)
 
 
-def _absorb_late(params, request, state, committed: Committed, drafted, config) -> DecodeState:
-    """Absorb what was committed: at once after drafting, else together with later rounds, before one of them drafts.
-
-    A forward over A rows costs hardly more than one over a single row, so that rounds of plain decoding are to share one.
-    """
-    plan = make_plan(params.spec, config)
+def caught_up(params, state, config) -> DecodeState:
+    """`state` after the drafter absorbed what plain rounds committed."""
     if state.pending is None:
-        return absorb(params, state, committed, config)
-    waiting = _queued(state.pending, committed)
-    known = jax.tree.map(lambda new, queued: jnp.where(drafted, new, queued), committed, waiting)
-    drafts_next = plan.policy.act.draft(request.controls, state.control, Observation(state.cache.length, ~state.done))
-    due = drafted | drafts_next | (jnp.max(known.count) >= plan.longest)
-    draft = jax.lax.cond(due, lambda: absorb(params, state, known, config).draft, lambda: state.draft)
-    return state.replace(draft=draft, pending=known.replace(count=jnp.where(due, 0, known.count)))
+        return state
+    waits = jnp.any(state.pending.count > 0)
+    draft = jax.lax.cond(waits, lambda: absorb(params, state, state.pending, config).draft, lambda: state.draft)
+    return state.replace(draft=draft, pending=state.pending.replace(count=jnp.zeros_like(state.pending.count)))
 
 
-def _queued(pending: Committed, one: Committed) -> Committed:
-    """`pending` with the first row of `one` behind its rows, for sequences that committed it."""
-    at = pending.count
-    here = jnp.arange(pending.token.shape[1]) == at[:, None]
+def _queue(params, state, one: Committed, config) -> DecodeState:
+    """`state` with the row of `one` behind those that wait, for sequences that committed it; a full queue is absorbed.
 
-    def put(rows, row):
-        return jnp.where(here.reshape(*here.shape, *(1,) * (rows.ndim - 2)), row, rows)
-
+    A forward over many rows costs hardly more than one over a single row, so that plain rounds are to share one.
+    """
+    pending = state.pending
+    # Where nothing was committed the row is written too, and overwritten by the next.
     token, following, features = (
-        put(getattr(pending, name), getattr(one, name)[:, :1]) for name in ("token", "following", "features")
+        _write(getattr(pending, name), getattr(one, name), pending.count) for name in ("token", "following", "features")
     )
-    position = jnp.where(at == 0, one.position, pending.position)
-    return Committed(token, following, features, position, at + jnp.minimum(one.count, 1))
+    position = jnp.where(pending.count == 0, one.position, pending.position)
+    state = state.replace(pending=Committed(token, following, features, position, pending.count + one.count))
+    full = jnp.max(state.pending.count) >= token.shape[1]
+    return jax.lax.cond(full, lambda state: caught_up(params, state, config), lambda state: state, state)
 
 
 def noise_at(params, request, config, position, count) -> jax.Array | None:

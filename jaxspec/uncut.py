@@ -26,18 +26,18 @@ def uncut_tree(params, prompt, round: int, **options) -> DraftTree:
       ValueError: as `jaxspec.decode`.
     """
     session = api._prepare(params, prompt, **options)
-    config = dataclasses.replace(session.config, policy=None)
     with api._precision(session):
         state = api._prefill(session)
         if round > 1:
             state = loop.run(session.params, session.request, state, jnp.int32(round - 1), config=session.config)
-        tree = jax.device_get(_tree(session.params, session.request, state, config))
+        tree = jax.device_get(_tree(session.params, session.request, state, session.config))
     rows = int(tree.size[0])
     return DraftTree(*(np.asarray(field[0, :rows]) for field in (tree.token, tree.parent, tree.depth, tree.logprob)))
 
 
 @functools.partial(jax.jit, static_argnames=("config",))
 def _tree(params, request, state, config):
+    state, config = loop.caught_up(params, state, config), dataclasses.replace(config, policy=None)
     longest = make_plan(params.spec, config).longest
     noise = loop.noise_at(params, request, config, state.cache.length + 1, longest)
     return grow(params, state, draft(params, request, state, noise, config)[0], config)
