@@ -18,6 +18,9 @@ from jaxspec.policies.protocol import Functions, Settings, Shape
 from jaxspec.sampling import SamplingSpec
 from jaxspec.targets.transformer import Transformer
 
+# Rows of plain rounds that a drafter absorbs together.
+QUEUE = 32
+
 ACCEPTANCE = ("match", "sequential", "rejection")
 
 
@@ -77,6 +80,11 @@ class Plan(NamedTuple):
     widths: tuple[int, ...]
     longest: int
     policy: Functions | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Rows that may wait for the drafter to absorb them: none where every round drafts."""
+        return 0 if self.policy is None or self.policy.act.draft is None else max(self.longest, QUEUE)
 
     def shape(self, batch: int) -> Shape:
         """Sizes that a policy's state may depend on."""

@@ -39,7 +39,7 @@ def prefill(
     Args:
       control: the policy's state, which chooses the size of blocks here and is left to the caller to put into the state.
       tokens: int32 [B, P], prompts padded on the right; P up to CHUNK or a multiple of it. lengths: int32 [B].
-      capacity: rows S of the caches, at least P and lengths + max_tokens + A.
+      capacity: rows S of the caches, at least P and lengths + max_tokens + the larger of A and `plan.waiting`.
       max_tokens: room for generated tokens.
     """
     plan = make_plan(params.spec, config)
@@ -71,7 +71,7 @@ def prefill(
         tree=root_only(first, plan.widths[-1]),
         accepted=Accepted(jnp.zeros((tokens.shape[0], plan.longest), jnp.int32), zeros, first),
         block=block,
-        pending=_nothing_pending(plan, features, plan.longest),
+        pending=_nothing_pending(features, plan.waiting) if plan.waiting else None,
         round_steps=None if plan.policy is None else buffer,
     )
 
@@ -114,10 +114,8 @@ def _run_prompt(params, tokens, lengths, config, capacity):
     return jax.lax.fori_loop(1, width // size, lambda i, carry: feed(i * size, carry, carry[0]), carry)
 
 
-def _nothing_pending(plan, features: jax.Array, rows: int) -> Committed | None:
-    """An empty queue of `rows` rows for features like these [B, F]; None where every round drafts."""
-    if plan.policy is None or plan.policy.act.draft is None:
-        return None
+def _nothing_pending(features: jax.Array, rows: int) -> Committed:
+    """An empty queue of `rows` rows for features like these [B, F]."""
     batch, zero = features.shape[0], jnp.zeros(features.shape[0], jnp.int32)
     tokens = jnp.zeros((batch, rows), jnp.int32)
     return Committed(tokens, tokens, jnp.zeros((batch, rows, features.shape[1]), features.dtype), zero, zero)

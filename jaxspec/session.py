@@ -85,7 +85,7 @@ def prepare(
         controls=None if policy is None else policy.controls,
     )
     max_tokens = _round_up(max_new_tokens, 64)
-    capacity = _round_up(tokens.shape[1] + max_tokens + plan.longest, 64)
+    capacity = _round_up(tokens.shape[1] + max_tokens + max(plan.longest, plan.waiting), 64)
     return Session(params, config, request, tokens, lengths, capacity, max_tokens, strings, tokenizer, policy)
 
 
