@@ -1,28 +1,45 @@
 """BlockPilot's labels against recorded ones; a predictor that learns what can be learned, and what is printed beside it."""
 
+import dataclasses
+import json
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 import jaxspec
 from jaxspec.bench.prompts import Prompt
-from training.policies.blockpilot import BlockPilotOptions, fit_predictor, loss_of, report
-from training.policies.blockpilot_data import Answers, answer, labels_of, last_logits, neighbourhood, split
+from jaxspec.policies.store import load_policy
+from training.policies import blockpilot, blockpilot_study
+from training.policies.block_times import BlockTimes, load_block_times, save_block_times
+from training.policies.blockpilot_data import Answers, answer, best_of, labels_of, last_logits, neighbourhood, split
+from training.policies.blockpilot_fit import fit_predictor, loss_of, predicted, shuffled
+from training.policies.blockpilot_problem import BlockPilotOptions, Problem
+from training.policies.blockpilot_report import CONSTANT, FIXED, TOLD, Choice, difference, lines_of, report
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 RECORDED = np.load(GOLDEN / "blockpilot" / "blockpilot.npz")
+TIMES = BlockTimes(
+    (2, 3), np.array([0.0, 100.0]), np.array([[1.0, 2.0], [2.0, 4.0]]), np.array([[1.5, 2.5], [2.0, 4.0]]), {"all": 0.5}, {}
+)
+
+
+def made_up() -> Answers:
+    """Five prompts of ten cached tokens: six tokens each, in rounds as long as the lists."""
+    rounds = [[[1] * 6, [3, 3]], [[2] * 3, [1] * 6], [[2] * 3, [3, 3]], [[2] * 3, [1] * 6], [[1] * 6, [3, 3]]]
+    return Answers(np.zeros((5, 4), np.float32), rounds, np.full(5, 10), np.array([2, 3]), np.array(["a"] * 5))
 
 
 def test_labels_are_those_of_the_paper():
     cycles, count = RECORDED["lab_cycles"].astype(np.int64), RECORDED["lab_ncycles"]
-    inside = np.arange(cycles.shape[-1]) < count[..., None]
-    answers = Answers(None, count, (cycles * inside).sum(-1), None, RECORDED["lab_candidates"], None)
+    committed = [[row[:n].tolist() for row, n in zip(*own, strict=True)] for own in zip(cycles, count, strict=True)]
+    answers = Answers(None, committed, None, RECORDED["lab_candidates"], None)
     np.testing.assert_allclose(answers.length, RECORDED["lab_mean"])
     classes = labels_of(answers.length)
     np.testing.assert_array_equal(classes, RECORDED["lab_class"])
     np.testing.assert_array_equal(answers.sizes[classes], RECORDED["lab_block"])
-    tied = (answers.length == answers.length.max(1, keepdims=True)).sum(1)
+    tied = best_of(answers.length).sum(1)
     np.testing.assert_array_equal(tied, RECORDED["lab_ntied"])
     assert tied.max() > 1, "ties go to the smallest block"
 
@@ -32,50 +49,146 @@ def test_sizes_around_the_trained_one():
 
 
 def test_every_domain_is_split_alike():
-    parts = split(np.array(["a", "b"] * 10))
+    domains = np.array(["a", "b"] * 10)
+    parts = split(domains)
     assert [len(part) for part in parts] == [12, 4, 4]
     assert sorted(np.concatenate(parts).tolist()) == list(range(20))
-    with pytest.raises(ValueError, match="4 prompts cannot be split in three: give at least 5"):
+    assert [len(part) for part in split(domains, test=False)] == [16, 4, 0]
+    with pytest.raises(ValueError, match="4 prompts cannot be split: give at least 5"):
         split(np.array(["a"] * 4))
 
 
+def test_rounds_are_charged_the_times_of_their_size_and_context():
+    answers = made_up()
+    # Cached tokens before each round of the second prompt: 10, 12, 14; a size's seconds grow by 1 or 2 in 100 tokens.
+    expected = [3 + 0.36, 6 * 2 + 2 * (10 + 11 + 12 + 13 + 14 + 15) / 100]
+    np.testing.assert_allclose(answers.seconds(TIMES.contexts, TIMES.alone)[1], expected)
+    assert answers.choose([3]).committed[0] == [[3, 3]] and answers.choose([3]).sizes.tolist() == [3]
+    both = answers.take(np.array([0])).joined(answers.take(np.array([2, 1])))
+    assert both.committed == [answers.committed[i] for i in (0, 2, 1)] and len(both.logits) == 3
+
+
 def test_what_stands_beside_a_prediction():
-    score = np.array([[1.0, 2.0], [3.0, 1.0], [1.0, 1.5], [2.0, 1.0], [1.0, 3.0]])
-    found = report(score, {"mine": np.array([1, 1])}, (np.arange(3), np.array([3, 4])), trained=0)
-    assert found["best fixed size"]["score"] == 1.5 and found["trained size"]["score"] == 1.5
-    assert found["commonest label"]["score"] == 2.0 == found["mine"]["score"]
-    assert found["oracle"] == {"score": 2.5, "against_best_fixed": 2.5 / 1.5, "accuracy": 1.0}
-    assert found["mine"]["against_best_fixed"] == pytest.approx(2 / 1.5) and found["mine"]["accuracy"] == 0.5
+    answers = made_up()
+    problem = Problem(None, "dflash", 2, answers, (np.arange(3), np.array([3]), np.array([3, 4])), TIMES)
+    found = blockpilot.constants(problem, "acceptance")
+    # Mean tokens a round of the training prompts: 5/3 with the small block, 7/3 with the large one, commonest by 2 : 1.
+    assert [found[name].classes[0, 0] for name in (FIXED, "trained size", "commonest label")] == [1, 0, 1]
+    assert found["oracle"].classes.tolist() == [[0, 1]]
+    choices = found | {"mine": Choice(np.array([[0, 1], [1, 1]]), "all")}
+    test = answers.take(problem.parts[2])
+    rows = report(test, choices, best_of(test.length), TIMES)
+    assert rows[FIXED]["rounds"] == {"value": 12 / 8, "ratio": 1.0, "interval": [1.0, 1.0], "seeds": [1.0]}
+    assert rows["oracle"]["rounds"]["ratio"] == 8 / 5 and rows["oracle"]["best"] == 1.0
+    assert rows["mine"]["rounds"]["ratio"] == pytest.approx(8 / 6.5) and rows["mine"]["rounds"]["seeds"] == [8 / 5, 1.0]
+    assert rows["mine"]["best"] == 0.75 and rows["mine"]["block"] == 2.75
+    low, high = rows["mine"]["rounds"]["interval"]
+    assert low <= 8 / 6.5 <= high
+    assert difference(test, choices["mine"], choices["oracle"], "rounds")["ratio"] == pytest.approx(5 / 6.5)
+    assert any(line.startswith("mine") and "+23.08" in line for line in lines_of(rows))
+
+
+def test_constants_and_predictions_are_charged_differently():
+    answers = made_up()
+    choices = {FIXED: Choice(np.zeros((1, 5), int), CONSTANT), "mine": Choice(np.zeros((1, 5), int), "all")}
+    choices["oracle"] = Choice(np.zeros((1, 5), int), TOLD)
+    rows = report(answers, choices, best_of(answers.length), TIMES)
+    alone, chosen = (answers.seconds(TIMES.contexts, times)[:, 0].sum() for times in (TIMES.alone, TIMES.chosen))
+    assert rows["mine"]["choice"]["ratio"] == 1.0 and rows[FIXED]["deployed"]["value"] == pytest.approx(30 / alone)
+    assert rows["mine"]["deployed"]["value"] == pytest.approx(30 / (chosen + 5 * 0.5)), "a prediction for each prompt"
+    assert rows["oracle"]["deployed"]["value"] == pytest.approx(30 / chosen)
+
+
+def test_times_are_kept(tmp_path):
+    save_block_times(TIMES, tmp_path / "times.json")
+    found = load_block_times(tmp_path / "times.json", (2, 3))
+    for field in dataclasses.fields(BlockTimes):
+        np.testing.assert_array_equal(getattr(found, field.name), getattr(TIMES, field.name))
+    with pytest.raises(ValueError, match=r"of block sizes \[2, 3\], not \[2, 4\]"):
+        load_block_times(tmp_path / "times.json", (2, 4))
+    (tmp_path / "times.json").write_text("{}")
+    with pytest.raises(ValueError, match="holds no times of blocks"):
+        load_block_times(tmp_path / "times.json", (2, 3))
+
+
+def test_features_are_shuffled_within_their_part():
+    x, parts = np.arange(10.0)[:, None], (np.arange(6), np.arange(6, 8), np.arange(8, 10))
+    found = shuffled(x, parts, 0)
+    assert not np.array_equal(found, x)
+    for part in parts:
+        assert sorted(found[part, 0]) == list(part)
 
 
 @pytest.mark.slow
-def test_a_predictor_learns_what_can_be_learned_and_a_run_goes_on(tmp_path):
+def test_a_predictor_learns_what_can_be_learned(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(576, 6)).astype(np.float32)
     score = np.eye(3)[np.argmax(x[:, :3], axis=1)] + 1
     part = np.arange(448), np.arange(448, 512)
     options = BlockPilotOptions(Path("none"), tmp_path, width=32, layers=2, batch=64, epochs=12, rate=1e-2)
-    layers = fit_predictor(x, score, part, options, tmp_path / "run")
-    again = fit_predictor(x, score, part, options, tmp_path / "run")
-    for one, other in zip(layers, again, strict=True):
-        np.testing.assert_array_equal(one["kernel"], other["kernel"])
-    total, count = loss_of(layers, {"x": x[512:], "label": labels_of(score)[512:], "seed": np.arange(64)}, drop=False)["loss"]
-    assert float(total / count) < 0.7 < np.log(3)
+    layers, again = (fit_predictor(x, score, part, options) for _ in range(2))
+    jax.tree.map(np.testing.assert_array_equal, layers, again)
+    assert float(loss_of(layers, x[512:], labels_of(score)[512:])) < 0.7 < np.log(3)
+    assert np.mean(predicted(layers, x[512:]) == labels_of(score)[512:]) > 0.7
+
+
+@pytest.fixture(scope="module")
+def toy():
+    return jaxspec.load(GOLDEN / "dflash" / "target", drafter={"dflash": GOLDEN / "dflash" / "drafter"}, dtype="float32")
 
 
 @pytest.mark.slow
-def test_answers_are_kept_and_go_on(tmp_path):
-    params = jaxspec.load(GOLDEN / "dflash" / "target", drafter={"dflash": GOLDEN / "dflash" / "drafter"}, dtype="float32")
+@pytest.mark.parametrize("settings", [{"builder": "chain"}, {"builder": "best_first", "budget": 6}])
+def test_rounds_follow_from_the_text(toy, tmp_path, settings):
     prompts = [Prompt("a", [117, 142, 122, 64]), Prompt("b", [40, 41, 42])]
-    options = dict(builder="chain", max_new_tokens=16, ignore_eos=True)
-    path = tmp_path / "answers.jsonl"
-    first = answer(params, "dflash", prompts[:1], (3, 5), path, **options)
-    both = answer(params, "dflash", prompts, (3, 5), path, **options)
-    assert both.rounds.shape == (2, 2) and both.tokens.tolist() == [[15, 15], [15, 15]]
-    np.testing.assert_array_equal(both.seconds[0], first.seconds[0])
-    assert both.domains.tolist() == ["a", "b"]
-    greedy = jaxspec.decode(params, [p.content for p in prompts], method="ar", max_new_tokens=1)
-    assert np.argmax(both.logits, axis=1).tolist() == [out.tokens[0] for out in greedy]
-    np.testing.assert_allclose(both.logits[1], last_logits(params, prompts[1].content))
+    path, options = tmp_path / "answers.jsonl", settings | {"max_new_tokens": 24}
+    found = answer(toy, "dflash", prompts, (3, 5), path, batch=2, **options)
+    assert found.domains.tolist() == ["a", "b"] and found.context.tolist() == [4, 3]
+    for prompt, own in zip(prompts, found.committed, strict=True):
+        for size, rounds in zip((3, 5), own, strict=True):
+            budget = size if settings["builder"] == "chain" else settings["budget"]
+            alone = options | {"method": "dflash", "block_size": size, "budget": budget}
+            out = jaxspec.decode(toy, prompt.content, **alone)
+            assert out.per_round.tokens.tolist() == rounds, "as decoded by itself with this size"
+    greedy = jaxspec.decode(toy, [p.content for p in prompts], method="ar", max_new_tokens=1)
+    assert np.argmax(found.logits, axis=1).tolist() == [out.tokens[0] for out in greedy]
+    np.testing.assert_allclose(found.logits[1], last_logits(toy, prompts[1].content))
+
+
+@pytest.mark.slow
+def test_answers_are_kept_and_go_on(toy, tmp_path):
+    prompts = [Prompt("a", [117, 142, 122, 64]), Prompt("b", [40, 41, 42])]
+    path, options = tmp_path / "answers.jsonl", {"builder": "chain", "max_new_tokens": 16}
+    first = answer(toy, "dflash", prompts[:1], (3, 5), path, batch=2, **options)
+    lines = path.read_text()
+    both = answer(toy, "dflash", prompts, (3, 5), path, batch=2, **options)
+    assert path.read_text().startswith(lines) and both.committed[0] == first.committed[0]
+    # Nothing is decoded again, for fewer sizes either.
+    fewer = answer(toy, "dflash", prompts, (5,), path, batch=2, **options)
+    assert fewer.committed == [own[1:] for own in both.committed] and fewer.sizes.tolist() == [5]
     with pytest.raises(ValueError, match="give another folder, or delete it"):
-        answer(params, "dflash", prompts, (3, 6), path, **options)
+        answer(toy, "dflash", prompts, (3, 6), path, **options)
+    with pytest.raises(ValueError, match="of other prompts"):
+        answer(toy, "dflash", prompts[::-1], (3, 5), path, **options)
+
+
+@pytest.mark.slow
+def test_the_commands_end_to_end(tmp_path):
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 10), ("test", 4)):
+        rows = [{"domain": "ab"[i % 2], "prompt": rng.integers(3, 150, 6).tolist()} for i in range(count)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    given = dict(target=str(GOLDEN / "dflash" / "target"), drafter=str(GOLDEN / "dflash" / "drafter"), dtype="float32")
+    given |= dict(sizes=(2, 3), width=8, rank=4, epochs=2, batch=4, max_new_tokens=12, label="speed")
+    files = dict(prompts=tmp_path / "train.jsonl", held_out=tmp_path / "test.jsonl", times=tmp_path / "times.json")
+    save_block_times(TIMES, files["times"])
+    policy, found = blockpilot.train(BlockPilotOptions(out=tmp_path / "out", **files, **given))
+    assert found["prompts"] == [8, 2, 4] and found["test"]["BlockPilot"]["deployed"]["ratio"] > 0
+    assert load_policy(tmp_path / "out" / "policy").settings == policy.settings and policy.settings.widths == (2, 3)
+    options = blockpilot_study.StudyOptions(
+        out=tmp_path / "out", json=tmp_path / "all.json", seeds=2, shuffles=2, **files, **given
+    )
+    blockpilot_study.main(options)
+    ((name, kept),) = json.loads((tmp_path / "all.json").read_text()).items()
+    assert name.endswith("2 3, speed") and len(kept["test"]["shuffled features"]["choice"]["seeds"]) == 2
+    assert set(kept["over_shuffled"]) == set(blockpilot_study.VARIANTS)

@@ -1,0 +1,108 @@
+"""Fit BlockPilot's predictor: inputs, loss, epochs."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from tqdm import tqdm
+
+from jaxspec.policies.blockpilot import (
+    BlockPilotSettings,
+    features,
+    init_layers_of,
+    principal_projection,
+    random_projection,
+    scaled,
+)
+from jaxspec.policies.heads import residual_mlp
+from training.policies.blockpilot_data import Answers, labels_of
+from training.policies.blockpilot_problem import BlockPilotOptions
+
+DROPOUT = 0.2
+
+
+def loss_of(layers, x, labels, key=None):
+    """Mean cross-entropy of features [n, F] and labels int32 [n]; with dropout where there is a key."""
+
+    def dropped(layer, x):
+        keep = jax.random.bernoulli(jax.random.fold_in(key, layer), 1 - DROPOUT, x.shape)
+        return jnp.where(keep, x / (1 - DROPOUT), 0.0)
+
+    found = residual_mlp(layers, x, *([] if key is None else [dropped]))
+    return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(found, labels))
+
+
+@functools.lru_cache
+def _epoch(rate: float, weight_decay: float):
+    """(the optimizer, an epoch over rows int32 [steps, batch])."""
+    optimizer = optax.adamw(rate, weight_decay=weight_decay)
+
+    def epoch(layers, state, x, labels, rows, key):
+        def step(carry, batch):
+            layers, state = carry
+            rows, number = batch
+            gradient = jax.grad(loss_of)(layers, x[rows], labels[rows], jax.random.fold_in(key, number))
+            updates, state = optimizer.update(gradient, state, layers)
+            return (optax.apply_updates(layers, updates), state), None
+
+        return jax.lax.scan(step, (layers, state), (rows, jnp.arange(len(rows))))[0]
+
+    return optimizer, jax.jit(epoch, donate_argnums=(0, 1))
+
+
+def fit_predictor(x: np.ndarray, score: np.ndarray, part, options: BlockPilotOptions):
+    """Layers after the epoch with the largest validation score.
+
+    Args:
+      x: float32 [P, F]. score: float [P, C], of each block size. part: numbers of training and validation prompts.
+    """
+    training, validation = part
+    optimizer, epoch = _epoch(options.rate, options.weight_decay)
+    key, rng = jax.random.key(options.seed), np.random.default_rng(options.seed)
+    layers = init_layers_of(key, x.shape[1], score.shape[1], options.width, options.layers)
+    state, batch = optimizer.init(layers), min(options.batch, len(training))
+    inputs, labels = jnp.asarray(x), jnp.asarray(labels_of(score), jnp.int32)
+    best, kept = -np.inf, None
+    for number in tqdm(range(options.epochs), desc="train", unit="epoch", leave=False):
+        rows = rng.permutation(training)[: len(training) // batch * batch].reshape(-1, batch)
+        layers, state = epoch(layers, state, inputs, labels, rows, jax.random.fold_in(key, number))
+        reached = float(score[validation, predicted(layers, x[validation])].mean())
+        if reached > best:
+            best, kept = reached, jax.device_get(layers)
+    return kept
+
+
+def predicted(layers, x: np.ndarray) -> np.ndarray:
+    """int [n], numbers of the block sizes for features [n, F]."""
+    return np.asarray(jnp.argmax(_forward(layers, x), axis=1))
+
+
+_forward = jax.jit(residual_mlp)
+
+
+def inputs(answers: Answers, training: np.ndarray, options: BlockPilotOptions) -> tuple[dict | None, np.ndarray]:
+    """(the projection, where there is one; the network's inputs float32 [P, F]); axes come from training prompts alone."""
+    projection = None
+    if options.reduction == "projection" and options.random:
+        projection = random_projection(jax.random.key(options.seed), answers.logits.shape[1], options.rank)
+    elif options.reduction == "projection":
+        projection = principal_projection(scaled(answers.logits[training], options.scale), min(options.rank, len(training) - 1))
+    settings = BlockPilotSettings((), tuple(answers.sizes.tolist()), **choices_of(options))
+    return projection, np.asarray(features(settings, jnp.asarray(answers.logits), projection))
+
+
+def shuffled(x: np.ndarray, parts, seed: int) -> np.ndarray:
+    """Features that belong to other prompts of the same part: what is left is how often labels are right."""
+    rng, found = np.random.default_rng(seed), x.copy()
+    for part in parts:
+        found[part] = x[rng.permutation(part)]
+    return found
+
+
+def choices_of(options: BlockPilotOptions) -> dict:
+    """What `BlockPilotSettings` has of the options."""
+    return {"scale": options.scale, "reduction": options.reduction, "top": options.rank}

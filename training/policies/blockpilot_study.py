@@ -1,0 +1,146 @@
+"""Whether BlockPilot gains anything: several seeds, what it reads, and shuffled features, on held-out prompts.
+
+    python -m training.policies.blockpilot_study --prompts corpus.jsonl.gz --held-out heldout.jsonl.gz --drafter dflash \\
+      --sizes 4 6 8 10 12 16 --out runs/blockpilot/dflash --json blockpilot.json
+
+Takes the options of `training.policies.blockpilot`. No policy is saved.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+
+from training.command import one_line_errors
+from training.policies.blockpilot import constants
+from training.policies.blockpilot_data import best_of, labels_of
+from training.policies.blockpilot_fit import fit_predictor, inputs, predicted, shuffled
+from training.policies.blockpilot_problem import BlockPilotOptions, Problem, load_problem
+from training.policies.blockpilot_report import FIXED, Choice, difference, lines_of, report
+
+# What the network reads, by name; the first is the paper's.
+VARIANTS = {
+    "raw logits": {},
+    "softmax": {"scale": "softmax"},
+    "zscore": {"scale": "zscore"},
+    "l2": {"scale": "l2"},
+    "top logits": {"reduction": "top"},
+    "projection": {"reduction": "projection"},
+}
+SHUFFLED = "shuffled features"
+
+
+@dataclasses.dataclass
+class StudyOptions(BlockPilotOptions):
+    """Options of the study; those of a training, and
+
+    Attributes:
+      seeds: of each variant. shuffles: of the features of the first.
+      variants: names of `VARIANTS`.
+      json: file to add the results to, under drafter, sizes and label; None: only print.
+    """
+
+    seeds: int = 3
+    shuffles: int = 5
+    variants: tuple[str, ...] = tuple(VARIANTS)
+    json: Path | None = None
+
+
+def learned(problem: Problem, options: StudyOptions) -> dict[str, Choice]:
+    """What predictors choose for the test prompts, a row a seed."""
+    training, validation, test = problem.parts
+    score, found = problem.score(options.label), {}
+    for name in options.variants:
+        chosen = dataclasses.replace(options, **VARIANTS[name])
+        _, x = inputs(problem.answers, training, chosen)
+
+        def classes(x, seed, chosen=chosen):
+            layers = fit_predictor(x, score, (training, validation), dataclasses.replace(chosen, seed=seed))
+            return predicted(layers, x[test])
+
+        found[name] = Choice(np.stack([classes(x, seed) for seed in range(options.seeds)]), chosen.reduction)
+        if name == options.variants[0] and options.shuffles:
+            blind = [classes(shuffled(x, problem.parts, seed), seed) for seed in range(options.shuffles)]
+            found[SHUFFLED] = Choice(np.stack(blind), chosen.reduction)
+    return found
+
+
+def study(options: StudyOptions) -> dict:
+    """Results as JSON.
+
+    Raises:
+      ValueError, OSError: unusable prompts, options or checkpoints.
+    """
+    if unknown := set(options.variants) - set(VARIANTS):
+        raise ValueError(f"unknown variants {sorted(unknown)}: choose of {', '.join(VARIANTS)}")
+    problem = load_problem(options)
+    training, _, test = problem.parts
+    score, answers = problem.score(options.label), problem.answers.take(test)
+    choices = constants(problem, options.label) | learned(problem, options)
+    measure = "rounds" if options.label == "acceptance" else "choice"
+    times = problem.times
+    return {
+        "label": options.label,
+        "sizes": answers.sizes.tolist(),
+        "prompts": [len(part) for part in problem.parts],
+        "domains": {str(name): int(count) for name, count in zip(*np.unique(answers.domains, return_counts=True), strict=True)},
+        "fixed": int(answers.sizes[choices[FIXED].classes[0, 0]]),
+        "by_size": _by_size(problem),
+        "labels": np.bincount(labels_of(score[training]), minlength=len(answers.sizes)).tolist(),
+        "ties": float((best_of(score[training]).sum(1) > 1).mean()),
+        "test": report(answers, choices, best_of(score[test]), times),
+        "over_shuffled": {
+            name: difference(answers, choices[name], choices[SHUFFLED], measure, times)
+            for name in options.variants
+            if SHUFFLED in choices
+        },
+        "times": None if times is None else times.about | {"predict": times.predict},
+    }
+
+
+def _by_size(problem: Problem) -> dict[str, list[float]]:
+    """Figures of every fixed size on the test prompts: tokens over rounds and over modelled seconds."""
+    answers, times = problem.answers.take(problem.parts[2]), problem.times
+    tokens = answers.tokens.sum(0)
+    found = {"tokens_per_round": (tokens / answers.rounds.sum(0)).tolist()}
+    for name in ("alone", "chosen") if times is not None else ():
+        found[f"tokens_per_second_{name}"] = (tokens / answers.seconds(times.contexts, getattr(times, name)).sum(0)).tolist()
+    return found
+
+
+def add_to(path: Path, name: str, found: dict) -> None:
+    """Put results under `name` into a JSON file, beside what it has."""
+    kept = json.loads(path.read_text()) if path.is_file() else {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(_rounded(kept | {name: found}), indent=1) + "\n")
+
+
+def _rounded(found):
+    """Floats to five digits."""
+    if isinstance(found, dict):
+        return {name: _rounded(value) for name, value in found.items()}
+    if isinstance(found, list):
+        return [_rounded(value) for value in found]
+    return float(f"{found:.5g}") if isinstance(found, float) else found
+
+
+def main(options: StudyOptions) -> None:
+    """Run the study, print and write."""
+    found = study(options)
+    name = f"{options.drafter}, {' '.join(map(str, found['sizes']))}, {options.label}"
+    print(f"{name}: {found['prompts'][2]} test prompts; labels {found['labels']}, {found['ties']:.0%} tied")
+    print("\n".join(lines_of(found["test"])))
+    for variant, row in found["over_shuffled"].items():
+        print(f"{variant} over shuffled features: {row['ratio']:.4f} {row['interval']}")
+    if options.json:
+        add_to(options.json, name, found)
+
+
+if __name__ == "__main__":
+    import tyro
+
+    with one_line_errors():
+        main(tyro.cli(StudyOptions))
