@@ -25,6 +25,9 @@ from jaxspec.params import Params
 from jaxspec.plan import default_builder, make_plan
 from jaxspec.policies.controller import make_policy
 from jaxspec.policies.latency import LatencyTable, load_table, make_table, save_table
+from jaxspec.policies.named import make_named
+from jaxspec.policies.protocol import Policy
+from jaxspec.policies.store import fingerprint
 from jaxspec.session import precision, prefilled, prepare
 
 # Rounds of a sample: so many that the call around them does not count.
@@ -32,6 +35,8 @@ ROUNDS = 48
 # Options of `jaxspec.decode` that sampling depends on, and all that the time of a round depends on.
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 TIMED = ("builder", "budget", *SAMPLING, "block_size", "depth", "tree_width", "fanout", "paths")
+# What the fingerprint of such a table is called among the things that a policy was made for.
+ROW_TIMES = "times of rows"
 
 
 def default_widths(budget: int) -> tuple[int, ...]:
@@ -151,7 +156,40 @@ def about(params: Params, method: str, options: Mapping[str, Any]) -> dict[str, 
     """
     drafter = params.spec.drafter(method)
     builder = options.get("builder") or default_builder(make_drafter(drafter), drafter)
-    return {"drafter": method, "builder": ALIASES.get(builder, builder), "device": jax.devices()[0].device_kind}
+    return {
+        "target": _target(params),
+        "drafter": method,
+        "builder": ALIASES.get(builder, builder),
+        "device": jax.devices()[0].device_kind,
+    }
+
+
+def _target(params: Params) -> str:
+    """A target by its sizes and its norms' weights, which are few, are in no two models alike, and are never quantised."""
+    leaves = jax.tree_util.tree_leaves_with_path(params.target["params"])
+    # Rounded, so that a model that is loaded in another dtype is the same one.
+    norms = [leaf.astype(jnp.bfloat16) for path, leaf in leaves if getattr(path[-1], "key", None) == "scale"]
+    sizes = params.spec.target
+    return f"{sizes.family} of {sizes.num_layers} layers, {sizes.hidden_size} wide, {fingerprint(norms)}"
+
+
+def policy_for(
+    params: Params, method: str, name: str, options: Mapping[str, Any], told: Mapping[str, Any] | None = None
+) -> Policy:
+    """The policy of a name, see `jaxspec.policies.named.make_named`, over times that are measured here if none are kept.
+
+    One that was saved is compared with what it is to be used for, and with the times that are kept, if there are any.
+
+    Args:
+      options: of `jaxspec.decode`. told: further entries to compare with those that were saved.
+
+    Raises:
+      ValueError: no such policy.
+    """
+    path = table_path(params, method, **timed(options))
+    kept = {ROW_TIMES: fingerprint(load_table(path))} if path.is_file() else {}
+    made_for = about(params, method, options) | kept | (told or {})
+    return make_named(name, lambda: measured(params, method, **timed(options)), made_for)
 
 
 def measured(params: Params, method: str, **options: Any) -> LatencyTable:

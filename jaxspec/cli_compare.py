@@ -32,6 +32,12 @@ def add_compare(commands) -> None:
     cli_options.add_temperatures(policies)
     add("--seed", type=int, default=0, help="(default: %(default)s)")
     add("--repeats", type=int, default=5, help="decodes of each prompt by each policy (default: %(default)s)")
+    add(
+        "--times",
+        type=Path,
+        help="times of rounds that policies were trained with, of `python -m training.rl.times`; one of others warns (default: "
+        "measure them)",
+    )
     add("--json", type=Path, metavar="OUT.json", help="write settings and results here")
 
 
@@ -42,6 +48,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     from jaxspec.calibrate import default_widths, timed
     from jaxspec.calibrate_steps import measure_times
     from jaxspec.io.tokenizer import load_tokenizer
+    from jaxspec.policies.round_times import load_times
 
     cli_options.check_folders(arguments, "json")
     params = cli_options.load(arguments)
@@ -51,12 +58,14 @@ def _compare(arguments: argparse.Namespace) -> int:
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     prompts = read_prompts(arguments.prompts or demo.PROMPTS, tokenizer, limit=arguments.limit)
     found, report, show = [], {}, cli_options.progress
+    given = load_times(arguments.times) if arguments.times else None
     for temperature in arguments.temperature:
         options = {"max_new_tokens": arguments.max_new_tokens, "temperature": temperature, "seed": arguments.seed}
-        chosen = contenders(params, base, arguments.policies.split(","), options)
-        show("measuring the times of rounds")
+        chosen = contenders(params, base, arguments.policies.split(","), options, given)
+        show("" if given else "measuring the times of rounds")
         settings = {name: value for name, value in timed(options | base.options).items() if name != "budget"}
-        times = measure_times(params, base.options["method"], default_widths(base.options["budget"]), **settings)
+        widths = default_widths(base.options["budget"])
+        times = given or measure_times(params, base.options["method"], widths, **settings)
         report = compare(params, prompts, chosen, times, repeats=arguments.repeats, options=options, progress=show)
         found.append({"temperature": temperature, "times": report.pop("times"), "results": report.pop("results")})
         show("")

@@ -41,15 +41,14 @@ def policy_of(params, name: str | None, options: Mapping[str, Any]):
     Args:
       options: of `jaxspec.decode`; plain decoding has nothing to choose.
     """
-    from jaxspec.calibrate import about, measured, timed
-    from jaxspec.policies.named import make_named
+    from jaxspec.calibrate import policy_for
 
     if name is None:
         return None
     method = options["method"] or (params.spec.drafters[0][0] if params.spec.drafters else "ar")
     if method == "ar":
         return None
-    return make_named(name, lambda: measured(params, method, **timed(options)), about(params, method, options))
+    return policy_for(params, method, name, options)
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:

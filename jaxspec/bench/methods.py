@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jaxspec.calibrate import about, measured, timed
+from jaxspec.calibrate import policy_for
 from jaxspec.combinations import SUITS, static_paths
 from jaxspec.config import PROMPT_LOOKUP
 from jaxspec.params import Spec
-from jaxspec.policies.named import NAMES, make_named
+from jaxspec.policies.named import NAMES
 
 BUILDERS = {
     "chain": "chain",
@@ -101,16 +101,10 @@ def with_policies(params, methods: Sequence[Method], options: dict[str, Any]) ->
     found = []
     for method in methods:
         if isinstance(method.options.get("policy"), str):
-            policy = named_policy(params, method, method.options["policy"], options)
+            policy = policy_for(params, method.options["method"], method.options["policy"], options | method.options)
             method = Method(method.name, method.options | {"policy": policy})
         found.append(method)
     return found
-
-
-def named_policy(params, method: Method, name: str, options: dict[str, Any]):
-    """The policy of a name for a method; `options` as of `with_policies`."""
-    drafter, settings = method.options["method"], options | method.options
-    return make_named(name, lambda: measured(params, drafter, **timed(settings)), about(params, drafter, settings))
 
 
 def _all(spec: Spec) -> Iterator[str]:

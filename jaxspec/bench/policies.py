@@ -23,9 +23,10 @@ import numpy as np
 import jaxspec
 from jaxspec.bench.benchmark import groups
 from jaxspec.bench.measure import Run, run_of, without_compilation
-from jaxspec.bench.methods import Method, named_policy
+from jaxspec.bench.methods import Method
 from jaxspec.bench.prompts import Prompt
 from jaxspec.bench.report import environment, summarise
+from jaxspec.calibrate import policy_for
 from jaxspec.plan import make_plan
 from jaxspec.policies.compose import compose
 from jaxspec.policies.replayed import make_replay
@@ -45,21 +46,26 @@ class Decoded(NamedTuple):
     rows: np.ndarray
 
 
-def contenders(params, base: Method, names: Sequence[str], options: dict[str, Any]) -> list[Method]:
+def contenders(
+    params, base: Method, names: Sequence[str], options: dict[str, Any], times: RoundTimes | None = None
+) -> list[Method]:
     """`ar`, and the method with each policy.
 
     Args:
       names: `[LABEL=]POLICY`, where POLICY is `none`, a name or folder as of `make_named`, or several joined by `+`.
       options: keyword arguments of `jaxspec.decode` common to all.
+      times: that policies which were trained with a table of such times are to have been trained with (None: with any).
 
     Raises:
       ValueError: two of one label, or no such policy.
     """
-    found = [Method("ar", {"method": "ar"})]
+    found, settings = [Method("ar", {"method": "ar"})], options | base.options
+    told = {} if times is None else {"latency table": times.fingerprint}
     for name in map(str.strip, names):
         label, equals, given = name.rpartition("=")
         label = label if equals else Path(given).name
-        parts = [] if given == "none" else [named_policy(params, base, part, options) for part in given.split("+")]
+        joined = [] if given == "none" else given.split("+")
+        parts = [policy_for(params, settings["method"], part, settings, told) for part in joined]
         policy = {"policy": parts[0] if len(parts) == 1 else compose(*parts)} if parts else {}
         found.append(Method(label, base.options | policy))
     repeated = [method.name for i, method in enumerate(found) if method.name in {other.name for other in found[:i]}]
@@ -90,9 +96,9 @@ def compare(
 
     Returns:
       `device`, `versions`, `dtype`, `repeats`, `compile_seconds` {contender: s}, and `results`: the records of
-      `jaxspec.bench.summarise` for each clock, with `clock`; those of the clock `whole` also have `steps` and `rows` (means over
-      drafted rounds), `drafted_rounds` (their share) and `own_share` (of the time, by the policy's own computation; None where
-      nothing can be replayed).
+      `jaxspec.bench.summarise` for each clock, with `clock`; those of the clock `whole` also have `steps` and `rows` (means
+      over drafted rounds), `drafted_rounds` (their share) and `own_share` (of the time, by the policy's own computation; None
+      where nothing can be replayed).
 
     Raises:
       ValueError: `repeats` below 1, or as `jaxspec.decode`.

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxspec.policies.store import fingerprint
+
 ARRAYS = ("contexts", "step", "rest", "plain")
 
 
@@ -34,6 +36,11 @@ class RoundTimes:
     rest: np.ndarray
     plain: np.ndarray
     about: dict
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells these times from others, see `store.fingerprint`."""
+        return fingerprint((self.contexts, self.step, self.rest))
 
     def seconds(self, context, steps: int, sizes: Sequence[int]) -> np.ndarray:
         """float32 [N, steps + 1, V], of rounds at `context` [N] with 0 to `steps` draft steps that verify `sizes` rows.

@@ -1,7 +1,7 @@
 """Policies on disk: the arrays with Orbax, everything else as JSON beside them, with what they were trained for.
 
-A policy chooses well for one drafter, one builder and the times of one device. It is therefore kept with their names, and
-loading it for others warns.
+A policy chooses well for one target, one drafter, one builder and the times of one device. It is therefore kept with their
+names, and loading it for others warns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def save_policy(policy: Policy, path: str | os.PathLike, about: Mapping[str, Any
     """Write a policy with what it has learned into the folder `path`, in place of one that is there.
 
     Args:
-      about: what it was trained for, such as model, drafter, builder, device and latency table: names, as JSON.
+      about: what it was trained for, such as target, drafter, builder, device and latency table: names, as JSON.
 
     Raises:
       ImportError: Orbax is not installed.
@@ -92,7 +92,8 @@ def _compare(saved: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) ->
     for name, value in wanted.items():
         if name in saved and saved[name] != value:
             warnings.warn(
-                f"the policy in {path} was trained for {name} {saved[name]}, not {value}: it may choose badly",
+                f"the policy in {path} was trained for {name} {saved[name]}, not {value}: it may choose badly; train it again "
+                f"for this {name}, or see with `jaxspec bench policies` what it is worth here",
                 stacklevel=3,
             )
 

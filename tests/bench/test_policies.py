@@ -38,6 +38,7 @@ def test_times_come_back_from_a_file(tmp_path):
     save_times(TIMES, tmp_path / "t" / "times.json")
     found = load_times(tmp_path / "t" / "times.json")
     assert found.widths == TIMES.widths
+    assert found.fingerprint == TIMES.fingerprint != dataclasses.replace(TIMES, step=TIMES.plain).fingerprint
     np.testing.assert_array_equal(found.rest, TIMES.rest)
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(ValueError, match="bad.json holds no times of rounds"):

@@ -1,14 +1,29 @@
 """Measured tables: their shape, where they are kept, and what is refused."""
 
+import warnings
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 import jaxspec
 from jaxspec import quant
-from jaxspec.calibrate import about, calibrate, default_contexts, default_widths, measured, table_path, timed
+from jaxspec.calibrate import (
+    ROW_TIMES,
+    about,
+    calibrate,
+    default_contexts,
+    default_widths,
+    measured,
+    policy_for,
+    table_path,
+    timed,
+)
 from jaxspec.policies.controller import make_policy
+from jaxspec.policies.latency import make_table, save_table
+from jaxspec.policies.static_size import make_static
+from jaxspec.policies.store import fingerprint, save_policy
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "dflash"
 
@@ -46,6 +61,32 @@ def test_other_weights_and_other_sampling_have_other_times(params):
     options = [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_p": 0.9}]
     paths = [table_path(one, "dflash", **timed(more)) for one in (params, quantised) for more in options]
     assert len(set(paths)) == 6 and timed({"seed": 1, "min_p": 0.1, "top_k": None}) == {"min_p": 0.1}
+
+
+def test_a_target_is_known_by_its_weights(params):
+    quantised = quant.quantize_params(params, "int8")
+    rounded = params.replace(target=jax.tree.map(lambda x: x.astype(jnp.bfloat16), params.target))
+    other = params.replace(target=jax.tree.map(lambda x: 2 * x, params.target))
+    same, quantised, rounded, other = (about(one, "dflash", {})["target"] for one in (params, quantised, rounded, other))
+    assert same == quantised == rounded != other and same.startswith("qwen3 of ")
+
+
+def test_a_saved_policy_for_another_target_or_table_warns(params, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
+    options, table = {"budget": 2}, make_table((1, 2), (0,), (1.0,), [[1.0], [2.0]])
+    made_for = about(params, "dflash", options)
+    save_policy(make_static(rows=2), tmp_path / "kept", made_for | {ROW_TIMES: fingerprint(table)})
+    save_policy(make_static(rows=2), tmp_path / "other", made_for | {"target": "another", "latency table": "one"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        policy_for(params, "dflash", str(tmp_path / "kept"), options)  # no table is kept here
+        save_table(table, table_path(params, "dflash", **options))
+        assert int(policy_for(params, "dflash", str(tmp_path / "kept"), options).controls.rows) == 2
+    with pytest.warns(UserWarning, match="trained for target another, not qwen3 of"):
+        policy_for(params, "dflash", str(tmp_path / "other"), options)
+    save_table(make_table((1, 2), (0,), (1.0,), [[1.0], [3.0]]), table_path(params, "dflash", **options))
+    with pytest.warns(UserWarning, match=f"trained for {ROW_TIMES} {fingerprint(table)}, not "):
+        policy_for(params, "dflash", str(tmp_path / "kept"), options)
 
 
 def test_a_builder_by_another_name_is_the_same(params):

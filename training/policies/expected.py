@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from jaxspec.calibrate import ROW_TIMES
 from jaxspec.policies.expected_acceptance import committed, features, make_regression
 from jaxspec.policies.heads import Layer, init_layers
 from jaxspec.policies.latency import LatencyTable, load_table, make_table
@@ -120,7 +121,8 @@ def train(options: RegressionOptions) -> tuple[Policy, dict]:
     steps = record.steps if options.depth is None else options.depth
     if not 0 <= steps <= record.steps:
         raise ValueError(f"depth is {steps}: give draft steps from 0 to {record.steps}, which are recorded")
-    table = load_table(options.table) if options.depth is None else table_of(load_times(options.table), steps)
+    times = None if options.depth is None else load_times(options.table)
+    table = load_table(options.table) if times is None else table_of(times, steps)
     training, held_out = (examples(part, steps) for part in split(record))
     layers = fit_network(*training, options) if options.hidden else fit_ridge(*training, options.ridge)
     policy = make_regression(table, layers, record.sizes)
@@ -136,7 +138,8 @@ def train(options: RegressionOptions) -> tuple[Policy, dict]:
         "explained": (1 - (error**2).mean(0) / np.maximum((spread**2).mean(0), 1e-9)).round(3).tolist(),
     }
     about = {name: record.header[name] for name in ("model", "drafter", "builder")}
-    about |= {"steps": steps, "latency table": fingerprint(table), "device": jax.devices()[0].device_kind}
+    table_name = {ROW_TIMES: fingerprint(table)} if times is None else {"latency table": times.fingerprint}
+    about |= {"steps": steps, "device": jax.devices()[0].device_kind} | table_name
     save_policy(policy, options.out, about)
     return policy, report
 
