@@ -11,7 +11,9 @@ import pytest
 
 import jaxspec
 from jaxspec import _distribution, cli, session
+from jaxspec.calibrate import table_path, timed
 from jaxspec.plan import DecodeConfig
+from jaxspec.policies.latency import make_table
 
 GOLDEN = Path(__file__).parent / "golden"
 MODEL = ["--model", str(GOLDEN / "dflash/target"), "--drafter", f"jetspec={GOLDEN / 'jetspec/drafter'}"]
@@ -153,3 +155,18 @@ def test_prompt_sources_and_options(capsys, monkeypatch, tmp_path):
     for paths in ("[[0],[1]]", file):
         assert run(capsys, "generate", "--prompt", "x", "--builder", "static", "--paths", paths)[0] == 0
         assert calls[-1][2]["paths"] == ((0,), (1,))
+
+
+def test_calibrate_names_all_that_its_table_is_kept_by(capsys, monkeypatch, tmp_path):
+    """The options of a decode and of its calibration lead to the same file."""
+    monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
+    table, made = make_table((1, 2), (0,), (1.0,), [[1.0], [2.0]]), []
+    monkeypatch.setattr("jaxspec.calibrate.measured", lambda params, method, **options: made.append(options) or table)
+    target, drafter = GOLDEN / "dflash/target", GOLDEN / "jetspec/drafter"
+    sizes = ["--budget", 7, "--tree-width", 3, "--block-size", 5]
+    status, out, err = run(capsys, "calibrate", target, drafter, "--builder", "expand", *sizes)
+    assert status == 0, err
+    options = {"builder": "expand", "budget": 7, "tree_width": 3, "block_size": 5, "temperature": 0.0}
+    assert made == [{"repeats": 9} | options]
+    params = jaxspec.load(target, drafter=drafter)
+    assert out.splitlines()[-1] == f"kept in {table_path(params, 'jetspec', **timed(options | {'method': 'jetspec'}))}"
