@@ -115,7 +115,15 @@ def add_to(path: Path, name: str, found: dict) -> None:
     """Put results under `name` into a JSON file, beside what it has."""
     kept = json.loads(path.read_text()) if path.is_file() else {}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(_rounded(kept | {name: found}), indent=1) + "\n")
+    path.write_text(_lines(_rounded(kept | {name: found})) + "\n")
+
+
+def _lines(found, depth: int = 3) -> str:
+    """JSON whose outer `depth` levels have a line an entry."""
+    if not isinstance(found, dict) or not depth:
+        return json.dumps(found)
+    entries = (f"{json.dumps(name)}: {_lines(value, depth - 1)}" for name, value in found.items())
+    return "{\n" + ",\n".join(entries) + "\n}"
 
 
 def _rounded(found):
