@@ -12,7 +12,7 @@ import jaxspec
 from jaxspec.bench.prompts import Prompt
 from jaxspec.policies.store import load_policy
 from training.policies import blockpilot, blockpilot_study
-from training.policies.block_times import BlockTimes, load_block_times, save_block_times
+from training.policies.block_times import BlockTimes, BlockTimesOptions, load_block_times, measure_blocks, save_block_times
 from training.policies.blockpilot_data import Answers, answer, best_of, labels_of, last_logits, neighbourhood, split
 from training.policies.blockpilot_fit import fit_predictor, loss_of, predicted, shuffled
 from training.policies.blockpilot_problem import BlockPilotOptions, Problem
@@ -173,6 +173,15 @@ def test_answers_are_kept_and_go_on(toy, tmp_path):
 
 
 @pytest.mark.slow
+def test_every_size_is_timed(toy, tmp_path):
+    options = BlockTimesOptions(tmp_path / "t", (2, 3), contexts=(16,), repeats=1, width=8, rank=4)
+    times = measure_blocks(toy, "dflash", options)
+    assert times.alone.shape == times.chosen.shape == (2, 1) and min(times.alone.min(), times.chosen.min()) > 0
+    assert set(times.predict) == {"all", "top", "projection"} and min(times.predict.values()) > 0
+    assert times.about["drafter"] == "dflash" and times.about["builder"] == "chain"
+
+
+@pytest.mark.slow
 def test_the_commands_end_to_end(tmp_path):
     rng = np.random.default_rng(0)
     for name, count in (("train", 10), ("test", 4)):
@@ -185,6 +194,11 @@ def test_the_commands_end_to_end(tmp_path):
     policy, found = blockpilot.train(BlockPilotOptions(out=tmp_path / "out", **files, **given))
     assert found["prompts"] == [8, 2, 4] and found["test"]["BlockPilot"]["deployed"]["ratio"] > 0
     assert load_policy(tmp_path / "out" / "policy").settings == policy.settings and policy.settings.widths == (2, 3)
+    params = jaxspec.load(given["target"], drafter=given["drafter"], dtype="float32")
+    prompt = rng.integers(3, 150, 6).tolist()
+    out = jaxspec.decode(params, prompt, policy=policy, builder="chain", block_size=3, budget=3, max_new_tokens=12)
+    assert out.tokens == jaxspec.decode(params, prompt, method="ar", max_new_tokens=12).tokens
+    assert out.per_round.block in (2, 3) and out.per_round.rows.max() <= out.per_round.block
     options = blockpilot_study.StudyOptions(
         out=tmp_path / "out", json=tmp_path / "all.json", seeds=2, shuffles=2, **files, **given
     )
