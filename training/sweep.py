@@ -22,7 +22,7 @@ import tyro
 from jaxspec.bench.prompts import read_prompts
 from jaxspec.io.tokenizer import load_tokenizer
 from training.acceptance import EvalOptions, acceptance_of
-from training.command import one_line_errors
+from training.command import check_made_with, one_line_errors
 from training.drafter_loss import LossOptions
 from training.drafter_model import ModelOptions
 from training.loop import LoopOptions
@@ -202,10 +202,17 @@ def _last_figures(run: Path, count: int = 5) -> dict[str, float]:
 
 
 def run(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
-    """Train one recipe and measure it, or read what an earlier call measured."""
+    """Train one recipe and measure it, or read what an earlier call measured.
+
+    Raises:
+      ValueError: an earlier call measured it with another target, other prompts or another scale.
+    """
     found = options.out / recipe.name / "result.json"
+    settings = {"target": options.target, "prompts": options.prompts.name, "scale": dataclasses.asdict(scale)}
     if found.is_file():
-        return json.loads(found.read_text())
+        kept = json.loads(found.read_text())
+        check_made_with(found, kept.get("settings", {}), settings)
+        return kept
     began = time.monotonic()
     bundle = train(drafter_options(recipe, options, scale))
     trained = time.monotonic()
@@ -217,6 +224,7 @@ def run(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
     }
     result = {
         "recipe": dataclasses.asdict(recipe),
+        "settings": settings,
         "acceptance": acceptance,
         "slots": _last_figures(options.out / recipe.name),
         "train_seconds": round(trained - began, 1),

@@ -1,5 +1,6 @@
 """Sweeps: what they compare, the table they end in, and that finished runs are kept."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -66,6 +67,12 @@ def test_report_averages_seeds_and_draws_the_curves(tmp_path):
 def test_finished_runs_are_kept(tmp_path, monkeypatch):
     options = SweepOptions("data", tmp_path / "corpus", tmp_path / "prompts", tmp_path)
     (tmp_path / Recipe().name).mkdir()
-    (tmp_path / Recipe().name / "result.json").write_text('{"kept": true}')
+    settings = {"target": options.target, "prompts": "prompts", "scale": dataclasses.asdict(SCALES["small"])}
+    kept = {"kept": True, "settings": settings}
+    (tmp_path / Recipe().name / "result.json").write_text(json.dumps(kept))
     monkeypatch.setattr(sweep, "train", lambda options: pytest.fail("trained again"))
-    assert sweep.run(Recipe(), options, SCALES["small"]) == {"kept": True}
+    assert sweep.run(Recipe(), options, SCALES["small"]) == kept
+    with pytest.raises(ValueError, match="result.json was made with target 'mini', not 'other': give another folder"):
+        sweep.run(Recipe(), dataclasses.replace(options, target="other"), SCALES["small"])
+    with pytest.raises(ValueError, match="was made with scale"):
+        sweep.run(Recipe(), options, SCALES["full"])

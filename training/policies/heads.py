@@ -3,14 +3,16 @@
     python -m training.policies.heads disco --prompts corpus.jsonl.gz --out policies/disco
 
 Labels come from greedy answers to the prompts, drafted with EAGLE's dynamic trees (`training.policies.labels`), and are kept in
-`out`; run the same command again to continue a run that was stopped. Every fourth prompt is held out: its figures are printed,
-with those of always giving the commoner answer. `--rule c2t-ltd` is Learning to Draft's variant of C2T.
+`out`; run the same command again to continue a run that was stopped. Labels of other models, prompts or trees are refused. A
+quarter of the prompts is held out: its figures are printed, with those of always giving the commoner answer. The rule `c2t-ltd` is
+Learning to Draft's variant of C2T.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -21,14 +23,14 @@ import optax
 import tyro
 
 import jaxspec
-from jaxspec.bench.prompts import read_prompts
+from jaxspec.bench.prompts import Prompt, read_prompts
 from jaxspec.calibrate import about
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.params import Params
 from jaxspec.policies import c2t, disco, specdec_plus
 from jaxspec.policies.heads import silu_head
 from jaxspec.policies.protocol import Policy
-from jaxspec.policies.store import save_policy
+from jaxspec.policies.store import fingerprint, save_policy
 from training.command import one_line_errors
 from training.loop import LoopOptions, fit
 from training.policies.labels import Labels, collect, load_labels, save_labels
@@ -203,22 +205,32 @@ def train(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
 
 
 def _labels(params: Params, method: str, options: HeadOptions) -> Labels:
+    """The labels in `out`, made if there are none.
+
+    Raises:
+      ValueError: those that are there were made with another model, other prompts or other trees.
+    """
     path = options.out / "labels.npz"
-    if path.is_file():
-        return load_labels(path)
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     prompts = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
-    labels = collect(
-        params,
-        method,
-        [prompt.content for prompt in prompts],
-        tree_width=options.tree_width,
-        depth=options.depth,
-        budget=options.budget,
-        max_new_tokens=options.max_new_tokens,
-    )
-    save_labels(labels, path)
+    settings = {name: getattr(options, name) for name in ("tree_width", "depth", "budget", "max_new_tokens")}
+    made_with = settings | describe(params, method, prompts)
+    if path.is_file():
+        return load_labels(path, made_with)
+    labels = collect(params, method, [prompt.content for prompt in prompts], **settings)
+    save_labels(labels, path, made_with)
     return labels
+
+
+def describe(params: Params, method: str, prompts: Sequence[Prompt]) -> dict[str, str]:
+    """Weights and prompts by their content: what greedy answers depend on besides the settings."""
+    contents = json.dumps([prompt.content for prompt in prompts]).encode()
+    return {
+        "target": about(params, method, {})["target"],
+        "drafter": f"{method} {fingerprint(params.drafter(method))}",
+        "dtype": str(params.dtype),
+        "prompts": f"{len(prompts)}, {fingerprint(np.frombuffer(contents, np.uint8))}",
+    }
 
 
 if __name__ == "__main__":

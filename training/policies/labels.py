@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +22,11 @@ from tqdm import tqdm
 import jaxspec
 from jaxspec.params import Params
 from jaxspec.policies.protocol import Acts, Functions, Observation, Policy, Settings, unchanged
+from training.command import check_made_with
 
 NEEDS = frozenset({"entropy", "top", "hidden"})
+# The settings' name in a file of labels.
+MADE_WITH = "made_with"
 
 
 class Labels(NamedTuple):
@@ -170,20 +174,25 @@ def _goes_this_way(tokens: np.ndarray, text: np.ndarray) -> int:
     return 1 if count == len(tokens) else -1
 
 
-def save_labels(labels: Labels, path: Path) -> None:
-    """Write labels as .npz."""
+def save_labels(labels: Labels, path: Path, made_with: Mapping[str, Any] | None = None) -> None:
+    """Write labels as .npz, with the settings that they depend on by name, as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
-        np.savez(file, **labels._asdict())
+        np.savez(file, **labels._asdict(), **{MADE_WITH: np.array(json.dumps(made_with or {}))})
 
 
-def load_labels(path: Path) -> Labels:
+def load_labels(path: Path, made_with: Mapping[str, Any] | None = None) -> Labels:
     """Read labels of `save_labels`.
 
+    Args:
+      made_with: the settings that they are to have been made with (None: any).
+
     Raises:
-      ValueError: the file holds none.
+      ValueError: the file holds none, or those of other settings.
     """
     with np.load(path) as arrays:
-        if set(arrays.files) != set(Labels._fields):
-            raise ValueError(f"{path} holds no labels: delete it, and they are made anew")
+        if set(arrays.files) != {*Labels._fields, MADE_WITH}:
+            raise ValueError(f"{path} holds no labels, or does not say what of: delete it, and they are made anew")
+        if made_with is not None:
+            check_made_with(path, json.loads(str(arrays[MADE_WITH])), made_with)
         return Labels(**{name: arrays[name] for name in Labels._fields})

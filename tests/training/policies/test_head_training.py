@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -13,6 +14,8 @@ from training.policies import expected, heads
 from training.policies.grid_search import measure
 from training.policies.labels import Labels, _goes_this_way, collect, load_labels, save_labels
 from training.rl.records import Record, save_record
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "dflash"
 
 
 def made_up(count: int = 400) -> Labels:
@@ -58,10 +61,32 @@ def test_prompts_are_held_out_whole():
         heads.split(one)
 
 
+def test_labels_of_other_settings_are_refused(tmp_path, monkeypatch):
+    path, asked = tmp_path / "labels.npz", tmp_path / "prompts.jsonl"
+    asked.write_text('{"prompt": [1, 2]}\n')
+    params = jaxspec.load(GOLDEN / "target", drafter={"dflash": GOLDEN / "drafter"})
+    monkeypatch.setattr(heads, "collect", lambda *arguments, **options: made_up())
+    options = heads.HeadOptions("c2t", asked, tmp_path)
+    heads._labels(params, "dflash", options)
+    monkeypatch.setattr(heads, "collect", lambda *arguments, **options: pytest.fail("labelled again"))
+    np.testing.assert_array_equal(heads._labels(params, "dflash", options).logprob, made_up().logprob)
+    with pytest.raises(ValueError, match="was made with depth 9, not 5: give another folder"):
+        heads._labels(params, "dflash", dataclasses.replace(options, depth=5))
+    other = params.replace(drafters={"dflash": jax.tree.map(lambda x: 2 * x, params.drafters["dflash"])})
+    with pytest.raises(ValueError, match="was made with drafter 'dflash "):
+        heads._labels(other, "dflash", options)
+    asked.write_text('{"prompt": [1, 3]}\n')
+    with pytest.raises(ValueError, match="was made with prompts '1, "):
+        heads._labels(params, "dflash", options)
+    np.savez(path, **made_up()._asdict())
+    with pytest.raises(ValueError, match="holds no labels, or does not say what of"):
+        load_labels(path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", heads.RULES)
-def test_heads_learn_and_are_saved(tmp_path, rule):
-    save_labels(made_up(), tmp_path / "labels.npz")
+def test_heads_learn_and_are_saved(tmp_path, monkeypatch, rule):
+    monkeypatch.setattr(heads, "_labels", lambda *arguments: made_up())
     options = heads.HeadOptions(rule, Path("none"), tmp_path, batch=64, epochs=60, rate=1e-2, width=8, threshold=0.4)
     policy, found = heads.train(options)
     if rule != "disco":  # whose features say nothing about these labels
