@@ -74,7 +74,7 @@ def prepare(
     plan = make_plan(spec, config)
     tokenizer = load_tokenizer(spec.tokenizer) if spec.tokenizer else None
     ids = _token_ids(spec, prompt, tokenizer, max_new_tokens)
-    policy = None if plan.policy is None else _started(policy, plan, len(ids))
+    policy = None if plan.policy is None else _started(policy, plan, len(ids), float(options.get("temperature", 0.0)))
     strings, stop_ids = _split_stop(stop, tokenizer)
     tokens, lengths = prompting.pad(ids, _prompt_bucket(max(map(len, ids))))
     request = Request(
@@ -159,10 +159,11 @@ def _token_ids(spec: Spec, prompt, tokenizer, max_new_tokens: int) -> list[list[
     return ids
 
 
-def _started(policy: Policy, plan: Plan, batch: int) -> Policy:
-    """The policy with a state, a new one if it has seen nothing."""
+def _started(policy: Policy, plan: Plan, batch: int, temperature: float) -> Policy:
+    """The policy with a state, a new one if it has seen nothing at this temperature."""
     shape = plan.shape(batch)
     policy.settings.check(shape)
+    policy = policy.at_temperature(temperature)
     new = _strong(plan.policy.init(shape))
     if policy.state is None:
         return policy.replace(state=new)

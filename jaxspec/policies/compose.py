@@ -46,11 +46,8 @@ def compose(*policies: Policy) -> Policy:
         taken |= acts
     if not settings:
         raise ValueError("there is nothing to compose: give at least one policy")
-    return Policy(
-        ComposedSettings(next(iter(widths), ()), settings),
-        tuple(policy.controls for policy in policies),
-        _states(policies),
-    )
+    controls = tuple(policy.controls for policy in policies)
+    return Policy(ComposedSettings(next(iter(widths), ()), settings), controls, _states(policies), _temperature(policies))
 
 
 def _states(policies) -> tuple | None:
@@ -58,6 +55,14 @@ def _states(policies) -> tuple | None:
     if all(policy.state is None for policy in policies):
         return None
     return tuple(_empty(policy) if policy.state is None else policy.state for policy in policies)
+
+
+def _temperature(policies) -> float | None:
+    """The sampling temperature at which the policies have learned."""
+    found = {policy.temperature for policy in policies if policy.state is not None and policy.temperature is not None}
+    if len(found) > 1:
+        raise ValueError(f"the policies have learned at temperatures {' and '.join(map(str, found))}: use both at one first")
+    return next(iter(found), None)
 
 
 def _empty(policy: Policy):

@@ -93,8 +93,8 @@ class Acts(NamedTuple):
 
     Attributes:
       block: int32 [B], slots of a block drafter's block, the anchor included; asked once, after the prefill.
-      draft: bool [], whether the next round drafts. Asked after a round, which decides what the drafter must absorb, and again
-        before the next: it must follow from controls, state and context alone, of which nothing has changed in between.
+      draft: bool [], whether the next round drafts. Rounds that do and rounds that do not run in a loop each, and both loops ask:
+        the answer must follow from controls, state and context alone.
       keep: bool [B, M], which of the nodes to be drafted from next become part of the tree; all other candidates of their level
         are dropped. Asked after each draft step of a drafter that proposes a token a step.
       deeper: bool [B], whether to take another draft step; asked after each of a drafter that works in steps.
@@ -160,11 +160,24 @@ class Policy:
 
     Attributes:
       settings: static. controls: read by the rounds: latency tables, weights. state: written by them; None: nothing was seen.
+      temperature: that of the rounds that `state` comes from; None: of those to come. elsewhere: states of other temperatures.
     """
 
     settings: Settings = flax.struct.field(pytree_node=False)
     controls: Any
     state: Any = None
+    temperature: float | None = flax.struct.field(pytree_node=False, default=None)
+    elsewhere: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def at_temperature(self, temperature: float) -> Policy:
+        """The policy with what it learned at this sampling temperature.
+
+        Drafting pays less when sampling, and where the drafter ranks under the target's noise a score means something else.
+        """
+        if self.temperature in (None, temperature):
+            return self.replace(temperature=temperature)
+        states = {**self.elsewhere, f"{self.temperature:g}": self.state}
+        return self.replace(state=states.pop(f"{temperature:g}", None), temperature=temperature, elsewhere=states)
 
 
 def unchanged(controls, state, outcome: Outcome):

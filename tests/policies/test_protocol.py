@@ -14,6 +14,7 @@ from jaxspec.attention import full_mask
 from jaxspec.drafters.base import Proposal
 from jaxspec.loop import run
 from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, unchanged
+from jaxspec.session import prepare
 from jaxspec.sources import init_sources, observed_sources, seen_at
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -110,6 +111,11 @@ def test_a_state_goes_on_whatever_wrote_it(dflash):
     saved = first.policy.replace(state=jax.tree.map(np.asarray, first.policy.state))
     assert float(jaxspec.decode(dflash, PROMPTS[0], policy=saved, **options).policy.state["rounds"]) == rounds
     assert run._cache_size() == compiled
+    # What was learned at one temperature neither serves at another nor is lost there.
+    warm = prepare(dflash, PROMPTS[0], policy=again.policy, temperature=1.0, **options).policy
+    assert float(warm.state["rounds"]) == 0
+    back = prepare(dflash, PROMPTS[0], policy=warm.replace(state={"rounds": jnp.float32(3)}), **options).policy
+    assert float(back.state["rounds"]) == rounds and float(back.at_temperature(1.0).state["rounds"]) == 3
     with pytest.raises(ValueError, match=r"begin anew with policy.replace\(state=None\)"):
         jaxspec.decode(dflash, PROMPTS[0], policy=policy.replace(state={"rounds": np.zeros(2)}), **options)
 
