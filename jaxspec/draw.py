@@ -148,11 +148,7 @@ def token_text(out: Output, decode: Callable[[Sequence[int]], str], *, colour: b
     made, text = makers(out), ""
     pieces = token_pieces([one.token for one in made], decode)
     for (kind, _), run in itertools.groupby(zip(made, pieces, strict=True), lambda pair: (pair[0].kind, pair[0].round)):
-        piece = "".join(part for _, part in run)
-        if colour:
-            text += f"{_COLOURS[kind]}{piece}{_RESET}" if piece else ""
-        else:
-            text += f"[{piece}]" if piece and kind == ACCEPTED else piece
+        text += _marked("".join(part for _, part in run), kind, colour)
     return f"{text}\n\n{legend(out, colour=colour)}"
 
 
@@ -160,13 +156,14 @@ def legend(out: Output, *, colour: bool = False) -> str:
     """One line: how many tokens each maker gave, and the rounds."""
     count = {kind: sum(one.kind == kind for one in makers(out)) for kind in _COLOURS}
     names = {ACCEPTED: "drafted and accepted", BONUS: "bonus, the target's own", PREFILL: "from the prefill"}
-    parts = [
-        (f"{_COLOURS[kind]}{count[kind]} {name}{_RESET}" if colour else f"{'[' * (kind == ACCEPTED)}{count[kind]} {name}")
-        + ("]" if kind == ACCEPTED and not colour else "")
-        for kind, name in names.items()
-    ]
-    length = out.stats.mean_acceptance_length
-    return f"{', '.join(parts)}; {out.stats.rounds} rounds, {length:.2f} tokens a round with the bonus"
+    told = ", ".join(_marked(f"{count[kind]} {name}", kind, colour) for kind, name in names.items())
+    return f"{told}; {out.stats.rounds} rounds, {out.stats.mean_acceptance_length:.2f} tokens a round with the bonus"
+
+
+def _marked(text: str, kind: str, colour: bool) -> str:
+    """Text of a maker, by colour or with brackets around what was drafted; what is empty stays so."""
+    marks = (_COLOURS[kind], _RESET) if colour else ("[", "]") if kind == ACCEPTED else ("", "")
+    return text.join(marks) if text else ""
 
 
 def token_pieces(tokens: Sequence[int], decode: Callable[[Sequence[int]], str]) -> list[str]:

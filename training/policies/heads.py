@@ -4,8 +4,8 @@
 
 Labels come from greedy answers to the prompts, drafted with EAGLE's dynamic trees (`training.policies.labels`), and are kept in
 `out`; run the same command again to continue a run that was stopped. Labels of other models, prompts or trees are refused. A
-quarter of the prompts is held out: its figures are printed, with those of always giving the commoner answer. The rule `c2t-ltd` is
-Learning to Draft's variant of C2T.
+quarter of the prompts is held out: its figures are printed, with those of always giving the commoner answer. The rule `c2t-ltd`
+is Learning to Draft's variant of C2T.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import scipy.stats
 import tyro
 
 import jaxspec
@@ -145,11 +146,7 @@ def make_rule(rule: str, weights, threshold: float | None = None) -> Policy:
 
 def figures(found: np.ndarray, accepted: np.ndarray) -> dict[str, float]:
     """Of logits [n] against labels: accuracy, also the mean over both answers; area under the ROC; the commoner's share."""
-    said, order = found > 0, np.argsort(found, kind="stable")
-    rank = np.empty(len(found))
-    # Equal logits share their mean rank.
-    values, inverse, counts = np.unique(found[order], return_inverse=True, return_counts=True)
-    rank[order] = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    said, rank = found > 0, scipy.stats.rankdata(found)
     yes, no = int(accepted.sum()), int((~accepted).sum())
     area = (rank[accepted].sum() - yes * (yes + 1) / 2) / max(yes * no, 1)
     both = [np.mean(said[accepted]) if yes else np.nan, np.mean(~said[~accepted]) if no else np.nan]
