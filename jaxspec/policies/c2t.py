@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jaxspec.policies.heads import Layer, init_layers
 from jaxspec.policies.mlp import check_layers, mlp
 from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, unchanged
+from jaxspec.policies.threshold import thresholded
 
 # Numbers read and hidden units.
 INPUTS, WIDTHS = {"paper": 3, "ltd": 2}, {"paper": 48, "ltd": 64}
@@ -33,12 +34,10 @@ class C2TSettings(Settings):
 
     Attributes:
       reads: `paper` or `ltd`, the features.
-      threshold: least confidence of a candidate that goes on (the paper: 0.25 to 0.7, which sets the tree's size).
       most: candidates of a level that go on.
     """
 
     reads: str = "paper"
-    threshold: float = 0.5
     most: int = 15
 
     def __post_init__(self):
@@ -49,15 +48,19 @@ class C2TSettings(Settings):
         return _functions(self)
 
 
-def make_c2t(weights: list[Layer], widths: tuple[int, ...] = (), **constants) -> Policy:
-    """The rule with trained weights; `constants` as of `C2TSettings`, see `PRESETS`.
+def make_c2t(weights: list[Layer], widths: tuple[int, ...] = (), threshold: float = 0.5, **constants) -> Policy:
+    """The rule with trained weights.
+
+    Args:
+      threshold: least confidence of a candidate that goes on (the paper: 0.25 to 0.7, which sets the tree's size).
+      constants: as of `C2TSettings`, see `PRESETS`.
 
     Raises:
       ValueError: the weights are not of a network with these inputs, or unknown features.
     """
     settings = C2TSettings(tuple(widths), **constants)
     check_layers(weights, INPUTS[settings.reads], 1, "C2T")
-    return Policy(settings, weights)
+    return Policy(settings, thresholded(threshold, weights))
 
 
 def init_weights(key: jax.Array, reads: str = "paper") -> list[Layer]:
@@ -78,17 +81,18 @@ def logit(weights: list[Layer], x: jax.Array) -> jax.Array:
     return mlp(weights, x, "relu")[..., 0]
 
 
-def chosen(settings: C2TSettings, confidence: jax.Array) -> jax.Array:
+def chosen(settings: C2TSettings, threshold, confidence: jax.Array) -> jax.Array:
     """Which candidates [..., M] of a level go on: bool [..., M]; equals by index."""
     place = jnp.argsort(jnp.argsort(-confidence, axis=-1, stable=True), axis=-1)
-    return (confidence >= settings.threshold) & (place < settings.most)
+    return (confidence >= threshold) & (place < settings.most)
 
 
 @functools.lru_cache
 def _functions(settings: C2TSettings) -> Functions:
-    def keep(weights, state, seen):
+    def keep(controls, state, seen):
         x = features(settings.reads, seen.frontier, seen.entropy, seen.steps + 1)
-        return chosen(settings, jax.nn.sigmoid(logit(weights, x))) & (seen.frontier > -jnp.inf)
+        confidence = jax.nn.sigmoid(logit(controls.weights, x))
+        return chosen(settings, controls.threshold, confidence) & (seen.frontier > -jnp.inf)
 
     needs = frozenset({"entropy"} if settings.reads == "paper" else ())
     return Functions(lambda shape: (), Acts(keep=keep), unchanged, needs)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, unchanged
+from jaxspec.policies.threshold import thresholded
 
 # Learning to Draft compares with the authors' threshold at a larger cap; draft steps are LTD's D, the root's not counted.
 PRESETS = {"ddd-paper": {}, "ddd-ltd": {"most": 12}}
@@ -23,12 +24,10 @@ class DddSettings(Settings):
     """Constants of the rule.
 
     Attributes:
-      threshold: of the log of summed path probabilities, nats; below it drafting ends.
       checks: draft steps (the root's not counted) after which the rule looks.
       most: draft steps after which it ends in any case.
     """
 
-    threshold: float = -0.3
     checks: tuple[int, ...] = (5, 7, 9)
     most: int = 11
 
@@ -36,9 +35,14 @@ class DddSettings(Settings):
         return _functions(self)
 
 
-def make_ddd(widths: tuple[int, ...] = (), **constants) -> Policy:
-    """The rule; `constants` as of `DddSettings`, see `PRESETS`."""
-    return Policy(DddSettings(tuple(widths), **constants), ())
+def make_ddd(widths: tuple[int, ...] = (), threshold: float = -0.3, **constants) -> Policy:
+    """The rule.
+
+    Args:
+      threshold: of the log of summed path probabilities, nats; below it drafting ends.
+      constants: as of `DddSettings`, see `PRESETS`.
+    """
+    return Policy(DddSettings(tuple(widths), **constants), thresholded(threshold))
 
 
 def together(frontier: jax.Array) -> jax.Array:
@@ -46,15 +50,15 @@ def together(frontier: jax.Array) -> jax.Array:
     return jax.nn.logsumexp(frontier, axis=-1)
 
 
-def goes_on(settings: DddSettings, frontier: jax.Array, steps) -> jax.Array:
+def goes_on(settings: DddSettings, threshold, frontier: jax.Array, steps) -> jax.Array:
     """Whether to draft on, bool [...]: path log-probabilities [..., M] after `steps` draft steps."""
     looks = jnp.any(jnp.asarray(settings.checks) == jnp.asarray(steps)[..., None], axis=-1)
-    return (steps < settings.most) & ~(looks & (together(frontier) < settings.threshold))
+    return (steps < settings.most) & ~(looks & (together(frontier) < threshold))
 
 
 @functools.lru_cache
 def _functions(settings: DddSettings) -> Functions:
     def deeper(controls, state, seen):
-        return goes_on(settings, seen.frontier, seen.steps)
+        return goes_on(settings, controls.threshold, seen.frontier, seen.steps)
 
     return Functions(lambda shape: (), Acts(deeper=deeper), unchanged)

@@ -17,6 +17,7 @@ from jaxspec.policies.frontier import at_best
 from jaxspec.policies.heads import Layer, init_layers
 from jaxspec.policies.mlp import check_layers, mlp
 from jaxspec.policies.protocol import TOP, Acts, Functions, Policy, Settings, unchanged
+from jaxspec.policies.threshold import thresholded
 
 # Numbers that the network reads: ten probabilities, the entropy, the depth. Learning to Draft's has 128 hidden units.
 FEATURES, WIDTH = TOP + 2, 128
@@ -27,24 +28,26 @@ class DiscoSettings(Settings):
     """Constants of the rule.
 
     Attributes:
-      threshold: of the probability of acceptance. most: drafted tokens of a path, at most.
+      most: drafted tokens of a path, at most.
     """
 
-    threshold: float = 0.5
     most: int = 13
 
     def functions(self) -> Functions:
         return _functions(self)
 
 
-def make_disco(weights: list[Layer], widths: tuple[int, ...] = (), **constants) -> Policy:
-    """The rule with trained weights; `constants` as of `DiscoSettings`.
+def make_disco(weights: list[Layer], widths: tuple[int, ...] = (), threshold: float = 0.5, **constants) -> Policy:
+    """The rule with trained weights.
+
+    Args:
+      threshold: of the probability of acceptance. constants: as of `DiscoSettings`.
 
     Raises:
       ValueError: the weights are not of a network with these inputs.
     """
     check_layers(weights, FEATURES, 1, "Disco")
-    return Policy(DiscoSettings(tuple(widths), **constants), weights)
+    return Policy(DiscoSettings(tuple(widths), **constants), thresholded(threshold, weights))
 
 
 def init_weights(key: jax.Array) -> list[Layer]:
@@ -65,9 +68,9 @@ def logit(weights: list[Layer], x: jax.Array) -> jax.Array:
 
 @functools.lru_cache
 def _functions(settings: DiscoSettings) -> Functions:
-    def deeper(weights, state, seen):
+    def deeper(controls, state, seen):
         top, entropy = (at_best(x, seen.frontier) for x in (seen.top, seen.entropy))
-        accepted = jax.nn.sigmoid(logit(weights, features(top, entropy, seen.steps + 1)))
-        return (accepted >= settings.threshold) & (seen.steps + 1 < settings.most)
+        accepted = jax.nn.sigmoid(logit(controls.weights, features(top, entropy, seen.steps + 1)))
+        return (accepted >= controls.threshold) & (seen.steps + 1 < settings.most)
 
     return Functions(lambda shape: (), Acts(deeper=deeper), unchanged, frozenset({"top", "entropy"}))

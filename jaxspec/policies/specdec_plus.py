@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxspec.policies.frontier import at_best
 from jaxspec.policies.heads import Layer, init_silu_head, silu_head
 from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, unchanged
+from jaxspec.policies.threshold import thresholded
 
 WIDTH = 1024
 
@@ -27,10 +28,9 @@ class SpecDecPlusSettings(Settings):
     """Constants of the rule.
 
     Attributes:
-      threshold: of the probability of a rejection, 0.3 to 0.7 in the paper. least, most: drafted tokens of a path.
+      least, most: drafted tokens of a path.
     """
 
-    threshold: float = 0.5
     least: int = 2
     most: int = 20
 
@@ -38,9 +38,13 @@ class SpecDecPlusSettings(Settings):
         return _functions(self)
 
 
-def make_specdec_plus(weights: dict[str, Layer], widths: tuple[int, ...] = (), **constants) -> Policy:
-    """The rule with trained weights, see `heads.silu_head`; `constants` as of `SpecDecPlusSettings`."""
-    return Policy(SpecDecPlusSettings(tuple(widths), **constants), weights)
+def make_specdec_plus(weights: dict[str, Layer], widths: tuple[int, ...] = (), threshold: float = 0.5, **constants) -> Policy:
+    """The rule with trained weights, see `heads.silu_head`.
+
+    Args:
+      threshold: of the probability of a rejection, 0.3 to 0.7 in the paper. constants: as of `SpecDecPlusSettings`.
+    """
+    return Policy(SpecDecPlusSettings(tuple(widths), **constants), thresholded(threshold, weights))
 
 
 def init_weights(key: jax.Array, hidden_size: int, width: int = WIDTH) -> dict[str, Layer]:
@@ -53,20 +57,21 @@ def log_accepted(weights: dict[str, Layer], hidden: jax.Array) -> jax.Array:
     return jax.nn.log_sigmoid(silu_head(weights, hidden.astype(jnp.float32)))
 
 
-def goes_on(settings: SpecDecPlusSettings, log_path: jax.Array, drafted) -> jax.Array:
+def goes_on(settings: SpecDecPlusSettings, threshold, log_path: jax.Array, drafted) -> jax.Array:
     """Whether to draft on, bool [...], when a path of `drafted` tokens is accepted with probability exp(log_path) [...]."""
-    likely = 1 - jnp.exp(log_path) <= settings.threshold
+    likely = 1 - jnp.exp(log_path) <= threshold
     return (likely | (drafted < settings.least)) & (drafted < settings.most)
 
 
 @functools.lru_cache
 def _functions(settings: SpecDecPlusSettings) -> Functions:
-    def path(weights, state, seen):
+    def path(controls, state, seen):
         # What was fed for the first level is the root, which is committed.
-        fed = jnp.where(jnp.asarray(seen.steps) > 0, log_accepted(weights, seen.hidden), 0.0)
+        fed = jnp.where(jnp.asarray(seen.steps) > 0, log_accepted(controls.weights, seen.hidden), 0.0)
         return seen.carried + fed
 
-    def deeper(weights, state, seen):
-        return goes_on(settings, at_best(path(weights, state, seen), seen.frontier), seen.steps + 1)
+    def deeper(controls, state, seen):
+        likely = at_best(path(controls, state, seen), seen.frontier)
+        return goes_on(settings, controls.threshold, likely, seen.steps + 1)
 
     return Functions(lambda shape: (), Acts(deeper=deeper, carry=path), unchanged, frozenset({"hidden"}))

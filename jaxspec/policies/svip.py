@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from jaxspec.policies.frontier import at_best
 from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, unchanged
+from jaxspec.policies.threshold import thresholded
 
 # Learning to Draft keeps the authors' constants and drafts 12 steps after the root's at most.
 PRESETS = {"svip-paper": {}, "svip-ltd": {"most": 13}}
@@ -26,31 +27,34 @@ class SvipSettings(Settings):
 
     Attributes:
       scale: the estimate of half the divergence, over the entropy in nats.
-      threshold: of the estimated probability of a rejection.
       most: drafted tokens of a path, at most.
     """
 
     scale: float = 0.15
-    threshold: float = 0.3
     most: int = 40
 
     def functions(self) -> Functions:
         return _functions(self)
 
 
-def make_svip(widths: tuple[int, ...] = (), **constants) -> Policy:
-    """The rule; `constants` as of `SvipSettings`, see `PRESETS`."""
-    return Policy(SvipSettings(tuple(widths), **constants), ())
+def make_svip(widths: tuple[int, ...] = (), threshold: float = 0.3, **constants) -> Policy:
+    """The rule.
+
+    Args:
+      threshold: of the estimated probability of a rejection. constants: as of `SvipSettings`, see `PRESETS`.
+    """
+    return Policy(SvipSettings(tuple(widths), **constants), thresholded(threshold))
 
 
-def is_sure(settings: SvipSettings, entropy: jax.Array) -> jax.Array:
+def is_sure(settings: SvipSettings, threshold, entropy: jax.Array) -> jax.Array:
     """Whether to draft on after tokens drawn from distributions of so much entropy (nats [...]): bool [...]."""
-    return jnp.sqrt(settings.scale * entropy) <= settings.threshold
+    return jnp.sqrt(settings.scale * entropy) <= threshold
 
 
 @functools.lru_cache
 def _functions(settings: SvipSettings) -> Functions:
     def deeper(controls, state, seen):
-        return is_sure(settings, at_best(seen.entropy, seen.frontier)) & (seen.steps + 1 < settings.most)
+        sure = is_sure(settings, controls.threshold, at_best(seen.entropy, seen.frontier))
+        return sure & (seen.steps + 1 < settings.most)
 
     return Functions(lambda shape: (), Acts(deeper=deeper), unchanged, frozenset({"entropy"}))

@@ -13,6 +13,7 @@ from jaxspec.policies.latency import make_table
 from jaxspec.policies.protocol import Observation, Outcome, Shape
 from jaxspec.policies.random_size import make_random
 from jaxspec.policies.static_size import make_static
+from jaxspec.policies.threshold import with_threshold
 from jaxspec.state import Accepted, Tree
 
 FRONTIER = np.log(np.float32([[0.1, 0.6], [0.5, 0.2]]))
@@ -110,8 +111,25 @@ def test_specdec_plus_multiplies_along_the_path():
     assert not asked(policy, "deeper", later.replace(steps=19)).any()
 
 
+def test_another_threshold_compiles_nothing():
+    weights = {"disco": disco.init_weights(jax.random.key(0)), "c2t": c2t.init_weights(jax.random.key(0))}
+    weights["specdec_plus"] = specdec_plus.init_weights(jax.random.key(0), 3, 4)
+    for make, own in (
+        (ddd.make_ddd, ()),
+        (svip.make_svip, ()),
+        (disco.make_disco, (weights["disco"],)),
+        (specdec_plus.make_specdec_plus, (weights["specdec_plus"],)),
+        (c2t.make_c2t, (weights["c2t"],)),
+    ):
+        one, other = make(*own), with_threshold(make(*own), 0.25)
+        assert jax.tree.structure(one) == jax.tree.structure(other)
+        assert make(*own, threshold=0.25).settings.functions() is one.settings.functions()
+        assert float(other.controls.threshold) == 0.25 == float(make(*own, threshold=0.25).controls.threshold)
+        assert jax.tree.map(jnp.shape, one.controls) == jax.tree.map(jnp.shape, other.controls)
+
+
 def test_c2t_keeps_the_most_confident():
-    chosen = jax.jit(c2t.chosen, static_argnums=0)(c2t.C2TSettings(most=2), np.array([0.6, 0.9, 0.7, 0.7, 0.4]))
+    chosen = jax.jit(c2t.chosen, static_argnums=0)(c2t.C2TSettings(most=2), 0.5, np.array([0.6, 0.9, 0.7, 0.7, 0.4]))
     assert chosen.tolist() == [0, 1, 1, 0, 0]
     logprob, entropy = np.log(np.float32([[0.5, 0.2]])), np.float32([[1.0, 3.0]])
     np.testing.assert_allclose(c2t.features("paper", logprob, entropy, 4), [[[0.5, 1, 0.4], [0.2, 3, 0.4]]], rtol=1e-6)

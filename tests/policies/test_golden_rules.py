@@ -24,13 +24,14 @@ def drafted(goes_on: np.ndarray) -> np.ndarray:
 
 
 def test_ddd():
-    settings = ddd.make_ddd(**ddd.PRESETS["ddd-ltd"]).settings
+    policy = ddd.make_ddd(**ddd.PRESETS["ddd-ltd"])
+    settings, threshold = policy.settings, policy.controls.threshold
     beams = jnp.asarray(GOLDEN["ddd_beams"], jnp.float32)
     np.testing.assert_allclose(ddd.together(beams), GOLDEN["ddd_H"], atol=1e-5)
-    verdicts = ddd.goes_on(settings, beams, jnp.arange(1, 13))
+    verdicts = ddd.goes_on(settings, threshold, beams, jnp.arange(1, 13))
     np.testing.assert_array_equal(drafted(verdicts), GOLDEN["ddd_stop_-0.3"])
     # The authors' cap of 11 steps ends what was not stopped before.
-    paper = ddd.goes_on(ddd.make_ddd().settings, beams, jnp.arange(1, 13))
+    paper = ddd.goes_on(ddd.make_ddd().settings, threshold, beams, jnp.arange(1, 13))
     np.testing.assert_array_equal(drafted(paper), np.minimum(GOLDEN["ddd_stop_-0.3"], 11))
 
 
@@ -38,7 +39,9 @@ def test_svip():
     logprob = jax.nn.log_softmax(jnp.asarray(GOLDEN["svip_logits"]))
     entropy = -jnp.sum(jnp.exp(logprob) * logprob, axis=-1)
     np.testing.assert_allclose(entropy, GOLDEN["svip_entropy"], atol=1e-5)
-    np.testing.assert_array_equal(drafted(svip.is_sure(svip.make_svip().settings, entropy)), GOLDEN["svip_stop_len"])
+    policy = svip.make_svip()
+    verdicts = svip.is_sure(policy.settings, policy.controls.threshold, entropy)
+    np.testing.assert_array_equal(drafted(verdicts), GOLDEN["svip_stop_len"])
 
 
 @pytest.mark.parametrize("name", ["paper", "ltd"])
@@ -94,8 +97,8 @@ def test_specdec_plus():
 @pytest.mark.parametrize("threshold", [0.3, 0.7])
 def test_specdec_plus_stops_where_it_was_recorded(threshold):
     """The first token's factor is 1; at least 2 tokens and at most 20."""
-    settings = specdec_plus.SpecDecPlusSettings(threshold=threshold)
+    settings = specdec_plus.SpecDecPlusSettings()
     factors = GOLDEN["spp_p_acc"].copy()
     factors[:, 0] = 1
-    verdicts = specdec_plus.goes_on(settings, np.cumsum(np.log(factors), axis=1), np.arange(1, 25))
+    verdicts = specdec_plus.goes_on(settings, threshold, np.cumsum(np.log(factors), axis=1), np.arange(1, 25))
     np.testing.assert_array_equal(drafted(verdicts), GOLDEN[f"spp_len_thr{threshold}"])
