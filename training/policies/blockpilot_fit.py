@@ -25,27 +25,41 @@ from training.policies.blockpilot_problem import BlockPilotOptions
 DROPOUT = 0.2
 
 
-def loss_of(layers, x, labels, key=None):
-    """Mean cross-entropy of features [n, F] and labels int32 [n]; with dropout where there is a key."""
+def loss_of(layers, x, wanted, key=None, objective: str = "label"):
+    """Mean loss of features [n, F]; with dropout where there is a key.
+
+    Args:
+      wanted: float32 [n, C], see `targets`.
+      objective: `label`: cross-entropy (the paper); `regret`: what is lost on average if sizes are drawn as predicted.
+    """
 
     def dropped(layer, x):
         keep = jax.random.bernoulli(jax.random.fold_in(key, layer), 1 - DROPOUT, x.shape)
         return jnp.where(keep, x / (1 - DROPOUT), 0.0)
 
     found = residual_mlp(layers, x, *([] if key is None else [dropped]))
-    return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(found, labels))
+    if objective == "label":
+        return jnp.mean(optax.softmax_cross_entropy(found, wanted))
+    return jnp.mean(jnp.sum(jax.nn.softmax(found) * wanted, axis=-1))
+
+
+def targets(score: np.ndarray, objective: str) -> np.ndarray:
+    """float32 [P, C] of scores [P, C]: 1 for the label and 0 elsewhere; or the regret, percent of the best score."""
+    if objective == "label":
+        return np.eye(score.shape[1], dtype=np.float32)[labels_of(score)]
+    return (100 * (1 - score / score.max(1, keepdims=True))).astype(np.float32)
 
 
 @functools.lru_cache
-def _epoch(rate: float, weight_decay: float):
+def _epoch(rate: float, weight_decay: float, objective: str):
     """(the optimizer, an epoch over rows int32 [steps, batch])."""
     optimizer = optax.adamw(rate, weight_decay=weight_decay)
 
-    def epoch(layers, state, x, labels, rows, key):
+    def epoch(layers, state, x, wanted, rows, key):
         def step(carry, batch):
             layers, state = carry
             rows, number = batch
-            gradient = jax.grad(loss_of)(layers, x[rows], labels[rows], jax.random.fold_in(key, number))
+            gradient = jax.grad(loss_of)(layers, x[rows], wanted[rows], jax.random.fold_in(key, number), objective)
             updates, state = optimizer.update(gradient, state, layers)
             return (optax.apply_updates(layers, updates), state), None
 
@@ -61,15 +75,15 @@ def fit_predictor(x: np.ndarray, score: np.ndarray, part, options: BlockPilotOpt
       x: float32 [P, F]. score: float [P, C], of each block size. part: numbers of training and validation prompts.
     """
     training, validation = part
-    optimizer, epoch = _epoch(options.rate, options.weight_decay)
+    optimizer, epoch = _epoch(options.rate, options.weight_decay, options.objective)
     key, rng = jax.random.key(options.seed), np.random.default_rng(options.seed)
     layers = init_layers_of(key, x.shape[1], score.shape[1], options.width, options.layers)
     state, batch = optimizer.init(layers), min(options.batch, len(training))
-    inputs, labels = jnp.asarray(x), jnp.asarray(labels_of(score), jnp.int32)
+    inputs, wanted = jnp.asarray(x), jnp.asarray(targets(score, options.objective))
     best, kept = -np.inf, None
     for number in tqdm(range(options.epochs), desc="train", unit="epoch", leave=False):
         rows = rng.permutation(training)[: len(training) // batch * batch].reshape(-1, batch)
-        layers, state = epoch(layers, state, inputs, labels, rows, jax.random.fold_in(key, number))
+        layers, state = epoch(layers, state, inputs, wanted, rows, jax.random.fold_in(key, number))
         reached = float(score[validation, predicted(layers, x[validation])].mean())
         if reached > best:
             best, kept = reached, jax.device_get(layers)

@@ -30,6 +30,8 @@ class BlockPilotOptions:
       label: of the block sizes, by tokens a round (`acceptance`, the paper) or a second (`speed`).
       times: JSON file of what rounds take, see `block_times`; measured if it is not there, which wants a quiet machine. None:
         one in `out` where the label is `speed`, else no times.
+      objective: what is trained for: the `label` (the paper), the smallest block of equals; or small `regret`, where equals are
+        equal and a size that is nearly best is nearly right.
       scale, reduction: what is read of the logits, see `BlockPilotSettings`. rank: numbers of `top`, or axes of a projection.
       random: random axes instead of principal ones.
       width, layers: of the network. epochs, batch, rate, weight_decay: of AdamW; the paper names none of them.
@@ -50,6 +52,7 @@ class BlockPilotOptions:
     budget: int = 32
     label: Literal["acceptance", "speed"] = "acceptance"
     times: Path | None = None
+    objective: Literal["label", "regret"] = "label"
     scale: Literal["raw", "softmax", "zscore", "l2"] = "raw"
     reduction: Literal["all", "top", "projection"] = "all"
     rank: int = 256

@@ -29,8 +29,12 @@ VARIANTS = {
     "l2": {"scale": "l2"},
     "top logits": {"reduction": "top"},
     "projection": {"reduction": "projection"},
+    "raw, regret": {"objective": "regret"},
+    "top, regret": {"objective": "regret", "reduction": "top"},
+    "projection, regret": {"objective": "regret", "reduction": "projection"},
 }
-SHUFFLED = "shuffled features"
+# The control with shuffled raw logits, by objective.
+SHUFFLED = {"label": "shuffled features", "regret": "shuffled, regret"}
 
 
 @dataclasses.dataclass
@@ -38,7 +42,7 @@ class StudyOptions(BlockPilotOptions):
     """Options of the study; those of a training, and
 
     Attributes:
-      seeds: of each variant. shuffles: of the features of the first.
+      seeds: of each variant. shuffles: of the raw logits, for each objective.
       variants: names of `VARIANTS`.
       json: file to add the results to, under drafter, sizes and label; None: only print.
     """
@@ -62,9 +66,9 @@ def learned(problem: Problem, options: StudyOptions) -> dict[str, Choice]:
             return predicted(layers, x[test])
 
         found[name] = Choice(np.stack([classes(x, seed) for seed in range(options.seeds)]), chosen.reduction)
-        if name == options.variants[0] and options.shuffles:
+        if not set(VARIANTS[name]) - {"objective"} and options.shuffles:
             blind = [classes(shuffled(x, problem.parts, seed), seed) for seed in range(options.shuffles)]
-            found[SHUFFLED] = Choice(np.stack(blind), chosen.reduction)
+            found[SHUFFLED[chosen.objective]] = Choice(np.stack(blind), chosen.reduction)
     return found
 
 
@@ -93,9 +97,9 @@ def study(options: StudyOptions) -> dict:
         "ties": float((best_of(score[training]).sum(1) > 1).mean()),
         "test": report(answers, choices, best_of(score[test]), times),
         "over_shuffled": {
-            name: difference(answers, choices[name], choices[SHUFFLED], measure, times)
+            name: difference(answers, choices[name], choices[control], measure, times)
             for name in options.variants
-            if SHUFFLED in choices
+            if (control := SHUFFLED[VARIANTS[name].get("objective", "label")]) in choices
         },
         "times": None if times is None else times.about | {"predict": times.predict},
     }

@@ -14,7 +14,7 @@ from jaxspec.policies.store import load_policy
 from training.policies import blockpilot, blockpilot_study
 from training.policies.block_times import BlockTimes, BlockTimesOptions, load_block_times, measure_blocks, save_block_times
 from training.policies.blockpilot_data import Answers, answer, best_of, labels_of, last_logits, neighbourhood, split
-from training.policies.blockpilot_fit import fit_predictor, loss_of, predicted, shuffled
+from training.policies.blockpilot_fit import fit_predictor, loss_of, predicted, shuffled, targets
 from training.policies.blockpilot_problem import BlockPilotOptions, Problem
 from training.policies.blockpilot_report import CONSTANT, FIXED, TOLD, Choice, difference, lines_of, report
 
@@ -119,16 +119,29 @@ def test_features_are_shuffled_within_their_part():
         assert sorted(found[part, 0]) == list(part)
 
 
+def test_what_is_trained_for():
+    score = np.array([[2.0, 1.0, 2.0], [1.0, 4.0, 3.0]])
+    label, regret = targets(score, "label"), targets(score, "regret")
+    np.testing.assert_array_equal(label, [[1, 0, 0], [0, 1, 0]])
+    np.testing.assert_array_equal(regret, [[0, 50, 0], [75, 0, 25]])
+    # A network of one layer that says the same of everything: all sizes are equally probable.
+    layers = [{"kernel": np.zeros((4, 3), np.float32), "bias": np.zeros(3, np.float32)}]
+    assert float(loss_of(layers, np.ones((2, 4)), label)) == pytest.approx(np.log(3))
+    assert float(loss_of(layers, np.ones((2, 4)), regret, objective="regret")) == pytest.approx(25)
+
+
 @pytest.mark.slow
-def test_a_predictor_learns_what_can_be_learned(tmp_path):
+@pytest.mark.parametrize("objective", ["label", "regret"])
+def test_a_predictor_learns_what_can_be_learned(tmp_path, objective):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(576, 6)).astype(np.float32)
     score = np.eye(3)[np.argmax(x[:, :3], axis=1)] + 1
     part = np.arange(448), np.arange(448, 512)
-    options = BlockPilotOptions(Path("none"), tmp_path, width=32, layers=2, batch=64, epochs=12, rate=1e-2)
+    options = BlockPilotOptions(Path("none"), tmp_path, width=32, layers=2, batch=64, epochs=12, rate=1e-2, objective=objective)
     layers, again = (fit_predictor(x, score, part, options) for _ in range(2))
     jax.tree.map(np.testing.assert_array_equal, layers, again)
-    assert float(loss_of(layers, x[512:], labels_of(score)[512:])) < 0.7 < np.log(3)
+    if objective == "label":
+        assert float(loss_of(layers, x[512:], targets(score, objective)[512:])) < 0.7 < np.log(3)
     assert np.mean(predicted(layers, x[512:]) == labels_of(score)[512:]) > 0.7
 
 
