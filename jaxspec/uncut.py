@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec import api, loop
+from jaxspec import loop
 from jaxspec.grow import draft, grow
 from jaxspec.output import DraftTree
 from jaxspec.plan import make_plan
+from jaxspec.session import precision, prefilled, prepare
 
 
 def uncut_tree(params, prompt, round: int, **options) -> DraftTree:
@@ -25,9 +26,9 @@ def uncut_tree(params, prompt, round: int, **options) -> DraftTree:
     Raises:
       ValueError: as `jaxspec.decode`.
     """
-    session = api._prepare(params, prompt, **options)
-    with api._precision(session):
-        state = api._prefill(session)
+    session = prepare(params, prompt, **options)
+    with precision(session):
+        state = prefilled(session)
         if round > 1:
             state = loop.run(session.params, session.request, state, jnp.int32(round - 1), config=session.config)
         tree = jax.device_get(_tree(session.params, session.request, state, session.config))
