@@ -62,7 +62,8 @@ def run(params: Params, request: Request, state: DecodeState, max_rounds: jax.Ar
         )
 
     def turn(carry):
-        return rounds(_drafted_round, drafts, rounds(_plain_round, lambda state: ~drafts(state), carry))
+        state, count = rounds(_plain_round, lambda state: _has_room(state) & ~drafts(state), carry)
+        return rounds(_drafted_round, drafts, (caught_up(params, state, config), count))
 
     if state.pending is None:
         return rounds(_drafted_round, lambda state: True, (state, jnp.int32(0)))[0]
@@ -73,7 +74,6 @@ def run(params: Params, request: Request, state: DecodeState, max_rounds: jax.Ar
 def _drafted_round(params, request, state, config) -> DecodeState:
     """Draft, grow, verify, accept, commit, absorb."""
     plan, before = make_plan(params.spec, config), state
-    state = caught_up(params, state, config)
     noise = noise_at(params, request, config, state.cache.length + 1, plan.longest)
     drafted = draft(params, request, state, noise, config)
     tree, steps = grow(params, state, drafted.proposed, config), jnp.int32(drafted.steps)
@@ -95,7 +95,7 @@ def _plain_round(params, request, state, config) -> DecodeState:
     state, committed = commit(params, request, state, tree, verified, config)
     path = jnp.pad(state.accepted.path, ((0, 0), (0, plan.longest - 1)))
     state = state.replace(tree=pad_rows(tree, plan.widths[-1]), accepted=state.accepted.replace(path=path))
-    return _queue(params, _observed(params, request, before, state, jnp.int32(-1), config), committed, config)
+    return _queued(_observed(params, request, before, state, jnp.int32(-1), config), committed)
 
 
 def _observed(params, request, before, state, steps, config) -> DecodeState:
@@ -216,25 +216,24 @@ def caught_up(params, state, config) -> DecodeState:
     """`state` after the drafter absorbed what plain rounds committed."""
     if state.pending is None:
         return state
-    waits = jnp.any(state.pending.count > 0)
-    draft = jax.lax.cond(waits, lambda: absorb(params, state, state.pending, config).draft, lambda: state.draft)
-    return state.replace(draft=draft, pending=state.pending.replace(count=jnp.zeros_like(state.pending.count)))
+    state = absorb(params, state, state.pending, config)
+    return state.replace(pending=state.pending.replace(count=jnp.zeros_like(state.pending.count)))
 
 
-def _queue(params, state, one: Committed, config) -> DecodeState:
-    """`state` with the row of `one` behind those that wait, for sequences that committed it; a full queue is absorbed.
+def _has_room(state) -> jax.Array:
+    """Whether another row may wait, bool []: a forward over many costs hardly more than one over a single row."""
+    return jnp.max(state.pending.count) < state.pending.token.shape[1]
 
-    A forward over many rows costs hardly more than one over a single row, so that plain rounds are to share one.
-    """
+
+def _queued(state, one: Committed) -> DecodeState:
+    """`state` with the row of `one` behind those that wait, for sequences that committed it."""
     pending = state.pending
     # Where nothing was committed the row is written too, and overwritten by the next.
     token, following, features = (
         _write(getattr(pending, name), getattr(one, name), pending.count) for name in ("token", "following", "features")
     )
     position = jnp.where(pending.count == 0, one.position, pending.position)
-    state = state.replace(pending=Committed(token, following, features, position, pending.count + one.count))
-    full = jnp.max(state.pending.count) >= token.shape[1]
-    return jax.lax.cond(full, lambda state: caught_up(params, state, config), lambda state: state, state)
+    return state.replace(pending=Committed(token, following, features, position, pending.count + one.count))
 
 
 def noise_at(params, request, config, position, count) -> jax.Array | None:
