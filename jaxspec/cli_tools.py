@@ -46,6 +46,7 @@ def add_commands(commands) -> None:
     aot.add_argument("--method", default="jetspec", help="ar or jetspec, which comes with ar (default: %(default)s)")
     aot.add_argument("--builder", default="best_first", help="(default: %(default)s)")
     aot.add_argument("--budget", type=int, default=64, help="rows verified in a round (default: %(default)s)")
+    aot.add_argument("--policy", help="a rule of the controller, such as best (default: every round drafts and verifies all rows)")
     aot.add_argument("--context", type=int, default=2048, help="rows of the caches (default: %(default)s)")
     aot.add_argument("--batch", type=int, default=1, help="sequences (default: %(default)s)")
     aot.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)")
@@ -85,7 +86,7 @@ def _aot(arguments: argparse.Namespace) -> int:
 
     cli_options.check_folders(arguments, "json")
     shared = {name: getattr(arguments, name) for name in ("arch", "batch", "temperature", "dtype", "layers")}
-    tree = {"capacity": arguments.context, "builder": arguments.builder, "budget": arguments.budget}
+    tree = {"capacity": arguments.context} | {name: getattr(arguments, name) for name in ("builder", "budget", "policy")}
     reports = [
         report(arguments.gpu, large=arguments.large * 2**20, method=method, **shared, **tree)
         for method in dict.fromkeys(("ar", arguments.method))

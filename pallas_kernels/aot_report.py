@@ -58,7 +58,8 @@ def describe(dump: Path, architecture: str, large: int, spills: bool) -> dict[st
 
     Returns:
       `program` and `round` (the body of the outermost loop; None without one): `Count`s as dicts, `round` with `groups`,
-      kernels and copies by the part of the program that they come from; `large`: see `aot_hlo.large_results`; `spills`: see
+      kernels and copies by the part of the program that they come from, and `inner`, the `Count` of the body of each loop in
+      it; `large`: see `aot_hlo.large_results`; `spills`: see
       `aot_ptxas.register_spills`.
     """
     text = (dump / "program.txt").read_text(encoding="utf-8")
@@ -75,7 +76,8 @@ def describe(dump: Path, architecture: str, large: int, spills: bool) -> dict[st
         loop = next((thunk for thunk in thunks if thunk.kind == "kWhile"), None)
         if loop:
             groups = group(loop.body, trips, names, op_names(text))
-            report["round"] = count(loop.body, trips)._asdict() | {"groups": groups}
+            inner = [count(thunk.body, trips)._asdict() for thunk in loop.body if thunk.kind == "kWhile"]
+            report["round"] = count(loop.body, trips)._asdict() | {"groups": groups, "inner": inner}
     if spills:
         report["spills"] = register_spills(sorted(dump.glob("*.ptx")), architecture)
     return report

@@ -19,6 +19,7 @@ needs_plugin = pytest.mark.skipif(not CAN, reason=REASON)
 LOOP = {"arch": "qwen3-8b", "layers": 2, "budget": 32, "capacity": 8192}
 LOOPS = {gpu: {"gpu": gpu} for gpu in ("h100", "a100", "l4")}
 LOOPS |= {"h100 ar": {"gpu": "h100", "method": "ar"}, "t4": {"gpu": "t4", "dtype": "float16"}}
+LOOPS |= {"h100 policy": {"gpu": "h100", "policy": "best"}}
 SHAPE = {"heads": 32, "kv_heads": 8, "head_dim": 128, "capacity": 4096}
 CALLS = [
     *(SHAPE | {"rows": rows} for rows in (1, 16, 64, 256)),
@@ -89,6 +90,11 @@ def test_the_carry_is_aliased_and_nothing_is_copied(name, reports):
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_round_is_one_command_buffer(name, reports):
     found = reports[name]["round"]
+    if name == "h100 policy":
+        # Rounds of two kinds, each in a loop of its own; between them the drafter catches up.
+        plain, found = found["inner"]
+        assert plain["buffers"] == 1 and plain["loops"] == 0 and plain["outside"] == 0, plain
+        assert plain["kernels"] + plain["copies"] <= 90, plain
     assert found["buffers"] == 1 and found["loops"] == 0 and found["outside"] == 0, found
     assert found["kernels"] + found["copies"] <= {"h100 ar": 80, "t4": 300}.get(name, 230), found
 

@@ -19,6 +19,9 @@ from jaxspec.architectures import DRAFTER, abstract_params, architecture
 from jaxspec.loop import run
 from jaxspec.params import Spec
 from jaxspec.plan import DecodeConfig, make_plan
+from jaxspec.policies.controller import make_policy
+from jaxspec.policies.latency import make_table
+from jaxspec.policies.protocol import Policy
 from jaxspec.prefill import prefill
 from jaxspec.sampling import make_sampling, sequence_keys
 from jaxspec.state import Request
@@ -39,6 +42,7 @@ def decode_loop(
     temperature: float = 0.0,
     dtype: str = "bfloat16",
     layers: int | None = None,
+    policy: str | None = None,
 ) -> Program:
     """`jaxspec.loop.run` of a named architecture with its caches donated, to be compiled; arguments are shapes.
 
@@ -47,29 +51,41 @@ def decode_loop(
       method: `ar` or `jetspec`. builder, budget: as of `jaxspec.decode` (not read by `ar`).
       capacity: rows of the caches. batch: sequences. temperature: 0 is greedy, another samples (`match`, coupled).
       layers: the target's, where fewer than the architecture has.
+      policy: a rule of the controller, which verifies a power of four of rows up to the budget, or does not draft.
 
     Returns:
       The program, with the fact `cache_bytes`: the bytes of all donated caches.
     """
     options = dict(arch=arch, method=method, builder=builder, budget=budget, temperature=temperature, layers=layers)
-    spec, config = _settings(**options, capacity=capacity, dtype=dtype)
+    spec, config = _settings(**options, capacity=capacity, dtype=dtype, policy=policy)
+    plan = make_plan(spec, config)
+    decides = None if method == "ar" else _controller(policy, budget)
     values = make_sampling(temperature)[1]
     params = abstract_params(spec, jnp.dtype(dtype))
 
     def make_request():
         keys = sequence_keys(0, jnp.zeros(batch, jnp.uint32))
-        return Request(jnp.zeros(batch, jnp.int32), jnp.zeros(4, jnp.int32), keys, values)
+        return Request(jnp.zeros(batch, jnp.int32), jnp.zeros(4, jnp.int32), keys, values, decides and decides.controls)
 
     request = jax.eval_shape(make_request)
     tokens, one = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((batch, _PROMPT), (batch,)))
     start = functools.partial(prefill, config=config, capacity=capacity, max_tokens=capacity)
-    state = jax.eval_shape(start, params, request, tokens, one)
+    control = jax.eval_shape(lambda: plan.policy.init(plan.shape(batch))) if decides else None
+    state = jax.eval_shape(start, params, request, tokens, one).replace(control=control)
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((state.cache, state.draft)))
     rounds = jax.ShapeDtypeStruct((), jnp.int32)
     return Program(run, (params, request, state, rounds), {"config": config}, {"cache_bytes": held})
 
 
-def _settings(*, arch, method, builder, budget, capacity, temperature, dtype, layers) -> tuple[Spec, DecodeConfig]:
+def _controller(rule: str | None, budget: int) -> Policy | None:
+    """A controller whose times are 1: what is compiled does not depend on them."""
+    if rule is None:
+        return None
+    widths = (*(width for width in (1, 4, 16, 64, 256) if width < budget), budget)
+    return make_policy(make_table(widths, (0, 1024), (1.0, 1.0), [[1.0, 1.0]] * len(widths)), rule)
+
+
+def _settings(*, arch, method, builder, budget, capacity, temperature, dtype, layers, policy) -> tuple[Spec, DecodeConfig]:
     """The model and the decode call that the options of `decode_loop` stand for; ValueError where one is out of range."""
     if dtype not in _DTYPES:
         raise ValueError(f"unknown dtype {dtype!r}: choose one of {', '.join(_DTYPES)}")
@@ -78,9 +94,11 @@ def _settings(*, arch, method, builder, budget, capacity, temperature, dtype, la
         if not 1 <= layers <= spec.target.num_layers:
             raise ValueError(f"layers is {layers}: {arch} has {spec.target.num_layers}")
         spec = _fewer_layers(spec, layers)
-    tree = {} if method == "ar" else {"builder": builder, "budget": budget}
+    decides = None if method == "ar" else _controller(policy, budget)
+    tree = {} if method == "ar" else {"builder": builder, "budget": budget, "policy": decides and decides.settings}
     config = DecodeConfig(method, make_sampling(temperature)[0], **tree)
-    least = _PROMPT + make_plan(spec, config).longest
+    plan = make_plan(spec, config)
+    least = _PROMPT + max(plan.longest, plan.waiting)
     if capacity < least:
         raise ValueError(f"a cache of {capacity} rows is too small: give at least {least}")
     return spec, config
@@ -132,7 +150,7 @@ def _title(one: dict[str, Any]) -> str:
     options = one["options"]
     if options["method"] == "ar":
         return "ar"
-    return f"{options['method']} {options['builder']} {options['budget']}"
+    return " ".join(str(options[name]) for name in ("method", "builder", "budget", "policy") if options.get(name) is not None)
 
 
 def _large(results: list[dict[str, Any]]) -> list[str]:
