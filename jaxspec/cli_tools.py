@@ -46,7 +46,7 @@ def add_commands(commands) -> None:
     aot.add_argument("--method", default="jetspec", help="ar or jetspec, which comes with ar (default: %(default)s)")
     aot.add_argument("--builder", default="best_first", help="(default: %(default)s)")
     aot.add_argument("--budget", type=int, default=64, help="rows verified in a round (default: %(default)s)")
-    aot.add_argument("--policy", help="a rule of the controller, such as best (default: every round drafts and verifies all rows)")
+    aot.add_argument("--policy", help="a rule of the controller, such as best (default: all rows of every round)")
     aot.add_argument("--context", type=int, default=2048, help="rows of the caches (default: %(default)s)")
     aot.add_argument("--batch", type=int, default=1, help="sequences (default: %(default)s)")
     aot.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)")

@@ -93,7 +93,7 @@ class Acts(NamedTuple):
 
     Attributes:
       block: int32 [B], slots of a block drafter's block, the anchor included; asked once, after the prefill.
-      draft: bool [], whether the next round drafts. Rounds that do and rounds that do not run in a loop each, and both loops ask:
+      draft: bool [], whether the next round drafts. Rounds that do and rounds that do not have a loop each, and both loops ask:
         the answer must follow from controls, state and context alone.
       keep: bool [B, M], which of the nodes to be drafted from next become part of the tree; all other candidates of their level
         are dropped. Asked after each draft step of a drafter that proposes a token a step.

@@ -141,6 +141,9 @@ def render(reports: list[dict[str, Any]]) -> str:
     if last["round"]:
         parts = ", ".join(f"{part} {number}" for part, number in last["round"]["groups"].items() if number > 1)
         lines += ["", f"launches of a round of {_title(last)} by part: {parts}"]
+        for one in last["round"]["inner"]:
+            parts = ", ".join(f"{one[part]} {part}" for part in ("kernels", "copies", "buffers", "outside"))
+            lines.append(f"a turn of a loop in it: {parts}")
     if last["large"]:
         lines += ["", f"large results of {_title(last)} (* only moves data):", *_large(last["large"])]
     return "\n".join([*failed, *lines])
