@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import jaxspec
+from jaxspec.bench import demo, read_prompts
+from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.policies.latency import make_table, save_table
 from jaxspec.policies.store import load_policy
 from training.policies import expected, heads
@@ -102,7 +104,7 @@ def test_heads_learn_and_are_saved(tmp_path, monkeypatch, rule):
 def test_labels_of_a_decode(tmp_path):
     """Every level of a text's rounds: what is labelled accepted is in the text; acceptance falls with the depth."""
     params = jaxspec.load("mini", drafter="eagle3", dtype="float32")
-    prompts = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43], [7, 8, 9]]
+    prompts = [prompt.content for prompt in read_prompts(demo.PROMPTS, load_tokenizer(params.spec.tokenizer))]
     labels = collect(params, "eagle3", prompts, batch=2, budget=12, depth=4, tree_width=3, max_new_tokens=24)
     assert set(labels.prompt) == {0, 1, 2} and set(labels.depth) == {1, 2, 3}
     assert labels.hidden.shape == (len(labels.fed_accepted), 320) and labels.top.shape == (len(labels.depth), 10)
