@@ -68,9 +68,11 @@ def _apart(taken: np.ndarray, widths: int, deepest: int, pairs) -> tuple[float, 
     """(step, rest [widths], largest relative error of their sums) from the times of `pairs`; the first ones are shallow."""
     shallow, place = taken[:widths], {rows: i for i, (_, rows) in enumerate(pairs[:widths])}
     step = 0.0
-    if deepest > 1:
-        deep = [(seconds, rows) for seconds, (steps, rows) in zip(taken, pairs, strict=True) if steps == deepest]
-        step = max(float(np.mean([(seconds - shallow[place[rows]]) / (deepest - 1) for seconds, rows in deep])), 0.0)
+    if deepest:
+        # Shallow rounds take one step: where there are no deeper ones, they are compared with those of none.
+        other = deepest if deepest > 1 else 0
+        others = [(seconds, rows) for seconds, (steps, rows) in zip(taken, pairs, strict=True) if steps == other]
+        step = max(float(np.mean([(seconds - shallow[place[rows]]) / (other - 1) for seconds, rows in others])), 0.0)
     rest = np.maximum(shallow - step * pairs[0][0], 1e-9)
     predicted = np.array([rest[place[rows]] + step * depth for depth, rows in pairs])
     return step, rest, float(np.max(np.abs(predicted / taken - 1)))

@@ -52,6 +52,12 @@ def test_parts_of_measured_rounds():
     taken = np.array([rest[rows] + 0.5 * steps for steps, rows in pairs])
     step, found, error = _apart(taken, len(widths), 5, pairs)
     assert (step, error) == (pytest.approx(0.5), pytest.approx(0)) and found.tolist() == pytest.approx([3, 4, 6])
+    # Where one step is all, rounds without it tell what it takes.
+    pairs = _pairs(widths, 1)
+    taken = np.array([0.5 * steps + rest[rows] for steps, rows in pairs])
+    step, found, error = _apart(taken, len(widths), 1, pairs)
+    assert step == pytest.approx(0.5) and error == pytest.approx(0)
+    np.testing.assert_allclose(found, [rest[rows] for rows in widths])
     step, found, _ = _apart(np.array([3.0, 4.0, 6.0, 4.0, 6.0, 6.0]), 3, 0, _pairs(widths, 0))
     assert step == 0 and found.tolist() == [3, 4, 6]
 
