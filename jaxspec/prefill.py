@@ -37,7 +37,7 @@ def prefill(
     """Run the prompts and draw each first token.
 
     Args:
-      control: the policy's state, which chooses the size of blocks here and is left to the caller to put into the state.
+      control: the policy's state, None without a policy.
       tokens: int32 [B, P], prompts padded on the right; P up to CHUNK or a multiple of it. lengths: int32 [B].
       capacity: rows S of the caches, at least P and lengths + max_tokens + the larger of A and `plan.waiting`.
       max_tokens: room for generated tokens.
@@ -49,7 +49,7 @@ def prefill(
     first = draw(logits, noise, jnp.zeros((tokens.shape[0], 1), jnp.int32), config.sampling, request.sampling)[:, 0]
     buffer = jnp.zeros((tokens.shape[0], max_tokens + plan.longest), jnp.int32)
     zeros = jnp.zeros_like(lengths)
-    block = None
+    block, control = None, plan.policy and plan.policy.resume(control)
     if plan.policy is not None and plan.policy.act.block is not None:
         seen = Observation(lengths, zeros == 0, logits=logits[:, 0])
         block = jnp.clip(plan.policy.act.block(request.controls, control, seen), 2, plan.longest)
@@ -70,6 +70,7 @@ def prefill(
         round_drafted=buffer,
         tree=root_only(first, plan.widths[-1]),
         accepted=Accepted(jnp.zeros((tokens.shape[0], plan.longest), jnp.int32), zeros, first),
+        control=control,
         block=block,
         pending=_nothing_pending(features, plan.waiting) if plan.waiting else None,
         round_steps=None if plan.policy is None else buffer,

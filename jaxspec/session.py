@@ -137,7 +137,7 @@ def prefilled(session: Session) -> DecodeState:
         control=session.policy and session.policy.state,
     )
     # A copy, for the rounds' state is donated and the caller may use the policy again.
-    return state.replace(control=jax.tree.map(jnp.copy, session.policy.state)) if session.policy else state
+    return state.replace(control=jax.tree.map(jnp.copy, state.control))
 
 
 def precision(session: Session):

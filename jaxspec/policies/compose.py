@@ -94,4 +94,5 @@ def _functions(settings: ComposedSettings) -> Functions:
         Acts(**{name: act(name) for name in Acts._fields}),
         observe,
         frozenset().union(*(part.needs for part in parts)),
+        lambda state: tuple(part.resume(own) for part, own in zip(parts, state, strict=True)),
     )

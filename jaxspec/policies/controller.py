@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from jaxspec.policies.calibration import running_correction
 from jaxspec.policies.latency import LatencyTable, bucket_of
+from jaxspec.policies.pauses import PauseState, init_pauses, paid, resumed, waited
 from jaxspec.policies.protocol import Acts, Functions, Observation, Outcome, Policy, Settings
 from jaxspec.policies.rules import RULES
 from jaxspec.policies.scores import ScoreState, corrected, init_scores, observed, refreshed
@@ -24,11 +25,6 @@ from jaxspec.state import Accepted, Tree
 
 # Rounds between two looks at whether the counts call for another correction of scores.
 REFRESH = 16
-# Whether drafting pays is a cumulative sum (Page 1954) of the tokens of a sequence that drafted rounds gained over plain
-# decoding in their time: what the sum begins with, its upper bound, and what it begins with after a pause. Below 0 it pauses.
-FIRST, MOST, TRIAL = 8.0, 12.0, 2.0
-# Rounds of plain decoding after drafting did not pay; doubled every time that the trial after them does not pay either.
-SHORTEST_PAUSE, LONGEST_PAUSE = 8, 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,17 +83,14 @@ class ControlState:
 
     Attributes:
       scores: see `ScoreState`.
-      balance: float32 [], cumulative sum of tokens gained by drafting, see `FIRST`.
-      pause: int32 [], rounds of plain decoding that are left. next_pause: int32 [], the next one's length.
+      pauses: see `PauseState`.
       rounds: int32 [], all rounds of the batch; drafted: int32 [], those that drafted.
       predicted: float32 [], the predicted seconds of all rounds. worth: float32 [], expected committed tokens of all rounds.
       sizes: int32 [N + 1], rounds by the rows that were verified; entry 0 counts rounds that did not draft.
     """
 
     scores: ScoreState
-    balance: jax.Array
-    pause: jax.Array
-    next_pause: jax.Array
+    pauses: PauseState
     rounds: jax.Array
     drafted: jax.Array
     predicted: jax.Array
@@ -137,7 +130,8 @@ def make_policy(
 @functools.lru_cache
 def _functions(settings: ControllerSettings) -> Functions:
     acts = Acts(draft=functools.partial(drafts, settings), rows=functools.partial(choose, settings))
-    return Functions(lambda shape: init_control(shape.depth, shape.rows), acts, functools.partial(observe, settings))
+    observes = functools.partial(observe, settings)
+    return Functions(lambda shape: init_control(shape.depth, shape.rows), acts, observes, resume=_resumed)
 
 
 def init_control(depth: int, rows: int) -> ControlState:
@@ -145,9 +139,7 @@ def init_control(depth: int, rows: int) -> ControlState:
     zero, count = jnp.float32(0), jnp.int32(0)
     return ControlState(
         scores=init_scores(depth),
-        balance=zero + FIRST,
-        pause=count,
-        next_pause=count + SHORTEST_PAUSE,
+        pauses=init_pauses(),
         rounds=count,
         drafted=count,
         predicted=zero,
@@ -156,11 +148,15 @@ def init_control(depth: int, rows: int) -> ControlState:
     )
 
 
+def _resumed(state: ControlState) -> ControlState:
+    return state.replace(pauses=resumed(state.pauses))
+
+
 def drafts(settings: ControllerSettings, controls: Controls, state: ControlState, observation: Observation) -> jax.Array:
     """Whether the round drafts: bool []."""
     if settings.rule == "fixed":
         return controls.rows > 0
-    return state.pause == 0 if settings.pauses else jnp.bool_(True)
+    return state.pauses.left == 0 if settings.pauses else jnp.bool_(True)
 
 
 def choose(settings: ControllerSettings, controls: Controls, state: ControlState, observation: Observation) -> jax.Array:
@@ -181,15 +177,15 @@ def observe(settings: ControllerSettings, controls: Controls, state: ControlStat
     def drafted():
         return _drafted(settings, controls, state, outcome, draft + verify, verify[0])
 
-    def waited():
+    def plainly():
         return state.replace(
             predicted=state.predicted + verify[0],
             worth=state.worth + jnp.sum(outcome.live),
             sizes=state.sizes.at[0].add(1),
-            pause=jnp.maximum(state.pause - 1, 0),
+            pauses=waited(state.pauses),
         )
 
-    state = jax.lax.cond(outcome.drafted, drafted, waited)
+    state = jax.lax.cond(outcome.drafted, drafted, plainly)
     return state.replace(rounds=state.rounds + 1)
 
 
@@ -211,7 +207,7 @@ def _drafted(settings, controls: Controls, state: ControlState, outcome: Outcome
         state = state.replace(scores=jax.lax.cond(due, refreshed, lambda scores: scores, scores))
     if settings.pauses and settings.rule != "fixed":
         committed = jnp.sum(jnp.where(live, outcome.accepted.count, 0)) / jnp.maximum(jnp.sum(live), 1)
-        state = _paid(state, committed - seconds / plain)
+        state = state.replace(pauses=paid(state.pauses, committed - seconds / plain))
     return state
 
 
@@ -224,22 +220,6 @@ def _values(settings: ControllerSettings, state: ControlState, tree: Tree, live:
 def _seconds(controls: Controls, context, live) -> tuple[jax.Array, jax.Array]:
     draft, verify = controls.table.at(jnp.max(jnp.where(live, context, 0)))
     return draft, controls.factor * verify
-
-
-def _paid(state: ControlState, gained: jax.Array) -> ControlState:
-    """Whether drafting pays, after a drafted round that gained so many tokens a sequence.
-
-    One round says little: at a mean of three committed tokens, many commit one.
-    """
-    balance = jnp.minimum(state.balance + gained, MOST)
-    pays = balance >= 0
-    # The doubling ends when the sum is back at what it began with at first: a lucky round of a trial is not enough.
-    longer = jnp.where(balance >= FIRST, SHORTEST_PAUSE, state.next_pause)
-    return state.replace(
-        balance=jnp.where(pays, balance, TRIAL),
-        pause=jnp.where(pays, 0, state.next_pause),
-        next_pause=jnp.where(pays, longer, jnp.minimum(2 * state.next_pause, LONGEST_PAUSE)),
-    )
 
 
 def _on_path(tree: Tree, accepted: Accepted) -> jax.Array:

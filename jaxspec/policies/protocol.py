@@ -118,12 +118,14 @@ class Functions(NamedTuple):
       act: the decisions.
       observe: (controls, state, Outcome) -> state.
       needs: of `NEEDS`, what `act` reads of an observation beyond what is at hand anyway.
+      resume: (state) -> state, as a call begins, whose texts may be of another kind than those before.
     """
 
     init: Callable[[Shape], Any]
     act: Acts
     observe: Callable[[Any, Any, Outcome], Any]
     needs: frozenset[str] = frozenset()
+    resume: Callable[[Any], Any] = lambda state: state
 
 
 @dataclasses.dataclass(frozen=True)

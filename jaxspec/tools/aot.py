@@ -71,7 +71,7 @@ def decode_loop(
     tokens, one = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((batch, _PROMPT), (batch,)))
     start = functools.partial(prefill, config=config, capacity=capacity, max_tokens=capacity)
     control = jax.eval_shape(lambda: plan.policy.init(plan.shape(batch))) if decides else None
-    state = jax.eval_shape(start, params, request, tokens, one).replace(control=control)
+    state = jax.eval_shape(start, params, request, tokens, one, control=control)
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((state.cache, state.draft)))
     rounds = jax.ShapeDtypeStruct((), jnp.int32)
     return Program(run, (params, request, state, rounds), {"config": config}, {"cache_bytes": held})

@@ -6,19 +6,9 @@ import numpy as np
 import pytest
 
 from jaxspec.policies.calibration import running_correction
-from jaxspec.policies.controller import (
-    FIRST,
-    LONGEST_PAUSE,
-    MOST,
-    SHORTEST_PAUSE,
-    TRIAL,
-    choose,
-    drafts,
-    init_control,
-    make_policy,
-    observe,
-)
+from jaxspec.policies.controller import choose, drafts, init_control, make_policy, observe
 from jaxspec.policies.latency import make_table
+from jaxspec.policies.pauses import FIRST, LONGEST_PAUSE, MOST, SHORTEST_PAUSE, TRIAL
 from jaxspec.policies.protocol import Observation, Outcome
 from jaxspec.state import Accepted, Tree
 from jaxspec.tree import ancestor_words, keep_rows, root_only
@@ -132,7 +122,7 @@ def test_a_drafter_that_does_not_pay_is_paused_longer_and_longer_and_comes_back(
     state, drafted = play(policy, init_control(ROWS - 1, ROWS), 1, 600)
     begins = np.flatnonzero(np.diff(drafted, prepend=False) & np.array(drafted))
     ends = np.flatnonzero(np.diff(drafted, append=True) & np.array(drafted))
-    # Each drafted round loses 1.7 tokens: five of them the eight that it begins with, two of them a trial's three.
+    # Each drafted round loses 1.7 tokens: five of them the eight that it begins with, one of them a trial.
     trials = ends - begins + 1
     assert trials[0] == 1 + int(FIRST / 1.7) and set(trials[1:-1]) == {1 + int(TRIAL / 1.7)}
     pauses = begins[1:] - ends[:-1] - 1
@@ -141,12 +131,20 @@ def test_a_drafter_that_does_not_pay_is_paused_longer_and_longer_and_comes_back(
 
     state, drafted = play(policy, state, 5, LONGEST_PAUSE + 40)
     back = drafted.index(True)
-    assert all(drafted[back:]) and int(state.next_pause) == SHORTEST_PAUSE and float(state.balance) == MOST
+    assert all(drafted[back:]) and int(state.pauses.following) == SHORTEST_PAUSE and float(state.pauses.balance) == MOST
     # From its bound the sum forgets a long good time within a few rounds.
     _, drafted = play(policy, state, 1, 20)
     assert drafted.index(False) == 1 + int(MOST / 1.7)
+    # Another call's texts may be better ones: it begins with a trial, after the longest pauses every other one does.
+    policy, state = make_policy(DEAR, corrected=False), init_control(ROWS - 1, ROWS)
+    resume, begun = policy.settings.functions().resume, []
+    for _ in range(12):
+        state, drafted = play(policy, resume(state), 1, 96)
+        begun.append(drafted[0])
+    assert begun[:3] == [True] * 3 and begun[-6:] in ([True, False] * 3, [False, True] * 3)
+    assert play(policy, resume(resume(state)), 5, 96)[1] == [True] * 96
     never, drafted = play(make_policy(DEAR, pauses=False), init_control(ROWS - 1, ROWS), 1, 50)
-    assert all(drafted) and int(never.pause) == 0
+    assert all(drafted) and int(never.pauses.left) == 0
 
 
 def test_a_few_rounds_of_bad_luck_are_no_reason():
