@@ -186,7 +186,3 @@ def _cut_rounds(emitted: np.ndarray, total: int) -> np.ndarray:
     """Tokens of each round until `total`, which a stop string may have set below their sum."""
     before = np.cumsum(emitted) - emitted
     return np.minimum(emitted, total - before)[before < total].astype(np.int64)
-
-
-# As the training of policies and the benchmark's sweep still call them.
-_prepare, _prefill, _precision = prepare, prefilled, precision

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec import api
 from jaxspec.bench.methods import Method
 from jaxspec.bench.prompts import Prompt
 from jaxspec.loop import run
 from jaxspec.policies.scores import corrected
+from jaxspec.session import precision, prefilled, prepare
 from jaxspec.state import Tree
 
 
@@ -31,9 +31,9 @@ def rounds_of(params, prompts: Sequence[Prompt], method: Method, options: dict[s
     """
     policy, records = method.options["policy"], []
     for index, prompt in enumerate(prompts):
-        session = api._prepare(params, prompt.content, **(options | method.options | {"policy": policy}))
-        with api._precision(session):
-            state, own = api._prefill(session), []
+        session = prepare(params, prompt.content, **(options | method.options | {"policy": policy}))
+        with precision(session):
+            state, own = prefilled(session), []
             while not bool(np.all(state.done)):
                 # A copy, for the rounds' state is donated.
                 scores = jax.tree.map(jnp.copy, state.control.scores)

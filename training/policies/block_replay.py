@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxspec
-from jaxspec import api
 from jaxspec.grow import draft, grow
 from jaxspec.params import Params
 from jaxspec.plan import make_plan
+from jaxspec.session import precision, prefilled, prepare
 from training.rl.pool import committed_of_tree
 
 
@@ -41,14 +41,14 @@ def committed_rounds(
     texts = [list(prompt) + out.tokens for prompt, out in zip(prompts, outputs, strict=True)]
     ends = np.array([len(text) - 1 for text in texts], np.int32)
     starts = np.array([len(prompt) for prompt in prompts], np.int32)
-    session = api._prepare(params, texts, max_new_tokens=1, method=method, **decode_settings(trained, builder, budget))
+    session = prepare(params, texts, max_new_tokens=1, method=method, **decode_settings(trained, builder, budget))
     tokens = np.pad(session.tokens, ((0, 0), (0, max(sizes))))
     tokens = np.where(np.arange(tokens.shape[1]) <= ends[:, None], tokens, -1)
     found = []
-    with api._precision(session):
-        state = api._prefill(session)
+    with precision(session):
+        state = prefilled(session)
         for size in sizes:
-            config = api._prepare(params, [[0]], method=method, **decode_settings(size, builder, budget)).config
+            config = prepare(params, [[0]], method=method, **decode_settings(size, builder, budget)).config
             rounds = _replay(params, session.request, state, tokens, starts, ends, config=config)
             found.append([row[row > 0].tolist() for row in np.asarray(rounds)])
     return [list(own) for own in zip(*found, strict=True)]

@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxspec
-from jaxspec import api
 from jaxspec.calibrate import about, round_seconds, tokens_of
 from jaxspec.params import Params
 from jaxspec.policies.blockpilot import Predictor, init_layers_of, make_blockpilot
 from jaxspec.policies.protocol import Observation, Policy
+from jaxspec.session import prepare
 from training.command import one_line_errors
 from training.policies.block_replay import decode_settings
 
@@ -93,7 +93,7 @@ def measure_blocks(params: Params, method: str, options: BlockTimesOptions) -> B
     for context in options.contexts:
         prompt = np.random.default_rng(0).integers(0, vocab, context).tolist()
         sessions = [
-            api._prepare(params, prompt, max_new_tokens=tokens, ignore_eos=True, **settings)
+            prepare(params, prompt, max_new_tokens=tokens, ignore_eos=True, **settings)
             for settings in (
                 *trees.values(),
                 *(trees[largest] | {"policy": _always(sizes, number, vocab, widths)} for number in range(len(sizes))),

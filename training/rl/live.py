@@ -17,13 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxspec
-from jaxspec import api
 from jaxspec.bench.prompts import read_prompts
 from jaxspec.grow import draft, grow
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.loop import run
 from jaxspec.policies.static_size import Constants, make_static
 from jaxspec.prompts import to_ids
+from jaxspec.session import precision, prefilled, prepare
 from training.rl.environment import Data, Environment, Replay, RoundState
 from training.rl.options import TextOptions, builder_of, decode_options
 
@@ -51,9 +51,9 @@ class Texts:
         widths = tuple(sorted({1, *options.sizes}))
         policy = make_static(0 if self.pool else None, 1, widths)
         settings = decode_options(self.params, options)
-        self.session = api._prepare(self.params, prompt, max_new_tokens=options.max_new_tokens, policy=policy, **settings)
-        with api._precision(self.session):
-            self.state = api._prefill(self.session)
+        self.session = prepare(self.params, prompt, max_new_tokens=options.max_new_tokens, policy=policy, **settings)
+        with precision(self.session):
+            self.state = prefilled(self.session)
         if bool(self.state.done.all()):
             raise ValueError(f"a prompt of {len(prompt)} tokens ends with the first token: leave it out")
         self._see()
@@ -62,7 +62,7 @@ class Texts:
         """Tokens and seconds of the round with so many draft steps and `sizes[size]` rows; the next one is looked at."""
         controls = Constants(jnp.int32(steps), jnp.int32(self.options.sizes[size]))
         request, emitted = self.session.request.replace(controls=controls), int(self.state.emitted[0])
-        with api._precision(self.session):
+        with precision(self.session):
             began = time.perf_counter()
             state = jax.block_until_ready(run(self.params, request, self.state, jnp.int32(1), config=self.session.config))
             seconds = time.perf_counter() - began
@@ -95,7 +95,7 @@ class Texts:
         # All draft steps, whatever the last round's controls were.
         controls = Constants(jnp.int32(self.options.steps), jnp.int32(1))
         request = self.session.request.replace(controls=controls)
-        with api._precision(self.session):
+        with precision(self.session):
             scores = self.look(self.params, request, self.state, config=self.session.config)
         self.shown = np.asarray(scores), np.asarray(self.state.cache.length)
 

@@ -18,7 +18,6 @@ import numpy as np
 from tqdm import tqdm
 
 import jaxspec
-from jaxspec import api
 from jaxspec.bench.prompts import read_prompts
 from jaxspec.grow import draft, grow
 from jaxspec.io.tokenizer import load_tokenizer
@@ -26,6 +25,7 @@ from jaxspec.loop import absorb, commit, verify
 from jaxspec.plan import make_plan
 from jaxspec.policies.static_size import make_static
 from jaxspec.prompts import to_ids
+from jaxspec.session import precision, prefilled, prepare
 from jaxspec.tree import root_only
 from training.command import one_line_errors
 from training.rl.options import TextOptions, builder_of, decode_options
@@ -76,8 +76,8 @@ def record_texts(params, prompts: Sequence[list[int]], options: TextOptions) -> 
     session = _session(params, prompts, options)
     plan, pool = make_plan(params.spec, session.config), builder_of(params, options) == "dynamic"
     seen, contexts = [], []
-    with api._precision(session):
-        state = api._prefill(session)
+    with precision(session):
+        state = prefilled(session)
         # Once at least: of texts that end with their first token there are arrays too, of no positions.
         while not seen or not bool(np.asarray(state.done).all()):
             state, drafted, context = trace(params, session.request, state, config=session.config, pool=pool, rounds=CHUNK)
@@ -98,7 +98,7 @@ def record_texts(params, prompts: Sequence[list[int]], options: TextOptions) -> 
 def _session(params, prompts, options: TextOptions):
     policy = make_static(rows=1, widths=(1, options.sizes[-1]))
     settings = decode_options(params, options)
-    return api._prepare(params, list(prompts), max_new_tokens=options.max_new_tokens, policy=policy, **settings)
+    return prepare(params, list(prompts), max_new_tokens=options.max_new_tokens, policy=policy, **settings)
 
 
 def _positions(seen, context, text, longest: int, width: int, sizes: tuple[int, ...]) -> dict:
