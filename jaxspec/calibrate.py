@@ -67,7 +67,7 @@ def calibrate(
       method: a drafter's name. budget: rows of the largest tree.
       widths: rows to compile verification for, 1 and `budget` among them (None: powers of two).
       contexts: cached tokens (None: 64, 256, 1,024, … as far as the model goes).
-      batch: sequences decoded together. repeats: samples of each time; all sizes take turns in every repeat.
+      batch: sequences decoded together. repeats: samples of each time; all sizes and contexts take turns in every repeat.
       options: of `jaxspec.decode` that the rounds are to have: builder, temperature and so on.
 
     Raises:
@@ -84,14 +84,16 @@ def calibrate(
     tokens = tokens_of(params, options)
     contexts = default_contexts(params.spec.target.max_positions, tokens) if contexts is None else tuple(contexts)
     rng = np.random.default_rng(0)
-    draft, verify = [], []
+    cases = []
     for context in contexts:
         prompt = [rng.integers(0, params.spec.target.vocab_size, context).tolist() for _ in range(batch)]
         session = prepare(params, prompt, max_new_tokens=tokens, ignore_eos=True, **options)
         if session.policy is None:
             raise ValueError(f"method {method!r} with a budget of {budget} drafts nothing: there is nothing to choose")
-        controls = [session.request.controls.replace(rows=jnp.int32(size)) for size in (0, *widths)]
-        plain, *drafted = round_seconds([(session, one) for one in controls], repeats)
+        cases += [(session, session.request.controls.replace(rows=jnp.int32(size))) for size in (0, *widths)]
+    # All contexts in one go, for what the machine does meanwhile would seem to be theirs.
+    draft, verify = [], []
+    for plain, *drafted in round_seconds(cases, repeats).reshape(len(contexts), -1):
         # More rows do not take less time: where they seem to, a choice by these times would fall for the noise in them.
         drafted = isotonic_regression(drafted).x
         draft.append(max(drafted[0] - plain, 0.0))

@@ -119,9 +119,13 @@ def _records(path: Path) -> Iterator[tuple[str, dict]]:
 def _texts(record: dict, domain: str, where: str) -> list[_Text]:
     """The prompts of a record."""
     name = record.get("question_id", record.get("task_id"))
+    for key in ("prompt", "turns", "question", "text"):
+        # A prompt may be token ids.
+        if key in record and (not isinstance(record[key], str if key in ("question", "text") else str | list) or not record[key]):
+            raise ValueError(f"{where}: {key} is {json.dumps(record[key])}: write a text that is not empty, or leave the line out")
     if "prompt" in record:
         return [_Text(record["prompt"], "asked" if "task_id" in record else "given", record["prompt"], name)]
-    if record.get("turns"):
+    if "turns" in record:
         turns = record["turns"]
         if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
             raise ValueError(f"{where}: turns is not a list of texts: write one text for each of the user's turns")

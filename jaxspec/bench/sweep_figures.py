@@ -170,6 +170,8 @@ def surrogate_fit(rounds: Sequence[dict[str, Any]], domains: Sequence[str]) -> l
       `pearson_of_prompts`, of the means of three prompts or more, and `attainable`, what `pearson` would be if nodes were
       accepted with exactly the probabilities of the estimate: chance keeps it below 1.
     """
+    from scipy.stats import rankdata
+
     records, drawn = [], resamples(domains)
     for method in dict.fromkeys(one["method"] for one in rounds):
         own = [one for one in rounds if one["method"] == method and one["rows"] > 1]
@@ -182,7 +184,7 @@ def surrogate_fit(rounds: Sequence[dict[str, Any]], domains: Sequence[str]) -> l
                 noise = _mean(np.array([one[f"{estimate}_variance"] for one in chosen]))
                 record |= {"expected": _mean(x), "committed": _mean(y)}
                 record["attainable"] = float(x.std() / np.sqrt(x.var() + noise)) if chosen and x.var() > 0 else None
-                for name, (a, b) in {"pearson": (x, y), "spearman": (_ranks(x), _ranks(y))}.items():
+                for name, (a, b) in {"pearson": (x, y), "spearman": (rankdata(x), rankdata(y))}.items():
                     sums = _sums(a, b, prompt, len(domains))
                     record[name] = _correlation(sums.sum(0))
                     record[f"{name}_ci"] = _bounds(drawn, _correlation(drawn @ sums))
@@ -215,12 +217,6 @@ def _median(groups) -> float | None:
 
 def _mean(values: np.ndarray) -> float | None:
     return float(values.mean()) if len(values) else None
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1, equals share the mean of theirs."""
-    _, where, count = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(count) - (count - 1) / 2)[where]
 
 
 def _sums(x: np.ndarray, y: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:

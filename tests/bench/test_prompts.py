@@ -132,6 +132,9 @@ def test_limit_is_per_domain_and_spreads(tmp_path):
         ("", "holds no prompts"),
         ('{"text": "x"}', "no tokenizer"),
         ('{"turns": "x"}', "turns is not a list of texts"),
+        ('{"turns": []}', r"line 1: turns is \[\]: write a text that is not empty"),
+        ('{"text": null}', "line 1: text is null: write a text that is not empty"),
+        ('{"prompt": ""}', 'line 1: prompt is "": write a text that is not empty'),
     ],
 )
 def test_bad_files(tmp_path, line, message):
