@@ -119,10 +119,10 @@ def _records(path: Path) -> Iterator[tuple[str, dict]]:
 def _texts(record: dict, domain: str, where: str) -> list[_Text]:
     """The prompts of a record."""
     name = record.get("question_id", record.get("task_id"))
-    for key in ("prompt", "turns", "question", "text"):
-        # A prompt may be token ids.
-        if key in record and (not isinstance(record[key], str if key in ("question", "text") else str | list) or not record[key]):
-            raise ValueError(f"{where}: {key} is {json.dumps(record[key])}: write a text that is not empty, or leave the line out")
+    # A prompt may be token ids.
+    for key, kind in {"prompt": str | list, "turns": str | list, "question": str, "text": str}.items():
+        if key in record and not (isinstance(record[key], kind) and record[key]):
+            raise ValueError(f"{where}: {key} is {json.dumps(record[key])}: write a text that is not empty, or drop the line")
     if "prompt" in record:
         return [_Text(record["prompt"], "asked" if "task_id" in record else "given", record["prompt"], name)]
     if "turns" in record:
