@@ -138,6 +138,7 @@ def train(options: RegressionOptions) -> tuple[Policy, dict]:
         "explained": (1 - (error**2).mean(0) / np.maximum((spread**2).mean(0), 1e-9)).round(3).tolist(),
     }
     about = {name: record.header[name] for name in ("model", "drafter", "builder")}
+    about |= {name: times.about[name] for name in ("target",) if times is not None and name in times.about}
     table_name = {ROW_TIMES: fingerprint(table)} if times is None else {"latency table": times.fingerprint}
     about |= {"steps": steps, "device": jax.devices()[0].device_kind} | table_name
     save_policy(policy, options.out, about)

@@ -215,7 +215,9 @@ def _save(problem: Problem, options: LtdOptions, layers: dict, folder: Path) -> 
     settings = dataclasses.replace(settings, depths=depths, sizes=sizes)
     times = problem.times
     about = {name: header[name] for name in ("model", "drafter", "builder")}
-    about |= {"device": times.about["device"], "latency table": fingerprint((times.contexts, times.step, times.rest))}
+    # The record does not tell targets of one name apart, and times that were measured long ago do not either.
+    about |= {name: times.about[name] for name in ("target", "device") if name in times.about}
+    about |= {"latency table": times.fingerprint}
     about |= {"preset": options.preset, "reward": problem.preset.reward}
     save_policy(make_ltd(settings, layers.get("depth"), layers.get("size")), folder, about)
 
