@@ -41,9 +41,9 @@ class Verified(NamedTuple):
 def run(params: Params, request: Request, state: DecodeState, max_rounds: jax.Array, *, config: DecodeConfig) -> DecodeState:
     """Up to `max_rounds` rounds, fewer when every sequence is done: one `lax.while_loop`, no host in it.
 
-    `state` is donated: its caches are updated in place. Streaming calls this with one round at a time.
+    `state` is donated: its caches are updated in place. Streaming calls this with one round at a time. Where a policy may leave
+    drafting out, the loop holds two: rounds of plain decoding until it drafts, and rounds that draft until it does not.
     """
-
     plan = make_plan(params.spec, config)
 
     def unfinished(carry):
