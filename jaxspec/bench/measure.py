@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,8 +55,8 @@ def measure(
 ) -> tuple[list[Run], dict[str, float]]:
     """Decode every prompt with every method `repeats` times.
 
-    Methods take turns within a prompt, in an order that is rotated from prompt to prompt and repeat to repeat, so that drift
-    of the machine (clock, temperature, other load) falls on all of them alike. A decode during which anything was compiled is
+    Methods take turns within a prompt, see `in_turn`, so that drift of the machine (clock, temperature, other load) falls on
+    all of them alike. A decode during which anything was compiled is
     not counted but run again. A method with a policy goes on with what its policy learned from the decodes before.
 
     Args:
@@ -75,8 +78,7 @@ def measure(
     for index, prompt in enumerate(prompts):
         progress(f"prompt {index + 1} of {len(prompts)} ({prompt.domain})")
         for repeat in range(repeats):
-            shift = (index + repeat) % len(methods)
-            for method in (*methods[shift:], *methods[:shift]):
+            for method in in_turn(methods, index, repeat):
                 settings = (options or {}) | method.options | policies.get(method.name, {})
                 out, compiling = without_compilation(functools.partial(jaxspec.decode, params, prompt.content, **settings))
                 if out.policy is not None:
@@ -85,6 +87,36 @@ def measure(
                 runs.append(run_of(method.name, index, repeat, out))
                 each(runs[-1], out)
     return runs, compile_seconds
+
+
+def in_turn(methods: Sequence[Method], prompt: int, repeat: int) -> list[Method]:
+    """The order of a repeat: each pair of repeats goes there and back, and begins one further than the pair before it.
+
+    So whatever drifts falls on all alike, and none always follows the same other.
+    """
+    shift = (prompt + repeat // 2) % len(methods)
+    return [*methods[shift:], *methods[:shift]][:: -1 if repeat % 2 else 1]
+
+
+def drift_of(runs: Sequence[Run]) -> dict[tuple[int, int], float]:
+    """How slow the machine was, {(prompt, repeat): factor}, against the prompt's median repeat: of all methods' times together.
+
+    Decodes of one repeat follow each other within seconds, repeats do not: what slows a whole repeat is the machine's doing.
+    """
+    taken: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for run in runs:
+        taken[run.prompt, run.repeat].append(math.log(max(run.decode_seconds, 1e-9)))
+    level = {key: math.exp(statistics.fmean(logs)) for key, logs in taken.items()}
+    usual = {prompt: statistics.median(x for (own, _), x in level.items() if own == prompt) for prompt, _ in level}
+    return {key: x / usual[key[0]] for key, x in level.items()}
+
+
+def steadied(run: Run, drift: dict[tuple[int, int], float]) -> Run:
+    """The run with its times as on a machine of even speed; ratios of times within a repeat stay as they are."""
+    factor = drift[run.prompt, run.repeat]
+    return dataclasses.replace(
+        run, prefill_seconds=run.prefill_seconds / factor, decode_seconds=run.decode_seconds / factor
+    )
 
 
 def run_of(method: str, prompt: int, repeat: int, out) -> Run:

@@ -22,7 +22,7 @@ import numpy as np
 
 import jaxspec
 from jaxspec.bench.benchmark import groups
-from jaxspec.bench.measure import Run, run_of, without_compilation
+from jaxspec.bench.measure import Run, drift_of, in_turn, run_of, steadied, without_compilation
 from jaxspec.bench.methods import Method
 from jaxspec.bench.prompts import Prompt
 from jaxspec.bench.report import environment, summarise
@@ -86,8 +86,8 @@ def compare(
 ) -> dict[str, Any]:
     """Measure contenders (the first is `ar`), ready for JSON.
 
-    They take turns within a prompt, each with its replay beside it, see `in_turn`. A decode during which anything was compiled
-    is not counted but run again. What a policy learned goes on from prompt to prompt.
+    They take turns within a prompt, each with its replay beside it, see `in_turn`, and by how much the machine was slower in
+    one repeat than in another is divided out. A decode during which anything was compiled is not counted but run again. What a policy learned goes on from prompt to prompt.
 
     Args:
       prompts: that nothing was trained or tuned on. contenders: methods that differ in their policy, or have none.
@@ -109,6 +109,8 @@ def compare(
     for number, group in enumerate(groups(contenders)):
         decoded, compiling = _decode_all(params, prompts, group, times, repeats, dict(options or {}), progress)
         compile_seconds |= {name: compile_seconds[name] + seconds for name, seconds in compiling.items()}
+        drift = drift_of([one.whole for one in decoded])
+        decoded = [_steadied(one, drift) for one in decoded]
         for clock in CLOCKS:
             runs = [getattr(one, clock) for one in decoded if getattr(one, clock) is not None]
             for record in summarise(runs, prompts):
@@ -120,13 +122,8 @@ def compare(
     return environment(params) | about | {"compile_seconds": compile_seconds, "results": results}
 
 
-def in_turn(contenders: Sequence[Method], prompt: int, repeat: int) -> list[Method]:
-    """The order of a repeat: each pair of repeats goes there and back, and begins one further than the pair before it.
-
-    So whatever drifts falls on all alike, and none always follows the same other.
-    """
-    shift = (prompt + repeat // 2) % len(contenders)
-    return [*contenders[shift:], *contenders[:shift]][:: -1 if repeat % 2 else 1]
+def _steadied(one: Decoded, drift) -> Decoded:
+    return one._replace(whole=steadied(one.whole, drift), replayed=one.replayed and steadied(one.replayed, drift))
 
 
 def _decode_all(params, prompts, contenders, times, repeats, options, progress) -> tuple[list[Decoded], dict[str, float]]:

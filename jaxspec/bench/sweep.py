@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxspec.bench.measure import Run, measure
+from jaxspec.bench.measure import Run, drift_of, measure, steadied
 from jaxspec.bench.methods import Method, parse_methods
 from jaxspec.bench.prompts import Prompt
 from jaxspec.bench.report import ALL, environment, summarise
@@ -113,11 +113,11 @@ def sweep(
     options: dict[str, Any] | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Measure a family, ready for JSON. Fixed budgets and policies take turns within a prompt; beams take theirs afterwards,
-    once, for their acceptance alone is compared.
+    """Measure a family, ready for JSON.
 
-    Fixed budgets decode as anyone would run them: without a policy, compiled for their number of rows alone. What a policy
-    learned goes on from prompt to prompt, in the order of the prompts.
+    Fixed budgets and policies take turns within a prompt, and by how much the machine was slower in one repeat than in another
+    is divided out. Beams take theirs afterwards, once, for their acceptance alone is compared. Fixed budgets decode as anyone
+    would run them: compiled for their number of rows alone. What a policy learned goes on from prompt to prompt.
 
     Args:
       widths: rows that verification under a policy is compiled for, ascending from 1 to its budget; its times are then
@@ -139,13 +139,15 @@ def sweep(
 
 def _at(params, prompts, family: Family, options: dict[str, Any], *, repeats, widths, progress) -> dict[str, Any]:
     """The sweep of one temperature."""
-    progress("measuring the times of rounds" if family.policies else "")
+    progress("measuring the times of rounds")
     table = _table(params, family.policies[0], options, widths) if family.policies else None
     policies = [_with_policy(one, table) for one in family.policies]
     decodes, watch = _watcher()
     common = {"options": options, "progress": progress}
     runs, compiling = measure(params, prompts, (*family.fixed, *policies), repeats=repeats, each=watch, **common)
-    progress("tracing rounds" if policies else "")
+    drift = drift_of(runs)
+    runs = [steadied(run, drift) for run in runs]
+    progress("tracing rounds")
     # Policies of equal settings differ in what the clock told them, and no clock runs here.
     traced = {method.options["policy"].settings: method for method in reversed(policies)}
     rounds = [one for method in reversed(traced.values()) for one in rounds_of(params, prompts, method, options)]
