@@ -87,7 +87,8 @@ def compare(
     """Measure contenders (the first is `ar`), ready for JSON.
 
     They take turns within a prompt, each with its replay beside it, see `in_turn`, and by how much the machine was slower in
-    one repeat than in another is divided out. A decode during which anything was compiled is not counted but run again. What a policy learned goes on from prompt to prompt.
+    one repeat than in another is divided out. A decode during which anything was compiled is not counted but run again. What a
+    policy learned goes on from prompt to prompt.
 
     Args:
       prompts: that nothing was trained or tuned on. contenders: methods that differ in their policy, or have none.

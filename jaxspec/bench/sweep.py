@@ -128,8 +128,7 @@ def sweep(
       `device`, `versions`, `dtype`, `options`, `repeats`, `prompts` (the domain of each) and `temperatures`, a list of what
       `figures` returns for each, with its `temperature`, `compile_seconds` {method: s} and the `table` of round times.
     """
-    settings = {"repeats": repeats, "widths": widths, "progress": progress}
-    found = []
+    found, settings = [], {"repeats": repeats, "widths": widths, "progress": progress}
     for temperature in temperatures:
         at = dict(options or {}) | {"temperature": temperature}
         found.append({"temperature": temperature} | _at(params, prompts, family, at, **settings))
@@ -141,8 +140,7 @@ def _at(params, prompts, family: Family, options: dict[str, Any], *, repeats, wi
     """The sweep of one temperature."""
     progress("measuring the times of rounds")
     table = _table(params, family.policies[0], options, widths) if family.policies else None
-    policies = [_with_policy(one, table) for one in family.policies]
-    decodes, watch = _watcher()
+    policies, (decodes, watch) = [_with_policy(one, table) for one in family.policies], _watcher()
     common = {"options": options, "progress": progress}
     runs, compiling = measure(params, prompts, (*family.fixed, *policies), repeats=repeats, each=watch, **common)
     drift = drift_of(runs)
