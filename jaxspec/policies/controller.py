@@ -55,7 +55,6 @@ class ControllerSettings(Settings):
         predicted = float(after.predicted) - float(before.predicted)
         if not rate or not predicted > 0:
             return controls
-        # Drafting, which the factor does not scale, makes the step smaller; it ends where predicted and measured times agree.
         factor = running_correction([seconds], [predicted / factor], rate, factor)[-1]
         return controls.replace(factor=jnp.float32(factor))
 
@@ -66,7 +65,7 @@ class Controls:
 
     Attributes:
       table: measured round times.
-      factor: float32 [], correction of the times of verification, see `calibration.running_correction`.
+      factor: float32 [], correction of the times, see `calibration.running_correction`.
       rows: int32 [], of the rule `fixed`; 0 decodes plainly.
       running: float32 [], weight of a call's measured time in `factor`; 0 leaves `factor` as it is.
     """
@@ -219,7 +218,8 @@ def _values(settings: ControllerSettings, state: ControlState, tree: Tree, live:
 
 def _seconds(controls: Controls, context, live) -> tuple[jax.Array, jax.Array]:
     draft, verify = controls.table.at(jnp.max(jnp.where(live, context, 0)))
-    return draft, controls.factor * verify
+    # Whole calls are timed: a machine that runs slower than when its table was measured does so in all parts of a round.
+    return controls.factor * draft, controls.factor * verify
 
 
 def _on_path(tree: Tree, accepted: Accepted) -> jax.Array:
