@@ -143,8 +143,6 @@ def _at(params, prompts, family: Family, options: dict[str, Any], *, repeats, wi
     policies, (decodes, watch) = [_with_policy(one, table) for one in family.policies], _watcher()
     common = {"options": options, "progress": progress}
     runs, compiling = measure(params, prompts, (*family.fixed, *policies), repeats=repeats, each=watch, **common)
-    drift = drift_of(runs)
-    runs = [steadied(run, drift) for run in runs]
     progress("tracing rounds")
     # Policies of equal settings differ in what the clock told them, and no clock runs here.
     traced = {method.options["policy"].settings: method for method in reversed(policies)}
@@ -178,6 +176,8 @@ def figures(
       `sizes`, `prediction`, `surrogate` and `best_first_over_beam`, lists of flat records, see `sweep_figures`; and what they
       come from, `decodes` and `rounds`.
     """
+    drift = drift_of(runs)
+    runs = [steadied(run, drift) for run in runs]
     t, domains = timings(runs, prompts), [prompt.domain for prompt in prompts]
     fixed = [method.name for method in family.fixed]
     pairs = [(fixed[1 + i], beam.name) for i, beam in enumerate(family.beams)]

@@ -112,6 +112,13 @@ def test_resamples_choose_their_own_best_budget():
     assert record["ratio"] == 1 and record["ratio_ci"] == pytest.approx([4 / 6, 1])
 
 
+def test_what_slows_a_whole_repeat_is_left_out():
+    """The repeats of `RUNS` take 1, 9 and 0.5 times as long, whatever the method."""
+    found = figures(RUNS, [], [], [], PROMPTS, FAMILY._replace(beams=()))
+    assert {one["method"] for one in found["results"]} == set(SECONDS)
+    assert all(one["repeat_spread"] == pytest.approx(0) for one in found["results"])
+
+
 def test_predictions_against_measurements():
     decodes = [
         {"method": "p", "prompt": i, "measured": 2.0, "predicted": 2.0 * (1 + error), "rounds": 4}
