@@ -24,6 +24,7 @@ from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.params import Params
 from jaxspec.targets.transformer import Transformer
 from training.policies.block_replay import committed_rounds
+from training.splits import places
 
 # Parts of every domain's prompts: the fourth is for validation and the fifth for the test.
 PARTS = 5
@@ -104,9 +105,7 @@ def split(domains: np.ndarray, test: bool = True) -> tuple[np.ndarray, np.ndarra
     Raises:
       ValueError: too few prompts.
     """
-    place = np.zeros(len(domains), int)
-    for domain in np.unique(domains):
-        place[domains == domain] = np.arange(np.sum(domains == domain)) % PARTS
+    place = places(domains, PARTS)
     tested = place == PARTS - 1 if test else np.zeros(len(domains), bool)
     checked = place == PARTS - 2
     parts = tuple(np.flatnonzero(part) for part in (~checked & ~tested, checked, tested))

@@ -35,6 +35,7 @@ from jaxspec.policies.store import fingerprint, save_policy
 from training.command import one_line_errors
 from training.loop import LoopOptions, fit
 from training.policies.labels import Labels, collect, load_labels, save_labels
+from training.splits import HELD_OUT, held_out
 
 RULES = ("disco", "specdec_plus", "c2t", "c2t-ltd")
 # Epochs and rates of the papers, or where they say none of Learning to Draft's comparison.
@@ -43,7 +44,6 @@ RATES = {"disco": 1e-4, "specdec_plus": 1e-4, "c2t": 1e-3, "c2t-ltd": 1e-4}
 # Labels of a step: SpecDec++'s and C2T's papers; Learning to Draft does not say.
 BATCHES = {"disco": 64, "specdec_plus": 32, "c2t": 1024, "c2t-ltd": 256}
 WEIGHT_DECAY = 0.01
-HELD_OUT = 4
 
 
 @dataclasses.dataclass
@@ -107,15 +107,16 @@ def examples(rule: str, labels: Labels) -> Examples:
     return Examples(np.asarray(x), labels.accepted, labels.prompt)
 
 
-def split(data: Examples, every: int = HELD_OUT) -> tuple[Examples, Examples]:
-    """(training, held out): every so many prompts are held out, whole.
+def split(data: Examples, domains: Sequence[str]) -> tuple[Examples, Examples]:
+    """(training, held out): whole prompts, by `training.splits.held_out` of all prompts' domains.
 
     Raises:
       ValueError: one of the two would be empty.
     """
-    held = data.prompt % every == every - 1
+    held = held_out(domains)[data.prompt]
     if not held.any() or held.all():
-        raise ValueError(f"labels of {len(np.unique(data.prompt))} prompts cannot be split in {every} parts: give more prompts")
+        count = len(np.unique(data.prompt))
+        raise ValueError(f"labels of {count} prompts cannot be split: give at least {HELD_OUT} of a domain")
     return Examples(*(x[~held] for x in data)), Examples(*(x[held] for x in data))
 
 
@@ -166,8 +167,10 @@ def train(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
     """
     params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
     method = params.spec.drafters[0][0]
-    labels = _labels(params, method, options)
-    rule, (training, held) = options.rule, split(examples(options.rule, labels))
+    tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
+    prompts = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
+    found = examples(options.rule, _labels(params, method, prompts, options))
+    rule, (training, held) = options.rule, split(found, [prompt.domain for prompt in prompts])
     yes = training.accepted.mean()
     # Class-weighted cross-entropy, with weights of mean 1.
     weights = (
@@ -201,15 +204,13 @@ def train(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
     return policy, evaluate(trained) | {"labels": len(training.x), "held_out": len(held.x)}
 
 
-def _labels(params: Params, method: str, options: HeadOptions) -> Labels:
+def _labels(params: Params, method: str, prompts: Sequence[Prompt], options: HeadOptions) -> Labels:
     """The labels in `out`, made if there are none.
 
     Raises:
       ValueError: those that are there were made with another model, other prompts or other trees.
     """
     path = options.out / "labels.npz"
-    tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
-    prompts = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
     settings = {name: getattr(options, name) for name in ("tree_width", "depth", "budget", "max_new_tokens")}
     made_with = settings | describe(params, method, prompts)
     if path.is_file():

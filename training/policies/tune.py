@@ -39,7 +39,7 @@ from jaxspec.policies.store import load_policy, save_policy
 from jaxspec.policies.svip import make_svip
 from jaxspec.policies.threshold import Thresholded, with_threshold
 from training.command import one_line_errors
-from training.policies.heads import HELD_OUT
+from training.splits import HELD_OUT, held_out
 
 # From where a rule always stops, or keeps nothing, to where it hardly ever does.
 THRESHOLDS = {
@@ -146,9 +146,9 @@ def search(options: TuneOptions) -> tuple[Policy, dict[str, Any]]:
     rule = make_rule(options, settings["depth"] - 1, made_for)
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     asked = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
-    prompts = [prompt.content for prompt in asked[HELD_OUT - 1 :: HELD_OUT]]
+    prompts = [asked[number].content for number in np.flatnonzero(held_out([prompt.domain for prompt in asked]))]
     if not prompts:
-        raise ValueError(f"every {HELD_OUT}th prompt is used, and there are {len(asked)}: give more")
+        raise ValueError(f"every {HELD_OUT}th prompt of a domain is used, and there is none: give more of a domain")
     own = round(float(rule.controls.threshold), 6)
     thresholds = sorted({own, *(options.thresholds or THRESHOLDS[options.rule])})
     pairs = list(itertools.product(thresholds, sorted({row or budget for row in options.rows} | {budget})))

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from training.splits import HELD_OUT, held_out
+
 
 @dataclasses.dataclass(frozen=True)
 class Record:
@@ -58,22 +60,16 @@ class Record:
         return self.select(number for number, domain in enumerate(self.header["domains"]) if domain == name)
 
 
-def split(record: Record, every: int = 4) -> tuple[Record, Record]:
-    """(training, validation): every so many prompts of each domain go to validation.
+def split(record: Record, every: int = HELD_OUT) -> tuple[Record, Record]:
+    """(training, validation), by `training.splits.held_out`.
 
     Raises:
       ValueError: one of the two would be empty.
     """
-    seen: dict[str, int] = {}
-    validation = []
-    for number, domain in enumerate(record.header["domains"]):
-        seen[domain] = seen.get(domain, 0) + 1
-        if seen[domain] % every == 0:
-            validation.append(number)
-    others = [number for number in range(len(record.header["domains"])) if number not in validation]
-    parts = record.select(others), record.select(validation)
+    held = held_out(record.header["domains"], every)
+    parts = record.select(np.flatnonzero(~held)), record.select(np.flatnonzero(held))
     if not all(len(part.context) for part in parts):
-        raise ValueError(f"{len(record.header['domains'])} prompts cannot be split: record at least {every} of a domain")
+        raise ValueError(f"{len(held)} prompts cannot be split: record at least {every} of a domain")
     return parts
 
 

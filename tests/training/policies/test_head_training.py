@@ -9,6 +9,7 @@ import pytest
 
 import jaxspec
 from jaxspec.bench import demo, read_prompts
+from jaxspec.bench.prompts import Prompt
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.policies.latency import make_table, save_table
 from jaxspec.policies.store import load_policy
@@ -54,32 +55,32 @@ def test_figures_of_a_classifier():
 
 
 def test_prompts_are_held_out_whole():
-    training, held = heads.split(heads.examples("c2t", made_up()))
+    training, held = heads.split(heads.examples("c2t", made_up()), ["a"] * 8)
     assert set(held.prompt) == {3, 7} and not set(held.prompt) & set(training.prompt)
     assert heads.examples("disco", made_up()).x.shape == (200, 12)
     assert heads.examples("specdec_plus", made_up()).x.shape == (400, 6)
-    one = heads.Examples(*(x[:1] for x in training))
-    with pytest.raises(ValueError, match="labels of 1 prompts cannot be split"):
-        heads.split(one)
+    # Prompts count within their domain.
+    _, held = heads.split(heads.examples("c2t", made_up()), ["a", "b"] * 4)
+    assert set(held.prompt) == {6, 7}
+    with pytest.raises(ValueError, match="labels of 8 prompts cannot be split: give at least 4 of a domain"):
+        heads.split(heads.examples("c2t", made_up()), ["a", "b", "c"] * 3)
 
 
 def test_labels_of_other_settings_are_refused(tmp_path, monkeypatch):
-    path, asked = tmp_path / "labels.npz", tmp_path / "prompts.jsonl"
-    asked.write_text('{"prompt": [1, 2]}\n')
+    path, asked = tmp_path / "labels.npz", [Prompt("a", [1, 2])]
     params = jaxspec.load(GOLDEN / "target", drafter={"dflash": GOLDEN / "drafter"})
     monkeypatch.setattr(heads, "collect", lambda *arguments, **options: made_up())
-    options = heads.HeadOptions("c2t", asked, tmp_path)
-    heads._labels(params, "dflash", options)
+    options = heads.HeadOptions("c2t", Path("none"), tmp_path)
+    heads._labels(params, "dflash", asked, options)
     monkeypatch.setattr(heads, "collect", lambda *arguments, **options: pytest.fail("labelled again"))
-    np.testing.assert_array_equal(heads._labels(params, "dflash", options).logprob, made_up().logprob)
+    np.testing.assert_array_equal(heads._labels(params, "dflash", asked, options).logprob, made_up().logprob)
     with pytest.raises(ValueError, match="was made with depth 9, not 5: give another folder"):
-        heads._labels(params, "dflash", dataclasses.replace(options, depth=5))
+        heads._labels(params, "dflash", asked, dataclasses.replace(options, depth=5))
     other = params.replace(drafters={"dflash": jax.tree.map(lambda x: 2 * x, params.drafters["dflash"])})
     with pytest.raises(ValueError, match="was made with drafter 'dflash "):
-        heads._labels(other, "dflash", options)
-    asked.write_text('{"prompt": [1, 3]}\n')
+        heads._labels(other, "dflash", asked, options)
     with pytest.raises(ValueError, match="was made with prompts '1, "):
-        heads._labels(params, "dflash", options)
+        heads._labels(params, "dflash", [Prompt("a", [1, 3])], options)
     np.savez(path, **made_up()._asdict())
     with pytest.raises(ValueError, match="holds no labels, or does not say what of"):
         load_labels(path)
@@ -89,7 +90,9 @@ def test_labels_of_other_settings_are_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize("rule", heads.RULES)
 def test_heads_learn_and_are_saved(tmp_path, monkeypatch, rule):
     monkeypatch.setattr(heads, "_labels", lambda *arguments: made_up())
-    options = heads.HeadOptions(rule, Path("none"), tmp_path, batch=64, epochs=60, rate=1e-2, width=8, threshold=0.4)
+    asked = tmp_path / "prompts.jsonl"
+    asked.write_text('{"prompt": [1, 2]}\n' * 8)
+    options = heads.HeadOptions(rule, asked, tmp_path, batch=64, epochs=60, rate=1e-2, width=8, threshold=0.4)
     policy, found = heads.train(options)
     if rule != "disco":  # whose features say nothing about these labels
         assert found["balanced_accuracy"] > 0.9 and found["auc"] > 0.95

@@ -66,7 +66,7 @@ def test_refusals(options, tmp_path):
     save_policy(make_static(rows=4), tmp_path / "static")
     with pytest.raises(ValueError, match="holds a StaticSettings: give the folder of a disco policy"):
         tune.search(dataclasses.replace(options, rule="disco", head=tmp_path / "static"))
-    with pytest.raises(ValueError, match="every 4th prompt is used, and there are 3"):
+    with pytest.raises(ValueError, match="every 4th prompt of a domain is used, and there is none"):
         tune.search(dataclasses.replace(options, limit=3))
     save_times(dataclasses.replace(TIMES, about={"drafter": "dflash", "builder": "chain", "steps": 3}), options.times)
     with pytest.raises(ValueError, match="the times do not tell width of their rounds"):
