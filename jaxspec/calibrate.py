@@ -138,6 +138,7 @@ def table_path(params: Params, method: str, *, budget: int = 32, batch: int = 1,
     """
     # Quantised weights compute in the dtype of others, at other speeds.
     weights = f"{params.dtype} {quant.kind_of(params.target) or ''}".strip()
+    options["builder"] = _builder(params, method, options)
     described = repr((params.spec.target, params.spec.drafter(method), weights, budget, batch, sorted(options.items())))
     digest = hashlib.sha256(described.encode()).hexdigest()[:16]
     device = jax.devices()[0].device_kind.replace(" ", "-").replace("/", "-")
@@ -156,14 +157,19 @@ def about(params: Params, method: str, options: Mapping[str, Any]) -> dict[str, 
     Args:
       options: of `jaxspec.decode`.
     """
-    drafter = params.spec.drafter(method)
-    builder = options.get("builder") or default_builder(make_drafter(drafter), drafter)
     return {
         "target": _target(params),
         "drafter": method,
-        "builder": ALIASES.get(builder, builder),
+        "builder": _builder(params, method, options),
         "device": jax.devices()[0].device_kind,
     }
+
+
+def _builder(params: Params, method: str, options: Mapping[str, Any]) -> str:
+    """The one name of the builder that `options` have by any of its names, or by default."""
+    drafter = params.spec.drafter(method)
+    builder = options.get("builder") or default_builder(make_drafter(drafter), drafter)
+    return ALIASES.get(builder, builder)
 
 
 def _target(params: Params) -> str:

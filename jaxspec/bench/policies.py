@@ -21,11 +21,12 @@ import jax
 import numpy as np
 
 import jaxspec
-from jaxspec.bench.benchmark import groups
+from jaxspec.bench.benchmark import check_prompts, groups
 from jaxspec.bench.measure import Run, drift_of, in_turn, run_of, steadied, without_compilation
 from jaxspec.bench.methods import Method
 from jaxspec.bench.prompts import Prompt
 from jaxspec.bench.report import environment, summarise
+from jaxspec.bench.turns import ask_in_turns
 from jaxspec.calibrate import policy_for
 from jaxspec.plan import make_plan
 from jaxspec.policies.compose import compose
@@ -91,7 +92,8 @@ def compare(
     policy learned goes on from prompt to prompt.
 
     Args:
-      prompts: that nothing was trained or tuned on. contenders: methods that differ in their policy, or have none.
+      prompts: that nothing was trained or tuned on; later turns of conversations are asked too.
+      contenders: methods that differ in their policy, or have none.
       times: of the method's rounds. repeats: counted decodes of each prompt by each.
       options: keyword arguments of `jaxspec.decode` common to all.
 
@@ -106,6 +108,8 @@ def compare(
     """
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}: give at least 1")
+    prompts = ask_in_turns(params, prompts, options=options, progress=progress)
+    check_prompts(params, prompts, dict(options or {}))
     results, compile_seconds = [], dict.fromkeys((one.name for one in contenders), 0.0)
     for number, group in enumerate(groups(contenders)):
         decoded, compiling = _decode_all(params, prompts, group, times, repeats, dict(options or {}), progress)

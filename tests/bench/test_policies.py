@@ -2,11 +2,13 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import jaxspec
+from jaxspec.bench import policies
 from jaxspec.bench.methods import Method
 from jaxspec.bench.policies import compare, contenders
 from jaxspec.bench.policies_report import render
@@ -65,6 +67,18 @@ def test_parts_of_measured_rounds():
 def test_repeats_must_be_some():
     with pytest.raises(ValueError, match="repeats is 0"):
         compare(None, [], [BASE], TIMES, repeats=0)
+
+
+def test_later_turns_of_conversations_are_asked(monkeypatch):
+    asked = []
+    answer = SimpleNamespace(text=" answer.")
+    monkeypatch.setattr(jaxspec, "decode", lambda params, content, **options: answer)
+    monkeypatch.setattr(policies, "check_prompts", lambda params, prompts, options: asked.extend(prompts))
+    monkeypatch.setattr(policies, "_decode_all", lambda *arguments: ([], {}))
+    monkeypatch.setattr(policies, "environment", lambda params: {})
+    report = compare(None, [Prompt("a", "Who?", later=("Why?",))], [BASE], TIMES, repeats=1)
+    assert [(prompt.content, prompt.turn) for prompt in asked] == [("Who?", 0), ("Who? answer.\n\nWhy?", 1)]
+    assert report["results"] == []
 
 
 @pytest.mark.slow

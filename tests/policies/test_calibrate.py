@@ -92,6 +92,10 @@ def test_a_saved_policy_for_another_target_or_table_warns(params, tmp_path, monk
 def test_a_builder_by_another_name_is_the_same(params):
     builders = [about(params, "dflash", {"builder": name})["builder"] for name in (None, "ddtree", "best_first", "chain")]
     assert builders == ["best_first", "best_first", "best_first", "chain"]
+    # By default too.
+    assert len({table_path(params, "dflash", builder=name) for name in ("ddtree", "best_first", None)}) == 1
+    assert table_path(params, "dflash") == table_path(params, "dflash", builder=None)
+    assert table_path(params, "dflash") != table_path(params, "dflash", builder="beam")
 
 
 def test_refusals(params):
