@@ -9,7 +9,8 @@ import jaxspec
 from jaxspec.bench import parse_methods, peers, read_prompts
 from jaxspec.bench.demo import PROMPTS
 from jaxspec.bench.overhead import _medians, overhead
-from jaxspec.bench.peers import PLAIN, Decoded, Peer, default_methods, race, summary
+from jaxspec.bench.peers import default_methods, race, summary
+from jaxspec.bench.peers_torch import PLAIN, Decoded, Peer
 from jaxspec.bench.prompts import Prompt
 from jaxspec.cli import main
 
