@@ -1,0 +1,64 @@
+"""Rounds of plain decoding under a policy: the drafter knows afterwards what it would have known."""
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+
+import jaxspec
+from jaxspec.plan import QUEUE
+from jaxspec.policies.protocol import Acts, Functions, Policy, Settings
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "dflash"
+PROMPT = [117, 142, 122, 64, 240, 19]
+TOKENS = 24
+OPTIONS = {"method": "dflash", "builder": "best_first", "budget": 12}
+
+
+@dataclasses.dataclass(frozen=True)
+class LateSettings(Settings):
+    """A policy that drafts after so many rounds of a call, its controls."""
+
+    def functions(self):
+        return _functions()
+
+
+@functools.lru_cache
+def _functions():
+    return Functions(
+        lambda shape: jnp.int32(0),
+        Acts(draft=lambda first, rounds, seen: rounds >= first),
+        lambda first, rounds, outcome: rounds + 1,
+        resume=jnp.zeros_like,
+    )
+
+
+@pytest.fixture(scope="module")
+def params():
+    return jaxspec.load(GOLDEN / "target", drafter={"dflash": GOLDEN / "drafter"})
+
+
+def decode(params, prompt, policy, tokens: int):
+    return jaxspec.decode(params, prompt, policy=policy, max_new_tokens=tokens, **OPTIONS)
+
+
+def late(first: int) -> Policy:
+    return Policy(LateSettings(), jnp.int32(first))
+
+
+@pytest.mark.parametrize("plain", [QUEUE - 2, QUEUE, QUEUE + 9])
+def test_drafting_goes_on_as_if_all_rounds_had_drafted(params, plain):
+    out = decode(params, PROMPT, late(plain), plain + TOKENS)
+    assert out.per_round.tokens[:plain].tolist() == [1] * plain and out.per_round.rows[:plain].tolist() == [1] * plain
+    always = decode(params, PROMPT + out.tokens[:plain], late(0), TOKENS)
+    assert always.tokens == out.tokens[plain:]
+    assert always.per_round.tokens.tolist() == out.per_round.tokens[plain:].tolist()
+    assert always.per_round.tokens.max() > 1, "nothing was accepted: this would show nothing"
+
+
+def test_a_policy_hears_that_a_call_begins(params):
+    out = decode(params, PROMPT, late(4), 8)
+    again = decode(params, PROMPT, out.policy, 8)
+    assert again.per_round.rows.tolist() == out.per_round.rows.tolist() and out.per_round.rows[:5].tolist() == [1] * 4 + [12]
