@@ -9,6 +9,7 @@ import pytest
 
 import jaxspec
 from jaxspec.bench import policies
+from jaxspec.bench.measure import Run
 from jaxspec.bench.methods import Method
 from jaxspec.bench.policies import compare, contenders
 from jaxspec.bench.policies_report import render
@@ -79,6 +80,24 @@ def test_later_turns_of_conversations_are_asked(monkeypatch):
     report = compare(None, [Prompt("a", "Who?", later=("Why?",))], [BASE], TIMES, repeats=1)
     assert [(prompt.content, prompt.turn) for prompt in asked] == [("Who?", 0), ("Who? answer.\n\nWhy?", 1)]
     assert report["results"] == []
+
+
+def test_what_slows_a_whole_repeat_is_left_out(monkeypatch):
+    def decoded(method: str, repeat: int, seconds: float) -> policies.Decoded:
+        run = Run(method, 0, repeat, (5, 6, 7), 2, 4, (1, 1), 0.0, seconds)
+        return policies.Decoded(run, run, run, np.zeros(2), np.full(2, 4))
+
+    taken = {"ar": (1.0, 2.0, 4.0), "one": (0.5, 2.0, 2.0)}
+    found = [decoded(name, repeat, seconds) for name, own in taken.items() for repeat, seconds in enumerate(own)]
+    monkeypatch.setattr(policies, "check_prompts", lambda *arguments: None)
+    monkeypatch.setattr(policies, "_decode_all", lambda *arguments: (found, {}))
+    monkeypatch.setattr(policies, "environment", lambda params: {})
+    methods = [Method(name, {"method": "ar"}) for name in taken]
+    report = compare(None, [Prompt("a", [1, 2])], methods, TIMES, repeats=3)
+    speed = {(r["clock"], r["method"]): r["speedup"] for r in report["results"] if r["domain"] == "a"}
+    # The medians of what was measured are equal; in two of three repeats of like speed `one` is twice as fast.
+    assert speed["whole", "one"] == speed["replayed", "one"] == pytest.approx(2)
+    assert speed["modelled", "one"] == pytest.approx(1)
 
 
 @pytest.mark.slow
