@@ -48,6 +48,7 @@ class LtdOptions:
       reward: `throughput`, `acceptance`, `time` or `renewal`; None is the preset's.
       observes: what both networks see: path log-probabilities (P), the length of the context (L), the depth (D).
       schedule: stages in order, `size` and `depth`; None is the preset's.
+      size_actor, depth_actor: hidden layers of the networks that decide; None: the preset's.
       share: of the preset's environment steps that are taken.
       fixed_rows: rows verified while the first depth stage is trained; None: those of the best constant.
       parallel: episodes side by side; divides the rollouts.
@@ -66,6 +67,8 @@ class LtdOptions:
     reward: Literal["throughput", "acceptance", "time", "renewal"] | None = None
     observes: Literal["P", "P+L", "P+D", "P+D+L"] = "P+D+L"
     schedule: tuple[Literal["size", "depth"], ...] | None = None
+    size_actor: tuple[int, ...] | None = None
+    depth_actor: tuple[int, ...] | None = None
     share: float = 1.0
     fixed_rows: int | None = None
     parallel: int = 64
@@ -89,6 +92,8 @@ def train(options: LtdOptions) -> dict[str, dict[str, float]]:
         observes=options.observes,
         schedule=options.schedule,
         fixed_rows=options.fixed_rows,
+        size_actor=options.size_actor,
+        depth_actor=options.depth_actor,
     )
     validation_seconds = problem.times.seconds(problem.validation.context, problem.validation.steps, problem.validation.sizes)
     params: dict[str, dict] = {}

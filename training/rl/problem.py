@@ -46,6 +46,8 @@ def pose(
     observes: str = "P+D+L",
     schedule: tuple[str, ...] | None = None,
     fixed_rows: int | None = None,
+    size_actor: tuple[int, ...] | None = None,
+    depth_actor: tuple[int, ...] | None = None,
 ) -> Problem:
     """Split what is to be learned from; arguments as of `ltd.LtdOptions`.
 
@@ -61,7 +63,14 @@ def pose(
     schedule = schedule or (("size",) if tree else chosen.schedule)
     if tree and "depth" in schedule:
         raise ValueError(f"builder {record.header['builder']!r} has no depth to decide: give --schedule size")
-    chosen = dataclasses.replace(chosen, reward=reward or chosen.reward, observes=observes, schedule=schedule)
+    chosen = dataclasses.replace(
+        chosen,
+        size=dataclasses.replace(chosen.size, actor=size_actor or chosen.size.actor),
+        depth=dataclasses.replace(chosen.depth, actor=depth_actor or chosen.depth.actor),
+        reward=reward or chosen.reward,
+        observes=observes,
+        schedule=schedule,
+    )
     if "depth" in schedule and record.steps <= max(chosen.first, chosen.first_act):
         raise ValueError(f"{preset} decides after {chosen.first_act} draft steps, and {record.steps} are recorded: record more")
     training, validation = split(record)

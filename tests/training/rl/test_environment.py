@@ -203,6 +203,13 @@ def test_given_rows_stand_for_a_size_policy_and_are_no_baseline():
     assert problem.environment_of(given, "size").actions == 2 and (problem.data_of(given, "size", {}).depth == -1).all()
 
 
+def test_networks_have_the_hidden_layers_that_are_asked_for():
+    preset = problem.pose(RECORD, toy.TIMES, "ltd-paper", size_actor=(8, 4)).preset
+    assert preset.size.actor == (8, 4) and preset.depth == problem.PRESETS["ltd-paper"].depth
+    preset = problem.pose(RECORD, toy.TIMES, "ltd-paper", depth_actor=(6,)).preset
+    assert preset.depth.actor == (6,) and preset.size == problem.PRESETS["ltd-paper"].size
+
+
 def test_networks_see_what_they_are_shown():
     """The size policy would tell contexts apart by their length, and depths by their number."""
     scores, context = RECORD.scores[:8], jnp.arange(8) * 100
