@@ -32,6 +32,7 @@ def add_compare(commands) -> None:
     cli_options.add_temperatures(policies)
     add("--seed", type=int, default=0, help="(default: %(default)s)")
     add("--repeats", type=int, default=5, help="decodes of each prompt by each policy (default: %(default)s)")
+    add("--against", metavar="LABEL", help="a contender that the others are compared with too, with paired intervals")
     add(
         "--times",
         type=Path,
@@ -66,7 +67,8 @@ def _compare(arguments: argparse.Namespace) -> int:
         settings = {name: value for name, value in timed(options | base.options).items() if name != "budget"}
         widths = default_widths(base.options["budget"])
         times = given or measure_times(params, base.options["method"], widths, **settings)
-        report = compare(params, prompts, chosen, times, repeats=arguments.repeats, options=options, progress=show)
+        asked = {"repeats": arguments.repeats, "against": arguments.against, "options": options}
+        report = compare(params, prompts, chosen, times, **asked, progress=show)
         found.append({"temperature": temperature, "times": report.pop("times"), "results": report.pop("results")})
         show("")
     report |= {"method": base.name, "policies": arguments.policies, "temperatures": found}

@@ -82,6 +82,7 @@ def compare(
     times: RoundTimes,
     *,
     repeats: int = 5,
+    against: str | None = None,
     options: dict[str, Any] | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
@@ -95,35 +96,42 @@ def compare(
       prompts: that nothing was trained or tuned on; later turns of conversations are asked too.
       contenders: methods that differ in their policy, or have none.
       times: of the method's rounds. repeats: counted decodes of each prompt by each.
+      against: name of the contender that the others are compared with too, as they are; in the same decodes.
       options: keyword arguments of `jaxspec.decode` common to all.
 
     Returns:
       `device`, `versions`, `dtype`, `repeats`, `compile_seconds` {contender: s}, and `results`: the records of
       `jaxspec.bench.summarise` for each clock, with `clock`; those of the clock `whole` also have `steps` and `rows` (means
-      over drafted rounds), `drafted_rounds` (their share) and `own_share` (of the time, by the policy's own computation; None
-      where nothing can be replayed).
+      over drafted rounds), `drafted_rounds` (their share), `own_share` (of the time, by the policy's own computation; None
+      where nothing can be replayed), and `against` and `against_ci`, speed over that contender's with a paired interval.
 
     Raises:
-      ValueError: `repeats` below 1, or as `jaxspec.decode`.
+      ValueError: `repeats` below 1, nobody of the name `against`, or as `jaxspec.decode`.
     """
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}: give at least 1")
+    reference = [one for one in contenders if one.name == against]
+    if against is not None and not reference:
+        raise ValueError(f"no contender is called {against!r}: compare with one of {', '.join(c.name for c in contenders)}")
     prompts = ask_in_turns(params, prompts, options=options, progress=progress)
     check_prompts(params, prompts, dict(options or {}))
     results, compile_seconds = [], dict.fromkeys((one.name for one in contenders), 0.0)
-    for number, group in enumerate(groups(contenders)):
+    for number, group in enumerate(groups([one for one in contenders if one.name != against])):
+        group = [group[0], *reference, *group[1:]]
         decoded, compiling = _decode_all(params, prompts, group, times, repeats, dict(options or {}), progress)
         compile_seconds |= {name: compile_seconds[name] + seconds for name, seconds in compiling.items()}
         drift = drift_of([one.whole for one in decoded])
         decoded = [_steadied(one, drift) for one in decoded]
         for clock in CLOCKS:
             runs = [getattr(one, clock) for one in decoded if getattr(one, clock) is not None]
-            for record in summarise(runs, prompts):
-                if number == 0 or record["method"] != "ar":
+            beside = summarise(runs, prompts, baseline=against) if against and clock == "whole" else []
+            for i, record in enumerate(summarise(runs, prompts)):
+                if number == 0 or record["method"] not in ("ar", against):
                     more = _rounds(decoded, record, prompts) if clock == "whole" else {}
-                    results.append({"clock": clock} | record | more)
+                    ratio = {"against": beside[i]["speedup"], "against_ci": beside[i]["speedup_ci"]} if beside else {}
+                    results.append({"clock": clock} | record | more | ratio)
         jax.clear_caches()
-    about = {"options": dict(options or {}), "repeats": repeats, "times": times.about}
+    about = {"options": dict(options or {}), "repeats": repeats, "against": against, "times": times.about}
     return environment(params) | about | {"compile_seconds": compile_seconds, "results": results}
 
 

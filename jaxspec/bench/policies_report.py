@@ -21,32 +21,37 @@ def render(report: dict[str, Any]) -> str:
         error = one["times"].get("error")
         parts.append(f"=== temperature {one['temperature']:g}; sums of measured parts are off by {100 * error:.0f} % at most")
         for domain in dict.fromkeys(record["domain"] for record in one["results"]):
-            parts.append(f"{domain}\n" + align(_rows([record for record in one["results"] if record["domain"] == domain])))
+            own = [record for record in one["results"] if record["domain"] == domain]
+            parts.append(f"{domain}\n" + align(_rows(own, report.get("against"))))
     return "\n\n".join(parts)
 
 
-def _rows(records: Sequence[dict[str, Any]]) -> list[list[str]]:
+def _rows(records: Sequence[dict[str, Any]], against: str | None) -> list[list[str]]:
     heading = ["policy", "modelled", "replayed", "whole", "[95%]", "mean", "accepted+bonus", "steps", "rows", "drafts", "own"]
-    rows = [[*heading, "= ar"]]
+    rows = [[*heading, *([f"/ {against}", "[95%]"] if against else []), "= ar"]]
     for name in dict.fromkeys(record["method"] for record in records):
         by = {record["clock"]: record for record in records if record["method"] == name}
         whole = by["whole"]
-        bounds = whole["speedup_ci"] or (None, None)
         rows.append(
             [
                 name,
                 *(show(by[clock]["speedup"], 2) if clock in by else "-" for clock in ("modelled", "replayed", "whole")),
-                f"[{show(bounds[0], 2)}, {show(bounds[1], 2)}]",
+                _bounds(whole["speedup_ci"]),
                 show(whole["speedup_mean_of_ratios"], 2),
                 show(whole["mean_acceptance_length"], 2),
                 show(whole["steps"], 1),
                 show(whole["rows"], 1),
                 _percent(whole["drafted_rounds"]),
                 _percent(whole["own_share"]),
+                *([show(whole["against"], 3), _bounds(whole["against_ci"], 3)] if against else []),
                 "yes" if whole["identical_to_ar"] else f"NO ({whole['differing_prompts']})",
             ]
         )
     return rows
+
+
+def _bounds(found: Sequence[float] | None, digits: int = 2) -> str:
+    return "[{}, {}]".format(*(show(bound, digits) for bound in found or (None, None)))
 
 
 def _percent(share: float | None) -> str:

@@ -26,7 +26,9 @@ PHASES = ("draft", "tree", "verify", "absorb", "rest")
 DRAFTING = ("draft", "tree", "absorb")
 
 
-def summarise(runs: Sequence[Run], prompts: Sequence[Prompt], profile: dict | None = None) -> list[dict[str, Any]]:
+def summarise(
+    runs: Sequence[Run], prompts: Sequence[Prompt], profile: dict | None = None, *, baseline: str = "ar"
+) -> list[dict[str, Any]]:
     """Flat records, one per method and domain, and one per method over `all` prompts.
 
     Every prompt counts with the median of its repeats. `tokens_per_second` is tokens over seconds, summed over the prompts;
@@ -34,14 +36,15 @@ def summarise(runs: Sequence[Run], prompts: Sequence[Prompt], profile: dict | No
     percentile) are over the prompts; `repeat_spread` is the median over the prompts of (slowest - fastest) / median repeat.
     `accept_hist[i]` rounds committed i tokens; what is derived from it is described in `jaxspec.bench.definitions`. `questions`
     counts the turns of a conversation as one.
-    `speedup` is the ratio of `tokens_per_second` to that of `ar` on the same prompts. Keys ending in `_ci` are the bounds of a
-    95 % confidence interval, see `jaxspec.bench.bootstrap`: how far other prompts of these domains might move the figure, not
+    `speedup` is the ratio of `tokens_per_second` to the baseline's on the same prompts. Keys ending in `_ci` are the bounds of
+    a 95 % confidence interval, see `jaxspec.bench.bootstrap`: how far other prompts of these domains might move the figure, not
     how far the machine's speed might.
 
     Args:
       profile: {(method, domain): {phase: milliseconds a round}}, from `jaxspec.bench.profile`; adds `ms_draft`, `ms_tree`,
         `ms_verify`, `ms_absorb` and `ms_rest`, measured apart from the loop, so that they need not add up to `ms_per_round`,
         and `draft_share`, what of their sum goes to drafting: draft, tree and absorb.
+      baseline: the method whose speeds the others' are compared with, and whose tokens: `identical_to_ar` speaks of it.
     """
     grouped: dict[tuple[str, int], list[Run]] = defaultdict(list)
     for run in runs:
@@ -51,11 +54,11 @@ def summarise(runs: Sequence[Run], prompts: Sequence[Prompt], profile: dict | No
     asked, records = questions(prompts), []
     for domain in (*domains, ALL):
         chosen = [i for i, prompt in enumerate(prompts) if domain in (ALL, prompt.domain)]
-        baseline, of = [grouped["ar", i] for i in chosen], [asked[i] for i in chosen]
+        others, of = [grouped[baseline, i] for i in chosen], [asked[i] for i in chosen]
         drawn = resamples([prompts[i].domain for i in chosen], of)
         for method in methods:
             groups = [grouped[method, i] for i in chosen]
-            record = {"method": method, "domain": domain, **_record(groups, baseline, drawn, of)}
+            record = {"method": method, "domain": domain, **_record(groups, others, drawn, of)}
             records.append(record | _phases(method, (profile or {}).get((method, domain), {})))
     return records
 
@@ -72,7 +75,8 @@ def _record(groups: list[list[Run]], baseline: list[list[Run]], drawn: np.ndarra
     """Figures of one method over some prompts.
 
     Args:
-      groups: the repeats of each prompt; baseline: those of `ar`. drawn: `resamples` of the prompts. of: their `questions`.
+      groups: the repeats of each prompt; baseline: those of what it is compared with.
+      drawn: `resamples` of the prompts. of: their `questions`.
     """
     first, own, plain = [group[0] for group in groups], _timed(groups), _timed(baseline)
     rates = np.array([_rate(group) for group in groups])

@@ -93,11 +93,18 @@ def test_what_slows_a_whole_repeat_is_left_out(monkeypatch):
     monkeypatch.setattr(policies, "_decode_all", lambda *arguments: (found, {}))
     monkeypatch.setattr(policies, "environment", lambda params: {})
     methods = [Method(name, {"method": "ar"}) for name in taken]
-    report = compare(None, [Prompt("a", [1, 2])], methods, TIMES, repeats=3)
+    report = compare(None, [Prompt("a", [1, 2])], methods, TIMES, repeats=3, against="one")
     speed = {(r["clock"], r["method"]): r["speedup"] for r in report["results"] if r["domain"] == "a"}
     # The medians of what was measured are equal; in two of three repeats of like speed `one` is twice as fast.
     assert speed["whole", "one"] == speed["replayed", "one"] == pytest.approx(2)
     assert speed["modelled", "one"] == pytest.approx(1)
+    against = {r["method"]: r["against"] for r in report["results"] if r["clock"] == "whole" and r["domain"] == "a"}
+    assert against == pytest.approx({"ar": 0.5, "one": 1})
+    head = {"device": {"kind": "cpu", "cpus": 2}, "versions": {"jax": "0"}, "dtype": "float32"}
+    shown = render(report | head | {"temperatures": [{"temperature": 0, "times": {"error": 0}, "results": report["results"]}]})
+    assert "/ one" in shown and "0.500" in shown
+    with pytest.raises(ValueError, match="no contender is called 'two': compare with one of ar, one"):
+        compare(None, [Prompt("a", [1, 2])], methods, TIMES, against="two")
 
 
 @pytest.mark.slow
