@@ -110,14 +110,11 @@ def compare(
     """
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}: give at least 1")
-    reference = [one for one in contenders if one.name == against]
-    if against is not None and not reference:
-        raise ValueError(f"no contender is called {against!r}: compare with one of {', '.join(c.name for c in contenders)}")
+    together = _groups(contenders, against)
     prompts = ask_in_turns(params, prompts, options=options, progress=progress)
     check_prompts(params, prompts, dict(options or {}))
     results, compile_seconds = [], dict.fromkeys((one.name for one in contenders), 0.0)
-    for number, group in enumerate(groups([one for one in contenders if one.name != against])):
-        group = [group[0], *reference, *group[1:]]
+    for number, group in enumerate(together):
         decoded, compiling = _decode_all(params, prompts, group, times, repeats, dict(options or {}), progress)
         compile_seconds |= {name: compile_seconds[name] + seconds for name, seconds in compiling.items()}
         drift = drift_of([one.whole for one in decoded])
@@ -133,6 +130,16 @@ def compare(
         jax.clear_caches()
     about = {"options": dict(options or {}), "repeats": repeats, "against": against, "times": times.about}
     return environment(params) | about | {"compile_seconds": compile_seconds, "results": results}
+
+
+def _groups(contenders: Sequence[Method], against: str | None) -> list[list[Method]]:
+    """`groups` that all hold the contender of that name too, so that every other is compared with it in the same decodes."""
+    first, *others = contenders
+    shared = [one for one in others if one.name == against]
+    if against not in (None, first.name) and not shared:
+        raise ValueError(f"no contender is called {against!r}: compare with one of {', '.join(c.name for c in contenders)}")
+    rest = [one for one in others if one.name != against]
+    return [[first, *shared, *group[1:]] for group in groups([first, *rest])]
 
 
 def _steadied(one: Decoded, drift) -> Decoded:

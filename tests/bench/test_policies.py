@@ -107,6 +107,13 @@ def test_what_slows_a_whole_repeat_is_left_out(monkeypatch):
         compare(None, [Prompt("a", [1, 2])], methods, TIMES, against="two")
 
 
+def test_all_are_compared_with_the_same_contender():
+    methods = [Method(name, {}) for name in ("ar", *"abcdefghijklmno")]
+    names = [[one.name for one in group] for group in policies._groups(methods, "n")]
+    assert names == [["ar", "n", *"abcdefghijkl"], ["ar", "n", "m", "o"]]
+    assert [[one.name for one in group] for group in policies._groups(methods[:3], "ar")] == [["ar", "a", "b"]]
+
+
 @pytest.mark.slow
 def test_contenders_by_each_clock():
     params = jaxspec.load(GOLDEN / "target", drafter={"dflash": GOLDEN / "drafter"}, dtype="float32")
