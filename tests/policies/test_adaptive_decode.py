@@ -1,7 +1,9 @@
-"""Adaptive rules in the loop: the text is the autoregressive one, nothing compiles after the first call, decisions arrive."""
+"""Every policy in the loop: the text is the autoregressive one, nothing compiles after the first call, no host is called, and
+decisions arrive."""
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +13,16 @@ import pytest
 import jaxspec
 from jaxspec.grow import _without
 from jaxspec.loop import run
-from jaxspec.policies import blockpilot, c2t, ddd, disco, expected_acceptance, gammatune, specdec_plus, svip
+from jaxspec.policies import blockpilot, c2t, ddd, disco, expected_acceptance, gammatune, ltd, ltd_features, specdec_plus, svip
 from jaxspec.policies.compose import compose
+from jaxspec.policies.controller import make_policy
 from jaxspec.policies.heads import init_layers
 from jaxspec.policies.latency import make_table
 from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, unchanged
 from jaxspec.policies.random_size import make_random
 from jaxspec.policies.static_size import make_static
 from jaxspec.prefill import prefill
+from jaxspec.session import prefilled, prepare
 from jaxspec.sources import Sources, carried_on, seen_at
 from jaxspec.state import Nodes, Pool
 
@@ -40,7 +44,11 @@ def policies() -> dict:
     predictor = blockpilot.Predictor(blockpilot.init_layers_of(key, 4096, 3, width=8))
     pilot = blockpilot.make_blockpilot((3, 5, 8), predictor)
     regression = expected_acceptance.make_regression(TABLE, init_layers(key, (12, 3)))
+    learned = ltd.LtdSettings((12,), width=3, steps=3, depths=(0, 1, 2), sizes=(2, 4, 12))
+    deeper = init_layers(key, (ltd_features.depth_inputs(3), 16, 2))
     return {
+        "best": (make_policy(TABLE), EAGLE),
+        "ltd": (ltd.make_ltd(learned, deeper, init_layers(key, (learned.size_inputs(), 16, 3))), EAGLE),
         "static": (make_static(2, 7, (12,)), EAGLE),
         "ddd": (ddd.make_ddd(checks=(1, 2), threshold=-1.0, widths=(12,)), EAGLE),
         "svip": (svip.make_svip((12,), threshold=0.7), EAGLE),
@@ -55,7 +63,6 @@ def policies() -> dict:
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", policies())
 def test_policies_change_no_text(params, name, temperature):
@@ -75,6 +82,9 @@ def test_policies_change_no_text(params, name, temperature):
     again = jaxspec.decode(params, [prompt[::-1] for prompt in PROMPTS], policy=outs[0].policy, **options)
     assert (prefill._cache_size(), run._cache_size()) == compiled
     assert jax.tree.structure(again[0].policy) == jax.tree.structure(outs[0].policy)
+    session = prepare(params, PROMPTS, policy=policy, **options)
+    lowered = run.lower(params, session.request, prefilled(session), jnp.int32(4), config=session.config)
+    assert not re.search("callback|infeed|outfeed", lowered.as_text())
 
 
 @pytest.mark.slow
