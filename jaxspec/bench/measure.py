@@ -56,8 +56,8 @@ def measure(
     """Decode every prompt with every method `repeats` times.
 
     Methods take turns within a prompt, see `in_turn`, so that drift of the machine (clock, temperature, other load) falls on
-    all of them alike. A decode during which anything was compiled is
-    not counted but run again. A method with a policy goes on with what its policy learned from the decodes before.
+    all of them alike. A decode during which anything was compiled is not counted but run again. A method with a policy goes on
+    with what its policy learned from the decodes before.
 
     Args:
       params: from `jaxspec.load`.
@@ -89,10 +89,11 @@ def measure(
     return runs, compile_seconds
 
 
-def in_turn(methods: Sequence[Method], prompt: int, repeat: int) -> list[Method]:
-    """The order of a repeat: each pair of repeats goes there and back, and begins one further than the pair before it.
+def in_turn(methods: Sequence[Any], prompt: int, repeat: int) -> list[Any]:
+    """The order in which methods, or whatever is compared, take their turns in a repeat.
 
-    So whatever drifts falls on all alike, and none always follows the same other.
+    Each pair of repeats goes there and back, and begins one further than the pair before it. So whatever drifts falls on all
+    alike, and none always follows the same other.
     """
     shift = (prompt + repeat // 2) % len(methods)
     return [*methods[shift:], *methods[:shift]][:: -1 if repeat % 2 else 1]

@@ -16,7 +16,7 @@ import numpy as np
 
 import jaxspec
 from jaxspec import prompts as prompting
-from jaxspec.bench.measure import without_compilation
+from jaxspec.bench.measure import in_turn, without_compilation
 from jaxspec.bench.methods import Method
 from jaxspec.bench.overhead import overhead
 from jaxspec.bench.peers_torch import HOW_TO_INSTALL, PLAIN, Decoded, Peer, threads, torch_installed, torch_peers
@@ -104,7 +104,7 @@ def race(
     repeats: int = 5,
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[dict[str, Any]]:
-    """Let `peers`, of which the first is our `ar`, decode every prompt `repeats` times, in turns whose order is rotated.
+    """Let `peers`, of which the first is our `ar`, decode every prompt `repeats` times, in turns, see `measure.in_turn`.
 
     Returns:
       For each peer `summary` of its decodes, in order.
@@ -117,8 +117,7 @@ def race(
         for peer in peers:
             peer.decode(ids)  # compiles, allocates and warms up
         for repeat in range(repeats):
-            shift = (index + repeat) % len(peers)
-            for peer in (*peers[shift:], *peers[:shift]):
+            for peer in in_turn(peers, index, repeat):
                 found[peer.name][index].append(peer.decode(ids))
     progress("")
     return [summary(peer.name, found) for peer in peers]

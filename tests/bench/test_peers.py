@@ -52,9 +52,9 @@ def test_peers_take_turns(mini):
 
         return Peer(name, decode)
 
-    results = race(mini, prompts, [peer("ar"), peer("x"), peer("y")], repeats=3)
-    assert [one["decodes"] for one in results] == [6, 6, 6]
-    counted = order[3:12]  # behind the first prompt's warm-up
+    results = race(mini, prompts, [peer("ar"), peer("x"), peer("y")], repeats=6)
+    assert [one["decodes"] for one in results] == [12, 12, 12]
+    counted = order[3:21]  # behind the first prompt's warm-up
     firsts = defaultdict(set)
     for place, (name, ids) in enumerate(counted):
         assert ids == (3, 4)
