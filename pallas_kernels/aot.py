@@ -1,10 +1,12 @@
 """Compile for a GPU that is not there, and report what the program became.
 
-The CUDA PJRT plugin holds XLA's whole GPU compiler and needs no driver: given a description of a GPU it compiles for that one
-(`jax.experimental.topologies`). Every compilation runs in a process of its own, since XLA's flags are read once a process, a
-kernel for another architecture can abort it, and kernels are cached by process.
+The CUDA PJRT plugin holds XLA's whole GPU compiler and needs no driver: given a description of a
+GPU it compiles for that one (`jax.experimental.topologies`). Every compilation runs in a process of
+its own, since XLA's flags are read once a process, a kernel for another architecture can abort it,
+and kernels are cached by process.
 
-What this cannot tell: times, and what autotuning would choose (a real GPU may run library matrix products in place of fusions).
+What this cannot tell: times, and what autotuning would choose (a real GPU may run library matrix
+products in place of fusions).
 """
 
 from __future__ import annotations
@@ -32,12 +34,15 @@ _TIMEOUT = 900
 
 @dataclasses.dataclass(frozen=True)
 class GPU:
-    """What XLA must know of a GPU; figures of NVIDIA's data sheets and of its CUDA programming guide.
+    """What XLA must know of a GPU; figures of NVIDIA's data sheets and of its CUDA programming
+    guide.
 
     Attributes:
       name: as the driver gives it. capability: compute capability.
-      cores: streaming multiprocessors; fpus: float32 units of one; threads: resident threads of one.
-      shared, shared_block: bytes of shared memory of a multiprocessor, and that one block may ask for.
+      cores: streaming multiprocessors; fpus: float32 units of one; threads: resident threads of
+        one.
+      shared, shared_block: bytes of shared memory of a multiprocessor, and that one block may ask
+        for.
       bandwidth: bytes/s of device memory; memory: its bytes; l2: bytes of cache. clock: GHz.
     """
 
@@ -69,12 +74,64 @@ def _gib(number: int) -> int:
 
 
 GPUS = {
-    "h100": GPU("NVIDIA H100 80GB HBM3", (9, 0), 132, 128, 2048, _kib(228), _kib(227), 3.35e12, _gib(79), _kib(51200), 1.98),
-    "h200": GPU("NVIDIA H200", (9, 0), 132, 128, 2048, _kib(228), _kib(227), 4.8e12, _gib(140), _kib(51200), 1.98),
-    "b200": GPU("NVIDIA B200", (10, 0), 148, 128, 2048, _kib(228), _kib(227), 7.67e12, _gib(178), _kib(129536), 1.965),
-    "a100": GPU("NVIDIA A100-SXM4-80GB", (8, 0), 108, 64, 2048, _kib(164), _kib(163), 2.04e12, _gib(79), _kib(40960), 1.41),
-    "l4": GPU("NVIDIA L4", (8, 9), 58, 128, 1536, _kib(100), _kib(99), 3.0e11, _gib(22), _kib(49152), 2.04),
-    "t4": GPU("Tesla T4", (7, 5), 40, 64, 1024, _kib(64), _kib(64), 3.2e11, _gib(15), _kib(4096), 1.59),
+    "h100": GPU(
+        "NVIDIA H100 80GB HBM3",
+        (9, 0),
+        132,
+        128,
+        2048,
+        _kib(228),
+        _kib(227),
+        3.35e12,
+        _gib(79),
+        _kib(51200),
+        1.98,
+    ),
+    "h200": GPU(
+        "NVIDIA H200",
+        (9, 0),
+        132,
+        128,
+        2048,
+        _kib(228),
+        _kib(227),
+        4.8e12,
+        _gib(140),
+        _kib(51200),
+        1.98,
+    ),
+    "b200": GPU(
+        "NVIDIA B200",
+        (10, 0),
+        148,
+        128,
+        2048,
+        _kib(228),
+        _kib(227),
+        7.67e12,
+        _gib(178),
+        _kib(129536),
+        1.965,
+    ),
+    "a100": GPU(
+        "NVIDIA A100-SXM4-80GB",
+        (8, 0),
+        108,
+        64,
+        2048,
+        _kib(164),
+        _kib(163),
+        2.04e12,
+        _gib(79),
+        _kib(40960),
+        1.41,
+    ),
+    "l4": GPU(
+        "NVIDIA L4", (8, 9), 58, 128, 1536, _kib(100), _kib(99), 3.0e11, _gib(22), _kib(49152), 2.04
+    ),
+    "t4": GPU(
+        "Tesla T4", (7, 5), 40, 64, 1024, _kib(64), _kib(64), 3.2e11, _gib(15), _kib(4096), 1.59
+    ),
 }
 
 
@@ -139,18 +196,30 @@ def target_config(gpu: GPU) -> str:
 
 
 def available() -> tuple[bool, str]:
-    """Whether programs can be compiled for GPUs here, and the reason: the plugin's version, or what to install."""
+    """Whether programs can be compiled for GPUs here, and the reason: the plugin's version, or what
+    to install.
+    """
     installed = {
-        found.metadata["Name"].lower().replace("_", "-"): found.version for found in importlib.metadata.distributions()
+        found.metadata["Name"].lower().replace("_", "-"): found.version
+        for found in importlib.metadata.distributions()
     }
     for plugin, runtime in _PLUGINS.items():
         if plugin in installed and runtime in installed:
             return True, f"{plugin} {installed[plugin]}"
-    return False, "JAX's CUDA plugin is not installed: pip install jax-cuda12-plugin jax-cuda12-pjrt (no GPU is needed)"
+    return (
+        False,
+        "JAX's CUDA plugin is not installed: pip install jax-cuda12-plugin jax-cuda12-pjrt (no GPU is needed)",
+    )
 
 
 def compile_report(
-    factory: str, options: dict[str, Any], gpu_name: str, *, large: int = 2**23, spills: bool = True, flags: str = ""
+    factory: str,
+    options: dict[str, Any],
+    gpu_name: str,
+    *,
+    large: int = 2**23,
+    spills: bool = True,
+    flags: str = "",
 ) -> dict[str, Any]:
     """Compile a program for a GPU in a fresh process.
 
@@ -163,9 +232,10 @@ def compile_report(
       flags: further XLA flags.
 
     Returns:
-      What `aot_report.describe` says, with `gpu`, `compiles`, `error` (a line, or None), `seconds` of lowering and compilation
-      and `memory` in bytes (`arguments`, `outputs`, `aliased`, `temporary`), and `tree_attention`, the implementation that the
-      registry takes there. Of a program that does not compile: `gpu`, `compiles` and `error`.
+      What `aot_report.describe` says, with `gpu`, `compiles`, `error` (a line, or None), `seconds`
+      of lowering and compilation and `memory` in bytes (`arguments`, `outputs`, `aliased`,
+      `temporary`), and `tree_attention`, the implementation that the registry takes there. Of a
+      program that does not compile: `gpu`, `compiles` and `error`.
 
     Raises:
       ValueError: unknown GPU. ImportError: the plugin is not installed.
@@ -185,17 +255,31 @@ def compile_report(
         command = [sys.executable, "-P", "-c", "from pallas_kernels.aot import _main; _main()"]
         status, errors = _run(command, json.dumps(job), environment)
         if status is None:
-            return {"gpu": gpu_name, "compiles": False, "error": f"not compiled within {_TIMEOUT} s"}
+            return {
+                "gpu": gpu_name,
+                "compiles": False,
+                "error": f"not compiled within {_TIMEOUT} s",
+            }
         result = Path(dump) / "result.json"
         if not result.exists():
-            return {"gpu": gpu_name, "compiles": False, "error": _last_line(errors) or f"exit status {status}"}
+            return {
+                "gpu": gpu_name,
+                "compiles": False,
+                "error": _last_line(errors) or f"exit status {status}",
+            }
         report = json.loads(result.read_text(encoding="utf-8"))
-        return report | (describe(Path(dump), target.architecture, large, spills) if report["compiles"] else {})
+        return report | (
+            describe(Path(dump), target.architecture, large, spills) if report["compiles"] else {}
+        )
 
 
 def _run(command: list[str], text: str, environment: dict[str, str]) -> tuple[int | None, str]:
-    """Exit status (None: not done in time) and standard error of a command given `text`; its assembler ends with it."""
-    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    """Exit status (None: not done in time) and standard error of a command given `text`; its
+    assembler ends with it.
+    """
+    pipes = dict(
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     with subprocess.Popen(command, env=environment, start_new_session=True, **pipes) as process:
         try:
             errors = process.communicate(text, timeout=_TIMEOUT)[1]
@@ -208,7 +292,11 @@ def _run(command: list[str], text: str, environment: dict[str, str]) -> tuple[in
 
 
 def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip() and "cudart" not in line and "absl::" not in line]
+    lines = [
+        line.strip()
+        for line in text.splitlines()
+        if line.strip() and "cudart" not in line and "absl::" not in line
+    ]
     errors = [line for line in lines if "ERROR" in line or "Error" in line]
     return (errors or lines or [""])[-1][:500]
 
@@ -232,7 +320,11 @@ def _main() -> None:
         else:
             memory = compiled.memory_analysis()
             seconds = {"lower": middle - started, "compile": time.perf_counter() - middle}
-            report |= {"compiles": True, "seconds": seconds, "memory": _memory(memory)} | program.facts
+            report |= {
+                "compiles": True,
+                "seconds": seconds,
+                "memory": _memory(memory),
+            } | program.facts
             # The module's name in the dump; what else was compiled on the way has another.
             (Path(job["dump"]) / "program.txt").write_text(compiled.as_text(), encoding="utf-8")
     (Path(job["dump"]) / "result.json").write_text(json.dumps(report), encoding="utf-8")
@@ -253,15 +345,21 @@ def on_device(target: GPU):
 
 
 def lower(program: Program, target: GPU):
-    """`program` lowered for `target` (a `jax.stages.Lowered`), in a process whose XLA flags are already set."""
+    """`program` lowered for `target` (a `jax.stages.Lowered`), in a process whose XLA flags are
+    already set.
+    """
     import jax
     import numpy as np
     from jax.experimental import topologies
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    topology = topologies.get_topology_desc(platform="cuda", topology="1x1x1", target_config=target_config(target))
+    topology = topologies.get_topology_desc(
+        platform="cuda", topology="1x1x1", target_config=target_config(target)
+    )
     mesh = Mesh(np.array(topology.devices), ("device",))
     place = NamedSharding(mesh, PartitionSpec())
-    args = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), program.args)
+    args = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), program.args
+    )
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         return program.function.trace(*args, **program.static).lower(lowering_platforms=("cuda",))

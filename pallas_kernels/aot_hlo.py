@@ -1,4 +1,6 @@
-"""What optimised HLO says of a program: where instructions come from, how often loops run, what is written anew."""
+"""What optimised HLO says of a program: where instructions come from, how often loops run, what is
+written anew.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,28 @@ _RUNS = re.compile(
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _ARRAY = re.compile(r"([a-z]+\d*\w*)\[([\d,]*)\]")
-_NO_RESULT = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "opt-barrier", "iota"}
-_MOVES = _NO_RESULT | {"copy", "transpose", "concatenate", "slice", "pad", "reshape", "reverse", "convert", "broadcast"}
+_NO_RESULT = {
+    "parameter",
+    "constant",
+    "tuple",
+    "get-tuple-element",
+    "bitcast",
+    "while",
+    "conditional",
+    "opt-barrier",
+    "iota",
+}
+_MOVES = _NO_RESULT | {
+    "copy",
+    "transpose",
+    "concatenate",
+    "slice",
+    "pad",
+    "reshape",
+    "reverse",
+    "convert",
+    "broadcast",
+}
 
 
 def trip_counts(text: str) -> dict[str, int]:
@@ -29,16 +51,28 @@ def trip_counts(text: str) -> dict[str, int]:
 
 
 def op_names(text: str) -> dict[str, str]:
-    """The `op_name` of every instruction; of a fusion without one, the first inside that names a layer, else the first."""
+    """The `op_name` of every instruction; of a fusion without one, the first inside that names a
+    layer, else the first.
+    """
     computations = _computations(text)
     found = {}
     for instructions in computations.values():
         for name, _, _, line in instructions:
             own = _OP_NAME.search(line)
             calls = _CALLS.search(line)
-            inside = [m[1] for *_, each in computations.get(calls[1], ()) if (m := _OP_NAME.search(each))] if calls else []
+            inside = (
+                [
+                    m[1]
+                    for *_, each in computations.get(calls[1], ())
+                    if (m := _OP_NAME.search(each))
+                ]
+                if calls
+                else []
+            )
             names = ([own[1]] if own else []) + inside
-            found[name] = next((each for each in names if "layers_" in each), names[0] if names else "")
+            found[name] = next(
+                (each for each in names if "layers_" in each), names[0] if names else ""
+            )
     return found
 
 
@@ -51,7 +85,8 @@ def large_results(text: str, least: int) -> list[dict[str, Any]]:
       text: optimised HLO.
 
     Returns:
-      Dicts of `name`, `shape`, `bytes`, `moves` (whether it only moves or converts data: a copy) and `source` (its op_name).
+      Dicts of `name`, `shape`, `bytes`, `moves` (whether it only moves or converts data: a copy)
+      and `source` (its op_name).
     """
     computations, sources = _computations(text), op_names(text)
     found = []
@@ -63,7 +98,10 @@ def large_results(text: str, least: int) -> list[dict[str, Any]]:
             calls = _CALLS.search(line)
             inside = computations.get(calls[1], []) if calls else []
             opcodes = {each for _, _, each, _ in inside} or {opcode}
-            if any(each.startswith("dynamic-update-slice") for each in opcodes) or "scatter" in opcodes:
+            if (
+                any(each.startswith("dynamic-update-slice") for each in opcodes)
+                or "scatter" in opcodes
+            ):
                 continue
             entry = {"name": instruction, "shape": shape, "bytes": size, "moves": opcodes <= _MOVES}
             found.append(entry | {"source": sources.get(instruction, "")})
@@ -83,7 +121,9 @@ def _computations(text: str) -> dict[str, list[tuple[str, str, str, str]]]:
 
 
 def _executed(text: str, computations) -> list[str]:
-    """Computations that run as they stand, not as parts of fusions: the entry, and those of loops, branches and calls."""
+    """Computations that run as they stand, not as parts of fusions: the entry, and those of loops,
+    branches and calls.
+    """
     entry = re.search(r"^ENTRY %?([\w.\-]+)", text, re.MULTILINE)
     reached, left = [], [entry[1]] if entry else []
     while left:
@@ -93,7 +133,11 @@ def _executed(text: str, computations) -> list[str]:
         reached.append(name)
         for _, _, opcode, line in computations[name]:
             if opcode in ("while", "conditional", "call"):
-                left += [each.strip(" %") for called in _RUNS.findall(line) for each in called.strip("{}").split(",")]
+                left += [
+                    each.strip(" %")
+                    for called in _RUNS.findall(line)
+                    for each in called.strip("{}").split(",")
+                ]
     return reached
 
 

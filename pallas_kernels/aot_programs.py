@@ -15,13 +15,16 @@ def tree_attention(*, calls: list[dict[str, Any]], implementation: str | None = 
     """Verification attention in several shapes, one call after the other.
 
     Args:
-      calls: for each `rows`, `heads`, `kv_heads`, `head_dim`, `capacity`, and, where they are not the defaults, `batch` (1),
-        `dtype` (bfloat16) and `window` (None).
+      calls: for each `rows`, `heads`, `kv_heads`, `head_dim`, `capacity`, and, where they are not
+        the defaults, `batch` (1), `dtype` (bfloat16) and `window` (None).
       implementation: its name (None: the registry's choice).
     """
 
     def run(length, inputs):
-        return [_call(*arrays, length, call.get("window")) for call, arrays in zip(calls, inputs, strict=True)]
+        return [
+            _call(*arrays, length, call.get("window"))
+            for call, arrays in zip(calls, inputs, strict=True)
+        ]
 
     def named(length, inputs):
         with using(implementation):
@@ -39,9 +42,13 @@ def _call(q, k, v, mask, cache_k, cache_v, length, window):
     return attend(q, k, v, positions, mask=mask, prefix=prefix, window=window)
 
 
-def _shapes(*, rows, heads, kv_heads, head_dim, capacity, batch=1, dtype="bfloat16", window=None) -> list[jax.ShapeDtypeStruct]:
+def _shapes(
+    *, rows, heads, kv_heads, head_dim, capacity, batch=1, dtype="bfloat16", window=None
+) -> list[jax.ShapeDtypeStruct]:
     q, new = (batch, rows, heads, head_dim), (batch, rows, kv_heads, head_dim)
     cache = (2, batch, kv_heads, capacity, head_dim)
     mask = jax.ShapeDtypeStruct((batch, rows, -(-rows // 32)), jnp.uint32)
-    q, k, v, cache_k, cache_v = (jax.ShapeDtypeStruct(shape, dtype) for shape in (q, new, new, cache, cache))
+    q, k, v, cache_k, cache_v = (
+        jax.ShapeDtypeStruct(shape, dtype) for shape in (q, new, new, cache, cache)
+    )
     return [q, k, v, mask, cache_k, cache_v]

@@ -15,8 +15,14 @@ _REGISTERS = re.compile(r"Used (\d+) registers")
 
 
 def find_ptxas() -> str | None:
-    """NVIDIA's assembler: on the path, or of the wheels nvidia-cuda-nvcc-cu12 and nvidia-cuda-nvcc."""
-    places = [Path(path) / "nvidia" / folder / "bin" / "ptxas" for path in sys.path for folder in ("cuda_nvcc", "cu13")]
+    """NVIDIA's assembler: on the path, or of the wheels nvidia-cuda-nvcc-cu12 and
+    nvidia-cuda-nvcc.
+    """
+    places = [
+        Path(path) / "nvidia" / folder / "bin" / "ptxas"
+        for path in sys.path
+        for folder in ("cuda_nvcc", "cu13")
+    ]
     return shutil.which("ptxas") or next((str(place) for place in places if place.is_file()), None)
 
 
@@ -27,16 +33,30 @@ def register_spills(files: list[Path], architecture: str) -> dict[str, Any]:
       files: PTX, as dumped. architecture: such as sm_90a.
 
     Returns:
-      `tool` (ptxas' path, or None where there is none), `reason` (why nothing or not all was checked, or None), `checked`
-      (kernels), `most_registers`, and `spilling`: bytes stored and loaded by kernel, where not 0.
+      `tool` (ptxas' path, or None where there is none), `reason` (why nothing or not all was
+      checked, or None), `checked` (kernels), `most_registers`, and `spilling`: bytes stored and
+      loaded by kernel, where not 0.
     """
     tool = find_ptxas()
     if tool is None:
-        return {"tool": None, "reason": "no ptxas: pip install nvidia-cuda-nvcc-cu12", "checked": 0, "spilling": {}}
+        return {
+            "tool": None,
+            "reason": "no ptxas: pip install nvidia-cuda-nvcc-cu12",
+            "checked": 0,
+            "spilling": {},
+        }
     files = [path for path in files if ".entry" in path.read_text(encoding="utf-8")]
     outputs, reason = [], None
     for start in range(0, len(files), 16):  # it refuses some long lists
-        command = [tool, "-v", "--gpu-name", architecture, *map(str, files[start : start + 16]), "-o", "/dev/null"]
+        command = [
+            tool,
+            "-v",
+            "--gpu-name",
+            architecture,
+            *map(str, files[start : start + 16]),
+            "-o",
+            "/dev/null",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         outputs.append(done.stderr + done.stdout)
         if done.returncode:
@@ -45,7 +65,9 @@ def register_spills(files: list[Path], architecture: str) -> dict[str, Any]:
 
 
 def parse_ptxas(text: str) -> dict[str, Any]:
-    """`checked`, `most_registers` and `spilling` of `register_spills`, from what `ptxas -v` prints."""
+    """`checked`, `most_registers` and `spilling` of `register_spills`, from what `ptxas -v`
+    prints.
+    """
     spilling, kernel = {}, None
     for line in text.splitlines():
         if match := _FUNCTION.search(line):
@@ -53,4 +75,8 @@ def parse_ptxas(text: str) -> dict[str, Any]:
         elif (match := _SPILL.search(line)) and any(map(int, match.groups())):
             spilling[kernel] = sum(map(int, match.groups()))
     registers = [int(number) for number in _REGISTERS.findall(text)]
-    return {"checked": len(registers), "most_registers": max(registers, default=0), "spilling": spilling}
+    return {
+        "checked": len(registers),
+        "most_registers": max(registers, default=0),
+        "spilling": spilling,
+    }

@@ -1,4 +1,6 @@
-"""What XLA's dump says of a compiled GPU program: kernels, command buffers, large results, register spills."""
+"""What XLA's dump says of a compiled GPU program: kernels, command buffers, large results, register
+spills.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ class Thunk(NamedTuple):
     """A step of XLA's GPU runtime: a kernel, a copy, or a container (`body`) of others.
 
     Attributes:
-      kind: XLA's name, such as kCustomKernel. ident: its number in the dump. name: the kernel's, "" of others.
+      kind: XLA's name, such as kCustomKernel. ident: its number in the dump. name: the kernel's, ""
+        of others.
       body: thunks inside; of a loop those of its body, of a conditional its branches.
       condition: of a loop.
     """
@@ -34,12 +37,14 @@ class Thunk(NamedTuple):
 
 
 class Count(NamedTuple):
-    """Launches of a sequence of thunks, loops counted as often as they run (once where that is unknown).
+    """Launches of a sequence of thunks, loops counted as often as they run (once where that is
+    unknown).
 
     Attributes:
-      kernels, copies: inside and outside of command buffers. outside: how many of them are not in a command buffer.
-      buffers: launches of command buffers. loops: inner loops, which the host drives. unknown: how many of these run
-        unknown times.
+      kernels, copies: inside and outside of command buffers. outside: how many of them are not in a
+        command buffer.
+      buffers: launches of command buffers. loops: inner loops, which the host drives. unknown: how
+        many of these run unknown times.
     """
 
     kernels: int = 0
@@ -57,15 +62,18 @@ def describe(dump: Path, architecture: str, large: int, spills: bool) -> dict[st
     """The report of the program whose dump lies in `dump`, with its optimised HLO in program.txt.
 
     Returns:
-      `program` and `round` (the body of the outermost loop; None without one): `Count`s as dicts, `round` with `groups`,
-      kernels and copies by the part of the program that they come from, and `inner`, the `Count` of the body of each loop in
-      it; `large`: see `aot_hlo.large_results`; `spills`: see
-      `aot_ptxas.register_spills`.
+      `program` and `round` (the body of the outermost loop; None without one): `Count`s as dicts,
+      `round` with `groups`, kernels and copies by the part of the program that they come from, and
+      `inner`, the `Count` of the body of each loop in it; `large`: see `aot_hlo.large_results`;
+      `spills`: see `aot_ptxas.register_spills`.
     """
     text = (dump / "program.txt").read_text(encoding="utf-8")
     report: dict[str, Any] = {"program": None, "round": None, "large": large_results(text, large)}
     # Where nothing was put into command buffers there is no sequence "after passes".
-    sequences = sorted(dump.glob("*thunk_sequence*.txt"), key=lambda path: ("after" in path.name, path.stat().st_size))
+    sequences = sorted(
+        dump.glob("*thunk_sequence*.txt"),
+        key=lambda path: ("after" in path.name, path.stat().st_size),
+    )
     if sequences:
         path = sequences[-1]
         metadata = path.with_name(re.sub(r"thunk_sequence\w*", "thunk_metadata", path.name))
@@ -76,7 +84,9 @@ def describe(dump: Path, architecture: str, large: int, spills: bool) -> dict[st
         loop = next((thunk for thunk in thunks if thunk.kind == "kWhile"), None)
         if loop:
             groups = group(loop.body, trips, names, op_names(text))
-            inner = [count(thunk.body, trips)._asdict() for thunk in loop.body if thunk.kind == "kWhile"]
+            inner = [
+                count(thunk.body, trips)._asdict() for thunk in loop.body if thunk.kind == "kWhile"
+            ]
             report["round"] = count(loop.body, trips)._asdict() | {"groups": groups, "inner": inner}
     if spills:
         report["spills"] = register_spills(sorted(dump.glob("*.ptx")), architecture)
@@ -110,11 +120,20 @@ def _nest(lines, at: int) -> tuple[tuple[Thunk, ...], int]:
 
 
 def _sections(kind: str, indent: int, lines, at: int) -> tuple[tuple, tuple, int]:
-    """Condition and body of a loop, or the branches of a conditional, from the titled lines that follow it."""
+    """Condition and body of a loop, or the branches of a conditional, from the titled lines that
+    follow it.
+    """
     found: dict[str, tuple] = {}
     titles = {"kWhile": ("condition", "body"), "kConditional": ("branch",)}.get(kind, ())
-    while at < len(lines) and lines[at][2] < 0 and lines[at][1].startswith(titles) and lines[at][1] not in found:
-        if kind == "kConditional" and lines[at][0] <= indent:  # of the conditional that holds this one
+    while (
+        at < len(lines)
+        and lines[at][2] < 0
+        and lines[at][1].startswith(titles)
+        and lines[at][1] not in found
+    ):
+        if (
+            kind == "kConditional" and lines[at][0] <= indent
+        ):  # of the conditional that holds this one
             break
         title = lines[at][1]
         found[title], at = _nest(lines, at + 1)
@@ -124,7 +143,9 @@ def _sections(kind: str, indent: int, lines, at: int) -> tuple[tuple, tuple, int
 
 
 def count(thunks, trips: dict[int, int], inside: bool = False) -> Count:
-    """What running `thunks` launches, of a conditional its largest branch; `trips`: how often a loop runs, by its number."""
+    """What running `thunks` launches, of a conditional its largest branch; `trips`: how often a
+    loop runs, by its number.
+    """
     total = Count()
     for thunk in thunks:
         buffer = thunk.kind == "kCommandBuffer"
@@ -133,7 +154,9 @@ def count(thunks, trips: dict[int, int], inside: bool = False) -> Count:
             total = total.plus(count(thunk.body + thunk.condition, trips, inside), times)
             total = total.plus(Count(loops=1, unknown=thunk.ident not in trips))
         elif thunk.kind in _CONTAINERS:
-            total = total.plus(count(_runs(thunk, trips), trips, inside or buffer)).plus(Count(buffers=buffer))
+            total = total.plus(count(_runs(thunk, trips), trips, inside or buffer)).plus(
+                Count(buffers=buffer)
+            )
         else:
             copy = thunk.kind in _COPIES
             total = total.plus(Count(kernels=not copy, copies=copy, outside=not inside))
@@ -141,14 +164,24 @@ def count(thunks, trips: dict[int, int], inside: bool = False) -> Count:
 
 
 def _runs(thunk: Thunk, trips) -> tuple:
-    """The thunks that a container runs: of a conditional, those of the branch with the most launches."""
+    """The thunks that a container runs: of a conditional, those of the branch with the most
+    launches.
+    """
     if thunk.kind != "kConditional":
         return thunk.body
-    return max((branch.body for branch in thunk.body), key=lambda body: sum(count(body, trips)[:2]), default=())
+    return max(
+        (branch.body for branch in thunk.body),
+        key=lambda body: sum(count(body, trips)[:2]),
+        default=(),
+    )
 
 
-def group(thunks, trips: dict[int, int], names: dict[int, str], sources: dict[str, str]) -> dict[str, int]:
-    """Launches by the part of the program that they come from, most first; names of layers lose their number."""
+def group(
+    thunks, trips: dict[int, int], names: dict[int, str], sources: dict[str, str]
+) -> dict[str, int]:
+    """Launches by the part of the program that they come from, most first; names of layers lose
+    their number.
+    """
     found: collections.Counter[str] = collections.Counter()
 
     def visit(thunks, times):
@@ -165,9 +198,19 @@ def group(thunks, trips: dict[int, int], names: dict[int, str], sources: dict[st
 
 
 def _part(op_name: str) -> str:
-    """`Transformer/layers_3/mlp/...` of `jit(run)/while/body/Transformer/layers_3/mlp/...` as `Transformer/layers_*`."""
-    pieces = [piece for piece in op_name.split("/") if piece not in ("while", "body", "cond", "closed_call", "branch")]
-    pieces = [re.sub(r"\d+", "*", piece) for piece in pieces if not piece.startswith(("jit(", "pjit", "vmap("))]
+    """`Transformer/layers_3/mlp/...` of `jit(run)/while/body/Transformer/layers_3/mlp/...` as
+    `Transformer/layers_*`.
+    """
+    pieces = [
+        piece
+        for piece in op_name.split("/")
+        if piece not in ("while", "body", "cond", "closed_call", "branch")
+    ]
+    pieces = [
+        re.sub(r"\d+", "*", piece)
+        for piece in pieces
+        if not piece.startswith(("jit(", "pjit", "vmap("))
+    ]
     return "/".join(pieces[:2] if len(pieces) > 2 else pieces[:1]) or "other"
 
 

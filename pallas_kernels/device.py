@@ -22,23 +22,33 @@ class Device:
     cores: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.platform} {'.'.join(map(str, self.compute_capability))}" if self.compute_capability else self.platform
+        return (
+            f"{self.platform} {'.'.join(map(str, self.compute_capability))}"
+            if self.compute_capability
+            else self.platform
+        )
 
 
 _target = versions.trace_context(None)
 
 
 def for_device(device: Device):
-    """Context manager: programs traced inside are for `device`, whatever is here (ahead-of-time compilation)."""
+    """Context manager: programs traced inside are for `device`, whatever is here (ahead-of-time
+    compilation).
+    """
     return _target(device)
 
 
 def current_device() -> Device:
-    """What programs traced now are for: the device of `for_device`, else the one that computations run on."""
+    """What programs traced now are for: the device of `for_device`, else the one that computations
+    run on.
+    """
     return _target.value or describe(versions.default_device())
 
 
 def describe(device) -> Device:
     """`Device` of a `jax.Device`."""
     capability = versions.compute_capability(device)
-    return Device("cuda" if capability else device.platform, capability, getattr(device, "core_count", None))
+    return Device(
+        "cuda" if capability else device.platform, capability, getattr(device, "core_count", None)
+    )

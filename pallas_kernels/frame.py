@@ -1,4 +1,6 @@
-"""What the tree attention kernels share: their arguments, their derivative and the parts that they hand to the merge."""
+"""What the tree attention kernels share: their arguments, their derivative and the parts that they
+hand to the merge.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,10 @@ def differentiable(call: Callable) -> Callable:
     Its derivative is the reference's, which then also computes the value.
 
     Args:
-      call: (q, k, v, cache_k, cache_v, layer int32 [], length int32 [B], first int32 [B] or None, positions, mask, *, window,
-        cut, interpret) -> [B, T, H, D]; see `pallas_kernels.reference.tree_attention`. It is traced once for all layers of a
-        model: the layer is an operand.
+      call: (q, k, v, cache_k, cache_v, layer int32 [], length int32 [B], first int32 [B] or None,
+        positions, mask, *, window, cut, interpret) -> [B, T, H, D]; see
+        `pallas_kernels.reference.tree_attention`. It is traced once for all layers of a model: the
+        layer is an operand.
     """
     call = jax.jit(call, static_argnames=("window", "cut", "interpret"))
 
@@ -36,7 +39,9 @@ def differentiable(call: Callable) -> Callable:
         layer, length, first, positions, mask = rest
 
         def value(q, k, v, cache_k, cache_v):
-            return reference.tree_attention(q, k, v, positions, mask, (cache_k, cache_v, layer, length, first), window)
+            return reference.tree_attention(
+                q, k, v, positions, mask, (cache_k, cache_v, layer, length, first), window
+            )
 
         return jax.vjp(value, q, k, v, cache_k, cache_v)
 
@@ -49,7 +54,17 @@ def differentiable(call: Callable) -> Callable:
         cache_k, cache_v, layer, length, first = prefix
         layer, length = jnp.asarray(layer, jnp.int32), jnp.asarray(length, jnp.int32)
         first = None if first is None else jnp.asarray(first, jnp.int32)
-        return apply(q, k, v, cache_k, cache_v, (layer, length, first, positions, mask), window, cut, interpret)
+        return apply(
+            q,
+            k,
+            v,
+            cache_k,
+            cache_v,
+            (layer, length, first, positions, mask),
+            window,
+            cut,
+            interpret,
+        )
 
     return entry
 
@@ -60,6 +75,8 @@ def score_scale(dim: int) -> float:
 
 
 def sums(parts: int, sequences: int, rows: int, dim: int) -> list[jax.ShapeDtypeStruct]:
-    """What `parts` of the keys give for `rows` padded query rows of `sequences` = B * K, see `pallas_kernels.merge.merge`."""
+    """What `parts` of the keys give for `rows` padded query rows of `sequences` = B * K, see
+    `pallas_kernels.merge.merge`.
+    """
     row = jax.ShapeDtypeStruct((parts, sequences, rows), jnp.float32)
     return [jax.ShapeDtypeStruct((*row.shape, dim), jnp.float32), row, row]

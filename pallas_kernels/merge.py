@@ -1,4 +1,6 @@
-"""Merge of attention over parts of the keys, by each part's maximum and sum of weights (log-sum-exp)."""
+"""Merge of attention over parts of the keys, by each part's maximum and sum of weights
+(log-sum-exp).
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,10 @@ def merge(total, top, weight, q, kv_heads: int, cut: Tiles, interpret: bool) -> 
 
     Args:
       total: float32 [parts, B * K, M, D], weighted sums of values; unset where `weight` is 0.
-      top: float32 [parts, B * K, M], base-2 maxima of the scores. weight: float32 [parts, B * K, M], sums of
-        2 ** (score - top).
-      q: [B, T, H, D], of which shape and dtype are the result's; row t * H / K + g of M is row t's head g of the kv head.
+      top: float32 [parts, B * K, M], base-2 maxima of the scores. weight: float32 [parts, B * K,
+        M], sums of 2 ** (score - top).
+      q: [B, T, H, D], of which shape and dtype are the result's; row t * H / K + g of M is row t's
+        head g of the kv head.
 
     Returns:
       [B, T, H, D]; zeros where no part has weight.
@@ -32,7 +35,11 @@ def merge(total, top, weight, q, kv_heads: int, cut: Tiles, interpret: bool) -> 
     return pl.pallas_call(
         functools.partial(_kernel, parts=parts, rows=rows, group=group, kv_heads=kv_heads),
         grid=(-(-rows * group // cut.merge_rows), total.shape[1]),
-        in_specs=[pl.BlockSpec((padded, None, cut.merge_rows, dim), lambda block, z: (0, z, block, 0)), sums, sums],
+        in_specs=[
+            pl.BlockSpec((padded, None, cut.merge_rows, dim), lambda block, z: (0, z, block, 0)),
+            sums,
+            sums,
+        ],
         out_specs=pl.BlockSpec((None, rows, heads, dim), lambda block, z: (z // kv_heads, 0, 0, 0)),
         out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
         compiler_params=versions.triton_params(4, 1),
@@ -41,22 +48,37 @@ def merge(total, top, weight, q, kv_heads: int, cut: Tiles, interpret: bool) -> 
     )(total, top, weight)
 
 
-def _kernel(total_ref, top_ref, weight_ref, out_ref, *, parts: int, rows: int, group: int, kv_heads: int):
+def _kernel(
+    total_ref, top_ref, weight_ref, out_ref, *, parts: int, rows: int, group: int, kv_heads: int
+):
     padded, count = top_ref.shape
     part = jnp.arange(padded, dtype=jnp.int32)[:, None]
     row = pl.program_id(0) * count + jnp.arange(count, dtype=jnp.int32)
-    weight = triton.load(weight_ref.at[:, :], mask=jnp.broadcast_to(part < parts, (padded, count)), other=0.0)
+    weight = triton.load(
+        weight_ref.at[:, :], mask=jnp.broadcast_to(part < parts, (padded, count)), other=0.0
+    )
     used = weight > 0
     tops = triton.load(top_ref.at[:, :], mask=used, other=-1e30)
     share = jnp.where(used, jnp.exp2(tops - jnp.max(tops, axis=0)[None, :]), 0.0)
-    sums = triton.load(total_ref.at[:, :, :], mask=jnp.broadcast_to(used[:, :, None], total_ref.shape), other=0.0)
+    sums = triton.load(
+        total_ref.at[:, :, :], mask=jnp.broadcast_to(used[:, :, None], total_ref.shape), other=0.0
+    )
     total = jnp.sum(sums * share[:, :, None], axis=0)
     weight = jnp.sum(weight * share, axis=0)
-    store_rows(out_ref, total / jnp.where(weight > 0, weight, 1.0)[:, None], row, pl.program_id(1) % kv_heads, rows, group)
+    store_rows(
+        out_ref,
+        total / jnp.where(weight > 0, weight, 1.0)[:, None],
+        row,
+        pl.program_id(1) % kv_heads,
+        rows,
+        group,
+    )
 
 
 def load_rows(ref, row, head, rows: int, group: int):
-    """Rows `row` int32 [M] of kv head `head` of `ref` [T, H, D], as [M, D]: row t * group + g is row t's head g of it."""
+    """Rows `row` int32 [M] of kv head `head` of `ref` [T, H, D], as [M, D]: row t * group + g is
+    row t's head g of it.
+    """
     at, live = _address(ref, row, head, rows, group)
     return triton.load(ref.at[at], mask=live, other=0.0)
 
@@ -68,8 +90,9 @@ def store_rows(ref, value, row, head, rows: int, group: int) -> None:
 
 
 def _address(ref, row, head, rows: int, group: int):
-    # Arrays for all axes, for the interpreter cannot mix them with slices. Rows beyond the last are masked, and must keep an
-    # index out of range: the interpreter would write them the old value of a row that is not masked.
+    # Arrays for all axes, for the interpreter cannot mix them with slices. Rows beyond the last are
+    # masked, and must keep an index out of range: the interpreter would write them the old value of
+    # a row that is not masked.
     shape = (row.shape[0], ref.shape[-1])
     column = jnp.arange(shape[1], dtype=jnp.int32)[None, :]
     node, query_head = (row // group)[:, None], (head * group + row % group)[:, None]

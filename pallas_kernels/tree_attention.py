@@ -1,9 +1,11 @@
-"""Tree attention as a Pallas kernel with Triton lowering: attention of few rows over a long cached prefix and each other.
+"""Tree attention as a Pallas kernel with Triton lowering: attention of few rows over a long cached
+prefix and each other.
 
-The prefix is split among programs, as one row block of a tree gives a GPU too little to do: each program takes a part of the
-live rows in blocks, keeping a running maximum and sum (the online softmax, base 2), one further program takes the tree under
-its bit mask, and a second kernel merges the parts by their maxima and sums. Query heads that share a kv head are rows of the
-same block, so that each key is read once. Where there are rows enough for one program each, it does everything.
+The prefix is split among programs, as one row block of a tree gives a GPU too little to do: each
+program takes a part of the live rows in blocks, keeping a running maximum and sum (the online
+softmax, base 2), one further program takes the tree under its bit mask, and a second kernel merges
+the parts by their maxima and sums. Query heads that share a kv head are rows of the same block, so
+that each key is read once. Where there are rows enough for one program each, it does everything.
 """
 
 from __future__ import annotations
@@ -23,13 +25,18 @@ from pallas_kernels.merge import load_rows, merge, store_rows
 from pallas_kernels.tuning import TREE_KEYS, Problem, Tiles, tiles
 
 
-def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None, *, interpret: bool = False):
-    """The kernel; arguments and result are those of `pallas_kernels.reference.tree_attention`, and `prefix` must be given.
+def tree_attention(
+    q, k, v, positions, mask=None, prefix=None, window=None, *, interpret: bool = False
+):
+    """The kernel; arguments and result are those of `pallas_kernels.reference.tree_attention`, and
+    `prefix` must be given.
 
     Its derivative is the reference's, which then also computes the value.
     """
     cut = tiles(Problem.of(q, k, v, prefix), current_device())
-    versions.triton_params(cut.warps, cut.stages)  # here too, for the call below may be traced already
+    versions.triton_params(
+        cut.warps, cut.stages
+    )  # here too, for the call below may be traced already
     return _attend(q, k, v, positions, mask, prefix, window, cut, interpret)
 
 
@@ -38,7 +45,22 @@ def interpreted(q, k, v, positions, mask=None, prefix=None, window=None):
     return tree_attention(q, k, v, positions, mask, prefix, window, interpret=True)
 
 
-def _call(q, k, v, cache_k, cache_v, layer, length, first, positions, mask, *, window, cut: Tiles, interpret: bool):
+def _call(
+    q,
+    k,
+    v,
+    cache_k,
+    cache_v,
+    layer,
+    length,
+    first,
+    positions,
+    mask,
+    *,
+    window,
+    cut: Tiles,
+    interpret: bool,
+):
     batch, rows, heads, _ = q.shape
     keys, kv_heads = k.shape[1:3]
     group = heads // kv_heads
@@ -56,9 +78,18 @@ def _call(q, k, v, cache_k, cache_v, layer, length, first, positions, mask, *, w
     further = {"first": first, "mask": mask, "positions": positions if window is not None else None}
     inputs |= {name: (array, one(array)) for name, array in further.items() if array is not None}
     kernel = functools.partial(
-        _kernel, names=tuple(inputs), rows=rows, keys=keys, group=group, kv_heads=kv_heads, window=window, cut=cut
+        _kernel,
+        names=tuple(inputs),
+        rows=rows,
+        keys=keys,
+        group=group,
+        kv_heads=kv_heads,
+        window=window,
+        cut=cut,
     )
-    shapes, specs = ([q], [one(q)]) if parts == 1 else _sums(parts, batch * kv_heads, blocks, q.shape[-1], cut)
+    shapes, specs = (
+        ([q], [one(q)]) if parts == 1 else _sums(parts, batch * kv_heads, blocks, q.shape[-1], cut)
+    )
     out = pl.pallas_call(
         kernel,
         grid=(parts, blocks, batch * kv_heads),
@@ -73,13 +104,18 @@ def _call(q, k, v, cache_k, cache_v, layer, length, first, positions, mask, *, w
 
 
 def _one_sequence(array, batch: int = 0, head: int | None = None, *, kv_heads: int):
-    """Block of one sequence, or with `head` of one sequence and kv head: the kernel addresses the rows inside."""
+    """Block of one sequence, or with `head` of one sequence and kv head: the kernel addresses the
+    rows inside.
+    """
 
     def index(part, block, z):
         at = {batch: z // kv_heads, head: z % kv_heads}
         return tuple(at.get(axis, 0) for axis in range(array.ndim))
 
-    return pl.BlockSpec(tuple(None if axis in (batch, head) else size for axis, size in enumerate(array.shape)), index)
+    return pl.BlockSpec(
+        tuple(None if axis in (batch, head) else size for axis, size in enumerate(array.shape)),
+        index,
+    )
 
 
 def _sums(parts: int, sequences: int, blocks: int, dim: int, cut: Tiles):
@@ -92,8 +128,12 @@ def _sums(parts: int, sequences: int, blocks: int, dim: int, cut: Tiles):
 _attend = differentiable(_call)
 
 
-def _kernel(*refs, names, rows: int, keys: int, group: int, kv_heads: int, window: int | None, cut: Tiles):
-    """One part of the prefix, or the tree, or both, for one block of query rows of one kv head of one sequence."""
+def _kernel(
+    *refs, names, rows: int, keys: int, group: int, kv_heads: int, window: int | None, cut: Tiles
+):
+    """One part of the prefix, or the tree, or both, for one block of query rows of one kv head of
+    one sequence.
+    """
     ref, out = dict(zip(names, refs, strict=False)), refs[len(names) :]
     part, block, head = pl.program_id(0), pl.program_id(1), pl.program_id(2) % kv_heads
     row = block * cut.rows + jnp.arange(cut.rows, dtype=jnp.int32)
@@ -101,10 +141,17 @@ def _kernel(*refs, names, rows: int, keys: int, group: int, kv_heads: int, windo
     q = load_rows(ref["q"], row, head, rows, group)
     scale = score_scale(q.shape[-1])
 
-    state = (jnp.zeros(q.shape, jnp.float32), jnp.full(row.shape, LOWEST, jnp.float32), jnp.zeros(row.shape, jnp.float32))
+    state = (
+        jnp.zeros(q.shape, jnp.float32),
+        jnp.full(row.shape, LOWEST, jnp.float32),
+        jnp.zeros(row.shape, jnp.float32),
+    )
     last = None
     if window is not None:
-        last = triton.load(ref["positions"].at[node], mask=live, other=jnp.iinfo(jnp.int32).max) - window
+        last = (
+            triton.load(ref["positions"].at[node], mask=live, other=jnp.iinfo(jnp.int32).max)
+            - window
+        )
     state = _prefix(ref, q, scale, state, last, part, cut)
     in_tree = jnp.int32(-(-keys // TREE_KEYS))
     if cut.splits > 1:
@@ -121,7 +168,9 @@ def _kernel(*refs, names, rows: int, keys: int, group: int, kv_heads: int, windo
 
 
 def _prefix(ref, q, scale, state, last, part, cut: Tiles):
-    """`state` after this part of the sequence's live cache rows; a row sees positions above `last` int32 [rows], or all."""
+    """`state` after this part of the sequence's live cache rows; a row sees positions above `last`
+    int32 [rows], or all.
+    """
     layer, first = ref["layer"][...], ref["first"][...] if "first" in ref else jnp.int32(0)
     begin, capacity = first, ref["cache_k"].shape[1]
     end = jnp.minimum(first + ref["length"][...], capacity)
@@ -166,7 +215,9 @@ def _tree(ref, q, scale, state, node, live, keys: int, count):
 
 
 def _online(q, k, v, seen, scale, state):
-    """Online softmax, base 2: the sums (total [M, D], top [M], weight [M]) with one more block of keys and values."""
+    """Online softmax, base 2: the sums (total [M, D], top [M], weight [M]) with one more block of
+    keys and values.
+    """
     total, top, weight = state
     scores = jnp.where(seen, _dot(q, k, 1) * scale, LOWEST)
     new_top = jnp.maximum(top, jnp.max(scores, axis=1))
@@ -177,6 +228,10 @@ def _online(q, k, v, seen, scale, state):
 
 
 def _dot(a, b, axis: int):
-    """`a` [M, X] with axis `axis` of `b`, summed in float32; float32 inputs are not rounded to TF32."""
+    """`a` [M, X] with axis `axis` of `b`, summed in float32; float32 inputs are not rounded to
+    TF32.
+    """
     precision = lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
-    return lax.dot_general(a, b, (((1,), (axis,)), ((), ())), precision=precision, preferred_element_type=jnp.float32)
+    return lax.dot_general(
+        a, b, (((1,), (axis,)), ((), ())), precision=precision, preferred_element_type=jnp.float32
+    )

@@ -1,9 +1,11 @@
-"""Tree attention as a Pallas kernel with Mosaic GPU lowering, for Hopper: bulk copies (TMA) and warpgroup products (WGMMA).
+"""Tree attention as a Pallas kernel with Mosaic GPU lowering, for Hopper: bulk copies (TMA) and
+warpgroup products (WGMMA).
 
-As in `pallas_kernels.tree_attention` each part of the grid takes a share of the live cache rows, one more part takes the tree
-under its bit mask, and the same second kernel merges them. A program is one warpgroup with 64 query rows; it asks for the next
-blocks of keys and values while it works on one. Queries, tree and mask are small and come padded and transposed from XLA; the
-cache is read in place.
+As in `pallas_kernels.tree_attention` each part of the grid takes a share of the live cache rows,
+one more part takes the tree under its bit mask, and the same second kernel merges them. A program
+is one warpgroup with 64 query rows; it asks for the next blocks of keys and values while it works
+on one. Queries, tree and mask are small and come padded and transposed from XLA; the cache is read
+in place.
 """
 
 from __future__ import annotations
@@ -23,11 +25,14 @@ from pallas_kernels.reference import WORD
 from pallas_kernels.tuning import Problem, Tiles, mosaic_tiles
 
 
-def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None, *, interpret: bool = False):
-    """The kernel; arguments and result are those of `pallas_kernels.reference.tree_attention`, and `prefix` must be given.
+def tree_attention(
+    q, k, v, positions, mask=None, prefix=None, window=None, *, interpret: bool = False
+):
+    """The kernel; arguments and result are those of `pallas_kernels.reference.tree_attention`, and
+    `prefix` must be given.
 
-    Rows of the cache that are not live must be finite, as for the reference: they meet a weight of zero. The derivative is the
-    reference's, which then also computes the value.
+    Rows of the cache that are not live must be finite, as for the reference: they meet a weight of
+    zero. The derivative is the reference's, which then also computes the value.
     """
     cut = mosaic_tiles(Problem.of(q, k, v, prefix), current_device())
     versions.triton_params(4, 1)  # of the merge: here too, for the call below may be traced already
@@ -35,17 +40,39 @@ def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None, *, i
 
 
 def interpreted(q, k, v, positions, mask=None, prefix=None, window=None):
-    """`tree_attention` in Mosaic GPU's interpreter (jax 0.12), which simulates memories and barriers: slow, for tests."""
+    """`tree_attention` in Mosaic GPU's interpreter (jax 0.12), which simulates memories and
+    barriers: slow, for tests.
+    """
     return tree_attention(q, k, v, positions, mask, prefix, window, interpret=True)
 
 
-def _call(q, k, v, cache_k, cache_v, layer, length, first, positions, mask, *, window, cut: Tiles, interpret: bool):
+def _call(
+    q,
+    k,
+    v,
+    cache_k,
+    cache_v,
+    layer,
+    length,
+    first,
+    positions,
+    mask,
+    *,
+    window,
+    cut: Tiles,
+    interpret: bool,
+):
     plgpu = versions.mosaic_gpu()
     batch, rows, heads, dim = q.shape
     kv_heads, group = k.shape[2], heads // k.shape[2]
     blocks = -(-rows * group // cut.rows)
     inputs = {
-        "q": _padded(q.reshape(batch, rows, kv_heads, group, dim).swapaxes(1, 2).reshape(batch * kv_heads, -1, dim), cut.rows),
+        "q": _padded(
+            q.reshape(batch, rows, kv_heads, group, dim)
+            .swapaxes(1, 2)
+            .reshape(batch * kv_heads, -1, dim),
+            cut.rows,
+        ),
         "k": _padded(k.swapaxes(1, 2).reshape(batch * kv_heads, -1, dim), cut.keys),
         "v": _padded(v.swapaxes(1, 2).reshape(batch * kv_heads, -1, dim), cut.keys),
         "mask": _words(mask, batch, rows, k.shape[1], group, cut),
@@ -93,10 +120,16 @@ def _padded(array, multiple: int):
 
 
 def _words(mask, batch: int, rows: int, keys: int, group: int, cut: Tiles):
-    """Mask words uint32 [B, words of whole key blocks, query rows of whole blocks]; zeros where there is no row or key."""
+    """Mask words uint32 [B, words of whole key blocks, query rows of whole blocks]; zeros where
+    there is no row or key.
+    """
     if mask is None:
         bits = jnp.tri(rows, -(-keys // WORD) * WORD, dtype=jnp.uint32).reshape(1, rows, -1, WORD)
-        mask = (bits << jnp.arange(WORD, dtype=jnp.uint32)).sum(axis=-1, dtype=jnp.uint32).repeat(batch, axis=0)
+        mask = (
+            (bits << jnp.arange(WORD, dtype=jnp.uint32))
+            .sum(axis=-1, dtype=jnp.uint32)
+            .repeat(batch, axis=0)
+        )
     spare = -keys % WORD
     if spare:
         mask = mask.at[:, :, -1].set(mask[:, :, -1] & jnp.uint32((1 << WORD - spare) - 1))
@@ -105,7 +138,9 @@ def _words(mask, batch: int, rows: int, keys: int, group: int, cut: Tiles):
 
 
 def _kernel(*refs, names, batch: int, kv_heads: int, cut: Tiles, **scratch):
-    """One part of the prefix, or the tree, for one block of query rows of one kv head of one sequence."""
+    """One part of the prefix, or the tree, for one block of query rows of one kv head of one
+    sequence.
+    """
     plgpu = versions.mosaic_gpu()
     ref = dict(zip(names, refs, strict=False)) | scratch
     sequence, part, block = (lax.axis_index(name) for name in ("sequence", "part", "block"))
@@ -134,13 +169,18 @@ def _prefix(ref, out, sequence, part, block, batch: int, kv_heads: int, cut: Til
         begin = first + jnp.maximum(ref["lowest"][item] + 1, 0)
         rows = ref["last"].at[item, pl.ds(block * cut.rows, cut.rows)]
         last = versions.mosaic_load(rows, plgpu.Layout.WGMMA.reduce(1)) + first
-    start, stop = lax.div(begin, jnp.int32(cut.keys)), lax.div(end + (cut.keys - 1), jnp.int32(cut.keys))
+    start, stop = (
+        lax.div(begin, jnp.int32(cut.keys)),
+        lax.div(end + (cut.keys - 1), jnp.int32(cut.keys)),
+    )
     share = lax.div(jnp.maximum(stop - start, 0) + (cut.splits - 1), jnp.int32(cut.splits))
     start = start + part * share
     index = ref["layer"][0] * (batch * kv_heads) + sequence
 
     def seen(i):
-        slot = (start + i) * cut.keys + plgpu.broadcasted_iota(jnp.int32, shape, 1, layout=plgpu.Layout.WGMMA)
+        slot = (start + i) * cut.keys + plgpu.broadcasted_iota(
+            jnp.int32, shape, 1, layout=plgpu.Layout.WGMMA
+        )
         inside = (slot >= first) & (slot < end)
         return inside & (slot > lax.broadcast_in_dim(last, shape, [0])) if "last" in ref else inside
 
@@ -159,7 +199,9 @@ def _tree(ref, out, sequence, block, kv_heads: int, cut: Tiles):
 
     def word(i):
         words = ref["mask"].at[item, i, pl.ds(block * cut.rows, cut.rows)]
-        return lax.broadcast_in_dim(versions.mosaic_load(words, plgpu.Layout.WGMMA.reduce(1)), shape, [0])
+        return lax.broadcast_in_dim(
+            versions.mosaic_load(words, plgpu.Layout.WGMMA.reduce(1)), shape, [0]
+        )
 
     def seen(i):
         column = plgpu.broadcasted_iota(jnp.int32, shape, 1, layout=plgpu.Layout.WGMMA)
@@ -190,17 +232,23 @@ def _attention(ref, out, blocks, seen, count, cut: Tiles):
         @pl.when(i < count)
         def _():
             for source, name in zip(blocks(i), "kv", strict=True):
-                plgpu.copy_gmem_to_smem(source, ref[f"{name}_blocks"].at[slot], ref[f"{name}_here"].at[slot])
+                plgpu.copy_gmem_to_smem(
+                    source, ref[f"{name}_blocks"].at[slot], ref[f"{name}_here"].at[slot]
+                )
 
     def step(i, state):
         total, top, weight = state
         slot = lax.rem(i, jnp.int32(cut.stages))
         plgpu.barrier_wait(ref["k_here"].at[slot])
         visible = seen(i)
-        scores = _product(ref["q_block"], ref["k_blocks"].at[slot].transpose((1, 0)), (cut.rows, cut.keys))
+        scores = _product(
+            ref["q_block"], ref["k_blocks"].at[slot].transpose((1, 0)), (cut.rows, cut.keys)
+        )
         scores = jnp.where(visible, scores * score_scale(dim), LOWEST)
         new_top = jnp.maximum(top, scores.max(axis=1))
-        p = jnp.where(visible, jnp.exp2(scores - lax.broadcast_in_dim(new_top, scores.shape, [0])), 0.0)
+        p = jnp.where(
+            visible, jnp.exp2(scores - lax.broadcast_in_dim(new_top, scores.shape, [0])), 0.0
+        )
         shrink = jnp.exp2(top - new_top)
         ref["p_block"][...] = p.astype(ref["p_block"].dtype)
         plgpu.commit_smem()

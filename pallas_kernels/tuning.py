@@ -1,7 +1,9 @@
-"""Where the tree attention kernel runs, and its block sizes by compute capability, head dimension, dtype and rows.
+"""Where the tree attention kernel runs, and its block sizes by compute capability, head dimension,
+dtype and rows.
 
-None of these sizes comes from a measurement of time: they compile without spilling registers and fit the shared memory (99 KB
-a block on compute capability 8.6, 8.9 and 12.x, 163 KB on 8.0, 227 KB on 9.0 and 10.x).
+None of these sizes comes from a measurement of time: they compile without spilling registers and
+fit the shared memory (99 KB a block on compute capability 8.6, 8.9 and 12.x, 163 KB on 8.0, 227 KB
+on 9.0 and 10.x).
 """
 
 from __future__ import annotations
@@ -46,8 +48,12 @@ class Problem(NamedTuple):
     def of(cls, q, k, v, prefix) -> Problem:
         """That of a call with these arguments, see `pallas_kernels.reference.tree_attention`."""
         batch, rows, heads, dim = q.shape
-        dtypes = frozenset(jnp.dtype(array.dtype).name for array in (q, k, v, *(prefix[:2] if prefix else ())))
-        return cls(batch, rows, heads, k.shape[2], dim, dtypes, prefix[0].shape[3] if prefix else None)
+        dtypes = frozenset(
+            jnp.dtype(array.dtype).name for array in (q, k, v, *(prefix[:2] if prefix else ()))
+        )
+        return cls(
+            batch, rows, heads, k.shape[2], dim, dtypes, prefix[0].shape[3] if prefix else None
+        )
 
 
 class Tiles(NamedTuple):
@@ -57,7 +63,8 @@ class Tiles(NamedTuple):
       rows: query rows (a tree row's heads of one kv head are rows) of a program, a power of two.
       keys: cache rows of a step, a power of two.
       warps, stages: of a program; `stages` steps' loads are under way at a time.
-      splits: programs that share a prefix; with 1 the same program also sees the tree, and nothing is left to merge.
+      splits: programs that share a prefix; with 1 the same program also sees the tree, and nothing
+        is left to merge.
       merge_rows: query rows of a program of the merge.
     """
 
@@ -88,7 +95,9 @@ def unsupported(problem: Problem | None, device: Device) -> str | None:
 
 
 def unsupported_mosaic(problem: Problem | None, device: Device) -> str | None:
-    """Why the Mosaic GPU kernel cannot serve `problem` (None: any) on `device`; None where it can."""
+    """Why the Mosaic GPU kernel cannot serve `problem` (None: any) on `device`; None where it
+    can.
+    """
     if device.compute_capability != (9, 0):
         return f"needs a GPU of compute capability 9.0 (Hopper), this is {device}"
     # The merge of the parts is lowered by Triton.
@@ -108,7 +117,9 @@ def unsupported_shape(problem: Problem | None, device: Device) -> str | None:
     return _unsupported_shape(problem, HEAD_DIMS, DTYPES)
 
 
-def _unsupported_shape(problem: Problem | None, head_dims: tuple[int, ...], dtypes: tuple[str, ...]) -> str | None:
+def _unsupported_shape(
+    problem: Problem | None, head_dims: tuple[int, ...], dtypes: tuple[str, ...]
+) -> str | None:
     if problem is None:
         return None
     if problem.head_dim not in head_dims:
@@ -124,14 +135,19 @@ def tiles(problem: Problem, device: Device) -> Tiles:
     capability, cores = _device(device)
     query_rows = problem.rows * (problem.heads // problem.kv_heads)
     sequences = problem.batch * problem.kv_heads
-    # Blocks of 128 rows read each key half as often as those of 64, but are for problems that fill the device even so.
+    # Blocks of 128 rows read each key half as often as those of 64, but are for problems that fill
+    # the device even so.
     most = 128 if -(-query_rows // 128) * sequences >= cores else 64
-    rows, keys, warps, stages = _blocks(problem, capability, min(most, max(16, _power_of_two(query_rows))))
+    rows, keys, warps, stages = _blocks(
+        problem, capability, min(most, max(16, _power_of_two(query_rows)))
+    )
     return _split(problem, cores, rows, keys, warps, stages)
 
 
 def mosaic_tiles(problem: Problem, device: Device) -> Tiles:
-    """Block sizes of the Mosaic GPU kernel for `problem` on `device`: those of one warpgroup, two steps' loads under way."""
+    """Block sizes of the Mosaic GPU kernel for `problem` on `device`: those of one warpgroup, two
+    steps' loads under way.
+    """
     return _split(problem, _device(device)[1], 64, 64, 4, 2)
 
 
@@ -145,8 +161,11 @@ def _split(problem: Problem, cores: int, rows: int, keys: int, warps: int, stage
     """`Tiles` with as many splits as keep `cores` busy."""
     query_rows = problem.rows * (problem.heads // problem.kv_heads)
     programs = -(-query_rows // rows) * problem.batch * problem.kv_heads
-    # Each split writes its own partial sums, which the merge reads again: no more of them than keep the device busy.
-    splits = max(1, min(round(cores / programs), -(-problem.capacity // keys), 8192 // problem.head_dim - 1))
+    # Each split writes its own partial sums, which the merge reads again: no more of them than keep
+    # the device busy.
+    splits = max(
+        1, min(round(cores / programs), -(-problem.capacity // keys), 8192 // problem.head_dim - 1)
+    )
     parts = _power_of_two(splits + 1)
     merge_rows = max(1, min(16, 4096 // (parts * problem.head_dim)))
     return Tiles(rows, keys, warps, stages, splits, merge_rows)
@@ -155,11 +174,17 @@ def _split(problem: Problem, cores: int, rows: int, keys: int, warps: int, stage
 def _blocks(problem: Problem, capability: tuple[int, int], rows: int) -> tuple[int, int, int, int]:
     """(rows, keys, warps, stages) for up to `rows` query rows, a power of two."""
     wide = problem.head_dim == 256
-    if "float32" in problem.dtypes:  # products in full float32, without tensor cores: registers are what is short
+    if (
+        "float32" in problem.dtypes
+    ):  # products in full float32, without tensor cores: registers are what is short
         return (16, 16 if wide else 32, 4 if problem.head_dim == 64 else 8, 2)
     if capability in ((8, 6), (8, 7), (8, 9)) or capability >= (12, 0):
         # 64 rows on 4 warps spill where one program does the prefix and the tree.
-        return (min(rows, 64), 32, 8 if rows >= 64 else 4, 2) if not wide else (min(rows, 32), 32, 4, 2)
+        return (
+            (min(rows, 64), 32, 8 if rows >= 64 else 4, 2)
+            if not wide
+            else (min(rows, 32), 32, 4, 2)
+        )
     if capability >= (9, 0):
         if rows == 128 and not wide:
             return 128, 64, 8, 3

@@ -1,7 +1,7 @@
 """What differs between versions of jax: the one module of this package that knows about them.
 
-Pallas chooses its GPU backend by the type of the compiler parameters, and without any the choice changes with the version:
-kernels here always pass `triton_params`.
+Pallas chooses its GPU backend by the type of the compiler parameters, and without any the choice
+changes with the version: kernels here always pass `triton_params`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,16 @@ def missing_triton() -> str | None:
 
 
 def triton_params(warps: int, stages: int) -> Any:
-    """Compiler parameters that select Triton; the warning that newer versions give when they lower it is silenced."""
+    """Compiler parameters that select Triton; the warning that newer versions give when they lower
+    it is silenced.
+    """
     from jax.experimental.pallas import triton
 
-    # From jax 0.12 on each lowering warns. It comes when the caller's program is lowered, so nothing here can wrap it.
-    warnings.filterwarnings("ignore", message="The Pallas Triton backend is deprecated", category=DeprecationWarning)
+    # From jax 0.12 on each lowering warns. It comes when the caller's program is lowered, so
+    # nothing here can wrap it.
+    warnings.filterwarnings(
+        "ignore", message="The Pallas Triton backend is deprecated", category=DeprecationWarning
+    )
     return triton.CompilerParams(num_warps=warps, num_stages=stages)
 
 
@@ -49,9 +54,13 @@ def mosaic_gpu() -> Any:
 
 
 def mosaic_tiled(shape: tuple[int, ...], dtype: Any) -> Any:
-    """Shared memory of `shape` in the swizzled tiles that bulk copies write and matrix products of 2 byte types read."""
+    """Shared memory of `shape` in the swizzled tiles that bulk copies write and matrix products of
+    2 byte types read.
+    """
     plgpu = mosaic_gpu()
-    return plgpu.SMEM(shape, dtype, transforms=(plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)))
+    return plgpu.SMEM(
+        shape, dtype, transforms=(plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
+    )
 
 
 def mosaic_load(ref: Any, layout: Any) -> jax.Array:
@@ -68,7 +77,9 @@ def mosaic_interpreter() -> Any:
 
 
 def trace_context(default: Any):
-    """A setting that is part of the keys of jit's caches: `.value` reads it, `with setting(value)` sets it."""
+    """A setting that is part of the keys of jit's caches: `.value` reads it, `with setting(value)`
+    sets it.
+    """
     return jax.make_user_context(default)
 
 
@@ -81,7 +92,8 @@ def default_device() -> Any:
 
 
 def abstract_gpu_mesh(kind: str, cores: int):
-    """An abstract mesh of one NVIDIA GPU: under it programs are lowered for a GPU that is not there.
+    """An abstract mesh of one NVIDIA GPU: under it programs are lowered for a GPU that is not
+    there.
 
     Args:
       kind: what the driver calls it, such as "NVIDIA H100 80GB HBM3". cores: its multiprocessors.
@@ -101,4 +113,8 @@ def compute_capability(device: Any) -> tuple[int, int] | None:
     if device.platform not in ("gpu", "cuda") or not isinstance(text, str):
         return None
     parts = text.split(".")
-    return tuple(map(int, parts)) if len(parts) == 2 and all(part.isdigit() for part in parts) else None
+    return (
+        tuple(map(int, parts))
+        if len(parts) == 2 and all(part.isdigit() for part in parts)
+        else None
+    )

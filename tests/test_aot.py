@@ -1,6 +1,8 @@
-"""The decode loop and the kernels, compiled for GPUs that are not there; and what reads the compiler's dumps.
+"""The decode loop and the kernels, compiled for GPUs that are not there; and what reads the
+compiler's dumps.
 
-What needs JAX's CUDA plugin is skipped without it: `make test-aot` installs it in an environment of its own.
+What needs JAX's CUDA plugin is skipped without it: `make test-aot` installs it in an environment of
+its own.
 """
 
 import contextlib
@@ -8,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from jaxspec.tools import aot as tool
+from jaxspec.bench import aot as tool
 from pallas_kernels import aot, aot_hlo, aot_ptxas, aot_report, registry
 
 MIB = 2**20
@@ -36,8 +38,13 @@ def served(name: str, gpu: str) -> list[dict]:
     target, found = aot.gpu(gpu), []
     device = registry.Device("cuda", target.capability, target.cores)
     for call in CALLS:
-        shape = [call.get("batch", 1), *(call[key] for key in ("rows", "heads", "kv_heads", "head_dim"))]
-        problem = registry.Problem(*shape, frozenset({call.get("dtype", "bfloat16")}), call["capacity"])
+        shape = [
+            call.get("batch", 1),
+            *(call[key] for key in ("rows", "heads", "kv_heads", "head_dim")),
+        ]
+        problem = registry.Problem(
+            *shape, frozenset({call.get("dtype", "bfloat16")}), call["capacity"]
+        )
         with registry.using(name), contextlib.suppress(ValueError):
             registry.explain("tree_attention", problem, device)
             found.append(call)
@@ -45,18 +52,30 @@ def served(name: str, gpu: str) -> list[dict]:
 
 
 NAMES = [name for name in registry.names() if name not in ("reference", "interpret")]
-KERNELS = {(name, gpu): calls for name in NAMES for gpu in ("h100", "a100", "l4") if CAN and (calls := served(name, gpu))}
+KERNELS = {
+    (name, gpu): calls
+    for name in NAMES
+    for gpu in ("h100", "a100", "l4")
+    if CAN and (calls := served(name, gpu))
+}
 
 
 @pytest.fixture(scope="module")
 def reports():
     """Every compilation of this module, two processes at a time."""
     with ThreadPoolExecutor(2) as pool:
-        jobs = {name: pool.submit(tool.report, large=4 * MIB, **LOOP | how) for name, how in LOOPS.items()}
+        jobs = {
+            name: pool.submit(tool.report, large=4 * MIB, **LOOP | how)
+            for name, how in LOOPS.items()
+        }
         for (name, gpu), calls in KERNELS.items():
             options = {"calls": calls, "implementation": name}
             jobs[name, gpu] = pool.submit(
-                aot.compile_report, "pallas_kernels.aot_programs:tree_attention", options, gpu, large=4 * MIB
+                aot.compile_report,
+                "pallas_kernels.aot_programs:tree_attention",
+                options,
+                gpu,
+                large=4 * MIB,
             )
         yield {name: job.result() for name, job in jobs.items()}
 
@@ -117,12 +136,14 @@ def test_what_does_not_compile_is_reported():
     options = {"calls": [SHAPE | {"rows": 16}], "implementation": registry.names()[0]}
     report = aot.compile_report("pallas_kernels.aot_programs:tree_attention", options, "t4")
     assert not report["compiles"] and "needs compute capability 8.0" in report["error"]
-    assert tool.render([{"options": {"method": "ar"}} | report]).startswith("ar does not compile: ValueError: ")
+    assert tool.render([{"options": {"method": "ar"}} | report]).startswith(
+        "ar does not compile: ValueError: "
+    )
 
 
 @pytest.mark.skipif(CAN, reason="the plugin is installed")
 def test_without_the_plugin_the_command_says_what_to_install(capsys):
-    from jaxspec.cli import main
+    from jaxspec.cli.main import main
 
     assert main(["aot", "--arch", "mini"]) == 2
     assert "pip install jax-cuda12-plugin" in capsys.readouterr().err
@@ -212,14 +233,18 @@ def test_thunks_are_nested_and_counted():
     assert [thunk.ident for thunk in inner.condition] == [15] and inner.body[0].body[0].ident == 17
     # The larger branch; three times the inner loop's comparison and copy.
     found = aot_report.count(loop.body, {14: 3})
-    assert found == aot_report.Count(kernels=3 + 3 + 1, copies=1 + 3, outside=6 + 1, buffers=1, loops=1)
+    assert found == aot_report.Count(
+        kernels=3 + 3 + 1, copies=1 + 3, outside=6 + 1, buffers=1, loops=1
+    )
     assert aot_report.count(loop.body, {}).unknown == 1
 
 
 def test_launches_are_grouped_by_layer():
     names, trips = aot_report.thunk_names(METADATA), aot_hlo.trip_counts(HLO)
     assert names == {8: "gemm.5", 14: "while.2"} and trips == {"while.2": 3}
-    groups = aot_report.group(aot_report.parse_thunks(THUNKS)[1].body, {14: 3}, names, aot_hlo.op_names(HLO))
+    groups = aot_report.group(
+        aot_report.parse_thunks(THUNKS)[1].body, {14: 3}, names, aot_hlo.op_names(HLO)
+    )
     assert groups == {"other": 10, "Transformer/layers_*": 1}
 
 
@@ -235,4 +260,8 @@ def test_large_results_are_found_and_updates_in_place_left_out():
 
 def test_spills_are_read():
     found = aot_ptxas.parse_ptxas(PTXAS)
-    assert found == {"checked": 2, "most_registers": 255, "spilling": {"tree_attention": 5092 + 7124}}
+    assert found == {
+        "checked": 2,
+        "most_registers": 255,
+        "spilling": {"tree_attention": 5092 + 7124},
+    }

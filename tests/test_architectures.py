@@ -1,13 +1,16 @@
-"""Named architectures: the sizes of the published models, and random weights of the shapes that are decoded with."""
+"""Named architectures: the sizes of the published models, and random weights of the shapes that are
+decoded with.
+"""
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 import jaxspec
-from jaxspec.architectures import ARCHITECTURES, abstract_params, architecture, random_params
+from jaxspec.bench.architectures import ARCHITECTURES, abstract_params, architecture, random_params
 
-# Billions of parameters as the models' cards state them, embeddings included once where they are tied.
+# Billions of parameters as the models' cards state them, embeddings included once where they are
+# tied.
 BILLIONS = {
     "qwen3-0.6b": 0.596,
     "qwen3-1.7b": 1.721,
@@ -27,7 +30,10 @@ def size(tree) -> int:
 QUICK = ("qwen3-0.6b", "llama-3.1-8b")
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in BILLIONS])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in BILLIONS],
+)
 def test_sizes_are_those_of_the_published_models(name):
     params = abstract_params(architecture(name))
     assert size(params.target) / 1e9 == pytest.approx(BILLIONS[name], abs=6e-4)
@@ -43,13 +49,18 @@ def test_mini_is_the_model_that_ships():
     mini, spec = jaxspec.load("mini"), architecture("mini", block_size=8, drafter_layers=2)
     assert spec.target == mini.spec.target
     drawn = random_params(spec, jnp.float32)
-    for one, other in ((drawn.target, mini.target), (drawn.drafters["jetspec"], mini.drafters["jetspec"])):
+    for one, other in (
+        (drawn.target, mini.target),
+        (drawn.drafters["jetspec"], mini.drafters["jetspec"]),
+    ):
         assert jax.tree.map(jnp.shape, one) == jax.tree.map(jnp.shape, other)
     norm = drawn.target["params"]["norm"]["scale"]
     assert jnp.all(norm == 1) and 0.019 < float(drawn.target["params"]["embedding"].std()) < 0.021
 
 
 def test_an_unknown_name_is_refused():
-    with pytest.raises(ValueError, match="unknown architecture 'qwen4': choose one of qwen3-0.6b, "):
+    with pytest.raises(
+        ValueError, match="unknown architecture 'qwen4': choose one of qwen3-0.6b, "
+    ):
         architecture("qwen4")
     assert "mini" in ARCHITECTURES

@@ -1,4 +1,6 @@
-"""The command line, on the golden tiny target, which has no tokenizer; the library is replaced where text matters."""
+"""The command line, on the golden tiny target, which has no tokenizer; the library is replaced
+where text matters.
+"""
 
 import dataclasses
 import inspect
@@ -10,13 +12,20 @@ from pathlib import Path
 import pytest
 
 import jaxspec
-from jaxspec import _distribution, cli, session
-from jaxspec.calibrate import table_path, timed
-from jaxspec.plan import DecodeConfig
-from jaxspec.policies.latency import make_table
+from jaxspec.bench.calibrate import table_path, timed
+from jaxspec.cli import main as cli
+from jaxspec.core import distribution as _distribution
+from jaxspec.costs.latency_table import make_table
+from jaxspec.engine import session
+from jaxspec.engine.plan import DecodeConfig
 
 GOLDEN = Path(__file__).parent / "golden"
-MODEL = ["--model", str(GOLDEN / "dflash/target"), "--drafter", f"jetspec={GOLDEN / 'jetspec/drafter'}"]
+MODEL = [
+    "--model",
+    str(GOLDEN / "dflash/target"),
+    "--drafter",
+    f"jetspec={GOLDEN / 'jetspec/drafter'}",
+]
 IDS = ["--token-ids", "--prompt", "117 142,122 64 240 19"]
 SHORT = ["--max-new-tokens", "12", "--builder", "expand", "--budget", "7"]
 
@@ -32,7 +41,11 @@ def test_generate_streams_and_json_agree(capsys):
     assert status == 0
     status, printed, _ = run(capsys, "generate", *MODEL, *IDS, *SHORT, "--json")
     record = json.loads(printed)
-    assert status == 0 and [int(token) for token in streamed.split()] == record["tokens"] and len(record["tokens"]) == 12
+    assert (
+        status == 0
+        and [int(token) for token in streamed.split()] == record["tokens"]
+        and len(record["tokens"]) == 12
+    )
     assert record["stats"]["emitted"] == 12 and record["stats"]["decode_seconds"] > 0
     assert record["stats"]["mean_acceptance_length"] >= 1
     status, plain, _ = run(capsys, "generate", *MODEL, *IDS, *SHORT, "--method", "ar")
@@ -41,35 +54,87 @@ def test_generate_streams_and_json_agree(capsys):
 
 def test_bench(capsys, tmp_path):
     prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text('{"domain": "a", "prompt": [117, 142, 122, 64, 240, 19]}\n{"domain": "b", "prompt": [40, 41, 42, 43]}\n')
+    prompts.write_text(
+        '{"domain": "a", "prompt": [117, 142, 122, 64, 240, 19]}\n{"domain": "b", "prompt": [40, 41, 42, 43]}\n'
+    )
     out = tmp_path / "out.json"
-    arguments = ["--prompts", prompts, "--methods", "ar,jetspec-tree@7", "--max-new-tokens", 20, "--repeats", 2, "--json", out]
-    others = ["--spec-bench", tmp_path / "answers.jsonl", "--vllm", tmp_path / "vllm.json", "--report", tmp_path / "report"]
+    arguments = [
+        "--prompts",
+        prompts,
+        "--methods",
+        "ar,jetspec-tree@7",
+        "--max-new-tokens",
+        20,
+        "--repeats",
+        2,
+        "--json",
+        out,
+    ]
+    others = [
+        "--spec-bench",
+        tmp_path / "answers.jsonl",
+        "--vllm",
+        tmp_path / "vllm.json",
+        "--report",
+        tmp_path / "report",
+    ]
     status, printed, _ = run(capsys, "bench", *MODEL, *arguments, *others)
     report = json.loads(out.read_text())
     assert status == 0 and {"device", "versions", "dtype", "settings", "results"} <= set(report)
-    assert report["settings"]["limit"] == 30 and report["settings"]["methods"]["jetspec-tree@7"]["budget"] == 7
+    assert (
+        report["settings"]["limit"] == 30
+        and report["settings"]["methods"]["jetspec-tree@7"]["budget"] == 7
+    )
     assert set(report["compile_seconds"]) == {"ar", "jetspec-tree@7"}
     records = {(record["method"], record["domain"]): record for record in report["results"]}
-    assert set(records) == {(method, domain) for method in ("ar", "jetspec-tree@7") for domain in ("a", "b", "all")}
+    assert set(records) == {
+        (method, domain) for method in ("ar", "jetspec-tree@7") for domain in ("a", "b", "all")
+    }
     for record in records.values():
-        assert record["identical_to_ar"] is True and record["tokens_per_second"] > 0 and record["speedup"] > 0
-        assert sum(i * n for i, n in enumerate(record["accept_hist"])) == record["tokens"] - record["prompts"]
+        assert (
+            record["identical_to_ar"] is True
+            and record["tokens_per_second"] > 0
+            and record["speedup"] > 0
+        )
+        assert (
+            sum(i * n for i, n in enumerate(record["accept_hist"]))
+            == record["tokens"] - record["prompts"]
+        )
         assert all(record[f"ms_{phase}"] > 0 for phase in ("draft", "tree", "verify", "rest"))
         drafted = record["method"] != "ar"
-        assert record["forwards"] == drafted and (record["ms_absorb"] > 0) == drafted and record["temperature"] == 0
-    assert records["ar", "all"]["mean_acceptance_length"] == 1.0 < records["jetspec-tree@7", "all"]["mean_acceptance_length"]
+        assert (
+            record["forwards"] == drafted
+            and (record["ms_absorb"] > 0) == drafted
+            and record["temperature"] == 0
+        )
+    assert (
+        records["ar", "all"]["mean_acceptance_length"]
+        == 1.0
+        < records["jetspec-tree@7", "all"]["mean_acceptance_length"]
+    )
     assert printed.count("jetspec-tree@7") == 4
-    answers = [json.loads(line) for line in (tmp_path / "answers-jetspec-tree@7.jsonl").read_text().splitlines()]
-    assert [record["category"] for record in answers] == ["a", "b"] and all(record["identical_to_ar"] for record in answers)
+    answers = [
+        json.loads(line)
+        for line in (tmp_path / "answers-jetspec-tree@7.jsonl").read_text().splitlines()
+    ]
+    assert [record["category"] for record in answers] == ["a", "b"] and all(
+        record["identical_to_ar"] for record in answers
+    )
     lengths = [length for record in answers for length in record["choices"][0]["accept_lengths"]]
     assert sum(lengths) / len(lengths) == records["jetspec-tree@7", "all"]["mean_acceptance_length"]
     counted = json.loads((tmp_path / "vllm.json").read_text())
-    assert [record["vllm:spec_decode_num_drafts"] for record in counted if record["method"] == "jetspec-tree@7"][-1] == len(
-        lengths
-    )
+    assert [
+        record["vllm:spec_decode_num_drafts"]
+        for record in counted
+        if record["method"] == "jetspec-tree@7"
+    ][-1] == len(lengths)
     assert "on each of the 2 prompts" in (tmp_path / "report/report.md").read_text()
-    assert report["settings"]["chat"] is False and not {"report", "vllm", "spec_bench", "json"} & set(report["settings"])
+    assert report["settings"]["chat"] is False and not {
+        "report",
+        "vllm",
+        "spec_bench",
+        "json",
+    } & set(report["settings"])
 
 
 def test_demo(capsys):
@@ -77,7 +142,10 @@ def test_demo(capsys):
     assert status == 0 and printed.count("identical to autoregressive: yes") == 3
     for domain in ("prose", "code", "math"):
         assert f"=== {domain} " in printed
-    lengths = [float(length) for length in re.findall(r"mean acceptance length ([0-9.]+) \(bonus included\)", printed)]
+    lengths = [
+        float(length)
+        for length in re.findall(r"mean acceptance length ([0-9.]+) \(bonus included\)", printed)
+    ]
     assert len(lengths) == 3 and min(lengths) > 1.5
 
 
@@ -93,16 +161,40 @@ def test_demo(capsys):
         (["generate", *MODEL, *IDS, "--temperature", "-1"], "temperature"),
         (["generate", *MODEL, *IDS, "--builder", "static"], "'static' needs paths"),
         (["generate", *MODEL, *IDS, "--paths", "[[0"], "--paths is not JSON"),
-        (["generate", *MODEL, *IDS, "--paths", "/no/such/tree"], "/no/such/tree: No such file or directory"),
-        (["generate", *MODEL, *IDS, "--builder", "static", "--paths", "[[1, 0]]"], "path [1, 0] has no parent"),
+        (
+            ["generate", *MODEL, *IDS, "--paths", "/no/such/tree"],
+            "/no/such/tree: No such file or directory",
+        ),
+        (
+            ["generate", *MODEL, *IDS, "--builder", "static", "--paths", "[[1, 0]]"],
+            "path [1, 0] has no parent",
+        ),
         (["generate", *MODEL, "--drafter", "second", *IDS], "give one --drafter SOURCE"),
-        (["generate", "--prompt-file", "/no/such/file"], "/no/such/file: No such file or directory"),
-        (["bench", *MODEL, "--prompts", "/no/such/file"], "/no/such/file: No such file or directory"),
-        (["bench", *MODEL, "--prompts", "x", "--methods", "jetspec-bush"], "unknown method 'jetspec-bush'"),
-        (["bench", *MODEL, "--prompts", "x", "--json", "/no/such/folder/o.json"], "no directory /no/such/folder"),
-        (["bench", *MODEL, "--prompts", "x", "--spec-bench", "/no/such/folder/o.jsonl"], "--spec-bench: there is no directory"),
+        (
+            ["generate", "--prompt-file", "/no/such/file"],
+            "/no/such/file: No such file or directory",
+        ),
+        (
+            ["bench", *MODEL, "--prompts", "/no/such/file"],
+            "/no/such/file: No such file or directory",
+        ),
+        (
+            ["bench", *MODEL, "--prompts", "x", "--methods", "jetspec-bush"],
+            "unknown method 'jetspec-bush'",
+        ),
+        (
+            ["bench", *MODEL, "--prompts", "x", "--json", "/no/such/folder/o.json"],
+            "no directory /no/such/folder",
+        ),
+        (
+            ["bench", *MODEL, "--prompts", "x", "--spec-bench", "/no/such/folder/o.jsonl"],
+            "--spec-bench: there is no directory",
+        ),
         (["bench", *MODEL, "--prompts", "x", "--coupled", "both"], "temperature"),
-        (["tree", "m", "x", "--out", "/no/such/folder/o.svg"], "--out: there is no directory /no/such/folder"),
+        (
+            ["tree", "m", "x", "--out", "/no/such/folder/o.svg"],
+            "--out: there is no directory /no/such/folder",
+        ),
     ],
 )
 def test_mistakes_are_told_in_one_line(capsys, arguments, message):
@@ -113,8 +205,12 @@ def test_mistakes_are_told_in_one_line(capsys, arguments, message):
 
 def test_every_decode_option_has_a_flag_and_a_line_in_the_readme():
     functions = (session.prepare, session.resolve)
-    parameters = [one for function in functions for one in inspect.signature(function).parameters.values()]
-    options = {parameter.name for parameter in parameters if parameter.kind == parameter.KEYWORD_ONLY}
+    parameters = [
+        one for function in functions for one in inspect.signature(function).parameters.values()
+    ]
+    options = {
+        parameter.name for parameter in parameters if parameter.kind == parameter.KEYWORD_ONLY
+    }
     options |= {field.name for field in dataclasses.fields(DecodeConfig)} - {"sampling"}
     parser = cli._parser()._subparsers._group_actions[0].choices["generate"]
     flags = {action.dest for action in parser._actions}
@@ -143,7 +239,18 @@ def test_prompt_sources_and_options(capsys, monkeypatch, tmp_path):
     file.write_text("from a file\n\n")
     assert run(capsys, "generate", "--prompt-file", file) == (0, "ab\n", "")
     monkeypatch.setattr("sys.stdin", io.StringIO("from stdin\n"))
-    options = ["--stop", "x", "--stop-id", 7, "--top-p", 0.9, "--coupled", "off", "--dtype", "bfloat16"]
+    options = [
+        "--stop",
+        "x",
+        "--stop-id",
+        7,
+        "--top-p",
+        0.9,
+        "--coupled",
+        "off",
+        "--dtype",
+        "bfloat16",
+    ]
     assert run(capsys, "generate", "--model", "m", "--chat", "--drafter", "d", *options)[0] == 0
     assert calls[0][1] == "from a file\n"
     params, prompt, options = calls[1]
@@ -153,7 +260,10 @@ def test_prompt_sources_and_options(capsys, monkeypatch, tmp_path):
     assert options["max_new_tokens"] == 256 and options["budget"] == 32 and options["paths"] is None
     file.write_text("[[1], [0]]\n")
     for paths in ("[[0],[1]]", file):
-        assert run(capsys, "generate", "--prompt", "x", "--builder", "static", "--paths", paths)[0] == 0
+        assert (
+            run(capsys, "generate", "--prompt", "x", "--builder", "static", "--paths", paths)[0]
+            == 0
+        )
         assert calls[-1][2]["paths"] == ((0,), (1,))
 
 
@@ -161,12 +271,24 @@ def test_calibrate_names_all_that_its_table_is_kept_by(capsys, monkeypatch, tmp_
     """The options of a decode and of its calibration lead to the same file."""
     monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
     table, made = make_table((1, 2), (0,), (1.0,), [[1.0], [2.0]]), []
-    monkeypatch.setattr("jaxspec.calibrate.measured", lambda params, method, **options: made.append(options) or table)
+    monkeypatch.setattr(
+        "jaxspec.bench.calibrate.measured",
+        lambda params, method, **options: made.append(options) or table,
+    )
     target, drafter = GOLDEN / "dflash/target", GOLDEN / "jetspec/drafter"
     sizes = ["--budget", 7, "--tree-width", 3, "--block-size", 5]
     status, out, err = run(capsys, "calibrate", target, drafter, "--builder", "expand", *sizes)
     assert status == 0, err
-    options = {"builder": "expand", "budget": 7, "tree_width": 3, "block_size": 5, "temperature": 0.0}
+    options = {
+        "builder": "expand",
+        "budget": 7,
+        "tree_width": 3,
+        "block_size": 5,
+        "temperature": 0.0,
+    }
     assert made == [{"repeats": 9} | options]
     params = jaxspec.load(target, drafter=drafter)
-    assert out.splitlines()[-1] == f"kept in {table_path(params, 'jetspec', **timed(options | {'method': 'jetspec'}))}"
+    assert (
+        out.splitlines()[-1]
+        == f"kept in {table_path(params, 'jetspec', **timed(options | {'method': 'jetspec'}))}"
+    )

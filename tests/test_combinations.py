@@ -1,4 +1,6 @@
-"""Every drafter with every builder that suits it, on random models: the text is the target's own, whatever is drafted."""
+"""Every drafter with every builder that suits it, on random models: the text is the target's own,
+whatever is drafted.
+"""
 
 import dataclasses
 
@@ -8,25 +10,37 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.combinations import SUITS, static_paths, suits
-from jaxspec.config import PROMPT_LOOKUP, TargetConfig
-from jaxspec.params import Params, Spec
-from jaxspec.plan import DecodeConfig, drafter_forwards, make_plan
-from jaxspec.sampling import SamplingSpec
+from jaxspec.core.config import PROMPT_LOOKUP, TargetConfig
+from jaxspec.core.params import Params, Spec
+from jaxspec.core.sampling import SamplingSpec
+from jaxspec.drafters.combinations import SUITS, static_paths, suits
+from jaxspec.engine.plan import DecodeConfig, drafter_forwards, make_plan
 from jaxspec.targets.transformer import Transformer
 from training.drafter_model import ModelOptions
 from training.methods import METHODS
 
 SIZES = dict(hidden_size=16, num_layers=3, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=16)
 # So few tokens that some drafts of random weights are right.
-TARGET = TargetConfig(**SIZES, family="qwen3", vocab_size=16, tie_embeddings=True, max_positions=256)
-OPTIONS = ModelOptions(block_size=4, num_layers=1, feature_layers=(0, 1, 2), mask_token=3, depth=5, hidden_size=16, lstm_size=6)
+TARGET = TargetConfig(
+    **SIZES, family="qwen3", vocab_size=16, tie_embeddings=True, max_positions=256
+)
+OPTIONS = ModelOptions(
+    block_size=4,
+    num_layers=1,
+    feature_layers=(0, 1, 2),
+    mask_token=3,
+    depth=5,
+    hidden_size=16,
+    lstm_size=6,
+)
 KINDS = {kind: dataclasses.replace(OPTIONS, kind=kind) for kind in METHODS}
 KINDS["small"] = dataclasses.replace(KINDS["small"], feature_layers=None)
 CONFIGS = {kind: METHODS[kind].config(options, TARGET, None) for kind, options in KINDS.items()}
 SPEC = Spec(TARGET, tuple(CONFIGS.items()))
 BUDGET, NEW, PROMPTS = 16, 14, [[4, 9, 2, 14, 4, 9], [7]]
-ALL = [(name, builder) for name in [*CONFIGS, PROMPT_LOOKUP] for builder in suits(SPEC.drafter(name))]
+ALL = [
+    (name, builder) for name in [*CONFIGS, PROMPT_LOOKUP] for builder in suits(SPEC.drafter(name))
+]
 # A kind of drafter each that takes part in a step of its own kind; the rest takes minutes.
 QUICK = [("eagle3", "static"), ("specblock", "best_first"), (PROMPT_LOOKUP, "chain")]
 
@@ -36,13 +50,21 @@ def params():
     generator = np.random.default_rng(70)
 
     def weights(shapes, scale):
-        return jax.tree.map(lambda leaf: jnp.asarray(generator.normal(scale=scale, size=leaf.shape), jnp.float32), shapes)
+        return jax.tree.map(
+            lambda leaf: jnp.asarray(generator.normal(scale=scale, size=leaf.shape), jnp.float32),
+            shapes,
+        )
 
     tokens = jnp.zeros((1, 2), jnp.int32)
-    target = weights(jax.eval_shape(Transformer(TARGET).init, jax.random.key(0), tokens, tokens), 1.2)
+    target = weights(
+        jax.eval_shape(Transformer(TARGET).init, jax.random.key(0), tokens, tokens), 1.2
+    )
     head = jnp.zeros((TARGET.hidden_size, TARGET.vocab_size))
     made = {
-        kind: weights(jax.eval_shape(lambda kind=kind, config=config: METHODS[kind].init(config, 0, head)), 0.4)
+        kind: weights(
+            jax.eval_shape(lambda kind=kind, config=config: METHODS[kind].init(config, 0, head)),
+            0.4,
+        )
         for kind, config in CONFIGS.items()
     }
     return Params(target, made, SPEC)
@@ -55,9 +77,13 @@ def plain(params):
 
     def texts(temperature):
         if temperature not in known:
-            outs = jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=NEW, temperature=temperature)
+            outs = jaxspec.decode(
+                params, PROMPTS, method="ar", max_new_tokens=NEW, temperature=temperature
+            )
             known[temperature] = [out.tokens for out in outs]
-            assert min(len(set(tokens)) for tokens in known[temperature]) > 6, "the text must vary for drafts to matter"
+            assert min(len(set(tokens)) for tokens in known[temperature]) > 6, (
+                "the text must vary for drafts to matter"
+            )
         return known[temperature]
 
     return texts
@@ -65,7 +91,9 @@ def plain(params):
 
 def drafted(params, method, builder, temperature=0.0):
     paths = static_paths(SPEC.drafter(method), BUDGET) if builder == "static" else None
-    options = dict(method=method, builder=builder, budget=BUDGET, paths=paths, temperature=temperature)
+    options = dict(
+        method=method, builder=builder, budget=BUDGET, paths=paths, temperature=temperature
+    )
     return jaxspec.decode(params, PROMPTS, max_new_tokens=NEW, **options)
 
 
@@ -77,10 +105,14 @@ def cases():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "builder"), [("specblock", "best_first"), ("falcon", "chain"), ("eagle3", "dynamic")])
+@pytest.mark.parametrize(
+    ("method", "builder"), [("specblock", "best_first"), ("falcon", "chain"), ("eagle3", "dynamic")]
+)
 @pytest.mark.parametrize("budget", [1, 2, 3])
 def test_trees_smaller_than_a_step(params, plain, method, builder, budget):
-    outs = jaxspec.decode(params, PROMPTS, max_new_tokens=NEW, method=method, builder=builder, budget=budget)
+    outs = jaxspec.decode(
+        params, PROMPTS, max_new_tokens=NEW, method=method, builder=builder, budget=budget
+    )
     assert [out.tokens for out in outs] == plain(0.0)
     assert {out.stats.drafted // out.stats.rounds for out in outs} == {budget - 1}
 
@@ -89,7 +121,9 @@ def test_trees_smaller_than_a_step(params, plain, method, builder, budget):
 def test_the_text_is_the_targets(params, plain, method, builder, temperature):
     outs = drafted(params, method, builder, temperature)
     assert [out.tokens for out in outs] == plain(temperature)
-    assert builder == "chain" or sum(out.stats.rounds for out in outs) < len(PROMPTS) * (NEW - 1), "no draft was accepted"
+    assert builder == "chain" or sum(out.stats.rounds for out in outs) < len(PROMPTS) * (NEW - 1), (
+        "no draft was accepted"
+    )
 
 
 def test_every_kind_of_drafter_is_listed():
@@ -103,21 +137,40 @@ def plan_of(method, builder, **options):
 
 def test_other_builders_are_refused_by_name():
     known = {builder for _, builder in ALL}
-    refused = [(name, builder) for name in [*CONFIGS, PROMPT_LOOKUP] for builder in sorted(known) if (name, builder) not in ALL]
+    refused = [
+        (name, builder)
+        for name in [*CONFIGS, PROMPT_LOOKUP]
+        for builder in sorted(known)
+        if (name, builder) not in ALL
+    ]
     assert len(refused) > 20
     for name, builder in refused:
-        with pytest.raises(ValueError, match=f"builder '{builder}' does not go with '{name}': choose one of chain"):
+        with pytest.raises(
+            ValueError, match=f"builder '{builder}' does not go with '{name}': choose one of chain"
+        ):
             plan_of(name, builder)
 
 
 @pytest.mark.parametrize(
     ("method", "options", "message"),
     [
-        ("eagle3", dict(builder="tree"), "builder 'expand' does not go with 'eagle3': choose one of chain, dynamic, static"),
+        (
+            "eagle3",
+            dict(builder="tree"),
+            "builder 'expand' does not go with 'eagle3': choose one of chain, dynamic, static",
+        ),
         ("medusa", dict(builder="chain", depth=9), "depth is 9: 'medusa' drafts at most 4 tokens"),
-        ("jetspec", dict(builder="chain", depth=3), "depth is for drafters that work in steps: give 'jetspec' a block_size"),
+        (
+            "jetspec",
+            dict(builder="chain", depth=3),
+            "depth is for drafters that work in steps: give 'jetspec' a block_size",
+        ),
         ("falcon", dict(builder="static"), "builder 'static' needs paths"),
-        ("small", dict(builder="oak"), "unknown builder 'oak': choose one of chain, dynamic, static"),
+        (
+            "small",
+            dict(builder="oak"),
+            "unknown builder 'oak': choose one of chain, dynamic, static",
+        ),
     ],
 )
 def test_mistakes(method, options, message):

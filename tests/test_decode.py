@@ -1,4 +1,6 @@
-"""The public call: stops, limits, batches, streaming, options; on the golden tiny target with its trained drafters."""
+"""The public call: stops, limits, batches, streaming, options; on the golden tiny target with its
+trained drafters.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -7,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec import loop
+from jaxspec.engine import loop
 
 GOLDEN = Path(__file__).parent / "golden"
 PROMPTS = [[117, 142, 122, 64, 240, 19], [3], list(range(40, 75)), [9, 8, 7]]
@@ -15,9 +17,13 @@ PROMPTS = [[117, 142, 122, 64, 240, 19], [3], list(range(40, 75)), [9, 8, 7]]
 
 @pytest.fixture(scope="module")
 def params():
-    """One target with both kinds of drafter; the JetSpec golden head was trained for the twin of this target."""
+    """One target with both kinds of drafter; the JetSpec golden head was trained for the twin of
+    this target.
+    """
     target = GOLDEN / "dflash" / "target"
-    return jaxspec.load(target, drafter={"dflash": GOLDEN / "dflash/drafter", "jetspec": GOLDEN / "jetspec/drafter"})
+    return jaxspec.load(
+        target, drafter={"dflash": GOLDEN / "dflash/drafter", "jetspec": GOLDEN / "jetspec/drafter"}
+    )
 
 
 METHODS = [
@@ -30,9 +36,12 @@ METHODS = [
 
 SLOW = pytest.mark.slow
 SAMPLING = [{}, dict(temperature=1.0), dict(temperature=0.7, top_p=0.9, seed=3)]
-# Every combination is a compilation: all greedy ones, and one method for each way to sample; the others are slow tests.
+# Every combination is a compilation: all greedy ones, and one method for each way to sample; the
+# others are slow tests.
 CASES = [
-    pytest.param(options, sampling, id=f"{options}-{sampling}", marks=() if i == 0 or i == j else SLOW)
+    pytest.param(
+        options, sampling, id=f"{options}-{sampling}", marks=() if i == 0 or i == j else SLOW
+    )
     for i, sampling in enumerate(SAMPLING)
     for j, options in enumerate(METHODS)
 ]
@@ -40,7 +49,10 @@ CASES = [
 
 @pytest.mark.parametrize(("options", "sampling"), CASES)
 def test_text_does_not_depend_on_the_drafter_or_the_batch(params, options, sampling):
-    reference = [jaxspec.decode(params, p, method="ar", max_new_tokens=40, **sampling).tokens for p in PROMPTS]
+    reference = [
+        jaxspec.decode(params, p, method="ar", max_new_tokens=40, **sampling).tokens
+        for p in PROMPTS
+    ]
     drafted = jaxspec.decode(params, PROMPTS, max_new_tokens=40, **options, **sampling)
     assert [out.tokens for out in drafted] == reference
     assert all(out.stats.emitted == 40 for out in drafted)
@@ -48,8 +60,14 @@ def test_text_does_not_depend_on_the_drafter_or_the_batch(params, options, sampl
 
 def test_uncoupled_drafts_change_nothing(params):
     sampling = dict(temperature=1.0, seed=5, max_new_tokens=30)
-    outs = [jaxspec.decode(params, PROMPTS[0], coupled=coupled, **sampling) for coupled in (True, False)]
-    assert outs[0].tokens == outs[1].tokens == jaxspec.decode(params, PROMPTS[0], method="ar", **sampling).tokens
+    outs = [
+        jaxspec.decode(params, PROMPTS[0], coupled=coupled, **sampling) for coupled in (True, False)
+    ]
+    assert (
+        outs[0].tokens
+        == outs[1].tokens
+        == jaxspec.decode(params, PROMPTS[0], method="ar", **sampling).tokens
+    )
 
 
 def test_repeats_in_a_batch_are_independent_and_seeds_matter(params):
@@ -61,11 +79,23 @@ def test_repeats_in_a_batch_are_independent_and_seeds_matter(params):
 
 
 @pytest.mark.parametrize("acceptance", ["sequential", "rejection"])
-@pytest.mark.parametrize("builder", ["chain", pytest.param("best_first", marks=SLOW), pytest.param("expand", marks=SLOW)])
+@pytest.mark.parametrize(
+    "builder", ["chain", pytest.param("best_first", marks=SLOW), pytest.param("expand", marks=SLOW)]
+)
 def test_other_acceptance_rules_run_and_equal_greedy_at_zero(params, acceptance, builder):
-    out = jaxspec.decode(params, PROMPTS, builder=builder, budget=8, acceptance=acceptance, temperature=1.0, max_new_tokens=16)
+    out = jaxspec.decode(
+        params,
+        PROMPTS,
+        builder=builder,
+        budget=8,
+        acceptance=acceptance,
+        temperature=1.0,
+        max_new_tokens=16,
+    )
     assert all(len(one.tokens) == 16 for one in out)
-    greedy = jaxspec.decode(params, PROMPTS, builder=builder, budget=8, acceptance=acceptance, max_new_tokens=16)
+    greedy = jaxspec.decode(
+        params, PROMPTS, builder=builder, budget=8, acceptance=acceptance, max_new_tokens=16
+    )
     plain = jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=16)
     assert [one.tokens for one in greedy] == [one.tokens for one in plain]
 
@@ -75,7 +105,9 @@ def test_other_acceptance_rules_run_and_equal_greedy_at_zero(params, acceptance,
 def test_a_stop_id_ends_the_text_inside_a_block(params, method, place):
     whole = jaxspec.decode(params, PROMPTS[0], method="ar", max_new_tokens=40).tokens
     stop = whole[place]
-    out = jaxspec.decode(params, PROMPTS[0], method=method, stop=[stop], max_new_tokens=40, trace=True)
+    out = jaxspec.decode(
+        params, PROMPTS[0], method=method, stop=[stop], max_new_tokens=40, trace=True
+    )
     assert out.tokens == whole[: whole.index(stop) + 1]
     assert out.stats.finish_reason == "stop"
     assert sum(len(r.path) for r in out.rounds) == len(out.tokens) - 1
@@ -91,8 +123,8 @@ def test_max_new_tokens_is_exact(params, limit):
 
 
 def test_nothing_beyond_the_end_is_cached(params):
-    from jaxspec.api import _finish
-    from jaxspec.session import prefilled, prepare
+    from jaxspec.engine.api import _finish
+    from jaxspec.engine.session import prefilled, prepare
 
     session = prepare(params, PROMPTS, max_new_tokens=13)
     state, _ = _finish(session, prefilled(session), trace=False)
@@ -109,7 +141,9 @@ def test_stream_joins_to_the_tokens_of_decode(params):
 
 
 def test_trace_describes_every_round(params):
-    out = jaxspec.decode(params, PROMPTS[0], builder="best_first", budget=12, max_new_tokens=40, trace=True)
+    out = jaxspec.decode(
+        params, PROMPTS[0], builder="best_first", budget=12, max_new_tokens=40, trace=True
+    )
     tokens = out.tokens[:1]
     for r in out.rounds:
         assert r.path[0] == 0 and r.tree.token[0] == tokens[-1]
@@ -126,7 +160,10 @@ def test_save_and_load_again(params, tmp_path):
     again = jaxspec.load(tmp_path / "copy")
     assert set(again.drafters) == {"dflash", "jetspec"}
     options = dict(max_new_tokens=20, method="dflash")
-    assert jaxspec.decode(again, PROMPTS[0], **options).tokens == jaxspec.decode(params, PROMPTS[0], **options).tokens
+    assert (
+        jaxspec.decode(again, PROMPTS[0], **options).tokens
+        == jaxspec.decode(params, PROMPTS[0], **options).tokens
+    )
 
 
 @pytest.mark.slow
@@ -139,8 +176,8 @@ def test_long_prompts_go_through_in_chunks(params, monkeypatch):
     for one, out in zip(prompts, outs, strict=True):
         assert out.tokens == jaxspec.decode(params, one, method="ar", max_new_tokens=12).tokens
     # The same prompt in one piece.
-    monkeypatch.setattr("jaxspec.prefill.CHUNK", 1024)
-    monkeypatch.setattr("jaxspec.session.CHUNK", 1024)
+    monkeypatch.setattr("jaxspec.engine.prefill.CHUNK", 1024)
+    monkeypatch.setattr("jaxspec.engine.session.CHUNK", 1024)
     assert jaxspec.decode(params, prompt, max_new_tokens=12, block_size=7).tokens == outs[0].tokens
 
 

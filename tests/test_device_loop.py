@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.loop import run
-from jaxspec.policies.controller import make_policy
-from jaxspec.policies.latency import make_table
-from jaxspec.session import prefilled, prepare
+from jaxspec.costs.latency_table import make_table
+from jaxspec.engine.loop import run
+from jaxspec.engine.session import prefilled, prepare
+from jaxspec.policies.bastion.controller import make_policy
 
 GOLDEN = Path(__file__).parent / "golden" / "dflash"
 
@@ -28,22 +28,37 @@ def compiled(request, params):
     prompt = [[1, 2, 3]] * 4 if request.param == "batch" else [1, 2, 3]
     options = dict(method="ar") if request.param == "ar" else dict(builder="best_first", budget=12)
     if request.param == "policy":
-        options["policy"] = make_policy(make_table((1, 4, 13), (0,), (1.0,), [[10.0], [11.0], [14.0]]))
+        options["policy"] = make_policy(
+            make_table((1, 4, 13), (0,), (1.0,), [[10.0], [11.0], [14.0]])
+        )
     session = prepare(params, prompt, max_new_tokens=40, **options)
     state = prefilled(session)
-    return run.lower(params, session.request, state, jnp.int32(4), config=session.config).compile(), state
+    return run.lower(
+        params, session.request, state, jnp.int32(4), config=session.config
+    ).compile(), state
 
 
 def test_a_second_call_of_the_same_bucket_compiles_nothing(params):
     compilations = []
-    jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compilations.append(event))
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *_, **__: compilations.append(event)
+    )
     sampling = dict(builder="chain", budget=6)
     for temperature in (0.0, 1.0):
         jaxspec.decode(params, [5, 6, 7], temperature=temperature, max_new_tokens=30, **sampling)
         before = sum("backend_compile" in event for event in compilations)
         assert before > 0
-        jaxspec.decode(params, list(range(20)), temperature=temperature * 0.7, seed=8, max_new_tokens=41, stop=[3], **sampling)
-        # Streaming calls the same executable round by round: what it returns must look like what it takes.
+        jaxspec.decode(
+            params,
+            list(range(20)),
+            temperature=temperature * 0.7,
+            seed=8,
+            max_new_tokens=41,
+            stop=[3],
+            **sampling,
+        )
+        # Streaming calls the same executable round by round: what it returns must look like what it
+        # takes.
         list(jaxspec.stream(params, [5, 6], temperature=temperature, max_new_tokens=30, **sampling))
         assert sum("backend_compile" in event for event in compilations) == before
 

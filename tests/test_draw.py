@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec import cli, draw, show
-from jaxspec.output import DraftTree, Output, Round, Stats
-from jaxspec.policies.controller import make_policy
-from jaxspec.policies.latency import make_table
-from jaxspec.uncut import uncut_tree
+from jaxspec.cli import main as cli
+from jaxspec.costs.latency_table import make_table
+from jaxspec.engine.output import DraftTree, Output, Round, Stats
+from jaxspec.policies.bastion.controller import make_policy
+from jaxspec.view import notebook as show
+from jaxspec.view import pictures as draw
+from jaxspec.view.unpruned import uncut_tree
 
 GOLDEN = Path(__file__).parent / "golden"
 WORDS = {1: "the", 2: " cat", 3: " dog", 4: " sat", 5: " ran", 6: " on", 7: " a", 8: " mat", 9: "."}
@@ -28,11 +30,13 @@ def tree(tokens, parents, probabilities):
     depth = []
     for parent in parents:
         depth.append(0 if parent < 0 else depth[parent] + 1)
-    return DraftTree(*map(np.array, (tokens, parents, depth)), np.log(np.array(probabilities, np.float32)))
+    return DraftTree(
+        *map(np.array, (tokens, parents, depth)), np.log(np.array(probabilities, np.float32))
+    )
 
 
-# The prefill draws "the"; the first round commits " cat", " sat" and the bonus " on", the second is cut by the limit behind
-# the drafted " a", for which its path has the root alone.
+# The prefill draws "the"; the first round commits " cat", " sat" and the bonus " on", the second is
+# cut by the limit behind the drafted " a", for which its path has the root alone.
 FIRST = Round(tree([1, 2, 3, 4, 5], [-1, 0, 0, 1, 1], [1, 0.8, 0.1, 0.6, 0.1]), (0, 1, 3), 6)
 LAST = Round(tree([6, 7, 8], [-1, 0, 1], [1, 0.5, 0.4]), (0,), 9)
 
@@ -47,7 +51,9 @@ def test_makers_tell_drafted_tokens_from_the_targets_own():
     assert [one.kind for one in made] == ["prefill", "accepted", "accepted", "bonus", "accepted"]
     assert [one.round for one in made] == [0, 1, 1, 1, 2]
     stopped = draw.makers(output(tokens=[1, 2]))
-    assert [one.kind for one in stopped] == ["prefill", "accepted"], "a stop string cut the first round"
+    assert [one.kind for one in stopped] == ["prefill", "accepted"], (
+        "a stop string cut the first round"
+    )
     ended = draw.makers(output((FIRST, Round(LAST.tree, (0,), 9)), (1, 2, 4, 6, 9)))
     assert ended[-1].kind == "bonus", "no child of the path's end holds it"
 
@@ -65,7 +71,11 @@ def test_tree_as_text():
         "└─ ' dog'               0.10  0.10",
     ]
     coloured = draw.tree_text(draw.picture(output(), 1), word, colour=True).splitlines()
-    assert coloured[3].startswith("\x1b[32m") and coloured[5].startswith("\x1b[33m") and coloured[6] == text.splitlines()[6]
+    assert (
+        coloured[3].startswith("\x1b[32m")
+        and coloured[5].startswith("\x1b[33m")
+        and coloured[6] == text.splitlines()[6]
+    )
 
 
 def test_a_round_cut_by_the_limit_ends_in_a_drafted_token():
@@ -78,9 +88,19 @@ def test_what_a_policy_cut_is_drawn_too():
     """Rows are matched by their paths: the whole tree has them in another order, and lacks one."""
     whole = tree([1, 3, 2, 4, 8, 9], [-1, 0, 0, 2, 1, 3], [1, 0.1, 0.8, 0.6, 0.05, 0.3])
     shown = draw.picture(output(), 1, whole)
-    assert shown.token.tolist() == [1, 3, 2, 4, 8, 9, 5] and shown.parent.tolist() == [-1, 0, 0, 2, 1, 3, 2]
+    assert shown.token.tolist() == [1, 3, 2, 4, 8, 9, 5] and shown.parent.tolist() == [
+        -1,
+        0,
+        0,
+        2,
+        1,
+        3,
+        2,
+    ]
     assert shown.verified.tolist() == [True, True, True, True, False, False, True]
-    assert shown.accepted.tolist() == [True, False, True, True, False, False, False] and shown.end == 3
+    assert (
+        shown.accepted.tolist() == [True, False, True, True, False, False, False] and shown.end == 3
+    )
     lines = draw.tree_text(shown, word, colour=True).splitlines()
     assert lines[0] == "round 1: 5 of 7 rows verified, 2 drafted accepted, then the bonus"
     assert [line for line in lines if "not verified" in line] == [
@@ -93,11 +113,17 @@ def test_text_marks_who_made_it():
     plain = draw.token_text(output(), words)
     assert plain.splitlines()[0] == "the[ cat sat] on[ a]"
     legend = (
-        "[3 drafted and accepted], 1 bonus, the target's own, 1 from the prefill; 2 rounds, 2.00 tokens a round with the bonus"
+        "[3 drafted and accepted], 1 bonus, the target's own, 1 from the prefill; "
+        "2 rounds, 2.00 tokens a round with the bonus"
     )
     assert plain.splitlines()[2] == legend
-    assert draw.token_text(output(), lambda ids: words(ids).removesuffix(" a")).splitlines()[0] == "the[ cat sat] on"
-    assert "\x1b[32m cat sat\x1b[0m\x1b[33m on\x1b[0m" in draw.token_text(output(), words, colour=True)
+    assert (
+        draw.token_text(output(), lambda ids: words(ids).removesuffix(" a")).splitlines()[0]
+        == "the[ cat sat] on"
+    )
+    assert "\x1b[32m cat sat\x1b[0m\x1b[33m on\x1b[0m" in draw.token_text(
+        output(), words, colour=True
+    )
 
 
 def test_pieces_join_to_the_text_where_a_character_is_split():
@@ -109,13 +135,17 @@ def test_pieces_join_to_the_text_where_a_character_is_split():
     pieces = draw.token_pieces(data, decode)
     assert "".join(pieces) == "a 😀é b" and len(pieces) == len(data)
     assert pieces[2:6] == ["", "", "", "😀"]
-    assert "".join(draw.token_pieces(data[:4], decode)) == decode(data[:4]), "a text may end inside a character"
+    assert "".join(draw.token_pieces(data[:4], decode)) == decode(data[:4]), (
+        "a text may end inside a character"
+    )
 
 
 def test_colour_is_for_terminals_without_no_color():
     assert draw.wants_colour(True, {"TERM": "xterm"})
     assert not draw.wants_colour(False, {}) and not draw.wants_colour(True, {"NO_COLOR": "1"})
-    assert not draw.wants_colour(True, {"TERM": "dumb"}) and draw.wants_colour(True, {"NO_COLOR": ""})
+    assert not draw.wants_colour(True, {"TERM": "dumb"}) and draw.wants_colour(
+        True, {"NO_COLOR": ""}
+    )
 
 
 def test_mistakes():
@@ -136,7 +166,9 @@ def test_notebook_views(tmp_path):
     assert "0.75 (0.60)" in drawn and "round 1: 5 rows verified" in drawn
     for name in ("tree.svg", "tree.txt", "tree.png"):
         view.save(tmp_path / name)
-    assert (tmp_path / "tree.txt").read_text() == f"{view}\n" and (tmp_path / "tree.png").read_bytes()[1:4] == b"PNG"
+    assert (tmp_path / "tree.txt").read_text() == f"{view}\n" and (
+        tmp_path / "tree.png"
+    ).read_bytes()[1:4] == b"PNG"
     html = show.TextView(output(), lambda ids: "".join(f"<{i}>" for i in ids))._repr_html_()
     assert ElementTree.fromstring(f"<p>{html}</p>") is not None
     assert html.count("accepted, round") == 3 and "&lt;2&gt;" in html and "2 rounds" in html

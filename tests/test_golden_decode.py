@@ -1,4 +1,6 @@
-"""Greedy decode traces of the authors' own code, reproduced token for token with the same accepted lengths."""
+"""Greedy decode traces of the authors' own code, reproduced token for token with the same accepted
+lengths.
+"""
 
 import json
 from pathlib import Path
@@ -78,7 +80,9 @@ def test_dflash_traces(dflash, index):
 
 
 def expected_up_to_stop(record):
-    """The reference stops after one round when a stop id equals the mask id; the text itself is the greedy one."""
+    """The reference stops after one round when a stop id equals the mask id; the text itself is the
+    greedy one.
+    """
     greedy = record["ar_greedy"][: record["max_new_tokens"]]
     ends = [i for i, token in enumerate(greedy) if token in record["stop_token_ids"]]
     return greedy[: ends[0] + 1] if ends else greedy
@@ -99,14 +103,21 @@ def test_ddtree_traces(dflash, index):
         trace=True,
     )
     mask_token = dflash.spec.drafter("dflash").mask_token_id
-    assert [token for token in out.tokens if token != mask_token or not record["contains_mask"]] == record["generated"]
+    assert [
+        token for token in out.tokens if token != mask_token or not record["contains_mask"]
+    ] == record["generated"]
     ours, theirs = lengths_of(out), cut(record["acceptance_lengths"], len(out.tokens) - 1)
-    # In these rounds the reference's own buffer cuts the draft block short; all earlier rounds must agree.
+    # In these rounds the reference's own buffer cuts the draft block short; all earlier rounds must
+    # agree.
     compared = min([*record["buffer_truncated_rounds"], len(theirs)])
     assert ours[:compared] == theirs[:compared]
     for mine, golden in zip(out.rounds[:compared], record["round_trees"], strict=False):
         scores = paths_of(mine.tree.token, mine.tree.parent, mine.tree.logprob)
-        theirs = paths_of([mine.tree.token[0], *golden["tokens"]], golden["parents"], [0.0] * len(golden["parents"]))
+        theirs = paths_of(
+            [mine.tree.token[0], *golden["tokens"]],
+            golden["parents"],
+            [0.0] * len(golden["parents"]),
+        )
         assert len(scores) == len(theirs)
         # Same order; where rounding of the logits swaps two rows, their scores are closer than it.
         for path, other in zip(scores, theirs, strict=True):
@@ -116,24 +127,36 @@ def test_ddtree_traces(dflash, index):
 
 def fanout_of(args):
     """Our rule for the reference's tree algorithm and its knobs, profile and prompt information."""
-    knobs, prompt, profile = args["algo_kwargs"], args["prompt_info"] or {}, args["profile_table"] or {}
+    knobs, prompt, profile = (
+        args["algo_kwargs"],
+        args["prompt_info"] or {},
+        args["profile_table"] or {},
+    )
     match args["algo"]:
         case "accum_logp":
             return None
         case "top2gap_fanout":
             return make_rule("top2gap", beta=knobs.get("beta", 1.0), middle=knobs.get("g_0", 1.0))
         case "depth_rank_histogram":
-            return make_rule("rank_histogram", profile=profile["depth_rank_accept"], threshold=knobs["tau"])
+            return make_rule(
+                "rank_histogram", profile=profile["depth_rank_accept"], threshold=knobs["tau"]
+            )
         case "task_router":
             return make_rule("task_router", task=prompt["task"])
         case "class_histogram":
-            return make_rule("class_histogram", histograms=profile.get("per_class_histograms", {}), task=prompt["task"])
+            return make_rule(
+                "class_histogram",
+                histograms=profile.get("per_class_histograms", {}),
+                task=prompt["task"],
+            )
         case "reasoning_router":
             return make_rule("reasoning_router", reasoning=looks_like_reasoning(prompt["text"]))
 
 
 # Five of six are slow tests: their settings differ, so that each compiles anew.
-@pytest.mark.parametrize("index", [i if i % 6 == 0 else pytest.param(i, marks=pytest.mark.slow) for i in range(54)])
+@pytest.mark.parametrize(
+    "index", [i if i % 6 == 0 else pytest.param(i, marks=pytest.mark.slow) for i in range(54)]
+)
 def test_jetspec_traces(jetspec, index):
     record = records("jetspec")[index]
     args, mode = record["args"], record["mode"]
@@ -142,14 +165,21 @@ def test_jetspec_traces(jetspec, index):
         "ar": dict(method="ar"),
         "chain": dict(builder="chain", budget=args.get("block_size")),
         "dflash_baseline": dict(builder="chain", budget=args.get("block_size")),
-        "tree": dict(builder="expand", budget=args.get("budget"), tree_width=args.get("tree_width")),
+        "tree": dict(
+            builder="expand", budget=args.get("budget"), tree_width=args.get("tree_width")
+        ),
     }[mode]
     if mode == "tree":
         options["fanout"] = fanout_of(args)
     if mode != "ar":
         options["block_size"] = args["block_size"]
     out = jaxspec.decode(
-        jetspec, record["prompt"], max_new_tokens=record["max_new_tokens"], stop=record["eos"], trace=True, **options
+        jetspec,
+        record["prompt"],
+        max_new_tokens=record["max_new_tokens"],
+        stop=record["eos"],
+        trace=True,
+        **options,
     )
     assert out.tokens == record["token_ids"]
     lengths = record.get("accept_lengths") or record.get("acceptance_lengths")

@@ -1,4 +1,6 @@
-"""Three real DDTree rounds: tree mask, verification logits, acceptance and the cache after compaction."""
+"""Three real DDTree rounds: tree mask, verification logits, acceptance and the cache after
+compaction.
+"""
 
 from pathlib import Path
 
@@ -7,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxspec
-from jaxspec.cache import allocate, append, gather_path
-from jaxspec.state import Tree
+from jaxspec.core.cache import allocate, append, gather_path
+from jaxspec.core.state import Tree
+from jaxspec.core.tree import ancestor_words
+from jaxspec.engine.acceptance import accept_match
 from jaxspec.targets.transformer import Transformer
-from jaxspec.tree import ancestor_words
-from jaxspec.verify import accept_match
 from pallas_kernels.reference import unpack_mask
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -49,14 +51,23 @@ def test_rounds():
         np.testing.assert_array_equal(seen, arrays[f"{prefix}mask_allowed"][:, start:])
         out = forward(tree.token, positions, cache, tree.ancestors)
         logits = module.apply(params.target, out.hidden, method="logits")
-        np.testing.assert_allclose(logits[0], arrays[f"{prefix}verify_logits"].reshape(logits.shape[1:]), rtol=0, atol=1e-4)
+        np.testing.assert_allclose(
+            logits[0], arrays[f"{prefix}verify_logits"].reshape(logits.shape[1:]), rtol=0, atol=1e-4
+        )
         accepted = accept_match(tree, jnp.argmax(logits, -1).astype(jnp.int32), LONGEST)
         count = int(accepted.count[0])
         np.testing.assert_array_equal(accepted.path[0, :count], arrays[f"{prefix}accepted_indices"])
         assert int(accepted.bonus[0]) == int(arrays[f"{prefix}next_token"])
         features = out.features[0, accepted.path[0, :count]]
-        np.testing.assert_allclose(features, arrays[f"{prefix}next_target_hidden"][0], rtol=0, atol=1e-4)
-        cache = append(cache, gather_path(out.k, accepted.path), gather_path(out.v, accepted.path), accepted.count)
+        np.testing.assert_allclose(
+            features, arrays[f"{prefix}next_target_hidden"][0], rtol=0, atol=1e-4
+        )
+        cache = append(
+            cache,
+            gather_path(out.k, accepted.path),
+            gather_path(out.v, accepted.path),
+            accepted.count,
+        )
         if prefix == "r2_":
             check_cache(cache, arrays)
 
@@ -65,5 +76,9 @@ def check_cache(cache, arrays):
     """Keys and values that the reference keeps after it has compacted the second round."""
     length = int(cache.length[0])
     for layer in range(cache.k.shape[0]):
-        np.testing.assert_allclose(cache.k[layer, :, :, :length], arrays[f"r2_cache_k{layer}"], rtol=0, atol=5e-5)
-        np.testing.assert_allclose(cache.v[layer, :, :, :length], arrays[f"r2_cache_v{layer}"], rtol=0, atol=5e-5)
+        np.testing.assert_allclose(
+            cache.k[layer, :, :, :length], arrays[f"r2_cache_k{layer}"], rtol=0, atol=5e-5
+        )
+        np.testing.assert_allclose(
+            cache.v[layer, :, :, :length], arrays[f"r2_cache_v{layer}"], rtol=0, atol=5e-5
+        )

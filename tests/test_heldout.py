@@ -1,4 +1,6 @@
-"""Losslessness on held-out text: `JAXSPEC_HELDOUT=heldout.jsonl.gz pytest -m slow tests/test_heldout.py -s`."""
+"""Losslessness on held-out text: `JAXSPEC_HELDOUT=heldout.jsonl.gz pytest -m slow
+tests/test_heldout.py -s`.
+"""
 
 import os
 import random
@@ -36,7 +38,10 @@ def prompts(params):
     path = os.environ.get("JAXSPEC_HELDOUT")
     if not path:
         pytest.fail("set JAXSPEC_HELDOUT to a prompt file (JSON Lines of {domain, text})")
-    return [prompt.content for prompt in read_prompts(path, load_tokenizer(params.spec.tokenizer), limit=PER_DOMAIN)]
+    return [
+        prompt.content
+        for prompt in read_prompts(path, load_tokenizer(params.spec.tokenizer), limit=PER_DOMAIN)
+    ]
 
 
 @pytest.mark.slow
@@ -49,7 +54,11 @@ def test_every_method_gives_the_autoregressive_tokens(params, prompts, sampling)
     ragged = [shuffled[i : i + 4] for i in range(0, len(shuffled) - 3, 4)]
     for method in METHODS:
         alone = [jaxspec.decode(params, prompt, **method, **options).tokens for prompt in prompts]
-        same = sum(a == b for ours, theirs in zip(alone, expected, strict=True) for a, b in zip(ours, theirs, strict=True))
+        same = sum(
+            a == b
+            for ours, theirs in zip(alone, expected, strict=True)
+            for a, b in zip(ours, theirs, strict=True)
+        )
         print(f"{method} {sampling}: {same} of {total} tokens equal, {len(prompts)} prompts")
         assert alone == expected
         for group in ragged:

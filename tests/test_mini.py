@@ -1,4 +1,6 @@
-"""The model that ships: text in, text out, stop strings, streaming, and the same text from every method."""
+"""The model that ships: text in, text out, stop strings, streaming, and the same text from every
+method.
+"""
 
 from pathlib import Path
 
@@ -42,10 +44,16 @@ def test_every_drafter_loads_by_its_name(name):
 
 
 @pytest.mark.parametrize(
-    "method", ["jetspec", *(pytest.param(name, marks=pytest.mark.slow) for name in SHIPPED if name != "jetspec")]
+    "method",
+    [
+        "jetspec",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in SHIPPED if name != "jetspec"),
+    ],
 )
 def test_drafts_are_accepted_and_the_text_is_the_plain_one(params, plain, method):
-    out = jaxspec.decode(params, PROMPT, method=method, budget=16, max_new_tokens=48, ignore_eos=True)
+    out = jaxspec.decode(
+        params, PROMPT, method=method, budget=16, max_new_tokens=48, ignore_eos=True
+    )
     assert (out.tokens, out.text) == (plain.tokens, plain.text)
     assert out.stats.mean_acceptance_length > 1.5
 
@@ -55,7 +63,15 @@ def test_a_stop_string_is_cut_out_wherever_it_falls(params, plain):
     for start in (5, 17, 40):
         stop = whole[start : start + 4]
         outs = [
-            jaxspec.decode(params, PROMPT, method=method, budget=16, max_new_tokens=48, ignore_eos=True, stop=stop)
+            jaxspec.decode(
+                params,
+                PROMPT,
+                method=method,
+                budget=16,
+                max_new_tokens=48,
+                ignore_eos=True,
+                stop=stop,
+            )
             for method in ("ar", "jetspec")
         ]
         assert outs[0].tokens == outs[1].tokens == plain.tokens[: len(outs[0].tokens)]
@@ -77,7 +93,10 @@ def test_chat_messages(params):
     messages = [{"role": "user", "content": "What is 2 + 2?"}]
     out = jaxspec.decode(params, messages, max_new_tokens=16, budget=16)
     assert isinstance(out.text, str) and len(out.tokens) <= 16
-    assert out.tokens == jaxspec.decode(params, [messages, PROMPT], max_new_tokens=16, budget=16)[0].tokens
+    assert (
+        out.tokens
+        == jaxspec.decode(params, [messages, PROMPT], max_new_tokens=16, budget=16)[0].tokens
+    )
 
 
 def test_params_are_a_pytree_with_a_static_spec(params):
@@ -96,7 +115,9 @@ def test_saving_over_what_was_loaded_keeps_it(params, tmp_path):
 
 def test_nan_weights_are_refused(params, tmp_path):
     spoiled = jax.tree.map(np.asarray, params)
-    spoiled.target["params"]["norm"]["scale"] = np.full_like(spoiled.target["params"]["norm"]["scale"], np.nan)
+    spoiled.target["params"]["norm"]["scale"] = np.full_like(
+        spoiled.target["params"]["norm"]["scale"], np.nan
+    )
     jaxspec.save(spoiled, tmp_path)
     with pytest.raises(ValueError, match="NaN"):
         jaxspec.load(tmp_path)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxspec import _distribution
+from jaxspec.core import distribution as _distribution
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -20,12 +20,14 @@ def run(code: str) -> str:
 
 def test_import_needs_neither_torch_nor_transformers():
     blocked = "import sys; sys.modules['torch'] = sys.modules['transformers'] = sys.modules['matplotlib'] = None; "
-    run(blocked + "import jaxspec, jaxspec.cli, jaxspec.bench; jaxspec.decode, jaxspec.load")
+    run(blocked + "import jaxspec, jaxspec.cli.main, jaxspec.bench; jaxspec.decode, jaxspec.load")
 
 
 def test_import_does_not_initialise_a_device():
     """XLA_PYTHON_CLIENT_* and jax.config must still have an effect after `import jaxspec`."""
-    run("import jaxspec; from jax._src import xla_bridge; assert not xla_bridge._backends, xla_bridge._backends")
+    run(
+        "import jaxspec; from jax._src import xla_bridge; assert not xla_bridge._backends, xla_bridge._backends"
+    )
 
 
 def fake_versions(monkeypatch, installed):
@@ -39,7 +41,9 @@ def fake_versions(monkeypatch, installed):
 
 def test_astronomy_package_is_refused(monkeypatch):
     fake_versions(monkeypatch, {"jax-speculative": "0.1.0", "jaxspec": "0.3.4"})
-    with pytest.raises(ImportError, match=r"'jaxspec' 0\.3\.4 \(X-ray astronomy\).*pip uninstall jaxspec") as error:
+    with pytest.raises(
+        ImportError, match=r"'jaxspec' 0\.3\.4 \(X-ray astronomy\).*pip uninstall jaxspec"
+    ) as error:
         _distribution.check()
     assert "\n" not in str(error.value)
 
@@ -57,19 +61,34 @@ def test_import_refuses_the_astronomy_package(tmp_path):
     code = f"import sys; sys.path.append({str(tmp_path)!r}); import jaxspec"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert result.returncode == 1
-    assert result.stderr.splitlines()[-1].startswith("ImportError: the PyPI package 'jaxspec' 0.3.4")
+    assert result.stderr.splitlines()[-1].startswith(
+        "ImportError: the PyPI package 'jaxspec' 0.3.4"
+    )
 
 
 def test_every_data_file_is_in_the_wheel():
     package = ROOT / "jaxspec"
-    shipped = {path for pattern in PROJECT["tool"]["setuptools"]["package-data"]["jaxspec"] for path in package.glob(pattern)}
-    data = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    shipped = {
+        path
+        for pattern in PROJECT["tool"]["setuptools"]["package-data"]["jaxspec"]
+        for path in package.glob(pattern)
+    }
+    data = {
+        path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")
+    }
     assert data <= shipped, sorted(data - shipped)
 
 
 def test_distribution_name_and_extras():
     project = PROJECT["project"]
     assert project["name"] == _distribution.OURS
-    assert set(project["optional-dependencies"]) == {"cuda12", "cuda13", "train", "bench", "aot", "dev"}
+    assert set(project["optional-dependencies"]) == {
+        "cuda12",
+        "cuda13",
+        "train",
+        "bench",
+        "aot",
+        "dev",
+    }
     assert not any(name.startswith("torch") for name in project["dependencies"])
     assert (ROOT / "LICENSE").read_text().lstrip().startswith("Apache License")

@@ -1,4 +1,6 @@
-"""Quantised targets: how far values and logits are off, what is quantised, and that drafting still changes nothing."""
+"""Quantised targets: how far values and logits are off, what is quantised, and that drafting still
+changes nothing.
+"""
 
 import dataclasses
 import functools
@@ -14,17 +16,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxspec
-from jaxspec.architectures import abstract_params, architecture
-from jaxspec.cli import main
-from jaxspec.io import eagle
-from jaxspec.io.hf_config import target_config
+from jaxspec.bench.architectures import abstract_params, architecture
+from jaxspec.cli.main import main
+from jaxspec.core.params import Params
+from jaxspec.drafters.eagle3 import files as eagle
 from jaxspec.io.safetensors_files import WeightFiles, read_json
-from jaxspec.io.target_weights import from_hf
-from jaxspec.params import Params
-from jaxspec.quant import COLLECTION, KINDS, contracted_axis, kind_of, quantize, quantize_params
+from jaxspec.targets.hf_config import target_config
 from jaxspec.targets.layers import project
 from jaxspec.targets.moe import mix_experts
+from jaxspec.targets.quant import (
+    COLLECTION,
+    KINDS,
+    contracted_axis,
+    kind_of,
+    quantize,
+    quantize_params,
+)
 from jaxspec.targets.transformer import Transformer
+from jaxspec.targets.weights import from_hf
 
 GOLDEN = Path(__file__).parent / "golden"
 TARGET = GOLDEN / "dflash" / "target"
@@ -40,7 +49,9 @@ def drafted(quantize):
 def eagle3() -> Params:
     target = jaxspec.load(GOLDEN / "tiny_llama", dtype="float32", quantize="int8")
     folder = GOLDEN / "eagle3" / "draft"
-    config = eagle.for_target(eagle.config_from_hf(read_json(folder / "config.json")), target.spec.target)
+    config = eagle.for_target(
+        eagle.config_from_hf(read_json(folder / "config.json")), target.spec.target
+    )
     spec = dataclasses.replace(target.spec, drafters=(("eagle3", config),))
     return Params(target.target, {"eagle3": eagle.read(folder, config, "float32")}, spec)
 
@@ -54,7 +65,9 @@ def dequantized(variables, tied):
     """Plain weights that the quantised ones stand for."""
     scales, tree = flatten_dict(variables[COLLECTION]), flatten_dict(variables["params"])
     for path, scale in scales.items():
-        tree[path] = tree[path].astype(jnp.float32) * jnp.expand_dims(scale, contracted_axis(path, tied))
+        tree[path] = tree[path].astype(jnp.float32) * jnp.expand_dims(
+            scale, contracted_axis(path, tied)
+        )
     return tree
 
 
@@ -68,8 +81,12 @@ def test_each_channel_is_within_half_a_step(kind, axis, seed, spread, zero):
     weights = weights.astype(np.float32) * (not zero)
     values, scale = map(np.asarray, quantize(weights, kind, axis))
     scale = np.expand_dims(scale, axis)
-    error, largest = np.abs(values.astype(np.float32) * scale - weights), np.abs(weights).max(axis, keepdims=True)
-    # int8: half a step of the channel. fp8: 3 stored bits of a number's own fraction, and below 2**-6 steps of 2**-9.
+    error, largest = (
+        np.abs(values.astype(np.float32) * scale - weights),
+        np.abs(weights).max(axis, keepdims=True),
+    )
+    # int8: half a step of the channel. fp8: 3 stored bits of a number's own fraction, and below
+    # 2**-6 steps of 2**-9.
     bound = scale / 2 if kind == "int8" else np.maximum(np.abs(weights) / 16, scale * 2.0**-10)
     assert (error <= bound * (1 + 1e-5)).all()
     reached = np.abs(values.astype(np.float32)).max(axis, keepdims=True)
@@ -78,15 +95,28 @@ def test_each_channel_is_within_half_a_step(kind, axis, seed, spread, zero):
 
 @pytest.mark.parametrize("name", ["qwen3_tied", "qwen3_moe_mixed"])
 def test_forward_is_that_of_the_weights_that_are_stood_for(name):
-    """Scales applied behind the products equal scales applied to the weights; and not all of it is quantised."""
+    """Scales applied behind the products equal scales applied to the weights; and not all of it is
+    quantised.
+    """
     directory = GOLDEN / "targets" / name
     config = target_config(read_json(directory / "config.json"))
     variables = from_hf(WeightFiles(directory), config, "float32", "int8")
     paths = set(flatten_dict(variables[COLLECTION]))
     names = {path[-1] for path in paths}
-    assert ("embedding" in names) == config.tie_embeddings and ("lm_head" in names) != config.tie_embeddings
-    stay = {path for path, leaf in flatten_dict(variables["params"]).items() if leaf.dtype == jnp.float32}
-    assert {path[-1] for path in stay} <= {"scale", "bias", "router", "embedding"} and not stay & paths
+    assert ("embedding" in names) == config.tie_embeddings and (
+        "lm_head" in names
+    ) != config.tie_embeddings
+    stay = {
+        path
+        for path, leaf in flatten_dict(variables["params"]).items()
+        if leaf.dtype == jnp.float32
+    }
+    assert {path[-1] for path in stay} <= {
+        "scale",
+        "bias",
+        "router",
+        "embedding",
+    } and not stay & paths
     tokens = jnp.arange(12).reshape(2, 6) % config.vocab_size
     positions = jnp.broadcast_to(jnp.arange(6), (2, 6))
 
@@ -101,17 +131,28 @@ def test_forward_is_that_of_the_weights_that_are_stood_for(name):
 
 def test_experts_in_tiles():
     generator = np.random.default_rng(0)
-    x, gate_up, down = (generator.normal(size=size).astype(np.float32) for size in ((9, 8), (4, 8, 12), (4, 6, 8)))
+    x, gate_up, down = (
+        generator.normal(size=size).astype(np.float32) for size in ((9, 8), (4, 8, 12), (4, 6, 8))
+    )
     expert, weight = generator.integers(0, 4, (9, 1)).astype(np.int32), np.ones((9, 1), np.float32)
-    (up_values, up_scale), (down_values, down_scale) = (quantize(w, "int8", -2) for w in (gate_up, down))
-    plain = (up_values.astype(jnp.float32) * up_scale[:, None], down_values.astype(jnp.float32) * down_scale[:, None])
+    (up_values, up_scale), (down_values, down_scale) = (
+        quantize(w, "int8", -2) for w in (gate_up, down)
+    )
+    plain = (
+        up_values.astype(jnp.float32) * up_scale[:, None],
+        down_values.astype(jnp.float32) * down_scale[:, None],
+    )
     x, expert, weight = map(jnp.asarray, (x, expert, weight))
     mix = functools.partial(mix_experts, x, expert, weight, tiles_per_step=4)
-    np.testing.assert_allclose(mix(up_values, down_values, up_scale, down_scale), mix(*plain), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        mix(up_values, down_values, up_scale, down_scale), mix(*plain), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_float16_does_not_overflow():
-    """The sum over 64 values of 127 times 16 exceeds float16's 65504; its product with the scale does not."""
+    """The sum over 64 values of 127 times 16 exceeds float16's 65504; its product with the scale
+    does not.
+    """
     values, scale = quantize(jnp.full((64, 2), 0.5), "int8", -2)
     assert project(jnp.full((1, 64), 16, jnp.float16), values, scale).tolist() == [[512.0, 512.0]]
 
@@ -128,9 +169,13 @@ slow = pytest.mark.slow
 @pytest.mark.parametrize("method", ["dflash", "jetspec"])
 def test_drafting_for_a_quantised_target_changes_nothing(int8, method, temperature):
     plain = jaxspec.decode(int8, PROMPT, method="ar", max_new_tokens=24, temperature=temperature)
-    out = jaxspec.decode(int8, PROMPT, max_new_tokens=24, temperature=temperature, **METHODS[method])
+    out = jaxspec.decode(
+        int8, PROMPT, max_new_tokens=24, temperature=temperature, **METHODS[method]
+    )
     assert out.tokens == plain.tokens
-    assert method == "dflash" or out.stats.rounds < plain.stats.rounds  # the untrained DFlash head's drafts fit rarely
+    assert (
+        method == "dflash" or out.stats.rounds < plain.stats.rounds
+    )  # the untrained DFlash head's drafts fit rarely
 
 
 @slow
@@ -152,7 +197,9 @@ def test_loaded_quantised_equals_quantised_when_loaded(int8):
 @slow
 @kinds
 def test_logits_of_mini(kind):
-    """Of float32 logits with a standard deviation of 2.1; measured 0.018 (int8) and 0.067 (fp8) root mean square."""
+    """Of float32 logits with a standard deviation of 2.1; measured 0.018 (int8) and 0.067 (fp8)
+    root mean square.
+    """
     params = jaxspec.load("mini", drafter="prompt_lookup", dtype="float32")
     tokens = jax.random.randint(jax.random.key(0), (1, 32), 0, params.spec.target.vocab_size)
 
@@ -167,13 +214,19 @@ def test_logits_of_mini(kind):
 
 @kinds
 def test_weights_take_half_of_bfloat16(kind):
-    """Traced, as for a model that does not fit in memory; scales and norms are what is left of the other half."""
+    """Traced, as for a model that does not fit in memory; scales and norms are what is left of the
+    other half.
+    """
     spec = dataclasses.replace(architecture("qwen3-8b"), drafters=())
     plain = abstract_params(spec)
     small = jax.eval_shape(lambda params: quantize_params(params, kind), plain)
 
     def size(params):
-        kernels = {path: leaf for path, leaf in flatten_dict(params.target).items() if path[-1] != "embedding"}
+        kernels = {
+            path: leaf
+            for path, leaf in flatten_dict(params.target).items()
+            if path[-1] != "embedding"
+        }
         return sum(leaf.size * leaf.dtype.itemsize for leaf in kernels.values())
 
     assert 0.5 < size(small) / size(plain) < 0.502
@@ -195,8 +248,19 @@ def test_refusals(int8, tmp_path, capsys):
 
 def test_command_line(int8, capsys):
     model = ["--model", str(TARGET), "--dtype", "float32", "--quantize", "int8"]
-    model += [word for name, source in DRAFTERS.items() for word in ("--drafter", f"{name}={source}")]
-    prompt = ["--token-ids", "--prompt", ",".join(map(str, PROMPT)), "--max-new-tokens", "24", "--temperature", "1", "--json"]
+    model += [
+        word for name, source in DRAFTERS.items() for word in ("--drafter", f"{name}={source}")
+    ]
+    prompt = [
+        "--token-ids",
+        "--prompt",
+        ",".join(map(str, PROMPT)),
+        "--max-new-tokens",
+        "24",
+        "--temperature",
+        "1",
+        "--json",
+    ]
     assert main(["generate", *model, "--method", "ar", *prompt]) == 0
     expected = jaxspec.decode(int8, PROMPT, method="ar", max_new_tokens=24, temperature=1.0)
     assert json.loads(capsys.readouterr().out)["tokens"] == expected.tokens
@@ -206,10 +270,19 @@ def test_orbax_round_trip(tmp_path):
     import orbax.checkpoint as ocp
 
     directory = GOLDEN / "targets/qwen3_tied"
-    variables = from_hf(WeightFiles(directory), target_config(read_json(directory / "config.json")), "float32", "fp8")
+    variables = from_hf(
+        WeightFiles(directory),
+        target_config(read_json(directory / "config.json")),
+        "float32",
+        "fp8",
+    )
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(tmp_path / "target", variables)
         checkpointer.wait_until_finished()
         restored = checkpointer.restore(tmp_path / "target", jax.eval_shape(lambda: variables))
     assert kind_of(restored) == "fp8"
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a.view(np.int8), b.view(np.int8)), restored, variables)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_array_equal(a.view(np.int8), b.view(np.int8)),
+        restored,
+        variables,
+    )

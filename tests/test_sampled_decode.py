@@ -1,5 +1,5 @@
-"""The distribution of sampled text of the whole decode loop: by the rule that depends on what the drafter drew, and under a
-policy that cuts trees."""
+"""The distribution of sampled text of the whole decode loop: by the rule that depends on what the
+drafter drew, and under a policy that cuts trees."""
 
 import itertools
 
@@ -10,15 +10,22 @@ import pytest
 import scipy.stats
 
 import jaxspec
-from jaxspec.config import SmallModelConfig, TargetConfig
-from jaxspec.params import Params, Spec
-from jaxspec.policies.controller import make_policy
-from jaxspec.policies.latency import make_table
+from jaxspec.core.config import SmallModelConfig, TargetConfig
+from jaxspec.core.params import Params, Spec
+from jaxspec.costs.latency_table import make_table
+from jaxspec.policies.bastion.controller import make_policy
 from jaxspec.targets.transformer import Transformer
 
 VOCAB, PROMPT, LENGTH, BATCH, SEEDS = 5, [1, 3, 2], 4, 64, 90
 TARGET = TargetConfig(
-    hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16, ffn_size=24, vocab_size=VOCAB, max_positions=64
+    hidden_size=16,
+    num_layers=1,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=16,
+    ffn_size=24,
+    vocab_size=VOCAB,
+    max_positions=64,
 )
 
 # Rows cost enough that the size depends on the scores.
@@ -32,28 +39,46 @@ def model(seed: int):
 
 
 def exact(target) -> np.ndarray:
-    """Probability of every text of LENGTH tokens after the prompt, in the order of `itertools.product`."""
+    """Probability of every text of LENGTH tokens after the prompt, in the order of
+    `itertools.product`.
+    """
     texts = np.array(list(itertools.product(range(VOCAB), repeat=LENGTH)))
     rows = jnp.asarray(np.hstack([np.tile(PROMPT, (len(texts), 1)), texts[:, :-1]]), jnp.int32)
     network = Transformer(TARGET)
-    hidden = network.apply(target, rows, jnp.broadcast_to(jnp.arange(rows.shape[1]), rows.shape)).hidden
-    logprob = jax.nn.log_softmax(network.apply(target, hidden[:, len(PROMPT) - 1 :], method="logits"), axis=-1)
-    return np.exp(np.take_along_axis(np.asarray(logprob, np.float64), texts[..., None], -1)[..., 0].sum(-1))
+    hidden = network.apply(
+        target, rows, jnp.broadcast_to(jnp.arange(rows.shape[1]), rows.shape)
+    ).hidden
+    logprob = jax.nn.log_softmax(
+        network.apply(target, hidden[:, len(PROMPT) - 1 :], method="logits"), axis=-1
+    )
+    return np.exp(
+        np.take_along_axis(np.asarray(logprob, np.float64), texts[..., None], -1)[..., 0].sum(-1)
+    )
 
 
 @pytest.mark.slow
 def test_rejection_sampling_of_a_small_models_chains_draws_from_the_target():
-    """Speculative sampling through the loop: the draft of every depth is sampled from its own distribution, after its own path.
+    """Speculative sampling through the loop: the draft of every depth is sampled from its own
+    distribution, after its own path.
 
-    A chi-square test over all texts of four tokens; the same test must tell the drafter's distribution from the target's.
+    A chi-square test over all texts of four tokens; the same test must tell the drafter's
+    distribution from the target's.
     """
     target, small = model(0), model(1)
     params = Params(target, {"small": small}, Spec(TARGET, (("small", SmallModelConfig(TARGET)),)))
-    options = {"method": "small", "builder": "chain", "budget": 4, "acceptance": "rejection", "temperature": 1.0}
+    options = {
+        "method": "small",
+        "builder": "chain",
+        "budget": 4,
+        "acceptance": "rejection",
+        "temperature": 1.0,
+    }
     outs = [
         out
         for seed in range(SEEDS)
-        for out in jaxspec.decode(params, [PROMPT] * BATCH, max_new_tokens=LENGTH, seed=seed, **options)
+        for out in jaxspec.decode(
+            params, [PROMPT] * BATCH, max_new_tokens=LENGTH, seed=seed, **options
+        )
     ]
     cell = np.array([out.tokens for out in outs]) @ VOCAB ** np.arange(LENGTH)[::-1]
     observed = np.bincount(cell, minlength=VOCAB**LENGTH)
@@ -66,10 +91,19 @@ def test_rejection_sampling_of_a_small_models_chains_draws_from_the_target():
 @pytest.mark.slow
 @pytest.mark.parametrize("acceptance", ["match", "sequential"])
 def test_a_controlled_decode_draws_from_the_target(acceptance):
-    """A chi-square test over all texts of four tokens; the same test must tell the drafter's distribution from the target's."""
+    """A chi-square test over all texts of four tokens; the same test must tell the drafter's
+    distribution from the target's.
+    """
     target, small = model(0), model(1)
     params = Params(target, {"small": small}, Spec(TARGET, (("small", SmallModelConfig(TARGET)),)))
-    options = {"method": "small", "builder": "dynamic", "tree_width": 3, "depth": 3, "budget": 8, "temperature": 1.0}
+    options = {
+        "method": "small",
+        "builder": "dynamic",
+        "tree_width": 3,
+        "depth": 3,
+        "budget": 8,
+        "temperature": 1.0,
+    }
     policy, outs = make_policy(TABLE), []
     for seed in range(SEEDS):
         # What was learned of one call's scores decides about the sizes of the next.
@@ -91,4 +125,6 @@ def p_value(observed: np.ndarray, probability: np.ndarray) -> float:
     rare = expected < 5
     expected = np.append(expected[~rare], expected[rare].sum())
     observed = np.append(observed[~rare], observed[rare].sum())
-    return float(scipy.stats.chi2.sf(((observed - expected) ** 2 / expected).sum(), len(expected) - 1))
+    return float(
+        scipy.stats.chi2.sf(((observed - expected) ** 2 / expected).sum(), len(expected) - 1)
+    )

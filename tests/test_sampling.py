@@ -1,4 +1,6 @@
-"""Sampling: thresholds against a brute force, noise that depends on key and position alone, the Gumbel-max draw."""
+"""Sampling: thresholds against a brute force, noise that depends on key and position alone, the
+Gumbel-max draw.
+"""
 
 import hypothesis.strategies as st
 import jax
@@ -7,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from jaxspec.sampling import (
+from jaxspec.core.sampling import (
     SamplingSpec,
     argmax,
     draw,
@@ -74,9 +76,13 @@ def test_ties_with_a_threshold_are_kept():
 
 
 def test_thresholds_tell_neighbouring_floats_apart():
-    logits = -np.concatenate([[0.0], np.float32(1) + np.arange(20, dtype=np.float32) * 2.0**-23]).astype(np.float32)
+    logits = -np.concatenate(
+        [[0.0], np.float32(1) + np.arange(20, dtype=np.float32) * 2.0**-23]
+    ).astype(np.float32)
     for k in range(1, 22):
-        np.testing.assert_array_equal(np.isfinite(_process(logits, *make_sampling(1.0, top_k=k))), np.arange(21) < k)
+        np.testing.assert_array_equal(
+            np.isfinite(_process(logits, *make_sampling(1.0, top_k=k))), np.arange(21) < k
+        )
 
 
 def test_process_is_exact_on_a_large_vocabulary():
@@ -90,7 +96,10 @@ def test_process_is_exact_on_a_large_vocabulary():
 
 def test_bad_values_never_give_nan():
     inf, nan = np.inf, np.nan
-    rows = np.array([[nan, 1, 2, -inf], [-inf] * 4, [nan] * 4, [inf, 0, 1, inf], [3e38, -3e38, 0, nan]], np.float32)
+    rows = np.array(
+        [[nan, 1, 2, -inf], [-inf] * 4, [nan] * 4, [inf, 0, 1, inf], [3e38, -3e38, 0, nan]],
+        np.float32,
+    )
     out = np.asarray(_process(rows, *make_sampling(1e-4, 3, 0.9, 0.1)))
     assert not np.isnan(out).any()
     np.testing.assert_array_equal(np.isfinite(out[0]), [False, False, True, False])
@@ -153,7 +162,11 @@ def test_bits_are_the_same_in_every_version_of_jax():
 def test_noise_depends_on_key_position_and_token_alone(partitionable):
     make = jax.jit(lambda *arguments: gumbel(*arguments), static_argnums=2)
     with jax.threefry_partitionable(partitionable):
-        whole = make(sequence_keys(3, jnp.arange(4, dtype=jnp.uint32)), jnp.tile(jnp.arange(10, 17), (4, 1)), 101)
+        whole = make(
+            sequence_keys(3, jnp.arange(4, dtype=jnp.uint32)),
+            jnp.tile(jnp.arange(10, 17), (4, 1)),
+            101,
+        )
         one = make(sequence_keys(3, jnp.array([2], jnp.uint32)), jnp.array([[15]]), 101)
         short = make(sequence_keys(3, jnp.array([2], jnp.uint32)), jnp.array([[15, 10**6]]), 64)
     np.testing.assert_array_equal(one[0, 0], whole[2, 5])
@@ -163,35 +176,57 @@ def test_noise_depends_on_key_position_and_token_alone(partitionable):
 
 def test_gumbel_and_uniform_have_their_distributions():
     keys = sequence_keys(11, jnp.arange(8, dtype=jnp.uint32))
-    noise = np.sort(np.asarray(_gumbel(keys, jnp.tile(jnp.arange(8), (8, 1)), 4096), np.float64).ravel())
+    noise = np.sort(
+        np.asarray(_gumbel(keys, jnp.tile(jnp.arange(8), (8, 1)), 4096), np.float64).ravel()
+    )
     assert np.isfinite(noise).all()
     rank = np.arange(1, noise.size + 1) / noise.size
     # Kolmogorov-Smirnov: a true sample exceeds 1.95 / sqrt(n) with probability 0.001.
     assert np.abs(np.exp(-np.exp(-noise)) - rank).max() < 1.95 / np.sqrt(noise.size)
     draws = np.sort(np.asarray(uniform(keys, 20_000), np.float64).ravel())
     assert draws.min() >= 0 and draws.max() < 1
-    assert np.abs(draws - np.arange(1, draws.size + 1) / draws.size).max() < 1.95 / np.sqrt(draws.size)
+    assert np.abs(draws - np.arange(1, draws.size + 1) / draws.size).max() < 1.95 / np.sqrt(
+        draws.size
+    )
 
 
 def test_draw_is_argmax_under_the_noise_of_its_depth():
     rng = np.random.default_rng(4)
     logits = rng.normal(size=(2, 5, 33)).astype(np.float32) * 2
     depth = np.array([[0, 1, 1, 2, 3], [0, 1, 2, 2, 0]], np.int32)
-    noise = _gumbel(sequence_keys(0, jnp.arange(2, dtype=jnp.uint32)), jnp.tile(jnp.arange(7, 11), (2, 1)), 33)
+    noise = _gumbel(
+        sequence_keys(0, jnp.arange(2, dtype=jnp.uint32)), jnp.tile(jnp.arange(7, 11), (2, 1)), 33
+    )
     for setting in ({}, {"top_p": 0.7}, {"top_k": 4, "min_p": 0.05}):
         tokens = np.asarray(_draw(logits, noise, depth, *make_sampling(0.7, **setting)))
         for b in range(2):
             for n in range(5):
-                keep, _ = brute_process(logits[b, n], 0.7, setting.get("top_k"), setting.get("top_p"), setting.get("min_p"))
-                score = np.where(keep, logits[b, n] / 0.7 + np.asarray(noise)[b, depth[b, n]], -np.inf)
+                keep, _ = brute_process(
+                    logits[b, n],
+                    0.7,
+                    setting.get("top_k"),
+                    setting.get("top_p"),
+                    setting.get("min_p"),
+                )
+                score = np.where(
+                    keep, logits[b, n] / 0.7 + np.asarray(noise)[b, depth[b, n]], -np.inf
+                )
                 assert tokens[b, n] == score.argmax()
 
 
 def test_drawn_tokens_follow_the_processed_distribution():
     samples, logits = 40_000, random_logits(8, 12)
     spec, values = make_sampling(1.2, top_p=0.9)
-    noise = _gumbel(sequence_keys(1, jnp.arange(samples, dtype=jnp.uint32)), jnp.full((samples, 1), 77), 12)
-    tokens = _draw(jnp.broadcast_to(logits, (samples, 1, 12)), noise, jnp.zeros((samples, 1), jnp.int32), spec, values)
+    noise = _gumbel(
+        sequence_keys(1, jnp.arange(samples, dtype=jnp.uint32)), jnp.full((samples, 1), 77), 12
+    )
+    tokens = _draw(
+        jnp.broadcast_to(logits, (samples, 1, 12)),
+        noise,
+        jnp.zeros((samples, 1), jnp.int32),
+        spec,
+        values,
+    )
     _, probability = brute_process(logits, 1.2, None, 0.9, None)
     count = np.bincount(np.asarray(tokens).ravel(), minlength=12)
     assert count[probability == 0].sum() == 0
@@ -200,7 +235,10 @@ def test_drawn_tokens_follow_the_processed_distribution():
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("setting", [{"top_k": 7}, {"top_p": 0.85}, {"min_p": 0.05}, {"top_k": 9, "top_p": 0.9, "min_p": 0.01}])
+@pytest.mark.parametrize(
+    "setting",
+    [{"top_k": 7}, {"top_p": 0.85}, {"min_p": 0.05}, {"top_k": 9, "top_p": 0.9, "min_p": 0.01}],
+)
 def test_process_equals_transformers_warpers(setting):
     import torch
     import transformers

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from jaxspec.config import TargetConfig
-from jaxspec.prompts import is_batch, pad, sequence_numbers, to_ids
-from jaxspec.stops import find_stop, safe_length
+from jaxspec.core.config import TargetConfig
+from jaxspec.engine.prompts import is_batch, pad, sequence_numbers, to_ids
+from jaxspec.engine.stops import find_stop, safe_length
 
 
 def spell(tokens):
@@ -44,7 +44,11 @@ def test_kinds_of_prompts():
     config = TargetConfig(8, 1, 1, 1, 8, 8, vocab_size=10)
     assert not is_batch("text") and not is_batch([1, 2]) and not is_batch(np.array([1, 2]))
     assert not is_batch([{"role": "user", "content": "x"}])
-    assert is_batch(["a", "b"]) and is_batch([[1], [2]]) and is_batch([[{"role": "user", "content": "x"}]])
+    assert (
+        is_batch(["a", "b"])
+        and is_batch([[1], [2]])
+        and is_batch([[{"role": "user", "content": "x"}]])
+    )
     assert to_ids(np.array([1, 2]), None, config) == [1, 2]
     tokens, lengths = pad([[1, 2, 3], [4]], 5)
     np.testing.assert_array_equal(tokens, [[1, 2, 3, 0, 0], [4, 0, 0, 0, 0]])

@@ -1,4 +1,6 @@
-"""`inspect`, `convert` and `doctor` on the golden tiny models, and on a checkpoint of every family that can be named."""
+"""`inspect`, `convert` and `doctor` on the golden tiny models, and on a checkpoint of every family
+that can be named.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,22 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import jaxspec
-from jaxspec import cli
+from jaxspec.cli import main as cli
 from jaxspec.io.hub import shipped
 from jaxspec.io.safetensors_files import WEIGHTS, read_json
-from jaxspec.tools import families
-from jaxspec.tools.convert import convert
-from jaxspec.tools.doctor import diagnose
-from jaxspec.tools.doctor import render as render_diagnosis
-from jaxspec.tools.inspect import describe, render
-from jaxspec.tools.probe import fit
+from jaxspec.zoo import families
+from jaxspec.zoo.convert import convert
+from jaxspec.zoo.doctor import diagnose
+from jaxspec.zoo.doctor import render as render_diagnosis
+from jaxspec.zoo.inspect import describe, render
+from jaxspec.zoo.probe import fit
 
 GOLDEN = Path(__file__).parent / "golden"
-TARGET, DFLASH, JETSPEC = GOLDEN / "dflash/target", GOLDEN / "dflash/drafter", GOLDEN / "jetspec/drafter"
+TARGET, DFLASH, JETSPEC = (
+    GOLDEN / "dflash/target",
+    GOLDEN / "dflash/drafter",
+    GOLDEN / "jetspec/drafter",
+)
 MINI = Path(jaxspec.__file__).parent / "zoo/mini"
 
 
@@ -51,10 +57,21 @@ def run(capsys, *arguments):
 def test_describe_a_drafter():
     about = describe(JETSPEC)
     assert (about["family"], about["readable"], about["problem"]) == ("jetspec", True, None)
-    assert about["feature_layers"]["output_of_layer"] == [0, 2, 4] and about["feature_layers"]["input_of_layer"] == [1, 3, 5]
-    assert about["weights"]["parameters"] == sum(tensor.size for tensor in load_file(JETSPEC / WEIGHTS).values())
-    assert about["weights"]["bytes"] == 4 * about["weights"]["parameters"] and about["weights"]["tensors"] == 3 + 11 * 2
-    assert about["target"]["layers"] == 6 and about["block_size"] == 8 and about["mask_token_id"] == 256
+    assert about["feature_layers"]["output_of_layer"] == [0, 2, 4] and about["feature_layers"][
+        "input_of_layer"
+    ] == [1, 3, 5]
+    assert about["weights"]["parameters"] == sum(
+        tensor.size for tensor in load_file(JETSPEC / WEIGHTS).values()
+    )
+    assert (
+        about["weights"]["bytes"] == 4 * about["weights"]["parameters"]
+        and about["weights"]["tensors"] == 3 + 11 * 2
+    )
+    assert (
+        about["target"]["layers"] == 6
+        and about["block_size"] == 8
+        and about["mask_token_id"] == 256
+    )
     assert about["flags"]["dflash_config.causal_head"] is True
 
 
@@ -68,7 +85,11 @@ def test_describe_what_ships(name):
 
 def test_describe_a_target():
     about = describe("mini")
-    assert (about["family"], about["readable"], about["drafters"]) == ("target", True, list(shipped(MINI / "drafters")))
+    assert (about["family"], about["readable"], about["drafters"]) == (
+        "target",
+        True,
+        list(shipped(MINI / "drafters")),
+    )
     assert about["weights"]["dtypes"] == {"BF16": about["weights"]["parameters"]}
     assert "feature layers" not in render(about)
 
@@ -96,9 +117,20 @@ def test_the_last_layer_and_contradictions_are_pointed_out(tmp_path):
     assert about["contradicted"] and "jaxspec object says [1, 2, 3]" in about["note"]
 
 
-ONE = {"fc.weight": np.ones((2, 6), np.float16), "midlayer.hidden_norm.weight": np.ones(2, np.float16)}
-EAGLE = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2, "draft_vocab_size": 3, "vocab_size": 5}
-NVIDIA = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 17, 32], "use_aux_hidden_state": True}}
+ONE = {
+    "fc.weight": np.ones((2, 6), np.float16),
+    "midlayer.hidden_norm.weight": np.ones(2, np.float16),
+}
+EAGLE = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 2,
+    "draft_vocab_size": 3,
+    "vocab_size": 5,
+}
+NVIDIA = {
+    "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 17, 32], "use_aux_hidden_state": True}
+}
 SPECULATORS = {
     "speculators_model_type": "eagle3",
     "eagle_aux_hidden_state_layer_ids": [2, 18, 33],
@@ -135,18 +167,35 @@ def test_families_that_cannot_be_loaded_are_named(tmp_path, hf, family, outputs,
 
 
 def test_medusas_own_file_and_pickles(tmp_path):
-    heads = {"0.0.linear.weight": np.ones((4, 4), np.float32), "0.1.weight": np.ones((9, 4), np.float32)}
-    directory = made(tmp_path / "medusa", {"medusa_num_heads": 1, "medusa_num_layers": 1}, heads, "medusa_lm_head.safetensors")
+    heads = {
+        "0.0.linear.weight": np.ones((4, 4), np.float32),
+        "0.1.weight": np.ones((9, 4), np.float32),
+    }
+    directory = made(
+        tmp_path / "medusa",
+        {"medusa_num_heads": 1, "medusa_num_layers": 1},
+        heads,
+        "medusa_lm_head.safetensors",
+    )
     assert describe(directory)["weights"]["files"] == ["medusa_lm_head.safetensors"]
     (directory / "medusa_lm_head.safetensors").unlink()
     shutil.copyfile(GOLDEN / "torch/dtypes.pt", directory / "medusa_lm_head.pt")
     weights = describe(directory)["weights"]
-    assert weights["files"] == ["medusa_lm_head.pt"] and weights["dtypes"]["BOOL"] == 3 and weights["dtypes"]["I64"] == 2
+    assert (
+        weights["files"] == ["medusa_lm_head.pt"]
+        and weights["dtypes"]["BOOL"] == 3
+        and weights["dtypes"]["I64"] == 2
+    )
 
 
 def test_layout_names():
-    assert families.layout(EAGLE | NVIDIA, {"midlayer.hidden_norm.weight"}) == "native (midlayer, NVIDIA eagle_config)"
-    assert families.layout(EAGLE, {"fc.weight", "layers.0.hidden_norm.weight"}) == "native (layers.0)"
+    assert (
+        families.layout(EAGLE | NVIDIA, {"midlayer.hidden_norm.weight"})
+        == "native (midlayer, NVIDIA eagle_config)"
+    )
+    assert (
+        families.layout(EAGLE, {"fc.weight", "layers.0.hidden_norm.weight"}) == "native (layers.0)"
+    )
     assert families.layout({"architectures": ["MedusaModel"]}, ()) == "vLLM"
     assert families.layout({"dflash_config": {"mask_token_id": 1}}, ()) == "native (z-lab DFlash)"
 
@@ -155,12 +204,21 @@ def test_inspect_and_convert_report_mistakes_in_one_line(capsys, tmp_path):
     for arguments, message in [
         (["inspect", tmp_path], "has no config.json"),
         (["inspect", "/no/such/place"], "/no/such/place"),
-        (["convert", JETSPEC, tmp_path / "x", "--to", "speculators", "--target", TARGET], "--to jetspec"),
+        (
+            ["convert", JETSPEC, tmp_path / "x", "--to", "speculators", "--target", TARGET],
+            "--to jetspec",
+        ),
     ]:
         status, out, err = run(capsys, *arguments)
         assert status == cli.USER_ERROR and out == "" and err.count("\n") == 1 and message in err
-    status, out, _ = run(capsys, "convert", JETSPEC, tmp_path / "x", "--to", "dflash", "--target", TARGET)
-    assert status == 0 and out == f"wrote {tmp_path / 'x'}\n" and describe(tmp_path / "x")["family"] == "jetspec"
+    status, out, _ = run(
+        capsys, "convert", JETSPEC, tmp_path / "x", "--to", "dflash", "--target", TARGET
+    )
+    assert (
+        status == 0
+        and out == f"wrote {tmp_path / 'x'}\n"
+        and describe(tmp_path / "x")["family"] == "jetspec"
+    )
 
 
 @pytest.fixture
@@ -180,14 +238,31 @@ def test_doctor_names_the_right_convention(tmp_path, capsys, prompts):
     (warning,) = result["warnings"]
     assert status == 1 and "outputs of layers [1, 2, 3] (0-based; inputs of [2, 3, 4])" in warning
     assert "set dflash_config.target_layer_ids, which counts outputs, to [1, 2, 3]" in warning
-    assert set(result["shifts"]) == {"0", "-1", "1"} and result["shifts"]["1"]["gain"] < 0 < 3 < result["shifts"]["-1"]["gain"]
+    assert (
+        set(result["shifts"]) == {"0", "-1", "1"}
+        and result["shifts"]["1"]["gain"] < 0 < 3 < result["shifts"]["-1"]["gain"]
+    )
     printed = render_diagnosis(result)
-    for word in ("jax ", "device: cpu", "tree_attention", "memory settings", "warning: another", "cannot be compared"):
+    for word in (
+        "jax ",
+        "device: cpu",
+        "tree_attention",
+        "memory settings",
+        "warning: another",
+        "cannot be compared",
+    ):
         assert word in printed
 
     # The same compiled decode, round by round: an anchor accepts what the probe says it does.
     params = jaxspec.load(TARGET, drafter={"drafter": str(shifted)})
-    options = {"max_new_tokens": 32, "method": "drafter", "builder": "chain", "budget": 8, "ignore_eos": True, "trace": True}
+    options = {
+        "max_new_tokens": 32,
+        "method": "drafter",
+        "builder": "chain",
+        "budget": 8,
+        "ignore_eos": True,
+        "trace": True,
+    }
     outputs = jaxspec.decode(params, prompts[0], **options)
     texts = [prompt + out.tokens for prompt, out in zip(prompts[0], outputs, strict=True)]
     (found,) = fit(params, "drafter", texts, [len(prompt) for prompt in prompts[0]], [(2, 3, 4)])
@@ -205,7 +280,11 @@ def test_doctor_names_the_right_convention(tmp_path, capsys, prompts):
 
 @pytest.mark.slow
 def test_doctor_finds_nothing_wrong_with_good_pairings(capsys, prompts):
-    for arguments in (["mini", "dflash"], ["mini", "jetspec"], [TARGET, DFLASH, "--prompts", prompts[1]]):
+    for arguments in (
+        ["mini", "dflash"],
+        ["mini", "jetspec"],
+        [TARGET, DFLASH, "--prompts", prompts[1]],
+    ):
         status, printed, _ = run(capsys, "doctor", *arguments)
         assert status == 0 and printed.endswith("no warnings\n")
 
@@ -219,16 +298,20 @@ def test_doctor_names_the_right_convention_for_mini(tmp_path):
 
 def test_doctor_on_records_and_misfits(tmp_path, monkeypatch):
     """What is compared before anything is decoded; the decode itself is replaced."""
-    import jaxspec.tools.doctor as doctor
+    import jaxspec.zoo.doctor as doctor
 
     given, better = {"accepted": 1.8, "gain": 0.0}, {"accepted": 2.0, "gain": 2.5}
-    monkeypatch.setattr(doctor, "_probe", lambda params, prompts, tokens: (1.0, {"0": given, "1": better}))
+    monkeypatch.setattr(
+        doctor, "_probe", lambda params, prompts, tokens: (1.0, {"0": given, "1": better})
+    )
     good = convert("dflash", tmp_path / "good", "speculators", "mini")
     (warning,) = diagnose("mini", good)["warnings"]
     assert warning.startswith("acceptance is exactly 1")
 
     worse = {"accepted": 1.7, "gain": 9.0}
-    monkeypatch.setattr(doctor, "_probe", lambda params, prompts, tokens: (2.0, {"0": given, "-1": worse}))
+    monkeypatch.setattr(
+        doctor, "_probe", lambda params, prompts, tokens: (2.0, {"0": given, "-1": worse})
+    )
     assert diagnose("mini", good)["warnings"] == []
     hf = read_json(good / "config.json")
     hf["jaxspec"] |= {"tokenizer_sha256": "0" * 64, "chat_template_sha256": "1" * 64}

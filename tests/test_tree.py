@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxspec.tree import (
+from jaxspec.core.tree import (
     ancestor_words,
     assemble,
     chain_words,
@@ -31,7 +31,9 @@ def lineage(parent: list[int]) -> np.ndarray:
 
 def unpack(words: jax.Array) -> np.ndarray:
     words = np.asarray(words)
-    return np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little")[:, : len(words)].astype(bool)
+    return np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little")[:, : len(words)].astype(
+        bool
+    )
 
 
 def batch(parent, logprob, rows=None, size=None):
@@ -39,8 +41,12 @@ def batch(parent, logprob, rows=None, size=None):
     rows, size = rows or len(parent), size or len(parent)
     depth = lineage(parent).sum(1) - 1
     fields = [np.arange(len(parent)) + 10, parent, depth, logprob]
-    token, parent, depth, logprob = (np.pad(np.asarray(x), (0, rows - len(x)), constant_values=9) for x in fields)
-    tree = jax.jit(assemble)(np.int32(token), np.int32(parent), np.int32(depth), np.float32(logprob), np.int32(size))
+    token, parent, depth, logprob = (
+        np.pad(np.asarray(x), (0, rows - len(x)), constant_values=9) for x in fields
+    )
+    tree = jax.jit(assemble)(
+        np.int32(token), np.int32(parent), np.int32(depth), np.float32(logprob), np.int32(size)
+    )
     return jax.tree.map(lambda x: np.array(x)[None], tree)
 
 
@@ -84,7 +90,9 @@ def test_every_prefix_is_a_tree(rows):
     tree = batch(parent, -np.arange(40.0), rows=45, size=35)
     part = take_rows(tree, rows)
     validate(part)
-    assert part.ancestors.shape == (1, rows, -(-rows // 32)) and part.size.tolist() == [min(rows, 35)]
+    assert part.ancestors.shape == (1, rows, -(-rows // 32)) and part.size.tolist() == [
+        min(rows, 35)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +123,12 @@ def test_validate_names_what_is_wrong(field, row, value, message):
 
 def test_drawing():
     tree = batch([-1, 0, 0, 1], np.log([1, 0.5, 0.25, 0.2]), rows=5)
-    assert draw(tree).split("\n") == ["10 p=1 row 0", "├─ 11 p=0.5 row 1", "│  └─ 13 p=0.2 row 3", "└─ 12 p=0.25 row 2"]
+    assert draw(tree).split("\n") == [
+        "10 p=1 row 0",
+        "├─ 11 p=0.5 row 1",
+        "│  └─ 13 p=0.2 row 3",
+        "└─ 12 p=0.25 row 2",
+    ]
     assert draw(tree, lambda token: chr(token + 87)).startswith("'a' p=1 row 0\n├─ 'b' p=0.5")
 
 
@@ -124,5 +137,7 @@ def test_padding_changes_nothing_in_use():
     padded = pad_rows(tree, 40)
     validate(padded)
     assert padded.token.shape == (2, 40) and padded.size.tolist() == [1, 1]
-    for field, same in zip(jax.tree.leaves(take_rows(padded, 3)), jax.tree.leaves(tree), strict=True):
+    for field, same in zip(
+        jax.tree.leaves(take_rows(padded, 3)), jax.tree.leaves(tree), strict=True
+    ):
         np.testing.assert_array_equal(field, same)

@@ -1,4 +1,6 @@
-"""Acceptance rules: golden walks, brute force, exact output distributions, and a check that can fail."""
+"""Acceptance rules: golden walks, brute force, exact output distributions, and a check that can
+fail.
+"""
 
 import functools
 import json
@@ -12,9 +14,17 @@ import pytest
 import scipy.stats
 from hypothesis import given, settings
 
-from jaxspec.sampling import argmax, draw, gumbel, make_sampling, process, sequence_keys, uniform
-from jaxspec.state import Tree
-from jaxspec.verify import (
+from jaxspec.core.sampling import (
+    argmax,
+    draw,
+    gumbel,
+    make_sampling,
+    process,
+    sequence_keys,
+    uniform,
+)
+from jaxspec.core.state import Tree
+from jaxspec.engine.acceptance import (
     RANK_DECAY,
     _walk_sequential,
     accept_match,
@@ -41,7 +51,14 @@ def make_tree(tokens, parents, rows=None):
     words = np.packbits(seen, axis=-1, bitorder="little").view("<u4").astype(np.uint32)
     logprob = np.where(np.arange(rows) < size, -np.arange(rows), -np.inf).astype(np.float32)
     logprob[0] = 0
-    return Tree(token=token, parent=parent, depth=depth, ancestors=words, logprob=logprob, size=np.int32(size))
+    return Tree(
+        token=token,
+        parent=parent,
+        depth=depth,
+        ancestors=words,
+        logprob=logprob,
+        size=np.int32(size),
+    )
 
 
 def stack(trees):
@@ -60,7 +77,9 @@ def brute_walk(tokens, parents, target, longest):
 def check_walks(cases, longest, rows):
     """Compare `accept_match` with (tokens, parents, target, path, bonus) of each case."""
     trees = stack([make_tree(tokens, parents, rows) for tokens, parents, *_ in cases])
-    target = np.stack([np.pad(case[2], (0, rows - len(case[2]))) for case in cases]).astype(np.int32)
+    target = np.stack([np.pad(case[2], (0, rows - len(case[2]))) for case in cases]).astype(
+        np.int32
+    )
     out = _match(trees, target, longest)
     assert out.path.shape == (len(cases), longest + 1)
     for b, (*_, path, bonus) in enumerate(cases):
@@ -80,7 +99,9 @@ def test_ddtree_follow_cases():
     nodes = np.load(GOLDEN / "ddtree/trees.npz")
     cases = []
     for record in json.loads((GOLDEN / "ddtree/follow.json").read_text()):
-        entry = next(t for t in index if t["case"] == record["case"] and t["budget"] == record["budget"])
+        entry = next(
+            t for t in index if t["case"] == record["case"] and t["budget"] == record["budget"]
+        )
         span = slice(entry["offset"], entry["offset"] + entry["n"])
         tree = [nodes["tokens"][span].tolist(), nodes["parents"][span].tolist()]
         cases.append([*tree, record["posterior"], record["accepted_indices"], record["next_token"]])
@@ -105,7 +126,9 @@ def test_match_equals_brute_force(cases, longest):
 
 def test_padding_rows_are_never_accepted():
     tree = make_tree([1, 2, 3], [-1, 0, 1], 6)
-    tree = tree.replace(parent=np.array([-1, 0, 1, 2, 0, 0], np.int32), token=np.array([1, 2, 3, 4, 9, 2], np.int32))
+    tree = tree.replace(
+        parent=np.array([-1, 0, 1, 2, 0, 0], np.int32), token=np.array([1, 2, 3, 4, 9, 2], np.int32)
+    )
     out = _match(stack([tree]), jnp.array([[2, 3, 4, 4, 4, 4]]), 5)
     np.testing.assert_array_equal(out.path[0], [0, 1, 2, 0, 0, 0])
     assert int(out.bonus[0]) == 4
@@ -115,7 +138,9 @@ def test_padding_rows_are_never_accepted():
 
 
 def eagle_logits(logits, case):
-    """Temperature, then top-p, then top-k: EAGLE's order, not transformers'. Logits here have no ties."""
+    """Temperature, then top-p, then top-k: EAGLE's order, not transformers'. Logits here have no
+    ties.
+    """
     logits = logits / case["temperature"]
     ranked = np.sort(logits, axis=-1)[:, ::-1]
     mass = np.cumsum(np.exp(ranked), axis=-1)
@@ -130,7 +155,9 @@ def eagle_logits(logits, case):
 
 
 def eagle_draws(case, path, rows):
-    """Uniform draws by row: the children of each accepted row are tried in order, one draw for each new token."""
+    """Uniform draws by row: the children of each accepted row are tried in order, one draw for each
+    new token.
+    """
     draws, left = np.full(rows, 0.5, np.float32), list(case["uniforms"])
     for row, accepted in zip(path, [*path[1:], None], strict=True):
         tried = set()
@@ -145,9 +172,16 @@ def eagle_draws(case, path, rows):
 
 
 def branches_of_equal_siblings_are_merged(case, path):
-    """EAGLE goes on with the children of every sibling that holds the accepted token; a tree of jaxspec has no such rows."""
+    """EAGLE goes on with the children of every sibling that holds the accepted token; a tree of
+    jaxspec has no such rows.
+    """
     parents, tokens = case["parents"], case["tokens"]
-    twins = [j for i in path[1:] for j in range(len(tokens)) if j != i and (parents[j], tokens[j]) == (parents[i], tokens[i])]
+    twins = [
+        j
+        for i in path[1:]
+        for j in range(len(tokens))
+        if j != i and (parents[j], tokens[j]) == (parents[i], tokens[i])
+    ]
     return any(j in parents for j in twins)
 
 
@@ -191,7 +225,9 @@ def drafter_table():
     """Logits [root token, depth, V]: the target's true marginals under noise."""
     transition = np.exp(TARGET) / np.exp(TARGET).sum(-1, keepdims=True)
     marginals = np.stack([np.linalg.matrix_power(transition, d + 1) for d in range(DEPTH)], axis=1)
-    return (np.log(marginals) + np.random.default_rng(1).normal(size=marginals.shape) * 0.8).astype(np.float32)
+    return (np.log(marginals) + np.random.default_rng(1).normal(size=marginals.shape) * 0.8).astype(
+        np.float32
+    )
 
 
 DRAFTER = drafter_table()
@@ -201,7 +237,9 @@ def toy_tree(shape, candidates, root):
     """Every sequence gets the same shape, filled with its own candidates."""
     parents, ranks = SHAPES[shape]
     tree = make_tree(np.zeros(len(parents)), parents)
-    token = jnp.concatenate([root[:, None], candidates[:, np.maximum(tree.depth - 1, 0), ranks][:, 1:]], axis=1)
+    token = jnp.concatenate(
+        [root[:, None], candidates[:, np.maximum(tree.depth - 1, 0), ranks][:, 1:]], axis=1
+    )
     tree = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (root.shape[0], *np.shape(leaf))), tree)
     return tree.replace(token=token)
 
@@ -215,14 +253,20 @@ def toy_round(root, position, keys, values, *, rule, shape, spec):
         chosen, draft_logprob = sample_candidates(draft_logits, 3, spec, values, keys, position)
         candidates = chosen.token
     else:
-        scores = process(draft_logits, spec, values) + noise[:, :DEPTH] if rule == "coupled" else draft_logits
+        scores = (
+            process(draft_logits, spec, values) + noise[:, :DEPTH]
+            if rule == "coupled"
+            else draft_logits
+        )
         candidates = jax.lax.top_k(scores, 3)[1]
     tree = toy_tree(shape, candidates, root)
     logits = jnp.asarray(TARGET)[tree.token]
     if rule == "sequential":
         return tree.token, accept_sequential(tree, logits, spec, values, keys, position, DEPTH)
     if rule == "rejection":
-        return tree.token, accept_rejection(tree, logits, draft_logprob, spec, values, keys, position, DEPTH)
+        return tree.token, accept_rejection(
+            tree, logits, draft_logprob, spec, values, keys, position, DEPTH
+        )
     target_token = draw(logits, noise, tree.depth, spec, values)
     if rule != "argmax":
         return tree.token, accept_match(tree, target_token, DEPTH)
@@ -233,14 +277,20 @@ def toy_round(root, position, keys, values, *, rule, shape, spec):
 
 
 def toy_decode(rule, shape, spec, values, seed, wanted=3):
-    """First `wanted` tokens of SAMPLES sequences [SAMPLES, wanted], and the mean tokens of the first round."""
+    """First `wanted` tokens of SAMPLES sequences [SAMPLES, wanted], and the mean tokens of the
+    first round.
+    """
     keys = sequence_keys(seed, jnp.arange(SAMPLES, dtype=jnp.uint32))
     root, position = jnp.full(SAMPLES, START), jnp.full(SAMPLES, POSITION)
     tokens, emitted, lengths = np.zeros((SAMPLES, wanted), int), np.zeros(SAMPLES, int), []
     for _ in range(wanted):
-        tree_token, accepted = toy_round(root, position, keys, values, rule=rule, shape=shape, spec=spec)
+        tree_token, accepted = toy_round(
+            root, position, keys, values, rule=rule, shape=shape, spec=spec
+        )
         count, bonus = np.asarray(accepted.count), np.asarray(accepted.bonus)
-        drafted = np.take_along_axis(np.asarray(tree_token), np.asarray(accepted.path), axis=1)[:, 1:]
+        drafted = np.take_along_axis(np.asarray(tree_token), np.asarray(accepted.path), axis=1)[
+            :, 1:
+        ]
         for j in range(DEPTH + 1):
             token = bonus if j == DEPTH else np.where(j == count - 1, bonus, drafted[:, j])
             live = (j < count) & (emitted + j < wanted)
@@ -255,7 +305,9 @@ def processed(spec, values):
 
 
 def p_value(tokens, spec, values):
-    """Chi-square test of the joint distribution of three tokens; cells with fewer than 5 expected are merged."""
+    """Chi-square test of the joint distribution of three tokens; cells with fewer than 5 expected
+    are merged.
+    """
     transition = processed(spec, values)
     joint = transition[START][:, None, None] * transition[:, :, None] * transition[None]
     expected = joint.ravel() * len(tokens)
@@ -307,7 +359,9 @@ def test_acceptance_rates_are_those_of_the_theory():
     error = 4 * 0.5 / np.sqrt(SAMPLES)
     p, scores = processed(spec, values)[START], DRAFTER[START, 0]
     q = np.asarray(jax.nn.softmax(process(scores, spec, values)), np.float64)
-    assert abs(first_acceptance("rejection", "chain", spec, values) - np.minimum(p, q).sum()) < error
+    assert (
+        abs(first_acceptance("rejection", "chain", spec, values) - np.minimum(p, q).sum()) < error
+    )
     ranked = p[np.argsort(-scores)]
     assert abs(first_acceptance("sequential", "chain", spec, values) - ranked[0]) < error
     assert abs(first_acceptance("sequential", "tree", spec, values) - ranked[:3].sum()) < error
@@ -350,7 +404,9 @@ def test_sequences_do_not_depend_on_batch_or_padding(rule):
             return accept_sequential(tree, logits, spec, values, keys, position, 3)
         return accept_rejection(tree, logits, q, spec, values, keys, position, 3)
 
-    narrow, wide = (stack([make_tree(row, SHAPES["tree"][0], width) for row in rows]) for width in (9, 40))
+    narrow, wide = (
+        stack([make_tree(row, SHAPES["tree"][0], width) for row in rows]) for width in (9, 40)
+    )
     padded = jnp.pad(logits, ((0, 0), (0, 31), (0, 0)), constant_values=jnp.nan)
     whole = accept(narrow, logits, q, keys, position)
     alone = accept(*jax.tree.map(lambda leaf: leaf[4:5], (wide, padded, q, keys, position)))
@@ -363,10 +419,14 @@ def test_candidates_are_drawn_without_replacement_and_scored_by_rank():
     spec, values = make_sampling(0.9, top_k=4)
     keys = sequence_keys(9, jnp.arange(SAMPLES, dtype=jnp.uint32))
     many = jnp.broadcast_to(logits, (SAMPLES, *logits.shape))
-    out, logprob = jax.jit(sample_candidates, static_argnums=(1, 2))(many, 5, spec, values, keys, jnp.full(SAMPLES, 7))
+    out, logprob = jax.jit(sample_candidates, static_argnums=(1, 2))(
+        many, 5, spec, values, keys, jnp.full(SAMPLES, 7)
+    )
     assert np.isneginf(out.logprob[..., 4]).all()
     rank = np.arange(4)
-    np.testing.assert_allclose(out.logprob[5, 1, :4], np.log(1 - RANK_DECAY) + rank * np.log(RANK_DECAY), rtol=1e-6)
+    np.testing.assert_allclose(
+        out.logprob[5, 1, :4], np.log(1 - RANK_DECAY) + rank * np.log(RANK_DECAY), rtol=1e-6
+    )
     assert (np.asarray(out.logprob) == np.asarray(out.logprob)[:1, :1]).all()
     q = np.exp(np.asarray(logprob[0], np.float64))
     for depth in range(DEPTH):
@@ -381,8 +441,8 @@ def test_candidates_are_drawn_without_replacement_and_scored_by_rank():
 
 def test_rules_draw_apart_from_the_shared_noise():
     """No bits of the rules' noise are those of a position's Gumbel noise, or of another round."""
-    from jaxspec.sampling import fold_in, random_bits
-    from jaxspec.verify import _ACCEPT, _BONUS, _CANDIDATES, _round_keys
+    from jaxspec.core.sampling import fold_in, random_bits
+    from jaxspec.engine.acceptance import _ACCEPT, _BONUS, _CANDIDATES, _round_keys
 
     keys = sequence_keys(0, jnp.arange(2, dtype=jnp.uint32))
     streams = [random_bits(fold_in(keys, jnp.full(2, p)), 64) for p in range(5)]

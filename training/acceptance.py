@@ -1,4 +1,6 @@
-"""True acceptance of a drafter in training: decodes of held-out prompts with the library's own loop."""
+"""True acceptance of a drafter in training: decodes of held-out prompts with the library's own
+loop.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ import numpy as np
 
 import jaxspec
 from jaxspec.bench.prompts import Prompt, read_prompts
+from jaxspec.core.params import Params
 from jaxspec.io.tokenizer import load_tokenizer
-from jaxspec.params import Params
 
 
 @dataclasses.dataclass
@@ -20,7 +22,8 @@ class EvalOptions:
     """How acceptance is measured while training.
 
     Attributes:
-      prompts: JSON Lines of prompts that are not trained on, see `jaxspec.bench.read_prompts`; None: nothing is measured.
+      prompts: JSON Lines of prompts that are not trained on, see `jaxspec.bench.read_prompts`;
+        None: nothing is measured.
       limit: prompts of each domain.
       max_new_tokens: tokens of each answer.
       builder: tree builder, see `jaxspec.decode`.
@@ -39,7 +42,8 @@ class EvalOptions:
 
 
 def acceptance_of(bundle: Params, name: str, prompts: list[Prompt], **options) -> dict[str, float]:
-    """{domain: tokens committed a round, bonus included}, all rounds of a domain pooled, and their mean under `mean`.
+    """{domain: tokens committed a round, bonus included}, all rounds of a domain pooled, and their
+    mean under `mean`.
 
     Args:
       bundle: target with the drafter `name`.
@@ -48,16 +52,22 @@ def acceptance_of(bundle: Params, name: str, prompts: list[Prompt], **options) -
     """
     found = {}
     for domain in dict.fromkeys(prompt.domain for prompt in prompts):
-        outputs = jaxspec.decode(bundle, [p.content for p in prompts if p.domain == domain], method=name, **options)
+        outputs = jaxspec.decode(
+            bundle, [p.content for p in prompts if p.domain == domain], method=name, **options
+        )
         rounds = sum(out.stats.rounds for out in outputs)
         found[domain] = sum(out.stats.emitted - 1 for out in outputs) / max(rounds, 1)
     return found | {"mean": float(np.mean(list(found.values())))}
 
 
-def make_evaluate(target: Params, name: str, config, options: EvalOptions, frozen: dict | None = None) -> Callable | None:
-    """`evaluate(params) -> {"tau_<domain>": …, "tau_mean": …}` of drafter variables, or None without prompts.
+def make_evaluate(
+    target: Params, name: str, config, options: EvalOptions, frozen: dict | None = None
+) -> Callable | None:
+    """`evaluate(params) -> {"tau_<domain>": …, "tau_mean": …}` of drafter variables, or None
+    without prompts.
 
-    `frozen` are collections of the drafter that are not trained, and not among the `params` that `evaluate` is given.
+    `frozen` are collections of the drafter that are not trained, and not among the `params` that
+    `evaluate` is given.
     """
     if options.prompts is None:
         return None

@@ -1,8 +1,8 @@
 """How records are written for a model, with its own chat template, and which characters are learnt.
 
-What is learnt of a conversation are the assistant's answers and the tokens that end them, each in the context in which decoding
-would produce it: after `messages[:i]` rendered with the generation prompt. A template that marks answers itself
-(`{% generation %}`) is believed.
+What is learnt of a conversation are the assistant's answers and the tokens that end them, each in
+the context in which decoding would produce it: after `messages[:i]` rendered with the generation
+prompt. A template that marks answers itself (`{% generation %}`) is believed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 from training.data import DataError
 from training.samples import Record
 
-# Tokens that end a turn, beside the tokenizer's own end of text: Qwen and ChatML, Llama 3, Gemma, Phi.
+# Tokens that end a turn, beside the tokenizer's own end of text: Qwen and ChatML, Llama 3, Gemma,
+# Phi.
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>")
 _MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
 # Llama 3 templates print today's date; data must not depend on the day on which a run is continued.
@@ -31,7 +32,8 @@ class ChatFormat:
     """A tokenizer and how conversations are written for it.
 
     Attributes:
-      tokenizer: of `transformers`, with a `tokenizers` backend; None reads records of token ids only.
+      tokenizer: of `transformers`, with a `tokenizers` backend; None reads records of token ids
+        only.
       template: Jinja source, or None.
       options: variables of the template, such as `enable_thinking`.
       raw_prompts: prompt and response are plain text even where there is a template.
@@ -74,12 +76,16 @@ class Piece(NamedTuple):
 
 
 def make_format(
-    tokenizer, chat_template: Path | None = None, enable_thinking: bool | None = None, raw_prompts: bool = False
+    tokenizer,
+    chat_template: Path | None = None,
+    enable_thinking: bool | None = None,
+    raw_prompts: bool = False,
 ) -> ChatFormat:
     """How to write records for a model.
 
     Args:
-      tokenizer: a directory that holds one, a name as `jaxspec.load` takes it, a tokenizer of `transformers`, or None.
+      tokenizer: a directory that holds one, a name as `jaxspec.load` takes it, a tokenizer of
+        `transformers`, or None.
       chat_template: file with a Jinja template, instead of the tokenizer's own.
       enable_thinking: passed to templates that know it (Qwen3); None leaves it to the template.
       raw_prompts: see `ChatFormat`.
@@ -93,11 +99,15 @@ def make_format(
     if isinstance(tokenizer, str | os.PathLike):
         tokenizer = _read_tokenizer(tokenizer)
     if not hasattr(tokenizer, "backend_tokenizer"):
-        raise DataError(f"{type(tokenizer).__name__} has no tokenizer.json behind it: use the model's fast tokenizer")
+        raise DataError(
+            f"{type(tokenizer).__name__} has no tokenizer.json behind it: use the model's fast tokenizer"
+        )
     template = None
     if chat_template is not None:
         if not Path(chat_template).is_file():
-            raise DataError(f"no chat template at {chat_template}: give a file with a Jinja template")
+            raise DataError(
+                f"no chat template at {chat_template}: give a file with a Jinja template"
+            )
         template = Path(chat_template).read_text(encoding="utf-8")
     elif tokenizer.chat_template:
         template = tokenizer.get_chat_template()
@@ -118,14 +128,20 @@ def _read_tokenizer(source):
         raise DataError(f"{directory}: its tokenizer cannot be read ({reason})") from None
 
 
-def prompt_ids(messages: Sequence[dict], chat: ChatFormat, tools: list[dict] | None = None, place: str = "") -> list[int]:
+def prompt_ids(
+    messages: Sequence[dict], chat: ChatFormat, tools: list[dict] | None = None, place: str = ""
+) -> list[int]:
     """Ids of chat messages, ready for the assistant's answer."""
     text = render(messages, chat, True, tools, place)
     return chat.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
 
 
 def render(
-    messages: Sequence[dict], chat: ChatFormat, generation_prompt: bool, tools: list[dict] | None = None, place: str = ""
+    messages: Sequence[dict],
+    chat: ChatFormat,
+    generation_prompt: bool,
+    tools: list[dict] | None = None,
+    place: str = "",
 ) -> str:
     """Text of chat messages in the template.
 
@@ -141,7 +157,9 @@ def _render(messages, chat, generation_prompt, tools, place, marks: bool = False
     from transformers.utils.chat_template_utils import render_jinja_template
 
     if chat.template is None:
-        raise DataError(f"{place}: the tokenizer has no chat template: pass the file of one as chat_template")
+        raise DataError(
+            f"{place}: the tokenizer has no chat template: pass the file of one as chat_template"
+        )
     variables = {"date_string": _DATE, **chat.tokenizer.special_tokens_map, **chat.options}
     try:
         texts, ranges = render_jinja_template(
@@ -154,15 +172,18 @@ def _render(messages, chat, generation_prompt, tools, place, marks: bool = False
         )
     except (TemplateError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise DataError(f"{place}: the chat template cannot render these messages ({reason})") from None
+        raise DataError(
+            f"{place}: the chat template cannot render these messages ({reason})"
+        ) from None
     return texts[0], tuple(map(tuple, ranges[0])) if marks else ()
 
 
 def pieces_of(record: Record, chat: ChatFormat) -> Iterator[tuple[tuple[Piece, ...], list[str]]]:
     """(pieces, notes) of each sample that `record` gives.
 
-    A template that drops the reasoning of earlier turns (Qwen3) shows an answer in full only while it is the last. Such a
-    conversation becomes one sample for each of these answers, so that all are learnt in the context that decoding sees.
+    A template that drops the reasoning of earlier turns (Qwen3) shows an answer in full only while
+    it is the last. Such a conversation becomes one sample for each of these answers, so that all
+    are learnt in the context that decoding sees.
 
     `notes` are the places of answers that begin otherwise than after the generation prompt.
 
@@ -170,30 +191,49 @@ def pieces_of(record: Record, chat: ChatFormat) -> Iterator[tuple[tuple[Piece, .
       DataError: the record cannot be rendered, or has no answer.
     """
     if chat.tokenizer is None:
-        raise DataError(f"{record.place}: this model has no tokenizer: only records of tokens can be read")
+        raise DataError(
+            f"{record.place}: this model has no tokenizer: only records of tokens can be read"
+        )
     if record.text is not None:
         yield (Piece(record.text, None, special=True),), []
     elif record.messages is not None:
         yield from _conversation(record.messages, record, chat)
     elif record.response is None:
-        raise DataError(f"{record.place}: a prompt without a response: let the target answer it, see training.regenerate")
+        raise DataError(
+            f"{record.place}: a prompt without a response: let the target answer it, see training.regenerate"
+        )
     elif isinstance(record.prompt, str) and (chat.template is None or chat.raw_prompts):
         yield (Piece(record.prompt, (), special=True), Piece(record.response, None)), []
     else:
-        prompt = [{"role": "user", "content": record.prompt}] if isinstance(record.prompt, str) else record.prompt
-        yield from _conversation([*prompt, {"role": "assistant", "content": record.response}], record, chat)
+        prompt = (
+            [{"role": "user", "content": record.prompt}]
+            if isinstance(record.prompt, str)
+            else record.prompt
+        )
+        yield from _conversation(
+            [*prompt, {"role": "assistant", "content": record.response}], record, chat
+        )
 
 
-def _conversation(messages: list[dict], record: Record, chat: ChatFormat) -> Iterator[tuple[tuple[Piece, ...], list[str]]]:
+def _conversation(
+    messages: list[dict], record: Record, chat: ChatFormat
+) -> Iterator[tuple[tuple[Piece, ...], list[str]]]:
     turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
     if not turns:
-        raise DataError(f"{record.place}: the conversation has no message of the assistant, so nothing can be learnt")
+        raise DataError(
+            f"{record.place}: the conversation has no message of the assistant, so nothing can be learnt"
+        )
     if chat.marked:
-        text, spans = _render(messages[: turns[-1] + 1], chat, False, record.tools, record.place, marks=True)
+        text, spans = _render(
+            messages[: turns[-1] + 1], chat, False, record.tools, record.place, marks=True
+        )
         yield (Piece(text, tuple(_with_end(text, span, chat.ends) for span in spans)),), []
         return
-    # A greeting before the first question answers nothing; templates differ in whether they can be asked for one.
-    answers = [_answer(messages, turn, record, chat) for turn in turns if turn > 0 or len(turns) == 1]
+    # A greeting before the first question answers nothing; templates differ in whether they can be
+    # asked for one.
+    answers = [
+        _answer(messages, turn, record, chat) for turn in turns if turn > 0 or len(turns) == 1
+    ]
     hosts: list[tuple[str, list, list]] = []
     for text, span, notes in reversed(answers):
         if not (hosts and hosts[-1][0].startswith(text)):
@@ -204,15 +244,21 @@ def _conversation(messages: list[dict], record: Record, chat: ChatFormat) -> Ite
         yield (Piece(text, tuple(spans)),), notes
 
 
-def _answer(messages: list[dict], turn: int, record: Record, chat: ChatFormat) -> tuple[str, tuple[int, int], list[str]]:
-    """The conversation up to the end of message `turn`, the range of its characters that the model writes, and notes."""
+def _answer(
+    messages: list[dict], turn: int, record: Record, chat: ChatFormat
+) -> tuple[str, tuple[int, int], list[str]]:
+    """The conversation up to the end of message `turn`, the range of its characters that the model
+    writes, and notes.
+    """
     place = f"{record.place}: message {turn + 1}"
     before = render(messages[:turn], chat, True, record.tools, place)
     after = render(messages[: turn + 1], chat, False, record.tools, place)
     start = len(os.path.commonprefix([before, after]))
     notes = [] if start == len(before) else [place]
     if notes and start < len(render(messages[:turn], chat, False, record.tools, place)):
-        raise DataError(f"{place}: the chat template writes what comes before this answer differently once it is answered")
+        raise DataError(
+            f"{place}: the chat template writes what comes before this answer differently once it is answered"
+        )
     tail = after[start:]
     ends = [tail.rfind(end) + len(end) for end in chat.ends if end in tail]
     stop = start + (max(ends) if ends else len(tail))

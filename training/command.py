@@ -10,7 +10,9 @@ from typing import Any
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Exit with one line for what the user can mend (bad options, data, files, full disks), and quietly on Ctrl-C."""
+    """Exit with one line for what the user can mend (bad options, data, files, full disks), and
+    quietly on Ctrl-C.
+    """
     try:
         yield
     except (ValueError, OSError) as error:

@@ -17,11 +17,14 @@ def read_documents(path: Path | str) -> dict[str, list[str]]:
     """Texts by domain from JSON Lines of {"domain", "text"}, gzipped when the name ends in .gz.
 
     Raises:
-      DataError: the file is missing, empty, not JSON Lines or lacks a key; the message names the line.
+      DataError: the file is missing, empty, not JSON Lines or lacks a key; the message names the
+        line.
     """
     path = Path(path)
     if not path.is_file():
-        raise DataError(f"no data file at {path}: pass --data PATH to JSON Lines of {{domain, text}}")
+        raise DataError(
+            f"no data file at {path}: pass --data PATH to JSON Lines of {{domain, text}}"
+        )
     documents: dict[str, list[str]] = {}
     number = 0
     try:
@@ -30,8 +33,17 @@ def read_documents(path: Path | str) -> dict[str, list[str]]:
                 number += 1
                 record = json.loads(line)
                 documents.setdefault(record["domain"], []).append(record["text"])
-    except (json.JSONDecodeError, KeyError, TypeError, gzip.BadGzipFile, EOFError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}, line {number}: expected a JSON object with 'domain' and 'text' ({error})") from error
+    except (
+        json.JSONDecodeError,
+        KeyError,
+        TypeError,
+        gzip.BadGzipFile,
+        EOFError,
+        UnicodeDecodeError,
+    ) as error:
+        raise DataError(
+            f"{path}, line {number}: expected a JSON object with 'domain' and 'text' ({error})"
+        ) from error
     if not documents:
         raise DataError(f"{path} holds no records")
     return documents
@@ -56,18 +68,24 @@ def token_stream(texts: list[str], tokenizer, eos: int) -> np.ndarray:
 
 
 def cut(stream: np.ndarray, length: int) -> np.ndarray:
-    """Windows [n, length + 1] of a stream; neighbours share one token, so that each token is predicted once."""
+    """Windows [n, length + 1] of a stream; neighbours share one token, so that each token is
+    predicted once.
+    """
     count = (len(stream) - 1) // length
     if count < 1:
-        raise DataError(f"a domain has only {len(stream)} tokens, fewer than one sequence of {length}")
+        raise DataError(
+            f"a domain has only {len(stream)} tokens, fewer than one sequence of {length}"
+        )
     starts = np.arange(count)[:, None] * length
     return stream[starts + np.arange(length + 1)]
 
 
 class MixedBatches:
-    """Batches with a fixed number of windows from each domain; `batches(step)` depends on `seed` and `step` alone.
+    """Batches with a fixed number of windows from each domain; `batches(step)` depends on `seed`
+    and `step` alone.
 
-    Each domain is read in a fresh random order every epoch, so a short domain is repeated and a long one is not.
+    Each domain is read in a fresh random order every epoch, so a short domain is repeated and a
+    long one is not.
 
     Args:
       windows: integer arrays [n, T + 1] by domain.
@@ -78,7 +96,9 @@ class MixedBatches:
     def __init__(self, windows: dict[str, np.ndarray], rows: dict[str, int], seed: int):
         unknown = sorted(set(rows) - set(windows))
         if unknown:
-            raise DataError(f"the data has no domain {unknown[0]!r}: it has {', '.join(sorted(windows))}")
+            raise DataError(
+                f"the data has no domain {unknown[0]!r}: it has {', '.join(sorted(windows))}"
+            )
         self.windows, self.rows, self.seed = windows, rows, seed
         self._orders: dict[tuple[str, int], np.ndarray] = {}
 
@@ -96,5 +116,7 @@ class MixedBatches:
         for domain, count in self.rows.items():
             size = len(self.windows[domain])
             for index in range(step * count, (step + 1) * count):
-                chosen.append(self.windows[domain][self._order(domain, index // size)[index % size]])
+                chosen.append(
+                    self.windows[domain][self._order(domain, index // size)[index % size]]
+                )
         return np.stack(chosen).astype(np.int32)

@@ -1,7 +1,9 @@
-"""A reduced draft vocabulary: the tokens that the training data hold most often (EAGLE-3's `d2t`), and the loss's view of it.
+"""A reduced draft vocabulary: the tokens that the training data hold most often (EAGLE-3's `d2t`),
+and the loss's view of it.
 
-A drafter that proposes a few thousand of the target's tokens saves most of the output projection, and loses only what it would
-have drafted of the others. Verification is untouched, so the text stays the target's own.
+A drafter that proposes a few thousand of the target's tokens saves most of the output projection,
+and loses only what it would have drafted of the others. Verification is untouched, so the text
+stays the target's own.
 """
 
 from __future__ import annotations
@@ -13,15 +15,19 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from jaxspec.params import Params
+from jaxspec.core.params import Params
 from training.packing import PackedRows
 
 
-def frequent_ids(rows: PackedRows, size: int, vocab_size: int, always: Iterable[int] = ()) -> np.ndarray:
-    """The `size` tokens learnt most often, int32 [size] in ascending order; of equals the lower ids.
+def frequent_ids(
+    rows: PackedRows, size: int, vocab_size: int, always: Iterable[int] = ()
+) -> np.ndarray:
+    """The `size` tokens learnt most often, int32 [size] in ascending order; of equals the lower
+    ids.
 
     Args:
-      rows: tokens under `loss_mask` are counted. Where fewer than `size` occur, the lowest other ids follow.
+      rows: tokens under `loss_mask` are counted. Where fewer than `size` occur, the lowest other
+        ids follow.
       size: at most `vocab_size`.
       always: ids that are taken however rare they are, if they occur at all: those that end a text.
     """
@@ -38,7 +44,8 @@ def coverage(rows: PackedRows, ids: np.ndarray) -> float:
 
 
 def draft_vocabulary(rows: PackedRows, size: int, target: Params) -> dict[str, jax.Array]:
-    """The collection `draft` (see `jaxspec.drafters.base`) of a drafter of `size` tokens; says what it covers in one line.
+    """The collection `draft` (see `jaxspec.drafters.base`) of a drafter of `size` tokens; says what
+    it covers in one line.
 
     Its output projection is those columns of the target's, and is not trained.
     """
@@ -53,7 +60,9 @@ def draft_vocabulary(rows: PackedRows, size: int, target: Params) -> dict[str, j
 
 
 def slots_of(ids: jax.Array, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Place int32 of each of `tokens` among the ascending `ids`, and whether it is there; else the place means nothing."""
+    """Place int32 of each of `tokens` among the ascending `ids`, and whether it is there; else the
+    place means nothing.
+    """
     place = jnp.minimum(jnp.searchsorted(ids, tokens), len(ids) - 1)
     return place, ids[place] == tokens
 

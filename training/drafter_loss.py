@@ -1,7 +1,8 @@
-"""The objective of block drafters: target forward, drafter forward and loss, as one function of packed rows.
+"""The objective of block drafters: target forward, drafter forward and loss, as one function of
+packed rows.
 
-Sources: JetSpec (forward KL on random anchors, section 4 and Table 4), DFlash as SpecForge trains it (cross-entropy with depth
-decay).
+Sources: JetSpec (forward KL on random anchors, section 4 and Table 4), DFlash as SpecForge trains
+it (cross-entropy with depth decay).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from jaxspec.config import BlockDrafterConfig, TargetConfig
+from jaxspec.core.config import BlockDrafterConfig, TargetConfig
 from jaxspec.targets.transformer import Transformer
 from training.block_forward import block_hidden
 from training.draft_vocab import slots_of
@@ -27,12 +28,15 @@ class LossOptions:
     """Options of the objective.
 
     Attributes:
-      kind: `fkl` KL(target || drafter), `rkl` its reverse, `ce` cross-entropy on the text's own tokens.
+      kind: `fkl` KL(target || drafter), `rkl` its reverse, `ce` cross-entropy on the text's own
+        tokens.
       temperature: of both softmaxes in the divergences.
       gamma: decay length of the slot weights in slots; None weights all slots alike.
       tile: rows whose logits exist at the same time: 2 x tile x vocabulary numbers in float32.
-      anchor_chunk: anchors of a row whose activations exist at the same time, see `training.block_forward`; None keeps all.
-      dtype: what the drafter computes in; its master weights stay float32, and so do softmaxes and sums.
+      anchor_chunk: anchors of a row whose activations exist at the same time, see
+        `training.block_forward`; None keeps all.
+      dtype: what the drafter computes in; its master weights stay float32, and so do softmaxes and
+        sums.
     """
 
     kind: Literal["fkl", "rkl", "ce"] = "fkl"
@@ -43,27 +47,34 @@ class LossOptions:
     dtype: Literal["float32", "bfloat16"] = "float32"
 
 
-def make_loss(config: BlockDrafterConfig, target_config: TargetConfig, options: LossOptions) -> Callable:
+def make_loss(
+    config: BlockDrafterConfig, target_config: TargetConfig, options: LossOptions
+) -> Callable:
     """`loss(params, target, batch) -> {name: (numerator, denominator)}`, see `training.loop.fit`.
 
     Args:
       config: of the drafter.
-      target_config: of the target, whose variables are the loss's second argument; with a reduced draft vocabulary they hold
-        the drafter's collection `draft` too (see `jaxspec.drafters.base`).
+      target_config: of the target, whose variables are the loss's second argument; with a reduced
+        draft vocabulary they hold the drafter's collection `draft` too (see
+        `jaxspec.drafters.base`).
       options: see `LossOptions`.
 
     Returns:
-      The loss. `batch` is what `training.pipeline.AnchorBatches` gives, with `features` [B, S, F] and `hidden` [B, S, E] of the
-      target if they were cached. Names: `loss` in nats a slot, weighted; `accuracy_k`, the share of slots k whose most probable
-      token is the text's; `accept_length`, tokens that a chain would commit at an anchor, bonus included (blocks that reach
-      beyond what is to be learnt are left out). With a reduced draft vocabulary both distributions are over its tokens alone;
-      a slot does not count in `loss` where the target's most probable token (`ce`: the text's) is not one of them, as EAGLE-3
-      has it, while the other figures count the text's token as missed.
+      The loss. `batch` is what `training.pipeline.AnchorBatches` gives, with `features` [B, S, F]
+      and `hidden` [B, S, E] of the target if they were cached. Names: `loss` in nats a slot,
+      weighted; `accuracy_k`, the share of slots k whose most probable token is the text's;
+      `accept_length`, tokens that a chain would commit at an anchor, bonus included (blocks that
+      reach beyond what is to be learnt are left out). With a reduced draft vocabulary both
+      distributions are over its tokens alone; a slot does not count in `loss` where the target's
+      most probable token (`ce`: the text's) is not one of them, as EAGLE-3 has it, while the other
+      figures count the text's token as missed.
     """
     if options.temperature <= 0:
         raise ValueError(f"loss temperature is {options.temperature}: give a number above 0")
     if options.gamma is not None and options.gamma <= 0:
-        raise ValueError(f"gamma is {options.gamma}: give a decay length above 0, or None for equal weights")
+        raise ValueError(
+            f"gamma is {options.gamma}: give a decay length above 0, or None for equal weights"
+        )
     per_row = make_per_row(target_config, options, reduced=config.draft_vocab_size is not None)
 
     def loss(params, target, batch):
@@ -72,15 +83,21 @@ def make_loss(config: BlockDrafterConfig, target_config: TargetConfig, options: 
         cast = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
         embedding = target["params"]["embedding"].astype(dtype)
         features = states.features.astype(dtype)
-        hidden = block_hidden(config, cast, embedding, batch, features, chunk=options.anchor_chunk)[:, :, 1:]
+        hidden = block_hidden(config, cast, embedding, batch, features, chunk=options.anchor_chunk)[
+            :, :, 1:
+        ]
         weights = slot_weights(batch, config.block_size, gamma=options.gamma)[..., 1:]
         before = batch["anchors"][..., None] + jnp.arange(config.depth)
         before = jnp.minimum(before, batch["tokens"].shape[1] - 2)
         rows = {"label": gather(batch["tokens"], before + 1).reshape(-1)}
         if options.kind != "ce":
             rows["teacher"] = gather(states.hidden, before).reshape(-1, states.hidden.shape[-1])
-        values, (right, drafted) = tiled_rows(per_row, options.tile, hidden.reshape(-1, hidden.shape[-1]), rows, target)
-        values, right, drafted = (array.reshape(weights.shape) for array in (values, right, drafted))
+        values, (right, drafted) = tiled_rows(
+            per_row, options.tile, hidden.reshape(-1, hidden.shape[-1]), rows, target
+        )
+        values, right, drafted = (
+            array.reshape(weights.shape) for array in (values, right, drafted)
+        )
         counted = jnp.where(drafted, weights, 0)
         values = jnp.where(counted > 0, values, 0)
         return {"loss": ((values * counted).sum(), counted.sum()), **accuracies(right, weights > 0)}
@@ -89,14 +106,20 @@ def make_loss(config: BlockDrafterConfig, target_config: TargetConfig, options: 
 
 
 def make_per_row(target_config: TargetConfig, options: LossOptions, reduced: bool) -> Callable:
-    """(hidden, rows, target) -> (losses, (whether the text's token is the most probable, whether the row counts))."""
+    """(hidden, rows, target) -> (losses, (whether the text's token is the most probable, whether
+    the row counts)).
+    """
     model = Transformer(target_config)
 
     def per_row(hidden, rows, target):
         if reduced:
             logits = hidden @ target["draft"]["lm_head"].astype(hidden.dtype)
         else:
-            logits = model.apply(jax.tree.map(lambda leaf: leaf.astype(hidden.dtype), target), hidden, method="logits")
+            logits = model.apply(
+                jax.tree.map(lambda leaf: leaf.astype(hidden.dtype), target),
+                hidden,
+                method="logits",
+            )
         logits = logits.astype(jnp.float32)
         best, wanted, teacher = logits.argmax(-1), rows["label"], None
         if options.kind != "ce":
@@ -118,7 +141,9 @@ def make_per_row(target_config: TargetConfig, options: LossOptions, reduced: boo
 
 
 def target_states(config, target_config: TargetConfig, target, batch) -> TeacherStates:
-    """States of a batch for a drafter of any `config`: those that the batch holds (a feature cache), or the target's."""
+    """States of a batch for a drafter of any `config`: those that the batch holds (a feature
+    cache), or the target's.
+    """
     if "features" in batch:
         return TeacherStates(batch["features"], batch["hidden"])
     return teacher_states(target_config, target, config.feature_layers, batch)
@@ -134,4 +159,6 @@ def accuracies(right: jax.Array, counted: jax.Array) -> dict[str, tuple[jax.Arra
     by_slot = {f"accuracy_{k + 1}": (hits[k], slots[k]) for k in range(right.shape[-1])}
     whole = counted.all(-1)
     length = 1 + jnp.cumprod(right, axis=-1).sum(-1)
-    return by_slot | {"accept_length": (jnp.where(whole, length, 0).sum(dtype=jnp.float32), total(whole))}
+    return by_slot | {
+        "accept_length": (jnp.where(whole, length, 0).sum(dtype=jnp.float32), total(whole))
+    }

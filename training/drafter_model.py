@@ -7,36 +7,43 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from jaxspec.cache import filled
-from jaxspec.config import BlockDrafterConfig, TargetConfig
-from jaxspec.drafters.block import BlockDrafter
-from jaxspec.io.drafter_config import check_fits, default_feature_layers
+from jaxspec.core.cache import filled
+from jaxspec.core.config import BlockDrafterConfig, TargetConfig
+from jaxspec.drafters.dflash.drafter import BlockDrafter
+from jaxspec.drafters.dflash.hf_config import check_fits, default_feature_layers
 from training.optimizer import zero_residual
 
 
 @dataclasses.dataclass
 class ModelOptions:
-    """What the drafter looks like; None is the target's own value, or where there is none the method's.
+    """What the drafter looks like; None is the target's own value, or where there is none the
+    method's.
 
     Attributes:
-      kind: `dflash` (slots see the whole block), `jetspec` (slot i sees slots 0..i), or another of `training.methods`.
+      kind: `dflash` (slots see the whole block), `jetspec` (slot i sees slots 0..i), or another of
+        `training.methods`.
       block_size: slots of a block drafter's block, the anchor included.
       num_layers: decoder layers.
-      feature_layers: target layers, 0-based, whose outputs are the context; None spreads `num_features` evenly as DFlash does.
+      feature_layers: target layers, 0-based, whose outputs are the context; None spreads
+        `num_features` evenly as DFlash does.
       num_features: layers to choose where `feature_layers` is None.
       num_heads, num_kv_heads, head_dim, ffn_size: sizes of a decoder layer.
-      mask_token: row of the target's embedding table that fills a block: a token that no text holds. None looks for the
-        tokenizer's own mask token.
-      score_temperature: how decoding scores paths at temperature 0 and above, see `jaxspec.config.BlockDrafterConfig`. Below 1
-        suits drafters trained partly on sampled text, which are less sure of greedy text than they should be.
-      draft_vocab: tokens that can be drafted, the most frequent ones of those to be learnt; None: all of the target's. Other
-        engines read such a `dflash` drafter in the speculators schema, and no such `jetspec` head at all.
+      mask_token: row of the target's embedding table that fills a block: a token that no text
+        holds. None looks for the tokenizer's own mask token.
+      score_temperature: how decoding scores paths at temperature 0 and above, see
+        `jaxspec.core.config.BlockDrafterConfig`. Below 1 suits drafters trained partly on sampled
+        text, which are less sure of greedy text than they should be.
+      draft_vocab: tokens that can be drafted, the most frequent ones of those to be learnt; None:
+        all of the target's. Other engines read such a `dflash` drafter in the speculators schema,
+        and no such `jetspec` head at all.
       slots: tokens of a forward (`specblock` 4, `parallelspec` 4, `falcon` 2), heads (`medusa` 4).
       blocks: blocks that follow each other in decoding (`specblock` 2, `falcon` 3).
       depth: longest drafted path of `eagle3` and `small`, 8.
       hidden_size: width of a `small` model, half the target's. lstm_size: width of `falcon`'s LSTM.
-      own_projection: `medusa` heads have output projections of their own. prefix_broadcast, shift: ablations of `specblock`.
-      zero_residual: start with every layer as the identity, which suits the Muon recipes; else plain random weights.
+      own_projection: `medusa` heads have output projections of their own. prefix_broadcast, shift:
+        ablations of `specblock`.
+      zero_residual: start with every layer as the identity, which suits the Muon recipes; else
+        plain random weights.
     """
 
     kind: str = "jetspec"
@@ -66,7 +73,9 @@ KINDS = {"dflash": False, "jetspec": True}
 MASK_TOKENS = ("<|mask|>", "<mask>", "[MASK]")
 
 
-def drafter_config(options: ModelOptions, target: TargetConfig, tokenizer: str | None = None) -> BlockDrafterConfig:
+def drafter_config(
+    options: ModelOptions, target: TargetConfig, tokenizer: str | None = None
+) -> BlockDrafterConfig:
     """The drafter of `options` for `target`.
 
     Args:
@@ -86,15 +95,27 @@ def drafter_config(options: ModelOptions, target: TargetConfig, tokenizer: str |
             f"draft_vocab is {options.draft_vocab}: give 1 to {target.vocab_size - 1} tokens, or None for the target's "
             f"{target.vocab_size}"
         )
-    same = ("hidden_size", "num_heads", "num_kv_heads", "head_dim", "ffn_size", "rope_theta", "rope_scaling", "norm_eps")
+    same = (
+        "hidden_size",
+        "num_heads",
+        "num_kv_heads",
+        "head_dim",
+        "ffn_size",
+        "rope_theta",
+        "rope_scaling",
+        "norm_eps",
+    )
     own = {name: getattr(options, name, None) for name in same}
     sizes = {name: getattr(target, name) if own[name] is None else own[name] for name in same}
     config = BlockDrafterConfig(
         **sizes,
         num_layers=options.num_layers,
         block_size=options.block_size,
-        mask_token_id=default_mask_token(tokenizer) if options.mask_token is None else options.mask_token,
-        feature_layers=options.feature_layers or default_feature_layers(target.num_layers, options.num_features),
+        mask_token_id=default_mask_token(tokenizer)
+        if options.mask_token is None
+        else options.mask_token,
+        feature_layers=options.feature_layers
+        or default_feature_layers(target.num_layers, options.num_features),
         causal=KINDS[options.kind],
         target_hidden_size=target.hidden_size,
         vocab_size=target.vocab_size,
@@ -108,7 +129,9 @@ def drafter_config(options: ModelOptions, target: TargetConfig, tokenizer: str |
 def default_mask_token(tokenizer: str | None) -> int:
     from training.data import load_tokenizer
 
-    found = [load_tokenizer(tokenizer).token_to_id(name) for name in MASK_TOKENS] if tokenizer else []
+    found = (
+        [load_tokenizer(tokenizer).token_to_id(name) for name in MASK_TOKENS] if tokenizer else []
+    )
     token = next((token for token in found if token is not None), None)
     if token is None:
         raise ValueError(
@@ -119,7 +142,9 @@ def default_mask_token(tokenizer: str | None) -> int:
 
 
 def init_drafter(config: BlockDrafterConfig, seed: int, *, residual: bool = True):
-    """Float32 variables of `BlockDrafter(config)`; with `residual` False every layer starts as the identity."""
+    """Float32 variables of `BlockDrafter(config)`; with `residual` False every layer starts as the
+    identity.
+    """
 
     def touch(drafter: BlockDrafter, features, block, positions):
         keys, values = drafter.context_kv(features, positions)
@@ -127,5 +152,7 @@ def init_drafter(config: BlockDrafterConfig, seed: int, *, residual: bool = True
 
     features = jnp.zeros((1, 2, len(config.feature_layers) * config.target_hidden_size))
     block, positions = jnp.zeros((1, 2, config.hidden_size)), jnp.zeros((1, 2), jnp.int32)
-    params = jax.jit(lambda key: BlockDrafter(config).init(key, features, block, positions, method=touch))(jax.random.key(seed))
+    params = jax.jit(
+        lambda key: BlockDrafter(config).init(key, features, block, positions, method=touch)
+    )(jax.random.key(seed))
     return params if residual else zero_residual(params)

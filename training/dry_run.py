@@ -5,12 +5,12 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from jaxspec.checkpoint import default_dtype
-from jaxspec.io.hf_config import target_config
+from jaxspec.core.params import Params, Spec
 from jaxspec.io.hub import resolve_model
 from jaxspec.io.safetensors_files import read_json
-from jaxspec.params import Params, Spec
+from jaxspec.targets.hf_config import target_config
 from jaxspec.targets.transformer import Transformer
+from jaxspec.zoo.checkpoint import default_dtype
 from training.methods import first_weights, method
 from training.optimizer import make_optimizer
 from training.packing import PackedRows
@@ -19,7 +19,9 @@ from training.pipeline import load_rows
 
 def tree_bytes(tree) -> int:
     """Bytes of all arrays of a pytree of arrays or shapes."""
-    return sum(int(np.prod(leaf.shape)) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))
+    return sum(
+        int(np.prod(leaf.shape)) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree)
+    )
 
 
 def describe_run(options) -> str:
@@ -35,18 +37,24 @@ def describe_run(options) -> str:
     target_spec = target_config(read_json(directory / "config.json"))
     kind = options.model.kind
     config = method(kind).config(options.model, target_spec, str(directory))
-    rows = load_rows(options.data, str(directory) if (directory / "tokenizer.json").is_file() else None)
+    rows = load_rows(
+        options.data, str(directory) if (directory / "tokenizer.json").is_file() else None
+    )
     token = jax.ShapeDtypeStruct((1, 2), np.int32)
     target = jax.eval_shape(Transformer(target_spec).init, jax.random.key(0), token, token)
     target = jax.tree.map(lambda x: x.update(dtype=options.target_dtype or default_dtype()), target)
     bundle = Params(target, {}, Spec(target_spec))
     ids = None if config.draft_vocab_size is None else np.zeros(config.draft_vocab_size, np.int32)
-    params = jax.eval_shape(lambda bundle: first_weights(kind, options.model, config, 0, bundle, ids), bundle)
+    params = jax.eval_shape(
+        lambda bundle: first_weights(kind, options.model, config, 0, bundle, ids), bundle
+    )
     lines = _lines(options, params, target, rows, target_spec.vocab_size, config.depth)
     return "\n".join(f"{name:<20}{value}" for name, value in lines)
 
 
-def _lines(options, params, target, rows: PackedRows, vocab: int, depth: int) -> list[tuple[str, str]]:
+def _lines(
+    options, params, target, rows: PackedRows, vocab: int, depth: int
+) -> list[tuple[str, str]]:
     loop, loss = options.loop, options.loss
     opt_state = jax.eval_shape(make_optimizer(params, loop.steps, options.optimizer).init, params)
     split = max(loop.fsdp, 1)
@@ -54,20 +62,30 @@ def _lines(options, params, target, rows: PackedRows, vocab: int, depth: int) ->
     epochs = loop.steps * options.batch / len(rows.tokens)
     part = -(-options.batch // loop.parts)
     tile = min(loss.tile, part * options.anchors * depth)
-    # The target's logits, the drafter's and their gradient; of a reduced draft vocabulary the target's are cut out too.
+    # The target's logits, the drafter's and their gradient; of a reduced draft vocabulary the
+    # target's are cut out too.
     drafted = options.model.draft_vocab
     columns = 3 * vocab if drafted is None else vocab + 3 * drafted
     return [
         ("drafter", f"{_count(params):,} parameters, {_count(target):,} in the frozen target"),
-        ("memory of a device", f"{_gigabytes(frozen / (split if loop.shard_frozen else 1))} target"),
+        (
+            "memory of a device",
+            f"{_gigabytes(frozen / (split if loop.shard_frozen else 1))} target",
+        ),
         ("", f"{_gigabytes(whole / split)} master weights, {_gigabytes(whole / split)} gradients"),
         (
             "",
             f"{_gigabytes(tree_bytes(opt_state) / split)} optimizer state, {_gigabytes(4 * tile * columns)} logits of a tile",
         ),
-        ("", f"and activations of {part // max(loop.data * loop.fsdp, 1) or 1} rows of {options.data.length} tokens"),
+        (
+            "",
+            f"and activations of {part // max(loop.data * loop.fsdp, 1) or 1} rows of {options.data.length} tokens",
+        ),
         ("data", f"{len(rows.tokens):,} rows, {int((rows.segments > 0).sum()):,} tokens"),
-        ("steps", f"{loop.steps:,} of {options.batch} rows: {loop.steps * options.batch * options.data.length:,} tokens"),
+        (
+            "steps",
+            f"{loop.steps:,} of {options.batch} rows: {loop.steps * options.batch * options.data.length:,} tokens",
+        ),
         ("", f"{epochs:.2f} epochs, {loop.steps * options.batch * options.anchors:,} blocks"),
     ]
 

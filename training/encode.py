@@ -11,18 +11,21 @@ from training.chat import ChatFormat, Piece, pieces_of
 from training.data import DataError
 from training.samples import Record, Sample
 
-# Characters that are tokenised in one call: enough to keep the tokenizer's threads busy, few enough to bound its memory.
+# Characters that are tokenised in one call: enough to keep the tokenizer's threads busy, few enough
+# to bound its memory.
 _CHARACTERS = 4_000_000
 
 
 def encode(records: Sequence[Record], chat: ChatFormat) -> list[Sample]:
-    """Samples of `records`, in order; a conversation may give several, see `training.chat.pieces_of`.
+    """Samples of `records`, in order; a conversation may give several, see
+    `training.chat.pieces_of`.
 
-    Text is learnt whole, with the end of text after it; so is a response that has no chat template. Warns, once, of answers
-    that the chat template does not begin with its own generation prompt.
+    Text is learnt whole, with the end of text after it; so is a response that has no chat template.
+    Warns, once, of answers that the chat template does not begin with its own generation prompt.
 
     Raises:
-      DataError: a record that cannot be rendered, or that has no token to learn; file and line are named.
+      DataError: a record that cannot be rendered, or that has no token to learn; file and line are
+        named.
     """
     samples: list[Sample] = []
     chunk: list[tuple[Record, tuple[Piece, ...]]] = []
@@ -57,10 +60,14 @@ def _exact(record: Record, chat: ChatFormat) -> Sample:
             f"{record.place}: token {tokens.max()} is outside the tokenizer's {len(chat.tokenizer)}: the record was made for "
             "another model"
         )
-    return _checked(Sample(tokens, np.arange(len(tokens)) >= record.prompt_length, record.domain, record.place))
+    return _checked(
+        Sample(tokens, np.arange(len(tokens)) >= record.prompt_length, record.domain, record.place)
+    )
 
 
-def _encode_pieces(documents: list[tuple[Record, tuple[Piece, ...]]], chat: ChatFormat) -> list[Sample]:
+def _encode_pieces(
+    documents: list[tuple[Record, tuple[Piece, ...]]], chat: ChatFormat
+) -> list[Sample]:
     if not documents:
         return []
     backend = chat.tokenizer.backend_tokenizer
@@ -70,13 +77,18 @@ def _encode_pieces(documents: list[tuple[Record, tuple[Piece, ...]]], chat: Chat
     for special in (True, False):
         for spans in (True, False):
             every = (piece for _, parts in documents for piece in parts)
-            pieces = [piece for piece in every if piece.special == special and bool(piece.spans) == spans]
+            pieces = [
+                piece for piece in every if piece.special == special and bool(piece.spans) == spans
+            ]
             # Offsets are only worked out where a span needs them.
             encode_batch = backend.encode_batch if spans else backend.encode_batch_fast
             found = encode_batch([piece.text for piece in pieces], add_special_tokens=special)
             for piece, encoding in zip(pieces, found, strict=True):
                 encoded[piece] = np.asarray(encoding.ids, np.int32), _piece_mask(encoding, piece)
-    return [_sample(record, pieces, [encoded[piece] for piece in pieces], chat) for record, pieces in documents]
+    return [
+        _sample(record, pieces, [encoded[piece] for piece in pieces], chat)
+        for record, pieces in documents
+    ]
 
 
 def _piece_mask(encoding, piece: Piece) -> np.ndarray:
@@ -89,12 +101,16 @@ def span_mask(offsets: np.ndarray, spans: Sequence[tuple[int, int]]) -> np.ndarr
     """bool [n]: the tokens whose characters all lie inside one of `spans`.
 
     Args:
-      offsets: int [n, 2], characters of each token as `tokenizers` gives them: spaces may be cut off at a token's ends, and
-        the tokens of one character share its range.
+      offsets: int [n, 2], characters of each token as `tokenizers` gives them: spaces may be cut
+        off at a token's ends, and the tokens of one character share its range.
     """
     start, stop = offsets.T
     # What was cut off a token begins where the text before it ended.
-    begin = np.minimum(start, np.concatenate([[0], np.maximum.accumulate(stop)[:-1]])) if len(start) else start
+    begin = (
+        np.minimum(start, np.concatenate([[0], np.maximum.accumulate(stop)[:-1]]))
+        if len(start)
+        else start
+    )
     mask = np.zeros(len(offsets), bool)
     for low, high in spans:
         mask |= (begin >= low) & (stop <= high)
@@ -112,5 +128,7 @@ def _sample(record: Record, pieces: tuple[Piece, ...], encoded: list, chat: Chat
 def _checked(sample: Sample) -> Sample:
     # The first token is predicted by none.
     if not sample.loss_mask[1:].any():
-        raise DataError(f"{sample.place}: no token to learn: there is nothing of the assistant's text in it as it is rendered")
+        raise DataError(
+            f"{sample.place}: no token to learn: there is nothing of the assistant's text in it as it is rendered"
+        )
     return sample

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from jaxspec.checkpoint import save, save_drafter
-from jaxspec.config import TargetConfig
-from jaxspec.params import Params, Spec
+from jaxspec.core.config import TargetConfig
+from jaxspec.core.params import Params, Spec
+from jaxspec.zoo.checkpoint import save, save_drafter
 from training.checkpoints import CheckpointError, Checkpoints
 from training.command import one_line_errors
 from training.data import load_tokenizer
@@ -45,13 +45,23 @@ def export_target(params, config: TargetConfig, tokenizer: Path, out: Path) -> N
     eos = load_tokenizer(tokenizer).token_to_id(EOS)
     rounded = jax.tree.map(lambda x: jnp.asarray(x, jnp.bfloat16), params)
     same = tokenizer.resolve() == out.resolve()
-    save(Params(rounded, {}, Spec(config, eos=(eos,), tokenizer=None if same else str(tokenizer))), out)
+    save(
+        Params(rounded, {}, Spec(config, eos=(eos,), tokenizer=None if same else str(tokenizer))),
+        out,
+    )
 
 
 def export_drafter(params, config, target: Params, out: Path) -> None:
-    """Weights in bfloat16 and config.json, with a record of the target; layouts as of `jaxspec.checkpoint.save_drafter`."""
+    """Weights in bfloat16 and config.json, with a record of the target; layouts as of
+    `jaxspec.zoo.checkpoint.save_drafter`.
+    """
     rounded = jax.tree.map(
-        lambda leaf: np.asarray(leaf).astype(ml_dtypes.bfloat16) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, params
+        lambda leaf: (
+            np.asarray(leaf).astype(ml_dtypes.bfloat16)
+            if jnp.issubdtype(leaf.dtype, jnp.floating)
+            else leaf
+        ),
+        params,
     )
     save_drafter(target, rounded, config, out)
 
@@ -62,8 +72,12 @@ def main(options: ExportOptions) -> None:
     names = {field.name for field in dataclasses.fields(TargetConfig)}
     missing = {"hidden_size", "vocab_size"} - set(recipe)
     if missing:
-        raise CheckpointError(f"{options.run} is not a target run: its recipe has no {missing.pop()}")
-    config = TargetConfig(**{name: value for name, value in recipe.items() if name in names}, tie_embeddings=True)
+        raise CheckpointError(
+            f"{options.run} is not a target run: its recipe has no {missing.pop()}"
+        )
+    config = TargetConfig(
+        **{name: value for name, value in recipe.items() if name in names}, tie_embeddings=True
+    )
     export_target(state["params"], config, options.tokenizer, options.out)
 
 

@@ -1,12 +1,14 @@
 """Training of Falcon: chains of blocks at random anchors, with glancing.
 
-Gao et al. 2024 (coupled sequential glancing distillation): the drafter first predicts a block from the text; then some of the
-block's first pairs are replaced by the true pairs K places further on, feature and token together, the more of them the more
-it got wrong, and the rest is learnt given these. Here as in the released code a replaced stretch begins at the first row of a
-block and leaves out its last, and so many blocks are chosen that `glance` times the wrong rows are replaced. Ours: the ratio
-is constant (the code lets it fall from 0.45 to 0.1 over the epochs), replaced rows learn nothing themselves since they have
-read their answer, the divergence is any of `LossOptions` with no regression of features, and blocks follow each other as in
-decoding, each fed with the outputs of the one before (EAGLE-3's training-time test).
+Gao et al. 2024 (coupled sequential glancing distillation): the drafter first predicts a block from
+the text; then some of the block's first pairs are replaced by the true pairs K places further on,
+feature and token together, the more of them the more it got wrong, and the rest is learnt given
+these. Here as in the released code a replaced stretch begins at the first row of a block and leaves
+out its last, and so many blocks are chosen that `glance` times the wrong rows are replaced. Ours:
+the ratio is constant (the code lets it fall from 0.45 to 0.1 over the epochs), replaced rows learn
+nothing themselves since they have read their answer, the divergence is any of `LossOptions` with no
+regression of features, and blocks follow each other as in decoding, each fed with the outputs of
+the one before (EAGLE-3's training-time test).
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxspec.cache import filled
-from jaxspec.config import FalconConfig, TargetConfig
-from jaxspec.drafters.falcon import Falcon
+from jaxspec.core.cache import filled
+from jaxspec.core.config import FalconConfig, TargetConfig
+from jaxspec.drafters.falcon.drafter import Falcon
 from jaxspec.targets.layers import behind
 from training.drafter_loss import LossOptions, target_states
 from training.losses import gather
@@ -27,16 +29,24 @@ from training.slot_losses import check_options, make_slot_losses, over_anchors, 
 
 
 def make_falcon_loss(
-    config: FalconConfig, target_config: TargetConfig, options: LossOptions, *, glance: float = 0.25, seed: int = 0
+    config: FalconConfig,
+    target_config: TargetConfig,
+    options: LossOptions,
+    *,
+    glance: float = 0.25,
+    seed: int = 0,
 ) -> Callable:
-    """`loss(params, target, batch) -> {name: (numerator, denominator)}`, as `training.drafter_loss.make_loss` does.
+    """`loss(params, target, batch) -> {name: (numerator, denominator)}`, as
+    `training.drafter_loss.make_loss` does.
 
-    Slot k (from 0) of an anchor p learns token p + 1 + k, of `config.depth` slots in blocks of `config.slots`. Anchors with
-    fewer than `config.slots` tokens of their document before them do not count. Of an anchor that was glanced at only those
-    rows of the first block count that were not replaced, and for no figure but `loss`.
+    Slot k (from 0) of an anchor p learns token p + 1 + k, of `config.depth` slots in blocks of
+    `config.slots`. Anchors with fewer than `config.slots` tokens of their document before them do
+    not count. Of an anchor that was glanced at only those rows of the first block count that were
+    not replaced, and for no figure but `loss`.
 
     Args:
-      glance: replaced rows by rows that the drafter gets wrong; 0 leaves glancing and its forward out.
+      glance: replaced rows by rows that the drafter gets wrong; 0 leaves glancing and its forward
+        out.
       seed: of the choice of blocks, which depends on nothing else but the batch.
 
     Raises:
@@ -52,10 +62,19 @@ def make_falcon_loss(
 
     def loss(params, target, batch):
         states = target_states(config, target_config, target, batch)
-        weights = {"params": jax.tree.map(lambda leaf: leaf.astype(options.dtype), params["params"])}
+        weights = {
+            "params": jax.tree.map(lambda leaf: leaf.astype(options.dtype), params["params"])
+        }
         embedding = target["params"]["embedding"].astype(options.dtype)
         head, slots = params["params"]["lm_head"], config.slots
-        hidden_of = make_chains(config, weights, embedding, batch, states.features.astype(options.dtype), options.anchor_chunk)
+        hidden_of = make_chains(
+            config,
+            weights,
+            embedding,
+            batch,
+            states.features.astype(options.dtype),
+            options.anchor_chunk,
+        )
         counted = weights_of(batch, config.depth, slots, options.gamma)
         replaced = jnp.zeros((*batch["anchors"].shape, slots), bool)
         if glance:
@@ -72,9 +91,11 @@ def make_falcon_loss(
 
 
 def choose(batch, right: jax.Array, counted: jax.Array, glance: float, seed: int) -> jax.Array:
-    """Rows to replace, bool [B, A, K], from which first guesses were right and which count, both [B, A, K].
+    """Rows to replace, bool [B, A, K], from which first guesses were right and which count, both
+    [B, A, K].
 
-    The choice is made for each row of the batch by itself, from its tokens and anchors: splitting a batch changes nothing.
+    The choice is made for each row of the batch by itself, from its tokens and anchors: splitting a
+    batch changes nothing.
     """
     slots = right.shape[-1]
     wrong = (counted & ~right).sum((1, 2)) / jnp.maximum(counted.sum((1, 2)), 1)
@@ -85,27 +106,43 @@ def choose(batch, right: jax.Array, counted: jax.Array, glance: float, seed: int
     def draw(mark, chance):
         which, length = jax.random.split(jax.random.fold_in(jax.random.key(seed), mark))
         chosen = jax.random.uniform(which, right.shape[1:2]) < chance
-        return chosen[:, None] & (jnp.arange(slots) < jax.random.randint(length, (right.shape[1], 1), 1, max(slots, 2)))
+        return chosen[:, None] & (
+            jnp.arange(slots) < jax.random.randint(length, (right.shape[1], 1), 1, max(slots, 2))
+        )
 
     return jax.vmap(draw)(mark, chance) & (slots > 1)
 
 
-def make_chains(config: FalconConfig, params, embedding, batch, features, chunk: int | None = None) -> Callable:
-    """(replaced bool [B, A, K], blocks) -> hidden states [B, A, blocks * K, E], after the final norm, at the anchors.
+def make_chains(
+    config: FalconConfig, params, embedding, batch, features, chunk: int | None = None
+) -> Callable:
+    """(replaced bool [B, A, K], blocks) -> hidden states [B, A, blocks * K, E], after the final
+    norm, at the anchors.
 
     Args:
       params: variables of `Falcon(config)`.
       embedding: [V, E], the target's embedding table.
-      batch: `tokens` and `positions` int32 [B, S], positions from 0 in each document, and `anchors` int32 [B, A]; what an
-        anchor with fewer than K tokens of its document before it gives means nothing.
+      batch: `tokens` and `positions` int32 [B, S], positions from 0 in each document, and `anchors`
+        int32 [B, A]; what an anchor with fewer than K tokens of its document before it gives means
+        nothing.
       features: [B, S, len(feature_layers) * Et], of the target.
-      chunk: anchors of each row that are computed together and, for the gradient, computed again; None keeps everything.
+      chunk: anchors of each row that are computed together and, for the gradient, computed again;
+        None keeps everything.
     """
-    model, positions, anchors, slots = Falcon(config), batch["positions"], batch["anchors"], config.slots
+    model, positions, anchors, slots = (
+        Falcon(config),
+        batch["positions"],
+        batch["anchors"],
+        config.slots,
+    )
     fused = model.apply(params, features, method="fuse")
-    following = jnp.roll(batch["tokens"], -1, axis=1)  # the last column has no token after it; no anchor reads that pair
+    following = jnp.roll(
+        batch["tokens"], -1, axis=1
+    )  # the last column has no token after it; no anchor reads that pair
     empty = jnp.zeros((len(anchors), 2 * config.lstm_layers * config.lstm_size), fused.dtype)
-    x, memory = model.apply(params, jnp.take(embedding, following, axis=0), fused, empty, positions == 0, method="read")
+    x, memory = model.apply(
+        params, jnp.take(embedding, following, axis=0), fused, empty, positions == 0, method="read"
+    )
     context = filled(*model.apply(params, x, positions, method="context_kv"), None)
     start = gather(positions, anchors)
 
@@ -118,13 +155,18 @@ def make_chains(config: FalconConfig, params, embedding, batch, features, chunk:
         at = jnp.clip(jnp.where(replaced, at + slots, at), 0, positions.shape[1] - 1)
         past = gather(memory, jnp.maximum(anchors - slots - 1, 0))
         past = jnp.where((start > slots)[..., None], past, 0)
-        ahead = jnp.stack([window(following, anchors + block * slots) for block in range(blocks - 1)] or [at], axis=2)
+        ahead = jnp.stack(
+            [window(following, anchors + block * slots) for block in range(blocks - 1)] or [at],
+            axis=2,
+        )
         columns = (anchors, start, past, gather(following, at), gather(fused, at), ahead)
         return over_anchors(lambda column: chain(blocks, *column), columns, chunk)
 
     def chain(blocks, anchor, place, past, tokens, feature, ahead):
         rows, batch_size = blocks * slots, len(anchor)
-        keys = values = jnp.zeros((batch_size, rows, config.num_kv_heads, config.head_dim), feature.dtype)
+        keys = values = jnp.zeros(
+            (batch_size, rows, config.num_kv_heads, config.head_dim), feature.dtype
+        )
         prefix = (context.k, context.v, 0, jnp.maximum(place - slots, 0), anchor - place)
         out = []
         for block in range(blocks):
@@ -147,7 +189,8 @@ def init_falcon(config: FalconConfig, seed: int, head: jax.Array | None = None):
 
     Args:
       seed: of the random weights.
-      head: [E, D], where the output projection starts, such as the target's columns of the draft vocabulary; None: random.
+      head: [E, D], where the output projection starts, such as the target's columns of the draft
+        vocabulary; None: random.
     """
 
     def touch(model: Falcon, features, token, memory, positions):
@@ -157,6 +200,10 @@ def init_falcon(config: FalconConfig, seed: int, head: jax.Array | None = None):
     features = jnp.zeros((1, 1, len(config.feature_layers) * config.target_hidden_size))
     token, positions = jnp.zeros((1, 1, config.hidden_size)), jnp.zeros((1, 1), jnp.int32)
     memory = jnp.zeros((1, 2 * config.lstm_layers * config.lstm_size))
-    start = jax.jit(lambda key: Falcon(config).init(key, features, token, memory, positions, method=touch))
+    start = jax.jit(
+        lambda key: Falcon(config).init(key, features, token, memory, positions, method=touch)
+    )
     params = start(jax.random.key(seed))["params"]
-    return {"params": params if head is None else params | {"lm_head": jnp.asarray(head, jnp.float32)}}
+    return {
+        "params": params if head is None else params | {"lm_head": jnp.asarray(head, jnp.float32)}
+    }

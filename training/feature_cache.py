@@ -1,7 +1,8 @@
 """An optional store of the target's states on disk, for data that is read many times.
 
-Training computes the target's features as it goes, which costs one target forward a step and no disk. Where the same rows are
-read for many epochs, or by many runs, a store of all states may be cheaper; it says how large it will be before it writes.
+Training computes the target's features as it goes, which costs one target forward a step and no
+disk. Where the same rows are read for many epochs, or by many runs, a store of all states may be
+cheaper; it says how large it will be before it writes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import ml_dtypes
 import numpy as np
 from tqdm import tqdm
 
-from jaxspec.config import TargetConfig
+from jaxspec.core.config import TargetConfig
 from training.data import DataError
 from training.packing import PackedRows
 from training.teacher import teacher_states
@@ -26,11 +27,19 @@ _DONE = "complete.json"
 
 
 def with_cached_states(
-    batches: Callable, folder: Path, rows: PackedRows, config: TargetConfig, target, feature_layers, batch_size: int = 8
+    batches: Callable,
+    folder: Path,
+    rows: PackedRows,
+    config: TargetConfig,
+    target,
+    feature_layers,
+    batch_size: int = 8,
 ) -> Callable:
-    """`batches` whose batches hold `features` [B, S, F] and `hidden` [B, S, E] too, in bfloat16, read from `folder`.
+    """`batches` whose batches hold `features` [B, S, F] and `hidden` [B, S, E] too, in bfloat16,
+    read from `folder`.
 
-    The states are computed and written first if they are not there. bfloat16 keeps 8 bits of each number.
+    The states are computed and written first if they are not there. bfloat16 keeps 8 bits of each
+    number.
 
     Args:
       batches: `batches(step) -> dict` with `rows` int32 [B] among the arrays.
@@ -48,12 +57,16 @@ def with_cached_states(
     if not (folder / _DONE).is_file():
         _write(folder, key, rows, config, target, tuple(feature_layers), shapes, batch_size)
     elif json.loads((folder / _DONE).read_text()) != key:
-        raise DataError(f"{folder} holds the states of other data or of another target: give another --cache-features")
+        raise DataError(
+            f"{folder} holds the states of other data or of another target: give another --cache-features"
+        )
     stored = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in shapes}
 
     def at(step: int):
         batch = batches(step)
-        found = {name: array[batch["rows"]].view(ml_dtypes.bfloat16) for name, array in stored.items()}
+        found = {
+            name: array[batch["rows"]].view(ml_dtypes.bfloat16) for name, array in stored.items()
+        }
         return {**batch, **found}
 
     return at
@@ -68,23 +81,37 @@ def _key(rows: PackedRows, target, feature_layers) -> dict:
 
 
 def _write(
-    folder: Path, key, rows: PackedRows, config, target, feature_layers, shapes: dict[str, int], batch_size: int
+    folder: Path,
+    key,
+    rows: PackedRows,
+    config,
+    target,
+    feature_layers,
+    shapes: dict[str, int],
+    batch_size: int,
 ) -> None:
     count, length = rows.tokens.shape
     size = 2 * count * length * sum(shapes.values())
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
-    tqdm.write(f"feature cache: {size / 1e9:.2f} GB for {count} rows in {folder} ({free / 1e9:.1f} GB free)")
+    tqdm.write(
+        f"feature cache: {size / 1e9:.2f} GB for {count} rows in {folder} ({free / 1e9:.1f} GB free)"
+    )
     if size > free:
-        raise DataError(f"the feature cache needs {size / 1e9:.2f} GB and {folder} has {free / 1e9:.2f} GB: train without it")
+        raise DataError(
+            f"the feature cache needs {size / 1e9:.2f} GB and {folder} has {free / 1e9:.2f} GB: train without it"
+        )
     # 16-bit words: the .npy format has no bfloat16.
     files = {
-        name: np.lib.format.open_memmap(folder / f"{name}.npy", "w+", np.uint16, (count, length, width))
+        name: np.lib.format.open_memmap(
+            folder / f"{name}.npy", "w+", np.uint16, (count, length, width)
+        )
         for name, width in shapes.items()
     }
     states_of = jax.jit(lambda target, batch: teacher_states(config, target, feature_layers, batch))
     for start in tqdm(range(0, count, batch_size), desc="feature cache", unit="batch"):
-        # The last batch is filled up with rows that are written again, so that one shape is compiled.
+        # The last batch is filled up with rows that are written again, so that one shape is
+        # compiled.
         index = np.minimum(np.arange(start, start + batch_size), count - 1)
         batch = {name: getattr(rows, name)[index] for name in ("tokens", "positions", "segments")}
         for name, states in states_of(target, batch)._asdict().items():

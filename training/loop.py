@@ -1,7 +1,9 @@
-"""The training loop shared by every recipe: one jitted step on one device or many, evaluation, checkpoints, exact resumption.
+"""The training loop shared by every recipe: one jitted step on one device or many, evaluation,
+checkpoints, exact resumption.
 
-A run is a pure function of (parameters at the start, optimizer, batch function, steps): batches depend on the step alone, so
-a run that was killed continues from its last checkpoint to the same bits.
+A run is a pure function of (parameters at the start, optimizer, batch function, steps): batches
+depend on the step alone, so a run that was killed continues from its last checkpoint to the same
+bits.
 """
 
 from __future__ import annotations
@@ -31,13 +33,16 @@ class LoopOptions:
       steps: optimizer steps in all; the learning rate reaches 0 at the last.
       save_every: steps between checkpoints (one is always written at the end).
       eval_every: steps between evaluations (one is always made at the end).
-      parts: equal parts of a batch whose gradients are accumulated, to bound memory; the result is that of the whole batch.
-      data, fsdp: devices over which a batch is split; the second also split parameters and optimizer state. Leave both at 1
-        on a CPU: host devices share its cores, gain little, and can block each other on a busy machine.
+      parts: equal parts of a batch whose gradients are accumulated, to bound memory; the result is
+        that of the whole batch.
+      data, fsdp: devices over which a batch is split; the second also split parameters and
+        optimizer state. Leave both at 1 on a CPU: host devices share its cores, gain little, and
+        can block each other on a busy machine.
       shard_frozen: split the frozen target over `fsdp` too.
       hosts: see `training.sharding.HostOptions`.
       stop_after: stop cleanly after this step, to continue later.
-      changed: options that may differ from those of the checkpoint to continue from, such as `steps` to plan anew.
+      changed: options that may differ from those of the checkpoint to continue from, such as
+        `steps` to plan anew.
     """
 
     run: Path
@@ -69,7 +74,9 @@ class State(NamedTuple):
     finite: jax.Array
 
 
-def make_step(loss: Callable, optimizer: optax.GradientTransformation, parts: int, mesh, shardings: State) -> Callable:
+def make_step(
+    loss: Callable, optimizer: optax.GradientTransformation, parts: int, mesh, shardings: State
+) -> Callable:
     """`step(state, frozen, batch) -> (state, sums)`, one compiled program; `state` is donated.
 
     Args:
@@ -80,7 +87,8 @@ def make_step(loss: Callable, optimizer: optax.GradientTransformation, parts: in
       shardings: of the state's leaves.
 
     Returns:
-      The step. `sums` holds the loss's (numerator, denominator) pairs over the whole batch and the gradient's norm.
+      The step. `sums` holds the loss's (numerator, denominator) pairs over the whole batch and the
+      gradient's norm.
     """
 
     def objective(params, frozen, batch):
@@ -110,41 +118,62 @@ def make_step(loss: Callable, optimizer: optax.GradientTransformation, parts: in
         norm = optax.tree.norm(gradient)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
         finite = state.finite & jnp.isfinite(sums["loss"][0]) & jnp.isfinite(norm)
-        state = State(optax.apply_updates(state.params, updates), opt_state, state.good + finite, finite)
+        state = State(
+            optax.apply_updates(state.params, updates), opt_state, state.good + finite, finite
+        )
         return state, sums | {"grad_norm": (norm, jnp.ones_like(norm))}
 
     return jax.jit(step, donate_argnums=0, out_shardings=(shardings, sharding.replicated(mesh)))
 
 
-def fit(params, optimizer, loss, batches, options: LoopOptions, recipe: dict, *, frozen=None, evaluate=None):
+def fit(
+    params,
+    optimizer,
+    loss,
+    batches,
+    options: LoopOptions,
+    recipe: dict,
+    *,
+    frozen=None,
+    evaluate=None,
+):
     """Train to `options.steps`, from the newest checkpoint in `options.run` if there is one.
 
     Args:
       params: pytree of float32 arrays at step 0, the same on every process.
       optimizer: optax transformation, see `training.optimizer.make_optimizer`.
-      loss: `loss(params, frozen, batch) -> {name: (numerator float32 [], denominator float32 [])}`, jit-able, "loss" among the
-        names: sums over the batch rather than means, so that parts, devices and one large batch give the same result. The
-        gradient is that of the sum of numerators of "loss", divided by the sum of its denominators.
-      batches: `batches(step) -> pytree of numpy arrays` with the batch on axis 0, a function of the step alone and the same on
-        every process, which copies only its own rows to its devices.
+      loss: `loss(params, frozen, batch) -> {name: (numerator float32 [], denominator float32 [])}`,
+        jit-able, "loss" among the names: sums over the batch rather than means, so that parts,
+        devices and one large batch give the same result. The gradient is that of the sum of
+        numerators of "loss", divided by the sum of its denominators.
+      batches: `batches(step) -> pytree of numpy arrays` with the batch on axis 0, a function of the
+        step alone and the same on every process, which copies only its own rows to its devices.
       options: see `LoopOptions`.
-      recipe: JSON-able description of everything else that decides the result; a checkpoint of another is refused.
-      frozen: pytree handed to the loss as an argument of the compiled step, such as the target's variables; or None.
-      evaluate: `evaluate(params) -> dict of floats`, or None. It gets arrays on the devices, or numpy arrays when there are
-        several processes, each of which evaluates.
+      recipe: JSON-able description of everything else that decides the result; a checkpoint of
+        another is refused.
+      frozen: pytree handed to the loss as an argument of the compiled step, such as the target's
+        variables; or None.
+      evaluate: `evaluate(params) -> dict of floats`, or None. It gets arrays on the devices, or
+        numpy arrays when there are several processes, each of which evaluates.
 
     Returns:
       The parameters after the last step run (numpy leaves).
 
     Raises:
-      TrainingError: the loss or a weight is no longer finite, or a checkpoint cannot be read or written; the message names
-        the last good checkpoint.
+      TrainingError: the loss or a weight is no longer finite, or a checkpoint cannot be read or
+        written; the message names the last good checkpoint.
     """
     mesh = sharding.make_mesh(options.data, options.fsdp)
     checkpoints = Checkpoints(options.run / "checkpoints", recipe, options.changed)
     first, state, shardings = _start(params, optimizer, checkpoints, mesh)
-    frozen = sharding.put(frozen, sharding.fully_sharded(mesh, frozen) if options.shard_frozen else sharding.replicated(mesh))
-    step_fn, log = make_step(loss, optimizer, options.parts, mesh, shardings), RunLog(options.run, first, options.steps)
+    frozen = sharding.put(
+        frozen,
+        sharding.fully_sharded(mesh, frozen) if options.shard_frozen else sharding.replicated(mesh),
+    )
+    step_fn, log = (
+        make_step(loss, optimizer, options.parts, mesh, shardings),
+        RunLog(options.run, first, options.steps),
+    )
     with contextlib.closing(checkpoints), contextlib.closing(log):
         for done in range(first + 1, min(options.steps, options.stop_after or options.steps) + 1):
             try:
@@ -159,15 +188,28 @@ def fit(params, optimizer, loss, batches, options: LoopOptions, recipe: dict, *,
         return sharding.to_host(state.params)
 
 
-def _report(done: int, state: State, sums, options: LoopOptions, checkpoints: Checkpoints, log: RunLog, evaluate) -> None:
-    """Log, evaluate and save, each when it is due after step `done`; only then does the host wait for the devices."""
+def _report(
+    done: int,
+    state: State,
+    sums,
+    options: LoopOptions,
+    checkpoints: Checkpoints,
+    log: RunLog,
+    evaluate,
+) -> None:
+    """Log, evaluate and save, each when it is due after step `done`; only then does the host wait
+    for the devices.
+    """
     saves = done % options.save_every == 0 or done in (options.steps, options.stop_after)
     evaluates = evaluate and (done % options.eval_every == 0 or done == options.steps)
     if done % 10 == 0 or saves or evaluates:
         _check_finite(state, checkpoints)
         log.training(done, _means(sums))
     if evaluates:
-        log.evaluation(done, evaluate(state.params if jax.process_count() == 1 else sharding.to_host(state.params)))
+        log.evaluation(
+            done,
+            evaluate(state.params if jax.process_count() == 1 else sharding.to_host(state.params)),
+        )
     if saves:
         _save(done, state, checkpoints)
     if evaluates or saves:
@@ -176,14 +218,22 @@ def _report(done: int, state: State, sums, options: LoopOptions, checkpoints: Ch
 
 def _start(params, optimizer, checkpoints: Checkpoints, mesh) -> tuple[int, State, State]:
     """Steps done, the state after them, and its shardings."""
-    shapes = {"params": jax.eval_shape(lambda: params), "opt_state": jax.eval_shape(optimizer.init, params)}
+    shapes = {
+        "params": jax.eval_shape(lambda: params),
+        "opt_state": jax.eval_shape(optimizer.init, params),
+    }
     places = sharding.fully_sharded(mesh, shapes)
     whole = sharding.replicated(mesh)
-    abstract = jax.tree.map(lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes, places)
+    abstract = jax.tree.map(
+        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes, places
+    )
     first, saved = checkpoints.restore(abstract) or (0, None)
     if saved is None:
         params = sharding.put(params, places["params"], may_alias=False)
-        saved = {"params": params, "opt_state": jax.jit(optimizer.init, out_shardings=places["opt_state"])(params)}
+        saved = {
+            "params": params,
+            "opt_state": jax.jit(optimizer.init, out_shardings=places["opt_state"])(params),
+        }
     good, finite = sharding.put((jnp.int32(first), jnp.bool(True)), whole, may_alias=False)
     return (
         first,
@@ -194,8 +244,15 @@ def _start(params, optimizer, checkpoints: Checkpoints, mesh) -> tuple[int, Stat
 
 def _means(sums) -> dict[str, float]:
     """Numerator over denominator of each metric; one without any weight is left out."""
-    pairs = {name: (float(numerator), float(denominator)) for name, (numerator, denominator) in sums.items()}
-    return {name: numerator / denominator for name, (numerator, denominator) in pairs.items() if denominator}
+    pairs = {
+        name: (float(numerator), float(denominator))
+        for name, (numerator, denominator) in sums.items()
+    }
+    return {
+        name: numerator / denominator
+        for name, (numerator, denominator) in pairs.items()
+        if denominator
+    }
 
 
 def _check_finite(state: State, checkpoints: Checkpoints) -> None:

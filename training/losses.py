@@ -13,20 +13,29 @@ import optax
 def slot_weights(batch, block_size: int, *, gamma: float | None = None) -> jax.Array:
     """Weights float32 [B, A, block_size] of the slots of each block.
 
-    Slot k of anchor a counts when k > 0, token a + k belongs to the anchor's document and is to be learnt; with `gamma` it is
-    discounted by exp(-(k - 1) / gamma), since a slot is only reached when those before it were accepted.
+    Slot k of anchor a counts when k > 0, token a + k belongs to the anchor's document and is to be
+    learnt; with `gamma` it is discounted by exp(-(k - 1) / gamma), since a slot is only reached
+    when those before it were accepted.
 
     Args:
-      batch: `anchors` int32 [B, A], `loss_mask` [B, S] (nonzero: to be learnt), `segments` int32 [B, S], and `keep` [B, A],
-        False where a block is a filler.
+      batch: `anchors` int32 [B, A], `loss_mask` [B, S] (nonzero: to be learnt), `segments` int32
+        [B, S], and `keep` [B, A], False where a block is a filler.
       gamma: decay length in slots; None weights all slots alike.
     """
     slots = jnp.arange(block_size)
     places = batch["anchors"][..., None] + slots
     length = batch["loss_mask"].shape[1]
     inside = jnp.minimum(places, length - 1)
-    same = gather(batch["segments"], inside) == gather(batch["segments"], batch["anchors"])[..., None]
-    learnt = (gather(batch["loss_mask"], inside) != 0) & same & (places < length) & batch["keep"][..., None] & (slots > 0)
+    same = (
+        gather(batch["segments"], inside) == gather(batch["segments"], batch["anchors"])[..., None]
+    )
+    learnt = (
+        (gather(batch["loss_mask"], inside) != 0)
+        & same
+        & (places < length)
+        & batch["keep"][..., None]
+        & (slots > 0)
+    )
     weights = learnt.astype(jnp.float32)
     return weights if gamma is None else weights * jnp.exp(-jnp.maximum(slots - 1, 0) / gamma)
 
@@ -37,12 +46,16 @@ def gather(rows: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """-log q(label) [...] in nats, of logits [..., V] and labels int32 [...]: DFlash's objective."""
+    """-log q(label) [...] in nats, of logits [..., V] and labels int32 [...]: DFlash's
+    objective.
+    """
     return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), labels)
 
 
 def forward_kl(logits: jax.Array, teacher: jax.Array, temperature: float = 1.0) -> jax.Array:
-    """KL(p || q) [...] in nats of the target's p against the drafter's q, both at `temperature`: JetSpec's objective."""
+    """KL(p || q) [...] in nats of the target's p against the drafter's q, both at `temperature`:
+    JetSpec's objective.
+    """
     log_p, log_q = _log_softmax(teacher, temperature), _log_softmax(logits, temperature)
     return (jnp.exp(log_p) * (log_p - log_q)).sum(-1)
 

@@ -1,4 +1,6 @@
-"""The drafters that can be trained: how each is described for a target, where it starts, and what it learns."""
+"""The drafters that can be trained: how each is described for a target, where it starts, and what
+it learns.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,10 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from jaxspec import config as configs
-from jaxspec.config import TargetConfig
-from jaxspec.io import formats
-from jaxspec.params import Params
+from jaxspec.core import config as configs
+from jaxspec.core.config import TargetConfig
+from jaxspec.core.params import Params
+from jaxspec.drafters import formats
 from training import drafter_model
 from training.drafter_loss import LossOptions, make_loss
 from training.drafter_model import ModelOptions
@@ -26,7 +28,9 @@ from training.specblock_loss import BlockOptions, init_specblock, make_specblock
 
 @dataclasses.dataclass
 class EagleOptions:
-    """EAGLE-3's training-time test: `steps` forwards of a chain, each weighing `decay` of the one before."""
+    """EAGLE-3's training-time test: `steps` forwards of a chain, each weighing `decay` of the one
+    before.
+    """
 
     steps: int = 7
     decay: float = 0.8
@@ -34,7 +38,9 @@ class EagleOptions:
 
 @dataclasses.dataclass
 class FalconOptions:
-    """Falcon's glancing distillation: `glance` is the share of rows that the text replaces, by rows drafted wrong."""
+    """Falcon's glancing distillation: `glance` is the share of rows that the text replaces, by rows
+    drafted wrong.
+    """
 
     glance: float = 0.25
 
@@ -44,7 +50,8 @@ class MethodOptions:
     """Options of single methods; those of others than the one that is trained are not read.
 
     Attributes:
-      eagle: of `eagle3`. specblock: see `training.specblock_loss.BlockOptions`. falcon: of `falcon`.
+      eagle: of `eagle3`. specblock: see `training.specblock_loss.BlockOptions`. falcon: of
+        `falcon`.
     """
 
     eagle: EagleOptions = dataclasses.field(default_factory=EagleOptions)
@@ -78,7 +85,9 @@ def method(kind: str) -> Method:
 
 
 def first_weights(kind: str, options: ModelOptions, config, seed: int, target: Params, ids=None):
-    """Float32 variables to begin with; an output projection of the drafter's own starts as the target's columns `ids`."""
+    """Float32 variables to begin with; an output projection of the drafter's own starts as the
+    target's columns `ids`.
+    """
     head = target.target["params"]
     head = head["embedding"].T if target.spec.target.tie_embeddings else head["lm_head"]
     head = head if ids is None else head[:, ids]
@@ -87,12 +96,16 @@ def first_weights(kind: str, options: ModelOptions, config, seed: int, target: P
 
 
 def head_is_trained(config) -> bool:
-    """Whether the drafter's output projection is among what is trained, rather than the target's."""
+    """Whether the drafter's output projection is among what is trained, rather than the
+    target's.
+    """
     return not isinstance(config, configs.BlockDrafterConfig)
 
 
 def _wide(config_class: type, options: ModelOptions, target: TargetConfig, **own):
-    """A drafter of decoder layers that reads target features and has an output projection of its own."""
+    """A drafter of decoder layers that reads target features and has an output projection of its
+    own.
+    """
     _check(options, target)
     sizes = ("num_heads", "num_kv_heads", "head_dim", "ffn_size")
     config = config_class(
@@ -110,14 +123,21 @@ def _wide(config_class: type, options: ModelOptions, target: TargetConfig, **own
         **{name: value for name, value in own.items() if value is not None},
     )
     if not config.feature_layers:
-        from jaxspec.io.eagle import default_feature_layers
+        from jaxspec.drafters.eagle3.files import default_feature_layers
 
-        config = dataclasses.replace(config, feature_layers=default_feature_layers(target.num_layers))
+        config = dataclasses.replace(
+            config, feature_layers=default_feature_layers(target.num_layers)
+        )
     return formats.for_target(config, target)
 
 
 def _check(options: ModelOptions, target: TargetConfig) -> None:
-    for name, low, high in (("slots", 1, 32), ("blocks", 1, 32), ("depth", 1, 128), ("num_layers", 1, 128)):
+    for name, low, high in (
+        ("slots", 1, 32),
+        ("blocks", 1, 32),
+        ("depth", 1, 128),
+        ("num_layers", 1, 128),
+    ):
         value = getattr(options, name)
         if value is not None and not low <= value <= high:
             raise ValueError(f"{name} is {value}: give {low} to {high}")
@@ -133,7 +153,10 @@ def _eagle(options: ModelOptions, target: TargetConfig, tokenizer):
 
 
 def _specblock(options: ModelOptions, target: TargetConfig, tokenizer):
-    own = {name: getattr(options, name) for name in ("num_layers", "slots", "blocks", "prefix_broadcast", "shift")}
+    own = {
+        name: getattr(options, name)
+        for name in ("num_layers", "slots", "blocks", "prefix_broadcast", "shift")
+    }
     # Its heads share the hidden width, whatever the target's do.
     config = _wide(configs.SpecBlockConfig, options, target, **own)
     return dataclasses.replace(config, head_dim=config.hidden_size // config.num_heads)
@@ -168,14 +191,19 @@ def _small(options: ModelOptions, target: TargetConfig, tokenizer):
     _check(options, target)
     if options.draft_vocab is not None:
         raise ValueError("a small model drafts the whole vocabulary: leave draft_vocab out")
-    sizes = {name: getattr(options, name) for name in ("num_heads", "num_kv_heads", "head_dim", "ffn_size")}
+    sizes = {
+        name: getattr(options, name)
+        for name in ("num_heads", "num_kv_heads", "head_dim", "ffn_size")
+    }
     model = dataclasses.replace(
         target,
         hidden_size=options.hidden_size or target.hidden_size // 2,
         num_layers=options.num_layers,
         **{name: value for name, value in sizes.items() if value is not None},
     )
-    return configs.SmallModelConfig(model, options.depth or configs.SmallModelConfig.depth, options.score_temperature)
+    return configs.SmallModelConfig(
+        model, options.depth or configs.SmallModelConfig.depth, options.score_temperature
+    )
 
 
 def _block_init(config, seed: int, head):
@@ -193,7 +221,9 @@ METHODS: dict[str, Method] = {
     "eagle3": Method(
         _eagle,
         init_eagle,
-        lambda config, target, loss, own: make_eagle_loss(config, target, loss, **dataclasses.asdict(own.eagle)),
+        lambda config, target, loss, own: make_eagle_loss(
+            config, target, loss, **dataclasses.asdict(own.eagle)
+        ),
         "An EAGLE-3 drafter",
         "eagle",
     ),
@@ -206,7 +236,9 @@ METHODS: dict[str, Method] = {
     ),
     "medusa": Method(
         _medusa,
-        lambda config, seed, head: init_medusa(config, seed, head if config.own_projection else None),
+        lambda config, seed, head: init_medusa(
+            config, seed, head if config.own_projection else None
+        ),
         lambda config, target, loss, own: make_medusa_loss(config, target, loss),
         "Medusa heads",
     ),
@@ -219,7 +251,9 @@ METHODS: dict[str, Method] = {
     "falcon": Method(
         _falcon,
         init_falcon,
-        lambda config, target, loss, own: make_falcon_loss(config, target, loss, glance=own.falcon.glance),
+        lambda config, target, loss, own: make_falcon_loss(
+            config, target, loss, glance=own.falcon.glance
+        ),
         "A Falcon semi-autoregressive drafter",
         "falcon",
     ),
@@ -230,4 +264,3 @@ METHODS: dict[str, Method] = {
         "A small language model that drafts by itself",
     ),
 }
-

@@ -12,16 +12,22 @@ from tqdm import tqdm
 
 
 def count_tokens(batch) -> int:
-    """Tokens of a batch: those in a document (`segments` > 0) if it has them, else the elements of `tokens` or of an array."""
+    """Tokens of a batch: those in a document (`segments` > 0) if it has them, else the elements of
+    `tokens` or of an array.
+    """
     if isinstance(batch, dict):
         if "segments" in batch:
             return int(np.count_nonzero(batch["segments"]))
         return int(batch["tokens"].size) if "tokens" in batch else 0
-    return sum(int(leaf.size) for leaf in jax.tree.leaves(batch) if np.issubdtype(leaf.dtype, np.integer))
+    return sum(
+        int(leaf.size) for leaf in jax.tree.leaves(batch) if np.issubdtype(leaf.dtype, np.integer)
+    )
 
 
 def read_metrics(path: Path) -> list[dict]:
-    """The lines of metrics.jsonl; one that a killed process left unfinished at the end is dropped."""
+    """The lines of metrics.jsonl; one that a killed process left unfinished at the end is
+    dropped.
+    """
     records = []
     for line in path.read_text().splitlines() if path.exists() else []:
         try:
@@ -32,10 +38,11 @@ def read_metrics(path: Path) -> list[dict]:
 
 
 class RunLog:
-    """Appends {"step", "seconds", metrics} to metrics.jsonl and to run/tensorboard, and draws the bar.
+    """Appends {"step", "seconds", metrics} to metrics.jsonl and to run/tensorboard, and draws the
+    bar.
 
-    A resumed run drops what the killed one wrote beyond its checkpoint: lines of the file are removed, and TensorBoard is told
-    to forget those steps. Only the first process writes anything.
+    A resumed run drops what the killed one wrote beyond its checkpoint: lines of the file are
+    removed, and TensorBoard is told to forget those steps. Only the first process writes anything.
 
     Args:
       run: folder of the run.
@@ -44,15 +51,27 @@ class RunLog:
     """
 
     def __init__(self, run: Path, first: int, total: int):
-        self.path, self.start, self.writes = run / "metrics.jsonl", time.monotonic(), jax.process_index() == 0
-        kept = [record for record in read_metrics(self.path) if record["step"] <= first] if self.writes else []
+        self.path, self.start, self.writes = (
+            run / "metrics.jsonl",
+            time.monotonic(),
+            jax.process_index() == 0,
+        )
+        kept = (
+            [record for record in read_metrics(self.path) if record["step"] <= first]
+            if self.writes
+            else []
+        )
         self.seconds = max((record["seconds"] for record in kept), default=0.0)
         self.tokens = max((record.get("tokens", 0) for record in kept), default=0)
         self.pace = (self.tokens, self.start)
-        self.bar = tqdm(initial=first, total=total, mininterval=2.0, desc=run.name, disable=not self.writes)
+        self.bar = tqdm(
+            initial=first, total=total, mininterval=2.0, desc=run.name, disable=not self.writes
+        )
         if self.writes:
             run.mkdir(parents=True, exist_ok=True)
-            new = self.path.with_suffix(".new")  # renamed when complete: a full disk must not cost the earlier lines
+            new = self.path.with_suffix(
+                ".new"
+            )  # renamed when complete: a full disk must not cost the earlier lines
             new.write_text("".join(json.dumps(record) + "\n" for record in kept))
             new.replace(self.path)
             self.board = _Board(run / "tensorboard", first + 1)
@@ -63,7 +82,9 @@ class RunLog:
         self.bar.update()
 
     def training(self, step: int, metrics: dict[str, float]) -> None:
-        """Write a step's metrics, and tokens per second since the last call of this or of `rest`."""
+        """Write a step's metrics, and tokens per second since the last call of this or of
+        `rest`.
+        """
         tokens, since = self.pace
         rate = (self.tokens - tokens) / max(time.monotonic() - since, 1e-9)
         speed = {"tokens": self.tokens, "tokens_per_second": round(rate, 1)} if self.tokens else {}
@@ -79,10 +100,14 @@ class RunLog:
             tqdm.write(f"step {step}: {rounded}")
 
     def rest(self) -> None:
-        """Count speed from now on: an evaluation or a checkpoint took time that is not training's."""
+        """Count speed from now on: an evaluation or a checkpoint took time that is not
+        training's.
+        """
         self.pace = (self.tokens, time.monotonic())
 
-    def _write(self, step: int, metrics: dict[str, float], more: dict[str, float]) -> dict[str, float]:
+    def _write(
+        self, step: int, metrics: dict[str, float], more: dict[str, float]
+    ) -> dict[str, float]:
         metrics = {name: round(float(value), 5) for name, value in metrics.items()}
         if self.writes:
             seconds = round(self.seconds + time.monotonic() - self.start, 1)
@@ -98,7 +123,9 @@ class RunLog:
 
 
 class _Board:
-    """TensorBoard scalars, written in the caller's thread: the queue of `SummaryWriter` blocks for ever on a full disk."""
+    """TensorBoard scalars, written in the caller's thread: the queue of `SummaryWriter` blocks for
+    ever on a full disk.
+    """
 
     def __init__(self, folder: Path, purge_step: int):
         from tensorboardX.event_file_writer import EventsWriter
@@ -107,7 +134,9 @@ class _Board:
         folder.mkdir(parents=True, exist_ok=True)
         self.writer, self.event = EventsWriter(str(folder / "events"), f".{time.time_ns()}"), Event
         version = Event(wall_time=time.time(), step=purge_step, file_version="brain.Event:2")
-        forget = Event(wall_time=time.time(), step=purge_step, session_log=SessionLog(status=SessionLog.START))
+        forget = Event(
+            wall_time=time.time(), step=purge_step, session_log=SessionLog(status=SessionLog.START)
+        )
         for event in (version, forget):
             self.writer.write_event(event)
 
@@ -115,7 +144,9 @@ class _Board:
         from tensorboardX.summary import scalar
 
         for name, value in scalars.items():
-            self.writer.write_event(self.event(wall_time=time.time(), step=step, summary=scalar(name, value)))
+            self.writer.write_event(
+                self.event(wall_time=time.time(), step=step, summary=scalar(name, value))
+            )
         self.writer.flush()
 
     def close(self) -> None:

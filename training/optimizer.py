@@ -1,4 +1,6 @@
-"""The optimizers of every recipe: AdamW, and Muon for the hidden matrices with AdamW for the rest."""
+"""The optimizers of every recipe: AdamW, and Muon for the hidden matrices with AdamW for the
+rest.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,17 @@ class OptimizerOptions:
     """Options of the optimizer.
 
     Attributes:
-      name: `adamw` (Loshchilov and Hutter 2019), or `muon` (Jordan et al. 2024), which learns far faster at the size of small
-        targets and their drafters, for hidden kernels with AdamW for embeddings, norms and biases.
+      name: `adamw` (Loshchilov and Hutter 2019), or `muon` (Jordan et al. 2024), which learns far
+        faster at the size of small targets and their drafters, for hidden kernels with AdamW for
+        embeddings, norms and biases.
       rate: peak learning rate of AdamW. Pretrained targets want about 6e-4 for their drafters.
       muon_rate: peak learning rate of Muon.
-      warmup: steps over which both rates rise linearly from 0; they then fall by a cosine to 0 at the last step.
+      warmup: steps over which both rates rise linearly from 0; they then fall by a cosine to 0 at
+        the last step.
       clip: global norm to which gradients are clipped.
       betas: decay rates of AdamW's moments. Muon's momentum is 0.95, Nesterov's.
-      weight_decay: decoupled, times the rate. AdamW decays every array of two axes or more, Muon its hidden kernels only.
+      weight_decay: decoupled, times the rate. AdamW decays every array of two axes or more, Muon
+        its hidden kernels only.
     """
 
     name: Literal["adamw", "muon"] = "muon"
@@ -39,7 +44,8 @@ def make_optimizer(params, steps: int, options: OptimizerOptions) -> optax.Gradi
     """The optimizer of `options` for a run of `steps` steps.
 
     Args:
-      params: pytree of float32 master weights (arrays or shapes); losses cast them to the type they compute in.
+      params: pytree of float32 master weights (arrays or shapes); losses cast them to the type they
+        compute in.
       steps: optimizer steps planned; the rates are 0 after the last.
       options: see `OptimizerOptions`.
 
@@ -47,18 +53,26 @@ def make_optimizer(params, steps: int, options: OptimizerOptions) -> optax.Gradi
       ValueError: the warm-up leaves no steps, or a parameter is not float32.
     """
     if not 0 <= options.warmup < steps:
-        raise ValueError(f"warmup {options.warmup} must be at least 0 and below the {steps} planned steps")
+        raise ValueError(
+            f"warmup {options.warmup} must be at least 0 and below the {steps} planned steps"
+        )
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if leaf.dtype != jnp.float32:
-            raise ValueError(f"parameter {jax.tree_util.keystr(path)} is {leaf.dtype}: master weights must be float32")
+            raise ValueError(
+                f"parameter {jax.tree_util.keystr(path)} is {leaf.dtype}: master weights must be float32"
+            )
 
     def schedule(peak):
-        return optax.warmup_cosine_decay_schedule(0.0 if options.warmup else peak, peak, options.warmup, steps)
+        return optax.warmup_cosine_decay_schedule(
+            0.0 if options.warmup else peak, peak, options.warmup, steps
+        )
 
     betas = options.betas
     if options.name == "adamw":
         matrices = jax.tree.map(lambda leaf: leaf.ndim >= 2, params)
-        optimizer = optax.adamw(schedule(options.rate), *betas, weight_decay=options.weight_decay, mask=matrices)
+        optimizer = optax.adamw(
+            schedule(options.rate), *betas, weight_decay=options.weight_decay, mask=matrices
+        )
     else:
         optimizer = muon(
             schedule(options.muon_rate),
@@ -72,7 +86,9 @@ def make_optimizer(params, steps: int, options: OptimizerOptions) -> optax.Gradi
 
 
 def matrix_axes(params):
-    """`MuonDimensionNumbers` for hidden kernels [in, out], None for embeddings, norms and biases."""
+    """`MuonDimensionNumbers` for hidden kernels [in, out], None for embeddings, norms and
+    biases.
+    """
 
     def axes(path, leaf):
         name = jax.tree_util.keystr(path[-1:])
@@ -82,10 +98,16 @@ def matrix_axes(params):
 
 
 def zero_residual(params):
-    """`params` with the projections that write to the residual stream at zero: every layer starts as the identity."""
+    """`params` with the projections that write to the residual stream at zero: every layer starts
+    as the identity.
+    """
 
     def start(path, leaf):
         names = jax.tree_util.keystr(path)
-        return jnp.zeros_like(leaf) if "['o']['kernel']" in names or "['down']['kernel']" in names else leaf
+        return (
+            jnp.zeros_like(leaf)
+            if "['o']['kernel']" in names or "['down']['kernel']" in names
+            else leaf
+        )
 
     return jax.tree_util.tree_map_with_path(start, params)

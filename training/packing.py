@@ -16,8 +16,8 @@ class PackedRows(NamedTuple):
 
     Attributes:
       tokens: int32 [R, S]; 0 in the padding.
-      segments: int32 [R, S]; 1 for a row's first document, 2 for its second, …, 0 for padding. Tokens of different segments
-        must not attend to each other.
+      segments: int32 [R, S]; 1 for a row's first document, 2 for its second, …, 0 for padding.
+        Tokens of different segments must not attend to each other.
       positions: int32 [R, S]; from 0 in each document.
       loss_mask: bool [R, S]; True: the token is to be predicted.
     """
@@ -33,25 +33,32 @@ class PackedRows(NamedTuple):
         return float((self.segments > 0).mean())
 
 
-def cut(sample: Sample, length: int, long: Literal["auto", "split", "truncate"] = "auto") -> list[Sample]:
+def cut(
+    sample: Sample, length: int, long: Literal["auto", "split", "truncate"] = "auto"
+) -> list[Sample]:
     """`sample` in pieces of at most `length` tokens, those without a token to learn left out.
 
-    `split` keeps all of the text: each piece begins anew at position 0, as if it were a document. That is right for plain text,
-    whose every place is as good a beginning as any. An answer without its prompt, though, is a context that decoding never
-    sees, so `truncate` keeps only the beginning. `auto` splits samples that are learnt whole and truncates the others.
+    `split` keeps all of the text: each piece begins anew at position 0, as if it were a document.
+    That is right for plain text, whose every place is as good a beginning as any. An answer without
+    its prompt, though, is a context that decoding never sees, so `truncate` keeps only the
+    beginning. `auto` splits samples that are learnt whole and truncates the others.
     """
     if long == "auto":
         long = "split" if sample.loss_mask.all() else "truncate"
     starts = range(0, len(sample.tokens), length) if long == "split" else (0,)
     pieces = [
-        sample._replace(tokens=sample.tokens[start : start + length], loss_mask=sample.loss_mask[start : start + length])
+        sample._replace(
+            tokens=sample.tokens[start : start + length],
+            loss_mask=sample.loss_mask[start : start + length],
+        )
         for start in starts
     ]
     return [piece for piece in pieces if piece.loss_mask[1:].any()]
 
 
 def first_fit(sizes: Sequence[int], capacity: int) -> list[int]:
-    """The row of each item: the first with room for it. O(n log n): a tournament tree over the rows' free space.
+    """The row of each item: the first with room for it. O(n log n): a tournament tree over the
+    rows' free space.
 
     Args:
       sizes: each at most `capacity`.
@@ -72,7 +79,8 @@ def first_fit(sizes: Sequence[int], capacity: int) -> list[int]:
 
 
 def pack(samples: Sequence[Sample], length: int) -> PackedRows:
-    """Rows of `length` tokens, by first fit in the order of `samples`: the same samples always give the same rows.
+    """Rows of `length` tokens, by first fit in the order of `samples`: the same samples always give
+    the same rows.
 
     Raises:
       DataError: no samples, or one that is longer than `length` (see `cut`).
@@ -82,10 +90,14 @@ def pack(samples: Sequence[Sample], length: int) -> PackedRows:
     sizes = [len(sample.tokens) for sample in samples]
     if max(sizes) > length:
         where = samples[sizes.index(max(sizes))].place
-        raise DataError(f"{where}: {max(sizes)} tokens do not fit into a row of {length}: cut the samples first")
+        raise DataError(
+            f"{where}: {max(sizes)} tokens do not fit into a row of {length}: cut the samples first"
+        )
     rows = first_fit(sizes, length)
     count = max(rows) + 1
-    packed = PackedRows(*(np.zeros((count, length), dtype) for dtype in (np.int32, np.int32, np.int32, bool)))
+    packed = PackedRows(
+        *(np.zeros((count, length), dtype) for dtype in (np.int32, np.int32, np.int32, bool))
+    )
     used, documents = [0] * count, [0] * count
     for sample, row, size in zip(samples, rows, sizes, strict=True):
         place = slice(used[row], used[row] + size)

@@ -1,8 +1,10 @@
-"""Training of ParallelSpec: many groups of masks in one pass over a text (Xiao et al. 2024, "group-wise" training).
+"""Training of ParallelSpec: many groups of masks in one pass over a text (Xiao et al. 2024,
+"group-wise" training).
 
-Each anchor is a group: its pair and its masks see the text's pairs before it and the earlier ones of their own group, never
-those of another. So does decoding, and both run `ParallelSpec.__call__`; all groups of a row share one copy of its context's
-keys and values. Ours: groups at random anchors instead of evenly spaced ones, and the choice of divergence and slot weights.
+Each anchor is a group: its pair and its masks see the text's pairs before it and the earlier ones
+of their own group, never those of another. So does decoding, and both run `ParallelSpec.__call__`;
+all groups of a row share one copy of its context's keys and values. Ours: groups at random anchors
+instead of evenly spaced ones, and the choice of divergence and slot weights.
 """
 
 from __future__ import annotations
@@ -12,20 +14,23 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxspec.cache import filled
-from jaxspec.config import ParallelSpecConfig, TargetConfig
-from jaxspec.drafters.parallelspec import ParallelSpec
-from jaxspec.state import KVCache
+from jaxspec.core.cache import filled
+from jaxspec.core.config import ParallelSpecConfig, TargetConfig
+from jaxspec.core.state import KVCache
+from jaxspec.drafters.parallelspec.drafter import ParallelSpec
 from training.drafter_loss import LossOptions, target_states
 from training.losses import gather
 from training.slot_losses import check_options, make_slot_losses, over_anchors, sums, weights_of
 
 
-def make_parallelspec_loss(config: ParallelSpecConfig, target_config: TargetConfig, options: LossOptions) -> Callable:
-    """`loss(params, target, batch) -> {name: (numerator, denominator)}`, as `training.drafter_loss.make_loss` does.
+def make_parallelspec_loss(
+    config: ParallelSpecConfig, target_config: TargetConfig, options: LossOptions
+) -> Callable:
+    """`loss(params, target, batch) -> {name: (numerator, denominator)}`, as
+    `training.drafter_loss.make_loss` does.
 
-    Slot k (from 0) at anchor p reads the pair (h_{p-1}, x_p) and the masks up to its own and learns token p + 1 + k; anchors at
-    the beginning of a document do not count.
+    Slot k (from 0) at anchor p reads the pair (h_{p-1}, x_p) and the masks up to its own and learns
+    token p + 1 + k; anchors at the beginning of a document do not count.
 
     Raises:
       ValueError: an option out of range.
@@ -35,7 +40,9 @@ def make_parallelspec_loss(config: ParallelSpecConfig, target_config: TargetConf
 
     def loss(params, target, batch):
         states = target_states(config, target_config, target, batch)
-        weights = {"params": jax.tree.map(lambda leaf: leaf.astype(options.dtype), params["params"])}
+        weights = {
+            "params": jax.tree.map(lambda leaf: leaf.astype(options.dtype), params["params"])
+        }
         embedding = target["params"]["embedding"].astype(options.dtype)
         features = states.features.astype(options.dtype)
         hidden = draft_hidden(config, weights, embedding, batch, features, options.anchor_chunk)
@@ -45,16 +52,19 @@ def make_parallelspec_loss(config: ParallelSpecConfig, target_config: TargetConf
     return loss
 
 
-def draft_hidden(config: ParallelSpecConfig, params, embedding, batch, features, chunk: int | None = None) -> jax.Array:
+def draft_hidden(
+    config: ParallelSpecConfig, params, embedding, batch, features, chunk: int | None = None
+) -> jax.Array:
     """Hidden states [B, A, K, E], after the final norm, of the drafts at the anchors.
 
     Args:
       params: variables of `ParallelSpec(config)`.
       embedding: [V, E], the target's embedding table.
-      batch: `tokens` and `positions` int32 [B, S], positions from 0 in each document, and `anchors` int32 [B, A]; what an
-        anchor at position 0 gives means nothing.
+      batch: `tokens` and `positions` int32 [B, S], positions from 0 in each document, and `anchors`
+        int32 [B, A]; what an anchor at position 0 gives means nothing.
       features: [B, S, len(feature_layers) * Et], of the target.
-      chunk: anchors of each row that are computed together and, for the gradient, computed again; None keeps everything.
+      chunk: anchors of each row that are computed together and, for the gradient, computed again;
+        None keeps everything.
     """
     model, positions = ParallelSpec(config), batch["positions"]
     fused = model.apply(params, features, method="fuse")
@@ -65,7 +75,9 @@ def draft_hidden(config: ParallelSpecConfig, params, embedding, batch, features,
 
     def draft(pair):
         index, place, token, feature = pair
-        return model.apply(params, token, feature, place, KVCache(context.k, context.v, place), index - place)
+        return model.apply(
+            params, token, feature, place, KVCache(context.k, context.v, place), index - place
+        )
 
     columns = (pairs, *(gather(x, pairs) for x in (positions, following, fused)))
     return over_anchors(draft, columns, chunk)
@@ -76,7 +88,8 @@ def init_parallelspec(config: ParallelSpecConfig, seed: int, head: jax.Array | N
 
     Args:
       seed: of the random weights.
-      head: [E, D], where the output projection starts, such as the target's columns of the draft vocabulary; None: random.
+      head: [E, D], where the output projection starts, such as the target's columns of the draft
+        vocabulary; None: random.
     """
 
     def touch(model: ParallelSpec, features, token, position):
@@ -86,6 +99,10 @@ def init_parallelspec(config: ParallelSpecConfig, seed: int, head: jax.Array | N
 
     features = jnp.zeros((1, len(config.feature_layers) * config.target_hidden_size))
     token, position = jnp.zeros((1, config.hidden_size)), jnp.zeros(1, jnp.int32)
-    start = jax.jit(lambda key: ParallelSpec(config).init(key, features, token, position, method=touch))
+    start = jax.jit(
+        lambda key: ParallelSpec(config).init(key, features, token, position, method=touch)
+    )
     params = start(jax.random.key(seed))["params"]
-    return {"params": params if head is None else params | {"lm_head": jnp.asarray(head, jnp.float32)}}
+    return {
+        "params": params if head is None else params | {"lm_head": jnp.asarray(head, jnp.float32)}
+    }

@@ -29,13 +29,15 @@ class DataOptions:
     Attributes:
       files: JSON Lines, optionally gzipped, in the forms of `training.samples`.
       length: tokens S of a row. Shorter samples share rows, see `long` for others.
-      long: samples longer than a row: `split` into pieces that are documents of their own, or `truncate`; `auto` splits plain
-        text and truncates what has a prompt, see `training.packing.cut`.
+      long: samples longer than a row: `split` into pieces that are documents of their own, or
+        `truncate`; `auto` splits plain text and truncates what has a prompt, see
+        `training.packing.cut`.
       chat_template: file with a Jinja template, instead of the tokenizer's own.
       enable_thinking: for templates that know it (Qwen3); give it as it is in decoding.
       raw_prompts: records of prompt and response are plain text, not a chat.
       limit: records read of all files together, spread evenly over them.
-      domains: share of the tokens for each domain, such as math=0.4; tokens beyond it are left out, and other domains too.
+      domains: share of the tokens for each domain, such as math=0.4; tokens beyond it are left out,
+        and other domains too.
       rows: rows kept, a random choice.
       seed: of these choices.
     """
@@ -56,12 +58,17 @@ def load_samples(options: DataOptions, tokenizer) -> list[Sample]:
     """Samples of all files, uncut; the arguments are those of `load_rows`."""
     if not options.files:
         raise DataError("no data files: name at least one")
-    chat = make_format(tokenizer, options.chat_template, options.enable_thinking, options.raw_prompts)
+    chat = make_format(
+        tokenizer, options.chat_template, options.enable_thinking, options.raw_prompts
+    )
     records = [record for path in options.files for record in read_records(path)]
     if options.limit is not None:
         if options.limit < 1:
             raise DataError(f"limit is {options.limit}: give at least 1 record")
-        records = [records[i * len(records) // options.limit] for i in range(min(options.limit, len(records)))]
+        records = [
+            records[i * len(records) // options.limit]
+            for i in range(min(options.limit, len(records)))
+        ]
     return encode(records, chat)
 
 
@@ -69,11 +76,12 @@ def load_rows(options: DataOptions, tokenizer) -> PackedRows:
     """Read, tokenise, cut and pack the files; says in one line what came of it.
 
     Args:
-      tokenizer: a directory that holds one (`params.spec.tokenizer`), a name as `jaxspec.load` takes it, a tokenizer of
-        `transformers`, or None where all records are token ids.
+      tokenizer: a directory that holds one (`params.spec.tokenizer`), a name as `jaxspec.load`
+        takes it, a tokenizer of `transformers`, or None where all records are token ids.
 
     Raises:
-      DataError: see `training.samples.read_records` and `training.encode.encode`; or nothing is left to learn.
+      DataError: see `training.samples.read_records` and `training.encode.encode`; or nothing is
+        left to learn.
     """
     if options.length < 2:
         raise DataError(f"length is {options.length}: a row needs at least 2 tokens")
@@ -82,12 +90,16 @@ def load_rows(options: DataOptions, tokenizer) -> PackedRows:
     empty = sum(not found for found in pieces)
     kept = [piece for found in pieces for piece in found]
     if not kept:
-        raise DataError(f"no sample has a token to learn among its first {options.length}: raise length")
+        raise DataError(
+            f"no sample has a token to learn among its first {options.length}: raise length"
+        )
     if options.domains:
         kept = balance(kept, options.domains, options.seed)
     rows = pack(kept, options.length)
     if options.rows is not None and options.rows < len(rows.tokens):
-        chosen = np.sort(np.random.default_rng((options.seed, 1)).permutation(len(rows.tokens))[: options.rows])
+        chosen = np.sort(
+            np.random.default_rng((options.seed, 1)).permutation(len(rows.tokens))[: options.rows]
+        )
         rows = PackedRows(*(array[chosen] for array in rows))
     long = sum(len(sample.tokens) > options.length for sample in samples)
     tqdm.write(
@@ -98,7 +110,8 @@ def load_rows(options: DataOptions, tokenizer) -> PackedRows:
 
 
 def balance(samples: Sequence[Sample], shares: dict[str, float], seed: int) -> list[Sample]:
-    """A random choice of `samples`, in their order, whose tokens are divided among domains as `shares`.
+    """A random choice of `samples`, in their order, whose tokens are divided among domains as
+    `shares`.
 
     The domain that is scarcest for its share is used up; nothing is repeated.
 
@@ -112,22 +125,28 @@ def balance(samples: Sequence[Sample], shares: dict[str, float], seed: int) -> l
         if not share > 0:
             raise DataError(f"the share of domain {name!r} is {share}: give a number above 0")
         if name not in found:
-            raise DataError(f"the data has no domain {name!r}: it has {', '.join(sorted(map(str, found)))}")
+            raise DataError(
+                f"the data has no domain {name!r}: it has {', '.join(sorted(map(str, found)))}"
+            )
     sizes = np.asarray([len(sample.tokens) for sample in samples])
     total = min(sizes[found[name]].sum() / share for name, share in shares.items())
     chosen: list[int] = []
     for number, (name, share) in enumerate(sorted(shares.items())):
         order = np.random.default_rng((seed, 0, number)).permutation(found[name])
-        chosen += order[: int(np.searchsorted(sizes[order].cumsum(), share * total * (1 - 1e-9))) + 1].tolist()
+        chosen += order[
+            : int(np.searchsorted(sizes[order].cumsum(), share * total * (1 - 1e-9))) + 1
+        ].tolist()
     return [samples[index] for index in sorted(chosen)]
 
 
 class AnchorBatches:
-    """Batches of rows with random anchors; `batches(step)` is a pure function of the step and the seed.
+    """Batches of rows with random anchors; `batches(step)` is a pure function of the step and the
+    seed.
 
-    Every epoch goes through all rows in a new order with new anchors; a batch may hold the end of one epoch and the beginning
-    of the next. An anchor p may be drawn where p and p + 1 are tokens of one document and p + 1 is to be learnt (so p may be
-    the last token of a prompt), without replacement.
+    Every epoch goes through all rows in a new order with new anchors; a batch may hold the end of
+    one epoch and the beginning of the next. An anchor p may be drawn where p and p + 1 are tokens
+    of one document and p + 1 is to be learnt (so p may be the last token of a prompt), without
+    replacement.
 
     Args:
       rows: from `load_rows`.
@@ -154,16 +173,24 @@ class AnchorBatches:
         """The batch of step 0, 1, …
 
         Returns:
-          tokens, segments, positions int32 [B, S] and loss_mask bool [B, S] as in `PackedRows`; anchors int32 [B, A], columns
-          in ascending order; keep bool [B, A], False: a filler that must not count; rows int32 [B], the rows' numbers.
+          tokens, segments, positions int32 [B, S] and loss_mask bool [B, S] as in `PackedRows`;
+          anchors int32 [B, A], columns in ascending order; keep bool [B, A], False: a filler that
+          must not count; rows int32 [B], the rows' numbers.
         """
         return self.dataset[step]
 
     def _row(self, row: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
         fields = {name: array[row] for name, array in self.rows._asdict().items()}
         segments, learnt = fields["segments"], fields["loss_mask"]
-        candidates = np.flatnonzero(learnt[1:] & (segments[1:] == segments[:-1]) & (segments[1:] > 0))
+        candidates = np.flatnonzero(
+            learnt[1:] & (segments[1:] == segments[:-1]) & (segments[1:] > 0)
+        )
         count = min(self.anchors, len(candidates))
         drawn = np.zeros(self.anchors, np.int32)
         drawn[:count] = np.sort(generator.choice(candidates, count, replace=False))
-        return {**fields, "anchors": drawn, "keep": np.arange(self.anchors) < count, "rows": np.int32(row)}
+        return {
+            **fields,
+            "anchors": drawn,
+            "keep": np.arange(self.anchors) < count,
+            "rows": np.int32(row),
+        }

@@ -1,8 +1,10 @@
-"""Recipes by name: what published drafters were trained with, and what suits the small model that ships.
+"""Recipes by name: what published drafters were trained with, and what suits the small model that
+ships.
 
-Where a paper or its code is silent the choice is ours and is marked so. Sources: DFlash as SpecForge trains it
-(sgl-project/SpecForge, Qwen3-4B and 8B recipes); JetSpec (section 4 and appendix: forward KL, up to 512 anchors a row, blocks
-of 16, five layers, no depth weights; its learning rates are not published, so SpecForge's stands in).
+Where a paper or its code is silent the choice is ours and is marked so. Sources: DFlash as
+SpecForge trains it (sgl-project/SpecForge, Qwen3-4B and 8B recipes); JetSpec (section 4 and
+appendix: forward KL, up to 512 anchors a row, blocks of 16, five layers, no depth weights; its
+learning rates are not published, so SpecForge's stands in).
 """
 
 from __future__ import annotations
@@ -17,11 +19,14 @@ from training.methods import MethodOptions
 from training.optimizer import OptimizerOptions
 from training.specblock_loss import BlockOptions
 
-# Score temperatures of drafters trained on text of several temperatures, greedy and sampled, see jaxspec/zoo/mini/README.md.
+# Score temperatures of drafters trained on text of several temperatures, greedy and sampled, see
+# jaxspec/zoo/mini/README.md.
 SCORING = (0.4, 0.5)
 
 QWEN3_MASK = 151669  # an embedding row beyond the tokenizer's last id
-LLAMA31_MASK = 128002  # <|reserved_special_token_0|>, ours: the published drafter's is not documented
+LLAMA31_MASK = (
+    128002  # <|reserved_special_token_0|>, ours: the published drafter's is not documented
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +69,12 @@ def _small(drafter: str, **loss) -> Preset:
     return Preset(
         target="mini",
         model=dict(
-            kind=drafter, block_size=8, num_layers=2, feature_layers=(1, 3, 4), score_temperature=SCORING, zero_residual=True
+            kind=drafter,
+            block_size=8,
+            num_layers=2,
+            feature_layers=(1, 3, 4),
+            score_temperature=SCORING,
+            zero_residual=True,
         ),
         loss=dict(kind="fkl", **loss),
         optimizer=dict(name="muon", rate=3e-3, muon_rate=0.02, warmup=20),
@@ -75,13 +85,31 @@ def _small(drafter: str, **loss) -> Preset:
     )
 
 
-def _large(target: str, drafter: str, layers: tuple[int, ...] | None, mask: int, block_size: int = 16, **loss) -> Preset:
-    """AdamW at 6e-4, 4 % warm-up, batches of 32 rows of 3,072 tokens with 512 anchors, 10,000 steps (SpecForge)."""
+def _large(
+    target: str,
+    drafter: str,
+    layers: tuple[int, ...] | None,
+    mask: int,
+    block_size: int = 16,
+    **loss,
+) -> Preset:
+    """AdamW at 6e-4, 4 % warm-up, batches of 32 rows of 3,072 tokens with 512 anchors, 10,000 steps
+    (SpecForge).
+    """
     return Preset(
         target=target,
-        model=dict(kind=drafter, block_size=block_size, num_layers=5, feature_layers=layers, num_features=5, mask_token=mask),
+        model=dict(
+            kind=drafter,
+            block_size=block_size,
+            num_layers=5,
+            feature_layers=layers,
+            num_features=5,
+            mask_token=mask,
+        ),
         loss=dict(dtype="bfloat16", anchor_chunk=64, tile=1024, **loss),
-        optimizer=dict(name="adamw", rate=6e-4, warmup=400, betas=(0.9, 0.999), weight_decay=0.0, clip=1.0),
+        optimizer=dict(
+            name="adamw", rate=6e-4, warmup=400, betas=(0.9, 0.999), weight_decay=0.0, clip=1.0
+        ),
         loop=dict(steps=10_000, save_every=500, eval_every=1000, parts=8),
         length=3072,
         batch=32,
@@ -89,20 +117,28 @@ def _large(target: str, drafter: str, layers: tuple[int, ...] | None, mask: int,
     )
 
 
-def _small_with_head(drafter: str, model: dict[str, Any], gamma: float | None = 4.0, **method) -> Preset:
-    """As `_small`, for drafters with an output projection of their own: about as many parameters, on the same text."""
+def _small_with_head(
+    drafter: str, model: dict[str, Any], gamma: float | None = 4.0, **method
+) -> Preset:
+    """As `_small`, for drafters with an output projection of their own: about as many parameters,
+    on the same text.
+    """
     small = _small(drafter, gamma=gamma)
     own = dict(kind=drafter, feature_layers=(1, 3, 4), score_temperature=SCORING)
     return dataclasses.replace(small, model=own | model, method=method)
 
 
 def _large_eagle(target: str, draft_vocab: int = 32_000) -> Preset:
-    """SpecForge's EAGLE-3 defaults: AdamW at 1e-4, 1.5 % warm-up and a cosine, rows of 4,096 tokens, 7 test-time steps."""
+    """SpecForge's EAGLE-3 defaults: AdamW at 1e-4, 1.5 % warm-up and a cosine, rows of 4,096
+    tokens, 7 test-time steps.
+    """
     return Preset(
         target=target,
         model=dict(kind="eagle3", draft_vocab=draft_vocab),
         loss=dict(kind="fkl", dtype="bfloat16", anchor_chunk=64, tile=1024),
-        optimizer=dict(name="adamw", rate=1e-4, warmup=1_500, betas=(0.9, 0.999), weight_decay=0.0, clip=0.5),
+        optimizer=dict(
+            name="adamw", rate=1e-4, warmup=1_500, betas=(0.9, 0.999), weight_decay=0.0, clip=0.5
+        ),
         loop=dict(steps=100_000, save_every=2_500, eval_every=5_000, parts=8),
         length=4096,
         batch=8,
@@ -111,7 +147,8 @@ def _large_eagle(target: str, draft_vocab: int = 32_000) -> Preset:
 
 
 def _large_specblock(target: str, draft_vocab: int = 32_000) -> Preset:
-    """The scripts of SpecBlock's release: AdamW (0.9, 0.95) at 5e-5, batches of 24 rows of 1,024 tokens, 3 blocks of 4 slots.
+    """The scripts of SpecBlock's release: AdamW (0.9, 0.95) at 5e-5, batches of 24 rows of 1,024
+    tokens, 3 blocks of 4 slots.
 
     Ours: a cosine in place of their linear decay, and the number of steps.
     """
@@ -119,7 +156,9 @@ def _large_specblock(target: str, draft_vocab: int = 32_000) -> Preset:
         target=target,
         model=dict(kind="specblock", draft_vocab=draft_vocab, num_layers=2, slots=4, blocks=2),
         loss=dict(kind="fkl", dtype="bfloat16", tile=1024),
-        optimizer=dict(name="adamw", rate=5e-5, warmup=500, betas=(0.9, 0.95), weight_decay=0.0, clip=0.5),
+        optimizer=dict(
+            name="adamw", rate=5e-5, warmup=500, betas=(0.9, 0.95), weight_decay=0.0, clip=0.5
+        ),
         loop=dict(steps=100_000, save_every=2_500, eval_every=5_000, parts=8),
         length=1024,
         batch=24,
@@ -140,7 +179,9 @@ PRESETS = {
         specblock=BlockOptions(blocks=2, rank_from=60),
     ),
     "medusa": _small_with_head("medusa", dict(slots=5, num_layers=4, own_projection=False)),
-    "parallelspec": _small_with_head("parallelspec", dict(draft_vocab=2048, ffn_size=1216, slots=7)),
+    "parallelspec": _small_with_head(
+        "parallelspec", dict(draft_vocab=2048, ffn_size=1216, slots=7)
+    ),
     "falcon": _small_with_head("falcon", dict(draft_vocab=2048, ffn_size=512, slots=2, blocks=3)),
     "small": _small_with_head(
         "small",
@@ -151,15 +192,34 @@ PRESETS = {
     "eagle3-llama-3.1-8b": _large_eagle("meta-llama/Llama-3.1-8B-Instruct"),
     "specblock-qwen3-8b": _large_specblock("Qwen/Qwen3-8B"),
     "specblock-llama-3.1-8b": _large_specblock("meta-llama/Llama-3.1-8B-Instruct"),
-    "dflash-qwen3-4b": _large("Qwen/Qwen3-4B", "dflash", _QWEN3_36_LAYERS, QWEN3_MASK, kind="ce", gamma=7.0),
-    "dflash-qwen3-8b": _large("Qwen/Qwen3-8B", "dflash", _QWEN3_36_LAYERS, QWEN3_MASK, kind="ce", gamma=7.0),
-    "dflash-llama-3.1-8b": _large(
-        "meta-llama/Llama-3.1-8B-Instruct", "dflash", (1, 8, 15, 22, 29), LLAMA31_MASK, 10, kind="ce", gamma=5.0
+    "dflash-qwen3-4b": _large(
+        "Qwen/Qwen3-4B", "dflash", _QWEN3_36_LAYERS, QWEN3_MASK, kind="ce", gamma=7.0
     ),
-    "jetspec-qwen3-4b": _large("Qwen/Qwen3-4B", "jetspec", _QWEN3_36_LAYERS, QWEN3_MASK, kind="fkl"),
-    "jetspec-qwen3-8b": _large("Qwen/Qwen3-8B", "jetspec", _QWEN3_36_LAYERS, QWEN3_MASK, kind="fkl"),
+    "dflash-qwen3-8b": _large(
+        "Qwen/Qwen3-8B", "dflash", _QWEN3_36_LAYERS, QWEN3_MASK, kind="ce", gamma=7.0
+    ),
+    "dflash-llama-3.1-8b": _large(
+        "meta-llama/Llama-3.1-8B-Instruct",
+        "dflash",
+        (1, 8, 15, 22, 29),
+        LLAMA31_MASK,
+        10,
+        kind="ce",
+        gamma=5.0,
+    ),
+    "jetspec-qwen3-4b": _large(
+        "Qwen/Qwen3-4B", "jetspec", _QWEN3_36_LAYERS, QWEN3_MASK, kind="fkl"
+    ),
+    "jetspec-qwen3-8b": _large(
+        "Qwen/Qwen3-8B", "jetspec", _QWEN3_36_LAYERS, QWEN3_MASK, kind="fkl"
+    ),
     "jetspec-qwen3-30b-a3b": _large("Qwen/Qwen3-30B-A3B", "jetspec", None, QWEN3_MASK, kind="fkl"),
     "jetspec-llama-3.1-8b": _large(
-        "meta-llama/Llama-3.1-8B-Instruct", "jetspec", (1, 8, 15, 22, 29), LLAMA31_MASK, 10, kind="fkl"
+        "meta-llama/Llama-3.1-8B-Instruct",
+        "jetspec",
+        (1, 8, 15, 22, 29),
+        LLAMA31_MASK,
+        10,
+        kind="fkl",
     ),
 }

@@ -27,7 +27,8 @@ _COLOUR, _MARKS = ("\x1b[32m", "\x1b[0m"), ("[[", "]]")
 
 @dataclasses.dataclass
 class PreviewOptions(DataOptions):
-    """Options of the preview: those of `training.pipeline.DataOptions`, of which `domains`, `rows` and `seed` have no effect.
+    """Options of the preview: those of `training.pipeline.DataOptions`, of which `domains`, `rows`
+    and `seed` have no effect.
 
     Attributes:
       tokenizer: a model's name, directory or hub id.
@@ -40,7 +41,9 @@ class PreviewOptions(DataOptions):
 
 
 def preview(sample: Sample, tokenizer, options: DataOptions, marks: tuple[str, str]) -> str:
-    """One sample as text: a heading with place and counts, the text with `marks` around what is learnt, and what is cut off."""
+    """One sample as text: a heading with place and counts, the text with `marks` around what is
+    learnt, and what is cut off.
+    """
     learnt, size = int(sample.loss_mask.sum()), len(sample.tokens)
     lines = [f"--- {sample.place}: {size} tokens, {learnt} to learn"]
     pieces = cut(sample, options.length, options.long)
@@ -56,7 +59,9 @@ def preview(sample: Sample, tokenizer, options: DataOptions, marks: tuple[str, s
 
 
 def _marked(sample: Sample, tokenizer, marks: tuple[str, str]) -> str:
-    """The text of `sample`, special tokens included, with `marks` around each run of tokens to be learnt."""
+    """The text of `sample`, special tokens included, with `marks` around each run of tokens to be
+    learnt.
+    """
     if tokenizer is None:
         raise DataError("a preview needs a tokenizer, to turn tokens into text")
     changes = np.flatnonzero(np.diff(sample.loss_mask)) + 1
@@ -68,8 +73,12 @@ def _marked(sample: Sample, tokenizer, marks: tuple[str, str]) -> str:
 
 
 def show(options: DataOptions, tokenizer: str, limit: int | None) -> None:
-    """Print the first `limit` records of the files; `tokenizer` is a model's name, directory or hub id."""
-    chat = make_format(tokenizer, options.chat_template, options.enable_thinking, options.raw_prompts)
+    """Print the first `limit` records of the files; `tokenizer` is a model's name, directory or hub
+    id.
+    """
+    chat = make_format(
+        tokenizer, options.chat_template, options.enable_thinking, options.raw_prompts
+    )
     records = [record for path in options.files for record in read_records(path)]
     if not records:
         raise DataError("no data files: name at least one with --files")

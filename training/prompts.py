@@ -1,4 +1,6 @@
-"""Prompts for a target, out of the records that drafters are trained on, and the batches in which they are answered."""
+"""Prompts for a target, out of the records that drafters are trained on, and the batches in which
+they are answered.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +48,14 @@ def make_prompts(
 ) -> list[Prompt]:
     """Prompts from `records`, each domain's in a random order.
 
-    A conversation is asked up to its first answer, a `prompt` as it is. A `text` of the domain `math` reaches up to `Answer:`;
-    of any other a passage is taken that begins at a line's start. With a `limit`, long texts give several passages.
+    A conversation is asked up to its first answer, a `prompt` as it is. A `text` of the domain
+    `math` reaches up to `Answer:`; of any other a passage is taken that begins at a line's start.
+    With a `limit`, long texts give several passages.
 
     Args:
       longest: tokens of a prompt at most; longer ones are passed over.
-      limit: prompts in all, at most: fewer where the records give no more. None takes one of each record.
+      limit: prompts in all, at most: fewer where the records give no more. None takes one of each
+        record.
       domains: share of `limit` of each domain; None gives all domains equal shares.
       prompt_tokens: shortest and longest passage, drawn uniformly; and the longest `math` question.
       temperatures: cycled over the prompts of a domain.
@@ -70,25 +74,39 @@ def make_prompts(
         groups.setdefault(record.domain or "", []).append(record)
     prompts = []
     for name, number in _counts(sorted(groups), limit, domains).items():
-        made = _domain_prompts(groups[name], chat, (low, high), longest, (seed, zlib.crc32(name.encode())), limit is not None)
+        made = _domain_prompts(
+            groups[name],
+            chat,
+            (low, high),
+            longest,
+            (seed, zlib.crc32(name.encode())),
+            limit is not None,
+        )
         for index, content, ids in itertools.islice(made, number):
             temperature = float(temperatures[index % len(temperatures)])
-            prompts.append(Prompt(f"{name or 'prompt'}-{index}", name or None, content, ids, temperature))
+            prompts.append(
+                Prompt(f"{name or 'prompt'}-{index}", name or None, content, ids, temperature)
+            )
     if not prompts:
-        raise DataError(f"no prompts in these records: all are longer than {longest} tokens, or texts shorter than {low}")
+        raise DataError(
+            f"no prompts in these records: all are longer than {longest} tokens, or texts shorter than {low}"
+        )
     return prompts
 
 
 def group(prompts: Sequence[Prompt], size: int, seed: int) -> list[list[Prompt]]:
-    """Batches of at most `size` prompts of one temperature and, but for the rests, of one padded length.
+    """Batches of at most `size` prompts of one temperature and, but for the rests, of one padded
+    length.
 
-    Each length is compiled once. What is left of a length when its full batches are taken joins the next longer one. Domains
-    keep together as far as this allows, since a batch runs until its last answer ends. The order of the batches is random.
+    Each length is compiled once. What is left of a length when its full batches are taken joins the
+    next longer one. Domains keep together as far as this allows, since a batch runs until its last
+    answer ends. The order of the batches is random.
     """
     batches = []
     for temperature in sorted({prompt.temperature for prompt in prompts}):
         chosen = sorted(
-            (p for p in prompts if p.temperature == temperature), key=lambda p: (_padded(len(p.ids)), p.domain or "")
+            (p for p in prompts if p.temperature == temperature),
+            key=lambda p: (_padded(len(p.ids)), p.domain or ""),
         )
         rest: list[Prompt] = []
         for width in sorted({_padded(len(prompt.ids)) for prompt in chosen}):
@@ -101,31 +119,42 @@ def group(prompts: Sequence[Prompt], size: int, seed: int) -> list[list[Prompt]]
     return [batches[i] for i in np.random.default_rng(seed).permutation(len(batches))]
 
 
-def unfinished(prompts: Sequence[Prompt], done: set[str], size: int, seed: int) -> list[list[Prompt]]:
+def unfinished(
+    prompts: Sequence[Prompt], done: set[str], size: int, seed: int
+) -> list[list[Prompt]]:
     """The batches of `group` that hold a prompt that is not in `done`.
 
-    A run that was killed continues with the very batches that were left, the one that it was writing included, so that it ends
-    with the file of an uninterrupted run. Where more prompts were asked for, what is left is grouped anew.
+    A run that was killed continues with the very batches that were left, the one that it was
+    writing included, so that it ends with the file of an uninterrupted run. Where more prompts were
+    asked for, what is left is grouped anew.
     """
     batches = group(prompts, size, seed)
-    begun = [batch for batch in batches if 0 < sum(prompt.id in done for prompt in batch) < len(batch)]
+    begun = [
+        batch for batch in batches if 0 < sum(prompt.id in done for prompt in batch) < len(batch)
+    ]
     if len(begun) > 1:
         return group([prompt for prompt in prompts if prompt.id not in done], size, seed)
     return [batch for batch in batches if not all(prompt.id in done for prompt in batch)]
 
 
-def _counts(names: list[str], limit: int | None, domains: dict[str, float] | None) -> dict[str, int | None]:
+def _counts(
+    names: list[str], limit: int | None, domains: dict[str, float] | None
+) -> dict[str, int | None]:
     """Prompts of each domain; they add up to `limit`."""
     if limit is None:
         if domains:
-            raise DataError("shares of domains need a limit: say how many prompts there should be in all")
+            raise DataError(
+                "shares of domains need a limit: say how many prompts there should be in all"
+            )
         return dict.fromkeys(names)
     if limit < 1:
         raise DataError(f"limit is {limit}: give at least 1 prompt")
     shares = domains or dict.fromkeys(names, 1.0)
     for name, share in shares.items():
         if name not in names:
-            raise DataError(f"the prompts have no domain {name!r}: they have {', '.join(map(repr, names))}")
+            raise DataError(
+                f"the prompts have no domain {name!r}: they have {', '.join(map(repr, names))}"
+            )
         if not share > 0:
             raise DataError(f"the share of domain {name!r} is {share}: give a number above 0")
     ends = np.rint(np.cumsum([0.0, *shares.values()]) / sum(shares.values()) * limit).astype(int)
@@ -133,16 +162,25 @@ def _counts(names: list[str], limit: int | None, domains: dict[str, float] | Non
 
 
 def _domain_prompts(
-    records: list[Record], chat: ChatFormat, prompt_tokens: tuple[int, int], longest: int, seed: tuple[int, int], repeat: bool
+    records: list[Record],
+    chat: ChatFormat,
+    prompt_tokens: tuple[int, int],
+    longest: int,
+    seed: tuple[int, int],
+    repeat: bool,
 ) -> Iterator[tuple[int, str | list[dict], list[int]]]:
-    """(number, content, ids): all records once in a random order, then, with `repeat`, again those that give other passages."""
+    """(number, content, ids): all records once in a random order, then, with `repeat`, again those
+    that give other passages.
+    """
     order = np.random.default_rng(seed).permutation(len(records))
     numbers = itertools.count()
     for visit in itertools.count():
         found = False
         for index in order:
             number = next(numbers)
-            made = _prompt(records[index], chat, prompt_tokens, visit, np.random.default_rng((*seed, number)))
+            made = _prompt(
+                records[index], chat, prompt_tokens, visit, np.random.default_rng((*seed, number))
+            )
             if made is not None and 0 < len(made[1]) <= longest:
                 found = True
                 yield number, *made
@@ -150,7 +188,13 @@ def _domain_prompts(
             return
 
 
-def _prompt(record: Record, chat: ChatFormat, prompt_tokens: tuple[int, int], visit: int, generator: np.random.Generator):
+def _prompt(
+    record: Record,
+    chat: ChatFormat,
+    prompt_tokens: tuple[int, int],
+    visit: int,
+    generator: np.random.Generator,
+):
     """(content, ids) of the prompt that `record` gives on this visit, or None."""
     if record.text is not None and not (record.domain == "math" and ANSWER in record.text):
         return _passage(record.text, chat, prompt_tokens, visit, generator)
@@ -171,17 +215,30 @@ def _prompt(record: Record, chat: ChatFormat, prompt_tokens: tuple[int, int], vi
 
 
 def _question(record: Record) -> list[dict]:
-    """The messages before the first answer to anything; a greeting of the assistant is no answer."""
+    """The messages before the first answer to anything; a greeting of the assistant is no
+    answer.
+    """
     roles = [message["role"] for message in record.messages]
     if "user" not in roles:
-        raise DataError(f"{record.place}: the conversation has no message of the user: there is nothing to answer")
+        raise DataError(
+            f"{record.place}: the conversation has no message of the user: there is nothing to answer"
+        )
     first = roles.index("user")
-    return record.messages[: roles.index("assistant", first) if "assistant" in roles[first:] else None]
+    return record.messages[
+        : roles.index("assistant", first) if "assistant" in roles[first:] else None
+    ]
 
 
-def _passage(text: str, chat: ChatFormat, prompt_tokens: tuple[int, int], visit: int, generator: np.random.Generator):
+def _passage(
+    text: str,
+    chat: ChatFormat,
+    prompt_tokens: tuple[int, int],
+    visit: int,
+    generator: np.random.Generator,
+):
     low, high = prompt_tokens
-    # Eight characters a token are enough for any tokenizer's average; a text no longer than that has one passage.
+    # Eight characters a token are enough for any tokenizer's average; a text no longer than that
+    # has one passage.
     reach = 8 * high
     if visit and len(text) <= reach:
         return None
@@ -196,5 +253,7 @@ def _ids(text: str, chat: ChatFormat) -> list[int]:
 
 
 def _padded(length: int) -> int:
-    """The length to which `jaxspec.decode` pads prompts: a power of two from 32 to 512, then a multiple of 512."""
+    """The length to which `jaxspec.decode` pads prompts: a power of two from 32 to 512, then a
+    multiple of 512.
+    """
     return max(32, 1 << (length - 1).bit_length()) if length <= 512 else -(-length // 512) * 512

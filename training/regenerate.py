@@ -1,10 +1,12 @@
 """Let a target answer prompts: the text that its drafters are best trained on.
 
-    python -m training.regenerate --target mini --prompts corpus.jsonl.gz --out regenerated.jsonl --limit 2000 \\
+    python -m training.regenerate --target mini --prompts corpus.jsonl.gz --out regenerated.jsonl
+    --limit 2000 \\
         --domains math 0.4 code 0.3 prose 0.3 --temperatures 0 0 0.7 1
 
-The output is JSON Lines: the settings, then one record a prompt with text, tokens and `prompt_length`, which `training.samples`
-reads. Run the same command again to continue one that was stopped, or a larger `--limit` to add prompts.
+The output is JSON Lines: the settings, then one record a prompt with text, tokens and
+`prompt_length`, which `training.samples` reads. Run the same command again to continue one that was
+stopped, or a larger `--limit` to add prompts.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 import jaxspec
-from jaxspec.params import Params
+from jaxspec.core.params import Params
 from training.chat import ChatFormat, make_format
 from training.command import one_line_errors
 from training.data import DataError
@@ -84,13 +86,16 @@ def regenerate(options: RegenerateOptions) -> int:
     """Answer the prompts that `options.out` does not have yet; returns how many these were.
 
     Raises:
-      DataError: unusable prompts, or `out` was made with other settings (the first difference is named).
+      DataError: unusable prompts, or `out` was made with other settings (the first difference is
+        named).
       ValueError, FileNotFoundError: see `jaxspec.load` and `jaxspec.decode`.
     """
     if options.batch < 1:
         raise DataError(f"batch is {options.batch}: give at least 1 prompt")
     params = _load(options)
-    chat = make_format(params.spec.tokenizer, options.chat_template, options.enable_thinking, options.raw_prompts)
+    chat = make_format(
+        params.spec.tokenizer, options.chat_template, options.enable_thinking, options.raw_prompts
+    )
     if chat.tokenizer is None:
         raise DataError(f"{options.target} has no tokenizer, so there is no way to give it text")
     longest = params.spec.target.max_positions - options.max_new_tokens
@@ -108,15 +113,22 @@ def regenerate(options: RegenerateOptions) -> int:
     done = resume(options.out, settings)
     batches = unfinished(prompts, done, options.batch, options.seed)
     left = sum(prompt.id not in done for prompt in prompts)
-    with open(options.out, "a", encoding="utf-8") as file, _progress(len(prompts), len(prompts) - left) as progress:
+    with (
+        open(options.out, "a", encoding="utf-8") as file,
+        _progress(len(prompts), len(prompts) - left) as progress,
+    ):
         if not file.tell():
             _append(file, [{SETTINGS: settings}])
         began, tokens = time.monotonic(), 0
         for batch in batches:
-            records = [record for record in answer(params, batch, options) if record["id"] not in done]
+            records = [
+                record for record in answer(params, batch, options) if record["id"] not in done
+            ]
             _append(file, records)
             tokens += sum(len(record["tokens"]) - record["prompt_length"] for record in records)
-            progress.set_postfix_str(f"{tokens / (time.monotonic() - began):.0f} tokens/s", refresh=False)
+            progress.set_postfix_str(
+                f"{tokens / (time.monotonic() - began):.0f} tokens/s", refresh=False
+            )
             progress.update(len(records))
     return left
 
@@ -180,7 +192,9 @@ def resume(path: Path, settings: dict) -> set[str]:
 
 
 def answer(params: Params, batch: Sequence[Prompt], options: RegenerateOptions) -> list[dict]:
-    """The records of a batch. A batch that is not full is filled up, so that it compiles nothing new."""
+    """The records of a batch. A batch that is not full is filled up, so that it compiles nothing
+    new.
+    """
     # Repetitions come last: a prompt's noise depends on how often it occurred before.
     ids = [prompt.ids for prompt in batch] + [batch[0].ids] * (options.batch - len(batch))
     outputs = jaxspec.decode(
@@ -217,7 +231,9 @@ def _append(file, records: list[dict]) -> None:
         file.flush()
         os.fsync(file.fileno())
     except OSError as error:
-        raise DataError(f"{file.name} cannot be written ({error.strerror}): mend that and run the same command again") from None
+        raise DataError(
+            f"{file.name} cannot be written ({error.strerror}): mend that and run the same command again"
+        ) from None
 
 
 def _temperatures(options: RegenerateOptions) -> tuple[float, ...]:

@@ -30,14 +30,18 @@ def curves(metrics_path: Path) -> dict[str, tuple[list[int], list[float]]]:
             steps.append(record["step"])
             values.append(record[name])
     if not found:
-        raise ReportError(f"no metrics in {metrics_path}: train first, or pass the run's metrics.jsonl")
+        raise ReportError(
+            f"no metrics in {metrics_path}: train first, or pass the run's metrics.jsonl"
+        )
     return found
 
 
 def training_cost(metrics_path: Path, batch: int) -> dict[str, float]:
-    """What a run took, as `jaxspec.io.training_cost` keeps it: steps, rows, and where they were counted tokens and minutes.
+    """What a run took, as `jaxspec.io.training_cost` keeps it: steps, rows, and where they were
+    counted tokens and minutes.
 
-    Minutes are those of the training steps alone, on the machine of the run: evaluations and checkpoints are not counted.
+    Minutes are those of the training steps alone, on the machine of the run: evaluations and
+    checkpoints are not counted.
 
     Args:
       batch: rows of a step.
@@ -53,19 +57,31 @@ def training_cost(metrics_path: Path, batch: int) -> dict[str, float]:
 
 
 def plot_run(metrics_path: Path, out_png: Path) -> None:
-    """Losses over steps, with acceptance lengths (names that begin with `tau` or `accept`) on a second axis.
+    """Losses over steps, with acceptance lengths (names that begin with `tau` or `accept`) on a
+    second axis.
 
     Accuracies of single positions (`accuracy_1`, …) get a panel of their own when there are any.
     """
     from matplotlib.figure import Figure
 
     found = curves(metrics_path)
-    positions = sorted((name for name in found if PER_POSITION.match(name)), key=lambda name: int(PER_POSITION.match(name)[1]))
+    positions = sorted(
+        (name for name in found if PER_POSITION.match(name)),
+        key=lambda name: int(PER_POSITION.match(name)[1]),
+    )
     figure = Figure(figsize=(8, 7 if positions else 4), layout="constrained")
     panels = figure.subplots(2 if positions else 1, 1, sharex=True, squeeze=False)[:, 0]
-    _draw(panels[0], found, sorted(name for name in found if name == "loss" or name.startswith(("heldout", "loss_"))))
+    _draw(
+        panels[0],
+        found,
+        sorted(name for name in found if name == "loss" or name.startswith(("heldout", "loss_"))),
+    )
     low, high = panels[0].dataLim.intervaly
-    panels[0].set(ylabel="nats per token", title=metrics_path.parent.name, yscale="log" if high > 10 * low > 0 else "linear")
+    panels[0].set(
+        ylabel="nats per token",
+        title=metrics_path.parent.name,
+        yscale="log" if high > 10 * low > 0 else "linear",
+    )
     lengths = sorted(name for name in found if name.startswith(ACCEPTANCE))
     if lengths:
         second = panels[0].twinx()
@@ -76,7 +92,11 @@ def plot_run(metrics_path: Path, out_png: Path) -> None:
 
         colors = colormaps["viridis"]
         for index, name in enumerate(positions):
-            panels[1].plot(*found[name], color=colors(index / max(len(positions) - 1, 1)), label=PER_POSITION.match(name)[1])
+            panels[1].plot(
+                *found[name],
+                color=colors(index / max(len(positions) - 1, 1)),
+                label=PER_POSITION.match(name)[1],
+            )
         panels[1].set(ylabel="accuracy by position", ylim=(0, 1))
         panels[1].legend(title="position", fontsize="x-small", ncols=2, loc="upper left")
     panels[-1].set_xlabel("step")
@@ -89,7 +109,12 @@ def plot_run(metrics_path: Path, out_png: Path) -> None:
 def _draw(axes, found, names: list[str], **style) -> None:
     for index, name in enumerate(names):
         color = f"C{index + (3 if style else 0)}"
-        axes.plot(*found[name], color=color, label=name, **({"marker": "." if len(found[name][0]) == 1 else None} | style))
+        axes.plot(
+            *found[name],
+            color=color,
+            label=name,
+            **({"marker": "." if len(found[name][0]) == 1 else None} | style),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +157,10 @@ def model_card(card: Card, metrics_path: Path) -> str:
         "tokens": f"{tokens:,}" if tokens else "not counted",
         "time": _duration(max(record["seconds"] for record in records)),
     }
-    results = {name: f"{values[-1]:.4g} (step {steps[-1]:,})" for name, (steps, values) in sorted(found.items())}
+    results = {
+        name: f"{values[-1]:.4g} (step {steps[-1]:,})"
+        for name, (steps, values) in sorted(found.items())
+    }
     plot = f"\n![Loss and acceptance over the steps]({card.plot})\n" if card.plot else ""
     return f"""# {card.name}
 
@@ -164,7 +192,9 @@ To make it again:
 
 def _table(head: tuple[str, str], rows: dict[str, str]) -> str:
     lines = [head, ("---", "---"), *rows.items()]
-    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines
+    )
 
 
 def _duration(seconds: float) -> str:

@@ -1,13 +1,13 @@
 """Records of training data: JSON Lines in the forms in which conversations and texts are published.
 
-    {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}    (or `conversations`)
-    {"conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}]}        (ShareGPT)
-    {"prompt": "…", "response": "…"}       `prompt` may be a list of messages; `completion` is read as `response`
-    {"text": "…"}
-    {"tokens": [1, 2, 3], "prompt_length": 1}        token ids, used as they are: what `training.regenerate` writes
+    {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]} (or
+    `conversations`) {"conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value":
+    "…"}]} (ShareGPT) {"prompt": "…", "response": "…"} `prompt` may be a list of messages;
+    `completion` is read as `response` {"text": "…"} {"tokens": [1, 2, 3], "prompt_length": 1} token
+    ids, used as they are: what `training.regenerate` writes
 
-Each record's form is found by its keys, in the order tokens, messages, prompt, text. Any may have a `domain`. A first line with
-the key `settings` says how the file was made and is skipped.
+Each record's form is found by its keys, in the order tokens, messages, prompt, text. Any may have a
+`domain`. A first line with the key `settings` says how the file was made and is skipped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,14 @@ import numpy as np
 from training.data import DataError
 
 SETTINGS = "settings"
-_ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant", "system": "system", "tool": "tool"}
+_ROLES = {
+    "human": "user",
+    "gpt": "assistant",
+    "user": "user",
+    "assistant": "assistant",
+    "system": "system",
+    "tool": "tool",
+}
 _FORMS = "tokens + prompt_length, messages, conversations, prompt (+ response), text"
 
 
@@ -52,7 +59,8 @@ class Record:
     Attributes:
       place: file and line.
       domain: its `domain` or `category`, if any.
-      messages: chat messages with at least `role` and `content`; `tools`: the JSON schemas beside them.
+      messages: chat messages with at least `role` and `content`; `tools`: the JSON schemas beside
+        them.
       prompt: text or chat messages; `response`: text, or None where there is only a prompt.
       text: plain text, all of it to be learnt.
       tokens: ids, of which those from `prompt_length` on are learnt.
@@ -73,7 +81,8 @@ def read_records(path: Path | str) -> list[Record]:
     """All records of a .jsonl or .jsonl.gz file, in order.
 
     Raises:
-      DataError: the file is missing, holds no records, or a line is broken or in no known form; file and line are named.
+      DataError: the file is missing, holds no records, or a line is broken or in no known form;
+        file and line are named.
     """
     records = [_record(content, place) for place, content in read_objects(path)]
     if not records:
@@ -94,11 +103,15 @@ def read_objects(path: Path | str) -> Iterator[tuple[str, dict]]:
                     continue
                 content = json.loads(line)
                 if not isinstance(content, dict):
-                    raise DataError(f"{path}, line {number}: not a JSON object: one a line is expected")
+                    raise DataError(
+                        f"{path}, line {number}: not a JSON object: one a line is expected"
+                    )
                 if number > 1 or set(content) != {SETTINGS}:
                     yield f"{path}, line {number}", content
     except json.JSONDecodeError as error:
-        raise DataError(f"{path}, line {number}: not JSON ({error.msg}): one object a line is expected") from None
+        raise DataError(
+            f"{path}, line {number}: not JSON ({error.msg}): one object a line is expected"
+        ) from None
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise DataError(f"{path}, after line {number}: cannot be read ({error})") from None
 
@@ -136,7 +149,9 @@ def _text(value, key: str, place: str) -> str:
 
 def _token_fields(content: dict, place: str) -> dict:
     tokens, prompt_length = content["tokens"], content.get("prompt_length")
-    if not isinstance(tokens, list) or not all(type(token) is int and 0 <= token < 2**31 for token in tokens):
+    if not isinstance(tokens, list) or not all(
+        type(token) is int and 0 <= token < 2**31 for token in tokens
+    ):
         raise DataError(f"{place}: tokens is not a list of token ids")
     if type(prompt_length) is not int or not 0 <= prompt_length < len(tokens):
         raise DataError(
@@ -149,17 +164,26 @@ def _token_fields(content: dict, place: str) -> dict:
 def _messages(value, key: str, place: str) -> list[dict]:
     if not isinstance(value, list) or not value:
         raise DataError(f"{place}: {key} is not a list of messages")
-    return [_message(entry, f"{place}: message {number} of {key}") for number, entry in enumerate(value, 1)]
+    return [
+        _message(entry, f"{place}: message {number} of {key}")
+        for number, entry in enumerate(value, 1)
+    ]
 
 
 def _message(entry, where: str) -> dict:
-    """`role` and `content`, and whatever else is given for the template (`tool_calls`, `reasoning_content`, …)."""
+    """`role` and `content`, and whatever else is given for the template (`tool_calls`,
+    `reasoning_content`, …).
+    """
     if not isinstance(entry, dict):
         raise DataError(f"{where} is not a JSON object with role and content")
     role, content = entry.get("role", entry.get("from")), entry.get("content", entry.get("value"))
     if not isinstance(role, str) or role not in _ROLES:
-        raise DataError(f"{where} has the role {role!r}: expected one of {', '.join(sorted(_ROLES))}")
-    if isinstance(content, list) and all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
+        raise DataError(
+            f"{where} has the role {role!r}: expected one of {', '.join(sorted(_ROLES))}"
+        )
+    if isinstance(content, list) and all(
+        isinstance(part, dict) and isinstance(part.get("text"), str) for part in content
+    ):
         content = "".join(part["text"] for part in content)
     if content is None and entry.get("tool_calls"):
         content = ""
@@ -167,5 +191,7 @@ def _message(entry, where: str) -> dict:
         raise DataError(f"{where} has no text as its content")
     # Files made from tables give every message every key, None where it does not apply.
     known = ("role", "content", "from", "value")
-    extra = {name: value for name, value in entry.items() if name not in known and value is not None}
+    extra = {
+        name: value for name, value in entry.items() if name not in known and value is not None
+    }
     return {"role": _ROLES[role], "content": content, **(extra if "role" in entry else {})}

@@ -1,7 +1,9 @@
-"""Where the arrays of a training run live: a mesh of devices, fully sharded parameters, split batches, several hosts.
+"""Where the arrays of a training run live: a mesh of devices, fully sharded parameters, split
+batches, several hosts.
 
-The mesh has the axes ("data", "fsdp"). A batch is split over both; parameters and optimizer state are split over "fsdp" alone
-(ZeRO, Rajbhandari et al. 2020), and XLA gathers a layer's weights where they are used and scatters the sums of its gradients.
+The mesh has the axes ("data", "fsdp"). A batch is split over both; parameters and optimizer state
+are split over "fsdp" alone (ZeRO, Rajbhandari et al. 2020), and XLA gathers a layer's weights where
+they are used and scatters the sums of its gradients.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ SMALL = 1024  # elements; smaller leaves (norms, biases, counters) cost less to 
 
 @dataclasses.dataclass
 class HostOptions:
-    """The processes of a run on several hosts; every one runs the same command but for `process_id`.
+    """The processes of a run on several hosts; every one runs the same command but for
+    `process_id`.
 
     Attributes:
-      coordinator: host:port of process 0, or `auto` where JAX can ask the cluster (SLURM, Cloud TPU); None for one process.
+      coordinator: host:port of process 0, or `auto` where JAX can ask the cluster (SLURM, Cloud
+        TPU); None for one process.
       process_id: number of this process, from 0.
       processes: how many there are.
     """
@@ -33,7 +37,8 @@ class HostOptions:
 
 
 def connect(hosts: HostOptions) -> None:
-    """Join the other processes. Must come before anything else that uses JAX; does nothing for a run of one process.
+    """Join the other processes. Must come before anything else that uses JAX; does nothing for a
+    run of one process.
 
     Raises:
       ValueError: some but not all of the options are given, or they contradict each other.
@@ -45,24 +50,35 @@ def connect(hosts: HostOptions) -> None:
         jax.distributed.initialize()
         return
     if None in given:
-        raise ValueError("several processes need coordinator, process_id and processes, all three: see training.sharding")
+        raise ValueError(
+            "several processes need coordinator, process_id and processes, all three: see training.sharding"
+        )
     if not 0 <= hosts.process_id < hosts.processes:
-        raise ValueError(f"process_id {hosts.process_id} must be at least 0 and below processes {hosts.processes}")
+        raise ValueError(
+            f"process_id {hosts.process_id} must be at least 0 and below processes {hosts.processes}"
+        )
     jax.distributed.initialize(hosts.coordinator, hosts.processes, hosts.process_id)
 
 
 def make_mesh(data: int, fsdp: int) -> Mesh:
-    """A mesh of `data` x `fsdp` devices; the first ones of a single process, all of them of several.
+    """A mesh of `data` x `fsdp` devices; the first ones of a single process, all of them of
+    several.
 
     Raises:
       ValueError: there are too few devices, or devices of another process would be left out.
     """
     found, count = jax.device_count(), data * fsdp
     if data < 1 or fsdp < 1 or found < count:
-        raise ValueError(f"data {data} x fsdp {fsdp} devices asked for, {found} found: change --loop.data or --loop.fsdp")
+        raise ValueError(
+            f"data {data} x fsdp {fsdp} devices asked for, {found} found: change --loop.data or --loop.fsdp"
+        )
     if jax.process_count() > 1 and found != count:
-        raise ValueError(f"{jax.process_count()} processes have {found} devices: --loop.data x --loop.fsdp must be {found}")
-    return jax.make_mesh((data, fsdp), AXES, axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:count])
+        raise ValueError(
+            f"{jax.process_count()} processes have {found} devices: --loop.data x --loop.fsdp must be {found}"
+        )
+    return jax.make_mesh(
+        (data, fsdp), AXES, axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:count]
+    )
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -76,10 +92,11 @@ def over_batch(mesh: Mesh) -> NamedSharding:
 
 
 def fully_sharded(mesh: Mesh, tree):
-    """Shardings of a pytree's leaves (arrays or shapes): the largest axis that "fsdp" divides is split over it.
+    """Shardings of a pytree's leaves (arrays or shapes): the largest axis that "fsdp" divides is
+    split over it.
 
-    The rule looks at the shape alone, so that an optimizer's moments lie where their parameters do. Leaves of fewer than
-    `SMALL` elements, and those that no axis can split, are replicated.
+    The rule looks at the shape alone, so that an optimizer's moments lie where their parameters do.
+    Leaves of fewer than `SMALL` elements, and those that no axis can split, are replicated.
     """
     size = mesh.shape["fsdp"]
 
@@ -94,9 +111,11 @@ def fully_sharded(mesh: Mesh, tree):
 
 
 def put(tree, shardings, may_alias: bool | None = None):
-    """`tree` (leaves that are the same on every process) as arrays placed by `shardings`, a sharding or a pytree of them.
+    """`tree` (leaves that are the same on every process) as arrays placed by `shardings`, a
+    sharding or a pytree of them.
 
-    With several processes each copies only what its own devices hold. `may_alias=False` forces a copy, for what is donated.
+    With several processes each copies only what its own devices hold. `may_alias=False` forces a
+    copy, for what is donated.
     """
     if jax.process_count() == 1:
         return jax.device_put(tree, shardings, may_alias=may_alias)
@@ -111,15 +130,21 @@ def put(tree, shardings, may_alias: bool | None = None):
 
 
 def check_rows(batch, parts: int, mesh: Mesh) -> None:
-    """Raise a ValueError unless every array of the batch splits into `parts` over all devices of the mesh."""
+    """Raise a ValueError unless every array of the batch splits into `parts` over all devices of
+    the mesh.
+    """
     shares = parts * mesh.size
     for leaf in jax.tree.leaves(batch):
         if len(leaf) % shares:
-            raise ValueError(f"a batch of {len(leaf)} rows does not split into {parts} parts for {mesh.size} devices each")
+            raise ValueError(
+                f"a batch of {len(leaf)} rows does not split into {parts} parts for {mesh.size} devices each"
+            )
 
 
 def split_parts(batch, parts: int, mesh: Mesh):
-    """Leaves [B, ...] as [parts, B / parts, ...]; part i holds rows i, i + parts, …, so that no row changes its device."""
+    """Leaves [B, ...] as [parts, B / parts, ...]; part i holds rows i, i + parts, …, so that no row
+    changes its device.
+    """
     places = NamedSharding(mesh, PartitionSpec(None, AXES))
 
     def split(leaf):

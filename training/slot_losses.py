@@ -1,4 +1,6 @@
-"""Losses of drafters that propose K tokens at an anchor and train their own output projection, a tile of rows at a time."""
+"""Losses of drafters that propose K tokens at an anchor and train their own output projection, a
+tile of rows at a time.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxspec.config import TargetConfig
+from jaxspec.core.config import TargetConfig
 from training.drafter_loss import LossOptions, accuracies, make_per_row
 from training.losses import gather, slot_weights
 from training.teacher import TeacherStates
@@ -17,23 +19,30 @@ def check_options(options: LossOptions) -> None:
     """ValueError for a temperature or decay length that is not above 0."""
     for name, value in (("loss temperature", options.temperature), ("gamma", options.gamma)):
         if value is not None and value <= 0:
-            raise ValueError(f"{name} is {value}: give a number above 0" + (", or None" if name == "gamma" else ""))
+            raise ValueError(
+                f"{name} is {value}: give a number above 0"
+                + (", or None" if name == "gamma" else "")
+            )
 
 
 def make_slot_losses(target_config: TargetConfig, options: LossOptions) -> Callable:
     """(hidden, heads, target, batch, states) -> (values, right, drafted), each [B, A, K].
 
-    Their arguments: `hidden` [B, A, K, E] is what the output projection reads at the slots of the anchors, of which slot k
-    proposes the token k + 1 places after the anchor; `heads` is [E, D], or [K, E, D] where every slot has its own; `target` and
-    `batch` are those of the loss. `values` are the divergences over the draft vocabulary in nats, `right` says whether the most
-    probable token is the text's, `drafted` whether the slot can count: the target's most probable token (`ce`: the text's) is
-    in the draft vocabulary. Logits of `options.tile` rows exist at a time, and are computed again for the gradient.
+    Their arguments: `hidden` [B, A, K, E] is what the output projection reads at the slots of the
+    anchors, of which slot k proposes the token k + 1 places after the anchor; `heads` is [E, D], or
+    [K, E, D] where every slot has its own; `target` and `batch` are those of the loss. `values` are
+    the divergences over the draft vocabulary in nats, `right` says whether the most probable token
+    is the text's, `drafted` whether the slot can count: the target's most probable token (`ce`: the
+    text's) is in the draft vocabulary. Logits of `options.tile` rows exist at a time, and are
+    computed again for the gradient.
     """
     per_row = make_per_row(target_config, options, reduced=True)
 
     def slot_losses(hidden, heads, target, batch, states: TeacherStates):
         slots = hidden.shape[2]
-        before = jnp.minimum(batch["anchors"][..., None] + jnp.arange(slots), batch["tokens"].shape[1] - 2)
+        before = jnp.minimum(
+            batch["anchors"][..., None] + jnp.arange(slots), batch["tokens"].shape[1] - 2
+        )
         rows = {"label": gather(batch["tokens"], before + 1)}
         if options.kind != "ce":
             rows["teacher"] = gather(states.hidden, before)
@@ -42,11 +51,15 @@ def make_slot_losses(target_config: TargetConfig, options: LossOptions) -> Calla
         each = (hidden, rows)
         if heads.ndim == 3:  # a projection a slot: slots first
             each = jax.tree.map(lambda array: jnp.moveaxis(array, 2, 0), each)
-        flat = jax.tree.map(lambda array: array.reshape(len(heads) if heads.ndim == 3 else 1, -1, *array.shape[3:]), each)
+        flat = jax.tree.map(
+            lambda array: array.reshape(len(heads) if heads.ndim == 3 else 1, -1, *array.shape[3:]),
+            each,
+        )
 
         def one_head(group):
             head, rows_of_head = group
-            # The projection stays in float32 up to the tile, so that its gradient adds up over tiles in float32.
+            # The projection stays in float32 up to the tile, so that its gradient adds up over
+            # tiles in float32.
             shared = {"params": target["params"], "draft": {"lm_head": head, "ids": ids}}
 
             def one(row):
@@ -54,24 +67,33 @@ def make_slot_losses(target_config: TargetConfig, options: LossOptions) -> Calla
                 values, flags = per_row(hidden, rows, shared)
                 return jax.tree.map(lambda array: array[0], (values, *flags))
 
-            return jax.lax.map(jax.checkpoint(one), rows_of_head, batch_size=min(options.tile, flat[0].shape[1]))
+            return jax.lax.map(
+                jax.checkpoint(one), rows_of_head, batch_size=min(options.tile, flat[0].shape[1])
+            )
 
         found = jax.lax.map(one_head, (heads if heads.ndim == 3 else heads[None], flat))
         if heads.ndim == 3:
-            return tuple(jnp.moveaxis(array.reshape(slots, *hidden.shape[:2]), 0, 2) for array in found)
+            return tuple(
+                jnp.moveaxis(array.reshape(slots, *hidden.shape[:2]), 0, 2) for array in found
+            )
         return tuple(array.reshape(before.shape) for array in found)
 
     return slot_losses
 
 
 def weights_of(batch, slots: int, history: int, gamma: float | None) -> jax.Array:
-    """Weights float32 [B, A, K], see `losses.slot_weights`; 0 at anchors that less than `history` tokens precede."""
+    """Weights float32 [B, A, K], see `losses.slot_weights`; 0 at anchors that less than `history`
+    tokens precede.
+    """
     enough = gather(batch["positions"], batch["anchors"]) >= history
     return jnp.where(enough[..., None], slot_weights(batch, slots + 1, gamma=gamma)[..., 1:], 0)
 
 
-def sums(found, weights: jax.Array, metric_weights: jax.Array | None = None) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """`loss` in nats a slot, weighted, and the accuracies of `drafter_loss.make_loss`, as (numerator, denominator).
+def sums(
+    found, weights: jax.Array, metric_weights: jax.Array | None = None
+) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """`loss` in nats a slot, weighted, and the accuracies of `drafter_loss.make_loss`, as
+    (numerator, denominator).
 
     Args:
       found: of `make_slot_losses`. weights: [B, A, K].
@@ -87,7 +109,13 @@ def sums(found, weights: jax.Array, metric_weights: jax.Array | None = None) -> 
 
 
 def over_anchors(function: Callable, columns, chunk: int | None) -> jax.Array:
-    """`function` of every anchor, [B, A, ...] of columns [B, A, ...], `chunk` at a time and computed again, or all at once."""
+    """`function` of every anchor, [B, A, ...] of columns [B, A, ...], `chunk` at a time and
+    computed again, or all at once.
+    """
     columns = jax.tree.map(lambda array: array.swapaxes(0, 1), columns)
-    out = jax.vmap(function)(columns) if chunk is None else jax.lax.map(jax.checkpoint(function), columns, batch_size=chunk)
+    out = (
+        jax.vmap(function)(columns)
+        if chunk is None
+        else jax.lax.map(jax.checkpoint(function), columns, batch_size=chunk)
+    )
     return out.swapaxes(0, 1)

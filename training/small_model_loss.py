@@ -1,4 +1,6 @@
-"""Training of a small language model as a drafter: next-token losses at every position of packed rows."""
+"""Training of a small language model as a drafter: next-token losses at every position of packed
+rows.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +9,21 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxspec.config import SmallModelConfig, TargetConfig
+from jaxspec.core.config import SmallModelConfig, TargetConfig
 from jaxspec.targets.transformer import Transformer
 from training.drafter_loss import LossOptions, target_states
 from training.slot_losses import check_options, make_slot_losses, sums, weights_of
 from training.teacher import segment_mask
 
 
-def make_small_model_loss(config: SmallModelConfig, target_config: TargetConfig, options: LossOptions) -> Callable:
-    """`loss(params, target, batch) -> {name: (numerator, denominator)}`, as `training.drafter_loss.make_loss` does.
+def make_small_model_loss(
+    config: SmallModelConfig, target_config: TargetConfig, options: LossOptions
+) -> Callable:
+    """`loss(params, target, batch) -> {name: (numerator, denominator)}`, as
+    `training.drafter_loss.make_loss` does.
 
-    Every token whose successor is to be learnt counts; anchors are not read. With `kind` fkl it is distilled from the target
-    (DistillSpec, Zhou et al. 2024), with `ce` it learns the text.
+    Every token whose successor is to be learnt counts; anchors are not read. With `kind` fkl it is
+    distilled from the target (DistillSpec, Zhou et al. 2024), with `ce` it learns the text.
 
     Raises:
       ValueError: an option out of range.
@@ -29,8 +34,12 @@ def make_small_model_loss(config: SmallModelConfig, target_config: TargetConfig,
     def loss(params, target, batch):
         tokens, positions = batch["tokens"], batch["positions"]
         states = target_states(config, target_config, target, batch)
-        weights = {"params": jax.tree.map(lambda leaf: leaf.astype(options.dtype), params["params"])}
-        hidden = model.apply(weights, tokens, positions, mask=segment_mask(batch["segments"])).hidden[:, :, None]
+        weights = {
+            "params": jax.tree.map(lambda leaf: leaf.astype(options.dtype), params["params"])
+        }
+        hidden = model.apply(
+            weights, tokens, positions, mask=segment_mask(batch["segments"])
+        ).hidden[:, :, None]
         own = params["params"]
         head = own["embedding"].T if config.model.tie_embeddings else own["lm_head"]
         everywhere = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)

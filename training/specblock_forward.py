@@ -1,8 +1,10 @@
-"""Training forward of SpecBlock: the first block at every position, further blocks at the anchors of a row alone.
+"""Training forward of SpecBlock: the first block at every position, further blocks at the anchors
+of a row alone.
 
-What decoding keeps in its cache, the first block's keys and values, is computed at all positions; outputs are needed at the
-anchors only, and so are the queries of the last layer. A further block sees what it sees in decoding: the first block's slots
-of the positions before its own, the slots up to the cut of the earlier blocks of its own path, and itself.
+What decoding keeps in its cache, the first block's keys and values, is computed at all positions;
+outputs are needed at the anchors only, and so are the queries of the last layer. A further block
+sees what it sees in decoding: the first block's slots of the positions before its own, the slots up
+to the cut of the earlier blocks of its own path, and itself.
 """
 
 from __future__ import annotations
@@ -10,41 +12,57 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from jaxspec.attention import tree_attention
-from jaxspec.config import SpecBlockConfig
-from jaxspec.drafters.specblock import SpecBlock, slot_positions
+from jaxspec.core.config import SpecBlockConfig
+from jaxspec.drafters.specblock.drafter import SpecBlock, slot_positions
+from jaxspec.targets.attention import tree_attention
 from jaxspec.targets.layers import DecoderLayer, apply_rope, rope_table
 from training.losses import gather
 
 
 def draw_cuts(batch, count: int, slots: int) -> jax.Array:
-    """Cuts int32 [B, count], uniform in 1..slots, after which the next block begins: `batch["cuts"]` where it is given.
+    """Cuts int32 [B, count], uniform in 1..slots, after which the next block begins:
+    `batch["cuts"]` where it is given.
 
-    Otherwise they are drawn from each row's number and anchors: the same however a batch is divided among parts and devices,
-    and others in every epoch. (The authors draw one cut for all rows of a batch.)
+    Otherwise they are drawn from each row's number and anchors: the same however a batch is divided
+    among parts and devices, and others in every epoch. (The authors draw one cut for all rows of a
+    batch.)
     """
     rows, anchors = batch["anchors"].shape
     if "cuts" in batch:
         return jnp.broadcast_to(batch["cuts"], (rows, count)).astype(jnp.int32)
-    places = (batch["anchors"].astype(jnp.uint32) * (2 * jnp.arange(anchors, dtype=jnp.uint32) + 1)).sum(1, dtype=jnp.uint32)
+    places = (
+        batch["anchors"].astype(jnp.uint32) * (2 * jnp.arange(anchors, dtype=jnp.uint32) + 1)
+    ).sum(1, dtype=jnp.uint32)
     seeds = batch["rows"].astype(jnp.uint32) * jnp.uint32(2654435761) + places
-    return jax.vmap(lambda seed: jax.random.randint(jax.random.key(seed), (count,), 1, slots + 1))(seeds)
+    return jax.vmap(lambda seed: jax.random.randint(jax.random.key(seed), (count,), 1, slots + 1))(
+        seeds
+    )
 
 
 def block_outputs(
-    config: SpecBlockConfig, params, embedding: jax.Array, batch, features: jax.Array, cuts: jax.Array, *, peers: bool = False
+    config: SpecBlockConfig,
+    params,
+    embedding: jax.Array,
+    batch,
+    features: jax.Array,
+    cuts: jax.Array,
+    *,
+    peers: bool = False,
 ) -> jax.Array:
-    """Outputs [1 + C, B, A, K, E] before the final norm, of the blocks that follow each other from every anchor.
+    """Outputs [1 + C, B, A, K, E] before the final norm, of the blocks that follow each other from
+    every anchor.
 
     Args:
       params: variables of `SpecBlock(config)`.
       embedding: [V, E], the target's embedding table.
-      batch: `tokens`, `positions`, `segments` int32 [B, S], positions from 0 in each document, and `anchors` int32 [B, A]. The
-        anchor p stands for the pair (h_{p-1}, x_p); one at position 0 has no pair, and what comes of it means nothing.
+      batch: `tokens`, `positions`, `segments` int32 [B, S], positions from 0 in each document, and
+        `anchors` int32 [B, A]. The anchor p stands for the pair (h_{p-1}, x_p); one at position 0
+        has no pair, and what comes of it means nothing.
       features: [B, S, len(feature_layers) * Et], of the target.
-      cuts: int32 [B, C], slots of each block after which the next one begins, fed with the text's own token.
-      peers: a further block also sees the same block of the anchors before it in its document, as the authors' code has it (of
-        all positions); in decoding there are none.
+      cuts: int32 [B, C], slots of each block after which the next one begins, fed with the text's
+        own token.
+      peers: a further block also sees the same block of the anchors before it in its document, as
+        the authors' code has it (of all positions); in decoding there are none.
     """
     module, slots = SpecBlock(config), config.slots
     pairs = jnp.maximum(batch["anchors"] - 1, 0)
@@ -57,25 +75,41 @@ def block_outputs(
         return module.apply(params, features, tokens, batch, pairs, method=_first_block)
 
     def further(params, condition, tokens, earlier, visible):
-        return module.apply(params, condition, tokens, gather(batch["positions"], pairs), earlier, visible, method=_block)
+        return module.apply(
+            params,
+            condition,
+            tokens,
+            gather(batch["positions"], pairs),
+            earlier,
+            visible,
+            method=_block,
+        )
 
     following = jnp.broadcast_to(jnp.arange(length) + 1, batch["tokens"].shape)
     hidden, earlier = first(params, features, embed(following))
     outputs, seen = [hidden], [_context(batch["segments"], pairs, cuts, slots)]
     for c in range(cuts.shape[1]):
         ahead = cuts[:, : c + 1].sum(1, keepdims=True)
-        condition = gather(hidden.reshape(*pairs.shape, slots, -1).swapaxes(1, 2), cuts[:, c, None] - 1)[:, 0]
+        condition = gather(
+            hidden.reshape(*pairs.shape, slots, -1).swapaxes(1, 2), cuts[:, c, None] - 1
+        )[:, 0]
         visible = jnp.concatenate([*seen, _own(batch["segments"], pairs, slots, peers)], axis=-1)
-        hidden, made = jax.checkpoint(further)(params, condition, embed(pairs + 1 + ahead), earlier, visible)
+        hidden, made = jax.checkpoint(further)(
+            params, condition, embed(pairs + 1 + ahead), earlier, visible
+        )
         outputs.append(hidden)
         if c + 1 < cuts.shape[1]:
-            earlier = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), earlier, made)
+            earlier = jax.tree.map(
+                lambda old, new: jnp.concatenate([old, new], axis=1), earlier, made
+            )
             seen.append(_path(pairs.shape[1], slots, cuts[:, c + 1]))
     return jnp.stack(outputs).reshape(len(outputs), *pairs.shape, slots, -1)
 
 
 def _first_block(module: SpecBlock, features, tokens, batch, pairs):
-    """Outputs [B, A * K, E] at `pairs`, and keys and values [B, S * K, Kh, D] of every layer at all positions."""
+    """Outputs [B, A * K, E] at `pairs`, and keys and values [B, S * K, Kh, D] of every layer at all
+    positions.
+    """
     slots, positions = module.config.slots, batch["positions"]
     x = module.slots(module.condition(features), tokens)
     places = slot_positions(positions, slots)
@@ -83,7 +117,9 @@ def _first_block(module: SpecBlock, features, tokens, batch, pairs):
     segments, made = jnp.repeat(batch["segments"], slots, axis=1), []
     for i, layer in enumerate(module.layers):
         x = module.shift(i, x)
-        k, v = layer.attention.keys_values(layer.attention_norm(x), rope_table(places, module.config))
+        k, v = layer.attention.keys_values(
+            layer.attention_norm(x), rope_table(places, module.config)
+        )
         made.append((k, v))
         if i + 1 == len(module.layers):  # nobody reads the other positions' outputs
             index = (pairs[..., None] * slots + jnp.arange(slots)).reshape(pairs.shape[0], -1)
@@ -95,11 +131,19 @@ def _first_block(module: SpecBlock, features, tokens, batch, pairs):
 
 
 def _block(module: SpecBlock, condition, tokens, positions, earlier, visible):
-    """Outputs [B, A * K, E] of a further block, and its keys and values; `visible` is over those of `earlier`, then its own."""
-    x, places, made = module.slots(condition, tokens), slot_positions(positions, module.config.slots), []
+    """Outputs [B, A * K, E] of a further block, and its keys and values; `visible` is over those of
+    `earlier`, then its own.
+    """
+    x, places, made = (
+        module.slots(condition, tokens),
+        slot_positions(positions, module.config.slots),
+        [],
+    )
     for i, layer in enumerate(module.layers):
         x = module.shift(i, x)
-        own = layer.attention.keys_values(layer.attention_norm(x), rope_table(places, module.config))
+        own = layer.attention.keys_values(
+            layer.attention_norm(x), rope_table(places, module.config)
+        )
         k, v = (jnp.concatenate(pair, axis=1) for pair in zip(earlier[i], own, strict=True))
         x = _attend(layer, x, places, k, v, visible)
         made.append(own)
@@ -107,7 +151,9 @@ def _block(module: SpecBlock, condition, tokens, positions, earlier, visible):
 
 
 def _attend(layer: DecoderLayer, x, places, k, v, visible):
-    """`layer` of rows `x` [B, T, E] over keys and values [B, R, Kh, D] that are there, under `visible` bool [B, T, R]."""
+    """`layer` of rows `x` [B, T, E] over keys and values [B, R, Kh, D] that are there, under
+    `visible` bool [B, T, R].
+    """
     attention, c = layer.attention, layer.config
     q = attention.q(layer.attention_norm(x)).reshape(*x.shape[:2], c.num_heads, c.head_dim)
     q = apply_rope(attention.q_norm(q) if c.qk_norm else q, rope_table(places, c))
@@ -117,12 +163,18 @@ def _attend(layer: DecoderLayer, x, places, k, v, visible):
 
 
 def _context(segments, pairs, cuts, slots: int) -> jax.Array:
-    """bool [B, A * K, S * K]: the first block at earlier positions of the document, and at the pair's up to the cut."""
+    """bool [B, A * K, S * K]: the first block at earlier positions of the document, and at the
+    pair's up to the cut.
+    """
     if cuts.shape[1] == 0:
-        return jnp.zeros((*pairs.shape[:1], pairs.shape[1] * slots, segments.shape[1] * slots), bool)
+        return jnp.zeros(
+            (*pairs.shape[:1], pairs.shape[1] * slots, segments.shape[1] * slots), bool
+        )
     flat = jnp.repeat(segments, slots, axis=1)
     end = pairs * slots + cuts[:, :1]
-    seen = (gather(segments, pairs)[..., None] == flat[:, None]) & (jnp.arange(flat.shape[1]) < end[..., None])
+    seen = (gather(segments, pairs)[..., None] == flat[:, None]) & (
+        jnp.arange(flat.shape[1]) < end[..., None]
+    )
     return jnp.repeat(seen, slots, axis=1)
 
 
@@ -133,7 +185,9 @@ def _path(anchors: int, slots: int, cut) -> jax.Array:
 
 
 def _own(segments, pairs, slots: int, peers: bool) -> jax.Array:
-    """bool [B, A * K, A * K]: the same anchor's slots up to the row's own; with `peers`, the anchors before it too."""
+    """bool [B, A * K, A * K]: the same anchor's slots up to the row's own; with `peers`, the
+    anchors before it too.
+    """
     anchors = pairs.shape[1]
     causal = jnp.kron(jnp.eye(anchors, dtype=jnp.int32), jnp.tri(slots, dtype=jnp.int32)) > 0
     if not peers:
@@ -145,5 +199,7 @@ def _own(segments, pairs, slots: int, peers: bool) -> jax.Array:
 
 def _words(visible: jax.Array) -> jax.Array:
     """Mask words uint32 [B, T, ceil(R / 32)] of bool [B, T, R]."""
-    padded = jnp.pad(visible, ((0, 0), (0, 0), (0, -visible.shape[-1] % 32))).reshape(*visible.shape[:2], -1, 32)
+    padded = jnp.pad(visible, ((0, 0), (0, 0), (0, -visible.shape[-1] % 32))).reshape(
+        *visible.shape[:2], -1, 32
+    )
     return (padded.astype(jnp.uint32) << jnp.arange(32, dtype=jnp.uint32)).sum(-1, dtype=jnp.uint32)

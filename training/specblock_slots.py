@@ -1,4 +1,6 @@
-"""Per-slot losses of SpecBlock's chains: a tile of rows at a time, so that logits of all rows never exist together."""
+"""Per-slot losses of SpecBlock's chains: a tile of rows at a time, so that logits of all rows never
+exist together.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxspec.config import SpecBlockConfig, TargetConfig
-from jaxspec.drafters.specblock import SpecBlock, rank_features
+from jaxspec.core.config import SpecBlockConfig, TargetConfig
+from jaxspec.drafters.specblock.drafter import SpecBlock, rank_features
 from jaxspec.targets.transformer import Transformer
 from training.draft_vocab import slots_of
 from training.drafter_loss import LossOptions, target_states
@@ -23,10 +25,12 @@ class SlotLosses(NamedTuple):
     """What the blocks give at each anchor and slot, [blocks, B, A, K].
 
     Attributes:
-      values: float32, cross-entropy with the target's distribution over the draft vocabulary, in nats.
+      values: float32, cross-entropy with the target's distribution over the draft vocabulary, in
+        nats.
       hit: bool, the drafter's most probable token is the target's. right: bool, it is the text's.
       drafted: bool, the target's most probable token can be drafted.
-      wanted: int32, the rank class of that token. ranks: float32 [..., rank_classes], the rank head's logits.
+      wanted: int32, the rank class of that token. ranks: float32 [..., rank_classes], the rank
+        head's logits.
     """
 
     values: jax.Array
@@ -38,13 +42,20 @@ class SlotLosses(NamedTuple):
 
 
 def make_slot_losses(
-    config: SpecBlockConfig, target_config: TargetConfig, options: LossOptions, *, top: int | None = None, peers: bool = False
+    config: SpecBlockConfig,
+    target_config: TargetConfig,
+    options: LossOptions,
+    *,
+    top: int | None = None,
+    peers: bool = False,
 ) -> Callable[..., SlotLosses]:
-    """(params, target, batch, cuts [B, blocks - 1]) -> `SlotLosses`; differentiable with respect to `params`.
+    """(params, target, batch, cuts [B, blocks - 1]) -> `SlotLosses`; differentiable with respect to
+    `params`.
 
     Args:
       options: `temperature`, `tile` and `dtype` are read.
-      top: the target's most probable tokens that the cross-entropy is taken over, not renormalised; None: all.
+      top: the target's most probable tokens that the cross-entropy is taken over, not renormalised;
+        None: all.
       peers: see `block_outputs`.
     """
     model, drafter = Transformer(target_config), SpecBlock(config)
@@ -54,8 +65,12 @@ def make_slot_losses(
         normed = drafter.apply(shared["drafter"], hidden, method="final")
         logits = (normed @ shared["lm_head"].astype(normed.dtype)).astype(jnp.float32)
         frozen, fixed = jax.lax.stop_gradient((normed, logits))
-        ranks = drafter.apply(shared["drafter"], frozen, rank_features(fixed, config.rank_top), method="rank")
-        teacher = model.apply(shared["target"], teacher.astype(hidden.dtype), method="logits").astype(jnp.float32)
+        ranks = drafter.apply(
+            shared["drafter"], frozen, rank_features(fixed, config.rank_top), method="rank"
+        )
+        teacher = model.apply(
+            shared["target"], teacher.astype(hidden.dtype), method="logits"
+        ).astype(jnp.float32)
         best, ids = teacher.argmax(-1), shared["ids"]
         slot, drafted = slots_of(ids, best)
         teacher = teacher if config.draft_vocab_size is None else teacher[ids]
@@ -66,33 +81,55 @@ def make_slot_losses(
         value = -(probability * jax.nn.log_softmax(logits / options.temperature)).sum()
         choice, rank = fixed.argmax(-1), (fixed > fixed[slot]).sum()
         wanted = (rank >= jnp.array(RANK_LIMITS)).sum(dtype=jnp.int32)
-        return SlotLosses(value, choice == slot, ids[choice] == label, drafted, wanted, ranks.astype(jnp.float32))
+        return SlotLosses(
+            value, choice == slot, ids[choice] == label, drafted, wanted, ranks.astype(jnp.float32)
+        )
 
     def losses_of(params, target, batch, cuts):
         dtype = jnp.dtype(options.dtype)
         states = target_states(config, target_config, target, batch)
         weights = {"params": jax.tree.map(lambda leaf: leaf.astype(dtype), params["params"])}
         embedding = target["params"]["embedding"].astype(dtype)
-        hidden = block_outputs(config, weights, embedding, batch, states.features.astype(dtype), cuts, peers=peers)
+        hidden = block_outputs(
+            config, weights, embedding, batch, states.features.astype(dtype), cuts, peers=peers
+        )
         last = batch["tokens"].shape[1] - 1
-        before = jnp.minimum(batch["anchors"][..., None] + ahead_of(cuts, config.slots)[:, :, None], last)  # [blocks, B, A, K]
+        before = jnp.minimum(
+            batch["anchors"][..., None] + ahead_of(cuts, config.slots)[:, :, None], last
+        )  # [blocks, B, A, K]
         after = jnp.minimum(before + 1, last)
-        label, teacher = jax.vmap(gather, (None, 0))(batch["tokens"], after), jax.vmap(gather, (None, 0))(states.hidden, before)
-        ids = jnp.arange(config.vocab_size) if config.draft_vocab_size is None else target["draft"]["ids"]
-        # The projection stays in float32 up to the tile, so that its gradient adds up over tiles in float32.
+        label, teacher = (
+            jax.vmap(gather, (None, 0))(batch["tokens"], after),
+            jax.vmap(gather, (None, 0))(states.hidden, before),
+        )
+        ids = (
+            jnp.arange(config.vocab_size)
+            if config.draft_vocab_size is None
+            else target["draft"]["ids"]
+        )
+        # The projection stays in float32 up to the tile, so that its gradient adds up over tiles in
+        # float32.
         shared = {
             "drafter": weights,
             "lm_head": params["params"]["lm_head"],
             "ids": ids,
             "target": {"params": target["params"]},
         }
-        rows = jax.tree.map(lambda x: x.reshape(before.size, *x.shape[4:]), (hidden, label, teacher))
-        found = jax.lax.map(jax.checkpoint(lambda row: one(row, shared)), rows, batch_size=min(options.tile, before.size))
+        rows = jax.tree.map(
+            lambda x: x.reshape(before.size, *x.shape[4:]), (hidden, label, teacher)
+        )
+        found = jax.lax.map(
+            jax.checkpoint(lambda row: one(row, shared)),
+            rows,
+            batch_size=min(options.tile, before.size),
+        )
         return jax.tree.map(lambda x: x.reshape(*before.shape, *x.shape[1:]), found)
 
     return losses_of
 
 
 def ahead_of(cuts: jax.Array, slots: int) -> jax.Array:
-    """How many tokens after the anchor's next one each slot predicts, int32 [1 + C, B, K], from cuts int32 [B, C]."""
+    """How many tokens after the anchor's next one each slot predicts, int32 [1 + C, B, K], from
+    cuts int32 [B, C].
+    """
     return jnp.cumsum(jnp.pad(cuts, ((0, 0), (1, 0))), axis=1).T[..., None] + jnp.arange(slots)

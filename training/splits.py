@@ -1,4 +1,6 @@
-"""Which prompts are held out: the same way everywhere, so that what learned from one is never tuned or judged on it."""
+"""Which prompts are held out: the same way everywhere, so that what learned from one is never tuned
+or judged on it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ HELD_OUT = 4
 
 
 def places(domains: Sequence[str], parts: int) -> np.ndarray:
-    """int64 [P]: the number of each prompt within its domain, in order of appearance, modulo `parts`."""
+    """int64 [P]: the number of each prompt within its domain, in order of appearance, modulo
+    `parts`.
+    """
     domains = np.asarray(domains)
     found = np.zeros(len(domains), np.int64)
     for domain in np.unique(domains):

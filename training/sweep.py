@@ -1,11 +1,15 @@
-"""Run a named list of drafter recipes unattended, one after another, and assemble the table and the plot.
+"""Run a named list of drafter recipes unattended, one after another, and assemble the table and the
+plot.
 
-    python -m training.sweep all --corpus corpus.jsonl.gz --prompts heldout.jsonl.gz --out runs/sweep --scale small
+    python -m training.sweep all --corpus corpus.jsonl.gz --prompts heldout.jsonl.gz --out
+    runs/sweep --scale small
 
-Run the same command again to continue a sweep that was stopped: finished recipes are kept, and an unfinished one continues from
-its last checkpoint. What is compared, by the paper's table (JetSpec): `objective` (Table 4), `causality` (Table 7), `data`
-(Table 6); `all` is these three, and acceptance as training proceeds comes with each. `eagle` compares EAGLE-3's steps of
-training-time test, `specblock` its components (SpecBlock's ablation), with the rank head's figures and those of single slots.
+Run the same command again to continue a sweep that was stopped: finished recipes are kept, and an
+unfinished one continues from its last checkpoint. What is compared, by the paper's table (JetSpec):
+`objective` (Table 4), `causality` (Table 7), `data` (Table 6); `all` is these three, and acceptance
+as training proceeds comes with each. `eagle` compares EAGLE-3's steps of training-time test,
+`specblock` its components (SpecBlock's ablation), with the rank head's figures and those of single
+slots.
 """
 
 from __future__ import annotations
@@ -43,7 +47,8 @@ class Recipe:
     """One training run of a sweep.
 
     Attributes:
-      kind: `jetspec` (causal) or `dflash` (bidirectional); `eagle3` or `specblock`, as their presets for `mini` have them.
+      kind: `jetspec` (causal) or `dflash` (bidirectional); `eagle3` or `specblock`, as their
+        presets for `mini` have them.
       loss: `fkl`, `ce` or `rkl`.
       gamma: decay length of the slot weights; None weights all alike.
       data: `regenerated` (the target's own text) or `corpus`.
@@ -73,10 +78,18 @@ VARIANTS: dict[str, tuple[dict, MethodOptions]] = {
     "full": ({}, MethodOptions(specblock=_BLOCKS)),
     "no-broadcast": ({"prefix_broadcast": False}, MethodOptions(specblock=_BLOCKS)),
     "no-shift": ({"shift": False}, MethodOptions(specblock=_BLOCKS)),
-    "no-valid-prefix": ({}, MethodOptions(specblock=dataclasses.replace(_BLOCKS, valid_prefix=False))),
+    "no-valid-prefix": (
+        {},
+        MethodOptions(specblock=dataclasses.replace(_BLOCKS, valid_prefix=False)),
+    ),
 }
 OBJECTIVE = [Recipe(loss=loss, seed=seed) for seed in (0, 1) for loss in ("fkl", "ce", "rkl")]
-CAUSALITY = [Recipe(kind, gamma=gamma, seed=seed) for seed in (0, 1) for kind in ("jetspec", "dflash") for gamma in (None, 7.0)]
+CAUSALITY = [
+    Recipe(kind, gamma=gamma, seed=seed)
+    for seed in (0, 1)
+    for kind in ("jetspec", "dflash")
+    for gamma in (None, 7.0)
+]
 DATA = [Recipe(data=data) for data in ("regenerated", "corpus")]
 SWEEPS = {
     "objective": OBJECTIVE,
@@ -84,7 +97,10 @@ SWEEPS = {
     "data": DATA,
     "all": list(dict.fromkeys(OBJECTIVE + CAUSALITY + DATA)),
     "eagle": [Recipe("eagle3", variant=f"steps{steps}") for steps in (1, 3, 5, 7)],
-    "specblock": [Recipe("specblock", variant=name) for name in ("full", "no-broadcast", "no-shift", "no-valid-prefix")],
+    "specblock": [
+        Recipe("specblock", variant=name)
+        for name in ("full", "no-broadcast", "no-shift", "no-valid-prefix")
+    ],
 }
 
 
@@ -113,8 +129,30 @@ class Scale:
 
 
 SCALES = {
-    "small": Scale(240, 16, 24, 256, num_layers=2, block_size=8, evals=6, texts=2560, prompts=10, max_new_tokens=96),
-    "full": Scale(4000, 64, 64, 512, num_layers=4, block_size=16, evals=10, texts=60_000, prompts=60, max_new_tokens=256),
+    "small": Scale(
+        240,
+        16,
+        24,
+        256,
+        num_layers=2,
+        block_size=8,
+        evals=6,
+        texts=2560,
+        prompts=10,
+        max_new_tokens=96,
+    ),
+    "full": Scale(
+        4000,
+        64,
+        64,
+        512,
+        num_layers=4,
+        block_size=16,
+        evals=10,
+        texts=60_000,
+        prompts=60,
+        max_new_tokens=256,
+    ),
 }
 
 
@@ -124,17 +162,21 @@ class SweepOptions:
 
     Attributes:
       name: which comparison.
-      corpus: text records, {"domain", "text"}, from which prompts are cut, and the other data of the comparison `data`.
+      corpus: text records, {"domain", "text"}, from which prompts are cut, and the other data of
+        the comparison `data`.
       prompts: held-out prompts or texts, never trained on.
       out: folder for runs and results.
       target: `mini`, a directory or a hub id.
       scale: `small` takes under three hours on two CPU cores, `full` wants a GPU.
       feature_layers: target layers that the drafters read; None spreads them evenly.
       temperatures: of the target's texts, in turn.
-      cache: keep the target's states of all texts on disk, so that the runs need not compute them again.
+      cache: keep the target's states of all texts on disk, so that the runs need not compute them
+        again.
     """
 
-    name: Annotated[Literal["objective", "causality", "data", "all", "eagle", "specblock"], tyro.conf.Positional]
+    name: Annotated[
+        Literal["objective", "causality", "data", "all", "eagle", "specblock"], tyro.conf.Positional
+    ]
     corpus: Path
     prompts: Path
     out: Path
@@ -151,14 +193,19 @@ def drafter_options(recipe: Recipe, options: SweepOptions, scale: Scale) -> Draf
         "regenerated": DataOptions((options.out / "regenerated.jsonl",), scale.length),
         # As many rows as the target's texts fill at most, so that both are read equally often.
         "corpus": DataOptions(
-            (options.corpus,), scale.length, domains={"math": 0.4, "code": 0.3, "prose": 0.3}, rows=scale.texts
+            (options.corpus,),
+            scale.length,
+            domains={"math": 0.4, "code": 0.3, "prose": 0.3},
+            rows=scale.texts,
         ),
     }[recipe.data]
     every = max(scale.steps // scale.evals, 1)
     return DrafterOptions(
         data=data,
         out=options.out / recipe.name / "drafter",
-        loop=LoopOptions(options.out / recipe.name, scale.steps, save_every=every, eval_every=every, parts=2),
+        loop=LoopOptions(
+            options.out / recipe.name, scale.steps, save_every=every, eval_every=every, parts=2
+        ),
         target=options.target,
         model=_model(recipe, options, scale),
         loss=LossOptions(recipe.loss, gamma=recipe.gamma),
@@ -177,7 +224,12 @@ def _model(recipe: Recipe, options: SweepOptions, scale: Scale) -> ModelOptions:
         own = PRESETS[recipe.kind].model | {"feature_layers": options.feature_layers}
         return ModelOptions(**own | VARIANTS[recipe.variant][0])
     return ModelOptions(
-        recipe.kind, scale.block_size, scale.num_layers, options.feature_layers, score_temperature=SCORING, zero_residual=True
+        recipe.kind,
+        scale.block_size,
+        scale.num_layers,
+        options.feature_layers,
+        score_temperature=SCORING,
+        zero_residual=True,
     )
 
 
@@ -189,15 +241,27 @@ def _methods(kind: str, block_size: int) -> dict[str, dict]:
     if kind == "specblock":
         guided = {f"rank-guided@{n}": {"builder": "rank_guided", "budget": n} for n in BUDGETS}
         # The same width everywhere leaves the choice to the scores: the rank head decides nothing.
-        uniform = {f"uniform@{n}": {"builder": "rank_guided", "budget": n, "fanout": (4, 4, 4, 4)} for n in BUDGETS}
+        uniform = {
+            f"uniform@{n}": {"builder": "rank_guided", "budget": n, "fanout": (4, 4, 4, 4)}
+            for n in BUDGETS
+        }
         return methods | guided | uniform
     return methods | {f"tree@{n}": {"builder": "best_first", "budget": n} for n in BUDGETS}
 
 
 def _last_figures(run: Path, count: int = 5) -> dict[str, float]:
-    """Means of the last few logged figures of single slots and of the rank head, on training text."""
-    records = [record for record in read_metrics(run / "metrics.jsonl") if "loss" in record][-count:]
-    names = {name for record in records for name in record if "accuracy_" in name or name.startswith("rank_")}
+    """Means of the last few logged figures of single slots and of the rank head, on training
+    text.
+    """
+    records = [record for record in read_metrics(run / "metrics.jsonl") if "loss" in record][
+        -count:
+    ]
+    names = {
+        name
+        for record in records
+        for name in record
+        if "accuracy_" in name or name.startswith("rank_")
+    }
     return {name: sum(record[name] for record in records) / len(records) for name in sorted(names)}
 
 
@@ -208,7 +272,11 @@ def run(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
       ValueError: an earlier call measured it with another target, other prompts or another scale.
     """
     found = options.out / recipe.name / "result.json"
-    settings = {"target": options.target, "prompts": options.prompts.name, "scale": dataclasses.asdict(scale)}
+    settings = {
+        "target": options.target,
+        "prompts": options.prompts.name,
+        "scale": dataclasses.asdict(scale),
+    }
     if found.is_file():
         kept = json.loads(found.read_text())
         check_made_with(found, kept.get("settings", {}), settings)
@@ -219,7 +287,9 @@ def run(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
     tokenizer = load_tokenizer(bundle.spec.tokenizer) if bundle.spec.tokenizer else None
     prompts = read_prompts(options.prompts, tokenizer, limit=scale.prompts)
     acceptance = {
-        name: acceptance_of(bundle, recipe.kind, prompts, max_new_tokens=scale.max_new_tokens, **method)
+        name: acceptance_of(
+            bundle, recipe.kind, prompts, max_new_tokens=scale.max_new_tokens, **method
+        )
         for name, method in _methods(recipe.kind, scale.block_size).items()
     }
     result = {
@@ -237,7 +307,9 @@ def run(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
 
 
 def sweep(options: SweepOptions) -> None:
-    """Make the training text, run all recipes of the comparison and write `results.json`, `results.md` and `results.png`."""
+    """Make the training text, run all recipes of the comparison and write `results.json`,
+    `results.md` and `results.png`.
+    """
     scale = SCALES[options.scale]
     options.out.mkdir(parents=True, exist_ok=True)
     text = RegenerateOptions(

@@ -18,14 +18,24 @@ _COMPARISONS = {
     ),
     "Causal or bidirectional block, depth weights (JetSpec, Table 7)": (
         lambda r: r["kind"] in _KINDS and r["loss"] == "fkl" and r["data"] == "regenerated",
-        lambda r: f"{_KINDS[r['kind']]}, {'uniform' if r['gamma'] is None else 'gamma ' + format(r['gamma'], 'g')}",
+        lambda r: (
+            f"{_KINDS[r['kind']]}, {'uniform' if r['gamma'] is None else 'gamma ' + format(r['gamma'], 'g')}"
+        ),
     ),
     "Training text (JetSpec, Table 6)": (
-        lambda r: r["kind"] == "jetspec" and r["loss"] == "fkl" and r["gamma"] is None and r["seed"] == 0,
+        lambda r: (
+            r["kind"] == "jetspec" and r["loss"] == "fkl" and r["gamma"] is None and r["seed"] == 0
+        ),
         lambda r: {"regenerated": "the target's own text", "corpus": "corpus text"}[r["data"]],
     ),
-    "Steps of training-time test (EAGLE-3)": (lambda r: r["kind"] == "eagle3", lambda r: f"{r['variant'][5:]} steps"),
-    "Components (SpecBlock, its ablation)": (lambda r: r["kind"] == "specblock", lambda r: r["variant"].replace("-", " ")),
+    "Steps of training-time test (EAGLE-3)": (
+        lambda r: r["kind"] == "eagle3",
+        lambda r: f"{r['variant'][5:]} steps",
+    ),
+    "Components (SpecBlock, its ablation)": (
+        lambda r: r["kind"] == "specblock",
+        lambda r: r["variant"].replace("-", " "),
+    ),
 }
 _KINDS = {"jetspec": "causal", "dflash": "bidirectional"}
 
@@ -74,8 +84,14 @@ def _page(name: str, scale: str, sizes: dict, results: Sequence[dict]) -> str:
 
 
 def _slots(results: Sequence[dict]) -> list[str]:
-    """Accuracy by slot within and across blocks, and the rank head by class, of runs that logged more than one block."""
-    found = {result["recipe"]["variant"]: result["slots"] for result in results if "rank_recall_0" in result.get("slots", {})}
+    """Accuracy by slot within and across blocks, and the rank head by class, of runs that logged
+    more than one block.
+    """
+    found = {
+        result["recipe"]["variant"]: result["slots"]
+        for result in results
+        if "rank_recall_0" in result.get("slots", {})
+    }
     if not found:
         return []
     names = sorted({name for slots in found.values() for name in slots})
@@ -117,14 +133,25 @@ def _plot(out: Path, results: Sequence[dict]) -> None:
         kind = "-".join(filter(None, (recipe["kind"], recipe.get("variant"))))
         run = f"{kind}-{recipe['loss']}-{decay}-{recipe['data']}"
         metrics = read_metrics(out / f"{run}-seed{recipe['seed']}" / "metrics.jsonl")
-        points = [(record["step"], record["tau_mean"]) for record in metrics if "tau_mean" in record]
+        points = [
+            (record["step"], record["tau_mean"]) for record in metrics if "tau_mean" in record
+        ]
         curves.setdefault(run, []).append(np.asarray(points))
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
     for run, seeds in curves.items():
         length = min(map(len, seeds))
         mean = np.mean([points[:length] for points in seeds], axis=0)
-        axes.plot(mean[:, 0], mean[:, 1], marker="o", label=f"{run} ({len(seeds)} seed{'s' * (len(seeds) > 1)})")
-    axes.set(xlabel="step", ylabel="tokens per round, chain, T=0, mean of domains", title="Acceptance as training proceeds")
+        axes.plot(
+            mean[:, 0],
+            mean[:, 1],
+            marker="o",
+            label=f"{run} ({len(seeds)} seed{'s' * (len(seeds) > 1)})",
+        )
+    axes.set(
+        xlabel="step",
+        ylabel="tokens per round, chain, T=0, mean of domains",
+        title="Acceptance as training proceeds",
+    )
     axes.legend(fontsize="small")
     figure.savefig(out / "results.png", dpi=120)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxspec.config import TargetConfig
+from jaxspec.core.config import TargetConfig
 from jaxspec.targets.transformer import Transformer
 
 
@@ -16,7 +16,8 @@ class TeacherStates(NamedTuple):
 
     Attributes:
       features: [B, S, len(feature_layers) * E], outputs of the chosen decoder layers.
-      hidden: [B, S, E] after the final norm; `Transformer.logits` of it are the target's next-token logits.
+      hidden: [B, S, E] after the final norm; `Transformer.logits` of it are the target's next-token
+        logits.
     """
 
     features: jax.Array
@@ -24,7 +25,8 @@ class TeacherStates(NamedTuple):
 
 
 def segment_mask(segments: jax.Array) -> jax.Array:
-    """Mask words uint32 [B, S, ceil(S / 32)] under which a token sees its own document up to itself.
+    """Mask words uint32 [B, S, ceil(S / 32)] under which a token sees its own document up to
+    itself.
 
     Args:
       segments: int32 [B, S], see `training.packing.PackedRows`.
@@ -35,7 +37,9 @@ def segment_mask(segments: jax.Array) -> jax.Array:
     return (words.astype(jnp.uint32) << jnp.arange(32, dtype=jnp.uint32)).sum(-1, dtype=jnp.uint32)
 
 
-def teacher_states(config: TargetConfig, target, feature_layers: tuple[int, ...], batch) -> TeacherStates:
+def teacher_states(
+    config: TargetConfig, target, feature_layers: tuple[int, ...], batch
+) -> TeacherStates:
     """States of a batch of packed rows; no gradient passes.
 
     Args:
@@ -43,5 +47,7 @@ def teacher_states(config: TargetConfig, target, feature_layers: tuple[int, ...]
       batch: `tokens`, `positions` and `segments` int32 [B, S].
     """
     mask = segment_mask(batch["segments"])
-    out = Transformer(config).apply(target, batch["tokens"], batch["positions"], mask=mask, feature_layers=feature_layers)
+    out = Transformer(config).apply(
+        target, batch["tokens"], batch["positions"], mask=mask, feature_layers=feature_layers
+    )
     return jax.lax.stop_gradient(TeacherStates(out.features, out.hidden))

@@ -1,7 +1,9 @@
-"""Per-row losses over the vocabulary, a tile of rows at a time: logits of all rows never exist together.
+"""Per-row losses over the vocabulary, a tile of rows at a time: logits of all rows never exist
+together.
 
-A row's loss depends on its own hidden state alone, and the output projection is frozen. So the gradient of every row is taken
-together with its loss, while the tile's logits are there, and kept: [N, E] instead of [N, V], with nothing computed twice.
+A row's loss depends on its own hidden state alone, and the output projection is frozen. So the
+gradient of every row is taken together with its loss, while the tile's logits are there, and kept:
+[N, E] instead of [N, V], with nothing computed twice.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ import jax.numpy as jnp
 def tiled_rows(per_row: Callable, tile: int, hidden: jax.Array, rows, shared):
     """`per_row` of N rows, `tile` of them at a time.
 
-    Differentiable with respect to `hidden` only; a row whose cotangent is 0 adds exactly 0, whatever its own gradient.
+    Differentiable with respect to `hidden` only; a row whose cotangent is 0 adds exactly 0,
+    whatever its own gradient.
 
     Args:
-      per_row: (hidden [t, E], rows with t first, shared) -> (losses float32 [t], extras: pytree with t first).
+      per_row: (hidden [t, E], rows with t first, shared) -> (losses float32 [t], extras: pytree
+        with t first).
       tile: rows at a time at most, static.
       hidden: [N, E].
       rows: pytree of arrays with N first.
@@ -34,7 +38,9 @@ def tiled_rows(per_row: Callable, tile: int, hidden: jax.Array, rows, shared):
 
 def _forward(per_row, tile, hidden, rows, shared):
     def with_gradient(tile_hidden, tile_rows):
-        losses, back, extras = jax.vjp(lambda h: per_row(h, tile_rows, shared), tile_hidden, has_aux=True)
+        losses, back, extras = jax.vjp(
+            lambda h: per_row(h, tile_rows, shared), tile_hidden, has_aux=True
+        )
         return losses, extras, back(jnp.ones_like(losses))[0]
 
     losses, extras, gradient = _run(with_gradient, tile, hidden, rows)

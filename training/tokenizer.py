@@ -1,6 +1,6 @@
 """Train the byte-level BPE tokenizer of a small target and write it in Hugging Face form.
 
-    python -m training.tokenizer --data corpus.jsonl.gz --out jaxspec/zoo/mini
+python -m training.tokenizer --data corpus.jsonl.gz --out jaxspec/zoo/mini
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from training.data import read_documents
 
 EOS, IM_START, IM_END, MASK = "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>"
 SPECIAL = (EOS, IM_START, IM_END, MASK)
-# A user turn is a question and the assistant's turn its answer: the form of the GSM8K records the target is trained on.
+# A user turn is a question and the assistant's turn its answer: the form of the GSM8K records the
+# target is trained on.
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{% if message['role'] == 'assistant' %}{{ 'Answer: ' + message['content'] + '<|endoftext|>' }}"
@@ -44,11 +45,16 @@ class TokenizerOptions:
 
 
 def train_tokenizer(texts, vocab_size: int):
-    """A `tokenizers.Tokenizer`: digits split singly, byte-level BPE, no prefix space; specials are ids 0..3."""
+    """A `tokenizers.Tokenizer`: digits split singly, byte-level BPE, no prefix space; specials are
+    ids 0..3.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
-    digits, byte_level = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    digits, byte_level = (
+        pre_tokenizers.Digits(individual_digits=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, byte_level])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -66,7 +72,9 @@ def train_tokenizer(texts, vocab_size: int):
 
 
 def save_tokenizer(tokenizer, out: Path, max_positions: int) -> None:
-    """Write `tokenizer.json` and a `tokenizer_config.json` that `transformers.AutoTokenizer` loads."""
+    """Write `tokenizer.json` and a `tokenizer_config.json` that `transformers.AutoTokenizer`
+    loads.
+    """
     out.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(out / "tokenizer.json"))
     config = {

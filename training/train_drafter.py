@@ -1,10 +1,11 @@
 """Train a drafter of any kind for a target, in one command.
 
-    python -m training.train_drafter --preset jetspec --target mini --data.files regenerated.jsonl \\
+    python -m training.train_drafter --preset jetspec --target mini --data.files regenerated.jsonl
+    \\
         --eval.prompts heldout.jsonl.gz --loop.run runs/jetspec --out drafters/jetspec
 
-Run the same command again to continue a run that was stopped. `--dry-run` says what a run would take. The data is best made
-with `training.regenerate`: text that the target itself wrote.
+Run the same command again to continue a run that was stopped. `--dry-run` says what a run would
+take. The data is best made with `training.regenerate`: text that the target itself wrote.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from typing import Literal
 import jax
 
 import jaxspec
-from jaxspec.io.formats import for_target, load_drafter, read_config
+from jaxspec.core.params import Params
+from jaxspec.drafters.formats import for_target, load_drafter, read_config
 from jaxspec.io.safetensors_files import read_json
 from jaxspec.io.training_cost import write_training_cost
-from jaxspec.params import Params
 from training import sharding
 from training.acceptance import EvalOptions, make_evaluate
 from training.command import one_line_errors
@@ -49,7 +50,8 @@ class DrafterOptions:
 
     Attributes:
       data: what to train on, see `training.pipeline.DataOptions`.
-      out: folder for the trained drafter: config.json, model.safetensors, training.json, training.png and README.md.
+      out: folder for the trained drafter: config.json, model.safetensors, training.json,
+        training.png and README.md.
       loop: see `training.loop.LoopOptions`.
       target: `mini`, a directory or a hub id.
       model: see `training.drafter_model.ModelOptions`.
@@ -61,7 +63,8 @@ class DrafterOptions:
       anchors: anchors of a row, drawn anew every time it is read.
       init: folder of a drafter whose weights to begin with, instead of random ones.
       target_dtype: of the frozen target's weights.
-      cache_features: folder for the target's states, for data that is read many times; says its size before it writes.
+      cache_features: folder for the target's states, for data that is read many times; says its
+        size before it writes.
       seed: of the first weights, the order of rows and the anchors.
       dry_run: say what the run would take, and stop.
       preview: print so many samples with what is learnt marked, and stop.
@@ -93,17 +96,25 @@ _LATER = (
 
 
 def recipe_of(options: DrafterOptions, rows: PackedRows, config) -> dict:
-    """Everything that decides the result, as JSON: a checkpoint made with another recipe is not continued."""
+    """Everything that decides the result, as JSON: a checkpoint made with another recipe is not
+    continued.
+    """
     plain = json.loads(json.dumps(dataclasses.asdict(options), default=str))
     left_out = ("loop", "out", "eval", "dry_run", "preview", "cache_features")
     recipe = {name: value for name, value in plain.items() if name not in left_out}
     # Files may move; what is in them may not change.
     recipe["target"] = _name(options.target)
     recipe["init"] = options.init and options.init.name
-    recipe["data"] |= {"files": [Path(name).name for name in recipe["data"]["files"]], "fingerprint": rows_fingerprint(rows)}
+    recipe["data"] |= {
+        "files": [Path(name).name for name in recipe["data"]["files"]],
+        "fingerprint": rows_fingerprint(rows),
+    }
     drafter = json.loads(json.dumps(dataclasses.asdict(config)))
     # Later additions are left out where they are not used, so that older runs can be continued.
-    for fields, name in ((drafter, "draft_vocab_size"), *((recipe["model"], name) for name in _LATER)):
+    for fields, name in (
+        (drafter, "draft_vocab_size"),
+        *((recipe["model"], name) for name in _LATER),
+    ):
         if fields.get(name) in (None, True):
             fields.pop(name, None)
     own = method(options.model.kind).own
@@ -128,7 +139,8 @@ def train(options: DrafterOptions) -> Params:
       The target with the trained drafter, named by its kind.
 
     Raises:
-      ValueError, OSError: unusable data, options or checkpoints; the message says which and what to do.
+      ValueError, OSError: unusable data, options or checkpoints; the message says which and what to
+        do.
     """
     sharding.connect(options.loop.hosts)
     target = jaxspec.load(options.target, drafter={}, dtype=options.target_dtype)
@@ -139,7 +151,9 @@ def train(options: DrafterOptions) -> Params:
     params = _first_weights(options, config, target, draft)
     batches = AnchorBatches(rows, options.batch, options.anchors, config.depth + 1, options.seed)
     if options.cache_features:
-        batches = with_cached_states(batches, options.cache_features, rows, spec.target, target.target, config.feature_layers)
+        batches = with_cached_states(
+            batches, options.cache_features, rows, spec.target, target.target, config.feature_layers
+        )
     recipe = recipe_of(options, rows, config)
     trained = fit(
         params,
@@ -154,7 +168,9 @@ def train(options: DrafterOptions) -> Params:
     trained |= draft
     if jax.process_index() == 0:
         _write(options, trained, config, target, recipe)
-    return Params(target.target, {kind: trained}, dataclasses.replace(spec, drafters=((kind, config),)))
+    return Params(
+        target.target, {kind: trained}, dataclasses.replace(spec, drafters=((kind, config),))
+    )
 
 
 def _draft_collection(rows: PackedRows, config, target: Params) -> dict:
@@ -170,12 +186,15 @@ def _first_weights(options: DrafterOptions, config, target: Params, draft: dict)
         ids = draft["draft"]["ids"] if draft else None
         return first_weights(options.model.kind, options.model, config, options.seed, target, ids)
     found = for_target(read_config(read_json(options.init / "config.json")), target.spec.target)
-    # What is trained does not depend on the path scores, nor, unless it has a head of its own, on which tokens are drafted.
+    # What is trained does not depend on the path scores, nor, unless it has a head of its own, on
+    # which tokens are drafted.
     same = {"score_temperature": config.score_temperature}
     if not head_is_trained(config):
         same["draft_vocab_size"] = config.draft_vocab_size
     if dataclasses.replace(found, **same) != config:
-        raise ValueError(f"{options.init} holds {found}, and the options describe {config}: give its own sizes")
+        raise ValueError(
+            f"{options.init} holds {found}, and the options describe {config}: give its own sizes"
+        )
     return {"params": load_drafter(options.init, found, "float32")["params"]}
 
 
@@ -186,7 +205,9 @@ def _write(options: DrafterOptions, params, config, target: Params, recipe: dict
     metrics = options.loop.run / "metrics.jsonl"
     write_training_cost(options.out, training_cost(metrics, options.batch))
     plot_run(metrics, options.out / "training.png")
-    layers = f" It reads the target's layers {config.feature_layers}." if config.feature_layers else ""
+    layers = (
+        f" It reads the target's layers {config.feature_layers}." if config.feature_layers else ""
+    )
     card = Card(
         name=f"{options.model.kind} for {recipe['target']}",
         what=f"{method(options.model.kind).what}: it drafts up to {config.depth} tokens a round.{layers}",
@@ -207,13 +228,18 @@ def _name(target: str) -> str:
 
 def _without_folders(arguments: list[str]) -> list[str]:
     """A card may be published: where files lay says nothing."""
-    return [Path(argument).name if "/" in argument and Path(argument).exists() else argument for argument in arguments]
+    return [
+        Path(argument).name if "/" in argument and Path(argument).exists() else argument
+        for argument in arguments
+    ]
 
 
 def _flat(tree: dict, prefix: str = "") -> dict:
     leaves = {}
     for name, value in tree.items():
-        leaves |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        leaves |= (
+            _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        )
     return leaves
 
 
@@ -226,7 +252,9 @@ def parse(arguments: list[str] | None = None) -> DrafterOptions:
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--preset", choices=sorted(PRESETS))
     chosen, rest = first.parse_known_args(arguments)
-    described = f"Train a drafter. --preset NAME gives the defaults of all options: {', '.join(PRESETS)}."
+    described = (
+        f"Train a drafter. --preset NAME gives the defaults of all options: {', '.join(PRESETS)}."
+    )
     if chosen.preset is None:
         return tyro.cli(DrafterOptions, args=rest, description=described)
     preset = PRESETS[chosen.preset]

@@ -1,10 +1,11 @@
 """Train a small target from scratch on text.
 
-    python -m training.train_target --data corpus.jsonl.gz --heldout heldout.jsonl.gz --tokenizer jaxspec/zoo/mini \\
+    python -m training.train_target --data corpus.jsonl.gz --heldout heldout.jsonl.gz --tokenizer
+    jaxspec/zoo/mini \\
         --loop.run runs/target --loop.steps 640
 
-Run the same command again to continue a run that was stopped; `python -m training.export` writes the result in Hugging Face
-form.
+Run the same command again to continue a run that was stopped; `python -m training.export` writes
+the result in Hugging Face form.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxspec.config import TargetConfig
+from jaxspec.core.config import TargetConfig
 from jaxspec.targets.transformer import Transformer
 from training.command import one_line_errors
 from training.data import MixedBatches, cut, load_tokenizer, read_documents, token_stream
@@ -36,8 +37,9 @@ class TargetOptions:
       tokenizer: folder with tokenizer.json.
       loop: see `training.loop.LoopOptions`.
       rows: windows of each domain in a batch.
-      length: tokens predicted per window. Three steps of four split each window into two halves, which is cheaper.
-      hidden_size ... rope_theta: the target's size, see `jaxspec.config.TargetConfig`.
+      length: tokens predicted per window. Three steps of four split each window into two halves,
+        which is cheaper.
+      hidden_size ... rope_theta: the target's size, see `jaxspec.core.config.TargetConfig`.
       optimizer: see `training.optimizer.OptimizerOptions`.
       seed: of the initial weights and the data order.
     """
@@ -46,7 +48,9 @@ class TargetOptions:
     heldout: Path
     tokenizer: Path
     loop: LoopOptions
-    rows: dict[str, int] = dataclasses.field(default_factory=lambda: {"math": 5, "code": 6, "prose": 5})
+    rows: dict[str, int] = dataclasses.field(
+        default_factory=lambda: {"math": 5, "code": 6, "prose": 5}
+    )
     length: int = 512
     hidden_size: int = 320
     num_layers: int = 6
@@ -73,7 +77,9 @@ def init_target(config: TargetConfig, seed: int):
 
 
 def next_token_loss(config: TargetConfig):
-    """`loss(params, None, windows int32 [B, T + 1]) -> {"loss": (sum of cross-entropies in nats, tokens)}`."""
+    """`loss(params, None, windows int32 [B, T + 1]) -> {"loss": (sum of cross-entropies in nats,
+    tokens)}`.
+    """
     model = Transformer(config)
 
     def loss(params, _, windows):
@@ -87,14 +93,21 @@ def next_token_loss(config: TargetConfig):
 
 
 def heldout_loss(loss, windows: dict[str, np.ndarray], rows: int = 16, limit: int = 96):
-    """`evaluate(params) -> {"heldout_<domain>": nats per token}` over at most `limit` windows of each domain."""
+    """`evaluate(params) -> {"heldout_<domain>": nats per token}` over at most `limit` windows of
+    each domain.
+    """
     jitted = jax.jit(lambda params, batch: loss(params, None, batch)["loss"])
 
     def evaluate(params):
         result = {}
         for domain, all_windows in windows.items():
-            chosen = all_windows[np.linspace(0, len(all_windows) - 1, min(limit, len(all_windows))).astype(np.int32)]
-            pairs = [jitted(params, chosen[i : i + rows].astype(np.int32)) for i in range(0, len(chosen), rows)]
+            chosen = all_windows[
+                np.linspace(0, len(all_windows) - 1, min(limit, len(all_windows))).astype(np.int32)
+            ]
+            pairs = [
+                jitted(params, chosen[i : i + rows].astype(np.int32))
+                for i in range(0, len(chosen), rows)
+            ]
             total, tokens = np.sum(pairs, axis=0)
             result[f"heldout_{domain}"] = float(total / tokens)
         return result
@@ -108,7 +121,11 @@ def mixed_lengths(batches):
     def at(step: int) -> np.ndarray:
         windows = batches(step)
         half = windows.shape[1] // 2
-        return windows if step % 4 == 3 else np.concatenate([windows[:, : half + 1], windows[:, half:]])
+        return (
+            windows
+            if step % 4 == 3
+            else np.concatenate([windows[:, : half + 1], windows[:, half:]])
+        )
 
     return at
 
@@ -120,13 +137,24 @@ def main(options: TargetOptions) -> None:
     eos = tokenizer.token_to_id(EOS)
 
     def windows(path):
-        return {name: cut(token_stream(texts, tokenizer, eos), options.length) for name, texts in read_documents(path).items()}
+        return {
+            name: cut(token_stream(texts, tokenizer, eos), options.length)
+            for name, texts in read_documents(path).items()
+        }
 
     config = options.target_config(tokenizer.get_vocab_size())
     loss, params = next_token_loss(config), init_target(config, options.seed)
     optimizer = make_optimizer(params, options.loop.steps, options.optimizer)
-    recipe = {name: value for name, value in vars(options).items() if name not in ("loop", "data", "heldout", "tokenizer")}
-    recipe |= {"optimizer": vars(options.optimizer), "steps": options.loop.steps, "vocab_size": config.vocab_size}
+    recipe = {
+        name: value
+        for name, value in vars(options).items()
+        if name not in ("loop", "data", "heldout", "tokenizer")
+    }
+    recipe |= {
+        "optimizer": vars(options.optimizer),
+        "steps": options.loop.steps,
+        "vocab_size": config.vocab_size,
+    }
     batches = mixed_lengths(MixedBatches(windows(options.data), options.rows, options.seed))
     evaluate = heldout_loss(loss, windows(options.heldout))
     fit(params, optimizer, loss, batches, options.loop, recipe, evaluate=evaluate)

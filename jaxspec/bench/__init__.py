@@ -5,8 +5,8 @@ from jaxspec.bench.measure import Run, measure
 from jaxspec.bench.methods import Method, parse_methods
 from jaxspec.bench.profile import profile
 from jaxspec.bench.prompts import Prompt, read_prompts
-from jaxspec.bench.report import environment, summarise
-from jaxspec.bench.table import table
+from jaxspec.bench.report.summary import environment, summarise
+from jaxspec.bench.report.table import table
 
 __all__ = [
     "Method",

@@ -16,8 +16,11 @@ BUDGET, TREE_WIDTH = 8, 2
 REPEATS = 3
 
 
-def demo(params, tokenizer, *, max_new_tokens: int = 128, show: Callable[[str], None] = print) -> bool:
-    """Decode one held-out prompt per domain with `ar` and with the JetSpec tree; show texts, speeds and whether they agree.
+def demo(
+    params, tokenizer, *, max_new_tokens: int = 128, show: Callable[[str], None] = print
+) -> bool:
+    """Decode one held-out prompt per domain with `ar` and with the JetSpec tree; show texts, speeds
+    and whether they agree.
 
     Returns:
       Whether every text is identical to the autoregressive one.
@@ -28,7 +31,9 @@ def demo(params, tokenizer, *, max_new_tokens: int = 128, show: Callable[[str], 
     agreed = True
     for prompt in prompts:
         runs, _ = measure(params, [prompt], methods, repeats=REPEATS, options=options)
-        plain, drafted = (_median([run for run in runs if run.method == name]) for name in ("ar", METHOD))
+        plain, drafted = (
+            _median([run for run in runs if run.method == name]) for name in ("ar", METHOD)
+        )
         identical = all(run.tokens == plain.tokens for run in runs)
         agreed &= identical
         show(f"=== {prompt.domain} " + "=" * (100 - len(prompt.domain)))

@@ -14,7 +14,7 @@ from typing import Any
 import jaxspec
 from jaxspec.bench.methods import Method
 from jaxspec.bench.prompts import Prompt
-from jaxspec.compilations import compilations
+from jaxspec.engine.compilations import compilations
 
 _ATTEMPTS = 4
 
@@ -27,7 +27,8 @@ class Run:
       method: name. prompt: index into the prompts. repeat: 0, 1, …
       tokens: generated ids.
       rounds, drafted, accept_hist: as in `jaxspec.Stats`.
-      prefill_seconds, decode_seconds: wall-clock, compilation excluded; the first token belongs to the prefill.
+      prefill_seconds, decode_seconds: wall-clock, compilation excluded; the first token belongs to
+        the prefill.
       round_tokens: of each round in order, the bonus included.
     """
 
@@ -55,9 +56,10 @@ def measure(
 ) -> tuple[list[Run], dict[str, float]]:
     """Decode every prompt with every method `repeats` times.
 
-    Methods take turns within a prompt, see `in_turn`, so that drift of the machine (clock, temperature, other load) falls on
-    all of them alike. A decode during which anything was compiled is not counted but run again. A method with a policy goes on
-    with what its policy learned from the decodes before.
+    Methods take turns within a prompt, see `in_turn`, so that drift of the machine (clock,
+    temperature, other load) falls on all of them alike. A decode during which anything was compiled
+    is not counted but run again. A method with a policy goes on with what its policy learned from
+    the decodes before.
 
     Args:
       params: from `jaxspec.load`.
@@ -66,7 +68,8 @@ def measure(
       each: called with every run and the `Output` that it was made from.
 
     Returns:
-      (runs, seconds spent on compilation per method: first calls' wall-clock beyond that of the same call repeated).
+      (runs, seconds spent on compilation per method: first calls' wall-clock beyond that of the
+      same call repeated).
 
     Raises:
       ValueError: `repeats` below 1, or as `jaxspec.decode`.
@@ -74,13 +77,19 @@ def measure(
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}: give at least 1")
     runs, compile_seconds = [], dict.fromkeys((method.name for method in methods), 0.0)
-    policies = {method.name: {"policy": method.options["policy"]} for method in methods if method.options.get("policy")}
+    policies = {
+        method.name: {"policy": method.options["policy"]}
+        for method in methods
+        if method.options.get("policy")
+    }
     for index, prompt in enumerate(prompts):
         progress(f"prompt {index + 1} of {len(prompts)} ({prompt.domain})")
         for repeat in range(repeats):
             for method in in_turn(methods, index, repeat):
                 settings = (options or {}) | method.options | policies.get(method.name, {})
-                out, compiling = without_compilation(functools.partial(jaxspec.decode, params, prompt.content, **settings))
+                out, compiling = without_compilation(
+                    functools.partial(jaxspec.decode, params, prompt.content, **settings)
+                )
                 if out.policy is not None:
                     policies[method.name] = {"policy": out.policy}
                 compile_seconds[method.name] += compiling
@@ -92,31 +101,40 @@ def measure(
 def in_turn(methods: Sequence[Any], prompt: int, repeat: int) -> list[Any]:
     """The order in which methods, or whatever is compared, take their turns in a repeat.
 
-    Each pair of repeats goes there and back, and begins one further than the pair before it. So whatever drifts falls on all
-    alike, and none always follows the same other.
+    Each pair of repeats goes there and back, and begins one further than the pair before it. So
+    whatever drifts falls on all alike, and none always follows the same other.
     """
     shift = (prompt + repeat // 2) % len(methods)
     return [*methods[shift:], *methods[:shift]][:: -1 if repeat % 2 else 1]
 
 
 def drift_of(runs: Sequence[Run]) -> dict[tuple[int, int], float]:
-    """How slow the machine was, {(prompt, repeat): factor}, against the prompt's median repeat: of all methods' times together.
+    """How slow the machine was, {(prompt, repeat): factor}, against the prompt's median repeat: of
+    all methods' times together.
 
-    Decodes of one repeat follow each other within seconds, repeats do not: what slows a whole repeat is the machine's doing.
+    Decodes of one repeat follow each other within seconds, repeats do not: what slows a whole
+    repeat is the machine's doing.
     """
     taken: dict[tuple[int, int], list[float]] = defaultdict(list)
     for run in runs:
         taken[run.prompt, run.repeat].append(math.log(max(run.decode_seconds, 1e-9)))
     level = {key: math.exp(statistics.fmean(logs)) for key, logs in taken.items()}
-    usual = {prompt: statistics.median(x for (own, _), x in level.items() if own == prompt) for prompt, _ in level}
+    usual = {
+        prompt: statistics.median(x for (own, _), x in level.items() if own == prompt)
+        for prompt, _ in level
+    }
     return {key: x / usual[key[0]] for key, x in level.items()}
 
 
 def steadied(run: Run, drift: dict[tuple[int, int], float]) -> Run:
-    """The run with its times as on a machine of even speed; ratios of times within a repeat stay as they are."""
+    """The run with its times as on a machine of even speed; ratios of times within a repeat stay as
+    they are.
+    """
     factor = drift[run.prompt, run.repeat]
     return dataclasses.replace(
-        run, prefill_seconds=run.prefill_seconds / factor, decode_seconds=run.decode_seconds / factor
+        run,
+        prefill_seconds=run.prefill_seconds / factor,
+        decode_seconds=run.decode_seconds / factor,
     )
 
 
@@ -125,11 +143,21 @@ def run_of(method: str, prompt: int, repeat: int, out) -> Run:
     stats = out.stats
     counts = (stats.rounds, stats.drafted, tuple(stats.accept_hist))
     seconds = stats.prefill_seconds, stats.decode_seconds
-    return Run(method, prompt, repeat, tuple(out.tokens), *counts, *seconds, tuple(out.per_round.tokens.tolist()))
+    return Run(
+        method,
+        prompt,
+        repeat,
+        tuple(out.tokens),
+        *counts,
+        *seconds,
+        tuple(out.per_round.tokens.tolist()),
+    )
 
 
 def without_compilation(call: Callable[[], Any]) -> tuple[Any, float]:
-    """The result of a call that compiled nothing, and the extra seconds that earlier attempts spent compiling."""
+    """The result of a call that compiled nothing, and the extra seconds that earlier attempts spent
+    compiling.
+    """
     attempts = []
     for _ in range(_ATTEMPTS):
         before, start = compilations(), time.perf_counter()
@@ -138,4 +166,6 @@ def without_compilation(call: Callable[[], Any]) -> tuple[Any, float]:
         if compilations() == before:
             return out, sum(max(attempt - seconds, 0.0) for attempt in attempts)
         attempts.append(seconds)
-    raise RuntimeError(f"the same decode compiled again in each of {_ATTEMPTS} calls: timings would include compilation")
+    raise RuntimeError(
+        f"the same decode compiled again in each of {_ATTEMPTS} calls: timings would include compilation"
+    )

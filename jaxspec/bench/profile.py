@@ -11,12 +11,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxspec import grow, loop
 from jaxspec.bench.methods import Method
 from jaxspec.bench.prompts import Prompt
-from jaxspec.bench.report import ALL, PHASES
-from jaxspec.plan import make_plan
-from jaxspec.session import precision, prefilled, prepare
+from jaxspec.bench.report.summary import ALL, PHASES
+from jaxspec.engine import grow, loop
+from jaxspec.engine.plan import make_plan
+from jaxspec.engine.session import precision, prefilled, prepare
 
 _static = {"static_argnames": ("config",)}
 _draft = jax.jit(grow.draft, **_static)
@@ -28,18 +28,27 @@ _absorb = jax.jit(loop.absorb, donate_argnames=("state",), **_static)
 
 @functools.partial(jax.jit, **_static)
 def _noise(params, request, state, config):
-    return loop.noise_at(params, request, config, state.cache.length + 1, make_plan(params.spec, config).longest)
+    return loop.noise_at(
+        params, request, config, state.cache.length + 1, make_plan(params.spec, config).longest
+    )
 
 
 def profile(
-    params, prompts: Sequence[Prompt], methods: Sequence[Method], *, options: dict[str, Any] | None = None, rounds: int = 16
+    params,
+    prompts: Sequence[Prompt],
+    methods: Sequence[Method],
+    *,
+    options: dict[str, Any] | None = None,
+    rounds: int = 16,
 ) -> dict[tuple[str, str], dict[str, float]]:
-    """Milliseconds that each phase of a round takes, medians over up to `rounds` rounds of one prompt per domain.
+    """Milliseconds that each phase of a round takes, medians over up to `rounds` rounds of one
+    prompt per domain.
 
-    `draft` is the drafter's forwards and the ranking of its candidates, `tree` their assembly (that of a tree that grows with
-    its drafter is part of `draft`), `verify` the target's forward and acceptance, `absorb` the drafter's intake of new
-    features, which for drafters such as EAGLE-3 is a forward too, `rest` the sampling noise and the cache updates. Phases are
-    separate programs here: dispatch adds a little to each, and what XLA overlaps or fuses across phases is not seen.
+    `draft` is the drafter's forwards and the ranking of its candidates, `tree` their assembly (that
+    of a tree that grows with its drafter is part of `draft`), `verify` the target's forward and
+    acceptance, `absorb` the drafter's intake of new features, which for drafters such as EAGLE-3 is
+    a forward too, `rest` the sampling noise and the cache updates. Phases are separate programs
+    here: dispatch adds a little to each, and what XLA overlaps or fuses across phases is not seen.
 
     Methods take turns round by round, so that drift of the machine falls on all of them alike.
 
@@ -49,11 +58,17 @@ def profile(
     first = {prompt.domain: prompt for prompt in reversed(prompts)}
     samples: dict[tuple[str, str], list[dict[str, float]]] = defaultdict(list)
     for domain, prompt in first.items():
-        sessions = {m.name: prepare(params, prompt.content, **{**(options or {}), **m.options}) for m in methods}
+        sessions = {
+            m.name: prepare(params, prompt.content, **{**(options or {}), **m.options})
+            for m in methods
+        }
         for name, seconds in _rounds(sessions, rounds):
             samples[name, domain].append(seconds)
             samples[name, ALL].append(seconds)
-    return {key: {phase: float(np.median([1e3 * s[phase] for s in some])) for phase in PHASES} for key, some in samples.items()}
+    return {
+        key: {phase: float(np.median([1e3 * s[phase] for s in some])) for phase in PHASES}
+        for key, some in samples.items()
+    }
 
 
 def _rounds(sessions: dict[str, Any], rounds: int) -> Iterator[tuple[str, dict[str, float]]]:

@@ -1,4 +1,6 @@
-"""Conversations: later turns become prompts of their own, behind the answers to those before them."""
+"""Conversations: later turns become prompts of their own, behind the answers to those before
+them.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,16 @@ def ask_in_turns(
 ) -> list[Prompt]:
     """The prompts, each followed by its `later` turns with everything said before them.
 
-    The answers said are those of `ar`: decoding is lossless, so that every method would have given them, and all methods are
-    measured in the same context. They are decoded here, untimed. Without a chat template a later turn follows the answer after
-    an empty line.
+    The answers said are those of `ar`: decoding is lossless, so that every method would have given
+    them, and all methods are measured in the same context. They are decoded here, untimed. Without
+    a chat template a later turn follows the answer after an empty line.
 
     Args:
       options: keyword arguments of `jaxspec.decode`, as of the measurement.
 
     Raises:
-      ValueError: as `jaxspec.decode`, for instance where a conversation outgrows the model's positions.
+      ValueError: as `jaxspec.decode`, for instance where a conversation outgrows the model's
+        positions.
     """
     asked = []
     for prompt in prompts:
@@ -35,7 +38,9 @@ def ask_in_turns(
         for number, turn in enumerate(prompt.later, 1):
             progress(f"turn {number} of a conversation ({prompt.domain})")
             before = asked[-1]
-            answer = jaxspec.decode(params, before.content, **(options or {}) | {"method": "ar"}).text
+            answer = jaxspec.decode(
+                params, before.content, **(options or {}) | {"method": "ar"}
+            ).text
             content = _followed(before.content, answer, turn)
             asked.append(dataclasses.replace(before, content=content, turn=number))
     return asked
@@ -52,4 +57,8 @@ def questions(prompts: Sequence[Prompt]) -> list[Hashable]:
 def _followed(content, answer: str, turn: str):
     if isinstance(content, str):
         return f"{content}{answer}\n\n{turn}"
-    return [*content, {"role": "assistant", "content": answer.strip()}, {"role": "user", "content": turn}]
+    return [
+        *content,
+        {"role": "assistant", "content": answer.strip()},
+        {"role": "user", "content": turn},
+    ]

@@ -1,8 +1,10 @@
-"""The beam: at every depth the W best nodes among the children of the W above, until the budget is spent.
+"""The beam: at every depth the W best nodes among the children of the W above, until the budget is
+spent.
 
-The controlled baseline of BASTION ("beam at the same budget"): levels of equal width whatever the drafter's confidence, where
-the best-first tree puts its nodes wherever they are probable. The i-th best parent needs W // i children: the one of rank r
-(from 0) comes at or after i * (r + 1) nodes of its level. Of the last level that the budget reaches, its best nodes are taken.
+The controlled baseline of BASTION ("beam at the same budget"): levels of equal width whatever the
+drafter's confidence, where the best-first tree puts its nodes wherever they are probable. The i-th
+best parent needs W // i children: the one of rank r (from 0) comes at or after i * (r + 1) nodes of
+its level. Of the last level that the budget reaches, its best nodes are taken.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import jax.numpy as jnp
 from jaxspec.builders.levels import best, grow
 from jaxspec.builders.rows import sorted_tree
 from jaxspec.builders.scores import NEVER, Cost, from_logprob
-from jaxspec.state import Tree
+from jaxspec.core.state import Tree
 
 
 def beam(
@@ -24,7 +26,9 @@ def beam(
     rows: int,
     steps: Cost | None = None,
 ) -> Tree:
-    """Build one tree (no batch axis); arguments as in `best_first`, with the beam's width W as the number C of candidates."""
+    """Build one tree (no batch axis); arguments as in `best_first`, with the beam's width W as the
+    number C of candidates.
+    """
     depths, width = logprob.shape
     nodes = grow(
         from_logprob(logprob, depth_limit) if steps is None else steps,

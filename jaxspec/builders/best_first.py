@@ -1,12 +1,15 @@
-"""The best-first tree (DDTree): the N - 1 most probable prefixes of a product of per-depth marginals, built level by level.
+"""The best-first tree (DDTree): the N - 1 most probable prefixes of a product of per-depth
+marginals, built level by level.
 
-A heap would pop one node at a time. Here each level is built at once from the one above (see `levels`). With M = N - 1 nodes
-wanted, a node can only be among them if few enough others are certain to come first: the child of rank r (from 0) of the i-th
-best node of a level comes at or after i * (r + 1) nodes of its own level and i of its parent's, so that the i-th best parent
-needs at most M // i - 1 children and only M // 2 parents need any.
+A heap would pop one node at a time. Here each level is built at once from the one above (see
+`levels`). With M = N - 1 nodes wanted, a node can only be among them if few enough others are
+certain to come first: the child of rank r (from 0) of the i-th best node of a level comes at or
+after i * (r + 1) nodes of its own level and i of its parent's, so that the i-th best parent needs
+at most M // i - 1 children and only M // 2 parents need any.
 
-This is the order of DDTree's heap (liranringel/ddtree, `build_ddtree_tree`), whose M excludes the root as here. The argument
-holds for every score of `scores`, since none ranks a child before its parent or a sibling before a better-ranked one.
+This is the order of DDTree's heap (liranringel/ddtree, `build_ddtree_tree`), whose M excludes the
+root as here. The argument holds for every score of `scores`, since none ranks a child before its
+parent or a sibling before a better-ranked one.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import jax.numpy as jnp
 from jaxspec.builders.levels import best, grow
 from jaxspec.builders.rows import sorted_tree
 from jaxspec.builders.scores import NEVER, Cost, from_logprob
-from jaxspec.state import Tree
+from jaxspec.core.state import Tree
 
 
 def best_first(
@@ -31,11 +34,13 @@ def best_first(
     """Build one tree (no batch axis).
 
     Args:
-      token, logprob: int32 and float32 [D, C], ranked candidates per depth; C >= min(rows - 1, vocabulary).
+      token, logprob: int32 and float32 [D, C], ranked candidates per depth; C >= min(rows - 1,
+        vocabulary).
       root: int32 [], token of row 0.
       depth_limit: int32 [], deepest node allowed.
       rows: N, root included; static.
-      steps: costs [D, C] of the candidates where they are not minus `logprob`, see `scores.step_costs`.
+      steps: costs [D, C] of the candidates where they are not minus `logprob`, see
+        `scores.step_costs`.
     """
     depths, width = logprob.shape
     budget = rows - 1

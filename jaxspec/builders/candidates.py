@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from jaxspec.state import Candidates
+from jaxspec.core.state import Candidates
 
 _ROUND = 16  # XLA's GPU top_k is one kernel up to here and a full sort beyond
 
@@ -17,23 +17,29 @@ def rank(
     score_temperature: float | jax.Array = 1.0,
     with_entropy: bool = False,
 ) -> Candidates:
-    """The `count` best tokens of every depth, with their log-probabilities over the whole vocabulary.
+    """The `count` best tokens of every depth, with their log-probabilities over the whole
+    vocabulary.
 
     Args:
       logits: [B, depth, V], any float dtype; -inf excludes a token.
       count: C, at most V.
-      noise: float32 [B, depth, V], the Gumbel noise under which the target will choose. Given it, tokens are ranked by
-        logits + noise and scored by log_softmax((logits + noise) / score_temperature) (coupled drafting, in the spirit of
-        Daliri, Musco and Suresh, arXiv 2408.07978).
-      score_temperature: divides the scores; it changes how paths of different depths compare, not the ranking.
+      noise: float32 [B, depth, V], the Gumbel noise under which the target will choose. Given it,
+        tokens are ranked by logits + noise and scored by log_softmax((logits + noise) /
+        score_temperature) (coupled drafting, in the spirit of Daliri, Musco and Suresh, arXiv
+        2408.07978).
+      score_temperature: divides the scores; it changes how paths of different depths compare, not
+        the ranking.
       with_entropy: also give the entropy of every depth's distribution, the one that is scored.
 
     Returns:
-      Candidates of token int32 and logprob float32 [B, depth, C]; equal scores are ranked by lower token id.
+      Candidates of token int32 and logprob float32 [B, depth, C]; equal scores are ranked by lower
+      token id.
     """
     vocab = logits.shape[-1]
     if not 1 <= count <= vocab:
-        raise ValueError(f"{count} candidates asked of a vocabulary of {vocab}: ask for 1 to {vocab}")
+        raise ValueError(
+            f"{count} candidates asked of a vocabulary of {vocab}: ask for 1 to {vocab}"
+        )
     scores = logits.astype(jnp.float32)
     if noise is not None:
         scores = scores + noise
@@ -41,27 +47,36 @@ def rank(
     best, token = top_k(scores, count)
     total = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
     logprob = jnp.where(best > -jnp.inf, jnp.minimum(best - total, 0.0), -jnp.inf)
-    return Candidates(token=token, logprob=logprob, entropy=entropy(scores - total) if with_entropy else None)
+    return Candidates(
+        token=token, logprob=logprob, entropy=entropy(scores - total) if with_entropy else None
+    )
 
 
 def entropy(logprob: jax.Array) -> jax.Array:
-    """Entropy in nats, float32 [...], of log-probabilities [..., V]; 0 where no token is possible."""
+    """Entropy in nats, float32 [...], of log-probabilities [..., V]; 0 where no token is
+    possible.
+    """
     p = jnp.exp(logprob)
     return -jnp.sum(jnp.where(p > 0, p * logprob, 0.0), axis=-1)
 
 
 def top_k(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-    """Exact `jax.lax.top_k` (values, int32 indices; lower index first among equals), fast on a GPU for k > 16 too.
+    """Exact `jax.lax.top_k` (values, int32 indices; lower index first among equals), fast on a GPU
+    for k > 16 too.
 
     Beyond the finite values of a row, values are -inf and indices repeat.
     """
     if k <= _ROUND:
         return jax.lax.top_k(x, k)
-    return jax.lax.platform_dependent(x, cpu=lambda x: tuple(jax.lax.top_k(x, k)), default=lambda x: _top_k_in_rounds(x, k))
+    return jax.lax.platform_dependent(
+        x, cpu=lambda x: tuple(jax.lax.top_k(x, k)), default=lambda x: _top_k_in_rounds(x, k)
+    )
 
 
 def _top_k_in_rounds(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-    """Top k, 16 at a time: what a round may still choose comes after the last one chosen, by (value, index)."""
+    """Top k, 16 at a time: what a round may still choose comes after the last one chosen, by
+    (value, index).
+    """
     index = jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
     values, indices, left = [], [], x
     for taken in range(0, k, _ROUND):

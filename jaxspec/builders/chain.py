@@ -6,12 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.state import Tree
-from jaxspec.tree import assemble, chain_words
+from jaxspec.core.state import Tree
+from jaxspec.core.tree import assemble, chain_words
 
 
-def chain(token: jax.Array, logprob: jax.Array, root: jax.Array, depth_limit: jax.Array, rows: int) -> Tree:
-    """Build one tree (no batch axis) of at most `rows` rows; arguments as in `best_first`, with C >= 1."""
+def chain(
+    token: jax.Array, logprob: jax.Array, root: jax.Array, depth_limit: jax.Array, rows: int
+) -> Tree:
+    """Build one tree (no batch axis) of at most `rows` rows; arguments as in `best_first`, with C
+    >= 1.
+    """
     usable = (logprob[: rows - 1, 0] > -jnp.inf) & (jnp.arange(rows - 1) < depth_limit)
     row = np.arange(rows, dtype=np.int32)
     return assemble(

@@ -1,9 +1,11 @@
-"""JetSpec's expansion tree (`accum_logp`): pop the best node, append all its children, until the budget is spent.
+"""JetSpec's expansion tree (`accum_logp`): pop the best node, append all its children, until the
+budget is spent.
 
-A node enters the tree as soon as its parent is popped, so that siblings come in groups and the tree is not the best-first
-one: with a width of 7, a budget of 8 is a star. Nodes are popped by cost (exact, see `scores`), ties in order of insertion.
-The paper's and the code's budget includes the root, as ours does. Source: hao-ai-lab/JetSpec, `jetspec/tree`. There the rows
-stay in order of expansion; here they are then sorted by score, as in every tree of jaxspec.
+A node enters the tree as soon as its parent is popped, so that siblings come in groups and the tree
+is not the best-first one: with a width of 7, a budget of 8 is a star. Nodes are popped by cost
+(exact, see `scores`), ties in order of insertion. The paper's and the code's budget includes the
+root, as ours does. Source: hao-ai-lab/JetSpec, `jetspec/tree`. There the rows stay in order of
+expansion; here they are then sorted by score, as in every tree of jaxspec.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ import numpy as np
 
 from jaxspec.builders.rows import sorted_tree
 from jaxspec.builders.scores import NEVER, Cost, add, from_logprob
-from jaxspec.state import Tree
+from jaxspec.core.state import Tree
 
 
 class _Growing(NamedTuple):
-    """A tree in order of expansion: cost, parent, flat candidate index and depth [N], which rows are closed, rows in use."""
+    """A tree in order of expansion: cost, parent, flat candidate index and depth [N], which rows
+    are closed, rows in use.
+    """
 
     cost: Cost
     parent: jax.Array
@@ -42,13 +46,15 @@ def expand(
     """Build one tree (no batch axis).
 
     Args:
-      token, logprob: int32 and float32 [D, K], the K ranked candidates per depth that every node gets as children.
+      token, logprob: int32 and float32 [D, K], the K ranked candidates per depth that every node
+        gets as children.
       root: int32 [], token of row 0.
       depth_limit: int32 [], deepest node allowed.
       rows: N, root included; static.
-      caps: int32 [D], most children of a node at depth d (the root's is d = 0), at least 1; or [D, K], by depth and by the
-        node's rank (the root's is 0); None is K everywhere.
-      steps: costs [D, K] of the candidates where they are not minus `logprob`, see `scores.step_costs`.
+      caps: int32 [D], most children of a node at depth d (the root's is d = 0), at least 1; or [D,
+        K], by depth and by the node's rank (the root's is 0); None is K everywhere.
+      steps: costs [D, K] of the candidates where they are not minus `logprob`, see
+        `scores.step_costs`.
     """
     depths, width = logprob.shape
     own = steps is None
@@ -62,10 +68,13 @@ def expand(
     def unfinished(tree: _Growing) -> jax.Array:
         return (tree.size < rows) & _expandable(tree, counts).any()
 
-    tree = jax.lax.while_loop(unfinished, lambda tree: _expand_best(tree, steps, counts), _start(rows))
+    tree = jax.lax.while_loop(
+        unfinished, lambda tree: _expand_best(tree, steps, counts), _start(rows)
+    )
     live = jnp.arange(rows) < tree.size
     hi, lo, order = jax.lax.sort(
-        (jnp.where(live, tree.cost.hi, NEVER), tree.cost.lo, jnp.arange(rows, dtype=jnp.int32)), num_keys=2
+        (jnp.where(live, tree.cost.hi, NEVER), tree.cost.lo, jnp.arange(rows, dtype=jnp.int32)),
+        num_keys=2,
     )
     return sorted_tree(
         token,
@@ -97,7 +106,9 @@ def _count(counts: jax.Array, depth: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def _expand_best(tree: _Growing, steps: Cost, counts: jax.Array) -> _Growing:
-    """Pop the cheapest expandable node (the earliest of equals) and append its children, as many as fit."""
+    """Pop the cheapest expandable node (the earliest of equals) and append its children, as many as
+    fit.
+    """
     row = jnp.arange(tree.parent.shape[0], dtype=jnp.int32)
     best, cost = _cheapest(_expandable(tree, counts), tree.cost, row)
     depth = tree.depth[best]
@@ -119,10 +130,14 @@ def _expand_best(tree: _Growing, steps: Cost, counts: jax.Array) -> _Growing:
 
 
 def _cheapest(eligible: jax.Array, cost: Cost, row: jax.Array) -> tuple[jax.Array, Cost]:
-    """Row and cost of the eligible row that is least by (cost, row); its cost is `NEVER` where there is none."""
+    """Row and cost of the eligible row that is least by (cost, row); its cost is `NEVER` where
+    there is none.
+    """
 
     def least(a, b):
-        before = (a[0] < b[0]) | ((a[0] == b[0]) & ((a[1] < b[1]) | ((a[1] == b[1]) & (a[2] < b[2]))))
+        before = (a[0] < b[0]) | (
+            (a[0] == b[0]) & ((a[1] < b[1]) | ((a[1] == b[1]) & (a[2] < b[2])))
+        )
         return tuple(jnp.where(before, x, y) for x, y in zip(a, b, strict=True))
 
     operands = (jnp.where(eligible, cost.hi, NEVER), cost.lo, row)

@@ -1,10 +1,11 @@
 """JetSpec's rules for how many children a node gets, by its depth: the `caps` of `expand.expand`.
 
-All take the ranked draft `logprob` float32 [D, K], some the `entropy` float32 [D] (nats) of the full distributions too, and
-return int32 [D], entry d for a node at depth d (the root's is d = 0), between 1 and the tree width K; `rank_decay` returns
-[D, K], by depth and rank. They are traced into the decode loop. Source: hao-ai-lab/JetSpec, `jetspec/tree` (top2gap_fanout,
-depth_rank_histogram, task_router, reasoning_router, class_histogram), and `ptd/tree` of its history (e162022: entropy_gate,
-entropy_soft, entropy_topk, prob_mass, rank_decay, top2gap_budget_gated).
+All take the ranked draft `logprob` float32 [D, K], some the `entropy` float32 [D] (nats) of the
+full distributions too, and return int32 [D], entry d for a node at depth d (the root's is d = 0),
+between 1 and the tree width K; `rank_decay` returns [D, K], by depth and rank. They are traced into
+the decode loop. Source: hao-ai-lab/JetSpec, `jetspec/tree` (top2gap_fanout, depth_rank_histogram,
+task_router, reasoning_router, class_histogram), and `ptd/tree` of its history (e162022:
+entropy_gate, entropy_soft, entropy_topk, prob_mass, rank_decay, top2gap_budget_gated).
 """
 
 from __future__ import annotations
@@ -20,23 +21,40 @@ import jax.numpy as jnp
 import numpy as np
 
 CLASSES = ("decisive_task", "balanced_task", "uncertain_task")
-_TEMPLATES = {"decisive_task": (), "balanced_task": (3, 2), "uncertain_task": (7, 7)}  # depths that are not listed get 1
-_TASKS = {"math": "decisive_task", "code": "decisive_task", "chat": "uncertain_task", "open_ended": "uncertain_task"}
+_TEMPLATES = {
+    "decisive_task": (),
+    "balanced_task": (3, 2),
+    "uncertain_task": (7, 7),
+}  # depths that are not listed get 1
+_TASKS = {
+    "math": "decisive_task",
+    "code": "decisive_task",
+    "chat": "uncertain_task",
+    "open_ended": "uncertain_task",
+}
 _REASONING_TASKS = {"reasoning", "cot", "chain_of_thought", "math", "code"}
-_REASONING_TEXT = re.compile(r"<think>|step 1|let me think|let's think|first,|chain of thought", re.IGNORECASE)
+_REASONING_TEXT = re.compile(
+    r"<think>|step 1|let me think|let's think|first,|chain of thought", re.IGNORECASE
+)
 
 
 def mean_gap(logprob: jax.Array) -> jax.Array:
-    """Mean over depths of the gap between the best and the second-best log-probability; float32 [], 0 for a width of 1."""
+    """Mean over depths of the gap between the best and the second-best log-probability; float32 [],
+    0 for a width of 1.
+    """
     if logprob.shape[-1] < 2:
         return jnp.float32(0)
     return jnp.mean(logprob[:, 0] - logprob[:, 1])
 
 
-def top2gap(logprob: jax.Array, beta: float = 1.0, middle: float = 1.0, strength: float = 1.0) -> jax.Array:
-    """Fewer children where the best candidate leads by more: K * sigmoid(-beta * (gap - middle)), rounded half to even.
+def top2gap(
+    logprob: jax.Array, beta: float = 1.0, middle: float = 1.0, strength: float = 1.0
+) -> jax.Array:
+    """Fewer children where the best candidate leads by more: K * sigmoid(-beta * (gap - middle)),
+    rounded half to even.
 
-    `strength` scales how many children are taken away: JetSpec's budget gate is exp(-budget / 16), which leaves large trees be.
+    `strength` scales how many children are taken away: JetSpec's budget gate is exp(-budget / 16),
+    which leaves large trees be.
     """
     depths, width = logprob.shape
     if width < 2:
@@ -45,8 +63,12 @@ def top2gap(logprob: jax.Array, beta: float = 1.0, middle: float = 1.0, strength
     return jnp.maximum(jnp.round(width * share), 1).astype(jnp.int32)
 
 
-def entropy_gate(logprob: jax.Array, entropy: jax.Array, low: float = 0.5, high: float = 3.0) -> jax.Array:
-    """K children up to an entropy of `low`, a chain from `high` on, linearly fewer in between, rounded half to even."""
+def entropy_gate(
+    logprob: jax.Array, entropy: jax.Array, low: float = 0.5, high: float = 3.0
+) -> jax.Array:
+    """K children up to an entropy of `low`, a chain from `high` on, linearly fewer in between,
+    rounded half to even.
+    """
     depth, width = logprob.shape
     share = (high - entropy) / (high - low) if high > low else jnp.where(entropy < high, 1.0, 0.0)
     return jnp.clip(jnp.round(width * share), 1, width).astype(jnp.int32)
@@ -66,41 +88,62 @@ def entropy_topk(logprob: jax.Array, low: float = 0.3, high: float = 1.6) -> jax
 
 
 def prob_mass(logprob: jax.Array, least: float = 0.5) -> jax.Array:
-    """More children where the K candidates hold more of the probability: K * (mass - least) / (1 - least), rounded up."""
+    """More children where the K candidates hold more of the probability: K * (mass - least) / (1 -
+    least), rounded up.
+    """
     width = logprob.shape[1]
     share = (jnp.sum(jnp.exp(logprob), axis=-1) - least) / (1 - least)
     return jnp.clip(jnp.ceil(width * share), 1, width).astype(jnp.int32)
 
 
 def rank_decay(logprob: jax.Array, gamma: float = 0.5) -> np.ndarray:
-    """K * gamma^r children, rounded half to even, for a node of rank r, whatever the drafter says: JetSpec's control."""
+    """K * gamma^r children, rounded half to even, for a node of rank r, whatever the drafter says:
+    JetSpec's control.
+    """
     depth, width = logprob.shape
     caps = np.clip(np.round(width * gamma ** np.arange(width)), 1, width)
     return np.tile(caps.astype(np.int32), (depth, 1))
 
 
-def rank_histogram(logprob: jax.Array, profile: Sequence[Sequence[float]] | None = None, threshold: float = 0.02) -> np.ndarray:
-    """As many children as there are ranks whose measured acceptance rate `profile[depth][rank]` reaches `threshold`.
+def rank_histogram(
+    logprob: jax.Array, profile: Sequence[Sequence[float]] | None = None, threshold: float = 0.02
+) -> np.ndarray:
+    """As many children as there are ranks whose measured acceptance rate `profile[depth][rank]`
+    reaches `threshold`.
 
-    Depths without rates get K, and so does every depth where there is no profile or `threshold` is not positive.
+    Depths without rates get K, and so does every depth where there is no profile or `threshold` is
+    not positive.
     """
     depth, width = logprob.shape
     if profile is None or threshold <= 0:
         return np.full(depth, width, np.int32)
-    counts = [sum(rate >= threshold for rate in row[:width]) if len(row) else width for row in profile[:depth]]
+    counts = [
+        sum(rate >= threshold for rate in row[:width]) if len(row) else width
+        for row in profile[:depth]
+    ]
     return _filled(counts, depth, width, missing=width)
 
 
-def task_class(logprob: jax.Array, task: str | None = None, gap_low: float = 1.0, gap_high: float = 2.0) -> jax.Array:
-    """Index into `CLASSES`, int32 []: by the task's name if one is given (unknown: balanced), else by `mean_gap`."""
+def task_class(
+    logprob: jax.Array, task: str | None = None, gap_low: float = 1.0, gap_high: float = 2.0
+) -> jax.Array:
+    """Index into `CLASSES`, int32 []: by the task's name if one is given (unknown: balanced), else
+    by `mean_gap`.
+    """
     if task is not None:
-        return jnp.int32(CLASSES.index(task if task in CLASSES else _TASKS.get(task, "balanced_task")))
+        return jnp.int32(
+            CLASSES.index(task if task in CLASSES else _TASKS.get(task, "balanced_task"))
+        )
     gap = mean_gap(logprob)
     return jnp.where(gap > gap_high, 0, jnp.where(gap < gap_low, 2, 1)).astype(jnp.int32)
 
 
-def task_router(logprob: jax.Array, task: str | None = None, gap_low: float = 1.0, gap_high: float = 2.0) -> jax.Array:
-    """A chain for decisive tasks, 3 and 2 children at the top for balanced ones, 7 and 7 for uncertain ones."""
+def task_router(
+    logprob: jax.Array, task: str | None = None, gap_low: float = 1.0, gap_high: float = 2.0
+) -> jax.Array:
+    """A chain for decisive tasks, 3 and 2 children at the top for balanced ones, 7 and 7 for
+    uncertain ones.
+    """
     return class_histogram(logprob, {}, task, gap_low, gap_high)
 
 
@@ -111,23 +154,31 @@ def class_histogram(
     gap_low: float = 1.0,
     gap_high: float = 2.0,
 ) -> jax.Array:
-    """Caps per class of task, measured for a model; a class that is not in `histograms` gets its `task_router` template.
+    """Caps per class of task, measured for a model; a class that is not in `histograms` gets its
+    `task_router` template.
 
     Args:
       logprob: float32 [D, K].
-      histograms: class name (one of `CLASSES`) to a list of caps per depth, or of acceptance rates [depth][rank], whose last
-        positive rank counts. Depths that are not listed get 1.
+      histograms: class name (one of `CLASSES`) to a list of caps per depth, or of acceptance rates
+        [depth][rank], whose last positive rank counts. Depths that are not listed get 1.
       task, gap_low, gap_high: see `task_class`.
     """
     depth, width = logprob.shape
-    table = [_filled(_caps(histograms.get(name, _TEMPLATES[name]), width), depth, width, missing=1) for name in CLASSES]
+    table = [
+        _filled(_caps(histograms.get(name, _TEMPLATES[name]), width), depth, width, missing=1)
+        for name in CLASSES
+    ]
     return jnp.asarray(np.stack(table))[task_class(logprob, task, gap_low, gap_high)]
 
 
-def reasoning_router(logprob: jax.Array, reasoning: bool = False, gap_threshold: float = 1.5) -> jax.Array:
-    """A chain while the model reasons step by step, else 2 children at each of the first two depths.
+def reasoning_router(
+    logprob: jax.Array, reasoning: bool = False, gap_threshold: float = 1.5
+) -> jax.Array:
+    """A chain while the model reasons step by step, else 2 children at each of the first two
+    depths.
 
-    It reasons where the caller knows so (`reasoning`, see `looks_like_reasoning`) or `mean_gap` exceeds `gap_threshold`.
+    It reasons where the caller knows so (`reasoning`, see `looks_like_reasoning`) or `mean_gap`
+    exceeds `gap_threshold`.
     """
     depth, width = logprob.shape
     wide = _filled((2, 2), depth, width, missing=1)
@@ -135,12 +186,16 @@ def reasoning_router(logprob: jax.Array, reasoning: bool = False, gap_threshold:
 
 
 def looks_like_reasoning(text: str = "", task: str = "") -> bool:
-    """Whether a prompt's text or the name of its task holds one of JetSpec's marks of step-by-step reasoning."""
+    """Whether a prompt's text or the name of its task holds one of JetSpec's marks of step-by-step
+    reasoning.
+    """
     return task.lower() in _REASONING_TASKS or _REASONING_TEXT.search(text) is not None
 
 
 def _caps(rows: Sequence, width: int) -> list[int]:
-    """Caps from caps, or from acceptance rates: one more than the last of the first `width` ranks with a positive rate."""
+    """Caps from caps, or from acceptance rates: one more than the last of the first `width` ranks
+    with a positive rate.
+    """
 
     def last_positive(rates: Sequence[float]) -> int:
         return max((rank + 1 for rank, rate in enumerate(rates[:width]) if rate > 0), default=1)
@@ -169,10 +224,11 @@ RULES = {
 
 
 def make_rule(name: str, **settings) -> Rule:
-    """The rule called `name` with its settings bound: a value for `decode(..., builder="expand", fanout=...)`.
+    """The rule called `name` with its settings bound: a value for `decode(..., builder="expand",
+    fanout=...)`.
 
-    Equal settings give the identical object, so that they share one compilation. Settings are numbers, names, lists and
-    mappings of them, as in JSON.
+    Equal settings give the identical object, so that they share one compilation. Settings are
+    numbers, names, lists and mappings of them, as in JSON.
 
     Raises:
       ValueError: unknown rule, or a setting that it does not have.

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.builders.scores import Cost, to_logprob
-from jaxspec.state import Tree
-from jaxspec.tree import assemble, parent_rows
+from jaxspec.core.state import Tree
+from jaxspec.core.tree import assemble, parent_rows
 
 
 def sorted_tree(
@@ -29,7 +29,8 @@ def sorted_tree(
       order, parent: int32 [N], ids of the nodes and of their parents.
       index: int32 [N], flat indices [D * C] of their candidates; the root's is not read.
       size: int32 [], rows in use. max_depth: static bound on the depth.
-      cost: of the nodes, where it is minus the log-probability of the path; None where they were sorted by another score.
+      cost: of the nodes, where it is minus the log-probability of the path; None where they were
+        sorted by another score.
     """
     rows = parent_rows(order, parent)
     steps = logprob.reshape(-1)[index].at[0].set(0.0)

@@ -1,12 +1,15 @@
-"""Path scores as 64-bit fixed point in two uint32 words: exact sums and an exact order without float64.
+"""Path scores as 64-bit fixed point in two uint32 words: exact sums and an exact order without
+float64.
 
-A best-first tree is defined by the order of sums of log-probabilities, and near-ties are common. Float32 sums round
-differently along different paths; float64 is off by default in JAX. A cost (minus a log-probability) is held as `hi` units of
-2^-17 nats and `lo` units of 2^-49. Log-probabilities from a float32 log-softmax are multiples of 2^-46 or coarser, so that
-their sums are exact here, as they are in the float64 arithmetic of DDTree's and JetSpec's reference code.
+A best-first tree is defined by the order of sums of log-probabilities, and near-ties are common.
+Float32 sums round differently along different paths; float64 is off by default in JAX. A cost
+(minus a log-probability) is held as `hi` units of 2^-17 nats and `lo` units of 2^-49.
+Log-probabilities from a float32 log-softmax are multiples of 2^-46 or coarser, so that their sums
+are exact here, as they are in the float64 arithmetic of DDTree's and JetSpec's reference code.
 
-What a step costs is a choice (`Score`). Every score is non-negative and does not decrease with the rank at a depth, on which
-all builders rely: no child comes before its parent, and no sibling before a better-ranked one.
+What a step costs is a choice (`Score`). Every score is non-negative and does not decrease with the
+rank at a depth, on which all builders rely: no child comes before its parent, and no sibling before
+a better-ranked one.
 """
 
 from __future__ import annotations
@@ -26,11 +29,13 @@ NEVER = np.uint32(0xFFFFFFFF)  # hi of a path that must not be used; it sorts af
 
 
 class Score(NamedTuple):
-    """What paths are ordered by: JetSpec's scoring ablation (appendix C; `entropy_score` in the history of its code).
+    """What paths are ordered by: JetSpec's scoring ablation (appendix C; `entropy_score` in the
+    history of its code).
 
     Attributes:
-      name: `logprob`: the path's log-probability; `entropy`: minus the entropies (nats) of the drafter's distributions at the
-        depths that the path runs through; `hybrid`: log-probability minus `weight` times these entropies.
+      name: `logprob`: the path's log-probability; `entropy`: minus the entropies (nats) of the
+        drafter's distributions at the depths that the path runs through; `hybrid`: log-probability
+        minus `weight` times these entropies.
       weight: lambda of `hybrid`, at least 0.
     """
 
@@ -42,7 +47,9 @@ LOGPROB = Score()
 
 
 class Cost(NamedTuple):
-    """Fixed-point cost of a path: `hi * 2^-17 + lo * 2^-49` nats, or unusable where `hi` is `NEVER`."""
+    """Fixed-point cost of a path: `hi * 2^-17 + lo * 2^-49` nats, or unusable where `hi` is
+    `NEVER`.
+    """
 
     hi: jax.Array
     lo: jax.Array
@@ -55,7 +62,8 @@ def from_logprob(logprob: jax.Array, depth_limit: jax.Array) -> Cost:
     """Costs of one tree's candidates.
 
     Args:
-      logprob: float32 [D, C]; values above 0 count as 0, values below -2^14 / D as that, -inf and NaN as unusable.
+      logprob: float32 [D, C]; values above 0 count as 0, values below -2^14 / D as that, -inf and
+        NaN as unusable.
       depth_limit: int32 []; candidates at depths (row + 1) above it are unusable.
     """
     depths = logprob.shape[0]
@@ -64,18 +72,23 @@ def from_logprob(logprob: jax.Array, depth_limit: jax.Array) -> Cost:
     return Cost(jnp.where(usable, hi, NEVER), jnp.where(usable, lo, 0))
 
 
-def step_costs(score: Score, logprob: jax.Array, entropy: jax.Array | None, depth_limit: jax.Array) -> Cost:
+def step_costs(
+    score: Score, logprob: jax.Array, entropy: jax.Array | None, depth_limit: jax.Array
+) -> Cost:
     """Costs of one tree's candidates under `score`; arguments otherwise as in `from_logprob`.
 
     Args:
-      entropy: float32 [D], nats, of the distributions at every depth, not read by `logprob`; weighted ones above 2^13 / D count
-        as that.
+      entropy: float32 [D], nats, of the distributions at every depth, not read by `logprob`;
+        weighted ones above 2^13 / D count as that.
     """
     if score.name == "logprob":
         return from_logprob(logprob, depth_limit)
     own = logprob if score.name == "hybrid" else jnp.where(logprob > -jnp.inf, 0.0, -jnp.inf)
     weighted = entropy[:, None] * (score.weight if score.name == "hybrid" else 1.0)
-    return add(from_logprob(own, depth_limit), Cost(*_fixed_point(weighted, _MAX_NATS / 2 / logprob.shape[0])))
+    return add(
+        from_logprob(own, depth_limit),
+        Cost(*_fixed_point(weighted, _MAX_NATS / 2 / logprob.shape[0])),
+    )
 
 
 def _fixed_point(nats: jax.Array, most: float) -> tuple[jax.Array, jax.Array]:
@@ -96,5 +109,7 @@ def add(a: Cost, b: Cost) -> Cost:
 
 def to_logprob(cost: Cost) -> jax.Array:
     """float32 log-probabilities, non-increasing wherever the costs are non-decreasing."""
-    nats = cost.hi.astype(jnp.float32) * 2.0**-_HI_BITS + cost.lo.astype(jnp.float32) * 2.0 ** -(_HI_BITS + 32)
+    nats = cost.hi.astype(jnp.float32) * 2.0**-_HI_BITS + cost.lo.astype(jnp.float32) * 2.0 ** -(
+        _HI_BITS + 32
+    )
     return jnp.where(cost.hi == NEVER, -jnp.inf, 0.0 - nats)

@@ -1,12 +1,14 @@
-"""The drafter protocol: a bundle of pure functions closed over a static config, in the manner of optax.
+"""The drafter protocol: a bundle of pure functions closed over a static config, in the manner of
+optax.
 
-A drafter proposes in steps. One step takes M nodes of the growing tree and gives, for each, logits for the `slots` tokens
-that follow it. A block drafter needs one step, since what it proposes at a depth is the same under every parent; EAGLE-3
-takes a step a level and SpecBlock one a block.
+A drafter proposes in steps. One step takes M nodes of the growing tree and gives, for each, logits
+for the `slots` tokens that follow it. A block drafter needs one step, since what it proposes at a
+depth is the same under every parent; EAGLE-3 takes a step a level and SpecBlock one a block.
 
-A drafter's variables are {"params": what is trained}. One with a reduced draft vocabulary (EAGLE-3's `d2t`) of D tokens has
-a collection beside it that no optimizer touches: {"draft": {"ids": int32 [D]}}, ids in ascending order; `lm_head` [E, D]
-stands there too where the output projection is not trained.
+A drafter's variables are {"params": what is trained}. One with a reduced draft vocabulary
+(EAGLE-3's `d2t`) of D tokens has a collection beside it that no optimizer touches: {"draft":
+{"ids": int32 [D]}}, ids in ascending order; `lm_head` [E, D] stands there too where the output
+projection is not trained.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from jaxspec.state import Nodes as Nodes
+from jaxspec.core.state import Nodes as Nodes
 
 
 class TargetHead(NamedTuple):
@@ -39,7 +41,8 @@ class Committed:
 
     Attributes:
       token: int32 [B, T], the tokens.
-      following: int32 [B, T], the token after each; the last one's is the new root, which has no features yet.
+      following: int32 [B, T], the token after each; the last one's is the new root, which has no
+        features yet.
       features: [B, T, F], the target's, of the layers that the drafter asks for.
       position: int32 [B], absolute position of row 0.
       count: int32 [B], rows that count; 0 must leave the state as it is.
@@ -56,10 +59,11 @@ class Proposal(NamedTuple):
     """What a step proposes.
 
     Attributes:
-      logits: [B, M, K, V], of the tokens at depths 1..K below each node, -inf for tokens that cannot be drafted; at slot k > 1
-        the drafter's greedy tokens, or none, stand before it.
+      logits: [B, M, K, V], of the tokens at depths 1..K below each node, -inf for tokens that
+        cannot be drafted; at slot k > 1 the drafter's greedy tokens, or none, stand before it.
       classes: int32 [B, M, K], each slot's rank class (SpecBlock's rank head), or None.
-      hidden: [B, M, K, E], the hidden states that the logits are projections of; None where a drafter does not show them.
+      hidden: [B, M, K, E], the hidden states that the logits are projections of; None where a
+        drafter does not show them.
     """
 
     logits: jax.Array
@@ -71,17 +75,18 @@ class Drafter(NamedTuple):
     """What the decode loop needs of a drafter.
 
     Attributes:
-      feature_layers: target decoder layers (0-based, their outputs) that `absorb` reads; the number of layers itself stands for
-        the hidden state after the final norm.
+      feature_layers: target decoder layers (0-based, their outputs) that `absorb` reads; the number
+        of layers itself stands for the hidden state after the final norm.
       depth: longest path that one round proposes.
       slots: K, tokens that a step proposes after a node; `depth` if there is one step only.
       init: (batch, capacity, dtype) -> state, before any token is committed.
       absorb: (params, state, target, committed) -> state.
-      start: (params, state, target, root [B], rows) -> (Proposal of the root, M = 1; scratch). `rows` is static: slots that the
-        whole round computes, K + steps * M * K; the scratch needs room for them. Block drafters also take `block` int32 [B] or
-        None: slots of each sequence's block, the anchor included; what is proposed after them is not looked at.
-      expand: (params, state, scratch, target, nodes, first) -> (Proposal, scratch), or None where one step is all. `first`
-        int32 []: index of the step's first slot, see `Nodes.source`.
+      start: (params, state, target, root [B], rows) -> (Proposal of the root, M = 1; scratch).
+        `rows` is static: slots that the whole round computes, K + steps * M * K; the scratch needs
+        room for them. Block drafters also take `block` int32 [B] or None: slots of each sequence's
+        block, the anchor included; what is proposed after them is not looked at.
+      expand: (params, state, scratch, target, nodes, first) -> (Proposal, scratch), or None where
+        one step is all. `first` int32 []: index of the step's first slot, see `Nodes.source`.
     """
 
     feature_layers: tuple[int, ...]
@@ -94,6 +99,8 @@ class Drafter(NamedTuple):
 
 
 def whole_vocabulary(logits: jax.Array, ids: jax.Array, vocab_size: int) -> jax.Array:
-    """Logits [..., V] of which only the draft vocabulary's [..., D] are given, the others being -inf."""
+    """Logits [..., V] of which only the draft vocabulary's [..., D] are given, the others being
+    -inf.
+    """
     whole = jnp.full((*logits.shape[:-1], vocab_size), -jnp.inf, logits.dtype)
     return whole.at[..., ids].set(logits, indices_are_sorted=True, unique_indices=True)

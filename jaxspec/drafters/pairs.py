@@ -1,4 +1,6 @@
-"""What drafters of pairs share. Pair i is the target's features of token i with the token after it (EAGLE, Li et al. 2024)."""
+"""What drafters of pairs share. Pair i is the target's features of token i with the token after it
+(EAGLE, Li et al. 2024).
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,32 @@ from jaxspec.drafters.base import whole_vocabulary
 
 
 def last_row(rows: jax.Array, count: jax.Array, before: jax.Array) -> jax.Array:
-    """The last of the rows that count, [B, ...] of `rows` [B, T, ...] and `count` int32 [B]; `before` where none does."""
+    """The last of the rows that count, [B, ...] of `rows` [B, T, ...] and `count` int32 [B];
+    `before` where none does.
+    """
     index = jnp.maximum(count - 1, 0).reshape(-1, *(1,) * (rows.ndim - 1))
     row = jnp.take_along_axis(rows, index, axis=1)[:, 0]
-    return jnp.where(count.reshape(-1, *(1,) * (before.ndim - 1)) > 0, row.astype(before.dtype), before)
+    return jnp.where(
+        count.reshape(-1, *(1,) * (before.ndim - 1)) > 0, row.astype(before.dtype), before
+    )
 
 
 def spread(variables, logits: jax.Array, vocab_size: int) -> jax.Array:
-    """Logits [..., V] of those [..., D] of a drafter's own projection, -inf outside a reduced draft vocabulary."""
-    return whole_vocabulary(logits, variables["draft"]["ids"], vocab_size) if "draft" in variables else logits
+    """Logits [..., V] of those [..., D] of a drafter's own projection, -inf outside a reduced draft
+    vocabulary.
+    """
+    return (
+        whole_vocabulary(logits, variables["draft"]["ids"], vocab_size)
+        if "draft" in variables
+        else logits
+    )
 
 
 def check_layers(num_layers: int, name: str) -> None:
-    """ValueError unless there is one layer: keys and values of committed pairs must not depend on who saw whom."""
+    """ValueError unless there is one layer: keys and values of committed pairs must not depend on
+    who saw whom.
+    """
     if num_layers != 1:
-        raise ValueError(f"num_layers is {num_layers}: {name} has one layer; change its width with ffn_size")
+        raise ValueError(
+            f"num_layers is {num_layers}: {name} has one layer; change its width with ffn_size"
+        )

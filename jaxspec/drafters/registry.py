@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from jaxspec import config as configs
+from jaxspec.core import config as configs
 from jaxspec.drafters.base import Drafter
-from jaxspec.drafters.block import make_block_drafter
-from jaxspec.drafters.eagle import make_eagle_drafter
-from jaxspec.drafters.falcon import make_falcon_drafter
-from jaxspec.drafters.lookup import make_lookup_drafter
-from jaxspec.drafters.medusa import make_medusa_drafter
-from jaxspec.drafters.parallelspec import make_parallelspec_drafter
-from jaxspec.drafters.small_model import make_small_model_drafter
-from jaxspec.drafters.specblock import make_specblock_drafter
+from jaxspec.drafters.dflash.drafter import make_block_drafter
+from jaxspec.drafters.draft_model.drafter import make_small_model_drafter
+from jaxspec.drafters.eagle3.drafter import make_eagle_drafter
+from jaxspec.drafters.falcon.drafter import make_falcon_drafter
+from jaxspec.drafters.medusa.drafter import make_medusa_drafter
+from jaxspec.drafters.parallelspec.drafter import make_parallelspec_drafter
+from jaxspec.drafters.prompt_lookup.drafter import make_lookup_drafter
+from jaxspec.drafters.specblock.drafter import make_specblock_drafter
 
 _MAKERS = {
     configs.BlockDrafterConfig: make_block_drafter,

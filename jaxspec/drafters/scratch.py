@@ -1,6 +1,8 @@
-"""What the steps of one round have computed: keys, values and outputs of slots that are not committed yet.
+"""What the steps of one round have computed: keys, values and outputs of slots that are not
+committed yet.
 
-Every slot is a row; a row sees the committed context, the rows on its path and itself. Rows are thrown away after the round.
+Every slot is a row; a row sees the committed context, the rows on its path and itself. Rows are
+thrown away after the round.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ class Scratch:
     visible: jax.Array
 
 
-def empty(layers: int, batch: int, rows: int, kv_heads: int, head_dim: int, width: int, dtype) -> Scratch:
+def empty(
+    layers: int, batch: int, rows: int, kv_heads: int, head_dim: int, width: int, dtype
+) -> Scratch:
     """A scratch whose rows see nothing."""
     shape = (layers, batch, rows, kv_heads, head_dim)
     hidden, visible = jnp.zeros((batch, rows, width), dtype), jnp.zeros((batch, rows, rows), bool)
@@ -37,30 +41,43 @@ def look(scratch: Scratch, source: jax.Array, slots: int, first: jax.Array) -> S
     """`scratch` with `visible` filled in for the rows of a step.
 
     Args:
-      source: int32 [B, M], the row that proposed each node. slots: K, rows of a node, each of which sees those before it.
+      source: int32 [B, M], the row that proposed each node. slots: K, rows of a node, each of which
+        sees those before it.
       first: int32 [], the step's first row.
     """
     batch, nodes = source.shape
     path = jnp.take_along_axis(scratch.visible, source[..., None], axis=1)  # [B, M, R]
     rows = scratch.visible.shape[-1]
-    begin = first + slots * jnp.arange(nodes)[:, None, None]  # [M, 1, 1], the node's own rows begin here
+    begin = (
+        first + slots * jnp.arange(nodes)[:, None, None]
+    )  # [M, 1, 1], the node's own rows begin here
     index = jnp.arange(rows)
     before = (index >= begin) & (index <= begin + jnp.arange(slots)[:, None])  # [M, K, R]
     seen = (path[:, :, None] | before).reshape(batch, nodes * slots, rows)
-    return scratch.replace(visible=jax.lax.dynamic_update_slice(scratch.visible, seen, (0, first, 0)))
+    return scratch.replace(
+        visible=jax.lax.dynamic_update_slice(scratch.visible, seen, (0, first, 0))
+    )
 
 
 def mask_words(scratch: Scratch, count: int, first: jax.Array) -> jax.Array:
     """Mask words uint32 [B, count, ceil(R / 32)] of the `count` rows from `first` on."""
     seen = jax.lax.dynamic_slice_in_dim(scratch.visible, first, count, axis=1)
-    seen = jnp.pad(seen, ((0, 0), (0, 0), (0, -seen.shape[-1] % 32))).reshape(*seen.shape[:2], -1, 32)
+    seen = jnp.pad(seen, ((0, 0), (0, 0), (0, -seen.shape[-1] % 32))).reshape(
+        *seen.shape[:2], -1, 32
+    )
     return (seen.astype(jnp.uint32) << jnp.arange(32, dtype=jnp.uint32)).sum(-1, dtype=jnp.uint32)
 
 
-def write(scratch: Scratch, k: jax.Array, v: jax.Array, hidden: jax.Array, first: jax.Array) -> Scratch:
-    """`scratch` with a step's keys and values [L, B, T, Kh, D] and outputs [B, T, E] at row `first`."""
+def write(
+    scratch: Scratch, k: jax.Array, v: jax.Array, hidden: jax.Array, first: jax.Array
+) -> Scratch:
+    """`scratch` with a step's keys and values [L, B, T, Kh, D] and outputs [B, T, E] at row
+    `first`.
+    """
     return scratch.replace(
         k=jax.lax.dynamic_update_slice(scratch.k, k.astype(scratch.k.dtype), (0, 0, first, 0, 0)),
         v=jax.lax.dynamic_update_slice(scratch.v, v.astype(scratch.v.dtype), (0, 0, first, 0, 0)),
-        hidden=jax.lax.dynamic_update_slice(scratch.hidden, hidden.astype(scratch.hidden.dtype), (0, first, 0)),
+        hidden=jax.lax.dynamic_update_slice(
+            scratch.hidden, hidden.astype(scratch.hidden.dtype), (0, first, 0)
+        ),
     )

@@ -1,6 +1,8 @@
-"""The tensors `d2t` and `t2d` of a reduced draft vocabulary, as EAGLE-3 and the speculators schema store it.
+"""The tensors `d2t` and `t2d` of a reduced draft vocabulary, as EAGLE-3 and the speculators schema
+store it.
 
-`d2t` int64 [D] holds offsets: draft token i is the target's token i + d2t[i]. `t2d` bool [V] marks the same tokens.
+`d2t` int64 [D] holds offsets: draft token i is the target's token i + d2t[i]. `t2d` bool [V] marks
+the same tokens.
 """
 
 from __future__ import annotations
@@ -23,16 +25,22 @@ def read_ids(read: Mapping[str, np.ndarray], size: int, vocab_size: int) -> np.n
 
     Raises:
       WeightMismatch: one of the two is missing.
-      ValueError: another shape or dtype, ids out of range or not ascending, or two tensors that disagree.
+      ValueError: another shape or dtype, ids out of range or not ascending, or two tensors that
+        disagree.
     """
     missing = [name for name in MAPPING if name not in read]
     if missing:
         raise WeightMismatch(missing, [], {})
     offsets, marked = read["d2t"], read["t2d"]
-    for name, tensor, dtype, shape in (("d2t", offsets, "int64", (size,)), ("t2d", marked, "bool", (vocab_size,))):
+    for name, tensor, dtype, shape in (
+        ("d2t", offsets, "int64", (size,)),
+        ("t2d", marked, "bool", (vocab_size,)),
+    ):
         if tensor.dtype.name != dtype or tensor.shape != shape:
             found, wanted = f"{tensor.dtype.name} {list(tensor.shape)}", f"{dtype} {list(shape)}"
-            raise ValueError(f"{name} is {found}, and config.json makes it {wanted}: use the files of one checkpoint")
+            raise ValueError(
+                f"{name} is {found}, and config.json makes it {wanted}: use the files of one checkpoint"
+            )
     ids = np.arange(size) + offsets
     beyond = np.flatnonzero((ids < 0) | (ids >= vocab_size))
     if beyond.size:
@@ -49,7 +57,9 @@ def read_ids(read: Mapping[str, np.ndarray], size: int, vocab_size: int) -> np.n
         )
     differ = np.flatnonzero(marked != _marks(ids, vocab_size))
     if differ.size:
-        raise ValueError(f"t2d and d2t disagree about {differ.size} tokens, first {differ[0]}: use the files of one checkpoint")
+        raise ValueError(
+            f"t2d and d2t disagree about {differ.size} tokens, first {differ[0]}: use the files of one checkpoint"
+        )
     return ids.astype(np.int32)
 
 

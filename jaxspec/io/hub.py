@@ -1,4 +1,6 @@
-"""Where a model's files are: one that ships with jaxspec, a local directory, or a Hugging Face hub id."""
+"""Where a model's files are: one that ships with jaxspec, a local directory, or a Hugging Face hub
+id.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
 def shipped(directory: Path | None = None) -> tuple[str, ...]:
-    """Names of the models in `directory`: by default those that ship; `MODEL / "drafters"` for a model's drafters."""
+    """Names of the models in `directory`: by default those that ship; `MODEL / "drafters"` for a
+    model's drafters.
+    """
     return tuple(sorted(path.parent.name for path in (directory or ZOO).glob("*/config.json")))
 
 
@@ -23,8 +27,9 @@ def resolve_model(name: str | os.PathLike, *, weights: bool = True) -> Path:
     """Directory with the files of a target model.
 
     Args:
-      name: a model that ships (`mini`), a local directory, or a hub id; `ID::SUBFOLDER` names a folder inside either of the
-        last two. Hub files come through `huggingface_hub` and its cache, also offline.
+      name: a model that ships (`mini`), a local directory, or a hub id; `ID::SUBFOLDER` names a
+        folder inside either of the last two. Hub files come through `huggingface_hub` and its
+        cache, also offline.
       weights: False leaves the weights on the hub: config and tokenizer are enough to plan with.
 
     Raises:
@@ -32,15 +37,21 @@ def resolve_model(name: str | os.PathLike, *, weights: bool = True) -> Path:
     """
     if str(name) in shipped():
         return ZOO / str(name)
-    return _resolve(str(name), f"a model that ships ({', '.join(shipped()) or 'none here'})", weights)
+    return _resolve(
+        str(name), f"a model that ships ({', '.join(shipped()) or 'none here'})", weights
+    )
 
 
 def resolve_drafter(name: str | os.PathLike, model: Path) -> Path:
-    """Directory with the files of a drafter: one that ships with the `model` directory, else as `resolve_model`."""
+    """Directory with the files of a drafter: one that ships with the `model` directory, else as
+    `resolve_model`.
+    """
     own = shipped(model / "drafters")
     if str(name) in own:
         return model / "drafters" / str(name)
-    return _resolve(str(name), f"a drafter that ships with {model.name} ({', '.join(own) or 'none'})")
+    return _resolve(
+        str(name), f"a drafter that ships with {model.name} ({', '.join(own) or 'none'})"
+    )
 
 
 def _resolve(name: str, shipped_kind: str, weights: bool = True) -> Path:
@@ -48,7 +59,9 @@ def _resolve(name: str, shipped_kind: str, weights: bool = True) -> Path:
     directory = Path(place).expanduser()
     if not place or not directory.is_dir():
         if not _HUB_ID.fullmatch(place):
-            raise FileNotFoundError(f"{name!r} is neither {shipped_kind}, nor a directory, nor a hub id (owner/name)")
+            raise FileNotFoundError(
+                f"{name!r} is neither {shipped_kind}, nor a directory, nor a hub id (owner/name)"
+            )
         directory = _download(place, subfolder, shipped_kind, weights)
     if not (directory / subfolder).is_dir():
         raise FileNotFoundError(f"{place!r} has no folder {subfolder!r}")
@@ -56,11 +69,14 @@ def _resolve(name: str, shipped_kind: str, weights: bool = True) -> Path:
 
 
 def _download(repo: str, subfolder: str, shipped_kind: str, weights: bool) -> Path:
-    """The hub snapshot of `repo`, only with the files that are read: those of one folder, not of the folders below it."""
+    """The hub snapshot of `repo`, only with the files that are read: those of one folder, not of
+    the folders below it.
+    """
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     prefix = f"{subfolder.rstrip('/')}/" if subfolder else ""
-    # Without an owner only a handful of old models have a hub id; a mistyped short name is far more likely.
+    # Without an owner only a handful of old models have a hub id; a mistyped short name is far more
+    # likely.
     hint = "" if "/" in repo else f" ({repo!r} is also not {shipped_kind}, nor a directory here)"
     try:
         path = _snapshot(repo, prefix, _FILES if weights else _TEXTS)

@@ -1,4 +1,6 @@
-"""What a drafter records about the target it was trained for, so that a wrong pairing can be told."""
+"""What a drafter records about the target it was trained for, so that a wrong pairing can be
+told.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Provenance(NamedTuple):
 
 
 def recorded(hf: dict[str, Any]) -> Provenance:
-    """What a drafter's config.json says about its target: in the `jaxspec` object, else as the verifier of speculators."""
+    """What a drafter's config.json says about its target: in the `jaxspec` object, else as the
+    verifier of speculators.
+    """
     own = hf.get("jaxspec") or {}
     verifier = (hf.get("speculators_config") or {}).get("verifier") or {}
     return Provenance(
@@ -52,7 +56,9 @@ def recorded(hf: dict[str, Any]) -> Provenance:
 
 
 def of_target(directory: str | os.PathLike) -> Provenance:
-    """The record of the target whose files are in `directory` (a model directory, in or out of the hub's cache)."""
+    """The record of the target whose files are in `directory` (a model directory, in or out of the
+    hub's cache).
+    """
     directory = Path(directory)
     found = _SNAPSHOT.search(directory.absolute().as_posix())
     name = found["name"].replace("--", "/") if found else directory.absolute().name
@@ -67,7 +73,9 @@ def of_target(directory: str | os.PathLike) -> Provenance:
 
 
 def chat_template(directory: Path) -> str | None:
-    """The text of a model's chat template: a file of its own, or a field of tokenizer_config.json; None where there is none."""
+    """The text of a model's chat template: a file of its own, or a field of tokenizer_config.json;
+    None where there is none.
+    """
     own = directory / "chat_template.jinja"
     if own.is_file():
         return own.read_text(encoding="utf-8")

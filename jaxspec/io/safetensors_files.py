@@ -1,4 +1,6 @@
-"""Hugging Face weight directories: safetensors files read memory-mapped, one tensor at a time, and written atomically."""
+"""Hugging Face weight directories: safetensors files read memory-mapped, one tensor at a time, and
+written atomically.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,21 @@ _TABLES = ("I64", "I32", "BOOL")
 
 
 class WeightFiles(Tensors):
-    """Tensors of a directory by name. Files stay mapped; indexing copies one tensor into memory, in its stored dtype.
+    """Tensors of a directory by name. Files stay mapped; indexing copies one tensor into memory, in
+    its stored dtype.
 
     Raises:
       FileNotFoundError: the directory, its weights or some of its shards are missing.
-      ValueError: a file is truncated or corrupt, or a tensor is quantised: not float32, float16, bfloat16, int64, int32, bool.
+      ValueError: a file is truncated or corrupt, or a tensor is quantised: not float32, float16,
+        bfloat16, int64, int32, bool.
     """
 
     def __init__(self, directory: str | os.PathLike):
         self.directory = Path(directory)
-        self._files = {path.name: open_safetensors(path) for path in shard_paths(self.directory, WEIGHTS, INDEX)}
+        self._files = {
+            path.name: open_safetensors(path)
+            for path in shard_paths(self.directory, WEIGHTS, INDEX)
+        }
         # safetensors' handles have keys() but cannot be iterated over.
         self._home = {name: file for file, handle in self._files.items() for name in handle.keys()}  # noqa: SIM118
         lost_tensors(self.directory, self._home, WEIGHTS, INDEX)
@@ -60,14 +67,18 @@ class WeightFiles(Tensors):
         return self._files[self._home[name]].get_slice(name).get_dtype()
 
 
-def write_safetensors(path: str | os.PathLike, tensors: Mapping[str, np.ndarray], dtype: str | None = None) -> None:
-    """Write `tensors` to one file, cast to `dtype` (`float32`, `float16` or `bfloat16`) where one is given.
+def write_safetensors(
+    path: str | os.PathLike, tensors: Mapping[str, np.ndarray], dtype: str | None = None
+) -> None:
+    """Write `tensors` to one file, cast to `dtype` (`float32`, `float16` or `bfloat16`) where one
+    is given.
 
     The file appears whole or not at all: it is written beside `path` and renamed.
     """
     target = None if dtype is None else weight_dtype(dtype)
     plain = {
-        name: np.ascontiguousarray(tensor if target is None else tensor.astype(target)) for name, tensor in tensors.items()
+        name: np.ascontiguousarray(tensor if target is None else tensor.astype(target))
+        for name, tensor in tensors.items()
     }
     partial = Path(f"{os.fspath(path)}.partial")
     # transformers refuses files without this format mark.
@@ -86,13 +97,17 @@ def weight_dtype(name: str) -> np.dtype:
 def read_json(path: Path) -> dict:
     """A JSON object from `path`; FileNotFoundError or a one-line ValueError where there is none."""
     if not path.is_file():
-        raise FileNotFoundError(f"{path.parent} has no {path.name}: it is not a complete Hugging Face model directory")
+        raise FileNotFoundError(
+            f"{path.parent} has no {path.name}: it is not a complete Hugging Face model directory"
+        )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid JSON ({error}); download it again") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path} holds a {type(content).__name__}, not a JSON object; download it again")
+        raise ValueError(
+            f"{path} holds a {type(content).__name__}, not a JSON object; download it again"
+        )
     return content
 
 
@@ -102,7 +117,8 @@ def has_safetensors(directory: Path) -> bool:
 
 
 def shard_paths(directory: Path, single: str, index: str) -> list[Path]:
-    """The files that hold a directory's weights: `single`, which wins as in transformers, or those that `index` names.
+    """The files that hold a directory's weights: `single`, which wins as in transformers, or those
+    that `index` names.
 
     Raises:
       FileNotFoundError: the directory, its weights or some of its shards are missing.
@@ -124,7 +140,9 @@ def shard_paths(directory: Path, single: str, index: str) -> list[Path]:
 
 
 def lost_tensors(directory: Path, found: Iterable[str], single: str, index: str) -> None:
-    """Raise a ValueError when the index lists tensors that are not among those `found` in its shards."""
+    """Raise a ValueError when the index lists tensors that are not among those `found` in its
+    shards.
+    """
     lost = sorted(set(_weight_map(directory, single, index)) - set(found))
     if lost:
         raise ValueError(
@@ -165,5 +183,7 @@ def open_safetensors(path: Path):
     except SafetensorError as error:
         with open(path, "rb") as file:
             if lfs_pointer(file.read(11)):
-                raise ValueError(f"{path} is a Git LFS pointer, not the weights; run `git lfs pull`") from None
+                raise ValueError(
+                    f"{path} is a Git LFS pointer, not the weights; run `git lfs pull`"
+                ) from None
         raise ValueError(f"{path} is truncated or corrupt ({error}); download it again") from None

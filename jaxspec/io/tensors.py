@@ -1,4 +1,6 @@
-"""What all readers of weight files share: a mapping from names to tensors that are read when they are asked for."""
+"""What all readers of weight files share: a mapping from names to tensors that are read when they
+are asked for.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,9 @@ _FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
 class Tokenizer:
-    """A thin wrapper of `transformers.AutoTokenizer`, which is imported when the first one is made."""
+    """A thin wrapper of `transformers.AutoTokenizer`, which is imported when the first one is
+    made.
+    """
 
     def __init__(self, directory: str | os.PathLike):
         from transformers import AutoTokenizer
@@ -23,7 +25,9 @@ class Tokenizer:
             self._inner = AutoTokenizer.from_pretrained(os.fspath(directory), local_files_only=True)
         except Exception as error:  # noqa: BLE001 - the libraries below raise anything, a bare Exception included
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise ValueError(f"{directory}: the tokenizer cannot be read ({reason}); download its files again") from None
+            raise ValueError(
+                f"{directory}: the tokenizer cannot be read ({reason}); download its files again"
+            ) from None
         self.eos: tuple[int, ...] = _ids(self._inner.eos_token_id)
 
     def __len__(self) -> int:
@@ -31,7 +35,9 @@ class Tokenizer:
         return len(self._inner)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a prompt, with the special tokens that the model expects before a text (Llama's begin of text)."""
+        """Ids of a prompt, with the special tokens that the model expects before a text (Llama's
+        begin of text).
+        """
         return list(self._inner.encode(text))
 
     @property
@@ -40,13 +46,17 @@ class Tokenizer:
         return bool(self._inner.chat_template)
 
     def chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
-        """Ids of chat messages (`role`, `content`) in the model's template, ready for the assistant's answer."""
+        """Ids of chat messages (`role`, `content`) in the model's template, ready for the
+        assistant's answer.
+        """
         if not self.has_chat_template:
             raise ValueError("this model has no chat template: pass the prompt as a string")
         bad = [m for m in messages if not isinstance(m, dict) or not {"role", "content"} <= set(m)]
         if bad or not messages:
             raise ValueError("chat messages are a non-empty list of {'role': …, 'content': …}")
-        text = self._inner.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
+        text = self._inner.apply_chat_template(
+            list(messages), add_generation_prompt=True, tokenize=False
+        )
         return list(self._inner.encode(text, add_special_tokens=False))
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -57,14 +67,18 @@ class Tokenizer:
 
 @functools.lru_cache(maxsize=16)
 def load_tokenizer(directory: str | os.PathLike) -> Tokenizer | None:
-    """The tokenizer in `directory`, read once per directory; None where there is none (prompts are token ids then)."""
+    """The tokenizer in `directory`, read once per directory; None where there is none (prompts are
+    token ids then).
+    """
     if not any((Path(directory) / name).is_file() for name in _FILES):
         return None
     return Tokenizer(directory)
 
 
 def eos_ids(directory: str | os.PathLike, tokenizer: Tokenizer | None) -> tuple[int, ...]:
-    """Ids that end a text, sorted: the tokenizer's, generation_config.json's and config.json's together."""
+    """Ids that end a text, sorted: the tokenizer's, generation_config.json's and config.json's
+    together.
+    """
     found = set(tokenizer.eos if tokenizer is not None else ())
     for name in ("generation_config.json", "config.json"):
         path = Path(directory) / name

@@ -1,7 +1,8 @@
-"""PyTorch's zip checkpoints (`.bin`, `.pt`, `.pth`) without PyTorch and without running what a pickle may ask for.
+"""PyTorch's zip checkpoints (`.bin`, `.pt`, `.pth`) without PyTorch and without running what a
+pickle may ask for.
 
-`torch.save` writes a zip archive: `data.pkl` describes tensors by storage key, offset, shape and strides; `data/<key>` holds a
-storage's bytes, uncompressed.
+`torch.save` writes a zip archive: `data.pkl` describes tensors by storage key, offset, shape and
+strides; `data/<key>` holds a storage's bytes, uncompressed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from jaxspec.io.safetensors_files import WeightFiles, has_safetensors, lfs_pointer, lost_tensors, shard_paths
+from jaxspec.io.safetensors_files import (
+    WeightFiles,
+    has_safetensors,
+    lfs_pointer,
+    lost_tensors,
+    shard_paths,
+)
 from jaxspec.io.tensors import Tensors
 from jaxspec.io.torch_pickle import Tensor, UnsafePickle, read_pickle
 
@@ -27,11 +34,13 @@ TORCH_INDEX = "pytorch_model.bin.index.json"
 
 
 class TorchFile(Tensors):
-    """Tensors of one file by name. The file stays mapped; indexing copies one tensor into memory, in its stored dtype.
+    """Tensors of one file by name. The file stays mapped; indexing copies one tensor into memory,
+    in its stored dtype.
 
     Raises:
       UnsafePickle: the pickle names a global that is not on the short list; nothing was run.
-      ValueError: PyTorch's format of before 1.6, TorchScript, a truncated or corrupt file, or values that are not tensors.
+      ValueError: PyTorch's format of before 1.6, TorchScript, a truncated or corrupt file, or
+        values that are not tensors.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -42,7 +51,9 @@ class TorchFile(Tensors):
             self._places = _places(self.path, file)
         if not isinstance(content, Mapping):
             raise ValueError(f"{self.path} is {_kind(content)}, not a dictionary of tensors")
-        wrong = next((name for name, value in content.items() if not isinstance(value, Tensor)), None)
+        wrong = next(
+            (name for name, value in content.items() if not isinstance(value, Tensor)), None
+        )
         if wrong is not None:
             raise ValueError(
                 f"{self.path}: {wrong!r} is {_kind(content[wrong])}, not a tensor: it is a training checkpoint; save the "
@@ -59,7 +70,9 @@ class TorchFile(Tensors):
         strides = tuple(stride * size for stride in tensor.strides)
         if 0 in tensor.shape:
             return np.empty(tensor.shape, tensor.storage.dtype)
-        view = np.ndarray(tensor.shape, tensor.storage.dtype, self._bytes, start + tensor.offset * size, strides)
+        view = np.ndarray(
+            tensor.shape, tensor.storage.dtype, self._bytes, start + tensor.offset * size, strides
+        )
         return np.array(view, order="C")
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -71,9 +84,13 @@ class TorchFile(Tensors):
         return _safetensors_name(self._home[name].storage.dtype)
 
     def _check(self, name: str) -> None:
-        """Refuse a tensor whose bytes are not all in the file: strides must not lead out of the storage."""
+        """Refuse a tensor whose bytes are not all in the file: strides must not lead out of the
+        storage.
+        """
         tensor = self._home[name]
-        last = tensor.offset + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.strides, strict=True))
+        last = tensor.offset + sum(
+            (n - 1) * stride for n, stride in zip(tensor.shape, tensor.strides, strict=True)
+        )
         place = self._places.get(tensor.storage.key)
         held = place[1] // tensor.storage.dtype.itemsize if place else 0
         if 0 not in tensor.shape and last >= min(held, tensor.storage.size):
@@ -81,7 +98,9 @@ class TorchFile(Tensors):
                 f"{self.path}: {name} reaches beyond its storage: the file is truncated or corrupt; download it again"
             )
         if math.prod(tensor.shape) > max(held, 1):
-            raise ValueError(f"{self.path}: {name} repeats its storage (an expanded tensor): save it contiguous")
+            raise ValueError(
+                f"{self.path}: {name} repeats its storage (an expanded tensor): save it contiguous"
+            )
 
 
 class TorchFiles(Tensors):
@@ -89,13 +108,15 @@ class TorchFiles(Tensors):
 
     def __init__(self, directory: str | os.PathLike):
         self.directory = Path(directory)
-        self._files = {path.name: TorchFile(path) for path in shard_paths(self.directory, TORCH_WEIGHTS, TORCH_INDEX)}
+        self._files = {
+            path.name: TorchFile(path)
+            for path in shard_paths(self.directory, TORCH_WEIGHTS, TORCH_INDEX)
+        }
         self._home = {name: file for file, handle in self._files.items() for name in handle}
         lost_tensors(self.directory, self._home, TORCH_WEIGHTS, TORCH_INDEX)
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._files[self._home[name]][name]
-
 
     @property
     def files(self) -> list[str]:
@@ -112,10 +133,16 @@ class TorchFiles(Tensors):
 
 
 def open_weights(directory: str | os.PathLike) -> WeightFiles | TorchFiles:
-    """The weights of a directory: safetensors where there are any, else PyTorch's files; errors as theirs."""
+    """The weights of a directory: safetensors where there are any, else PyTorch's files; errors as
+    theirs.
+    """
     directory = Path(directory)
     pickled = any((directory / name).is_file() for name in (TORCH_WEIGHTS, TORCH_INDEX))
-    return TorchFiles(directory) if pickled and not has_safetensors(directory) else WeightFiles(directory)
+    return (
+        TorchFiles(directory)
+        if pickled and not has_safetensors(directory)
+        else WeightFiles(directory)
+    )
 
 
 def _parse(path: Path, file) -> Any:
@@ -125,9 +152,13 @@ def _parse(path: Path, file) -> Any:
     try:
         with zipfile.ZipFile(file) as archive:
             names = archive.namelist()
-            root = next((name.removesuffix("data.pkl") for name in names if name.endswith("data.pkl")), None)
+            root = next(
+                (name.removesuffix("data.pkl") for name in names if name.endswith("data.pkl")), None
+            )
             if root is None or f"{root}constants.pkl" in names:
-                raise ValueError(f"{path} is no checkpoint of tensors (TorchScript, or another zip): save its state_dict()")
+                raise ValueError(
+                    f"{path} is no checkpoint of tensors (TorchScript, or another zip): save its state_dict()"
+                )
             order = f"{root}byteorder"
             if order in names and archive.read(order) != b"little":
                 raise ValueError(f"{path} was written on a big-endian machine, which is not read")
@@ -155,7 +186,9 @@ def _places(path: Path, file) -> dict[str, tuple[int, int]]:
             if folder.rpartition("/")[2] != "data":
                 continue
             if info.compress_type != zipfile.ZIP_STORED:
-                raise ValueError(f"{path} is compressed, which PyTorch never does; save it again with torch.save")
+                raise ValueError(
+                    f"{path} is compressed, which PyTorch never does; save it again with torch.save"
+                )
             file.seek(info.header_offset + 26)
             name_length, extra_length = struct.unpack("<HH", file.read(4))
             places[key] = (info.header_offset + 30 + name_length + extra_length, info.file_size)
@@ -185,6 +218,9 @@ def _kind(value: Any) -> str:
 def _safetensors_name(dtype: np.dtype) -> str:
     if dtype == ml_dtypes.bfloat16:
         return "BF16"
-    return {"b": "BOOL", "f": f"F{dtype.itemsize * 8}", "i": f"I{dtype.itemsize * 8}", "u": f"U{dtype.itemsize * 8}"}[
-        dtype.kind
-    ]
+    return {
+        "b": "BOOL",
+        "f": f"F{dtype.itemsize * 8}",
+        "i": f"I{dtype.itemsize * 8}",
+        "u": f"U{dtype.itemsize * 8}",
+    }[dtype.kind]

@@ -1,7 +1,8 @@
 """The pickle inside a PyTorch checkpoint, read without running what a pickle may ask for.
 
-A pickle is a program for a small machine that can call any function it names. Here it can name only dictionaries, storages and
-the functions that make tensors of them, and those are stand-ins that describe a tensor instead of making one.
+A pickle is a program for a small machine that can call any function it names. Here it can name only
+dictionaries, storages and the functions that make tensors of them, and those are stand-ins that
+describe a tensor instead of making one.
 """
 
 from __future__ import annotations
@@ -48,10 +49,18 @@ class Tensor(NamedTuple):
 
 
 def _rebuild_tensor(storage, offset, shape, strides, *_unused) -> Tensor:
-    """Stands in for torch._utils._rebuild_tensor and _rebuild_tensor_v2; gradients and hooks are passed over."""
+    """Stands in for torch._utils._rebuild_tensor and _rebuild_tensor_v2; gradients and hooks are
+    passed over.
+    """
     numbers = (offset, *shape, *strides)
-    if not isinstance(storage, Storage) or len(shape) != len(strides) or not all(type(n) is int and n >= 0 for n in numbers):
-        raise ValueError("a tensor is described by something other than a storage, an offset, a shape and strides")
+    if (
+        not isinstance(storage, Storage)
+        or len(shape) != len(strides)
+        or not all(type(n) is int and n >= 0 for n in numbers)
+    ):
+        raise ValueError(
+            "a tensor is described by something other than a storage, an offset, a shape and strides"
+        )
     return Tensor(storage, offset, tuple(shape), tuple(strides))
 
 
@@ -79,18 +88,26 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str):
         found = _GLOBALS.get((module, name))
         if found is None:
-            raise UnsafePickle(f"its pickle asks for {module}.{name}, and only plain tensors in a dictionary are read")
+            raise UnsafePickle(
+                f"its pickle asks for {module}.{name}, and only plain tensors in a dictionary are read"
+            )
         return found
 
     def persistent_load(self, pid):
         kind, storage_type, key, _device, size = pid
-        if kind != "storage" or not isinstance(storage_type, StorageType) or type(size) is not int or size < 0:
+        if (
+            kind != "storage"
+            or not isinstance(storage_type, StorageType)
+            or type(size) is not int
+            or size < 0
+        ):
             raise ValueError("a storage is described in an unknown way")
         return Storage(str(key), np.dtype(_STORAGES[storage_type.name]), size)
 
 
 def read_pickle(stream) -> Any:
-    """What a checkpoint's `data.pkl` describes: dictionaries and other plain values, with a `Tensor` for every tensor.
+    """What a checkpoint's `data.pkl` describes: dictionaries and other plain values, with a
+    `Tensor` for every tensor.
 
     Raises:
       UnsafePickle: it names a global that is not on the short list; nothing was run.
@@ -100,5 +117,13 @@ def read_pickle(stream) -> Any:
         return _Unpickler(stream, encoding="utf-8").load()
     except UnsafePickle:
         raise
-    except (pickle.UnpicklingError, EOFError, IndexError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (
+        pickle.UnpicklingError,
+        EOFError,
+        IndexError,
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+    ) as error:
         raise ValueError(f"its pickle is truncated or corrupt ({error})") from None

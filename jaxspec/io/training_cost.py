@@ -1,4 +1,6 @@
-"""What training a drafter took, as its config.json records it beside the settings that are this library's own."""
+"""What training a drafter took, as its config.json records it beside the settings that are this
+library's own.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,15 @@ from pathlib import Path
 
 from jaxspec.io.safetensors_files import read_json
 
-# Optimizer steps; rows that they read; tokens in those rows; minutes of training alone, on whatever machine it was.
+# Optimizer steps; rows that they read; tokens in those rows; minutes of training alone, on whatever
+# machine it was.
 KEYS = ("steps", "rows", "tokens", "minutes")
 
 
 def training_cost(directory: str | os.PathLike) -> dict[str, float] | None:
-    """The `training` object in the `jaxspec` object of a drafter's config.json, of `KEYS`; None where there is none."""
+    """The `training` object in the `jaxspec` object of a drafter's config.json, of `KEYS`; None
+    where there is none.
+    """
     own = read_json(Path(directory) / "config.json").get("jaxspec")
     found = own.get("training") if isinstance(own, dict) else None
     if not isinstance(found, dict):
@@ -23,11 +28,16 @@ def training_cost(directory: str | os.PathLike) -> dict[str, float] | None:
 
 
 def write_training_cost(directory: str | os.PathLike, cost: Mapping[str, float]) -> None:
-    """Add `cost` to the config.json in `directory`; ValueError names a key that is none of `KEYS`."""
+    """Add `cost` to the config.json in `directory`; ValueError names a key that is none of
+    `KEYS`.
+    """
     unknown = [key for key in cost if key not in KEYS]
     if unknown:
         raise ValueError(f"unknown part of a training cost {unknown[0]!r}: give {', '.join(KEYS)}")
     path = Path(directory) / "config.json"
     hf = read_json(path)
     own = hf.get("jaxspec") or {}
-    path.write_text(json.dumps(hf | {"jaxspec": own | {"training": dict(cost)}}, indent=2) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps(hf | {"jaxspec": own | {"training": dict(cost)}}, indent=2) + "\n",
+        encoding="utf-8",
+    )

@@ -1,8 +1,8 @@
 """Moves weights between named Hugging Face tensors and a parameter tree, by a table of leaves.
 
-PyTorch stores linear weights [out, in], one tensor per projection and per expert; the parameter tree stores [in, out], with
-projections that read the same input side by side and experts stacked. A `Leaf` says how one array of the tree is put together;
-the same table reads and writes.
+PyTorch stores linear weights [out, in], one tensor per projection and per expert; the parameter
+tree stores [in, out], with projections that read the same input side by side and experts stacked. A
+`Leaf` says how one array of the tree is put together; the same table reads and writes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Leaf(NamedTuple):
 
     Attributes:
       path: keys below "params".
-      names: tensors by group and part; groups (experts) are stacked on a new first axis, parts concatenated on the last one.
+      names: tensors by group and part; groups (experts) are stacked on a new first axis, parts
+        concatenated on the last one.
       shapes: shape of each part as the file stores it.
       transpose: the file stores [out, in].
       stacked: the first axis is the group; otherwise there is one group.
@@ -61,23 +62,49 @@ class WeightMismatch(ValueError):
     """
 
     def __init__(
-        self, missing: list[str], unexpected: list[str], misshapen: dict[str, tuple], mistyped: dict[str, str] | None = None
+        self,
+        missing: list[str],
+        unexpected: list[str],
+        misshapen: dict[str, tuple],
+        mistyped: dict[str, str] | None = None,
     ):
-        self.missing, self.unexpected, self.misshapen, self.mistyped = missing, unexpected, misshapen, mistyped or {}
-        shapes = [f"{name} {list(found)} (expected {list(wanted)})" for name, (found, wanted) in misshapen.items()]
-        types = [f"{name} {found} (expected {', '.join(FLOAT_DTYPES)})" for name, found in self.mistyped.items()]
-        kinds = (("missing", missing), ("unexpected", unexpected), ("misshapen", shapes), ("of another type", types))
+        self.missing, self.unexpected, self.misshapen, self.mistyped = (
+            missing,
+            unexpected,
+            misshapen,
+            mistyped or {},
+        )
+        shapes = [
+            f"{name} {list(found)} (expected {list(wanted)})"
+            for name, (found, wanted) in misshapen.items()
+        ]
+        types = [
+            f"{name} {found} (expected {', '.join(FLOAT_DTYPES)})"
+            for name, found in self.mistyped.items()
+        ]
+        kinds = (
+            ("missing", missing),
+            ("unexpected", unexpected),
+            ("misshapen", shapes),
+            ("of another type", types),
+        )
         listed = [f"{len(items)} {kind}: {_first(items)}" for kind, items in kinds if items]
         super().__init__(
             f"the weights do not fit config.json: {'; '.join(listed)}; check that both come from the same checkpoint"
         )
 
 
-def linear(path: tuple[str, ...], names: Iterable[str], inputs: int, outputs: Iterable[int], bias: bool) -> list[Leaf]:
-    """Leaves of a (fused) linear layer: kernel [in, sum of out], and bias. `names` are module names."""
+def linear(
+    path: tuple[str, ...], names: Iterable[str], inputs: int, outputs: Iterable[int], bias: bool
+) -> list[Leaf]:
+    """Leaves of a (fused) linear layer: kernel [in, sum of out], and bias. `names` are module
+    names.
+    """
     names, outputs = tuple(names), tuple(outputs)
     weights = tuple(f"{name}.weight" for name in names)
-    leaves = [Leaf((*path, "kernel"), (weights,), tuple((out, inputs) for out in outputs), transpose=True)]
+    leaves = [
+        Leaf((*path, "kernel"), (weights,), tuple((out, inputs) for out in outputs), transpose=True)
+    ]
     if bias:
         biases = tuple(f"{name}.bias" for name in names)
         leaves.append(Leaf((*path, "bias"), (biases,), tuple((out,) for out in outputs)))
@@ -96,7 +123,8 @@ def read_tree(
     ignore: Callable[[str], bool] = lambda name: False,
     place: Callable[[Leaf, np.ndarray], Any] = lambda leaf, array: jnp.asarray(array),
 ) -> dict[str, Any]:
-    """{"params": tree} on the default device, in `dtype`; peak host memory is the tree plus one leaf.
+    """{"params": tree} on the default device, in `dtype`; peak host memory is the tree plus one
+    leaf.
 
     Args:
       leaves: the table.
@@ -138,11 +166,15 @@ def write_tree(leaves: list[Leaf], params: Mapping[str, Any]) -> dict[str, np.nd
         node: Any = params["params"]
         for key in leaf.path:
             if not isinstance(node, Mapping) or key not in node:
-                raise ValueError(f"params has no {'/'.join(leaf.path)}: it was made for another config")
+                raise ValueError(
+                    f"params has no {'/'.join(leaf.path)}: it was made for another config"
+                )
             node = node[key]
         array = np.asarray(jax.device_get(node))
         if array.shape != leaf.array_shape():
-            raise ValueError(f"params {'/'.join(leaf.path)} is {array.shape}, the config says {leaf.array_shape()}")
+            raise ValueError(
+                f"params {'/'.join(leaf.path)} is {array.shape}, the config says {leaf.array_shape()}"
+            )
         for name, group, columns, _ in leaf.parts():
             part = (array[group] if leaf.stacked else array)[..., columns]
             tensors[name] = np.ascontiguousarray(part.T if leaf.transpose else part)
@@ -150,9 +182,13 @@ def write_tree(leaves: list[Leaf], params: Mapping[str, Any]) -> dict[str, np.nd
 
 
 def read_stored(
-    leaves: list[Leaf], read: Mapping[str, np.ndarray], ignore: Callable[[str], bool] = lambda name: False
+    leaves: list[Leaf],
+    read: Mapping[str, np.ndarray],
+    ignore: Callable[[str], bool] = lambda name: False,
 ) -> dict[str, np.ndarray]:
-    """The tensors of `leaves` by their Hugging Face name and in their stored dtypes, after the checks of `read_tree`."""
+    """The tensors of `leaves` by their Hugging Face name and in their stored dtypes, after the
+    checks of `read_tree`.
+    """
     check_fit(leaves, read, ignore)
     tensors = {name: _float(name, read[name]) for leaf in leaves for name, *_ in leaf.parts()}
     for name, tensor in tensors.items():
@@ -160,11 +196,14 @@ def read_stored(
     return tensors
 
 
-def check_fit(leaves: list[Leaf], read: Mapping[str, np.ndarray], ignore: Callable[[str], bool]) -> None:
-    """Raise `WeightMismatch` unless `read` holds exactly the tensors of `leaves`, in their shapes and as floats.
+def check_fit(
+    leaves: list[Leaf], read: Mapping[str, np.ndarray], ignore: Callable[[str], bool]
+) -> None:
+    """Raise `WeightMismatch` unless `read` holds exactly the tensors of `leaves`, in their shapes
+    and as floats.
 
-    Shapes and dtypes come from `read.shape(name)` and `read.dtype(name)` where it has these methods (files do: only headers
-    are read then), and dtypes are otherwise left to the reading.
+    Shapes and dtypes come from `read.shape(name)` and `read.dtype(name)` where it has these methods
+    (files do: only headers are read then), and dtypes are otherwise left to the reading.
     """
     wanted = {name: shape for leaf in leaves for name, _, _, shape in leaf.parts()}
     shape_of = getattr(read, "shape", lambda name: read[name].shape)
@@ -172,7 +211,9 @@ def check_fit(leaves: list[Leaf], read: Mapping[str, np.ndarray], ignore: Callab
     missing = [name for name in wanted if name not in present]
     unexpected = [name for name in read if name not in wanted and not ignore(name)]
     found = {name: tuple(shape_of(name)) for name in wanted if name in present}
-    misshapen = {name: (shape, wanted[name]) for name, shape in found.items() if shape != wanted[name]}
+    misshapen = {
+        name: (shape, wanted[name]) for name, shape in found.items() if shape != wanted[name]
+    }
     stored = {name: read.dtype(name) for name in found} if hasattr(read, "dtype") else {}
     mistyped = {name: dtype for name, dtype in stored.items() if dtype not in FLOAT_DTYPES}
     if missing or unexpected or misshapen or mistyped:
@@ -180,7 +221,9 @@ def check_fit(leaves: list[Leaf], read: Mapping[str, np.ndarray], ignore: Callab
 
 
 def _float(name: str, tensor: np.ndarray) -> np.ndarray:
-    """`tensor`, unless it holds something other than floats, which a cast would silently turn into weights."""
+    """`tensor`, unless it holds something other than floats, which a cast would silently turn into
+    weights.
+    """
     if tensor.dtype.name not in ("float32", "float16", "bfloat16"):
         raise WeightMismatch([], [], {}, {name: tensor.dtype.name})
     return tensor
@@ -190,12 +233,18 @@ def _check_finite(name: str, stored: np.ndarray, cast: np.ndarray) -> None:
     if _finite(cast):
         return
     if _finite(stored):
-        raise ValueError(f"{name} does not fit in {cast.dtype.name}: load it with dtype='float32' or 'bfloat16'")
-    raise ValueError(f"{name} holds NaN or infinite values: the checkpoint is damaged; download or export it again")
+        raise ValueError(
+            f"{name} does not fit in {cast.dtype.name}: load it with dtype='float32' or 'bfloat16'"
+        )
+    raise ValueError(
+        f"{name} holds NaN or infinite values: the checkpoint is damaged; download or export it again"
+    )
 
 
 def _finite(x: np.ndarray) -> bool:
-    """Extremes carry NaN and infinity along; in two-byte floats, whose arithmetic is slow, the exponent bits tell."""
+    """Extremes carry NaN and infinity along; in two-byte floats, whose arithmetic is slow, the
+    exponent bits tell.
+    """
     if x.dtype.itemsize == 2:
         exponent = 0x7C00 if x.dtype == np.float16 else 0x7F80
         return int((x.view(np.uint16) & 0x7FFF).max(initial=0)) < exponent
@@ -203,4 +252,6 @@ def _finite(x: np.ndarray) -> bool:
 
 
 def _first(items: list[str], limit: int = 8) -> str:
-    return ", ".join(items[:limit]) + (f", … ({len(items) - limit} more)" if len(items) > limit else "")
+    return ", ".join(items[:limit]) + (
+        f", … ({len(items) - limit} more)" if len(items) > limit else ""
+    )

@@ -1,4 +1,6 @@
-"""Policies side by side: a block size for the request from one, a row budget for the round from another."""
+"""Policies side by side: a block size for the request from one, a row budget for the round from
+another.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ class ComposedSettings(Settings):
 
 
 def compose(*policies: Policy) -> Policy:
-    """One policy of several, each act decided by the first that decides it; all of them see what came of a round.
+    """One policy of several, each act decided by the first that decides it; all of them see what
+    came of a round.
 
     Raises:
       ValueError: no policies, none of whose acts would be asked, or widths that differ.
@@ -37,17 +40,26 @@ def compose(*policies: Policy) -> Policy:
     settings = tuple(policy.settings for policy in policies)
     widths = dict.fromkeys(one.widths for one in settings if one.widths)
     if len(widths) > 1:
-        raise ValueError(f"the policies' widths differ, {' and '.join(map(str, widths))}: give all of them the same")
+        raise ValueError(
+            f"the policies' widths differ, {' and '.join(map(str, widths))}: give all of them the same"
+        )
     taken = set()
     for one in settings:
         acts = {name for name, act in one.functions().act._asdict().items() if act is not None}
         if acts <= taken:
-            raise ValueError(f"{type(one).__name__} would never be asked: policies before it decide {', '.join(sorted(acts))}")
+            raise ValueError(
+                f"{type(one).__name__} would never be asked: policies before it decide {', '.join(sorted(acts))}"
+            )
         taken |= acts
     if not settings:
         raise ValueError("there is nothing to compose: give at least one policy")
     controls = tuple(policy.controls for policy in policies)
-    return Policy(ComposedSettings(next(iter(widths), ()), settings), controls, _states(policies), _temperature(policies))
+    return Policy(
+        ComposedSettings(next(iter(widths), ()), settings),
+        controls,
+        _states(policies),
+        _temperature(policies),
+    )
 
 
 def _states(policies) -> tuple | None:
@@ -59,9 +71,15 @@ def _states(policies) -> tuple | None:
 
 def _temperature(policies) -> float | None:
     """The sampling temperature at which the policies have learned."""
-    found = {policy.temperature for policy in policies if policy.state is not None and policy.temperature is not None}
+    found = {
+        policy.temperature
+        for policy in policies
+        if policy.state is not None and policy.temperature is not None
+    }
     if len(found) > 1:
-        raise ValueError(f"the policies have learned at temperatures {' and '.join(map(str, found))}: use both at one first")
+        raise ValueError(
+            f"the policies have learned at temperatures {' and '.join(map(str, found))}: use both at one first"
+        )
     return next(iter(found), None)
 
 
@@ -87,7 +105,9 @@ def _functions(settings: ComposedSettings) -> Functions:
         return None
 
     def observe(controls, state, outcome):
-        return tuple(part.observe(*own, outcome) for part, *own in zip(parts, controls, state, strict=True))
+        return tuple(
+            part.observe(*own, outcome) for part, *own in zip(parts, controls, state, strict=True)
+        )
 
     return Functions(
         lambda shape: tuple(part.init(shape) for part in parts),

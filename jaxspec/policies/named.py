@@ -7,27 +7,36 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxspec.policies import ddd, gammatune, svip
-from jaxspec.policies.controller import make_policy
-from jaxspec.policies.latency import LatencyTable
+from jaxspec.costs.latency_table import LatencyTable
+from jaxspec.policies.bastion.controller import make_policy
+from jaxspec.policies.bastion.rules import RULES
+from jaxspec.policies.controls.static_size import make_static
 from jaxspec.policies.protocol import Policy
-from jaxspec.policies.rules import RULES
-from jaxspec.policies.static_size import make_static
 from jaxspec.policies.store import HEADER, load_policy
+from jaxspec.policies.thresholds import ddd, gammatune, svip
 
 # Rules that nothing has to be trained for.
-_UNTRAINED = ((ddd.PRESETS, ddd.make_ddd), (svip.PRESETS, svip.make_svip), (gammatune.PRESETS, gammatune.make_gammatune))
-PRESETS = {name: (make, constants) for presets, make in _UNTRAINED for name, constants in presets.items()}
+_UNTRAINED = (
+    (ddd.PRESETS, ddd.make_ddd),
+    (svip.PRESETS, svip.make_svip),
+    (gammatune.PRESETS, gammatune.make_gammatune),
+)
+PRESETS = {
+    name: (make, constants) for presets, make in _UNTRAINED for name, constants in presets.items()
+}
 NAMES = (*RULES, *PRESETS)
 _STATIC = re.compile(r"static:(\d+)?x(\d+)?", re.ASCII)
 
 
-def make_named(name: str, times: Callable[[], LatencyTable], about: Mapping[str, Any] | None = None) -> Policy:
+def make_named(
+    name: str, times: Callable[[], LatencyTable], about: Mapping[str, Any] | None = None
+) -> Policy:
     """The policy that a name stands for.
 
     Args:
-      name: a rule over measured round times (`best`, `bastion-paper`, `bastion-code`), a preset of DDD, SVIP or GammaTune,
-        `static:4x24` for 4 draft steps and 24 rows in every round (either may be left out), or the folder of a saved policy.
+      name: a rule over measured round times (`best`, `bastion-paper`, `bastion-code`), a preset of
+        DDD, SVIP or GammaTune, `static:4x24` for 4 draft steps and 24 rows in every round (either
+        may be left out), or the folder of a saved policy.
       times: gives the round times, measuring them where they are not known; called for rules only.
       about: what the policy is to be used for, see `store.load_policy`.
 

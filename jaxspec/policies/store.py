@@ -1,7 +1,8 @@
-"""Policies on disk: the arrays with Orbax, everything else as JSON beside them, with what they were trained for.
+"""Policies on disk: the arrays with Orbax, everything else as JSON beside them, with what they were
+trained for.
 
-A policy chooses well for one target, one drafter, one builder and the times of one device. It is therefore kept with their
-names, and loading it for others warns.
+A policy chooses well for one target, one drafter, one builder and the times of one device. It is
+therefore kept with their names, and loading it for others warns.
 """
 
 from __future__ import annotations
@@ -25,11 +26,15 @@ from jaxspec.policies.protocol import Policy
 HEADER, ARRAYS = "policy.json", "arrays"
 
 
-def save_policy(policy: Policy, path: str | os.PathLike, about: Mapping[str, Any] | None = None) -> None:
-    """Write a policy with what it has learned into the folder `path`, in place of one that is there.
+def save_policy(
+    policy: Policy, path: str | os.PathLike, about: Mapping[str, Any] | None = None
+) -> None:
+    """Write a policy with what it has learned into the folder `path`, in place of one that is
+    there.
 
     Args:
-      about: what it was trained for, such as target, drafter, builder, device and latency table: names, as JSON.
+      about: what it was trained for, such as target, drafter, builder, device and latency table:
+        names, as JSON.
 
     Raises:
       ImportError: Orbax is not installed.
@@ -60,7 +65,10 @@ def load_policy(path: str | os.PathLike, *, about: Mapping[str, Any] | None = No
     with checkpoints.StandardCheckpointer() as checkpointer:
         shapes = checkpointer.metadata(path / ARRAYS)
         shapes = getattr(shapes, "item_metadata", shapes)
-        like = {name: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape) for name, leaf in dict(shapes).items()}
+        like = {
+            name: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
+            for name, leaf in dict(shapes).items()
+        }
         arrays = checkpointer.restore(path / ARRAYS, like)
     return _decode(header["policy"], arrays)
 
@@ -108,14 +116,18 @@ def _encode(value: Any, arrays: list) -> Any:
     if isinstance(value, list):
         return [_encode(one, arrays) for one in value]
     if dataclasses.is_dataclass(value) or hasattr(value, "_fields"):
-        names = getattr(value, "_fields", None) or [field.name for field in dataclasses.fields(value)]
+        names = getattr(value, "_fields", None) or [
+            field.name for field in dataclasses.fields(value)
+        ]
         fields = {name: _encode(getattr(value, name), arrays) for name in names}
         return {"class": f"{type(value).__module__}:{type(value).__qualname__}", "fields": fields}
     if isinstance(value, tuple):
         return {"tuple": [_encode(one, arrays) for one in value]}
     if isinstance(value, dict) and all(isinstance(name, str) for name in value):
         return {"dict": {name: _encode(one, arrays) for name, one in value.items()}}
-    raise ValueError(f"a policy holds a {type(value).__name__}, which cannot be saved: keep arrays, numbers and names in it")
+    raise ValueError(
+        f"a policy holds a {type(value).__name__}, which cannot be saved: keep arrays, numbers and names in it"
+    )
 
 
 def _decode(value: Any, arrays: Mapping[str, Any]) -> Any:
@@ -129,17 +141,25 @@ def _decode(value: Any, arrays: Mapping[str, Any]) -> Any:
         return tuple(_decode(one, arrays) for one in value["tuple"])
     if "dict" in value:
         return {name: _decode(one, arrays) for name, one in value["dict"].items()}
-    return _class(value["class"])(**{name: _decode(one, arrays) for name, one in value["fields"].items()})
+    return _class(value["class"])(
+        **{name: _decode(one, arrays) for name, one in value["fields"].items()}
+    )
 
 
 def _class(name: str) -> type:
-    """The class of a name from a file: of this package, or of a module that the caller has imported."""
+    """The class of a name from a file: of this package, or of a module that the caller has
+    imported.
+    """
     module, _, qualified = name.partition(":")
     if module.startswith("jaxspec.policies."):
         importlib.import_module(module)
     found = getattr(sys.modules.get(module), qualified, None)
-    if not (isinstance(found, type) and (dataclasses.is_dataclass(found) or hasattr(found, "_fields"))):
-        raise ValueError(f"the saved policy is made of {name}, which is not to be found: import its module before loading it")
+    if not (
+        isinstance(found, type) and (dataclasses.is_dataclass(found) or hasattr(found, "_fields"))
+    ):
+        raise ValueError(
+            f"the saved policy is made of {name}, which is not to be found: import its module before loading it"
+        )
     return found
 
 
@@ -147,5 +167,7 @@ def _orbax():
     try:
         import orbax.checkpoint
     except ImportError:
-        raise ImportError("policies are saved and loaded with Orbax: pip install orbax-checkpoint") from None
+        raise ImportError(
+            "policies are saved and loaded with Orbax: pip install orbax-checkpoint"
+        ) from None
     return orbax.checkpoint

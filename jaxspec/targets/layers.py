@@ -1,8 +1,9 @@
 """Decoder layers shared by targets and drafters: RMSNorm, RoPE, attention, gated feed-forward.
 
-Projections that read the same input are fused (in drafters q stays apart from kv, since they project k and v of context
-features alone), and weights are stored [in, out]. Weights may be quantised, see `jaxspec.quant`: their scales then stand in a
-collection beside the parameters, under the same names.
+Projections that read the same input are fused (in drafters q stays apart from kv, since they
+project k and v of context features alone), and weights are stored [in, out]. Weights may be
+quantised, see `jaxspec.targets.quant`: their scales then stand in a collection beside the
+parameters, under the same names.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.attention import tree_attention
-from jaxspec.config import TransformerConfig
+from jaxspec.core.config import TransformerConfig
+from jaxspec.targets.attention import tree_attention
 
 _INIT = nn.initializers.normal(0.02)
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm with statistics in float32 (Qwen3RMSNorm: weight times the rounded normalised input)."""
+    """Root-mean-square norm with statistics in float32 (Qwen3RMSNorm: weight times the rounded
+    normalised input).
+    """
 
     eps: float
 
@@ -36,16 +39,23 @@ def scale_of(module: nn.Module, name: str) -> jax.Array | None:
     return module.get_variable("quant", name)
 
 
-def project(x: jax.Array, kernel: jax.Array, scale: jax.Array | None = None, axis: int = 0) -> jax.Array:
+def project(
+    x: jax.Array, kernel: jax.Array, scale: jax.Array | None = None, axis: int = 0
+) -> jax.Array:
     """Product [..., out] of `x` [..., in] with a matrix whose `axis` is the inputs', in x's dtype.
 
-    A quantised kernel has a `scale` per output: XLA reads its values as they are and converts them inside the product. The
-    sums stay float32 until they are scaled, since unscaled ones leave float16's range.
+    A quantised kernel has a `scale` per output: XLA reads its values as they are and converts them
+    inside the product. The sums stay float32 until they are scaled, since unscaled ones leave
+    float16's range.
     """
     inputs = (((x.ndim - 1,), (axis,)), ((), ()))
     if scale is None:
         return jax.lax.dot_general(x, kernel, inputs)
-    return scaled(jax.lax.dot_general(x, kernel.astype(x.dtype), inputs, preferred_element_type=jnp.float32), scale, x.dtype)
+    return scaled(
+        jax.lax.dot_general(x, kernel.astype(x.dtype), inputs, preferred_element_type=jnp.float32),
+        scale,
+        x.dtype,
+    )
 
 
 def scaled(sums: jax.Array, scale: jax.Array, dtype) -> jax.Array:
@@ -61,21 +71,26 @@ class Linear(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = project(x, self.param("kernel", _INIT, (x.shape[-1], self.features)), scale_of(self, "kernel"))
+        y = project(
+            x, self.param("kernel", _INIT, (x.shape[-1], self.features)), scale_of(self, "kernel")
+        )
         return y + self.param("bias", nn.initializers.zeros, (self.features,)) if self.bias else y
 
 
 def rope_table(positions: jax.Array, config: TransformerConfig) -> tuple[jax.Array, jax.Array]:
-    """Cosines and sines, float32 [B, T, 1, D/2], of the rotary angles at `positions` int32 [B, T]."""
+    """Cosines and sines, float32 [B, T, 1, D/2], of the rotary angles at `positions` int32 [B,
+    T].
+    """
     angles = positions[..., None, None].astype(jnp.float32) * rope_frequency(config)
     return jnp.cos(angles), jnp.sin(angles)
 
 
 def rope_frequency(config: TransformerConfig) -> np.ndarray:
-    """Rotation per position of each pair of components, float32 [D/2], a constant of the compiled program.
+    """Rotation per position of each pair of components, float32 [D/2], a constant of the compiled
+    program.
 
-    The published checkpoints' order of float32 operations: one unit in the last place moves the angle at position 30,000 by
-    about 2e-3.
+    The published checkpoints' order of float32 operations: one unit in the last place moves the
+    angle at position 30,000 by about 2e-3.
     """
     exponent = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
     frequency = np.float32(1) / np.float32(config.rope_theta) ** exponent
@@ -85,24 +100,34 @@ def rope_frequency(config: TransformerConfig) -> np.ndarray:
 
 
 def _llama3_frequency(frequency, scaling):
-    """Slow rotations are divided by `factor`, fast ones kept, those between interpolated (Llama 3.1)."""
+    """Slow rotations are divided by `factor`, fast ones kept, those between interpolated (Llama
+    3.1).
+    """
     turns = scaling.original_max_positions / (np.float32(2 * np.pi) / frequency)
-    smooth = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    smooth = (turns - scaling.low_freq_factor) / (
+        scaling.high_freq_factor - scaling.low_freq_factor
+    )
     smooth = np.clip(smooth, 0, 1).astype(np.float32)
-    return ((1 - smooth) * (frequency / np.float32(scaling.factor)) + smooth * frequency).astype(np.float32)
+    return ((1 - smooth) * (frequency / np.float32(scaling.factor)) + smooth * frequency).astype(
+        np.float32
+    )
 
 
 def apply_rope(x: jax.Array, table: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """Rotate `x` [B, T, heads, D], whose two halves are the pair's components (the half-split convention)."""
+    """Rotate `x` [B, T, heads, D], whose two halves are the pair's components (the half-split
+    convention).
+    """
     cos, sin = table
     a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
 
 
 class Attention(nn.Module):
-    """Grouped-query attention of new rows over a cached prefix and each other; returns the new rows' K and V too.
+    """Grouped-query attention of new rows over a cached prefix and each other; returns the new
+    rows' K and V too.
 
-    With `fused`, queries, keys and values come from one product; `keys_values` then has no weights of its own to use.
+    With `fused`, queries, keys and values come from one product; `keys_values` then has no weights
+    of its own to use.
     """
 
     config: TransformerConfig
@@ -132,7 +157,11 @@ class Attention(nn.Module):
 
     def __call__(self, x, rope, positions, mask, prefix, window=None, earlier=None):
         c = self.config
-        q, kv = jnp.split(self.qkv(x), [c.num_heads * c.head_dim], axis=-1) if self.fused else (self.q(x), self.kv(x))
+        q, kv = (
+            jnp.split(self.qkv(x), [c.num_heads * c.head_dim], axis=-1)
+            if self.fused
+            else (self.q(x), self.kv(x))
+        )
         q = q.reshape(*x.shape[:2], c.num_heads, c.head_dim)
         q = apply_rope(self.q_norm(q) if c.qk_norm else q, rope)
         k, v = self._rotated(kv, rope)
@@ -142,9 +171,11 @@ class Attention(nn.Module):
 
 
 def behind(earlier, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Keys and values [B, R, K, D] of rows computed earlier, with those of T new rows `k`, `v` written among them.
+    """Keys and values [B, R, K, D] of rows computed earlier, with those of T new rows `k`, `v`
+    written among them.
 
-    `earlier` is (k, v [B, R, K, D], row): the new rows' place. The mask of the new rows is then over all R.
+    `earlier` is (k, v [B, R, K, D], row): the new rows' place. The mask of the new rows is then
+    over all R.
     """
     old_k, old_v, row = earlier
     at = (0, row, 0, 0)
@@ -163,7 +194,9 @@ class GatedMLP(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Pre-norm attention and feed-forward with residual connections; `mlp` may be replaced by a sparse layer."""
+    """Pre-norm attention and feed-forward with residual connections; `mlp` may be replaced by a
+    sparse layer.
+    """
 
     config: TransformerConfig
     mlp_class: type[nn.Module] = GatedMLP
@@ -176,10 +209,14 @@ class DecoderLayer(nn.Module):
         self.mlp = self.mlp_class(self.config)
 
     def __call__(self, x, rope, positions, mask=None, prefix=None, window=None, earlier=None):
-        attended, new_kv = self.attention(self.attention_norm(x), rope, positions, mask, prefix, window, earlier)
+        attended, new_kv = self.attention(
+            self.attention_norm(x), rope, positions, mask, prefix, window, earlier
+        )
         x = x + attended
         return x + self.mlp(self.mlp_norm(x)), new_kv
 
     def context_kv(self, context: jax.Array, rope) -> tuple[jax.Array, jax.Array]:
-        """K and V [B, T, K, D] of context features, which skip the layer's own input norm (DFlash)."""
+        """K and V [B, T, K, D] of context features, which skip the layer's own input norm
+        (DFlash).
+        """
         return self.attention.keys_values(context, rope)

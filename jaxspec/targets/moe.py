@@ -1,4 +1,6 @@
-"""Sparse feed-forward layer of Qwen3-MoE: the router in float32, only the chosen experts computed."""
+"""Sparse feed-forward layer of Qwen3-MoE: the router in float32, only the chosen experts
+computed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxspec.config import TargetConfig
+from jaxspec.core.config import TargetConfig
 from jaxspec.targets.layers import scale_of, scaled
 
 _INIT = nn.initializers.normal(0.02)
@@ -27,8 +29,13 @@ class SparseMLP(nn.Module):
         down = self.param("down", _INIT, (moe.num_experts, moe.expert_ffn_size, width))
 
         rows = x.reshape(-1, width)
-        # Full precision: a GPU would multiply in TF32 by default, and a near-tie would choose another expert.
-        scores = jnp.matmul(rows.astype(jnp.float32), router.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
+        # Full precision: a GPU would multiply in TF32 by default, and a near-tie would choose
+        # another expert.
+        scores = jnp.matmul(
+            rows.astype(jnp.float32),
+            router.astype(jnp.float32),
+            precision=jax.lax.Precision.HIGHEST,
+        )
         weight, expert = jax.lax.top_k(jax.nn.softmax(scores, axis=-1), moe.experts_per_token)
         if moe.normalize_weights:
             weight = weight / weight.sum(-1, keepdims=True)
@@ -41,18 +48,22 @@ class SparseMLP(nn.Module):
             scale_of(self, "gate_up"),
             scale_of(self, "down"),
             cpu=functools.partial(mix_experts, tiles_per_step=1),
-            # A GPU needs more work per step than one tile to be busy; the copies of the experts' weights are its price.
+            # A GPU needs more work per step than one tile to be busy; the copies of the experts'
+            # weights are its price.
             default=functools.partial(mix_experts, tiles_per_step=16),
         )
         return mixed.reshape(x.shape)
 
 
-def mix_experts(rows, expert, weight, gate_up, down, gate_up_scale=None, down_scale=None, *, tiles_per_step: int) -> jax.Array:
+def mix_experts(
+    rows, expert, weight, gate_up, down, gate_up_scale=None, down_scale=None, *, tiles_per_step: int
+) -> jax.Array:
     """Weighted sum of each row's chosen experts.
 
-    `jax.lax.ragged_dot` multiplies every row with every expert on CPUs and GPUs, masked. Here the (row, choice) pairs are
-    sorted by expert and cut into tiles of one expert each, and a loop runs over the tiles in use. (A loop of unknown length
-    has no reverse-mode derivative: this serves decoding and feature extraction, not training of the target.)
+    `jax.lax.ragged_dot` multiplies every row with every expert on CPUs and GPUs, masked. Here the
+    (row, choice) pairs are sorted by expert and cut into tiles of one expert each, and a loop runs
+    over the tiles in use. (A loop of unknown length has no reverse-mode derivative: this serves
+    decoding and feature extraction, not training of the target.)
 
     Args:
       rows: [R, E].
@@ -71,20 +82,24 @@ def mix_experts(rows, expert, weight, gate_up, down, gate_up_scale=None, down_sc
     def step(i, out):
         picked = jax.lax.dynamic_slice_in_dim(pairs, i * tiles_per_step, tiles_per_step)
         which = jax.lax.dynamic_slice_in_dim(tile_expert, i * tiles_per_step, tiles_per_step)
-        # A tile's empty slots compute some pair again; their index lies outside `out`, so that nothing is written.
+        # A tile's empty slots compute some pair again; their index lies outside `out`, so that
+        # nothing is written.
         pair = jnp.where(picked < 0, expert.size, order[jnp.maximum(picked, 0)])
         row = jnp.minimum(pair, expert.size - 1) // expert.shape[1]
         gate, up = jnp.split(_project(rows[row], gate_up, gate_up_scale, which), 2, axis=-1)
         result = _project(nn.silu(gate) * up, down, down_scale, which)
         return out.at[pair].set(result, mode="drop")
 
-    # Every pair has its own place and the sum its own order: the result does not depend on the tiles, nor on atomics.
+    # Every pair has its own place and the sum its own order: the result does not depend on the
+    # tiles, nor on atomics.
     out = jnp.zeros((expert.size, rows.shape[1]), rows.dtype)
     out = jax.lax.fori_loop(0, -(-tiles // tiles_per_step), step, out)
     return (out.reshape(*expert.shape, -1) * weight[..., None]).sum(axis=1)
 
 
-def _project(x: jax.Array, kernel: jax.Array, scale: jax.Array | None, which: jax.Array) -> jax.Array:
+def _project(
+    x: jax.Array, kernel: jax.Array, scale: jax.Array | None, which: jax.Array
+) -> jax.Array:
     """[tiles, m, out] of `x` [tiles, m, in] with the kernel [X, in, out] of each tile's expert."""
     picked = jnp.take(kernel, which, axis=0)
     if scale is None:
@@ -94,9 +109,12 @@ def _project(x: jax.Array, kernel: jax.Array, scale: jax.Array | None, which: ja
 
 
 def _tiles(expert: jax.Array, num_experts: int, multiple: int):
-    """Pairs [tiles, m] sorted by expert as indices into `order`, -1 where empty; the sort; experts [tiles]; tiles in use."""
+    """Pairs [tiles, m] sorted by expert as indices into `order`, -1 where empty; the sort; experts
+    [tiles]; tiles in use.
+    """
     count = expert.size
-    # About the pairs that an expert gets when all are used alike: longer tiles would be mostly empty, shorter ones reread it.
+    # About the pairs that an expert gets when all are used alike: longer tiles would be mostly
+    # empty, shorter ones reread it.
     size = min(max(1, count // num_experts), 64)
     most = min(num_experts, count) + count // size
     most = -(-most // multiple) * multiple

@@ -8,9 +8,18 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxspec.config import TargetConfig
-from jaxspec.state import KVCache
-from jaxspec.targets.layers import _INIT, DecoderLayer, GatedMLP, RMSNorm, project, rope_table, scale_of, scaled
+from jaxspec.core.config import TargetConfig
+from jaxspec.core.state import KVCache
+from jaxspec.targets.layers import (
+    _INIT,
+    DecoderLayer,
+    GatedMLP,
+    RMSNorm,
+    project,
+    rope_table,
+    scale_of,
+    scaled,
+)
 from jaxspec.targets.moe import SparseMLP
 
 
@@ -18,8 +27,10 @@ class ForwardOutput(NamedTuple):
     """What a forward of T rows returns.
 
     Attributes:
-      hidden: [B, T, E] after the final norm; `Transformer.logits` turns chosen rows of it into logits.
-      features: [B, T, len(feature_layers) * E], outputs of the chosen decoder layers side by side, before any norm.
+      hidden: [B, T, E] after the final norm; `Transformer.logits` turns chosen rows of it into
+        logits.
+      features: [B, T, len(feature_layers) * E], outputs of the chosen decoder layers side by side,
+        before any norm.
       k, v: [L, B, T, K, D], keys and values of the new rows, for the caller to put into its cache.
     """
 
@@ -38,7 +49,10 @@ class Transformer(nn.Module):
         c = self.config
         self.embedding = self.param("embedding", _INIT, (c.vocab_size, c.hidden_size))
         sparse = [c.moe is not None and i not in c.moe.dense_layers for i in range(c.num_layers)]
-        self.layers = [DecoderLayer(c, SparseMLP if is_sparse else GatedMLP, fused_qkv=True) for is_sparse in sparse]
+        self.layers = [
+            DecoderLayer(c, SparseMLP if is_sparse else GatedMLP, fused_qkv=True)
+            for is_sparse in sparse
+        ]
         self.norm = RMSNorm(c.norm_eps)
         if not c.tie_embeddings:
             self.lm_head = self.param("lm_head", _INIT, (c.hidden_size, c.vocab_size))
@@ -58,10 +72,10 @@ class Transformer(nn.Module):
           tokens, positions: int32 [B, T].
           cache: prefix that every row sees up to `cache.length`; it is read, not written.
           mask: uint32 [B, T, W], which new rows see which; None is causal.
-          feature_layers: layers i whose output (after decoder layer i, 0-based) to return; `num_layers` stands for the hidden
-            state after the final norm.
-          earlier: (k, v [L, B, R, K, D], row): further rows that are not in the cache, among which the new ones stand from
-            `row` on; `mask` is then [B, T, ceil(R / 32)].
+          feature_layers: layers i whose output (after decoder layer i, 0-based) to return;
+            `num_layers` stands for the hidden state after the final norm.
+          earlier: (k, v [L, B, R, K, D], row): further rows that are not in the cache, among which
+            the new ones stand from `row` on; `mask` is then [B, T, ceil(R / 32)].
         """
         rope = rope_table(positions, self.config)
         x = self.embed(tokens)
@@ -76,7 +90,12 @@ class Transformer(nn.Module):
         hidden = features[len(self.layers)] = self.norm(x)
         chosen = [features[i] for i in feature_layers]
         empty = jnp.zeros((*x.shape[:2], 0), x.dtype)
-        return ForwardOutput(hidden, jnp.concatenate(chosen, -1) if chosen else empty, jnp.stack(keys), jnp.stack(values))
+        return ForwardOutput(
+            hidden,
+            jnp.concatenate(chosen, -1) if chosen else empty,
+            jnp.stack(keys),
+            jnp.stack(values),
+        )
 
     def embed(self, tokens: jax.Array) -> jax.Array:
         """Embedding rows [..., E] of `tokens`."""
@@ -87,7 +106,9 @@ class Transformer(nn.Module):
         return scaled(rows.astype(jnp.float32), jnp.take(scale, tokens)[..., None], computed_in)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """Next-token logits [..., V] in the weights' dtype, from hidden states after the final norm."""
+        """Next-token logits [..., V] in the weights' dtype, from hidden states after the final
+        norm.
+        """
         if self.config.tie_embeddings:
             return project(hidden, self.embedding, scale_of(self, "embedding"), axis=1)
         return project(hidden, self.lm_head, scale_of(self, "lm_head"))

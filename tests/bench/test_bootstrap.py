@@ -1,6 +1,6 @@
 import numpy as np
 
-from jaxspec.bench.bootstrap import interval, resamples
+from jaxspec.bench.report.bootstrap import interval, resamples
 
 
 def test_every_domain_keeps_its_number_of_prompts():
@@ -16,7 +16,9 @@ def test_interval_of_a_mean_is_the_normal_one():
     values = np.random.default_rng(1).normal(3.0, 1.0, 400)
     low, high = interval(resamples(["a"] * 400), (values,), (np.ones(400),))
     error = values.std() / 20
-    np.testing.assert_allclose([low, high], [values.mean() - 1.96 * error, values.mean() + 1.96 * error], atol=0.02)
+    np.testing.assert_allclose(
+        [low, high], [values.mean() - 1.96 * error, values.mean() + 1.96 * error], atol=0.02
+    )
 
 
 def test_a_factor_that_prompts_share_cancels():
@@ -27,7 +29,9 @@ def test_a_factor_that_prompts_share_cancels():
 
 
 def test_no_interval():
-    assert interval(resamples(["a", "b"]), (np.ones(2),), (np.ones(2),)) is None, "one prompt a domain"
+    assert interval(resamples(["a", "b"]), (np.ones(2),), (np.ones(2),)) is None, (
+        "one prompt a domain"
+    )
     assert interval(resamples(["a", "a"]), (np.ones(2),), (np.zeros(2),)) is None
 
 

@@ -1,17 +1,19 @@
-"""What other tools read, worked out by hand: definitions, Spec-Bench's answers, vLLM's names, the report."""
+"""What other tools read, worked out by hand: definitions, Spec-Bench's answers, vLLM's names, the
+report.
+"""
 
 import json
 
 import numpy as np
 import pytest
 
-from jaxspec import cli
-from jaxspec.bench.definitions import DEFINITIONS, Timed, acceptance, speed_ratios
-from jaxspec.bench.formats import prometheus, spec_bench, vllm, write_spec_bench, write_vllm
-from jaxspec.bench.markdown import write_report
 from jaxspec.bench.measure import Run
 from jaxspec.bench.prompts import Prompt
-from jaxspec.bench.report import summarise
+from jaxspec.bench.report.definitions import DEFINITIONS, Timed, acceptance, speed_ratios
+from jaxspec.bench.report.formats import prometheus, spec_bench, vllm, write_spec_bench, write_vllm
+from jaxspec.bench.report.markdown import write_report
+from jaxspec.bench.report.summary import summarise
+from jaxspec.cli import main as cli
 
 # A question of two turns and one of a single turn.
 PROMPTS = [Prompt("writing", "q", 81), Prompt("writing", "q", 81, turn=1), Prompt("math", "p")]
@@ -20,7 +22,9 @@ PROMPTS = [Prompt("writing", "q", 81), Prompt("writing", "q", 81, turn=1), Promp
 def run(method, prompt, seconds, hist, tokens, drafted=0, repeat=0):
     rounds = sum(hist)
     falling = [length for length in reversed(range(len(hist))) for _ in range(hist[length])]
-    return Run(method, prompt, repeat, tuple(tokens), rounds, drafted, hist, 0.5, seconds, tuple(falling))
+    return Run(
+        method, prompt, repeat, tuple(tokens), rounds, drafted, hist, 0.5, seconds, tuple(falling)
+    )
 
 
 RUNS = [
@@ -64,7 +68,9 @@ def test_definitions(report):
     assert found["acceptance_rate_per_pos_conditional"] == [6 / 8, 3 / 6, 1 / 3]
     assert sum(found["acceptance_rate_per_pos"]) == found["mean_accepted_length"]
     assert found["questions"] == 2 and found["prompts"] == 3
-    assert found["speedup_ci"] is None and drafted(report, "writing")["speedup_ci"] is None, "one question, though two turns"
+    assert found["speedup_ci"] is None and drafted(report, "writing")["speedup_ci"] is None, (
+        "one question, though two turns"
+    )
     # Turns of a question are summed: 10 tokens in 3 seconds against 10, and 8 in 4 against 8.
     assert found["speedup_mean_of_ratios"] == pytest.approx((10 / 3 + 2) / 2)
     ours, plain = (12 / 4 + 9 / 4.5) / 2, (12 / 11 + 9 / 8.5) / 2
@@ -78,7 +84,10 @@ def test_definitions_where_nothing_was_drafted():
     assert found["mean_acceptance_length"] is None and found["draft_acceptance_rate"] is None
     assert found["acceptance_rate_per_pos"] == []
     nothing = Timed(*(np.array([value]) for value in (1.0, 0.5, 0.0, 1e-6)))
-    assert speed_ratios(nothing, nothing, [0]) == {"speedup_mean_of_ratios": None, "speedup_of_mean_speeds": 1.0}
+    assert speed_ratios(nothing, nothing, [0]) == {
+        "speedup_mean_of_ratios": None,
+        "speedup_of_mean_speeds": 1.0,
+    }
 
 
 def test_spec_bench_has_a_line_a_question_and_a_file_a_method(tmp_path):
@@ -86,14 +95,26 @@ def test_spec_bench_has_a_line_a_question_and_a_file_a_method(tmp_path):
     files = write_spec_bench(tmp_path / "answers.jsonl", answers)
     assert [path.name for path in files] == ["answers-ar.jsonl", "answers-x@4_d2.jsonl"]
     first, second = [json.loads(line) for line in files[1].read_text().splitlines()]
-    assert (first["question_id"], first["category"], first["model_id"]) == (81, "writing", "tiny-x@4/d2")
-    assert second["question_id"] == 1 and second["category"] == "math", "numbered where the file has no names"
+    assert (first["question_id"], first["category"], first["model_id"]) == (
+        81,
+        "writing",
+        "tiny-x@4/d2",
+    )
+    assert second["question_id"] == 1 and second["category"] == "math", (
+        "numbered where the file has no names"
+    )
     choice = first["choices"][0]
-    assert choice["turns"] == ["0123456", "01234"] and choice["new_tokens"] == [7, 5] and choice["decoding_steps"] == [3, 1]
+    assert (
+        choice["turns"] == ["0123456", "01234"]
+        and choice["new_tokens"] == [7, 5]
+        and choice["decoding_steps"] == [3, 1]
+    )
     assert choice["wall_time"] == [2.5, 1.5], "the median repeat, prefill included"
     assert choice["accept_lengths"] == [3, 2, 1, 4] and first["identical_to_ar"]
     # As its script averages: ratios of questions, and all rounds alike.
-    lengths = [length for record in (first, second) for length in record["choices"][0]["accept_lengths"]]
+    lengths = [
+        length for record in (first, second) for length in record["choices"][0]["accept_lengths"]
+    ]
     assert np.mean(lengths) == 18 / 8
 
 
@@ -107,13 +128,19 @@ def test_spec_bench_tells_which_questions_differ():
 def test_vllm_names(report, tmp_path):
     found = {(r["method"], r["domain"]): r for r in vllm(report["results"], "tiny")}
     ours, plain = found["x@4/d2", "all"], found["ar", "all"]
-    assert ours["vllm:spec_decode_num_drafts"] == 8 and ours["vllm:spec_decode_num_draft_tokens"] == 24
+    assert (
+        ours["vllm:spec_decode_num_drafts"] == 8 and ours["vllm:spec_decode_num_draft_tokens"] == 24
+    )
     assert ours["vllm:spec_decode_num_accepted_tokens"] == 10
     assert ours["vllm:spec_decode_num_accepted_tokens_per_pos"] == [6, 3, 1]
     # vLLM derives the same from its counters.
     assert ours["mean_acceptance_length"] == 1 + 10 / 8 and ours["draft_acceptance_rate"] == 10 / 24
     assert ours["acceptance_rate_per_pos"] == drafted(report)["acceptance_rate_per_pos"]
-    assert ours["ttft_ms"] == 500 and ours["tpot_ms"] == pytest.approx(1e3 * 7 / 18) and ours["identical_to_ar"] is True
+    assert (
+        ours["ttft_ms"] == 500
+        and ours["tpot_ms"] == pytest.approx(1e3 * 7 / 18)
+        and ours["identical_to_ar"] is True
+    )
     assert plain["vllm:spec_decode_num_drafts"] == 0 and plain["draft_acceptance_rate"] is None
     write_vllm(tmp_path / "v.prom", report["results"], "tiny")
     lines = (tmp_path / "v.prom").read_text().splitlines()
@@ -122,7 +149,9 @@ def test_vllm_names(report, tmp_path):
     labels = 'model_name="tiny",method="x@4/d2",domain="writing",temperature="0.0"'
     assert f"vllm:spec_decode_num_drafts_total{{{labels}}} 4" in lines
     assert f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position="2"}} 1' in lines
-    assert 'domain="all"' not in prometheus(list(found.values())), "a sum over the labels must not count twice"
+    assert 'domain="all"' not in prometheus(list(found.values())), (
+        "a sum over the labels must not count twice"
+    )
 
 
 def test_report_is_made_from_saved_json(report, tmp_path, capsys):
@@ -133,7 +162,10 @@ def test_report_is_made_from_saved_json(report, tmp_path, capsys):
     text = (tmp_path / "out/report.md").read_text()
     assert text.startswith("# Benchmark of tiny\n")
     assert "Every method gave the tokens of `ar` on each of the 3 prompts" in text
-    assert "### writing (1 question, 2 turns)" in text and "### All domains (2 questions, 3 turns)" in text
+    assert (
+        "### writing (1 question, 2 turns)" in text
+        and "### All domains (2 questions, 3 turns)" in text
+    )
     row = next(line for line in text.splitlines() if line.startswith("| `x@4/d2` | 2.6 | 2.57 |"))
     assert "| 2.25 |" in row and row.endswith("| yes |")
     assert all(f"- **{one.name}**: " in text for one in DEFINITIONS) and "0.75 0.38 0.12" in text
@@ -142,12 +174,26 @@ def test_report_is_made_from_saved_json(report, tmp_path, capsys):
 
 
 def test_report_says_what_differs_and_reads_older_files(report, tmp_path):
-    known = {"method", "domain", "prompts", "tokens_per_second", "speedup", "speedup_ci", "mean_acceptance_length"}
+    known = {
+        "method",
+        "domain",
+        "prompts",
+        "tokens_per_second",
+        "speedup",
+        "speedup_ci",
+        "mean_acceptance_length",
+    }
     known |= {"ms_per_round", "identical_to_ar", "differing_prompts", "accept_hist", "drafted"}
-    old = [{key: value for key, value in record.items() if key in known} for record in report["results"]]
+    old = [
+        {key: value for key, value in record.items() if key in known}
+        for record in report["results"]
+    ]
     old[-1] |= {"identical_to_ar": False, "differing_prompts": 2}
     text = write_report({**report, "results": old}, tmp_path).read_text()
-    assert "**Not all tokens equal those of `ar`**: of 3 prompts they differ for `x@4/d2` on 2." in text
+    assert (
+        "**Not all tokens equal those of `ar`**: of 3 prompts they differ for `x@4/d2` on 2."
+        in text
+    )
     assert "| `x@4/d2` | 2.25 | 2.25 | 1.25 | - | - | - | 0.42 | 0.75 0.38 0.12 |" in text
 
 
@@ -155,7 +201,9 @@ def test_no_report_of_something_else(tmp_path, capsys):
     file = tmp_path / "x.json"
     for content, message in (("{}", "holds no results"), ("{", "is not JSON")):
         file.write_text(content)
-        assert cli.main(["bench", "report", str(file), "--out", str(tmp_path / "o")]) == cli.USER_ERROR
+        assert (
+            cli.main(["bench", "report", str(file), "--out", str(tmp_path / "o")]) == cli.USER_ERROR
+        )
         assert message in capsys.readouterr().err and not (tmp_path / "o").exists()
     sweep = ["--sweep", str(file), "--out", str(tmp_path / "o")]
     file.write_text('{"results": [{}]}')
@@ -164,11 +212,20 @@ def test_no_report_of_something_else(tmp_path, capsys):
 
 
 def test_a_sweep_is_a_section_or_a_report(report, tmp_path, monkeypatch):
-    monkeypatch.setattr("jaxspec.bench.sweep_plots.plot", lambda sweep, path: path.write_bytes(b"drawn"))
-    monkeypatch.setattr("jaxspec.bench.sweep_report.render", lambda sweep: f"at {sweep['temperatures'][0]['temperature']}")
+    monkeypatch.setattr(
+        "jaxspec.bench.sweep.plots.plot", lambda sweep, path: path.write_bytes(b"drawn")
+    )
+    monkeypatch.setattr(
+        "jaxspec.bench.sweep.report.render",
+        lambda sweep: f"at {sweep['temperatures'][0]['temperature']}",
+    )
     sweep = {"temperatures": [{"temperature": 0.5}]}
     alone = write_report(sweep, tmp_path / "alone").read_text()
-    assert alone.startswith("# Budget sweep\n") and "(sweep.png)" in alone and "```text\nat 0.5\n```" in alone
+    assert (
+        alone.startswith("# Budget sweep\n")
+        and "(sweep.png)" in alone
+        and "```text\nat 0.5\n```" in alone
+    )
     section = write_report(report, tmp_path / "both", sweep).read_text()
     assert section.startswith("# Benchmark of tiny\n") and "\n## Budget sweep\n" in section
     assert (tmp_path / "both/sweep.png").read_bytes() == b"drawn"

@@ -14,8 +14,15 @@ PROMPTS = [Prompt("a", [1]), Prompt("b", [2])]
 
 
 def output(tokens=(5, 6, 7), rounds=2, policy=None):
-    stats = SimpleNamespace(rounds=rounds, drafted=4, accept_hist=(0, 2), prefill_seconds=0.5, decode_seconds=0.25)
-    return SimpleNamespace(tokens=list(tokens), stats=stats, policy=policy, per_round=SimpleNamespace(tokens=np.array([2])))
+    stats = SimpleNamespace(
+        rounds=rounds, drafted=4, accept_hist=(0, 2), prefill_seconds=0.5, decode_seconds=0.25
+    )
+    return SimpleNamespace(
+        tokens=list(tokens),
+        stats=stats,
+        policy=policy,
+        per_round=SimpleNamespace(tokens=np.array([2])),
+    )
 
 
 def test_methods_take_turns(monkeypatch):
@@ -27,8 +34,13 @@ def test_methods_take_turns(monkeypatch):
 
     monkeypatch.setattr(jaxspec, "decode", decode)
     methods = parse_methods("x-chain,x-tree+entropy", budget=4)
-    runs, compile_seconds = measure(None, PROMPTS, methods, repeats=2, options={"seed": 3, "score": "logprob"})
-    order = [[run.method for run in runs if (run.prompt, run.repeat) == key] for key in ((0, 0), (0, 1), (1, 0), (1, 1))]
+    runs, compile_seconds = measure(
+        None, PROMPTS, methods, repeats=2, options={"seed": 3, "score": "logprob"}
+    )
+    order = [
+        [run.method for run in runs if (run.prompt, run.repeat) == key]
+        for key in ((0, 0), (0, 1), (1, 0), (1, 1))
+    ]
     assert order == [
         ["ar", "x-chain", "x-tree+entropy"],
         ["x-tree+entropy", "x-chain", "ar"],
@@ -37,19 +49,37 @@ def test_methods_take_turns(monkeypatch):
     ]
     assert [prompt for prompt, _ in calls] == [[1]] * 6 + [[2]] * 6
     assert calls[0][1] == {"seed": 3, "score": "logprob", "method": "ar"}
-    assert calls[1][1] == {"seed": 3, "score": "logprob", "method": "x", "builder": "chain", "budget": 4, "coupled": True}
+    assert calls[1][1] == {
+        "seed": 3,
+        "score": "logprob",
+        "method": "x",
+        "builder": "chain",
+        "budget": 4,
+        "coupled": True,
+    }
     assert calls[2][1]["score"] == "entropy"
     assert compile_seconds == {"ar": 0, "x-chain": 0, "x-tree+entropy": 0}
-    assert runs[0].tokens == (5, 6, 7) and (runs[0].prefill_seconds, runs[0].decode_seconds) == (0.5, 0.25)
+    assert runs[0].tokens == (5, 6, 7) and (runs[0].prefill_seconds, runs[0].decode_seconds) == (
+        0.5,
+        0.25,
+    )
 
 
 def test_turns_go_there_and_back():
     assert ["".join(in_turn("ab", 0, repeat)) for repeat in range(4)] == ["ab", "ba", "ba", "ab"]
-    assert ["".join(in_turn("abc", 1, repeat)) for repeat in range(4)] == ["bca", "acb", "cab", "bac"]
+    assert ["".join(in_turn("abc", 1, repeat)) for repeat in range(4)] == [
+        "bca",
+        "acb",
+        "cab",
+        "bac",
+    ]
 
 
 def test_what_slows_a_whole_repeat_is_divided_out():
-    speed, slow = {"ar": 4.0, "x": 1.0, "y": 2.0}, {(0, 0): 1.0, (0, 1): 3.0, (0, 2): 0.5, (1, 0): 7.0}
+    speed, slow = (
+        {"ar": 4.0, "x": 1.0, "y": 2.0},
+        {(0, 0): 1.0, (0, 1): 3.0, (0, 2): 0.5, (1, 0): 7.0},
+    )
     runs = [
         Run(name, *key, (1,), 1, 0, (0, 1), 0.5 * factor, seconds * factor)
         for key, factor in slow.items()
@@ -59,7 +89,9 @@ def test_what_slows_a_whole_repeat_is_divided_out():
     assert drift == pytest.approx({(0, 0): 1, (0, 1): 3, (0, 2): 0.5, (1, 0): 1})
     for run in (steadied(run, drift) for run in runs):
         usual = 7.0 if run.prompt else 1.0
-        assert (run.prefill_seconds, run.decode_seconds) == pytest.approx((0.5 * usual, speed[run.method] * usual))
+        assert (run.prefill_seconds, run.decode_seconds) == pytest.approx(
+            (0.5 * usual, speed[run.method] * usual)
+        )
 
 
 def test_a_policy_goes_on_with_what_it_learned(monkeypatch):

@@ -3,8 +3,8 @@ import dataclasses
 import pytest
 
 from jaxspec.bench.methods import parse_methods
-from jaxspec.config import BlockDrafterConfig, EagleConfig, FalconConfig, TargetConfig
-from jaxspec.params import Spec
+from jaxspec.core.config import BlockDrafterConfig, EagleConfig, FalconConfig, TargetConfig
+from jaxspec.core.params import Spec
 
 SIZES = dict(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=16)
 DRAFTERS = (
@@ -20,13 +20,21 @@ def test_names_become_options():
     assert [(method.name, method.options) for method in methods] == [
         ("ar", {"method": "ar"}),
         ("dflash-chain", {"method": "dflash", "builder": "chain", "budget": 32, "coupled": True}),
-        ("jetspec-tree@16", {"method": "jetspec", "builder": "expand", "budget": 16, "coupled": True}),
-        ("my-own-ddtree", {"method": "my-own", "builder": "best_first", "budget": 32, "coupled": True}),
+        (
+            "jetspec-tree@16",
+            {"method": "jetspec", "builder": "expand", "budget": 16, "coupled": True},
+        ),
+        (
+            "my-own-ddtree",
+            {"method": "my-own", "builder": "best_first", "budget": 32, "coupled": True},
+        ),
     ]
 
 
 def test_names_carry_scores_and_static_takes_the_paths():
-    methods = parse_methods("a-tree+entropy,a-b-ddtree+hybrid0.25@9,a-beam+hybrid,a-static", budget=8, paths=[[0], [1]])
+    methods = parse_methods(
+        "a-tree+entropy,a-b-ddtree+hybrid0.25@9,a-beam+hybrid,a-static", budget=8, paths=[[0], [1]]
+    )
     assert [method.name for method in methods] == [
         "ar",
         "a-tree+entropy",
@@ -35,8 +43,13 @@ def test_names_carry_scores_and_static_takes_the_paths():
         "a-static",
     ]
     wanted = [("a", "expand", 8), ("a-b", "best_first", 9), ("a", "beam", 8), ("a", "static", 3)]
-    assert [tuple(m.options[what] for what in ("method", "builder", "budget")) for m in methods[1:]] == wanted
-    scores = [(method.options.get("score"), method.options.get("entropy_weight")) for method in methods[1:]]
+    assert [
+        tuple(m.options[what] for what in ("method", "builder", "budget")) for m in methods[1:]
+    ] == wanted
+    scores = [
+        (method.options.get("score"), method.options.get("entropy_weight"))
+        for method in methods[1:]
+    ]
     assert scores == [("entropy", None), ("hybrid", 0.25), ("hybrid", None), (None, None)]
     assert [method.options.get("paths") for method in methods] == [None] * 4 + [[[0], [1]]]
 
@@ -44,7 +57,14 @@ def test_names_carry_scores_and_static_takes_the_paths():
 def test_names_carry_depth_and_widths():
     methods = parse_methods("eagle3-dynamic@12/w4/d6,s-rank/d8,j-tree+entropy/b8", budget=9)[1:]
     assert [method.options for method in methods] == [
-        {"method": "eagle3", "builder": "dynamic", "budget": 12, "coupled": True, "tree_width": 4, "depth": 6},
+        {
+            "method": "eagle3",
+            "builder": "dynamic",
+            "budget": 12,
+            "coupled": True,
+            "tree_width": 4,
+            "depth": 6,
+        },
         {"method": "s", "builder": "rank_guided", "budget": 9, "coupled": True, "depth": 8},
         {"method": "j", "builder": "expand", "budget": 9, "coupled": True, "block_size": 8}
         | {"score": "entropy", "entropy_weight": None},
@@ -53,7 +73,9 @@ def test_names_carry_depth_and_widths():
 
 def test_names_carry_a_policys_rule():
     methods = parse_methods("jetspec-ddtree@32/best,e-dynamic/d4/bastion-code", budget=9)[1:]
-    assert [(m.options["budget"], m.options["policy"], m.options.get("depth")) for m in methods] == [
+    assert [
+        (m.options["budget"], m.options["policy"], m.options.get("depth")) for m in methods
+    ] == [
         (32, "best", None),
         (9, "bastion-code", 4),
     ]
@@ -62,22 +84,47 @@ def test_names_carry_a_policys_rule():
 
 
 def test_all_is_every_drafter_with_the_builders_that_suit_it():
-    names = ["block-chain", "block-ddtree", "block-tree", "eagle3-chain", "eagle3-dynamic", "falcon-chain", "falcon-static"]
+    names = [
+        "block-chain",
+        "block-ddtree",
+        "block-tree",
+        "eagle3-chain",
+        "eagle3-dynamic",
+        "falcon-chain",
+        "falcon-static",
+    ]
     methods = parse_methods("all", budget=8, spec=SPEC)
     assert [method.name for method in methods] == ["ar", *names, "prompt_lookup-chain"]
     assert {method.options["budget"] for method in methods[1:]} == {8}
-    assert methods[7].options["paths"][:2] == [(0,), (0, 0)] and len(methods[7].options["paths"]) == 7
+    assert (
+        methods[7].options["paths"][:2] == [(0,), (0, 0)] and len(methods[7].options["paths"]) == 7
+    )
     again = parse_methods("eagle3-chain,all,block-beam", budget=8, spec=SPEC)
-    assert sorted(method.name for method in again) == sorted(["ar", *names, "prompt_lookup-chain", "block-beam"])
-    assert [method.name for method in parse_methods("all,x-tree", budget=8)] == ["ar", "x-tree"], "without a model"
+    assert sorted(method.name for method in again) == sorted(
+        ["ar", *names, "prompt_lookup-chain", "block-beam"]
+    )
+    assert [method.name for method in parse_methods("all,x-tree", budget=8)] == ["ar", "x-tree"], (
+        "without a model"
+    )
     alone = dataclasses.replace(SPEC, drafters=())
-    assert [method.name for method in parse_methods("all", budget=8, spec=alone)] == ["ar", "prompt_lookup-chain"]
+    assert [method.name for method in parse_methods("all", budget=8, spec=alone)] == [
+        "ar",
+        "prompt_lookup-chain",
+    ]
 
 
 def test_coupling():
-    assert [method.name for method in parse_methods("a-tree", budget=8, coupled="both")] == ["ar", "a-tree", "a-tree/uncoupled"]
-    assert [method.options["coupled"] for method in parse_methods("a-tree", budget=8, coupled="off")[1:]] == [False]
-    assert len(parse_methods("prompt_lookup-chain", budget=8, coupled="both")) == 2, "it ranks nothing"
+    assert [method.name for method in parse_methods("a-tree", budget=8, coupled="both")] == [
+        "ar",
+        "a-tree",
+        "a-tree/uncoupled",
+    ]
+    assert [
+        method.options["coupled"] for method in parse_methods("a-tree", budget=8, coupled="off")[1:]
+    ] == [False]
+    assert len(parse_methods("prompt_lookup-chain", budget=8, coupled="both")) == 2, (
+        "it ranks nothing"
+    )
 
 
 @pytest.mark.parametrize(

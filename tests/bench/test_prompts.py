@@ -81,7 +81,9 @@ def test_token_ids_are_no_chat_message(tmp_path):
 
 @pytest.mark.parametrize("chat", [False, True])
 def test_turns_follow_the_answers_of_ar(tmp_path, monkeypatch, chat):
-    path = write(tmp_path / "set.jsonl", {"question_id": 5, "turns": ["q1", "q2", "q3"]}, {"prompt": "other"})
+    path = write(
+        tmp_path / "set.jsonl", {"question_id": 5, "turns": ["q1", "q2", "q3"]}, {"prompt": "other"}
+    )
     calls = []
 
     def decode(params, prompt, **options):
@@ -91,11 +93,19 @@ def test_turns_follow_the_answers_of_ar(tmp_path, monkeypatch, chat):
     monkeypatch.setattr(jaxspec, "decode", decode)
     read = read_prompts(path, Chat(), chat=chat)
     asked = ask_in_turns(None, read, options={"seed": 3, "method": "x"})
-    assert [prompt.turn for prompt in asked] == [0, 1, 2, 0] and not any(prompt.later for prompt in asked)
+    assert [prompt.turn for prompt in asked] == [0, 1, 2, 0] and not any(
+        prompt.later for prompt in asked
+    )
     assert [options for _, options in calls] == [{"seed": 3, "method": "ar"}] * 2
     assert [prompt for prompt, _ in calls] == [asked[0].content, asked[1].content]
     if chat:
-        said = [("user", "q1"), ("assistant", "a1"), ("user", "q2"), ("assistant", "a2"), ("user", "q3")]
+        said = [
+            ("user", "q1"),
+            ("assistant", "a1"),
+            ("user", "q2"),
+            ("assistant", "a2"),
+            ("user", "q3"),
+        ]
         assert asked[2].content == [{"role": role, "content": text} for role, text in said]
     else:
         assert asked[2].content == "q1 a1\n\nq2 a2\n\nq3"
@@ -106,13 +116,21 @@ def test_turns_follow_the_answers_of_ar(tmp_path, monkeypatch, chat):
 def test_long_texts_become_passages(tmp_path):
     lines = [f"line {i} " + "word " * 20 for i in range(200)]
     text = "\n".join(lines)
-    path = write(tmp_path / "held.jsonl.gz", {"domain": "code", "text": "tiny text"}, {"domain": "prose", "text": text})
+    path = write(
+        tmp_path / "held.jsonl.gz",
+        {"domain": "code", "text": "tiny text"},
+        {"domain": "prose", "text": text},
+    )
     prompts = read_prompts(path, Words())
     assert prompts[0].content == Words().encode("tiny text")
     passages = [prompt.content for prompt in prompts if prompt.domain == "prose"]
-    assert len(passages) == round(len(text) / PASSAGE_CHARACTERS) == 11, "the last piece is long enough to count"
+    assert len(passages) == round(len(text) / PASSAGE_CHARACTERS) == 11, (
+        "the last piece is long enough to count"
+    )
     starts = {tuple(Words().encode(line))[:3] for line in lines}
-    assert all(len(passage) == PROMPT_TOKENS and tuple(passage[:3]) in starts for passage in passages)
+    assert all(
+        len(passage) == PROMPT_TOKENS and tuple(passage[:3]) in starts for passage in passages
+    )
     assert len({tuple(passage) for passage in passages}) == len(passages)
     assert prompts == read_prompts(path, Words())
 
@@ -158,4 +176,6 @@ def test_a_prompt_that_does_not_fit_is_told_first(monkeypatch):
     monkeypatch.setitem(check_prompts.__globals__, "prepare", prepare)
     check_prompts(None, [Prompt("a", [1])], {"max_new_tokens": 9})
     with pytest.raises(ValueError, match="prompt 2, of rag: too long"):
-        check_prompts(None, [Prompt("a", [1]), Prompt("rag", [1, 2, 3])], {"max_new_tokens": 9, "method": "x"})
+        check_prompts(
+            None, [Prompt("a", [1]), Prompt("rag", [1, 2, 3])], {"max_new_tokens": 9, "method": "x"}
+        )

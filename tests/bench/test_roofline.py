@@ -1,4 +1,6 @@
-"""Bytes and operations of the pieces of a round, against counts made by hand from the published sizes."""
+"""Bytes and operations of the pieces of a round, against counts made by hand from the published
+sizes.
+"""
 
 import dataclasses
 
@@ -6,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxspec.architectures import abstract_params, architecture
-from jaxspec.bench import roofline
-from jaxspec.quant import quantize_params
+from jaxspec.bench.architectures import abstract_params, architecture
+from jaxspec.bench.latency import floors as roofline
+from jaxspec.targets.quant import quantize_params
 
-# Matrices of Qwen3-8B that a token meets: 36 layers of q, k and v, o, gate and up, down; then the output projection.
+# Matrices of Qwen3-8B that a token meets: 36 layers of q, k and v, o, gate and up, down; then the
+# output projection.
 LAYER = 4096 * 4096 + 4096 * 2048 + 4096 * 4096 + 4096 * 24576 + 12288 * 4096
 HEAD = 4096 * 151936
 NORMS = 36 * (2 * 4096 + 2 * 128) + 4096
@@ -64,9 +67,15 @@ def test_the_drafter_reads_the_output_projection_too(qwen):
 
 def test_experts_count_as_far_as_tokens_touch_them():
     spec = architecture("qwen3-30b-a3b")
-    sparse = abstract_params(dataclasses.replace(spec, target=dataclasses.replace(spec.target, num_layers=2), drafters=()))
+    sparse = abstract_params(
+        dataclasses.replace(
+            spec, target=dataclasses.replace(spec.target, num_layers=2), drafters=()
+        )
+    )
     moe, expert = sparse.spec.target.moe, 3 * 2048 * 768
-    assert roofline.distinct_experts(moe, 1) == 8 and roofline.distinct_experts(moe, 2) == pytest.approx(15.5)
+    assert roofline.distinct_experts(moe, 1) == 8 and roofline.distinct_experts(
+        moe, 2
+    ) == pytest.approx(15.5)
     one, two = (roofline.target_forward(sparse, batch=1, rows=rows, context=0) for rows in (1, 2))
     assert two.bytes - one.bytes == pytest.approx(2 * 7.5 * expert * 2)
     assert two.flops == pytest.approx(2 * one.flops)
@@ -76,7 +85,9 @@ def test_experts_count_as_far_as_tokens_touch_them():
 
 def test_quantised_weights_count_as_they_are_stored(qwen):
     small = jax.eval_shape(lambda params: quantize_params(params, "int8"), qwen)
-    step, plain = (roofline.target_forward(params, batch=1, rows=1, context=0) for params in (small, qwen))
+    step, plain = (
+        roofline.target_forward(params, batch=1, rows=1, context=0) for params in (small, qwen)
+    )
     outputs = 36 * (4096 + 2048 + 4096 + 24576 + 4096) + 151936
     assert step.bytes == 36 * LAYER + HEAD + 2 * NORMS + 4 * outputs
     assert step.flops == plain.flops

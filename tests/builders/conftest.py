@@ -1,4 +1,6 @@
-"""Golden trees of the DDTree and JetSpec reference code, stacked so that one compilation serves many cases."""
+"""Golden trees of the DDTree and JetSpec reference code, stacked so that one compilation serves
+many cases.
+"""
 
 import json
 from pathlib import Path
@@ -6,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxspec.state import Candidates
+from jaxspec.core.state import Candidates
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -23,13 +25,17 @@ class GoldenTrees:
 
     def candidates(self, case: str) -> Candidates:
         """The reference's ranked tokens and log-probabilities, without a batch axis."""
-        return Candidates(*(self.arrays[f"{self.prefix}_{what}__{case}"] for what in ("tokens", "logprobs")))
+        return Candidates(
+            *(self.arrays[f"{self.prefix}_{what}__{case}"] for what in ("tokens", "logprobs"))
+        )
 
     def logits(self, case: str) -> np.ndarray:
         return self.arrays[f"logits__{case}"]
 
     def stacked(self, cases: list[str]) -> Candidates:
-        """Candidates of several cases, filled up to common shapes with candidates that must not be used."""
+        """Candidates of several cases, filled up to common shapes with candidates that must not be
+        used.
+        """
         all_cases = [self.candidates(case) for case in self.cases]
         shape = (len(cases), *np.max([c.token.shape for c in all_cases], axis=0))
         token, logprob = np.full(shape, -1, np.int32), np.full(shape, -np.inf, np.float32)
@@ -45,12 +51,17 @@ class GoldenTrees:
         for case in set(cases):
             logits = self.logits(case).astype(np.float64)
             logprob = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-            out[[other == case for other in cases], : len(logits)] = -(np.exp(logprob) * logprob).sum(-1)
+            out[[other == case for other in cases], : len(logits)] = -(
+                np.exp(logprob) * logprob
+            ).sum(-1)
         return out
 
     def expected(self, tree: dict) -> dict[str, np.ndarray]:
         rows = slice(tree["offset"], tree["offset"] + tree["n"])
-        return {what: self.arrays[self.nodes + what][rows] for what in ("tokens", "parents", "depths", "scores")}
+        return {
+            what: self.arrays[self.nodes + what][rows]
+            for what in ("tokens", "parents", "depths", "scores")
+        }
 
 
 @pytest.fixture(scope="session")
@@ -71,13 +82,22 @@ def historical() -> GoldenTrees:
 
 @pytest.fixture(scope="session")
 def sorted_nodes():
-    """The reference's nodes, from order of expansion to order of score (stable: parents stay before children)."""
+    """The reference's nodes, from order of expansion to order of score (stable: parents stay before
+    children).
+    """
 
-    def sort(nodes: dict[str, np.ndarray], score: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        order = np.argsort(-(nodes["scores"] if score is None else score).astype(np.float64), kind="stable")
+    def sort(
+        nodes: dict[str, np.ndarray], score: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
+        order = np.argsort(
+            -(nodes["scores"] if score is None else score).astype(np.float64), kind="stable"
+        )
         row = np.argsort(order)
         parents = np.where(nodes["parents"] < 0, -1, row[nodes["parents"]])
-        return {**{what: nodes[what][order] for what in ("tokens", "depths", "scores")}, "parents": parents[order]}
+        return {
+            **{what: nodes[what][order] for what in ("tokens", "depths", "scores")},
+            "parents": parents[order],
+        }
 
     return sort
 
@@ -92,6 +112,8 @@ def assert_tree():
         np.testing.assert_array_equal(tree.token[b, 1:size], nodes["tokens"][1:], err_msg=label)
         np.testing.assert_array_equal(tree.parent[b, :size], nodes["parents"], err_msg=label)
         np.testing.assert_array_equal(tree.depth[b, :size], nodes["depths"], err_msg=label)
-        np.testing.assert_allclose(tree.logprob[b, :size], nodes["scores"], rtol=0, atol=1e-5, err_msg=label)
+        np.testing.assert_allclose(
+            tree.logprob[b, :size], nodes["scores"], rtol=0, atol=1e-5, err_msg=label
+        )
 
     return check

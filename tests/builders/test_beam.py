@@ -4,14 +4,16 @@ import numpy as np
 import pytest
 
 from jaxspec.builders import make_builder
-from jaxspec.state import Candidates
-from jaxspec.tree import validate
+from jaxspec.core.state import Candidates
+from jaxspec.core.tree import validate
 
 CASES = 40
 
 
 def brute_force(logprob: np.ndarray, budget: int, limit: int) -> dict[str, np.ndarray]:
-    """The `width` best children of every level in turn, by (cost in float64, rank path); tokens are ranks."""
+    """The `width` best children of every level in turn, by (cost in float64, rank path); tokens are
+    ranks.
+    """
     width = logprob.shape[1]
     beam, nodes = [(0.0, ())], [(0.0, ())]
     for steps in logprob[:limit].astype(np.float64):
@@ -32,17 +34,29 @@ def brute_force(logprob: np.ndarray, budget: int, limit: int) -> dict[str, np.nd
 def test_equals_brute_force(assert_tree, depth, width, budget):
     rng = np.random.default_rng(depth)
     # Coarse values make ties within and across depths; a few candidates cannot be used.
-    coarse = rng.choice([0.0, -0.25, -0.5, -1.0, -3.0, -np.inf], (CASES // 2, depth, width), p=[0.1, 0.2, 0.2, 0.3, 0.15, 0.05])
+    coarse = rng.choice(
+        [0.0, -0.25, -0.5, -1.0, -3.0, -np.inf],
+        (CASES // 2, depth, width),
+        p=[0.1, 0.2, 0.2, 0.3, 0.15, 0.05],
+    )
     fine = -rng.exponential(2, (CASES // 2, depth, width))
     logprob = -np.sort(-np.concatenate([coarse, fine]).astype(np.float32))
     builder = make_builder("beam", depth=depth, vocab_size=100, budget=budget, tree_width=width)
-    assert (builder.rows, builder.candidates, builder.longest) == (budget, width, -(-(budget - 1) // width))
+    assert (builder.rows, builder.candidates, builder.longest) == (
+        budget,
+        width,
+        -(-(budget - 1) // width),
+    )
     limits = rng.choice([builder.longest, builder.longest - 1], CASES)
     token = np.tile(np.arange(width, dtype=np.int32), (CASES, depth, 1))
-    trees = jax.jit(builder.build)(Candidates(token, logprob), jnp.zeros(CASES, jnp.int32), jnp.asarray(limits))
+    trees = jax.jit(builder.build)(
+        Candidates(token, logprob), jnp.zeros(CASES, jnp.int32), jnp.asarray(limits)
+    )
     validate(trees)
     for b in range(CASES):
-        assert_tree(trees, b, brute_force(logprob[b], budget, limits[b]), f"{logprob[b]} {limits[b]}")
+        assert_tree(
+            trees, b, brute_force(logprob[b], budget, limits[b]), f"{logprob[b]} {limits[b]}"
+        )
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxspec.builders import best_first, make_builder
-from jaxspec.state import Candidates
-from jaxspec.tree import validate
+from jaxspec.core.state import Candidates
+from jaxspec.core.tree import validate
 
 BUDGETS = (0, 1, 4, 16, 64, 255)  # of the golden trees, the root not counted
 
@@ -20,7 +20,9 @@ def test_equals_every_ddtree(ddtree, assert_tree, budget):
     trees = [tree for tree in ddtree.trees if tree["budget"] == budget]
     assert len(trees) == 9
     candidates = ddtree.stacked([tree["case"] for tree in trees])
-    built = build_batch(candidates.token, candidates.logprob, jnp.int32(7), jnp.int32(99), budget + 1)
+    built = build_batch(
+        candidates.token, candidates.logprob, jnp.int32(7), jnp.int32(99), budget + 1
+    )
     validate(built)
     for b, tree in enumerate(trees):
         assert_tree(built, b, ddtree.expected(tree), str(tree))
@@ -44,7 +46,11 @@ def brute_force(logprob: np.ndarray, budget: int, limit: int) -> dict[str, np.nd
     """The best nodes by (score in float64, rank path), of all that there are; tokens are ranks."""
     depth, width = logprob.shape
     steps = logprob.astype(np.float64)
-    paths = [path for d in range(min(depth, limit) + 1) for path in itertools.product(range(width), repeat=d)]
+    paths = [
+        path
+        for d in range(min(depth, limit) + 1)
+        for path in itertools.product(range(width), repeat=d)
+    ]
     scored = [(-sum(steps[d, r] for d, r in enumerate(path)), path) for path in paths]
     best = sorted(node for node in scored if node[0] < np.inf)[: budget + 1]
     row = {path: i for i, (_, path) in enumerate(best)}
@@ -56,7 +62,8 @@ def brute_force(logprob: np.ndarray, budget: int, limit: int) -> dict[str, np.nd
     }
 
 
-# Coarse values make ties, within and across depths; fine ones make near-ties that float32 sums would not tell apart.
+# Coarse values make ties, within and across depths; fine ones make near-ties that float32 sums
+# would not tell apart.
 _COARSE = st.sampled_from([0.0, -0.25, -0.5, -1.0, -3.0, -np.inf])
 _FINE = st.floats(-20, 0, width=32).map(lambda x: round(x * 2**20) / 2**20)
 _NEAR = st.integers(0, 7).map(lambda n: -1.0 - n * 2.0**-22)
@@ -64,7 +71,9 @@ _NEAR = st.integers(0, 7).map(lambda n: -1.0 - n * 2.0**-22)
 
 @partial(jax.jit, static_argnums=4)
 def build_batch(token, logprob, root, limit, rows):
-    return jax.vmap(partial(best_first, rows=rows), in_axes=(0, 0, None, None))(token, logprob, root, limit)
+    return jax.vmap(partial(best_first, rows=rows), in_axes=(0, 0, None, None))(
+        token, logprob, root, limit
+    )
 
 
 @pytest.mark.parametrize(("shape", "budget"), [((4, 5), 11), ((3, 8), 40), ((6, 2), 30)])
@@ -99,4 +108,6 @@ def test_very_improbable_candidates_are_used_in_order():
     built = jax.jit(builder.build)(Candidates(token, logprob), jnp.array([0]), jnp.array([2]))
     validate(built)
     assert int(built.size[0]) == 13
-    np.testing.assert_allclose(built.logprob[0, :8], [0, -1e-7, -1e-7, -300, -300, -900, -1200, -2000], rtol=1e-6)
+    np.testing.assert_allclose(
+        built.logprob[0, :8], [0, -1e-7, -1e-7, -300, -300, -900, -1200, -2000], rtol=1e-6
+    )

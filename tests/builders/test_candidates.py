@@ -34,11 +34,17 @@ def test_noise_reorders_and_rescales():
     expected = perturbed - np.log(np.exp(perturbed).sum(-1, keepdims=True))
     order = np.argsort(-perturbed, axis=-1)[..., :20]
     np.testing.assert_array_equal(ranked.token, order)
-    np.testing.assert_allclose(ranked.logprob, np.take_along_axis(expected, order, -1), rtol=1e-5, atol=1e-5)
-    # Without noise too the temperature rescales scores and leaves the ranking.
-    np.testing.assert_array_equal(coupled(jnp.float32(logits), 3, None, 0.5).token, coupled(jnp.float32(logits), 3).token)
     np.testing.assert_allclose(
-        coupled(jnp.float32(logits), 3, None, 0.5).logprob, coupled(jnp.float32(logits / 0.5), 3).logprob, rtol=1e-6
+        ranked.logprob, np.take_along_axis(expected, order, -1), rtol=1e-5, atol=1e-5
+    )
+    # Without noise too the temperature rescales scores and leaves the ranking.
+    np.testing.assert_array_equal(
+        coupled(jnp.float32(logits), 3, None, 0.5).token, coupled(jnp.float32(logits), 3).token
+    )
+    np.testing.assert_allclose(
+        coupled(jnp.float32(logits), 3, None, 0.5).logprob,
+        coupled(jnp.float32(logits / 0.5), 3).logprob,
+        rtol=1e-6,
     )
 
 

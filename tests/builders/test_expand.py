@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxspec.builders import expand, fanout, make_builder
-from jaxspec.state import Candidates
-from jaxspec.tree import validate
+from jaxspec.core.state import Candidates
+from jaxspec.core.tree import validate
 
 BUDGETS = (1, 4, 16, 64, 255)
 
@@ -21,13 +21,19 @@ def caps_of(algorithm: str, knobs: dict, build: dict, logprob: np.ndarray) -> np
     if algorithm == "top2gap_fanout":
         return fanout.top2gap(logprob, knobs.get("beta", 1.0), knobs.get("g_0", 1.0))
     if algorithm == "depth_rank_histogram":
-        return fanout.rank_histogram(logprob, profile.get("depth_rank_accept"), knobs.get("tau", 0.02))
+        return fanout.rank_histogram(
+            logprob, profile.get("depth_rank_accept"), knobs.get("tau", 0.02)
+        )
     if algorithm == "task_router":
         return fanout.task_router(logprob, prompt.get("task"))
     if algorithm == "class_histogram":
-        return fanout.class_histogram(logprob, profile.get("per_class_histograms", {}), prompt.get("task"))
+        return fanout.class_histogram(
+            logprob, profile.get("per_class_histograms", {}), prompt.get("task")
+        )
     assert algorithm == "reasoning_router"
-    return fanout.reasoning_router(logprob, fanout.looks_like_reasoning(prompt.get("text", ""), prompt.get("task", "")))
+    return fanout.reasoning_router(
+        logprob, fanout.looks_like_reasoning(prompt.get("text", ""), prompt.get("task", ""))
+    )
 
 
 def rule_of(tree: dict) -> str:
@@ -42,7 +48,9 @@ def golden_caps(jetspec):
 
     def all_caps(logprobs):
         return {
-            rule: caps_of(tree["algo"], tree["algo_kwargs"], tree["build_kwargs"], logprobs[tree["case"]])
+            rule: caps_of(
+                tree["algo"], tree["algo_kwargs"], tree["build_kwargs"], logprobs[tree["case"]]
+            )
             for rule, tree in trees.items()
         }
 
@@ -50,14 +58,18 @@ def golden_caps(jetspec):
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
-def test_equals_every_jetspec_tree_under_every_fanout_rule(jetspec, golden_caps, assert_tree, sorted_nodes, budget):
+def test_equals_every_jetspec_tree_under_every_fanout_rule(
+    jetspec, golden_caps, assert_tree, sorted_nodes, budget
+):
     trees = [tree for tree in jetspec.trees if tree["budget"] == budget]
     candidates = jetspec.stacked([tree["case"] for tree in trees])
     caps = np.zeros(candidates.token.shape[:2], np.int32)
     for b, tree in enumerate(trees):
         own = golden_caps[rule_of(tree)]
         caps[b, : len(own)] = own
-    build = jax.jit(jax.vmap(lambda *args: expand(*args[:4], budget, args[4]), in_axes=(0, 0, None, None, 0)))
+    build = jax.jit(
+        jax.vmap(lambda *args: expand(*args[:4], budget, args[4]), in_axes=(0, 0, None, None, 0))
+    )
     built = build(candidates.token, candidates.logprob, jnp.int32(7), jnp.int32(99), caps)
     validate(built)
     for b, tree in enumerate(trees):
@@ -68,11 +80,15 @@ def caps_of_history(tree: dict, logprob: jax.Array, entropy: jax.Array) -> jax.A
     """Caps [D, K] by the rule that made a tree of JetSpec's history."""
     knobs, algorithm = tree["algo_kwargs"], tree["algo"]
     if algorithm in ("entropy_gate", "entropy_soft"):
-        caps = getattr(fanout, algorithm)(logprob, entropy, *[knobs[k] for k in ("tau_low", "tau_high", "alpha") if k in knobs])
+        caps = getattr(fanout, algorithm)(
+            logprob, entropy, *[knobs[k] for k in ("tau_low", "tau_high", "alpha") if k in knobs]
+        )
     elif algorithm == "entropy_topk":
         caps = fanout.entropy_topk(logprob, knobs["tau_low"], knobs["tau_high"])
     elif algorithm == "top2gap_budget_gated":
-        caps = fanout.top2gap(logprob, knobs["beta"], knobs["g_0"], np.exp(-tree["budget"] / knobs["B_0"]))
+        caps = fanout.top2gap(
+            logprob, knobs["beta"], knobs["g_0"], np.exp(-tree["budget"] / knobs["B_0"])
+        )
     else:
         caps = getattr(fanout, algorithm)(logprob, *knobs.values())
     return jnp.broadcast_to(caps if np.ndim(caps) == 2 else caps[:, None], logprob.shape)
@@ -81,14 +97,22 @@ def caps_of_history(tree: dict, logprob: jax.Array, entropy: jax.Array) -> jax.A
 @pytest.fixture(scope="module")
 def history(historical):
     """Trees whose rule still exists, and the caps of each; one compilation for all."""
-    skipped = ("entropy_score", "budget_blend", "drift_brake")  # a score; a reward for depth; caps by the path's score
+    skipped = (
+        "entropy_score",
+        "budget_blend",
+        "drift_brake",
+    )  # a score; a reward for depth; caps by the path's score
     trees = [tree for tree in historical.trees if tree["algo"] not in skipped]
 
     def all_caps(logprobs, entropies):
-        return [caps_of_history(tree, logprobs[tree["case"]], entropies[tree["case"]]) for tree in trees]
+        return [
+            caps_of_history(tree, logprobs[tree["case"]], entropies[tree["case"]]) for tree in trees
+        ]
 
     logprobs = {case: historical.candidates(case).logprob for case in historical.cases}
-    entropies = {case: historical.entropies([case], len(logprob))[0] for case, logprob in logprobs.items()}
+    entropies = {
+        case: historical.entropies([case], len(logprob))[0] for case, logprob in logprobs.items()
+    }
     return list(zip(trees, jax.jit(all_caps)(logprobs, entropies), strict=True))
 
 
@@ -100,7 +124,9 @@ def test_equals_trees_of_jetspecs_history(historical, history, assert_tree, sort
     all_caps = np.zeros(candidates.token.shape, np.int32)
     for b, (_, caps) in enumerate(trees):
         all_caps[b, : caps.shape[0], : caps.shape[1]] = caps
-    build = jax.jit(jax.vmap(lambda *args: expand(*args[:4], budget, args[4]), in_axes=(0, 0, None, None, 0)))
+    build = jax.jit(
+        jax.vmap(lambda *args: expand(*args[:4], budget, args[4]), in_axes=(0, 0, None, None, 0))
+    )
     built = build(candidates.token, candidates.logprob, jnp.int32(7), jnp.int32(99), all_caps)
     validate(built)
     for b, (tree, _) in enumerate(trees):
@@ -114,17 +140,31 @@ def test_builder_calls_rules_of_entropy_and_of_rank(rule):
     logprob = np.log(np.tile(np.array([0.6, 0.2, 0.1], np.float32), (2, 3, 1)))
     token = np.tile(np.arange(3, dtype=np.int32), (2, 3, 1))
     entropy = np.tile(np.array([[0.1], [9.0]], np.float32), (1, 3))
-    built = jax.jit(builder.build)(Candidates(token, logprob, entropy), jnp.array([5, 6]), jnp.array([3, 3]))
+    built = jax.jit(builder.build)(
+        Candidates(token, logprob, entropy), jnp.array([5, 6]), jnp.array([3, 3])
+    )
     validate(built)
-    # Chains from the root; or 3, 2 and 1 children (3 * 0.5 is 1.5: half to even) by rank: 1 + 3 + 6 + 11 rows fill the budget.
+    # Chains from the root; or 3, 2 and 1 children (3 * 0.5 is 1.5: half to even) by rank: 1 + 3 + 6
+    # + 11 rows fill the budget.
     assert built.size.tolist() == {"entropy_gate": [20, 4], "rank_decay": [20, 20]}[rule]
 
 
-@pytest.mark.parametrize(("case", "budget"), [("one_1x32", 64), ("flat_7x64", 64), ("width1_5x64", 16), ("ties_6x40", 255)])
-def test_builder_equals_accum_logp_at_its_own_shape(jetspec, assert_tree, sorted_nodes, case, budget):
-    tree = next(t for t in jetspec.trees if (t["case"], t["budget"], t["algo"]) == (case, budget, "accum_logp"))
+@pytest.mark.parametrize(
+    ("case", "budget"),
+    [("one_1x32", 64), ("flat_7x64", 64), ("width1_5x64", 16), ("ties_6x40", 255)],
+)
+def test_builder_equals_accum_logp_at_its_own_shape(
+    jetspec, assert_tree, sorted_nodes, case, budget
+):
+    tree = next(
+        t
+        for t in jetspec.trees
+        if (t["case"], t["budget"], t["algo"]) == (case, budget, "accum_logp")
+    )
     depth, vocab = jetspec.logits(case).shape
-    builder = make_builder("expand", depth=depth, vocab_size=vocab, budget=budget, tree_width=tree["tree_width"])
+    builder = make_builder(
+        "expand", depth=depth, vocab_size=vocab, budget=budget, tree_width=tree["tree_width"]
+    )
     candidates = jax.tree.map(lambda x: x[None], jetspec.candidates(case))
     built = jax.jit(builder.build)(candidates, jnp.array([7]), jnp.array([depth]))
     assert built.token.shape == (1, tree["n"]) == (1, builder.rows)

@@ -28,7 +28,13 @@ def test_rank_histogram_counts_accepted_ranks():
 
 @pytest.mark.parametrize(
     ("gap", "task", "caps"),
-    [(3, None, [1, 1, 1]), (1.5, None, [3, 2, 1]), (0.5, None, [5, 5, 1]), (3, "chat", [5, 5, 1]), (3, "poetry", [3, 2, 1])],
+    [
+        (3, None, [1, 1, 1]),
+        (1.5, None, [3, 2, 1]),
+        (0.5, None, [5, 5, 1]),
+        (3, "chat", [5, 5, 1]),
+        (3, "poetry", [3, 2, 1]),
+    ],
 )
 def test_task_router_goes_by_task_then_by_gap(gap, task, caps):
     assert fanout.task_router(gaps(gap, gap, gap, width=5), task).tolist() == caps
@@ -38,7 +44,11 @@ def test_class_histogram_reads_caps_and_rates():
     histograms = {"decisive_task": [2, 9], "uncertain_task": [[0.5, 0.0, 0.1, 0.0, 0.2], [0.0]]}
     assert fanout.class_histogram(gaps(0, 0, 0, width=4), histograms, "math").tolist() == [2, 4, 1]
     assert fanout.class_histogram(gaps(0, 0, 0, width=4), histograms).tolist() == [3, 1, 1]
-    assert fanout.class_histogram(gaps(0, 0, 0, width=4), histograms, "balanced_task").tolist() == [3, 2, 1]
+    assert fanout.class_histogram(gaps(0, 0, 0, width=4), histograms, "balanced_task").tolist() == [
+        3,
+        2,
+        1,
+    ]
 
 
 def test_reasoning_router_is_a_chain_while_reasoning():
@@ -52,7 +62,12 @@ def test_reasoning_router_is_a_chain_while_reasoning():
 
 def test_entropy_rules_narrow_with_the_entropy():
     logprob, entropy = gaps(0, 0, 0, 0), np.array([0.5, 1.75, 2.0, 3.0], np.float32)
-    assert fanout.entropy_gate(logprob, entropy).tolist() == [7, 4, 3, 1]  # 7 * 0.5 is 3.5: half to even
+    assert fanout.entropy_gate(logprob, entropy).tolist() == [
+        7,
+        4,
+        3,
+        1,
+    ]  # 7 * 0.5 is 3.5: half to even
     assert fanout.entropy_gate(logprob, entropy, 2.0, 2.0).tolist() == [7, 7, 1, 1]
     assert fanout.entropy_soft(logprob, entropy).tolist() == [5, 3, 3, 2]
     even = np.log(np.full((1, 4), 0.25, np.float32))
@@ -62,7 +77,9 @@ def test_entropy_rules_narrow_with_the_entropy():
 
 
 def test_mass_and_rank_rules():
-    assert fanout.prob_mass(np.log(np.array([[0.5, 0.3], [0.5, 0.1], [0.2, 0.1]], np.float32))).tolist() == [2, 1, 1]
+    assert fanout.prob_mass(
+        np.log(np.array([[0.5, 0.3], [0.5, 0.1], [0.2, 0.1]], np.float32))
+    ).tolist() == [2, 1, 1]
     assert fanout.rank_decay(gaps(0, 0)).tolist() == [[7, 4, 2, 1, 1, 1, 1]] * 2
     assert fanout.top2gap(gaps(0, 1, 3, 6), strength=0.5).tolist() == [6, 5, 4, 4]
     assert fanout.top2gap(gaps(0, 1, 3, 6), strength=0.0).tolist() == [7, 7, 7, 7]
@@ -75,7 +92,11 @@ def test_make_rule_shares_equal_settings_and_names_wrong_ones():
     assert rule(gaps(0, 0, 0)).tolist() == [2, 1, 1]
     with pytest.raises(ValueError, match="unknown fan-out rule 'top3': choose one of top2gap"):
         fanout.make_rule("top3")
-    with pytest.raises(ValueError, match="fan-out rule top2gap: got an unexpected keyword argument 'tau'"):
+    with pytest.raises(
+        ValueError, match="fan-out rule top2gap: got an unexpected keyword argument 'tau'"
+    ):
         fanout.make_rule("top2gap", tau=1)
-    with pytest.raises(ValueError, match="fan-out rule class_histogram: missing a required argument: 'histograms'"):
+    with pytest.raises(
+        ValueError, match="fan-out rule class_histogram: missing a required argument: 'histograms'"
+    ):
         fanout.make_rule("class_histogram")

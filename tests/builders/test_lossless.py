@@ -13,7 +13,10 @@ DRAFTS = [
     pytest.param(dict(builder="static", paths=PATHS), marks=pytest.mark.slow),
     dict(builder="beam", budget=12, score="entropy"),
     pytest.param(dict(builder="best_first", budget=12, score="entropy"), marks=pytest.mark.slow),
-    pytest.param(dict(builder="expand", budget=12, score="hybrid", entropy_weight=0.3), marks=pytest.mark.slow),
+    pytest.param(
+        dict(builder="expand", budget=12, score="hybrid", entropy_weight=0.3),
+        marks=pytest.mark.slow,
+    ),
     pytest.param(dict(builder="expand", budget=12, fanout="entropy_gate"), marks=pytest.mark.slow),
 ]
 
@@ -27,7 +30,9 @@ def params():
 def decode(params):
     def tokens(**options):
         outs = jaxspec.decode(params, PROMPTS, max_new_tokens=16, **options)
-        return [out.tokens for out in outs], [out.stats.drafted / max(out.stats.rounds, 1) for out in outs]
+        return [out.tokens for out in outs], [
+            out.stats.drafted / max(out.stats.rounds, 1) for out in outs
+        ]
 
     return tokens
 
@@ -37,16 +42,21 @@ def plain(decode):
     return decode(method="ar")[0]
 
 
-@pytest.mark.parametrize("options", DRAFTS, ids=lambda options: "-".join(map(str, list(options.values())[::2])))
+@pytest.mark.parametrize(
+    "options", DRAFTS, ids=lambda options: "-".join(map(str, list(options.values())[::2]))
+)
 def test_greedy_text_is_the_targets(decode, plain, options):
     tokens, drafted = decode(**options)
     assert tokens == plain
-    assert drafted == [len(PATHS) if options["builder"] == "static" else 11] * 2 or "fanout" in options
+    assert (
+        drafted == [len(PATHS) if options["builder"] == "static" else 11] * 2 or "fanout" in options
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "options", [dict(builder="static", paths=PATHS), dict(builder="best_first", score="hybrid", budget=12)]
+    "options",
+    [dict(builder="static", paths=PATHS), dict(builder="best_first", score="hybrid", budget=12)],
 )
 def test_sampled_text_is_the_targets(decode, options):
     assert decode(temperature=1.0, **options)[0] == decode(temperature=1.0, method="ar")[0]
@@ -54,12 +64,19 @@ def test_sampled_text_is_the_targets(decode, options):
 
 @pytest.mark.slow
 def test_entropies_go_with_drawn_candidates(decode):
-    """Those of `rejection` come with the entropies of the distributions that they were drawn from."""
-    tokens, _ = decode(temperature=1.0, acceptance="rejection", builder="beam", budget=8, score="entropy")
+    """Those of `rejection` come with the entropies of the distributions that they were drawn
+    from.
+    """
+    tokens, _ = decode(
+        temperature=1.0, acceptance="rejection", builder="beam", budget=8, score="entropy"
+    )
     assert list(map(len, tokens)) == [16, 16]
 
 
 def test_rejection_needs_siblings_of_consecutive_ranks(params):
     options = dict(builder="static", paths=[[0], [0, 1]], max_new_tokens=4, temperature=1.0)
-    with pytest.raises(ValueError, match="acceptance 'rejection' needs siblings of ranks 0, 1, ...: a node in paths skips one"):
+    with pytest.raises(
+        ValueError,
+        match="acceptance 'rejection' needs siblings of ranks 0, 1, ...: a node in paths skips one",
+    ):
         jaxspec.decode(params, PROMPTS[0], acceptance="rejection", **options)

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxspec.builders import make_builder, scores
-from jaxspec.state import Candidates
-from jaxspec.tree import validate
+from jaxspec.core.state import Candidates
+from jaxspec.core.tree import validate
 
 
 def test_equal_arguments_give_the_identical_builder():
@@ -35,19 +35,28 @@ def test_equal_arguments_give_the_identical_builder():
 def test_sizes(name, depth, vocab, budget, width, expected):
     builder = make_builder(name, depth=depth, vocab_size=vocab, budget=budget, tree_width=width)
     assert (builder.rows, builder.candidates, builder.longest) == expected
-    logprob = np.log(np.tile(0.5 ** np.arange(1, builder.candidates + 1, dtype=np.float32), (2, depth, 1)))
+    logprob = np.log(
+        np.tile(0.5 ** np.arange(1, builder.candidates + 1, dtype=np.float32), (2, depth, 1))
+    )
     token = np.tile(np.arange(builder.candidates, dtype=np.int32), (2, depth, 1))
-    tree = jax.jit(builder.build)(Candidates(token, logprob), jnp.array([5, 6]), jnp.array([depth, 1]))
+    tree = jax.jit(builder.build)(
+        Candidates(token, logprob), jnp.array([5, 6]), jnp.array([depth, 1])
+    )
     validate(tree)
     assert tree.token.shape == (2, builder.rows) and tree.ancestors.dtype == jnp.uint32
     assert int(tree.size[0]) == builder.rows and int(tree.depth[0].max()) <= builder.longest
-    assert int(tree.size[1]) == min(builder.rows, 1 + builder.candidates) and int(tree.depth[1].max()) <= 1
+    assert (
+        int(tree.size[1]) == min(builder.rows, 1 + builder.candidates)
+        and int(tree.depth[1].max()) <= 1
+    )
 
 
 def test_chain_stops_at_the_first_unusable_candidate():
     builder = make_builder("chain", depth=4, vocab_size=9, budget=9)
     logprob = jnp.array([[[-1.0], [-0.5], [-jnp.inf], [-1.0]]])
-    tree = jax.jit(builder.build)(Candidates(jnp.array([[[4], [3], [2], [1]]]), logprob), jnp.array([8]), jnp.array([4]))
+    tree = jax.jit(builder.build)(
+        Candidates(jnp.array([[[4], [3], [2], [1]]]), logprob), jnp.array([8]), jnp.array([4])
+    )
     validate(tree)
     assert tree.size.tolist() == [3] and tree.token[0].tolist() == [8, 4, 3, 0, 0]
     assert tree.logprob[0].tolist() == [0, -1.0, -1.5, -np.inf, -np.inf]
@@ -56,8 +65,14 @@ def test_chain_stops_at_the_first_unusable_candidate():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"name": "fan"}, "unknown builder 'fan': choose one of chain, best_first, expand, beam, static"),
-        ({"name": "best_first", "fanout": "top2gap"}, "fanout is a rule of builder 'expand': leave it out with 'best_first'"),
+        (
+            {"name": "fan"},
+            "unknown builder 'fan': choose one of chain, best_first, expand, beam, static",
+        ),
+        (
+            {"name": "best_first", "fanout": "top2gap"},
+            "fanout is a rule of builder 'expand': leave it out with 'best_first'",
+        ),
         ({"fanout": "wide"}, "unknown fan-out rule 'wide': choose one of top2gap"),
         ({"budget": 0}, "budget is 0: it must be at least 1"),
         ({"depth": 0}, "depth is 0: it must be at least 1"),
@@ -67,7 +82,14 @@ def test_chain_stops_at_the_first_unusable_candidate():
     ],
 )
 def test_bad_arguments(change, message):
-    arguments = {"name": "expand", "depth": 3, "vocab_size": 50, "budget": 8, "tree_width": 2, **change}
+    arguments = {
+        "name": "expand",
+        "depth": 3,
+        "vocab_size": 50,
+        "budget": 8,
+        "tree_width": 2,
+        **change,
+    }
     with pytest.raises(ValueError, match=message) as error:
         make_builder(arguments.pop("name"), **arguments)
     assert "\n" not in str(error.value)
@@ -76,7 +98,9 @@ def test_bad_arguments(change, message):
 def test_candidates_that_are_too_few():
     builder = make_builder("best_first", depth=3, vocab_size=50, budget=8)
     narrow = Candidates(jnp.zeros((1, 3, 4), jnp.int32), jnp.zeros((1, 3, 4)))
-    with pytest.raises(ValueError, match="candidates are 3 deep and 4 wide: this builder reads 3 by 7"):
+    with pytest.raises(
+        ValueError, match="candidates are 3 deep and 4 wide: this builder reads 3 by 7"
+    ):
         builder.build(narrow, jnp.array([0]), jnp.array([3]))
 
 
@@ -88,7 +112,13 @@ def total_cost(steps):
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.floats(-1000, 0, width=32).filter(lambda x: x == 0 or x < -(2.0**-25)), min_size=3, max_size=3))
+@given(
+    st.lists(
+        st.floats(-1000, 0, width=32).filter(lambda x: x == 0 or x < -(2.0**-25)),
+        min_size=3,
+        max_size=3,
+    )
+)
 def test_costs_add_exactly(steps):
     total, logprob = total_cost(np.array(steps, np.float32))
     exact = Fraction(int(total.hi), 2**17) + Fraction(int(total.lo), 2**49)

@@ -1,4 +1,6 @@
-"""Rank-guided trees against those of the authors' own code, and what merging duplicates must keep."""
+"""Rank-guided trees against those of the authors' own code, and what merging duplicates must
+keep.
+"""
 
 import dataclasses
 import json
@@ -14,14 +16,14 @@ import jaxspec
 from jaxspec.builders.candidates import rank
 from jaxspec.builders.rank_guided import make_rank_guided
 from jaxspec.builders.stepwise import Offers, finish
+from jaxspec.core.tree import validate
 from jaxspec.drafters.base import Committed, TargetHead
-from jaxspec.drafters.specblock import make_specblock_drafter
-from jaxspec.io import specblock as files
-from jaxspec.io import target_weights
-from jaxspec.io.hf_config import target_config
+from jaxspec.drafters.specblock import files
+from jaxspec.drafters.specblock.drafter import make_specblock_drafter
 from jaxspec.io.safetensors_files import WeightFiles
+from jaxspec.targets import weights as target_weights
+from jaxspec.targets.hf_config import target_config
 from jaxspec.targets.transformer import Transformer
-from jaxspec.tree import validate
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = json.loads((GOLDEN / "specblock" / "trees.json").read_text())
@@ -31,12 +33,16 @@ NO_LIMIT = jnp.int32(100)
 
 
 class Drafts:
-    """The tiny drafter after each golden context: the root's offers, and those of up to 40 nodes a step."""
+    """The tiny drafter after each golden context: the root's offers, and those of up to 40 nodes a
+    step.
+    """
 
     def __init__(self):
         target = target_config(json.loads((GOLDEN / "tiny_llama" / "config.json").read_text()))
         weights = target_weights.from_hf(WeightFiles(GOLDEN / "tiny_llama"), target)
-        config = files.config_from_hf(json.loads((GOLDEN / "specblock" / "draft" / "config.json").read_text()))
+        config = files.config_from_hf(
+            json.loads((GOLDEN / "specblock" / "draft" / "config.json").read_text())
+        )
         config = dataclasses.replace(files.for_target(config, target), blocks=3)
         params = files.read(GOLDEN / "specblock" / "draft", config, "float32")
         drafter = make_specblock_drafter(config)
@@ -44,11 +50,22 @@ class Drafts:
 
         def begin(tokens, count):
             positions = jnp.arange(LENGTH)[None]
-            features = Transformer(target).apply(weights, tokens, positions, feature_layers=config.feature_layers).features
+            features = (
+                Transformer(target)
+                .apply(weights, tokens, positions, feature_layers=config.feature_layers)
+                .features
+            )
             following = jnp.roll(tokens, -1, axis=1)
             state = drafter.init(1, LENGTH, jnp.float32)
-            state = drafter.absorb(params, state, head, Committed(tokens, following, features, jnp.zeros(1, jnp.int32), count))
-            proposal, scratch = drafter.start(params, state, head, tokens[:, 0], SLOTS + 2 * STARTS * SLOTS)
+            state = drafter.absorb(
+                params,
+                state,
+                head,
+                Committed(tokens, following, features, jnp.zeros(1, jnp.int32), count),
+            )
+            proposal, scratch = drafter.start(
+                params, state, head, tokens[:, 0], SLOTS + 2 * STARTS * SLOTS
+            )
             return offers(proposal), state, scratch
 
         def expand(state, scratch, nodes, first):
@@ -78,7 +95,9 @@ class Drafts:
         for step in range(stepper.steps):
             assert nodes.token.shape == (stepper.nodes,)
             padded = jax.tree.map(lambda x: jnp.pad(x, (0, STARTS - len(x)))[None], nodes)
-            offers, scratch = self.expand(state, scratch, padded, jnp.int32(SLOTS + step * STARTS * SLOTS))
+            offers, scratch = self.expand(
+                state, scratch, padded, jnp.int32(SLOTS + step * STARTS * SLOTS)
+            )
             offers = jax.tree.map(lambda x: x[: stepper.nodes], offers)
             pool, nodes = grow(pool, nodes, offers, jnp.int32(step), NO_LIMIT)
         return jax.tree.map(np.asarray, pool)
@@ -90,11 +109,21 @@ def drafts():
 
 
 def stepper_of(config, **options):
-    names = {"tree_width": "beam", "adaptive_slot0": "adaptive_slot0", "adaptive_all": "adaptive_all"}
+    names = {
+        "tree_width": "beam",
+        "adaptive_slot0": "adaptive_slot0",
+        "adaptive_all": "adaptive_all",
+    }
     settings = {ours: config[theirs] for ours, theirs in names.items()} | options
     widths = tuple(config["rank_slot_topk"])
     return make_rank_guided(
-        SLOTS, config["max_blocks"], 257, config["total_tokens"] + 1, widths=widths, starts=STARTS, **settings
+        SLOTS,
+        config["max_blocks"],
+        257,
+        config["total_tokens"] + 1,
+        widths=widths,
+        starts=STARTS,
+        **settings,
     )
 
 
@@ -132,23 +161,34 @@ def test_golden_trees(drafts, number):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(RUNS)))
 def test_golden_rounds(drafts, number):
-    """The tree of every round, and the longest path of it that the text takes, with clean pairs in the drafter's cache."""
+    """The tree of every round, and the longest path of it that the text takes, with clean pairs in
+    the drafter's cache.
+    """
     run = RUNS[number]
     context, text = run["prompt"] + run["tokens"][:1], run["tokens"][1:]
     for tree, accepted in zip(run["trees"], run["accepted"], strict=True):
         assert tree["tokens"][0] == context[-1]
         same_as_golden(drafts, {"config": run["config"], "context": context, **tree})
         on_path = paths(tree["tokens"], [-1, *(parent + 1 for parent in tree["parents"])])
-        assert accepted == max(n for n in range(len(text) + 1) if (context[-1], *text[:n]) in on_path)
+        assert accepted == max(
+            n for n in range(len(text) + 1) if (context[-1], *text[:n]) in on_path
+        )
         context, text = context + text[: accepted + 1], text[accepted + 1 :]
 
 
 @pytest.mark.slow
 def test_the_decode_loop_goes_the_same_way(drafts):
-    """Trees and paths of `decode`, whose caches grow round by round, are those of drafts from the whole text; T=1 keeps it."""
+    """Trees and paths of `decode`, whose caches grow round by round, are those of drafts from the
+    whole text; T=1 keeps it.
+    """
     folder = str(GOLDEN / "specblock" / "draft")
-    params = jaxspec.load(str(GOLDEN / "tiny_llama"), drafter={"specblock": folder}, dtype="float32")
-    runs, options = (RUNS[0], RUNS[2]), {"method": "specblock", "builder": "rank_guided", "fanout": "slim", "budget": 61}
+    params = jaxspec.load(
+        str(GOLDEN / "tiny_llama"), drafter={"specblock": folder}, dtype="float32"
+    )
+    runs, options = (
+        (RUNS[0], RUNS[2]),
+        {"method": "specblock", "builder": "rank_guided", "fanout": "slim", "budget": 61},
+    )
     prompts = [run["prompt"] for run in runs]
     out = jaxspec.decode(params, prompts, max_new_tokens=47, temperature=0, trace=True, **options)
     stepper = make_rank_guided(SLOTS, 2, 160, 61, 10, "slim")
@@ -157,14 +197,18 @@ def test_the_decode_loop_goes_the_same_way(drafts):
         assert found.stats.rounds == len(run["trees"])
         context = run["prompt"] + found.tokens[:1]
         for step in found.rounds:
-            tree = finish(drafts.pool(stepper, context), jnp.int32(context[-1]), stepper.rows, stepper.longest)
+            tree = finish(
+                drafts.pool(stepper, context), jnp.int32(context[-1]), stepper.rows, stepper.longest
+            )
             size = int(tree.size)
             expected = paths(*np.asarray([tree.token, tree.parent])[:, :size].tolist())
             assert paths(step.tree.token.tolist(), step.tree.parent.tolist()) == expected
             context = context + step.tree.token[list(step.path[1:])].tolist() + [step.bonus]
     sampled = {"max_new_tokens": 24, "temperature": 1.0, "seed": 3}
     plain = jaxspec.decode(params, prompts, method="ar", **sampled)
-    assert [x.tokens for x in jaxspec.decode(params, prompts, **sampled, **options)] == [x.tokens for x in plain]
+    assert [x.tokens for x in jaxspec.decode(params, prompts, **sampled, **options)] == [
+        x.tokens for x in plain
+    ]
 
 
 def test_duplicates_are_merged(drafts):
@@ -188,7 +232,11 @@ def offers_of(classes, sure, nodes=1):
     logprob = np.log(np.array([sure, *np.full(9, 1e-3)], np.float32))
     token = np.broadcast_to(np.arange(10), (nodes, SLOTS, 10)) + 10 * np.arange(SLOTS)[:, None]
     classes = np.broadcast_to(np.asarray(classes, np.int32), (nodes, SLOTS))
-    return Offers(jnp.asarray(token, jnp.int32), jnp.asarray(np.broadcast_to(logprob, token.shape)), jnp.asarray(classes))
+    return Offers(
+        jnp.asarray(token, jnp.int32),
+        jnp.asarray(np.broadcast_to(logprob, token.shape)),
+        jnp.asarray(classes),
+    )
 
 
 def depths(pool):
@@ -201,7 +249,8 @@ def test_classes_probabilities_and_limits_decide_the_width():
     pool, nodes = begin(offers_of([0, 1, 3, 0], 0.5), NO_LIMIT)
     # The greedy chain, 5 siblings of slot 0, 3 of slot 1; the class of slot 2 stops the rest.
     assert depths(pool) == [6, 4, 1, 1]
-    # Every node of the two branching slots starts a block, and so does the end of the chain, unless the head gave up.
+    # Every node of the two branching slots starts a block, and so does the end of the chain, unless
+    # the head gave up.
     assert int(nodes.live.sum()) == 11
     assert nodes.source[:2].tolist() == [0, 1]
     assert int(begin(offers_of([0, 3, 0, 0], 0.5), NO_LIMIT)[1].live.sum()) == 6
@@ -234,4 +283,6 @@ def test_equal_arguments_give_one_stepper_and_bad_ones_are_refused():
     with pytest.raises(ValueError, match="budget is 0"):
         make_rank_guided(4, 2, 100, 0)
     with pytest.raises(ValueError, match="rank head"):
-        make_rank_guided(4, 2, 100, 60).begin(offers_of([0] * 4, 0.5).replace(classes=None), NO_LIMIT)
+        make_rank_guided(4, 2, 100, 60).begin(
+            offers_of([0] * 4, 0.5).replace(classes=None), NO_LIMIT
+        )

@@ -9,8 +9,8 @@ import pytest
 from jaxspec.builders import best_first, expand, make_builder, rank
 from jaxspec.builders.candidates import entropy
 from jaxspec.builders.scores import Score, step_costs
-from jaxspec.state import Candidates
-from jaxspec.tree import validate
+from jaxspec.core.state import Candidates
+from jaxspec.core.tree import validate
 
 
 @partial(jax.jit, static_argnums=4)
@@ -24,7 +24,11 @@ def expand_hybrid(token, logprob, entropies, weights, rows):
 
 @pytest.mark.parametrize("budget", (pytest.param(16, marks=pytest.mark.slow), 64))
 def test_equals_every_tree_of_jetspecs_entropy_score(historical, assert_tree, sorted_nodes, budget):
-    trees = [tree for tree in historical.trees if tree["algo"] == "entropy_score" and tree["budget"] == budget]
+    trees = [
+        tree
+        for tree in historical.trees
+        if tree["algo"] == "entropy_score" and tree["budget"] == budget
+    ]
     assert len(trees) == 21
     cases = [tree["case"] for tree in trees]
     candidates = historical.stacked(cases)
@@ -56,9 +60,13 @@ def brute_force(steps: np.ndarray, logprob: np.ndarray, rows: int) -> dict[str, 
 
 @pytest.mark.parametrize("score", (Score("entropy"), Score("hybrid", 0.5)), ids=str)
 def test_best_first_equals_brute_force(assert_tree, score):
-    """Coarse values, exact in binary, so that ties abound; zero entropies make children cost what their parents do."""
+    """Coarse values, exact in binary, so that ties abound; zero entropies make children cost what
+    their parents do.
+    """
     rng = np.random.default_rng(2)
-    logprob = rng.choice([0.0, -0.25, -0.5, -1.0, -3.0, -np.inf], (40, 4, 4), p=[0.1, 0.2, 0.2, 0.2, 0.2, 0.1])
+    logprob = rng.choice(
+        [0.0, -0.25, -0.5, -1.0, -3.0, -np.inf], (40, 4, 4), p=[0.1, 0.2, 0.2, 0.2, 0.2, 0.1]
+    )
     logprob = -np.sort(-logprob.astype(np.float32))
     of_depth = rng.choice([0.0, 0.5, 1.0, 2.5], (40, 4)).astype(np.float32)
     token = np.tile(np.arange(4, dtype=np.int32), (40, 4, 1))
@@ -74,7 +82,8 @@ def test_best_first_equals_brute_force(assert_tree, score):
     for b in range(40):
         own = np.zeros_like(logprob[b]) if score.name == "entropy" else -logprob[b]
         steps = (
-            np.where(np.isfinite(logprob[b]), own, np.inf) + (score.weight or score.name == "entropy") * of_depth[b][:, None]
+            np.where(np.isfinite(logprob[b]), own, np.inf)
+            + (score.weight or score.name == "entropy") * of_depth[b][:, None]
         )
         nodes = brute_force(steps.astype(np.float64), logprob[b].astype(np.float64), 24)
         assert_tree(built, b, nodes, f"{logprob[b]} {of_depth[b]}")
@@ -82,9 +91,13 @@ def test_best_first_equals_brute_force(assert_tree, score):
     validate(built, -costs)
 
 
-@pytest.mark.parametrize(("name", "score"), [("best_first", "entropy"), ("expand", "hybrid"), ("beam", "entropy")])
+@pytest.mark.parametrize(
+    ("name", "score"), [("best_first", "entropy"), ("expand", "hybrid"), ("beam", "entropy")]
+)
 def test_builders_take_scores(name, score):
-    """Entropy alone cannot tell the nodes of a depth apart: the tree is as wide as the builder allows."""
+    """Entropy alone cannot tell the nodes of a depth apart: the tree is as wide as the builder
+    allows.
+    """
     logits = np.random.default_rng(4).normal(size=(2, 4, 30)).astype(np.float32) * 3
     sizes = {"depth": 4, "vocab_size": 30, "budget": 10, "tree_width": 3}
     builder = make_builder(name, **sizes, score=score)
@@ -96,7 +109,9 @@ def test_builders_take_scores(name, score):
     built = jax.jit(builder.build)(candidates, jnp.array([0, 0]), jnp.array([4, 4]))
     assert built.size.tolist() == [10, 10]
     weight = {"entropy": 1.0, "hybrid": 0.1}[score]
-    penalty = np.pad(np.cumsum(weight * np.asarray(candidates.entropy, np.float64), axis=1), ((0, 0), (1, 0)))
+    penalty = np.pad(
+        np.cumsum(weight * np.asarray(candidates.entropy, np.float64), axis=1), ((0, 0), (1, 0))
+    )
     own = 0 if score == "entropy" else np.asarray(built.logprob)
     validate(built, np.round(own - np.take_along_axis(penalty, np.asarray(built.depth), axis=1), 5))
     if score == "entropy":
@@ -106,7 +121,11 @@ def test_builders_take_scores(name, score):
 def test_candidates_without_entropies_are_refused():
     builder = make_builder("best_first", depth=2, vocab_size=30, budget=4, score="entropy")
     with pytest.raises(ValueError, match="this builder reads the entropies of the candidates"):
-        builder.build(Candidates(jnp.zeros((1, 2, 3), jnp.int32), jnp.zeros((1, 2, 3))), jnp.array([0]), jnp.array([2]))
+        builder.build(
+            Candidates(jnp.zeros((1, 2, 3), jnp.int32), jnp.zeros((1, 2, 3))),
+            jnp.array([0]),
+            jnp.array([2]),
+        )
 
 
 @pytest.mark.parametrize(
@@ -117,9 +136,15 @@ def test_candidates_without_entropies_are_refused():
             {"name": "chain", "score": "entropy"},
             "score 'entropy' is for builders best_first, expand, beam: leave it out with 'chain'",
         ),
-        ({"score": "hybrid", "entropy_weight": -1}, "entropy_weight is -1: give a number of at least 0"),
+        (
+            {"score": "hybrid", "entropy_weight": -1},
+            "entropy_weight is -1: give a number of at least 0",
+        ),
         ({"score": "hybrid", "entropy_weight": float("nan")}, "entropy_weight is nan"),
-        ({"entropy_weight": 0.1}, "entropy_weight is for score 'hybrid': leave it out with 'logprob'"),
+        (
+            {"entropy_weight": 0.1},
+            "entropy_weight is for score 'hybrid': leave it out with 'logprob'",
+        ),
     ],
 )
 def test_bad_scores(change, message):
@@ -132,5 +157,7 @@ def test_bad_scores(change, message):
 def test_entropy_of_impossible_and_certain_distributions():
     logprob = np.array([[0, -np.inf], [-np.inf, -np.inf], np.log([0.5, 0.5])], np.float32)
     np.testing.assert_allclose(jax.jit(entropy)(logprob), [0, 0, np.log(2)], rtol=1e-6)
-    ranked = jax.jit(partial(rank, count=1, with_entropy=True))(np.full((1, 1, 3), -np.inf, np.float32))
+    ranked = jax.jit(partial(rank, count=1, with_entropy=True))(
+        np.full((1, 1, 3), -np.inf, np.float32)
+    )
     assert ranked.entropy.tolist() == [[0]]

@@ -8,15 +8,17 @@ import pytest
 
 from jaxspec.builders import make_builder, make_paths
 from jaxspec.builders.static import skips_ranks
-from jaxspec.state import Candidates
-from jaxspec.tree import validate
+from jaxspec.core.state import Candidates
+from jaxspec.core.tree import validate
 
 MEDUSA = Path(__file__).parent.parent / "golden" / "medusa" / "buffers.npz"
 
 
 def ranked(depth: int, width: int, seeds: int) -> Candidates:
     """Candidates whose tokens tell their depth and rank apart: 100 * depth + rank."""
-    logprob = -np.sort(np.random.default_rng(0).exponential(2, (seeds, depth, width)).astype(np.float32))
+    logprob = -np.sort(
+        np.random.default_rng(0).exponential(2, (seeds, depth, width)).astype(np.float32)
+    )
     token = 100 * np.arange(1, depth + 1)[:, None] + np.arange(width)
     return Candidates(np.tile(token.astype(np.int32), (seeds, 1, 1)), logprob)
 
@@ -29,7 +31,9 @@ def rank_paths(tree, b: int) -> list[tuple[int, ...]]:
 
 
 def test_holds_medusas_tree_buffers():
-    """Its rows are ours in another order: Medusa's are sorted by length, ours by the round's scores."""
+    """Its rows are ours in another order: Medusa's are sorted by length, ours by the round's
+    scores.
+    """
     golden = np.load(MEDUSA)
     choices = json.loads(str(golden["choices"]))
     builder = make_builder("static", depth=5, vocab_size=257, budget=9, paths=make_paths(choices))
@@ -45,7 +49,9 @@ def test_holds_medusas_tree_buffers():
         rows = np.array([paths.index(path) for path in wanted])
         depth = np.asarray(trees.depth[b])[rows]
         np.testing.assert_array_equal(depth, golden["medusa_position_ids"])
-        slots = np.where(depth > 0, 10 * (depth - 1) + np.asarray(trees.token[b])[rows] % 100 + 1, 0)
+        slots = np.where(
+            depth > 0, 10 * (depth - 1) + np.asarray(trees.token[b])[rows] % 100 + 1, 0
+        )
         np.testing.assert_array_equal(slots, golden["tree_indices"])
         words = np.asarray(trees.ancestors[b])[rows]
         sees = (words[:, rows // 32] >> (rows % 32).astype(np.uint32)) & 1
@@ -64,7 +70,9 @@ def test_equal_scores_go_by_rank_path_and_unusable_nodes_are_left_out():
     paths = make_paths([[1], [0, 1], [0], [1, 0], [0, 0]])
     builder = make_builder("static", depth=2, vocab_size=50, budget=1, paths=paths)
     near = [[-1, -1.5], [-0.5 - 2.0**-22, -1]]  # (0, 0) is worse than (1), by little
-    logprob = np.array([[[-1, -1], [0, -1]], [[-1, -1], [0, -np.inf]], [[-1, -1], [0, -1]], near], np.float32)
+    logprob = np.array(
+        [[[-1, -1], [0, -1]], [[-1, -1], [0, -np.inf]], [[-1, -1], [0, -1]], near], np.float32
+    )
     candidates = Candidates(ranked(2, 2, seeds=4).token, logprob)
     trees = jax.jit(builder.build)(candidates, jnp.array([1, 2, 3, 4]), jnp.array([2, 2, 1, 2]))
     validate(trees)
@@ -76,10 +84,18 @@ def test_equal_scores_go_by_rank_path_and_unusable_nodes_are_left_out():
 
 def test_equal_trees_share_a_builder():
     made = make_paths([[1], [0], [0, 0]])
-    assert made == make_paths(np.array([0]) if path == 0 else path for path in ((0, 0), 0, [np.int64(1)]))
+    assert made == make_paths(
+        np.array([0]) if path == 0 else path for path in ((0, 0), 0, [np.int64(1)])
+    )
     sizes = {"depth": 3, "vocab_size": 50, "budget": 8}
-    assert make_builder("static", **sizes, paths=made) is make_builder("static", **sizes, paths=make_paths([[0], [1], [0, 0]]))
-    assert not skips_ranks(made) and skips_ranks(make_paths([[0], [0, 1]])) and skips_ranks(make_paths([[1]]))
+    assert make_builder("static", **sizes, paths=made) is make_builder(
+        "static", **sizes, paths=make_paths([[0], [1], [0, 0]])
+    )
+    assert (
+        not skips_ranks(made)
+        and skips_ranks(make_paths([[0], [0, 1]]))
+        and skips_ranks(make_paths([[1]]))
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,5 +124,7 @@ def test_wrong_paths(paths, message):
 
 
 def test_paths_belong_to_static():
-    with pytest.raises(ValueError, match="paths are a tree of builder 'static': leave them out with 'chain'"):
+    with pytest.raises(
+        ValueError, match="paths are a tree of builder 'static': leave them out with 'chain'"
+    ):
         make_builder("chain", depth=3, vocab_size=50, budget=8, paths=make_paths([[0]]))

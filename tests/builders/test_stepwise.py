@@ -1,4 +1,6 @@
-"""Trees that grow in steps, against plain Python, with a drafter whose proposals depend on the whole path."""
+"""Trees that grow in steps, against plain Python, with a drafter whose proposals depend on the
+whole path.
+"""
 
 import functools
 
@@ -9,7 +11,7 @@ import pytest
 
 from jaxspec.builders import make_stepper, static
 from jaxspec.builders.stepwise import Offers, finish
-from jaxspec.tree import keep_rows, validate
+from jaxspec.core.tree import keep_rows, validate
 
 VOCAB, ROOT = 12, 5
 
@@ -17,7 +19,9 @@ VOCAB, ROOT = 12, 5
 @functools.cache
 def proposal(path: tuple[int, ...], slots: int) -> np.ndarray:
     """Log-probabilities [slots, V] after `path`, the same every time."""
-    logits = np.random.default_rng([8, *path]).normal(scale=1.0, size=(slots, VOCAB)).astype(np.float32)
+    logits = (
+        np.random.default_rng([8, *path]).normal(scale=1.0, size=(slots, VOCAB)).astype(np.float32)
+    )
     return np.asarray(jax.nn.log_softmax(logits))
 
 
@@ -36,7 +40,9 @@ def grown(stepper, depth_limit: int):
         paths = [path_of(pool, int(node)) for node in nodes.node]
         for path, source, live in zip(paths, nodes.source, nodes.live, strict=True):
             base, slot = computed[int(source)]
-            assert not live or (path[: len(base)] == base and len(path) == len(base) + slot + 1), "proposed by another slot"
+            assert not live or (path[: len(base)] == base and len(path) == len(base) + slot + 1), (
+                "proposed by another slot"
+            )
         computed += [(path, slot) for path in paths for slot in range(stepper.slots)]
         drafted.append([path for path, live in zip(paths, nodes.live, strict=True) if live])
         offered = offers(paths, stepper.slots, stepper.candidates)
@@ -65,7 +71,9 @@ def paths_of(tree) -> dict[tuple[int, ...], float]:
 
 
 def eagle(width: int, depth: int, rows: int) -> dict[tuple[int, ...], float]:
-    """EAGLE-2's tree in plain Python: expand the best `width` nodes of every level, keep the best of all candidates."""
+    """EAGLE-2's tree in plain Python: expand the best `width` nodes of every level, keep the best
+    of all candidates.
+    """
     pool, level = {}, {(): 0.0}
     for _ in range(depth):
         below = {}
@@ -78,14 +86,20 @@ def eagle(width: int, depth: int, rows: int) -> dict[tuple[int, ...], float]:
     return dict(sorted(pool.items(), key=lambda item: -item[1])[: rows - 1])
 
 
-@pytest.mark.parametrize(("width", "depth", "rows"), [(3, 4, 12), pytest.param(4, 3, 40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("width", "depth", "rows"), [(3, 4, 12), pytest.param(4, 3, 40, marks=pytest.mark.slow)]
+)
 def test_the_dynamic_tree_is_eagles(width, depth, rows):
-    stepper = make_stepper("dynamic", slots=1, depth=depth, vocab_size=VOCAB, budget=rows, tree_width=width)
+    stepper = make_stepper(
+        "dynamic", slots=1, depth=depth, vocab_size=VOCAB, budget=rows, tree_width=width
+    )
     tree, drafted = grown(stepper, depth)
     expected = eagle(width, depth, rows)
     found = paths_of(tree)
     assert set(found) == set(expected)
-    np.testing.assert_allclose([found[path] for path in expected], list(expected.values()), atol=1e-5)
+    np.testing.assert_allclose(
+        [found[path] for path in expected], list(expected.values()), atol=1e-5
+    )
     assert [len(level) for level in drafted] == [width] * (depth - 1)
     # Or a source that ignored the parent would pass: the nodes drafted from must not all have one.
     assert all(len({path[:-1] for path in level}) > 1 for level in drafted[1:])
@@ -105,7 +119,9 @@ def test_depth_and_rows_are_run_time_numbers():
         assert list(paths_of(small)) == list(whole)[: rows - 1]
 
 
-@pytest.mark.parametrize(("slots", "depth", "expected_steps"), [pytest.param(1, 4, 3, marks=pytest.mark.slow), (3, 5, 1)])
+@pytest.mark.parametrize(
+    ("slots", "depth", "expected_steps"), [pytest.param(1, 4, 3, marks=pytest.mark.slow), (3, 5, 1)]
+)
 def test_a_chain_follows_the_best_tokens(slots, depth, expected_steps):
     stepper = make_stepper("chain", slots=slots, depth=depth, vocab_size=VOCAB, budget=depth + 1)
     assert stepper.steps == expected_steps and stepper.rows == depth + 1
@@ -122,7 +138,9 @@ PATHS = ((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 0, 2), (1, 0, 0), (0
 
 
 def ranks(path: tuple[int, ...], slots: int) -> tuple[int, ...]:
-    """Tokens of a rank path: the proposal that a node takes its rank in is that of the last ancestor drafted from."""
+    """Tokens of a rank path: the proposal that a node takes its rank in is that of the last
+    ancestor drafted from.
+    """
     tokens = ()
     for depth, rank in enumerate(path):
         block = depth - depth % slots
@@ -131,22 +149,37 @@ def ranks(path: tuple[int, ...], slots: int) -> tuple[int, ...]:
     return tokens
 
 
-@pytest.mark.parametrize("slots", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "slots", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_a_static_tree_takes_its_ranks_where_they_were_proposed(slots):
     stepper = make_stepper("static", slots=slots, depth=4, vocab_size=VOCAB, budget=1, paths=PATHS)
     tree, drafted = grown(stepper, 4)
     assert set(paths_of(tree)) == {ranks(path, slots) for path in PATHS}
     parents = {path[: len(path) - 1 - (len(path) - 1) % slots] for path in PATHS}
-    assert {path for level in drafted for path in level} == {ranks(path, slots) for path in parents if path}
-    assert set(paths_of(grown(stepper, 2)[0])) == {ranks(path, slots) for path in PATHS if len(path) <= 2}
+    assert {path for level in drafted for path in level} == {
+        ranks(path, slots) for path in parents if path
+    }
+    assert set(paths_of(grown(stepper, 2)[0])) == {
+        ranks(path, slots) for path in PATHS if len(path) <= 2
+    }
 
 
 def test_with_proposals_of_a_depth_the_static_tree_is_the_flat_one():
     token = np.stack([np.argsort(-proposal((d,), 1)[0], kind="stable")[:4] for d in range(4)])
     logprob = np.stack([np.take(proposal((d,), 1)[0], token[d]) for d in range(4)])
-    flat = static(jnp.asarray(token), jnp.asarray(logprob), jnp.int32(ROOT), jnp.int32(4), rows=1 + len(PATHS), paths=PATHS)
+    flat = static(
+        jnp.asarray(token),
+        jnp.asarray(logprob),
+        jnp.int32(ROOT),
+        jnp.int32(4),
+        rows=1 + len(PATHS),
+        paths=PATHS,
+    )
     stepper = make_stepper("static", slots=4, depth=4, vocab_size=VOCAB, budget=1, paths=PATHS)
-    pool, _ = stepper.begin(Offers(jnp.asarray(token[None]), jnp.asarray(logprob[None])), jnp.int32(4))
+    pool, _ = stepper.begin(
+        Offers(jnp.asarray(token[None]), jnp.asarray(logprob[None])), jnp.int32(4)
+    )
     steps = finish(pool, jnp.int32(ROOT), stepper.rows, 4)
     for name in ("token", "parent", "depth", "ancestors", "size"):
         np.testing.assert_array_equal(getattr(flat, name), getattr(steps, name), name)

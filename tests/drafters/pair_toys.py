@@ -1,12 +1,14 @@
-"""A text with random features and a random target's embedding, for drafters of pairs, and their bundles fed with it."""
+"""A text with random features and a random target's embedding, for drafters of pairs, and their
+bundles fed with it.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import jaxspec
+from jaxspec.core.params import Params, Spec
 from jaxspec.drafters.base import Committed, TargetHead
-from jaxspec.params import Params, Spec
 from jaxspec.targets.transformer import Transformer
 
 WIDTH, VOCAB, LENGTH = 16, 37, 20
@@ -24,11 +26,15 @@ def variables_of(init, config):
     """Random variables of a drafter, without compiling its initialisation."""
     generator = np.random.default_rng(1)
     shapes = jax.eval_shape(lambda: init(config, 0))
-    return jax.tree.map(lambda leaf: jnp.asarray(generator.normal(scale=0.2, size=leaf.shape), jnp.float32), shapes)
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(generator.normal(scale=0.2, size=leaf.shape), jnp.float32), shapes
+    )
 
 
 def absorb(drafter, variables, counts, rows=10):
-    """The state after as many pairs as `counts` says, part by part, each with garbage up to `rows` rows behind them."""
+    """The state after as many pairs as `counts` says, part by part, each with garbage up to `rows`
+    rows behind them.
+    """
     absorb_rows = jax.jit(lambda state, new: drafter.absorb(variables, state, TARGET, new))
     state, at = drafter.init(2, 48, jnp.float32), 0
     for count in counts:
@@ -39,14 +45,19 @@ def absorb(drafter, variables, counts, rows=10):
     return state
 
 
-# So wide that drafts of random weights are accepted, over three levels and more than one block of two.
+# So wide that drafts of random weights are accepted, over three levels and more than one block of
+# two.
 PATHS = (
-    [[r] for r in range(30)] + [[r, s] for r in range(4) for s in range(30)] + [[0, s, t] for s in range(3) for t in range(30)]
+    [[r] for r in range(30)]
+    + [[r, s] for r in range(4) for s in range(30)]
+    + [[0, s, t] for s in range(3) for t in range(30)]
 )
 
 
 def check_text(params, method, **options):
-    """The text is the target's own, whatever was drafted; returns how often rounds committed 0, 1, 2, … tokens."""
+    """The text is the target's own, whatever was drafted; returns how often rounds committed 0, 1,
+    2, … tokens.
+    """
     more = {name: value for name, value in options.items() if name == "temperature"}
     prompts = [[4, 9, 2, 30], [7]]
     drafted, plain = (

@@ -1,4 +1,6 @@
-"""Drafters that can draft some of the target's tokens only: the text stays the target's own, whatever they leave out."""
+"""Drafters that can draft some of the target's tokens only: the text stays the target's own,
+whatever they leave out.
+"""
 
 import dataclasses
 import functools
@@ -11,11 +13,11 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.cache import filled
-from jaxspec.config import BlockDrafterConfig, TargetConfig
+from jaxspec.core.cache import filled
+from jaxspec.core.config import BlockDrafterConfig, TargetConfig
+from jaxspec.core.params import Params, Spec
 from jaxspec.drafters.base import Committed, TargetHead
-from jaxspec.drafters.block import BlockDrafter, make_block_drafter
-from jaxspec.params import Params, Spec
+from jaxspec.drafters.dflash.drafter import BlockDrafter, make_block_drafter
 from jaxspec.targets.transformer import Transformer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "dflash"
@@ -29,7 +31,12 @@ SIZES = dict(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim
 def toy():
     target = TargetConfig(**SIZES, vocab_size=40, tie_embeddings=True, max_positions=64)
     config = BlockDrafterConfig(
-        **SIZES, block_size=4, mask_token_id=39, feature_layers=(0,), target_hidden_size=16, vocab_size=40
+        **SIZES,
+        block_size=4,
+        mask_token_id=39,
+        feature_layers=(0,),
+        target_hidden_size=16,
+        vocab_size=40,
     )
 
     def touch(drafter, features, block, positions):
@@ -40,7 +47,9 @@ def toy():
     variables = jax.jit(Transformer(target).init)(jax.random.key(0), positions, positions)
     # The usual small weights make every token alike.
     variables["params"]["embedding"] *= 20
-    drafter = jax.jit(lambda key: BlockDrafter(config).init(key, block, block, positions, method=touch))(jax.random.key(1))
+    drafter = jax.jit(
+        lambda key: BlockDrafter(config).init(key, block, block, positions, method=touch)
+    )(jax.random.key(1))
     return Params(variables, {"dflash": drafter}, Spec(target, (("dflash", config),)))
 
 
@@ -55,28 +64,42 @@ def whole(request):
 def texts(whole):
     """The target's own continuations at a temperature."""
     return functools.cache(
-        lambda temperature: [out.tokens for out in jaxspec.decode(whole, PROMPTS, method="ar", **sampling(temperature))]
+        lambda temperature: [
+            out.tokens
+            for out in jaxspec.decode(whole, PROMPTS, method="ar", **sampling(temperature))
+        ]
     )
 
 
 @pytest.fixture(scope="module")
 def params(whole, texts):
-    """Restricted to some tokens of those texts, so that drafts are accepted, and so that tokens occur that are not drafted."""
+    """Restricted to some tokens of those texts, so that drafts are accepted, and so that tokens
+    occur that are not drafted.
+    """
     tokens, counts = np.unique(np.concatenate(texts(0.7)), return_counts=True)
     return reduced(whole, np.sort(tokens[np.argsort(-counts, kind="stable")[:COUNT]]))
 
 
 def reduced(whole, ids):
-    """The bundle with its drafter restricted to `ids`, whose output projection is those columns of the target's."""
+    """The bundle with its drafter restricted to `ids`, whose output projection is those columns of
+    the target's.
+    """
     ((name, config),) = whole.spec.drafters
     weights = whole.target["params"]
-    head = (weights["embedding"].T if whole.spec.target.tie_embeddings else weights["lm_head"])[:, ids]
-    variables = whole.drafters[name] | {"draft": {"lm_head": head, "ids": jnp.asarray(ids, jnp.int32)}}
+    head = (weights["embedding"].T if whole.spec.target.tie_embeddings else weights["lm_head"])[
+        :, ids
+    ]
+    variables = whole.drafters[name] | {
+        "draft": {"lm_head": head, "ids": jnp.asarray(ids, jnp.int32)}
+    }
     return with_config(whole, dataclasses.replace(config, draft_vocab_size=len(ids)), variables)
 
 
 def with_config(bundle, config, variables):
-    return bundle.replace(drafters={"dflash": variables}, spec=dataclasses.replace(bundle.spec, drafters=(("dflash", config),)))
+    return bundle.replace(
+        drafters={"dflash": variables},
+        spec=dataclasses.replace(bundle.spec, drafters=(("dflash", config),)),
+    )
 
 
 def sampling(temperature):
@@ -92,10 +115,19 @@ SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 @pytest.mark.parametrize(
     ("builder", "temperature"),
-    [("best_first", 0.7), *(SLOW(*case) for case in itertools.product(TREES, (0.0, 0.7)) if case != ("best_first", 0.7))],
+    [
+        ("best_first", 0.7),
+        *(
+            SLOW(*case)
+            for case in itertools.product(TREES, (0.0, 0.7))
+            if case != ("best_first", 0.7)
+        ),
+    ],
 )
 def test_text_is_the_targets_own(params, texts, builder, temperature):
-    outs = jaxspec.decode(params, PROMPTS, builder=builder, budget=12, trace=True, **sampling(temperature))
+    outs = jaxspec.decode(
+        params, PROMPTS, builder=builder, budget=12, trace=True, **sampling(temperature)
+    )
     assert [out.tokens for out in outs] == texts(temperature)
     rounds = [r for out in outs for r in out.rounds]
     assert all(np.isin(r.tree.token[1:], ids_of(params)).all() for r in rounds)
@@ -108,7 +140,9 @@ def test_text_is_the_targets_own(params, texts, builder, temperature):
 @pytest.mark.slow
 @pytest.mark.parametrize("acceptance", ["sequential", "rejection"])
 def test_other_acceptance_rules_draw_tokens_that_cannot_be_drafted(params, acceptance):
-    outs = jaxspec.decode(params, PROMPTS, builder="chain", budget=4, acceptance=acceptance, **sampling(1.0))
+    outs = jaxspec.decode(
+        params, PROMPTS, builder="chain", budget=4, acceptance=acceptance, **sampling(1.0)
+    )
     tokens = np.concatenate([out.tokens for out in outs])
     assert len(tokens) == 48 and not np.isin(tokens, ids_of(params)).all()
 
@@ -116,7 +150,9 @@ def test_other_acceptance_rules_draw_tokens_that_cannot_be_drafted(params, accep
 @pytest.mark.slow
 def test_one_token_is_a_draft_vocabulary(whole, texts):
     only = reduced(whole, np.array([texts(0.0)[0][1]]))
-    assert [out.tokens for out in jaxspec.decode(only, PROMPTS, budget=64, **sampling(0.0))] == texts(0.0)
+    assert [
+        out.tokens for out in jaxspec.decode(only, PROMPTS, budget=64, **sampling(0.0))
+    ] == texts(0.0)
 
 
 def test_logits_are_the_targets_columns(whole, params):
@@ -131,8 +167,12 @@ def test_logits_are_the_targets_columns(whole, params):
             model = Transformer(bundle.spec.target).bind(bundle.target)
             target, token = TargetHead(model.embed, model.logits), jnp.zeros((1, 3), jnp.int32)
             new = Committed(token, token, features, jnp.array([0]), jnp.array([3]))
-            state = drafter.absorb(bundle.drafters[name], drafter.init(1, 8, jnp.float32), target, new)
-            return drafter.start(bundle.drafters[name], state, target, jnp.array([7]), 3)[0].logits[:, 0]
+            state = drafter.absorb(
+                bundle.drafters[name], drafter.init(1, 8, jnp.float32), target, new
+            )
+            return drafter.start(bundle.drafters[name], state, target, jnp.array([7]), 3)[0].logits[
+                :, 0
+            ]
 
         logits.append(expand(bundle))
     ids, vocab = ids_of(params), whole.spec.target.vocab_size
@@ -143,13 +183,18 @@ def test_logits_are_the_targets_columns(whole, params):
 
 def test_tree_width_beyond_the_draft_vocabulary_is_refused(params):
     size = len(ids_of(params))
-    with pytest.raises(ValueError, match=f"tree_width is {size + 1}: it must be between 1 and the vocabulary size {size}"):
+    with pytest.raises(
+        ValueError,
+        match=f"tree_width is {size + 1}: it must be between 1 and the vocabulary size {size}",
+    ):
         jaxspec.decode(params, PROMPTS, builder="expand", tree_width=size + 1, **sampling(0.0))
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_save_and_load_again(params, tmp_path, causal):
-    """In the speculators schema, or for a causal head, which that has no field for, in the native layout."""
+    """In the speculators schema, or for a causal head, which that has no field for, in the native
+    layout.
+    """
     config = dataclasses.replace(params.spec.drafter("dflash"), causal=causal)
     params = with_config(params, config, params.drafters["dflash"])
     jaxspec.save(params, tmp_path)

@@ -1,4 +1,6 @@
-"""Whole rounds of EAGLE-3: dynamic trees, greedy texts and sampled acceptance of the authors' own decode loop."""
+"""Whole rounds of EAGLE-3: dynamic trees, greedy texts and sampled acceptance of the authors' own
+decode loop.
+"""
 
 import functools
 import json
@@ -11,28 +13,38 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.cache import allocate, append
+from jaxspec.core.cache import allocate, append
+from jaxspec.core.sampling import make_sampling
 from jaxspec.drafters.base import Committed
-from jaxspec.grow import draft, target_head
-from jaxspec.plan import DecodeConfig, make_plan
-from jaxspec.sampling import make_sampling
-from jaxspec.verify import _walk_sequential
+from jaxspec.engine.acceptance import _walk_sequential
+from jaxspec.engine.grow import draft, target_head
+from jaxspec.engine.plan import DecodeConfig, make_plan
 
 pytestmark = pytest.mark.slow
 GOLDEN = Path(__file__).parents[1] / "golden"
 TREES, GREEDY, SAMPLED = (
-    json.loads((GOLDEN / "eagle3" / f"{name}.json").read_text()) for name in ("trees", "trace_greedy", "trace_sampling")
+    json.loads((GOLDEN / "eagle3" / f"{name}.json").read_text())
+    for name in ("trees", "trace_greedy", "trace_sampling")
 )
-# (rows, forwards after the first, width) as the authors count them; our depth counts levels, one more.
-SIZES = sorted({tuple(case["config"][name] for name in ("total_token", "depth", "top_k")) for case in TREES})
+# (rows, forwards after the first, width) as the authors count them; our depth counts levels, one
+# more.
+SIZES = sorted(
+    {tuple(case["config"][name] for name in ("total_token", "depth", "top_k")) for case in TREES}
+)
 
 
 def cases_of(cases, size):
-    return [case for case in cases if tuple(case["config"][name] for name in ("total_token", "depth", "top_k")) == size]
+    return [
+        case
+        for case in cases
+        if tuple(case["config"][name] for name in ("total_token", "depth", "top_k")) == size
+    ]
 
 
 def paths(tokens, parents) -> list[tuple[int, ...]]:
-    """Every node by the tokens that lead to it from the root; the authors' trees have the same nodes in another order."""
+    """Every node by the tokens that lead to it from the root; the authors' trees have the same
+    nodes in another order.
+    """
     found: list[tuple[int, ...]] = []
     for token, parent in zip(tokens, parents, strict=True):
         found.append((*(found[parent] if parent >= 0 else ()), int(token)))
@@ -41,9 +53,13 @@ def paths(tokens, parents) -> list[tuple[int, ...]]:
 
 
 def round_at(eagle, contexts, size):
-    """(trees, target logits [B, N, V] after their rows) of a round whose committed texts, the root included, are given."""
+    """(trees, target logits [B, N, V] after their rows) of a round whose committed texts, the root
+    included, are given.
+    """
     rows, depth, width = size
-    config = DecodeConfig("eagle3", make_sampling()[0], "dynamic", budget=rows, depth=depth + 1, tree_width=width)
+    config = DecodeConfig(
+        "eagle3", make_sampling()[0], "dynamic", budget=rows, depth=depth + 1, tree_width=width
+    )
     length = np.array([len(context) for context in contexts])
     tokens = np.stack([np.pad(context, (0, max(length) - len(context))) for context in contexts])
 
@@ -51,15 +67,25 @@ def round_at(eagle, contexts, size):
     def run(tokens, length):
         plan, batch, count = make_plan(eagle.spec, config), *tokens.shape
         place = jnp.broadcast_to(jnp.arange(count), tokens.shape)
-        out = plan.target.apply(eagle.target, tokens, place, feature_layers=plan.drafter.feature_layers)
-        pairs = Committed(tokens[:, :-1], tokens[:, 1:], out.features[:, :-1], place[:, 0], length - 1)
+        out = plan.target.apply(
+            eagle.target, tokens, place, feature_layers=plan.drafter.feature_layers
+        )
+        pairs = Committed(
+            tokens[:, :-1], tokens[:, 1:], out.features[:, :-1], place[:, 0], length - 1
+        )
         start = plan.drafter.init(batch, count, jnp.float32)
-        state = plan.drafter.absorb(eagle.drafters["eagle3"], start, target_head(eagle, config), pairs)
-        cache = append(allocate(eagle.spec.target, batch, count, jnp.float32), out.k, out.v, length - 1)
+        state = plan.drafter.absorb(
+            eagle.drafters["eagle3"], start, target_head(eagle, config), pairs
+        )
+        cache = append(
+            allocate(eagle.spec.target, batch, count, jnp.float32), out.k, out.v, length - 1
+        )
         root = jnp.take_along_axis(tokens, length[:, None] - 1, axis=1)[:, 0]
         session = SimpleNamespace(root=root, done=length < 0, draft=state, cache=cache, block=None)
         tree = draft(eagle, None, session, None, config).proposed
-        out = plan.target.apply(eagle.target, tree.token, cache.length[:, None] + tree.depth, cache, tree.ancestors)
+        out = plan.target.apply(
+            eagle.target, tree.token, cache.length[:, None] + tree.depth, cache, tree.ancestors
+        )
         return tree, plan.target.apply(eagle.target, out.hidden, method="logits")
 
     return jax.tree.map(np.asarray, run(tokens.astype(np.int32), length))
@@ -69,18 +95,31 @@ def round_at(eagle, contexts, size):
 def test_dynamic_trees(eagle, size):
     cases = [case for case in cases_of(TREES, size) if not case["config"]["retrieve_sorted"]]
     trees, _ = round_at(eagle, [case["context"] for case in cases], size)
-    for case, tokens, parents, depths in zip(cases, trees.token, trees.parent, trees.depth, strict=True):
+    for case, tokens, parents, depths in zip(
+        cases, trees.token, trees.parent, trees.depth, strict=True
+    ):
         found, wanted = paths(tokens, parents), paths(case["tokens"], case["parents"])
         assert set(found) == set(wanted)
-        assert dict(zip(found, depths, strict=True)) == dict(zip(wanted, case["position_ids"], strict=True))
+        assert dict(zip(found, depths, strict=True)) == dict(
+            zip(wanted, case["position_ids"], strict=True)
+        )
 
 
 @pytest.mark.parametrize("size", [(20, 3, 4), (60, 7, 10)])
 def test_greedy_texts_round_for_round(eagle, size):
     cases, (rows, depth, width) = cases_of(GREEDY, size), size
-    options = dict(method="eagle3", builder="dynamic", budget=rows, depth=depth + 1, tree_width=width, trace=True)
+    options = dict(
+        method="eagle3",
+        builder="dynamic",
+        budget=rows,
+        depth=depth + 1,
+        tree_width=width,
+        trace=True,
+    )
     longest = max(len(case["output_ids"]) for case in cases)
-    outputs = jaxspec.decode(eagle, [case["prompt"] for case in cases], max_new_tokens=longest + depth, **options)
+    outputs = jaxspec.decode(
+        eagle, [case["prompt"] for case in cases], max_new_tokens=longest + depth, **options
+    )
     for case, output in zip(cases, outputs, strict=True):
         assert list(output.tokens)[: len(case["output_ids"])] == case["output_ids"]
         rounds = list(zip(case["iterations"], output.rounds, strict=False))
@@ -93,7 +132,9 @@ def test_greedy_texts_round_for_round(eagle, size):
 
 
 def draws_of(tokens, parents, accepted, uniforms):
-    """The authors' uniform draws by row of our tree: an accepted row's children are tried in order, one draw for each."""
+    """The authors' uniform draws by row of our tree: an accepted row's children are tried in order,
+    one draw for each.
+    """
     draws, left = np.full(len(tokens), 0.5, np.float32), list(uniforms)
     row = 0
     for token in [*accepted, None]:
@@ -108,7 +149,9 @@ def draws_of(tokens, parents, accepted, uniforms):
 
 @pytest.mark.parametrize("case", SAMPLED, ids=lambda case: f"T{case['temperature']}")
 def test_sampled_rounds_accept_the_same_path(eagle, case):
-    """EAGLE-3's trees do not depend on the temperature; its rule, given its draws, walks down them as it did."""
+    """EAGLE-3's trees do not depend on the temperature; its rule, given its draws, walks down them
+    as it did.
+    """
     texts, contexts = list(case["prompt"]), []
     for wanted in case["iterations"]:
         contexts.append([*texts, wanted["committed"][0]])
@@ -116,11 +159,17 @@ def test_sampled_rounds_accept_the_same_path(eagle, case):
     size = tuple(case["config"][name] for name in ("total_token", "depth", "top_k"))
     trees, logits = round_at(eagle, contexts, size)
     spec, values = make_sampling(case["temperature"], case["top_k"] or None, case["top_p"] or None)
-    walk = jax.jit(functools.partial(_walk_sequential, spec=spec, values=values, longest=size[1] + 1))
+    walk = jax.jit(
+        functools.partial(_walk_sequential, spec=spec, values=values, longest=size[1] + 1)
+    )
     for i, wanted in enumerate(case["iterations"]):
         tree = jax.tree.map(lambda array, i=i: array[i], trees)
-        assert set(paths(tree.token, tree.parent)) == set(paths(wanted["tree"]["tokens"], wanted["tree"]["parents"]))
+        assert set(paths(tree.token, tree.parent)) == set(
+            paths(wanted["tree"]["tokens"], wanted["tree"]["parents"])
+        )
         draws = draws_of(tree.token, tree.parent, wanted["committed"][1:], wanted["uniforms"])
         accepted, left = walk(tree, logits[i], draws)
-        assert [int(tree.token[row]) for row in accepted.path[: accepted.count]] == wanted["committed"]
+        assert [int(tree.token[row]) for row in accepted.path[: accepted.count]] == wanted[
+            "committed"
+        ]
         assert left[wanted["next_root"]] > 0

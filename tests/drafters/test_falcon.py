@@ -1,4 +1,6 @@
-"""Falcon's bundle: what it keeps between rounds, chains as in training, and nodes anywhere in a block."""
+"""Falcon's bundle: what it keeps between rounds, chains as in training, and nodes anywhere in a
+block.
+"""
 
 import dataclasses
 import importlib.util
@@ -9,12 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.config import FalconConfig, TargetConfig
+from jaxspec.core.config import FalconConfig, TargetConfig
 from jaxspec.drafters.base import Nodes
-from jaxspec.drafters.falcon import Falcon, falcon_paths, make_falcon_drafter
+from jaxspec.drafters.falcon.drafter import Falcon, falcon_paths, make_falcon_drafter
 from training.falcon_loss import init_falcon, make_chains
 
-_SPEC = importlib.util.spec_from_file_location("pair_toys", Path(__file__).with_name("pair_toys.py"))
+_SPEC = importlib.util.spec_from_file_location(
+    "pair_toys", Path(__file__).with_name("pair_toys.py")
+)
 toys = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(toys)
 
@@ -30,9 +34,13 @@ class Bundle:
         self.drafter = make_falcon_drafter(CONFIG)
         self.variables = variables = toys.variables_of(init_falcon, CONFIG)
         root = jnp.asarray(toys.TOKENS[:, PAIRS])
-        self.start = jax.jit(lambda state: self.drafter.start(variables, state, toys.TARGET, root, ROWS))
+        self.start = jax.jit(
+            lambda state: self.drafter.start(variables, state, toys.TARGET, root, ROWS)
+        )
         self.expand = jax.jit(
-            lambda state, scratch, nodes, first: self.drafter.expand(variables, state, scratch, toys.TARGET, nodes, first)
+            lambda state, scratch, nodes, first: self.drafter.expand(
+                variables, state, scratch, toys.TARGET, nodes, first
+            )
         )
 
 
@@ -60,7 +68,9 @@ def test_rounds_and_garbage_rows_change_nothing(bundle, state):
 
 
 def test_a_chain_is_the_training_forward_at_its_anchor(bundle, state):
-    """Three forwards along the text's own tokens; beside the node of the chain stands another, which must not matter."""
+    """Three forwards along the text's own tokens; beside the node of the chain stands another,
+    which must not matter.
+    """
     positions = np.broadcast_to(np.arange(toys.LENGTH, dtype=np.int32), (2, toys.LENGTH))
     batch = {"tokens": toys.TOKENS, "positions": positions, "anchors": np.array([[3, PAIRS]] * 2)}
     variables = bundle.variables
@@ -84,10 +94,14 @@ def test_a_chain_is_the_training_forward_at_its_anchor(bundle, state):
 
 
 def test_a_node_within_its_block(bundle, state):
-    """At slot 0: of its window's pairs two are the text's last, and one is its own with the output of the block's first row."""
+    """At slot 0: of its window's pairs two are the text's last, and one is its own with the output
+    of the block's first row.
+    """
     model, weights = Falcon(CONFIG), bundle.variables
     _, scratch = bundle.start(state)
-    proposal, _ = bundle.expand(state, scratch, nodes_of([[7, 7]] * 2, [0, 0], [1, 1]), jnp.int32(SLOTS))
+    proposal, _ = bundle.expand(
+        state, scratch, nodes_of([[7, 7]] * 2, [0, 0], [1, 1]), jnp.int32(SLOTS)
+    )
 
     @jax.jit
     def alone():
@@ -97,7 +111,9 @@ def test_a_node_within_its_block(bundle, state):
         positions = jnp.broadcast_to(index, (2, PAIRS + 1))
 
         def run(tokens, features, relaxed):
-            """All pairs in one pass; the last three see each other, the others what comes before them."""
+            """All pairs in one pass; the last three see each other, the others what comes before
+            them.
+            """
             count = tokens.shape[1]
             x, _ = model.apply(weights, tokens, features, none, method="read")
             rows = index[:count]
@@ -108,8 +124,13 @@ def test_a_node_within_its_block(bundle, state):
 
         first = run(tokens, fused, PAIRS - SLOTS)[:, -SLOTS]
         own = jnp.broadcast_to(toys.EMBEDDING[7], (2, 1, toys.EMBEDDING.shape[1]))
-        tokens, features = jnp.concatenate([tokens, own], 1), jnp.concatenate([fused, first[:, None]], 1)
-        return model.apply(weights, run(tokens, features, PAIRS + 1 - SLOTS)[:, -SLOTS:], method="logits")
+        tokens, features = (
+            jnp.concatenate([tokens, own], 1),
+            jnp.concatenate([fused, first[:, None]], 1),
+        )
+        return model.apply(
+            weights, run(tokens, features, PAIRS + 1 - SLOTS)[:, -SLOTS:], method="logits"
+        )
 
     np.testing.assert_allclose(proposal.logits[:, 0], alone(), atol=1e-5)
     np.testing.assert_allclose(proposal.logits[:, 1], proposal.logits[:, 0], atol=1e-5)
@@ -128,7 +149,11 @@ def test_static_trees():
     paths = falcon_paths(2, 3, 40)
     assert paths[:4] == [(0,), (0, 0), (1,), (0, 0, 0)] and len(set(paths)) == 40
     assert {path[:-1] for path in paths} <= {(), *paths} and max(map(len, paths)) == 6
-    assert all(path[0] == 0 for path in paths if len(path) > 2) and (1, 0) in paths and (0, 1, 0) in paths
+    assert (
+        all(path[0] == 0 for path in paths if len(path) > 2)
+        and (1, 0) in paths
+        and (0, 1, 0) in paths
+    )
     with pytest.raises(ValueError, match="hit is 1: give a probability between 0 and 1"):
         falcon_paths(2, 3, 4, hit=1)
 
@@ -138,7 +163,10 @@ def params():
     target = TargetConfig(**toys.SIZES | {"num_layers": 3}, vocab_size=toys.VOCAB)
     config = dataclasses.replace(CONFIG, slots=2, draft_vocab_size=30)
     return toys.bundle_of(
-        "falcon", config, toys.variables_of(init_falcon, config) | {"draft": {"ids": jnp.arange(2, 32)}}, target
+        "falcon",
+        config,
+        toys.variables_of(init_falcon, config) | {"draft": {"ids": jnp.arange(2, 32)}},
+        target,
     )
 
 
@@ -150,7 +178,9 @@ def test_text_is_the_targets(params):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [dict(), dict(builder="best_first", budget=6), dict(builder="chain", depth=5)])
+@pytest.mark.parametrize(
+    "options", [dict(), dict(builder="best_first", budget=6), dict(builder="chain", depth=5)]
+)
 def test_text_is_the_targets_with_every_builder(params, options):
     toys.check_text(params, "falcon", **options)
     toys.check_text(params, "falcon", temperature=1.0, **options)

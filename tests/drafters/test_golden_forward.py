@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.cache import allocate, append
-from jaxspec.drafters.block import BlockDrafter
+from jaxspec.core.cache import allocate, append
+from jaxspec.drafters.dflash.drafter import BlockDrafter
 from jaxspec.targets.transformer import Transformer
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -22,8 +22,10 @@ class Golden:
     """A target, its drafter and the recorded arrays."""
 
     def __init__(self, method):
-        self.params = jaxspec.load(GOLDEN / method / "target", drafter=GOLDEN / method / "drafter", dtype="float32")
-        (self.name, self.config), = self.params.spec.drafters
+        self.params = jaxspec.load(
+            GOLDEN / method / "target", drafter=GOLDEN / method / "drafter", dtype="float32"
+        )
+        ((self.name, self.config),) = self.params.spec.drafters
         self.arrays = np.load(GOLDEN / method / "forward.npz")
         target, drafter = Transformer(self.params.spec.target), BlockDrafter(self.config)
         forward = functools.partial(target.apply, self.params.target)
@@ -37,7 +39,9 @@ class Golden:
         return allocate(self.config, 1, 64, jnp.float32)
 
     def absorb(self, cache, features):
-        """The drafter's cache after features of the next committed tokens, as the decode loop does it."""
+        """The drafter's cache after features of the next committed tokens, as the decode loop does
+        it.
+        """
         positions = cache.length[:, None] + jnp.arange(features.shape[1])
         k, v = self.drafter(jnp.asarray(features), positions, method="context_kv")
         return append(cache, k, v, jnp.array([features.shape[1]]))
@@ -120,13 +124,17 @@ def test_jetspec_rounds(jetspec):
 
 
 def test_the_causal_flag_matters(jetspec):
-    """The golden run of the same weights without the mask; a causal head may be cut to fewer slots, this one may not."""
+    """The golden run of the same weights without the mask; a causal head may be cut to fewer slots,
+    this one may not.
+    """
     arrays = jetspec.arrays
     cache = jetspec.absorb(jetspec.fresh_cache(), arrays["it1_head_target_hidden"])
     free = BlockDrafter(dataclasses.replace(jetspec.config, causal=False))
     block = jetspec.block(arrays["it1_committed"][0, -1])
     positions = cache.length[:, None] + jnp.arange(block.shape[1])
-    hidden = free.apply(jetspec.params.drafters[jetspec.name], jetspec.embed(block), positions, cache)
+    hidden = free.apply(
+        jetspec.params.drafters[jetspec.name], jetspec.embed(block), positions, cache
+    )
     close(jetspec.unembed(hidden[:, 1:]), arrays["it1_bidir_logits"], LOGITS)
     short = jetspec.draft(cache, block[:, :4])
     close(jetspec.unembed(short[:, 1:]), arrays["it1_draft_logits"][:, :3], LOGITS)
@@ -136,7 +144,9 @@ def test_verify_logits_of_a_chain(dflash):
     arrays, spec = dflash.arrays, dflash.params.spec
     ids = arrays["prompt_ids"]
     out = dflash.target(ids, jnp.arange(ids.shape[1])[None])
-    cache = append(allocate(spec.target, 1, 64, jnp.float32), out.k, out.v, jnp.array([ids.shape[1]]))
+    cache = append(
+        allocate(spec.target, 1, 64, jnp.float32), out.k, out.v, jnp.array([ids.shape[1]])
+    )
     for prefix in ("it1_", "it2_", "it3_"):
         verify = arrays[f"{prefix}verify_ids"]
         out = dflash.target(verify, cache.length[:, None] + jnp.arange(verify.shape[1]), cache)

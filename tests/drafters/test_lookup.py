@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.config import PromptLookupConfig
+from jaxspec.core.config import PromptLookupConfig
 from jaxspec.drafters.base import Committed
-from jaxspec.drafters.lookup import make_lookup_drafter
+from jaxspec.drafters.prompt_lookup.drafter import make_lookup_drafter
 
 CONFIG = PromptLookupConfig(vocab_size=4, depth=3, longest=3, shortest=1)
 
@@ -22,7 +22,11 @@ def looked_up(text: list[int]) -> list[int]:
 
 def test_the_longest_and_latest_occurrence_is_continued():
     drafter, rng = make_lookup_drafter(CONFIG), np.random.default_rng(0)
-    texts = [rng.integers(0, 4, 20).tolist() for _ in range(64)] + [[0, 1, 2, 3] * 5, [0] * 20, [*range(4)] * 5]
+    texts = [rng.integers(0, 4, 20).tolist() for _ in range(64)] + [
+        [0, 1, 2, 3] * 5,
+        [0] * 20,
+        [*range(4)] * 5,
+    ]
     tokens = jnp.asarray(texts)
     state = drafter.init(len(texts), 24, jnp.float32)
     absorb = jax.jit(lambda state, new: drafter.absorb({}, state, None, new))
@@ -31,7 +35,9 @@ def test_the_longest_and_latest_occurrence_is_continued():
     begun, found = 0, set()
     for part, count in ((6, 4), (6, 6), (6, 3), (6, 0)):
         token, following = tokens[:, begun : begun + part], tokens[:, begun + 1 : begun + part + 1]
-        new = Committed(token, following, None, jnp.full(len(texts), begun), jnp.full(len(texts), count))
+        new = Committed(
+            token, following, None, jnp.full(len(texts), begun), jnp.full(len(texts), count)
+        )
         state, begun = absorb(state, new), begun + count
         logits = np.asarray(start(state, tokens[:, begun]))[:, 0]
         for text, row in zip(texts, logits, strict=True):

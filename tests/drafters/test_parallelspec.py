@@ -1,4 +1,6 @@
-"""ParallelSpec's bundle: what it keeps between rounds, and that a draft is what the training forward gives at that anchor."""
+"""ParallelSpec's bundle: what it keeps between rounds, and that a draft is what the training
+forward gives at that anchor.
+"""
 
 import dataclasses
 import importlib.util
@@ -9,11 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.config import ParallelSpecConfig, TargetConfig
-from jaxspec.drafters.parallelspec import ParallelSpec, make_parallelspec_drafter
+from jaxspec.core.config import ParallelSpecConfig, TargetConfig
+from jaxspec.drafters.parallelspec.drafter import ParallelSpec, make_parallelspec_drafter
 from training.parallelspec_loss import draft_hidden, init_parallelspec
 
-_SPEC = importlib.util.spec_from_file_location("pair_toys", Path(__file__).with_name("pair_toys.py"))
+_SPEC = importlib.util.spec_from_file_location(
+    "pair_toys", Path(__file__).with_name("pair_toys.py")
+)
 toys = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(toys)
 
@@ -26,8 +30,16 @@ def drafted():
     """The bundle, its variables and what it proposes after 10 pairs."""
     drafter = make_parallelspec_drafter(CONFIG)
     variables = toys.variables_of(init_parallelspec, CONFIG) | {"draft": {"ids": IDS}}
-    start = jax.jit(lambda state: drafter.start(variables, state, toys.TARGET, jnp.asarray(toys.TOKENS[:, 10]), 3)[0].logits)
-    return variables, {split: start(toys.absorb(drafter, variables, split)) for split in ((10,), (7, 0, 3))}
+    start = jax.jit(
+        lambda state: (
+            drafter.start(variables, state, toys.TARGET, jnp.asarray(toys.TOKENS[:, 10]), 3)[
+                0
+            ].logits
+        )
+    )
+    return variables, {
+        split: start(toys.absorb(drafter, variables, split)) for split in ((10,), (7, 0, 3))
+    }
 
 
 def test_rounds_and_garbage_rows_change_nothing(drafted):
@@ -41,7 +53,9 @@ def test_a_draft_is_the_training_forward_at_its_anchor(drafted):
     positions = np.broadcast_to(np.arange(toys.LENGTH, dtype=np.int32), (2, toys.LENGTH))
     batch = {"tokens": toys.TOKENS, "positions": positions, "anchors": np.array([[4, 10]] * 2)}
     weights = {"params": variables["params"]}
-    hidden = jax.jit(lambda: draft_hidden(CONFIG, weights, toys.EMBEDDING, batch, toys.FEATURES, 1))()
+    hidden = jax.jit(
+        lambda: draft_hidden(CONFIG, weights, toys.EMBEDDING, batch, toys.FEATURES, 1)
+    )()
     logits = ParallelSpec(CONFIG).apply(weights, hidden[:, 1], method="logits")
     proposal = proposals[10,]
     np.testing.assert_allclose(proposal[:, 0][..., IDS], logits, atol=1e-5)
@@ -49,8 +63,13 @@ def test_a_draft_is_the_training_forward_at_its_anchor(drafted):
 
 
 def test_one_layer_and_one_bundle():
-    assert make_parallelspec_drafter(dataclasses.replace(CONFIG)) is make_parallelspec_drafter(CONFIG)
-    with pytest.raises(ValueError, match="num_layers is 2: a ParallelSpec drafter has one layer; change its width with ffn"):
+    assert make_parallelspec_drafter(dataclasses.replace(CONFIG)) is make_parallelspec_drafter(
+        CONFIG
+    )
+    with pytest.raises(
+        ValueError,
+        match="num_layers is 2: a ParallelSpec drafter has one layer; change its width with ffn",
+    ):
         make_parallelspec_drafter(dataclasses.replace(CONFIG, num_layers=2))
 
 

@@ -8,12 +8,19 @@ import jax.numpy as jnp
 import pytest
 
 import jaxspec
-from jaxspec.config import SmallModelConfig, TargetConfig
-from jaxspec.params import Params, Spec
+from jaxspec.core.config import SmallModelConfig, TargetConfig
+from jaxspec.core.params import Params, Spec
 from jaxspec.targets.transformer import Transformer
 
 TARGET = TargetConfig(
-    hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=16, ffn_size=48, vocab_size=40, max_positions=2048
+    hidden_size=32,
+    num_layers=2,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=16,
+    ffn_size=48,
+    vocab_size=40,
+    max_positions=2048,
 )
 PROMPTS = [[1, 2, 3], list(range(5, 25))]
 
@@ -33,7 +40,9 @@ def params():
 
 
 def test_the_target_as_its_own_drafter_is_never_wrong(params):
-    outs = jaxspec.decode(params, PROMPTS, method="self", builder="chain", budget=5, max_new_tokens=21)
+    outs = jaxspec.decode(
+        params, PROMPTS, method="self", builder="chain", budget=5, max_new_tokens=21
+    )
     assert [out.stats.accept_hist[5] for out in outs] == [4, 4]
 
 
@@ -44,13 +53,24 @@ def test_the_target_as_its_own_drafter_is_never_wrong(params):
         {"temperature": 0.0, "builder": "dynamic", "tree_width": 3, "budget": 6},
         {"temperature": 1.0, "builder": "dynamic", "tree_width": 3, "budget": 6},
         {"temperature": 1.0, "builder": "chain", "budget": 5, "acceptance": "rejection"},
-        {"temperature": 0.0, "builder": "static", "paths": [[0], [1], [0, 0], [0, 1], [0, 0, 0], [0, 0, 0, 0]]},
-        {"temperature": 1.0, "builder": "static", "paths": [[0], [1], [0, 0], [0, 1], [0, 0, 0], [0, 0, 0, 0]], "depth": 4},
+        {
+            "temperature": 0.0,
+            "builder": "static",
+            "paths": [[0], [1], [0, 0], [0, 1], [0, 0, 0], [0, 0, 0, 0]],
+        },
+        {
+            "temperature": 1.0,
+            "builder": "static",
+            "paths": [[0], [1], [0, 0], [0, 1], [0, 0, 0], [0, 0, 0, 0]],
+            "depth": 4,
+        },
     ],
     ids=str,
 )
 def test_every_builder_of_the_target_as_its_own_drafter(params, options):
-    """The best tokens are in every tree; where trees have one shape, or p = q accepts all, rounds commit the longest path."""
+    """The best tokens are in every tree; where trees have one shape, or p = q accepts all, rounds
+    commit the longest path.
+    """
     (out,) = jaxspec.decode(params, PROMPTS[:1], method="self", max_new_tokens=24, **options)
     assert out.stats.accept_hist[1] + out.stats.accept_hist[2] <= 1
     if options["builder"] != "dynamic":
@@ -70,7 +90,9 @@ def test_another_model_changes_no_text(params, builder, temperature):
 @pytest.mark.slow
 def test_long_prompts_go_in_by_chunks(params):
     prompt = jax.random.randint(jax.random.key(0), (700,), 0, 40).tolist()
-    (out,) = jaxspec.decode(params, [prompt], method="self", builder="chain", budget=5, max_new_tokens=21)
+    (out,) = jaxspec.decode(
+        params, [prompt], method="self", builder="chain", budget=5, max_new_tokens=21
+    )
     assert out.stats.accept_hist[5] == 4
 
 
@@ -81,7 +103,11 @@ def test_a_models_own_folder_is_a_drafter(params, tmp_path):
     jaxspec.save(one, tmp_path / "other")
     loaded = jaxspec.load(tmp_path / "target", drafter=tmp_path / "other", dtype="float32")
     assert dict(loaded.spec.drafters)["small"] == SmallModelConfig(one.spec.target)
-    jax.tree.map(lambda a, b: (a == b).all() or pytest.fail("changed"), loaded.drafters["small"], params.drafters["other"])
+    jax.tree.map(
+        lambda a, b: (a == b).all() or pytest.fail("changed"),
+        loaded.drafters["small"],
+        params.drafters["other"],
+    )
     config = json.loads((tmp_path / "other" / "config.json").read_text())
     config["vocab_size"] = 41
     (tmp_path / "other" / "config.json").write_text(json.dumps(config))
@@ -91,11 +117,20 @@ def test_a_models_own_folder_is_a_drafter(params, tmp_path):
 
 def test_refusals(params):
     for options, message in (
-        ({"method": "self", "builder": "best_first"}, "does not go with .self.: choose one of chain, dynamic, static"),
+        (
+            {"method": "self", "builder": "best_first"},
+            "does not go with .self.: choose one of chain, dynamic, static",
+        ),
         ({"method": "self", "block_size": 4}, "block_size is for block drafters"),
         ({"method": "self", "depth": 0}, "depth is 0"),
-        ({"method": "self", "builder": "dynamic", "acceptance": "rejection", "temperature": 1.0}, "choose builder 'chain'"),
-        ({"method": "nobody"}, "unknown method 'nobody': choose one of ..ar., .self., .other., .prompt_lookup.."),
+        (
+            {"method": "self", "builder": "dynamic", "acceptance": "rejection", "temperature": 1.0},
+            "choose builder 'chain'",
+        ),
+        (
+            {"method": "nobody"},
+            "unknown method 'nobody': choose one of ..ar., .self., .other., .prompt_lookup..",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             jaxspec.decode(params, PROMPTS, **options)

@@ -1,4 +1,6 @@
-"""SpecBlock against golden data of the authors' own code: cached blocks, branches of branches and rank features."""
+"""SpecBlock against golden data of the authors' own code: cached blocks, branches of branches and
+rank features.
+"""
 
 import dataclasses
 import json
@@ -9,12 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.config import SpecBlockConfig
+from jaxspec.core.config import SpecBlockConfig
 from jaxspec.drafters.base import Committed, Nodes, TargetHead
-from jaxspec.drafters.specblock import SpecBlock, make_specblock_drafter, rank_features, slot_positions
-from jaxspec.io import specblock as files
-from jaxspec.io.hf_config import target_config
+from jaxspec.drafters.specblock.drafter import (
+    SpecBlock,
+    files,
+    make_specblock_drafter,
+    rank_features,
+    slot_positions,
+)
 from jaxspec.io.safetensors_files import WeightFiles
+from jaxspec.targets.hf_config import target_config
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FOLDER = GOLDEN / "specblock"
@@ -38,9 +45,15 @@ class Golden:
         self.module = SpecBlock(self.config)
         self.weights = {"params": self.params["params"]}
         self.init = lambda: self.drafter.init(1, 20, jnp.float32)
-        self.absorb = jax.jit(lambda state, new: self.drafter.absorb(self.params, state, self.head, new))
-        self.start = jax.jit(lambda state, root: self.drafter.start(self.params, state, self.head, root, ROWS))
-        self.expand = jax.jit(lambda *args: self.drafter.expand(self.params, *args[:2], self.head, *args[2:]))
+        self.absorb = jax.jit(
+            lambda state, new: self.drafter.absorb(self.params, state, self.head, new)
+        )
+        self.start = jax.jit(
+            lambda state, root: self.drafter.start(self.params, state, self.head, root, ROWS)
+        )
+        self.expand = jax.jit(
+            lambda *args: self.drafter.expand(self.params, *args[:2], self.head, *args[2:])
+        )
         self._rank_logits = jax.jit(self._rank, static_argnums=1)
 
     def _rank(self, hidden, top):
@@ -118,7 +131,9 @@ def test_branches_and_branches_of_branches(golden, first_block):
     a = golden.arrays
     proposal, scratch, hidden = golden.step(state, scratch, a["b_tokens"], a["b_slots"], 4)
     check(golden, "b", proposal.logits[0], hidden, proposal.classes[0])
-    proposal, _, hidden = golden.step(state, scratch, a["c_tokens"], 4 + 4 * a["c_leaf"] + a["c_slots"], 24)
+    proposal, _, hidden = golden.step(
+        state, scratch, a["c_tokens"], 4 + 4 * a["c_leaf"] + a["c_slots"], 24
+    )
     check(golden, "c", proposal.logits[0], hidden, proposal.classes[0], slice(2))
 
 
@@ -134,8 +149,10 @@ def test_committing_more_pairs(golden, first_block):
 
 
 def test_long_prompts_are_read_in_pieces(golden, first_block, monkeypatch):
-    monkeypatch.setattr("jaxspec.drafters.specblock._CHUNK", 4)
-    state = golden.drafter.absorb(golden.params, golden.init(), golden.head, golden.committed(0, 9, rows=12))
+    monkeypatch.setattr("jaxspec.drafters.specblock.drafter._CHUNK", 4)
+    state = golden.drafter.absorb(
+        golden.params, golden.init(), golden.head, golden.committed(0, 9, rows=12)
+    )
     close(state.hidden, first_block[0].hidden)
     close(state.k, first_block[0].k)
     assert int(state.cache.length[0]) == 36
@@ -144,9 +161,14 @@ def test_long_prompts_are_read_in_pieces(golden, first_block, monkeypatch):
 def test_ablations_take_away_what_they_name(golden):
     condition, tokens = jax.random.normal(jax.random.key(0), (2, 2, 3, 64))
     without = SpecBlock(dataclasses.replace(golden.config, prefix_broadcast=False, shift=False))
-    variables = jax.eval_shape(without.init, jax.random.key(1), condition, tokens, slot_positions(jnp.arange(3)[None], 4))
+    variables = jax.eval_shape(
+        without.init, jax.random.key(1), condition, tokens, slot_positions(jnp.arange(3)[None], 4)
+    )
     assert "shifts_0" not in variables["params"]
-    begin = [jax.jit(lambda c, t, m=m: m.apply(golden.weights, c, t, method="slots")) for m in (without, golden.module)]
+    begin = [
+        jax.jit(lambda c, t, m=m: m.apply(golden.weights, c, t, method="slots"))
+        for m in (without, golden.module)
+    ]
     slots, whole = (slots_of(condition, tokens).reshape(2, 3, 4, -1)[0] for slots_of in begin)
     np.testing.assert_allclose(slots[0, 1:], slots[1, 1:], atol=1e-6)  # the queries alone
     np.testing.assert_allclose(slots[:, 0], whole[:, 0], atol=1e-6)

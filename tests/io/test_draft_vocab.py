@@ -1,4 +1,6 @@
-"""Files of drafters with a reduced draft vocabulary: `lm_head`, `d2t` and `t2d`, in the speculators schema and in ours."""
+"""Files of drafters with a reduced draft vocabulary: `lm_head`, `d2t` and `t2d`, in the speculators
+schema and in ours.
+"""
 
 from __future__ import annotations
 
@@ -10,40 +12,57 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from jaxspec.drafters.dflash.files import (
+    check_files,
+    load_drafter,
+    read_config,
+    stored_tensors,
+    write_own,
+)
+from jaxspec.drafters.dflash.hf_config import drafter_config_to_hf
+from jaxspec.drafters.dflash.weights import to_hf
 from jaxspec.io.draft_vocab import mapping_tensors, read_ids
-from jaxspec.io.drafter_config import drafter_config_to_hf
-from jaxspec.io.drafter_files import check_files, load_drafter, read_config, stored_tensors, write_own
-from jaxspec.io.drafter_weights import to_hf
 from jaxspec.io.safetensors_files import WEIGHTS, WeightFiles, read_json
 from jaxspec.io.weight_map import WeightMismatch
-from jaxspec.tools.convert import convert
-from jaxspec.tools.doctor import diagnose
-from jaxspec.tools.inspect import describe, render
+from jaxspec.zoo.convert import convert
+from jaxspec.zoo.doctor import diagnose
+from jaxspec.zoo.inspect import describe, render
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 TARGET = GOLDEN / "dflash" / "target"
 IDS = np.r_[0:20, 30:250:2, 256]
-# What each golden drafter is written as: in the speculators schema, or where that has no word for it, natively.
+# What each golden drafter is written as: in the speculators schema, or where that has no word for
+# it, natively.
 FORMS = {"dflash": "speculators", "jetspec": "jetspec"}
 
 
 def write(kind: str, directory: Path) -> Path:
-    """A golden drafter restricted to `IDS`, as an engine's trainer writes it: our own code, for config.json alone."""
+    """A golden drafter restricted to `IDS`, as an engine's trainer writes it: our own code, for
+    config.json alone.
+    """
     source = GOLDEN / kind / "drafter"
     directory = convert(source, directory, FORMS[kind], TARGET)
     hf = read_json(directory / "config.json") | {"draft_vocab_size": len(IDS)}
     (directory / "config.json").write_text(json.dumps(hf))
     head = WeightFiles(TARGET)["lm_head.weight"][IDS].astype(ml_dtypes.bfloat16)
     offsets, marks = IDS - np.arange(len(IDS)), np.isin(np.arange(257), IDS)
-    tensors = load_file(directory / WEIGHTS) | {"lm_head.weight": head, "d2t": offsets.astype(np.int64), "t2d": marks}
+    tensors = load_file(directory / WEIGHTS) | {
+        "lm_head.weight": head,
+        "d2t": offsets.astype(np.int64),
+        "t2d": marks,
+    }
     save_file(tensors, directory / WEIGHTS)
     return directory
 
 
 def change(directory: Path, **tensors) -> None:
     """Replace tensors of a file; None removes."""
-    found = load_file(directory / WEIGHTS) | {name.replace("__", "."): tensor for name, tensor in tensors.items()}
-    save_file({name: tensor for name, tensor in found.items() if tensor is not None}, directory / WEIGHTS)
+    found = load_file(directory / WEIGHTS) | {
+        name.replace("__", "."): tensor for name, tensor in tensors.items()
+    }
+    save_file(
+        {name: tensor for name, tensor in found.items() if tensor is not None}, directory / WEIGHTS
+    )
 
 
 def drafter(directory: Path):
@@ -55,7 +74,10 @@ def drafter(directory: Path):
 def test_read_write_read_is_tensor_equal(tmp_path, kind):
     first = write(kind, tmp_path / "first")
     config, tensors = drafter(first)
-    assert config.draft_vocab_size == len(IDS) and tensors["lm_head.weight"].dtype == ml_dtypes.bfloat16
+    assert (
+        config.draft_vocab_size == len(IDS)
+        and tensors["lm_head.weight"].dtype == ml_dtypes.bfloat16
+    )
     check_files(first, config)
     variables = load_drafter(first, config, "float32")
     np.testing.assert_array_equal(variables["draft"]["ids"], IDS)
@@ -74,25 +96,36 @@ def test_read_write_read_is_tensor_equal(tmp_path, kind):
 
 def test_the_native_layout_is_for_causal_heads_alone(tmp_path):
     first = write("dflash", tmp_path / "first")
-    with pytest.raises(ValueError, match=r"no place for a reduced draft vocabulary \(131 of 257 tokens\).*--to speculators"):
+    with pytest.raises(
+        ValueError,
+        match=r"no place for a reduced draft vocabulary \(131 of 257 tokens\).*--to speculators",
+    ):
         convert(first, tmp_path / "x", "dflash", TARGET)
     assert not (tmp_path / "x").exists()
     hf = read_json(write("jetspec", tmp_path / "head") / "config.json")
     written = drafter_config_to_hf(read_config(hf), 6, 512)
-    assert written["draft_vocab_size"] == len(IDS) and "jaxspec alone" in written["jaxspec"]["draft_vocabulary"]
+    assert (
+        written["draft_vocab_size"] == len(IDS)
+        and "jaxspec alone" in written["jaxspec"]["draft_vocabulary"]
+    )
     assert read_config(written) == read_config(hf)
-    with pytest.raises(ValueError, match=r"which with a draft vocabulary jaxspec alone reads \(--to jetspec\)"):
+    with pytest.raises(
+        ValueError, match=r"which with a draft vocabulary jaxspec alone reads \(--to jetspec\)"
+    ):
         convert(tmp_path / "head", tmp_path / "x", "speculators", TARGET)
 
 
 def test_a_target_without_a_name_can_be_written(tmp_path):
-    from jaxspec.io.drafter_files import About
+    from jaxspec.drafters.dflash.files import About
 
     config, tensors = drafter(write("dflash", tmp_path / "first"))
     borrowed = {"embed_tokens.weight": WeightFiles(TARGET)["model.embed_tokens.weight"]}
     write_own(tmp_path / "out", config, tensors, About(6, 512, borrowed=borrowed))
     hf = read_json(tmp_path / "out" / "config.json")
-    assert hf["speculators_config"]["verifier"]["name_or_path"] == "unknown" and hf["dtype"] == "float32"
+    assert (
+        hf["speculators_config"]["verifier"]["name_or_path"] == "unknown"
+        and hf["dtype"] == "float32"
+    )
     assert drafter(tmp_path / "out")[0] == config
 
 
@@ -112,18 +145,42 @@ WHOLE = "config.json says nothing: its draft_vocab_size must be below 257"
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({"d2t": IDS}, "d2t maps draft tokens? .*(outside|ascend).* target id = i"),  # ids in place of offsets
-        ({"d2t": np.r_[OFFSETS[:-1], 127]}, "d2t maps draft token 130 to 257, outside the target's 257 tokens"),
+        (
+            {"d2t": IDS},
+            "d2t maps draft tokens? .*(outside|ascend).* target id = i",
+        ),  # ids in place of offsets
+        (
+            {"d2t": np.r_[OFFSETS[:-1], 127]},
+            "d2t maps draft token 130 to 257, outside the target's 257 tokens",
+        ),
         ({"d2t": np.r_[-1, OFFSETS[1:]]}, "d2t maps draft token 0 to -1, outside"),
-        ({"d2t": np.r_[OFFSETS[:1], 2, OFFSETS[2:]]}, "draft tokens 1 and 2 to 3 and 2, and ids must ascend"),
-        ({"d2t": np.r_[OFFSETS[:1], -1, OFFSETS[2:]]}, "draft tokens 0 and 1 to 0 and 0, and ids must ascend"),
-        ({"d2t": OFFSETS.astype(np.int32)}, r"d2t is int32 \[131\], and config.json makes it int64 \[131\]"),
+        (
+            {"d2t": np.r_[OFFSETS[:1], 2, OFFSETS[2:]]},
+            "draft tokens 1 and 2 to 3 and 2, and ids must ascend",
+        ),
+        (
+            {"d2t": np.r_[OFFSETS[:1], -1, OFFSETS[2:]]},
+            "draft tokens 0 and 1 to 0 and 0, and ids must ascend",
+        ),
+        (
+            {"d2t": OFFSETS.astype(np.int32)},
+            r"d2t is int32 \[131\], and config.json makes it int64 \[131\]",
+        ),
         ({"d2t": OFFSETS[:-1]}, r"d2t is int64 \[130\]"),
         ({"t2d": np.zeros(257, bool)}, "t2d and d2t disagree about 131 tokens, first 0"),
-        ({"t2d": np.isin(np.arange(257), IDS - (IDS == 256))}, "disagree about 2 tokens, first 255"),
-        ({"t2d": np.isin(np.arange(257), IDS).astype(np.float32)}, r"t2d is float32 \[257\], and .* bool \[257\]"),
+        (
+            {"t2d": np.isin(np.arange(257), IDS - (IDS == 256))},
+            "disagree about 2 tokens, first 255",
+        ),
+        (
+            {"t2d": np.isin(np.arange(257), IDS).astype(np.float32)},
+            r"t2d is float32 \[257\], and .* bool \[257\]",
+        ),
         ({"t2d": np.isin(np.arange(256), IDS)}, r"t2d is bool \[256\]"),
-        ({"lm_head__weight": np.zeros((257, 64), np.float32)}, r"lm_head.weight \[257, 64\] \(expected \[131, 64\]\)"),
+        (
+            {"lm_head__weight": np.zeros((257, 64), np.float32)},
+            r"lm_head.weight \[257, 64\] \(expected \[131, 64\]\)",
+        ),
         ({"lm_head__weight": np.full((131, 64), np.nan, np.float32)}, "lm_head.weight holds NaN"),
     ],
 )
@@ -131,7 +188,10 @@ def test_a_wrong_map_is_refused(tmp_path, tensors, message):
     directory = write("dflash", tmp_path / "out")
     change(directory, **tensors)
     config = read_config(read_json(directory / "config.json"))
-    for read in (lambda: load_drafter(directory, config, "float32"), lambda: stored_tensors(directory, config)):
+    for read in (
+        lambda: load_drafter(directory, config, "float32"),
+        lambda: stored_tensors(directory, config),
+    ):
         with pytest.raises(ValueError, match=message) as caught:
             read()
         assert "\n" not in str(caught.value)
@@ -163,6 +223,13 @@ def test_inspect_shows_the_draft_vocabulary(tmp_path):
 
 @pytest.mark.slow
 def test_doctor_measures_what_can_be_drafted(tmp_path):
-    found = diagnose(TARGET, str(write("dflash", tmp_path / "out")), prompts=[[117, 142, 122, 64, 240, 19]], max_new_tokens=12)
-    assert found["acceptance"] >= 1 and not any("differs from the target's" in warning for warning in found["warnings"])
+    found = diagnose(
+        TARGET,
+        str(write("dflash", tmp_path / "out")),
+        prompts=[[117, 142, 122, 64, 240, 19]],
+        max_new_tokens=12,
+    )
+    assert found["acceptance"] >= 1 and not any(
+        "differs from the target's" in warning for warning in found["warnings"]
+    )
     assert all(np.isfinite(list(values.values())).all() for values in found["shifts"].values())

@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from jaxspec.config import TargetConfig
-from jaxspec.io import eagle
-from jaxspec.io.drafter_files import About
-from jaxspec.io.hf_config import target_config
+from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.dflash.files import About
+from jaxspec.drafters.eagle3 import files as eagle
 from jaxspec.io.safetensors_files import WEIGHTS, read_json
 from jaxspec.io.torch_files import TORCH_WEIGHTS
 from jaxspec.io.weight_map import WeightMismatch
+from jaxspec.targets.hf_config import target_config
 
-_spec = importlib.util.spec_from_file_location("torch_zip", Path(__file__).with_name("torch_zip.py"))
+_spec = importlib.util.spec_from_file_location(
+    "torch_zip", Path(__file__).with_name("torch_zip.py")
+)
 torch_zip = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(torch_zip)
 
@@ -31,14 +33,25 @@ TARGET = target_config(read_json(GOLDEN / "tiny_llama" / "config.json"))
 
 def write(directory: Path, tensors, torch: bool = False) -> Path:
     directory.mkdir()
-    torch_zip.write_torch_zip(directory / TORCH_WEIGHTS, tensors) if torch else save_file(tensors, directory / WEIGHTS)
+    torch_zip.write_torch_zip(directory / TORCH_WEIGHTS, tensors) if torch else save_file(
+        tensors, directory / WEIGHTS
+    )
     return directory
 
 
 def speculators(**changes) -> dict:
     """The published config in the speculators schema."""
-    layer = {name: value for name, value in HF.items() if name not in ("architectures", "draft_vocab_size")}
-    flags = {"norm_before_residual": False, "norm_before_fc": False, "fc_norm": False, "norm_output": False}
+    layer = {
+        name: value
+        for name, value in HF.items()
+        if name not in ("architectures", "draft_vocab_size")
+    }
+    flags = {
+        "norm_before_residual": False,
+        "norm_before_fc": False,
+        "fc_norm": False,
+        "norm_output": False,
+    }
     return {
         "architectures": ["Eagle3Speculator"],
         "speculators_model_type": "eagle3",
@@ -54,20 +67,39 @@ def speculators(**changes) -> dict:
 
 def test_the_published_config():
     config = eagle.config_from_hf(HF)
-    assert (config.qk_norm, config.norm_eps, config.head_dim, config.draft_vocab_size) == (False, 1e-5, 16, 160)
-    assert config.feature_layers == () and eagle.for_target(config, TARGET).feature_layers == (1, 3, 4)
-    stated = HF | {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 5], "use_aux_hidden_state": True}}
+    assert (config.qk_norm, config.norm_eps, config.head_dim, config.draft_vocab_size) == (
+        False,
+        1e-5,
+        16,
+        160,
+    )
+    assert config.feature_layers == () and eagle.for_target(config, TARGET).feature_layers == (
+        1,
+        3,
+        4,
+    )
+    stated = HF | {
+        "eagle_config": {
+            "eagle_aux_hidden_state_layer_ids": [1, 3, 5],
+            "use_aux_hidden_state": True,
+        }
+    }
     assert eagle.config_from_hf(stated).feature_layers == (1, 3, 5)  # outputs
     assert eagle.config_from_hf(HF | {"draft_vocab_size": None}).draft_vocab_size is None
     unnamed = HF | {"architectures": ["LlamaForCausalLM"]}
     assert eagle.matches(HF) and eagle.matches(unnamed) and eagle.matches(speculators())
-    others = read_json(GOLDEN / "tiny_llama" / "config.json"), speculators(speculators_model_type="dflash")
+    others = (
+        read_json(GOLDEN / "tiny_llama" / "config.json"),
+        speculators(speculators_model_type="dflash"),
+    )
     assert not any(eagle.matches(hf) for hf in others)
 
 
 def test_the_speculators_schema(tmp_path):
     config = eagle.config_from_hf(speculators())
-    assert config == eagle.for_target(eagle.config_from_hf(HF), TARGET)  # its ids are inputs of layers
+    assert config == eagle.for_target(
+        eagle.config_from_hf(HF), TARGET
+    )  # its ids are inputs of layers
     assert eagle.config_from_hf(speculators(norm_before_residual=True)).norm_before_residual
     renamed = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in TENSORS.items()}
     renamed["embed_tokens.weight"] = np.zeros((config.vocab_size, config.hidden_size), np.float32)
@@ -86,9 +118,13 @@ def test_read_write_read_is_tensor_equal(tmp_path, torch, reduced):
         tensors = {name: tensor for name, tensor in tensors.items() if name not in ("d2t", "t2d")}
         tensors["lm_head.weight"] = np.ones((257, 64), ml_dtypes.bfloat16)
     tensors = {
-        name: tensor.astype(ml_dtypes.bfloat16) if tensor.dtype == np.float32 else tensor for name, tensor in tensors.items()
+        name: tensor.astype(ml_dtypes.bfloat16) if tensor.dtype == np.float32 else tensor
+        for name, tensor in tensors.items()
     }
-    config, first = eagle.for_target(eagle.config_from_hf(hf), TARGET), write(tmp_path / "first", tensors, torch)
+    config, first = (
+        eagle.for_target(eagle.config_from_hf(hf), TARGET),
+        write(tmp_path / "first", tensors, torch),
+    )
     eagle.check(first, config)
     variables = eagle.read(first, config, "bfloat16")
     assert ("draft" in variables) == reduced
@@ -106,7 +142,10 @@ def test_a_written_config_reads_back(form):
     assert eagle.matches(hf) and eagle.config_from_hf(hf) == config
     del hf["jaxspec"]  # as another writer's
     assert eagle.config_from_hf(hf) == config
-    assert hf["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [1, 3, 4] and hf["max_position_embeddings"] == 512
+    assert (
+        hf["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [1, 3, 4]
+        and hf["max_position_embeddings"] == 512
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,10 +154,19 @@ def test_a_written_config_reads_back(form):
         (HF | {"fc_norm": True}, "fc_norm is not supported"),
         (HF | {"num_hidden_layers": 2}, "num_hidden_layers is 2"),
         (HF | {"draft_vocab_size": 300}, "draft_vocab_size is 300"),
-        (HF | {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [-1, 3, 4]}}, "must be target layers, 0 or higher"),
-        (speculators(eagle_aux_hidden_state_layer_ids=[0, 4, 5]), "must be target layers, 1 or higher"),
+        (
+            HF | {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [-1, 3, 4]}},
+            "must be target layers, 0 or higher",
+        ),
+        (
+            speculators(eagle_aux_hidden_state_layer_ids=[0, 4, 5]),
+            "must be target layers, 1 or higher",
+        ),
         (speculators(norm_before_residual=None), "lacks 'norm_before_residual'"),
-        (speculators(transformer_layer_config={"model_type": "qwen3"}), "model_type 'llama', not 'qwen3'"),
+        (
+            speculators(transformer_layer_config={"model_type": "qwen3"}),
+            "model_type 'llama', not 'qwen3'",
+        ),
     ],
 )
 def test_refused_configs(hf, message):
@@ -130,7 +178,10 @@ def test_drafters_of_another_target():
     config = eagle.config_from_hf(HF)
     with pytest.raises(ValueError, match="at least 7 layers, not 6"):
         eagle.for_target(config, TargetConfig(64, 6, 4, 2, 16, 64, vocab_size=257))
-    with pytest.raises(ValueError, match="hidden size is 64.*the target's 32; its vocabulary has 257 tokens, the target's 99"):
+    with pytest.raises(
+        ValueError,
+        match="hidden size is 64.*the target's 32; its vocabulary has 257 tokens, the target's 99",
+    ):
         eagle.for_target(config, TargetConfig(32, 8, 4, 2, 16, 64, vocab_size=99))
 
 
@@ -139,7 +190,10 @@ def test_drafters_of_another_target():
     [
         ({"fc.weight": None}, "missing: fc.weight"),
         ({"fc_norm.0.weight": np.ones(64, np.float32)}, "unexpected: fc_norm.0.weight"),
-        ({"embed_tokens.weight": np.ones((257, 32), np.float32)}, r"misshapen: embed_tokens.weight \[257, 32\]"),
+        (
+            {"embed_tokens.weight": np.ones((257, 32), np.float32)},
+            r"misshapen: embed_tokens.weight \[257, 32\]",
+        ),
         ({"norm.weight": np.ones(64, np.int32)}, "of another type: norm.weight I32"),
     ],
 )
@@ -147,7 +201,10 @@ def test_refused_tensors(tmp_path, changes, message):
     config = eagle.config_from_hf(HF)
     tensors = {name: tensor for name, tensor in (TENSORS | changes).items() if tensor is not None}
     directory = write(tmp_path / "x", tensors)
-    for refuse in (lambda: eagle.check(directory, config), lambda: eagle.read(directory, config, "float32")):
+    for refuse in (
+        lambda: eagle.check(directory, config),
+        lambda: eagle.read(directory, config, "float32"),
+    ):
         with pytest.raises(WeightMismatch, match=message):
             refuse()
 
@@ -158,4 +215,7 @@ def test_a_wrong_map_of_draft_tokens(tmp_path):
     with pytest.raises(ValueError, match="it must hold offsets"):
         eagle.check(write(tmp_path / "ids", TENSORS | {"d2t": ids}), config)
     with pytest.raises(WeightMismatch, match="missing: t2d"):
-        eagle.check(write(tmp_path / "half", {name: TENSORS[name] for name in TENSORS if name != "t2d"}), config)
+        eagle.check(
+            write(tmp_path / "half", {name: TENSORS[name] for name in TENSORS if name != "t2d"}),
+            config,
+        )

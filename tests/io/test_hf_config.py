@@ -1,11 +1,13 @@
-"""config.json of the targets: both RoPE spellings, the families' own defaults, and what is refused."""
+"""config.json of the targets: both RoPE spellings, the families' own defaults, and what is
+refused.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from jaxspec.config import RopeScaling
-from jaxspec.io.hf_config import target_config, target_config_to_hf
+from jaxspec.core.config import RopeScaling
+from jaxspec.targets.hf_config import target_config, target_config_to_hf
 
 QWEN3 = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -22,7 +24,12 @@ QWEN3 = {
     "vocab_size": 257,
     "tie_word_embeddings": True,
 }
-LLAMA = QWEN3 | {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "head_dim": None, "rms_norm_eps": 1e-5}
+LLAMA = QWEN3 | {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "head_dim": None,
+    "rms_norm_eps": 1e-5,
+}
 MOE = QWEN3 | {
     "architectures": ["Qwen3MoeForCausalLM"],
     "model_type": "qwen3_moe",
@@ -42,10 +49,25 @@ LLAMA3_ROPE = {
 
 def test_qwen3_fields():
     config = target_config(QWEN3)
-    assert (config.family, config.hidden_size, config.head_dim, config.ffn_size) == ("qwen3", 64, 32, 96)
+    assert (config.family, config.hidden_size, config.head_dim, config.ffn_size) == (
+        "qwen3",
+        64,
+        32,
+        96,
+    )
     assert (config.num_layers, config.num_heads, config.num_kv_heads) == (4, 4, 2)
-    assert (config.vocab_size, config.max_positions, config.tie_embeddings, config.qk_norm) == (257, 512, True, True)
-    assert (config.rope_theta, config.rope_scaling, config.norm_eps, config.moe) == (1e6, None, 1e-6, None)
+    assert (config.vocab_size, config.max_positions, config.tie_embeddings, config.qk_norm) == (
+        257,
+        512,
+        True,
+        True,
+    )
+    assert (config.rope_theta, config.rope_scaling, config.norm_eps, config.moe) == (
+        1e6,
+        None,
+        1e-6,
+        None,
+    )
 
 
 def test_head_dim_defaults_differ_between_families():
@@ -56,7 +78,9 @@ def test_head_dim_defaults_differ_between_families():
 
 def test_both_rope_spellings_agree():
     old = LLAMA | {"rope_theta": 500000.0, "rope_scaling": LLAMA3_ROPE}
-    new = {k: v for k, v in LLAMA.items() if k != "rope_theta"} | {"rope_parameters": LLAMA3_ROPE | {"rope_theta": 500000.0}}
+    new = {k: v for k, v in LLAMA.items() if k != "rope_theta"} | {
+        "rope_parameters": LLAMA3_ROPE | {"rope_theta": 500000.0}
+    }
     assert target_config(old) == target_config(new)
     assert target_config(new).rope_scaling == RopeScaling(8.0, 1.0, 4.0, 8192)
     assert target_config(new).rope_theta == 500000.0
@@ -64,14 +88,21 @@ def test_both_rope_spellings_agree():
 
 
 def test_rope_base_without_any_setting_is_that_of_transformers():
-    assert target_config({k: v for k, v in QWEN3.items() if k != "rope_theta"}).rope_theta == 10000.0
+    assert (
+        target_config({k: v for k, v in QWEN3.items() if k != "rope_theta"}).rope_theta == 10000.0
+    )
 
 
 def test_which_layers_are_sparse():
     assert target_config(MOE).moe.dense_layers == ()
     assert target_config(MOE | {"mlp_only_layers": [1]}).moe.dense_layers == (1,)
-    assert target_config(MOE | {"decoder_sparse_step": 2, "mlp_only_layers": [3]}).moe.dense_layers == (0, 2, 3)
-    assert target_config({k: v for k, v in MOE.items() if k != "norm_topk_prob"}).moe.normalize_weights is False
+    assert target_config(
+        MOE | {"decoder_sparse_step": 2, "mlp_only_layers": [3]}
+    ).moe.dense_layers == (0, 2, 3)
+    assert (
+        target_config({k: v for k, v in MOE.items() if k != "norm_topk_prob"}).moe.normalize_weights
+        is False
+    )
     renamed = {k: v for k, v in MOE.items() if k != "num_experts"} | {"num_local_experts": 8}
     assert target_config(renamed) == target_config(MOE)
 
@@ -97,30 +128,65 @@ def test_written_config_reads_back(hf):
 def test_a_window_that_is_not_used_is_no_obstacle():
     hf = QWEN3 | {"sliding_window": 64, "max_window_layers": 2}
     assert target_config(hf | {"use_sliding_window": False}) == target_config(QWEN3)
-    assert target_config(hf | {"use_sliding_window": True, "max_window_layers": 4}) == target_config(QWEN3)
+    assert target_config(
+        hf | {"use_sliding_window": True, "max_window_layers": 4}
+    ) == target_config(QWEN3)
     assert target_config(QWEN3 | {"layer_types": ["full_attention"] * 4}) == target_config(QWEN3)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"architectures": ["MistralForCausalLM"], "model_type": "mistral"}, "unknown architecture 'MistralForCausalLM'"),
-        ({"architectures": ["Qwen3ForSequenceClassification"]}, "unknown architecture 'Qwen3ForSequence"),
+        (
+            {"architectures": ["MistralForCausalLM"], "model_type": "mistral"},
+            "unknown architecture 'MistralForCausalLM'",
+        ),
+        (
+            {"architectures": ["Qwen3ForSequenceClassification"]},
+            "unknown architecture 'Qwen3ForSequence",
+        ),
         ({"architectures": None, "model_type": None}, "unknown architecture None"),
         ({"architectures": ["DFlashDraftModel"]}, "describes a drafter .* pass it as `drafter=`"),
         ({"hidden_size": None}, "lacks 'hidden_size'"),
         ({"vocab_size": "many"}, "vocab_size must be a positive integer, not 'many'"),
-        ({"num_key_value_heads": 3}, "num_attention_heads 4 is not a multiple of num_key_value_heads 3"),
+        (
+            {"num_key_value_heads": 3},
+            "num_attention_heads 4 is not a multiple of num_key_value_heads 3",
+        ),
         ({"head_dim": 15}, "head_dim 15 is odd"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope type 'yarn' is not supported"),
-        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, "rope type 'linear' is not supported"),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "'llama3' needs low_freq_factor, high_freq_factor"),
-        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.5 is not supported"),
-        ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "differ between layer types"),
-        ({"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 2}, "sliding-window attention is in use"),
-        ({"layer_types": ["full_attention"] * 3 + ["sliding_attention"]}, "sliding-window attention is in use"),
-        ({"quantization_config": {"quant_method": "fp8"}}, r"quantised weights \(fp8\) are not supported"),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+            "rope type 'yarn' is not supported",
+        ),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 4.0}},
+            "rope type 'linear' is not supported",
+        ),
+        (
+            {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+            "'llama3' needs low_freq_factor, high_freq_factor",
+        ),
+        (
+            {"rope_parameters": {"partial_rotary_factor": 0.5}},
+            "partial_rotary_factor 0.5 is not supported",
+        ),
+        (
+            {"rope_parameters": {"full_attention": {"rope_theta": 1.0}}},
+            "differ between layer types",
+        ),
+        (
+            {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 2},
+            "sliding-window attention is in use",
+        ),
+        (
+            {"layer_types": ["full_attention"] * 3 + ["sliding_attention"]},
+            "sliding-window attention is in use",
+        ),
+        (
+            {"quantization_config": {"quant_method": "fp8"}},
+            r"quantised weights \(fp8\) are not supported",
+        ),
         ({"mlp_bias": True}, "mlp_bias is not supported"),
     ],
 )
@@ -134,4 +200,6 @@ def test_refused_mixtures():
     with pytest.raises(ValueError, match="num_experts_per_tok 9 exceeds num_experts 8"):
         target_config(MOE | {"num_experts_per_tok": 9})
     with pytest.raises(ValueError, match="sliding-window attention is in use"):
-        target_config(MOE | {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 4})
+        target_config(
+            MOE | {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 4}
+        )

@@ -21,7 +21,9 @@ def zoo(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch) -> Path:
-    """A local hub cache with one model, as huggingface_hub lays it out, and no way to the network."""
+    """A local hub cache with one model, as huggingface_hub lays it out, and no way to the
+    network.
+    """
     from huggingface_hub import constants
 
     root = tmp_path / "hub"
@@ -32,7 +34,8 @@ def cache(tmp_path, monkeypatch) -> Path:
     (repo / "refs" / "main").write_text("0" * 40)
     (snapshot / "config.json").write_text("{}")
     (snapshot / "drafter" / "config.json").write_text("{}")
-    # HF_HUB_CACHE and HF_HUB_OFFLINE are read when huggingface_hub is imported, which other tests may have done already.
+    # HF_HUB_CACHE and HF_HUB_OFFLINE are read when huggingface_hub is imported, which other tests
+    # may have done already.
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(root))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     return snapshot
@@ -65,20 +68,30 @@ def test_hub_ids_come_from_the_local_cache(zoo, cache):
 
 
 def test_offline_and_not_cached(zoo, cache):
-    with pytest.raises(FileNotFoundError, match="owner/other is not in the local Hugging Face cache and .* cannot be reached"):
+    with pytest.raises(
+        FileNotFoundError,
+        match="owner/other is not in the local Hugging Face cache and .* cannot be reached",
+    ):
         hub.resolve_model("owner/other")
 
 
 def test_a_mistyped_name_lists_those_that_ship(zoo, cache):
-    with pytest.raises(FileNotFoundError, match=r"'mimi' is also not a model that ships \(mini\), nor a directory here"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"'mimi' is also not a model that ships \(mini\), nor a directory here",
+    ):
         hub.resolve_model("mimi")
-    with pytest.raises(FileNotFoundError, match=r"not a drafter that ships with mini \(dflash, jetspec\)"):
+    with pytest.raises(
+        FileNotFoundError, match=r"not a drafter that ships with mini \(dflash, jetspec\)"
+    ):
         hub.resolve_drafter("jetspeck", zoo / "mini")
 
 
 @pytest.mark.parametrize("name", ["/no/such/place", "./mini-typo", "a/b/c", ""])
 def test_what_cannot_be_a_hub_id(zoo, name):
-    with pytest.raises(FileNotFoundError, match="is neither a model that ships .*nor a directory, nor a hub id"):
+    with pytest.raises(
+        FileNotFoundError, match="is neither a model that ships .*nor a directory, nor a hub id"
+    ):
         hub.resolve_model(name)
 
 
@@ -105,7 +118,10 @@ def test_only_files_that_are_read_are_asked_for(zoo, tmp_path, monkeypatch, has_
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     hub.resolve_model("owner/plain")
     hub.resolve_model("owner/nested::sub")
-    kept = {repo: list(huggingface_hub.utils.filter_repo_objects(HELD, **patterns)) for repo, patterns in asked.items()}
+    kept = {
+        repo: list(huggingface_hub.utils.filter_repo_objects(HELD, **patterns))
+        for repo, patterns in asked.items()
+    }
     pickled = [] if has_safetensors else ["pytorch_model.bin"]
     assert kept["owner/plain"] == [*HELD[:2], *pickled, "tokenizer.json", "chat_template.jinja"]
     assert kept["owner/nested"] == ["sub/config.json", "sub/model.safetensors"]

@@ -8,9 +8,11 @@ import jax
 import numpy as np
 import pytest
 
-from jaxspec.config import FalconConfig, MedusaConfig, ParallelSpecConfig, TargetConfig
-from jaxspec.io import falcon, medusa, parallelspec
-from jaxspec.io.drafter_files import About
+from jaxspec.core.config import FalconConfig, MedusaConfig, ParallelSpecConfig, TargetConfig
+from jaxspec.drafters.dflash.files import About
+from jaxspec.drafters.falcon import files as falcon
+from jaxspec.drafters.medusa import files as medusa
+from jaxspec.drafters.parallelspec import files as parallelspec
 from jaxspec.io.safetensors_files import read_json, write_safetensors
 from jaxspec.io.weight_map import WeightMismatch
 from training.falcon_loss import init_falcon
@@ -20,22 +22,44 @@ from training.parallelspec_loss import init_parallelspec
 GOLDEN = Path(__file__).parents[1] / "golden" / "medusa" / "draft"
 SIZES = dict(hidden_size=8, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=4, ffn_size=12)
 TARGET = TargetConfig(**SIZES | {"num_layers": 6}, vocab_size=19)
-OF_TARGET = dict(feature_layers=(1, 3, 4), target_hidden_size=8, vocab_size=19, score_temperature=(0.5, 0.5))
+OF_TARGET = dict(
+    feature_layers=(1, 3, 4), target_hidden_size=8, vocab_size=19, score_temperature=(0.5, 0.5)
+)
 CASES = {
-    "medusa": (medusa, init_medusa, MedusaConfig(8, 3, layers=2, feature_layers=(6,), vocab_size=19)),
-    "medusa_shared": (medusa, init_medusa, MedusaConfig(8, 2, own_projection=False, feature_layers=(6,), vocab_size=19)),
-    "parallelspec": (parallelspec, init_parallelspec, ParallelSpecConfig(**SIZES, **OF_TARGET, slots=3)),
-    "falcon": (falcon, init_falcon, FalconConfig(**SIZES, **OF_TARGET, lstm_size=5, qk_norm=False, draft_vocab_size=11)),
+    "medusa": (
+        medusa,
+        init_medusa,
+        MedusaConfig(8, 3, layers=2, feature_layers=(6,), vocab_size=19),
+    ),
+    "medusa_shared": (
+        medusa,
+        init_medusa,
+        MedusaConfig(8, 2, own_projection=False, feature_layers=(6,), vocab_size=19),
+    ),
+    "parallelspec": (
+        parallelspec,
+        init_parallelspec,
+        ParallelSpecConfig(**SIZES, **OF_TARGET, slots=3),
+    ),
+    "falcon": (
+        falcon,
+        init_falcon,
+        FalconConfig(**SIZES, **OF_TARGET, lstm_size=5, qk_norm=False, draft_vocab_size=11),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_round_trip(tmp_path, name):
-    """Written and read again: the config, every array, and the bytes of the tensors written once more."""
+    """Written and read again: the config, every array, and the bytes of the tensors written once
+    more.
+    """
     module, init, config = CASES[name]
     shapes = jax.eval_shape(lambda: init(config, 0))
     generator = np.random.default_rng(0)
-    variables = jax.tree.map(lambda leaf: generator.normal(size=leaf.shape).astype(np.float32), shapes)
+    variables = jax.tree.map(
+        lambda leaf: generator.normal(size=leaf.shape).astype(np.float32), shapes
+    )
     if config.draft_vocab_size:
         variables |= {"draft": {"ids": np.arange(2, 13, dtype=np.int32)}}
     tensors = module.tensors(variables, config)
@@ -55,37 +79,65 @@ def test_round_trip(tmp_path, name):
 def test_published_heads(tmp_path):
     """The config says nothing of the target, and the heads' file has a name of its own."""
     config = medusa.config_from_hf(
-        {name: value for name, value in read_json(GOLDEN / "config.json").items() if "_size" not in name}
+        {
+            name: value
+            for name, value in read_json(GOLDEN / "config.json").items()
+            if "_size" not in name
+        }
     )
     assert (config.hidden_size, config.vocab_size, config.feature_layers) == (0, 0, ())
     target = TargetConfig(**SIZES | {"hidden_size": 64, "num_layers": 8}, vocab_size=257)
     config = medusa.for_target(config, target)
     assert config == MedusaConfig(64, 4, feature_layers=(8,), vocab_size=257)
     params = medusa.read(GOLDEN, config, "bfloat16")["params"]
-    assert params["block_0"]["kernel"].shape == (4, 64, 64) and params["lm_head"].shape == (4, 64, 257)
+    assert params["block_0"]["kernel"].shape == (4, 64, 64) and params["lm_head"].shape == (
+        4,
+        64,
+        257,
+    )
     with pytest.raises(
-        FileNotFoundError, match="has no Medusa heads: expected medusa_lm_head.safetensors, medusa_lm_head.pt or"
+        FileNotFoundError,
+        match="has no Medusa heads: expected medusa_lm_head.safetensors, medusa_lm_head.pt or",
     ):
         medusa.check(tmp_path, config)
     shutil.copyfile(GOLDEN / medusa.WEIGHTS, tmp_path / medusa.WEIGHTS)
     with pytest.raises(WeightMismatch, match=r"2 missing: 4.0.linear.weight"):
-        medusa.check(tmp_path, MedusaConfig(64, 5, own_projection=False, feature_layers=(8,), vocab_size=257))
+        medusa.check(
+            tmp_path, MedusaConfig(64, 5, own_projection=False, feature_layers=(8,), vocab_size=257)
+        )
 
 
 @pytest.mark.parametrize(("prefix", "shared"), [("", False), ("medusa_heads.", True)])
 def test_vllms_layout(tmp_path, prefix, shared):
     """No biases in the blocks; heads with a projection each, and with a copy of the target's."""
-    hf = {"architectures": ["MedusaModel"], "num_heads": 2, "num_hidden_layers": 2, "hidden_size": 8, "vocab_size": 19}
+    hf = {
+        "architectures": ["MedusaModel"],
+        "num_heads": 2,
+        "num_hidden_layers": 2,
+        "hidden_size": 8,
+        "vocab_size": 19,
+    }
     config = medusa.for_target(medusa.config_from_hf(hf | {"original_lm_head": shared}), TARGET)
-    assert config == MedusaConfig(8, 2, 2, own_projection=not shared, feature_layers=(6,), vocab_size=19)
+    assert config == MedusaConfig(
+        8, 2, 2, own_projection=not shared, feature_layers=(6,), vocab_size=19
+    )
     generator = np.random.default_rng(0)
     tensors = {f"blocks.{i}.layers.{j}.weight": (8, 8) for i in range(2) for j in range(2)}
-    tensors |= {"lm_head.weight": (19, 8)} if shared else {f"lm_heads.{i}.weight": (19, 8) for i in range(2)}
-    tensors = {prefix + name: generator.normal(size=shape).astype(np.float32) for name, shape in tensors.items()}
+    tensors |= (
+        {"lm_head.weight": (19, 8)}
+        if shared
+        else {f"lm_heads.{i}.weight": (19, 8) for i in range(2)}
+    )
+    tensors = {
+        prefix + name: generator.normal(size=shape).astype(np.float32)
+        for name, shape in tensors.items()
+    }
     write_safetensors(tmp_path / "model.safetensors", tensors)
     medusa.check(tmp_path, config)
     params = medusa.read(tmp_path, config, "float32")["params"]
-    np.testing.assert_array_equal(params["block_1"]["kernel"][0].T, tensors[f"{prefix}blocks.0.layers.1.weight"])
+    np.testing.assert_array_equal(
+        params["block_1"]["kernel"][0].T, tensors[f"{prefix}blocks.0.layers.1.weight"]
+    )
     assert not params["block_1"]["bias"].any() and ("lm_head" in params) is not shared
     if not shared:
         np.testing.assert_array_equal(params["lm_head"][1].T, tensors["lm_heads.1.weight"])
@@ -96,7 +148,10 @@ def test_vllms_layout(tmp_path, prefix, shared):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (MedusaConfig(9, 2), "its hidden size is 9, the target's 8; use a drafter trained for this target"),
+        (
+            MedusaConfig(9, 2),
+            "its hidden size is 9, the target's 8; use a drafter trained for this target",
+        ),
         (MedusaConfig(8, 2, vocab_size=20), "its vocab size is 20, the target's 19"),
         (MedusaConfig(8, 2, feature_layers=(7,)), "made for a target of 7 layers, this one has 6"),
     ],

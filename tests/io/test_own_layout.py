@@ -4,13 +4,16 @@ import dataclasses
 
 import pytest
 
-from jaxspec.config import FalconConfig, ParallelSpecConfig, TargetConfig
-from jaxspec.io import falcon, parallelspec
-from jaxspec.io.drafter_files import About
+from jaxspec.core.config import FalconConfig, ParallelSpecConfig, TargetConfig
+from jaxspec.drafters.dflash.files import About
+from jaxspec.drafters.falcon import files as falcon
+from jaxspec.drafters.parallelspec import files as parallelspec
 
 SIZES = dict(hidden_size=8, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=4, ffn_size=12)
 TARGET = TargetConfig(**SIZES | {"num_layers": 6}, vocab_size=19)
-CONFIG = FalconConfig(**SIZES, feature_layers=(1, 6), target_hidden_size=8, vocab_size=19, lstm_size=5)
+CONFIG = FalconConfig(
+    **SIZES, feature_layers=(1, 6), target_hidden_size=8, vocab_size=19, lstm_size=5
+)
 
 
 @pytest.mark.parametrize(
@@ -29,9 +32,13 @@ def test_another_target(change, message):
 
 def test_fields_that_are_missing():
     hf = parallelspec.config_to_hf(
-        ParallelSpecConfig(**SIZES, feature_layers=(1,), target_hidden_size=8, vocab_size=19), About(6, 64), "float32"
+        ParallelSpecConfig(**SIZES, feature_layers=(1,), target_hidden_size=8, vocab_size=19),
+        About(6, 64),
+        "float32",
     )
     with pytest.raises(ValueError, match="config.json lacks 'slots'"):
         parallelspec.config_from_hf(hf | {"jaxspec": {"feature_layers": [1]}})
-    with pytest.raises(ValueError, match=r"jaxspec.feature_layers must be a list of target layers, not \[\]"):
+    with pytest.raises(
+        ValueError, match=r"jaxspec.feature_layers must be a list of target layers, not \[\]"
+    ):
         parallelspec.config_from_hf(hf | {"jaxspec": hf["jaxspec"] | {"feature_layers": []}})

@@ -1,4 +1,6 @@
-"""Read, write, read: every format gives back the same drafter, and refuses a damaged one by the tensor's name."""
+"""Read, write, read: every format gives back the same drafter, and refuses a damaged one by the
+tensor's name.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,15 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import jaxspec
-from jaxspec.io.drafter_files import load_drafter, read_config, stored_tensors
+from jaxspec.drafters.dflash.files import load_drafter, read_config, stored_tensors
 from jaxspec.io.safetensors_files import WEIGHTS, WeightFiles, read_json
 from jaxspec.io.torch_files import TORCH_WEIGHTS
 from jaxspec.io.weight_map import WeightMismatch
-from jaxspec.tools.convert import convert
+from jaxspec.zoo.convert import convert
 
-_spec = importlib.util.spec_from_file_location("torch_zip", Path(__file__).with_name("torch_zip.py"))
+_spec = importlib.util.spec_from_file_location(
+    "torch_zip", Path(__file__).with_name("torch_zip.py")
+)
 torch_zip = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(torch_zip)
 
@@ -55,12 +59,23 @@ def write(form: str, destination: Path) -> Path:
 def fused(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The names of transformers' own classes."""
     tensors = dict(tensors)
-    for old, new in (("fc.weight", "encoder.fc.weight"), ("hidden_norm.weight", "encoder.output_norm_enc.weight")):
+    for old, new in (
+        ("fc.weight", "encoder.fc.weight"),
+        ("hidden_norm.weight", "encoder.output_norm_enc.weight"),
+    ):
         tensors[new] = tensors.pop(old)
     for i in range(3):
-        for folder, parts, whole in (("self_attn", "qkv", "qkv_proj"), ("mlp", ("gate_", "up_"), "gate_up_proj")):
-            names = [f"layers.{i}.{folder}.{part}{'' if part.endswith('_') else '_'}proj.weight" for part in parts]
-            tensors[f"layers.{i}.{folder}.{whole}.weight"] = np.concatenate([tensors.pop(name) for name in names])
+        for folder, parts, whole in (
+            ("self_attn", "qkv", "qkv_proj"),
+            ("mlp", ("gate_", "up_"), "gate_up_proj"),
+        ):
+            names = [
+                f"layers.{i}.{folder}.{part}{'' if part.endswith('_') else '_'}proj.weight"
+                for part in parts
+            ]
+            tensors[f"layers.{i}.{folder}.{whole}.weight"] = np.concatenate(
+                [tensors.pop(name) for name in names]
+            )
     return tensors
 
 
@@ -68,7 +83,10 @@ def fused(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def test_read_write_read_is_tensor_equal(tmp_path, form):
     config, tensors = drafter(source(form))
     first = write(form, tmp_path / "first")
-    back = [first, convert(first, tmp_path / "native", "jetspec" if config.causal else "dflash", TARGET)]
+    back = [
+        first,
+        convert(first, tmp_path / "native", "jetspec" if config.causal else "dflash", TARGET),
+    ]
     if not config.causal:
         back.append(convert(first, tmp_path / "speculators", "speculators", TARGET))
         back.append(convert(back[-1], tmp_path / "again", "dflash"))  # the file itself says enough
@@ -82,7 +100,10 @@ def test_read_write_read_is_tensor_equal(tmp_path, form):
 
 def test_dtypes_are_kept_tensor_by_tensor(tmp_path):
     tensors = load_file(source("dflash") / WEIGHTS)
-    mixed = {name: tensor if "norm" in name else tensor.astype(ml_dtypes.bfloat16) for name, tensor in tensors.items()}
+    mixed = {
+        name: tensor if "norm" in name else tensor.astype(ml_dtypes.bfloat16)
+        for name, tensor in tensors.items()
+    }
     shutil.copytree(source("dflash"), tmp_path / "mixed")
     save_file(mixed, tmp_path / "mixed" / WEIGHTS)
     out = convert(tmp_path / "mixed", tmp_path / "out", "speculators", TARGET)
@@ -94,16 +115,22 @@ def test_dtypes_are_kept_tensor_by_tensor(tmp_path):
 def test_speculators_files_carry_the_targets_embeddings(tmp_path):
     written = load_file(write("speculators", tmp_path / "out") / WEIGHTS)
     target = WeightFiles(TARGET)
-    np.testing.assert_array_equal(written["embed_tokens.weight"], target["model.embed_tokens.weight"])
+    np.testing.assert_array_equal(
+        written["embed_tokens.weight"], target["model.embed_tokens.weight"]
+    )
     np.testing.assert_array_equal(written["lm_head.weight"], target["lm_head.weight"])
     assert not {"d2t", "t2d", "verifier_lm_head.weight", "verifier_norm.weight"} & set(written)
 
 
 @pytest.mark.parametrize("form", ["speculators", "torch"])
 def test_load_takes_every_format(tmp_path, form):
-    params = jaxspec.load(TARGET, drafter={"a": str(source(form)), "b": str(write(form, tmp_path / "out"))})
+    params = jaxspec.load(
+        TARGET, drafter={"a": str(source(form)), "b": str(write(form, tmp_path / "out"))}
+    )
     assert dict(params.spec.drafters)["a"] == dict(params.spec.drafters)["b"]
-    np.testing.assert_array_equal(*(params.drafters[name]["params"]["fc"]["kernel"] for name in "ab"))
+    np.testing.assert_array_equal(
+        *(params.drafters[name]["params"]["fc"]["kernel"] for name in "ab")
+    )
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -111,7 +138,11 @@ def test_load_takes_every_format(tmp_path, form):
 def test_a_damaged_checkpoint_is_refused_by_the_tensors_name(tmp_path, form, damage):
     directory = write(form, tmp_path / "out")
     file = directory / (TORCH_WEIGHTS if form == "torch" else WEIGHTS)
-    tensors = load_file(write("dflash", tmp_path / "plain") / WEIGHTS) if form == "torch" else load_file(file)
+    tensors = (
+        load_file(write("dflash", tmp_path / "plain") / WEIGHTS)
+        if form == "torch"
+        else load_file(file)
+    )
     name = "layers.1.mlp.down_proj.weight"
     if damage == "missing":
         del tensors[name]
@@ -127,7 +158,12 @@ def test_a_damaged_checkpoint_is_refused_by_the_tensors_name(tmp_path, form, dam
     with pytest.raises(WeightMismatch) as caught:
         load_drafter(directory, config, "float32")
     error = caught.value
-    named = {"missing": error.missing, "extra": error.unexpected, "transposed": error.misshapen, "integer": error.mistyped}
+    named = {
+        "missing": error.missing,
+        "extra": error.unexpected,
+        "transposed": error.misshapen,
+        "integer": error.mistyped,
+    }
     assert list(named[damage]) == [name] and name in str(error) and "\n" not in str(error)
     with pytest.raises(WeightMismatch):
         stored_tensors(directory, config)
@@ -136,7 +172,11 @@ def test_a_damaged_checkpoint_is_refused_by_the_tensors_name(tmp_path, form, dam
 @pytest.mark.parametrize(
     ("name", "tensor", "message"),
     [
-        ("lm_head.weight", np.zeros((160, 64), np.float32), r"lm_head.weight \[160, 64\] \(expected \[257, 64\]\)"),
+        (
+            "lm_head.weight",
+            np.zeros((160, 64), np.float32),
+            r"lm_head.weight \[160, 64\] \(expected \[257, 64\]\)",
+        ),
         ("embed_tokens.weight", np.zeros((257, 64), np.int64), "embed_tokens.weight I64"),
         ("d2t", np.zeros(160, np.int64), "d2t maps a reduced draft vocabulary"),
         ("verifier_norm.weight", np.ones(64, np.float32), "1 unexpected: verifier_norm.weight"),
@@ -173,7 +213,9 @@ def test_what_convert_refuses(tmp_path):
         convert(source("dflash"), tmp_path / "x", "gguf")
     with pytest.raises(FileExistsError, match="holds a model already"):
         convert(source("dflash"), source("dflash"), "dflash")
-    with pytest.raises(ValueError, match="whose slots see the whole block: write it with --to dflash"):
+    with pytest.raises(
+        ValueError, match="whose slots see the whole block: write it with --to dflash"
+    ):
         convert(source("dflash"), tmp_path / "x", "jetspec")
     with pytest.raises(ValueError, match="names the target.*give --target"):
         convert(source("dflash"), tmp_path / "x", "speculators")
@@ -185,6 +227,8 @@ def test_what_convert_refuses(tmp_path):
     hf = read_json(bare / "config.json")
     del hf["jaxspec"]
     (bare / "config.json").write_text(json.dumps(hf))
-    with pytest.raises(ValueError, match="does not say how many layers its target has: give --target"):
+    with pytest.raises(
+        ValueError, match="does not say how many layers its target has: give --target"
+    ):
         convert(bare, tmp_path / "x", "dflash")
     assert not (tmp_path / "x").exists()

@@ -18,7 +18,10 @@ DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bf
 @pytest.fixture
 def tensors():
     generator = np.random.default_rng(0)
-    return {name: generator.normal(size=shape).astype(np.float32) for name, shape in {"a": (3, 4), "b": (5,)}.items()}
+    return {
+        name: generator.normal(size=shape).astype(np.float32)
+        for name, shape in {"a": (3, 4), "b": (5,)}.items()
+    }
 
 
 @pytest.fixture
@@ -56,7 +59,10 @@ def test_shards_are_one_mapping(sharded, tensors):
 
 def test_a_missing_shard_is_named(sharded):
     (sharded / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match=r"1 of 2 weight files .* missing \(model-00002-of-00002.safetensors\)"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"1 of 2 weight files .* missing \(model-00002-of-00002.safetensors\)",
+    ):
         WeightFiles(sharded)
 
 
@@ -71,20 +77,26 @@ def test_a_truncated_file(tmp_path, tensors, kept):
     path = tmp_path / WEIGHTS
     write_safetensors(path, tensors)
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(ValueError, match="model.safetensors is truncated or corrupt .* download it again") as caught:
+    with pytest.raises(
+        ValueError, match="model.safetensors is truncated or corrupt .* download it again"
+    ) as caught:
         WeightFiles(tmp_path)
     assert "\n" not in str(caught.value)
 
 
 def test_a_git_lfs_pointer(tmp_path):
-    (tmp_path / WEIGHTS).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n")
+    (tmp_path / WEIGHTS).write_text(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
+    )
     with pytest.raises(ValueError, match="git lfs pull"):
         WeightFiles(tmp_path)
 
 
 def test_only_pytorch_weights(tmp_path):
     (tmp_path / "pytorch_model.bin").touch()
-    with pytest.raises(FileNotFoundError, match=r"only PyTorch weights \(pytorch_model.bin\).*save_pretrained"):
+    with pytest.raises(
+        FileNotFoundError, match=r"only PyTorch weights \(pytorch_model.bin\).*save_pretrained"
+    ):
         WeightFiles(tmp_path)
 
 
@@ -103,7 +115,9 @@ def test_a_quantised_tensor_is_refused_when_read(tmp_path):
 
 
 def test_unknown_dtype_to_write(tmp_path, tensors):
-    with pytest.raises(ValueError, match="unknown dtype 'int8': use one of bfloat16, float16, float32"):
+    with pytest.raises(
+        ValueError, match="unknown dtype 'int8': use one of bfloat16, float16, float32"
+    ):
         write_safetensors(tmp_path / WEIGHTS, tensors, "int8")
 
 

@@ -1,4 +1,6 @@
-"""SpecBlock's published layout: config, weights and the map of the draft vocabulary, read and written."""
+"""SpecBlock's published layout: config, weights and the map of the draft vocabulary, read and
+written.
+"""
 
 import dataclasses
 import json
@@ -10,10 +12,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from jaxspec.io import specblock as files
-from jaxspec.io.drafter_files import About
-from jaxspec.io.hf_config import target_config
+from jaxspec.drafters.dflash.files import About
+from jaxspec.drafters.specblock import files
 from jaxspec.io.weight_map import WeightMismatch
+from jaxspec.targets.hf_config import target_config
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FOLDER = GOLDEN / "specblock" / "draft"
@@ -28,7 +30,9 @@ def copy_to(folder, **tensors):
     """The golden drafter with other tensors; None leaves one out."""
     shutil.copy(FOLDER / "config.json", folder)
     changed = load_file(FOLDER / "model.safetensors") | tensors
-    save_file({name: x for name, x in changed.items() if x is not None}, folder / "model.safetensors")
+    save_file(
+        {name: x for name, x in changed.items() if x is not None}, folder / "model.safetensors"
+    )
     return folder
 
 
@@ -36,7 +40,12 @@ def test_published_config():
     config = files.config_from_hf(published())
     assert files.matches(published()) and not files.matches({"architectures": ["LlamaForCausalLM"]})
     assert files.matches({"architectures": ["LlamaForCausalLMSpecBlockShift"]})
-    assert (config.slots, config.num_layers, config.head_dim, config.draft_vocab_size) == (4, 2, 16, 160)
+    assert (config.slots, config.num_layers, config.head_dim, config.draft_vocab_size) == (
+        4,
+        2,
+        16,
+        160,
+    )
     assert config.feature_layers == () and not config.qk_norm
     target = target_config(json.loads((GOLDEN / "tiny_llama" / "config.json").read_text()))
     assert files.for_target(config, target).feature_layers == (1, 3, 4)
@@ -49,7 +58,9 @@ def test_published_config():
 
 
 def test_what_is_written_is_read_again(tmp_path):
-    config = dataclasses.replace(files.config_from_hf(published()), feature_layers=(1, 3, 4), blocks=3, rank_top=20)
+    config = dataclasses.replace(
+        files.config_from_hf(published()), feature_layers=(1, 3, 4), blocks=3, rank_top=20
+    )
     variables = files.read(FOLDER, config, "float32")
     hf = json.loads(json.dumps(files.config_to_hf(config, ABOUT, "float32")))
     assert files.config_from_hf(hf) == config
@@ -59,16 +70,22 @@ def test_what_is_written_is_read_again(tmp_path):
     for name, tensor in tensors.items():
         np.testing.assert_array_equal(tensor, expected[name], err_msg=name)
         assert tensor.dtype == expected[name].dtype
-    ablated = dataclasses.replace(config, shift=False, prefix_broadcast=False, qk_norm=True, draft_vocab_size=None)
+    ablated = dataclasses.replace(
+        config, shift=False, prefix_broadcast=False, qk_norm=True, draft_vocab_size=None
+    )
     assert files.config_from_hf(files.config_to_hf(ablated, ABOUT, "float32")) == ablated
-    with pytest.raises(ValueError, match="4 heads of 32 are not 64 wide: make the drafter with head_dim=16"):
+    with pytest.raises(
+        ValueError, match="4 heads of 32 are not 64 wide: make the drafter with head_dim=16"
+    ):
         files.config_to_hf(dataclasses.replace(config, head_dim=32), ABOUT, "float32")
 
 
 def test_the_whole_vocabulary_needs_no_map(tmp_path):
     config = dataclasses.replace(files.config_from_hf(published()), draft_vocab_size=None)
     head = np.random.default_rng(0).normal(size=(257, 64)).astype(np.float32)
-    variables = files.read(copy_to(tmp_path, **{"lm_head.weight": head, "d2t": None, "t2d": None}), config, "float32")
+    variables = files.read(
+        copy_to(tmp_path, **{"lm_head.weight": head, "d2t": None, "t2d": None}), config, "float32"
+    )
     assert "draft" not in variables
     written = files.tensors(variables, config)
     assert written["t2d"].all() and not written["d2t"].any()
@@ -84,7 +101,10 @@ def test_the_map_may_stand_in_a_file_of_its_own(tmp_path):
     copy_to(tmp_path, d2t=None, t2d=None)
     with pytest.raises(WeightMismatch, match="d2t, t2d"):
         files.check(tmp_path, config)
-    torch.save({name: torch.from_numpy(stored[name]) for name in ("d2t", "t2d")}, tmp_path / "vocab_mapping.pt")
+    torch.save(
+        {name: torch.from_numpy(stored[name]) for name in ("d2t", "t2d")},
+        tmp_path / "vocab_mapping.pt",
+    )
     files.check(tmp_path, config)
     ids = files.read(tmp_path, config, "float32")["draft"]["ids"]
     np.testing.assert_array_equal(ids, np.arange(160) + stored["d2t"])
@@ -95,7 +115,10 @@ def test_the_map_may_stand_in_a_file_of_its_own(tmp_path):
     [
         ({"norm.weight": None}, "1 missing: norm.weight"),
         ({"extra.weight": np.zeros(3, np.float32)}, "1 unexpected: extra.weight"),
-        ({"shift_proj.0.weight": np.zeros((64, 64), np.float32)}, r"shift_proj.0.weight \[64, 64\] \(expected \[64, 128\]\)"),
+        (
+            {"shift_proj.0.weight": np.zeros((64, 64), np.float32)},
+            r"shift_proj.0.weight \[64, 64\] \(expected \[64, 128\]\)",
+        ),
         ({"norm.weight": np.zeros(64, np.int32)}, "norm.weight I32"),
     ],
 )

@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from jaxspec.io.drafter_config import drafter_config, drafter_config_to_hf
+from jaxspec.drafters.dflash.hf_config import drafter_config, drafter_config_to_hf
+from jaxspec.drafters.dflash.speculators import speculators_config, speculators_config_to_hf
 from jaxspec.io.provenance import Provenance
-from jaxspec.io.speculators import speculators_config, speculators_config_to_hf
 
 LAYER = {
     "model_type": "qwen3",
@@ -54,12 +54,21 @@ def with_layer(**changes):
 
 
 def written(config):
-    return json.loads(json.dumps(speculators_config_to_hf(config, 36, 40960, "bfloat16", QWEN, "Qwen3ForCausalLM")))
+    return json.loads(
+        json.dumps(
+            speculators_config_to_hf(config, 36, 40960, "bfloat16", QWEN, "Qwen3ForCausalLM")
+        )
+    )
 
 
 def test_it_is_the_native_drafter_with_shifted_ids():
     native = {name: value for name, value in LAYER.items() if name != "model_type"}
-    native |= {"architectures": ["DFlashDraftModel"], "model_type": "qwen3", "num_target_layers": 36, "block_size": 16}
+    native |= {
+        "architectures": ["DFlashDraftModel"],
+        "model_type": "qwen3",
+        "num_target_layers": 36,
+        "block_size": 16,
+    }
     native["dflash_config"] = {"mask_token_id": 151669, "target_layer_ids": [1, 9, 17, 25, 33]}
     assert speculators_config(DFLASH) == drafter_config(native)
 
@@ -71,7 +80,11 @@ def test_full_attention_sees_the_whole_block_whatever_the_flag_says():
 
 @pytest.mark.parametrize("non_causal", [True, False])
 def test_sliding_layers_follow_the_flag(non_causal):
-    hf = DFLASH | with_layer(layer_types=SLIDING, sliding_window=2048) | {"sliding_window_non_causal": non_causal}
+    hf = (
+        DFLASH
+        | with_layer(layer_types=SLIDING, sliding_window=2048)
+        | {"sliding_window_non_causal": non_causal}
+    )
     config = speculators_config(hf)
     assert config.causal is not non_causal and config.sliding_window == (2048, (True,) * 5)
     assert written(config)["sliding_window_non_causal"] is non_causal
@@ -92,10 +105,18 @@ def test_written_config_reads_back(changes):
     config = dataclasses.replace(speculators_config(DFLASH), **changes)
     hf = written(config)
     assert speculators_config(hf) == config
-    # vLLM takes an absent flag for true and the schema's class for false; this drafter is bidirectional for both.
+    # vLLM takes an absent flag for true and the schema's class for false; this drafter is
+    # bidirectional for both.
     assert hf["sliding_window_non_causal"] is True and hf["sample_from_anchor"] is False
-    assert hf["aux_hidden_state_layer_ids"] == [layer + 1 for layer in config.feature_layers] == [2, 10, 18, 26, 34]
-    assert hf["speculators_config"]["proposal_methods"][0]["speculative_tokens"] == config.block_size - 1
+    assert (
+        hf["aux_hidden_state_layer_ids"]
+        == [layer + 1 for layer in config.feature_layers]
+        == [2, 10, 18, 26, 34]
+    )
+    assert (
+        hf["speculators_config"]["proposal_methods"][0]["speculative_tokens"]
+        == config.block_size - 1
+    )
     assert hf["speculators_config"]["verifier"] == DFLASH["speculators_config"]["verifier"]
     assert hf["draft_vocab_size"] == changes.get("draft_vocab_size", 151936)
     assert hf["transformer_layer_config"]["vocab_size"] == 151936
@@ -119,9 +140,15 @@ def test_both_layouts_record_the_target():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"speculators_model_type": "eagle3"}, "speculators drafters of type 'eagle3' are not supported"),
+        (
+            {"speculators_model_type": "eagle3"},
+            "speculators drafters of type 'eagle3' are not supported",
+        ),
         ({"speculators_model_type": "dspark"}, "type 'dspark'"),
-        ({"draft_vocab_size": 151937}, "draft_vocab_size is 151937, more than the target's 151936 tokens"),
+        (
+            {"draft_vocab_size": 151937},
+            "draft_vocab_size is 151937, more than the target's 151936 tokens",
+        ),
         ({"draft_vocab_size": 0}, "draft_vocab_size must be a positive integer, not 0"),
         ({"aux_hidden_state_layer_ids": None}, "aux_hidden_state_layer_ids must be target layers"),
         ({"aux_hidden_state_layer_ids": [0, 10]}, r"1 or higher .*not \[0, 10\]"),
@@ -133,7 +160,10 @@ def test_both_layouts_record_the_target():
         (with_layer(model_type="llama"), "must be of model_type 'qwen3', not 'llama'"),
         ({"transformer_layer_config": None}, "must be of model_type 'qwen3', not None"),
         (with_layer(layer_types=SLIDING), "lacks 'sliding_window'"),
-        (with_layer(layer_types=[*SLIDING[:4], "full_attention"], sliding_window=8), "causal sliding layers beside"),
+        (
+            with_layer(layer_types=[*SLIDING[:4], "full_attention"], sliding_window=8),
+            "causal sliding layers beside",
+        ),
         (with_layer(layer_types=SLIDING[:2]), "layer_types must name"),
         (
             with_layer(layer_types=SLIDING, sliding_window=8) | {"sliding_window_non_causal": None},
@@ -149,7 +179,9 @@ def test_what_is_refused(change, message):
 
 def test_what_cannot_be_written():
     config = speculators_config(DFLASH)
-    with pytest.raises(ValueError, match="no flag for full-attention layers that are causal .*--to jetspec"):
+    with pytest.raises(
+        ValueError, match="no flag for full-attention layers that are causal .*--to jetspec"
+    ):
         written(dataclasses.replace(config, causal=True))
     with pytest.raises(ValueError, match="names the target.*give --target"):
         speculators_config_to_hf(config, 36, 40960)

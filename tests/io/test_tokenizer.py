@@ -37,14 +37,30 @@ def byte_level(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def sentencepiece(tmp_path_factory):
-    """Metaspace words with byte fallback and a begin-of-text token, as Llama 2's; a text's first space is stripped."""
+    """Metaspace words with byte fallback and a begin-of-text token, as Llama 2's; a text's first
+    space is stripped.
+    """
     words = ["<unk>", "▁a", "▁b", "c", "▁", *(f"<0x{i:02X}>" for i in range(256))]
-    fast = Fast(models.BPE(vocab={w: i for i, w in enumerate(words)}, merges=[], unk_token="<unk>", byte_fallback=True))
+    fast = Fast(
+        models.BPE(
+            vocab={w: i for i, w in enumerate(words)},
+            merges=[],
+            unk_token="<unk>",
+            byte_fallback=True,
+        )
+    )
     fast.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
     )
     fast.add_special_tokens(["<s>", "</s>"])
-    fast.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", fast.token_to_id("<s>"))])
+    fast.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", fast.token_to_id("<s>"))]
+    )
     return save(tmp_path_factory.mktemp("tokenizers") / "pieces", fast)
 
 

@@ -1,4 +1,6 @@
-"""PyTorch's checkpoints without PyTorch: golden files that torch.save wrote, hand-made ones, malicious and damaged ones."""
+"""PyTorch's checkpoints without PyTorch: golden files that torch.save wrote, hand-made ones,
+malicious and damaged ones.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from jaxspec.io.torch_files import TORCH_INDEX, TORCH_WEIGHTS, TorchFile, TorchF
 from jaxspec.io.torch_pickle import UnsafePickle
 
 # Tests are imported by file (--import-mode=importlib), so a neighbour is loaded the same way.
-_spec = importlib.util.spec_from_file_location("torch_zip", Path(__file__).with_name("torch_zip.py"))
+_spec = importlib.util.spec_from_file_location(
+    "torch_zip", Path(__file__).with_name("torch_zip.py")
+)
 torch_zip = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(torch_zip)
 
@@ -47,14 +51,22 @@ def test_what_torch_wrote():
         assert read[name].dtype == tensor.dtype and read.shape(name) == tensor.shape
         assert read[name].flags.c_contiguous and read[name].flags.writeable
         np.testing.assert_array_equal(read[name], tensor)
-    assert [read.dtype(name) for name in ("f32", "f16", "bf16", "i64", "t2d")] == ["F32", "F16", "BF16", "I64", "BOOL"]
+    assert [read.dtype(name) for name in ("f32", "f16", "bf16", "i64", "t2d")] == [
+        "F32",
+        "F16",
+        "BF16",
+        "I64",
+        "BOOL",
+    ]
 
 
 def test_hand_made_files_and_shards(tmp_path):
     tensors = torch_zip.sample()
     homes = {name: f"pytorch_model-0000{1 + (name > 'b')}-of-00002.bin" for name in tensors}
     for file in sorted(set(homes.values())):
-        torch_zip.write_torch_zip(tmp_path / file, {name: tensors[name] for name in tensors if homes[name] == file})
+        torch_zip.write_torch_zip(
+            tmp_path / file, {name: tensors[name] for name in tensors if homes[name] == file}
+        )
     (tmp_path / TORCH_INDEX).write_text(json.dumps({"weight_map": homes}))
     read = open_weights(tmp_path)
     assert isinstance(read, TorchFiles) and set(read) == set(tensors)
@@ -90,13 +102,18 @@ def test_a_pickle_that_calls_something_is_refused_and_not_run(tmp_path, monkeypa
     pickled = torch_zip.pickled({"a": torch_zip.Evil(*evil)})
     torch_zip.write_zip(tmp_path / TORCH_WEIGHTS, pickled, {})
     # Protocol 2 spells builtins as Python 2 did.
-    with pytest.raises(UnsafePickle, match=rf"is refused: its pickle asks for {named.replace('builtins', '__builtin__')}"):
+    with pytest.raises(
+        UnsafePickle,
+        match=rf"is refused: its pickle asks for {named.replace('builtins', '__builtin__')}",
+    ):
         TorchFile(tmp_path / TORCH_WEIGHTS)
     assert not ran
 
 
 def test_a_pickled_module_is_named():
-    with pytest.raises(UnsafePickle, match="asks for torch.nn.modules.linear.Linear, and only plain tensors"):
+    with pytest.raises(
+        UnsafePickle, match="asks for torch.nn.modules.linear.Linear, and only plain tensors"
+    ):
         TorchFile(GOLDEN / "module.pt")
 
 
@@ -104,7 +121,10 @@ def test_a_pickled_module_is_named():
     ("pickled", "message"),
     [
         (b"\x80\x02K\x01.", "is of type int, not a dictionary of tensors"),
-        (b"\x80\x02}X\x01\x00\x00\x00aK\x01s.", "'a' is of type int, not a tensor: it is a training checkpoint"),
+        (
+            b"\x80\x02}X\x01\x00\x00\x00aK\x01s.",
+            "'a' is of type int, not a tensor: it is a training checkpoint",
+        ),
         (b"\x80\x02}", "its pickle is truncated or corrupt"),
         (torch_zip.call("torch FloatStorage") + b")R.", "its pickle is truncated or corrupt"),
         (torch_zip.call("torch._utils _rebuild_tensor") + b"(K\x01K\x02K\x03K\x04tR.", "corrupt"),
@@ -118,17 +138,29 @@ def test_odd_pickles(tmp_path, pickled, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("strides", "message"), [((9, 1), "reaches beyond its storage"), ((0, 0), "repeats its storage")])
+@pytest.mark.parametrize(
+    ("strides", "message"),
+    [((9, 1), "reaches beyond its storage"), ((0, 0), "repeats its storage")],
+)
 def test_strides_cannot_leave_the_storage(tmp_path, strides, message):
     tensor = np.ones((3, 2), np.float32)
-    pickled = b"\x80\x02}" + torch_zip.string("a") + torch_zip.tensor_opcodes(tensor, "0", strides) + b"s."
-    torch_zip.write_zip(tmp_path / "x.pt", pickled, {"0": tensor.tobytes()[: 24 if strides[0] else 4]})
+    pickled = (
+        b"\x80\x02}"
+        + torch_zip.string("a")
+        + torch_zip.tensor_opcodes(tensor, "0", strides)
+        + b"s."
+    )
+    torch_zip.write_zip(
+        tmp_path / "x.pt", pickled, {"0": tensor.tobytes()[: 24 if strides[0] else 4]}
+    )
     with pytest.raises(ValueError, match=message):
         TorchFile(tmp_path / "x.pt")
 
 
 def test_other_formats_and_damage(tmp_path):
-    with pytest.raises(ValueError, match=r"PyTorch's format of before 1\.6, which is not read; convert it once"):
+    with pytest.raises(
+        ValueError, match=r"PyTorch's format of before 1\.6, which is not read; convert it once"
+    ):
         TorchFile(GOLDEN / "legacy.pt")
     path = tmp_path / TORCH_WEIGHTS
     torch_zip.write_torch_zip(path, {"a": np.ones((64, 64), np.float32)})

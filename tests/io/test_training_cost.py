@@ -24,5 +24,8 @@ def test_other_contents_are_no_cost(tmp_path, own):
 
 
 def test_wrong_keys(tmp_path):
-    with pytest.raises(ValueError, match="unknown part of a training cost 'hours': give steps, rows, tokens, minutes"):
+    with pytest.raises(
+        ValueError,
+        match="unknown part of a training cost 'hours': give steps, rows, tokens, minutes",
+    ):
         write_training_cost(tmp_path, {"hours": 1})

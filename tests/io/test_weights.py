@@ -9,14 +9,18 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxspec.io import drafter_weights, target_weights
-from jaxspec.io.drafter_config import drafter_config
-from jaxspec.io.hf_config import target_config
+from jaxspec.drafters.dflash import weights as drafter_weights
+from jaxspec.drafters.dflash.hf_config import drafter_config
 from jaxspec.io.safetensors_files import WeightFiles, read_json
 from jaxspec.io.weight_map import WeightMismatch
+from jaxspec.targets import weights as target_weights
+from jaxspec.targets.hf_config import target_config
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
-CONFIGS = {name: target_config(read_json(GOLDEN / "targets" / name / "config.json")) for name in ("qwen3", "qwen3_tied")}
+CONFIGS = {
+    name: target_config(read_json(GOLDEN / "targets" / name / "config.json"))
+    for name in ("qwen3", "qwen3_tied")
+}
 MOE = target_config(read_json(GOLDEN / "targets" / "qwen3_moe" / "config.json"))
 
 
@@ -35,7 +39,9 @@ def test_layout(tensors):
     name = "model.layers.1."
     qkv = np.concatenate([tensors[f"{name}self_attn.{x}_proj.weight"].T for x in "qkv"], axis=1)
     np.testing.assert_array_equal(layer["attention"]["qkv"]["kernel"], qkv)
-    gate_up = np.concatenate([tensors[f"{name}mlp.{x}_proj.weight"].T for x in ("gate", "up")], axis=1)
+    gate_up = np.concatenate(
+        [tensors[f"{name}mlp.{x}_proj.weight"].T for x in ("gate", "up")], axis=1
+    )
     np.testing.assert_array_equal(layer["mlp"]["gate_up"]["kernel"], gate_up)
 
 
@@ -43,10 +49,16 @@ def test_experts_are_stacked():
     tensors = dict(WeightFiles(GOLDEN / "targets" / "qwen3_moe"))
     mlp = target_weights.from_hf(tensors, MOE)["params"]["layers_2"]["mlp"]
     expert = "model.layers.2.mlp.experts.3."
-    gate_up = np.concatenate([tensors[f"{expert}{x}_proj.weight"].T for x in ("gate", "up")], axis=1)
+    gate_up = np.concatenate(
+        [tensors[f"{expert}{x}_proj.weight"].T for x in ("gate", "up")], axis=1
+    )
     np.testing.assert_array_equal(mlp["gate_up"][3], gate_up.astype(np.float32))
-    np.testing.assert_array_equal(mlp["down"][3], tensors[f"{expert}down_proj.weight"].T.astype(np.float32))
-    np.testing.assert_array_equal(mlp["router"], tensors["model.layers.2.mlp.gate.weight"].T.astype(np.float32))
+    np.testing.assert_array_equal(
+        mlp["down"][3], tensors[f"{expert}down_proj.weight"].T.astype(np.float32)
+    )
+    np.testing.assert_array_equal(
+        mlp["router"], tensors["model.layers.2.mlp.gate.weight"].T.astype(np.float32)
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -76,7 +88,9 @@ def test_one_report_names_every_misfit(tensors):
     message = str(caught.value)
     assert "\n" not in message
     assert "2 missing: model.norm.weight, lm_head.weight; 1 unexpected: " in message
-    assert "1 misshapen: model.layers.0.mlp.down_proj.weight [24, 16] (expected [16, 24])" in message
+    assert (
+        "1 misshapen: model.layers.0.mlp.down_proj.weight [24, 16] (expected [16, 24])" in message
+    )
 
 
 def test_a_long_report_is_cut():
@@ -107,13 +121,18 @@ def test_damaged_values(tensors, bad, stored):
     tensors[name] = tensors[name].astype(stored)
     tensors[name][3, 2] = bad
     for dtype in ("float32", "bfloat16"):
-        with pytest.raises(ValueError, match=f"{name} holds NaN or infinite values: the checkpoint is damaged"):
+        with pytest.raises(
+            ValueError, match=f"{name} holds NaN or infinite values: the checkpoint is damaged"
+        ):
             load(tensors, dtype)
 
 
 def test_overflow_is_not_called_damage(tensors):
     tensors["model.norm.weight"][0] = 1e5
-    with pytest.raises(ValueError, match="model.norm.weight does not fit in float16: load it with dtype='float32' or"):
+    with pytest.raises(
+        ValueError,
+        match="model.norm.weight does not fit in float16: load it with dtype='float32' or",
+    ):
         load(tensors, "float16")
 
 
@@ -138,7 +157,10 @@ def test_tensors_are_read_once_and_only_after_the_check(tensors):
 
 def test_parameters_of_another_config(tensors):
     params = load(tensors)
-    with pytest.raises(ValueError, match="params has no layers_0/attention/qkv/bias: it was made for another config"):
+    with pytest.raises(
+        ValueError,
+        match="params has no layers_0/attention/qkv/bias: it was made for another config",
+    ):
         target_weights.to_hf(params, CONFIGS["qwen3_tied"])
     params["params"]["norm"]["scale"] = np.ones(3)
     with pytest.raises(ValueError, match=r"params norm/scale is \(3,\), the config says \(16,\)"):
@@ -152,7 +174,9 @@ def test_drafters_round_trip(method):
     tensors = dict(WeightFiles(directory))
     params = drafter_weights.from_hf(tensors, config)
     np.testing.assert_array_equal(params["params"]["fc"]["kernel"], tensors["fc.weight"].T)
-    np.testing.assert_array_equal(params["params"]["context_norm"]["scale"], tensors["hidden_norm.weight"])
+    np.testing.assert_array_equal(
+        params["params"]["context_norm"]["scale"], tensors["hidden_norm.weight"]
+    )
     np.testing.assert_array_equal(params["params"]["norm"]["scale"], tensors["norm.weight"])
     back = drafter_weights.to_hf(params, config)
     assert set(back) == set(tensors) and len(back) == 3 + 11 * config.num_layers

@@ -11,18 +11,33 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-STORAGES = {"float32": "Float", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long", "bool": "Bool"}
+STORAGES = {
+    "float32": "Float",
+    "float16": "Half",
+    "bfloat16": "BFloat16",
+    "int64": "Long",
+    "bool": "Bool",
+}
 
 
-def write_torch_zip(path: Path, tensors: dict[str, np.ndarray], compression: int = zipfile.ZIP_STORED) -> None:
+def write_torch_zip(
+    path: Path, tensors: dict[str, np.ndarray], compression: int = zipfile.ZIP_STORED
+) -> None:
     """A file like `torch.save(tensors, path)`."""
     pickled = b"\x80\x02}("
     for key, (name, tensor) in enumerate(tensors.items()):
         pickled += string(name) + tensor_opcodes(tensor, str(key))
-    write_zip(path, pickled + b"u.", {str(key): tensor.tobytes() for key, tensor in enumerate(tensors.values())}, compression)
+    write_zip(
+        path,
+        pickled + b"u.",
+        {str(key): tensor.tobytes() for key, tensor in enumerate(tensors.values())},
+        compression,
+    )
 
 
-def write_zip(path: Path, pickled: bytes, storages: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> None:
+def write_zip(
+    path: Path, pickled: bytes, storages: dict[str, bytes], compression: int = zipfile.ZIP_STORED
+) -> None:
     with zipfile.ZipFile(path, "w", compression) as archive:
         archive.writestr("archive/data.pkl", pickled)
         archive.writestr("archive/byteorder", b"little")
@@ -31,12 +46,26 @@ def write_zip(path: Path, pickled: bytes, storages: dict[str, bytes], compressio
 
 
 def tensor_opcodes(tensor: np.ndarray, key: str, strides: tuple[int, ...] | None = None) -> bytes:
-    """Opcodes that push a tensor: _rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict())."""
+    """Opcodes that push a tensor: _rebuild_tensor_v2(storage, 0, shape, strides, False,
+    OrderedDict()).
+    """
     strides = tuple(n // tensor.itemsize for n in tensor.strides) if strides is None else strides
-    storage = b"(" + string("storage") + call(f"torch {STORAGES[tensor.dtype.name]}Storage") + string(key) + string("cpu")
+    storage = (
+        b"("
+        + string("storage")
+        + call(f"torch {STORAGES[tensor.dtype.name]}Storage")
+        + string(key)
+        + string("cpu")
+    )
     storage += number(tensor.size) + b"tQ"
     arguments = (
-        storage + number(0) + numbers(tensor.shape) + numbers(strides) + b"\x89" + call("collections OrderedDict") + b")R"
+        storage
+        + number(0)
+        + numbers(tensor.shape)
+        + numbers(strides)
+        + b"\x89"
+        + call("collections OrderedDict")
+        + b")R"
     )
     return call("torch._utils _rebuild_tensor_v2") + b"(" + arguments + b"tR"
 

@@ -1,4 +1,5 @@
-"""The Mosaic GPU kernel: in its interpreter against dense attention in float64, and compiled for a Hopper that is not there.
+"""The Mosaic GPU kernel: in its interpreter against dense attention in float64, and compiled for a
+Hopper that is not there.
 
 jax has the interpreter from 0.12 on; before, the kernel is lowered and compiled only.
 """
@@ -32,23 +33,40 @@ TREE = Problem(1, 64, 32, 8, 128, frozenset({"bfloat16"}), 4096)
 MISSING = versions.missing_mosaic() or versions.missing_triton()
 needs_mosaic = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 needs_interpreter = pytest.mark.skipif(
-    jax.__version_info__ < (0, 12), reason=f"jax {jax.__version__} has no interpreter that runs Mosaic GPU kernels"
+    jax.__version_info__ < (0, 12),
+    reason=f"jax {jax.__version__} has no interpreter that runs Mosaic GPU kernels",
 )
 CAN, REASON = aot.available()
 
 TOLERANCE = {"float16": 2e-3, "bfloat16": 8e-3}
 # (case, lengths, firsts); the fewer the multiprocessors, the fewer the splits.
 CALLS = {
-    "ragged, two blocks of rows": (dense.Case(2, 20, 20, 5, 1, 64, 152, dtype="bfloat16", cores=16), [152, 64], [0, 0]),
-    "an empty sequence": (dense.Case(2, 3, 33, 4, 2, 64, 72, dtype="float16", cores=16), [0, 1], [0, 0]),
+    "ragged, two blocks of rows": (
+        dense.Case(2, 20, 20, 5, 1, 64, 152, dtype="bfloat16", cores=16),
+        [152, 64],
+        [0, 0],
+    ),
+    "an empty sequence": (
+        dense.Case(2, 3, 33, 4, 2, 64, 72, dtype="float16", cores=16),
+        [0, 1],
+        [0, 0],
+    ),
     "window, earlier rows": (
         dense.Case(2, 3, 40, 4, 2, 64, 136, dtype="bfloat16", first=True, window=9, cores=16),
         [60, 128],
         [30, 8],
     ),
-    "window that leaves a block out": (dense.Case(1, 3, 3, 2, 2, 64, 200, dtype="float16", window=60), [190], [0]),
+    "window that leaves a block out": (
+        dense.Case(1, 3, 3, 2, 2, 64, 200, dtype="float16", window=60),
+        [190],
+        [0],
+    ),
     "causal": (dense.Case(1, 34, 34, 2, 2, 128, 64, dtype="float16", mask=False), [50], [0]),
-    "more blocks than are under way": (dense.Case(1, 1, 200, 1, 1, 64, 400, dtype="float16", cores=1), [390], [0]),
+    "more blocks than are under way": (
+        dense.Case(1, 1, 200, 1, 1, 64, 400, dtype="float16", cores=1),
+        [390],
+        [0],
+    ),
 }
 
 
@@ -57,7 +75,10 @@ QUICK = ("ragged, two blocks of rows", "window, earlier rows")
 
 
 @needs_interpreter
-@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CALLS])
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CALLS],
+)
 def test_the_kernel_is_dense_attention(name):
     check(*CALLS[name])
 
@@ -74,7 +95,9 @@ def test_blocks_are_neither_read_early_nor_overwritten_early(monkeypatch):
 
 
 def check(case, lengths, firsts):
-    q, k, v, positions, mask, cache_k, cache_v, length, first, live = dense.draw(case, 7, lengths, firsts)
+    q, k, v, positions, mask, cache_k, cache_v, length, first, live = dense.draw(
+        case, 7, lengths, firsts
+    )
     mask = mask if case.mask else None
     want = dense.dense(case, q, k, v, positions, mask, cache_k, cache_v, length, first)
     caches = (jnp.where(live, cache, 1e4) for cache in (cache_k, cache_v))
@@ -88,12 +111,17 @@ def check(case, lengths, firsts):
     got = attend(q, k, v, positions, mask, *caches, np.int32(1), length, first)
     assert got.dtype == q.dtype
     got = np.asarray(got, np.float64)
-    np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE[case.dtype] * max(1.0, np.abs(want).max()))
+    np.testing.assert_allclose(
+        got, want, rtol=0, atol=TOLERANCE[case.dtype] * max(1.0, np.abs(want).max())
+    )
     assert (got[want == 0] == 0).all(), "a row that sees nothing must give zeros"
 
 
 def test_the_calls_reach_every_path():
-    cut = {name: tuning.mosaic_tiles(_problem(case), Device("cuda", (9, 0), case.cores)) for name, (case, *_) in CALLS.items()}
+    cut = {
+        name: tuning.mosaic_tiles(_problem(case), Device("cuda", (9, 0), case.cores))
+        for name, (case, *_) in CALLS.items()
+    }
     ragged = cut["ragged, two blocks of rows"]
     assert ragged.splits > 1 and ragged.rows < 20 * 5
     most = cut["more blocks than are under way"]
@@ -101,19 +129,36 @@ def test_the_calls_reach_every_path():
 
 
 def _problem(case) -> Problem:
-    return Problem(case.batch, case.rows, case.heads, case.kv_heads, case.dim, frozenset({case.dtype}), case.capacity)
+    return Problem(
+        case.batch,
+        case.rows,
+        case.heads,
+        case.kv_heads,
+        case.dim,
+        frozenset({case.dtype}),
+        case.capacity,
+    )
 
 
 @needs_mosaic
 def test_the_kernel_lowers_without_touching_the_cache():
-    shape, count = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16), jax.ShapeDtypeStruct((2,), jnp.int32)
+    shape, count = (
+        functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16),
+        jax.ShapeDtypeStruct((2,), jnp.int32),
+    )
     q, new, cache = shape((2, 16, 10, 64)), shape((2, 16, 2, 64)), shape((3, 2, 2, 4096, 64))
-    positions, mask = jax.ShapeDtypeStruct((2, 16), jnp.int32), jax.ShapeDtypeStruct((2, 16, 1), jnp.uint32)
+    positions, mask = (
+        jax.ShapeDtypeStruct((2, 16), jnp.int32),
+        jax.ShapeDtypeStruct((2, 16, 1), jnp.uint32),
+    )
 
     def attend(q, k, v, positions, mask, cache_k, cache_v, length, first):
         prefix = (cache_k, cache_v, 1, length, first)
         choice = explain("tree_attention", Problem.of(q, k, v, prefix))
-        assert choice.function is tree_attention_mosaic.tree_attention and choice.reason == "named by using"
+        assert (
+            choice.function is tree_attention_mosaic.tree_attention
+            and choice.reason == "named by using"
+        )
         return choice.function(q, k, v, positions, mask, prefix, 100)
 
     gpu = versions.abstract_gpu_mesh("NVIDIA H100 80GB HBM3", 132)
@@ -122,7 +167,11 @@ def test_the_kernel_lowers_without_touching_the_cache():
         text = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("stablehlo.custom_call @mosaic_gpu") == 1, "the parts"
     assert text.count("stablehlo.custom_call @__gpu$xla.gpu.triton") == 1, "their merge"
-    made = [line for line in text.splitlines() if "-> tensor<12x4096x64xbf16>" in line and "func" not in line]
+    made = [
+        line
+        for line in text.splitlines()
+        if "-> tensor<12x4096x64xbf16>" in line and "func" not in line
+    ]
     assert len(made) == 2 and all("stablehlo.reshape" in line for line in made), made
 
 
@@ -131,7 +180,9 @@ def report(tmp_path_factory):
     """Of the compiler, and of ptxas, for calls of all widths and head dimensions."""
     dump = tmp_path_factory.mktemp("mosaic")
     base = {"heads": 32, "kv_heads": 8, "capacity": 4096}
-    calls = [base | {"rows": rows, "head_dim": dim} for dim in (64, 128) for rows in (1, 8, 64, 256)]
+    calls = [
+        base | {"rows": rows, "head_dim": dim} for dim in (64, 128) for rows in (1, 8, 64, 256)
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MOSAIC_GPU_DUMP_TO", str(dump))
         yield (
@@ -142,7 +193,9 @@ def report(tmp_path_factory):
                 large=4 * 2**20,
                 spills=False,
             ),
-            aot_ptxas.parse_ptxas("\n".join(path.read_text(encoding="utf-8") for path in dump.glob("*.ptxas"))),
+            aot_ptxas.parse_ptxas(
+                "\n".join(path.read_text(encoding="utf-8") for path in dump.glob("*.ptxas"))
+            ),
         )
     for path in dump.iterdir():  # hundreds of MB
         path.unlink()
@@ -168,7 +221,11 @@ def test_the_kernel_compiles_for_a_hopper_without_spilling(report):
         (Device("cuda", (10, 0), 148), {}, "this is cuda 10.0"),
         (H100, {"head_dim": 256}, "head dimension 256 is not one of 64, 128"),
         (H100, {"dtypes": frozenset({"float32"})}, "dtype float32 is not one of bfloat16, float16"),
-        (H100, {"dtypes": frozenset({"bfloat16", "float16"})}, "differ in dtype: bfloat16, float16"),
+        (
+            H100,
+            {"dtypes": frozenset({"bfloat16", "float16"})},
+            "differ in dtype: bfloat16, float16",
+        ),
         (H100, {"capacity": 100}, "cache capacity 100 is not a multiple of 8"),
     ],
 )
@@ -176,13 +233,17 @@ def test_what_it_cannot_run_is_refused(monkeypatch, device, changed, reason):
     monkeypatch.setattr(versions, "missing_mosaic", lambda: None)
     with using("mosaic"), pytest.raises(ValueError, match=reason) as raised:
         explain("tree_attention", TREE._replace(**changed), device)
-    assert "using='mosaic' cannot run tree_attention here" in str(raised.value) and "\n" not in str(raised.value)
+    assert "using='mosaic' cannot run tree_attention here" in str(raised.value) and "\n" not in str(
+        raised.value
+    )
 
 
 def test_an_old_jax_is_refused(monkeypatch):
     monkeypatch.setattr(jax, "__version_info__", (0, 9, 2))
     monkeypatch.setenv("JAXSPEC_KERNELS", "mosaic")
-    with pytest.raises(ValueError, match="JAXSPEC_KERNELS='mosaic' cannot run .*: jax .* is too old for Mosaic GPU"):
+    with pytest.raises(
+        ValueError, match="JAXSPEC_KERNELS='mosaic' cannot run .*: jax .* is too old for Mosaic GPU"
+    ):
         explain("tree_attention", TREE, H100)
 
 

@@ -4,13 +4,26 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxspec.attention import tree_attention
+from jaxspec.targets.attention import tree_attention
 from pallas_kernels import tuning
-from pallas_kernels.registry import Device, Problem, describe, explain, for_device, names, resolve, using
+from pallas_kernels.registry import (
+    Device,
+    Problem,
+    describe,
+    explain,
+    for_device,
+    names,
+    resolve,
+    using,
+)
 from pallas_kernels.versions import default_device
 
 CPU, T4 = Device("cpu"), Device("cuda", (7, 5), 40)
-A100, L4, H100 = Device("cuda", (8, 0), 108), Device("cuda", (8, 9), 58), Device("cuda", (9, 0), 132)
+A100, L4, H100 = (
+    Device("cuda", (8, 0), 108),
+    Device("cuda", (8, 9), 58),
+    Device("cuda", (9, 0), 132),
+)
 B200, RTX5090 = Device("cuda", (10, 0), 148), Device("cuda", (12, 0), 170)
 TREE = Problem(1, 64, 32, 8, 128, frozenset({"bfloat16"}), 4096)
 
@@ -31,12 +44,19 @@ def test_kernels_run_from_ampere_on(device):
 
 @pytest.mark.parametrize(
     ("device", "reason"),
-    [(CPU, "NVIDIA"), (T4, "compute capability 8.0"), (Device("rocm"), "NVIDIA"), (Device("cuda"), "NVIDIA")],
+    [
+        (CPU, "NVIDIA"),
+        (T4, "compute capability 8.0"),
+        (Device("rocm"), "NVIDIA"),
+        (Device("cuda"), "NVIDIA"),
+    ],
 )
 def test_other_devices_get_the_reference(device, reason):
     for problem in (TREE, None):
         choice = explain("tree_attention", problem, device)
-        assert choice.name == "reference" and choice.function.__module__ == "pallas_kernels.reference"
+        assert (
+            choice.name == "reference" and choice.function.__module__ == "pallas_kernels.reference"
+        )
         assert reason in choice.reason
 
 
@@ -74,7 +94,11 @@ def test_a_kernel_can_be_named(monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "device", "reason"),
-    [("cudnn", H100, "choose one of triton"), ("triton", CPU, "this is cpu"), ("triton", T4, "this is cuda 7.5")],
+    [
+        ("cudnn", H100, "choose one of triton"),
+        ("triton", CPU, "this is cpu"),
+        ("triton", T4, "this is cuda 7.5"),
+    ],
 )
 def test_a_named_kernel_that_cannot_run_is_an_error(monkeypatch, name, device, reason):
     monkeypatch.setenv("JAXSPEC_KERNELS", name)
@@ -89,7 +113,9 @@ def test_what_was_traced_for_another_device_is_not_used_again():
 
     @jax.jit
     def attend(rows):
-        return tree_attention(rows, rows, rows, jnp.zeros((1, 4), jnp.int32), prefix=(cache, cache, 0, length, None))
+        return tree_attention(
+            rows, rows, rows, jnp.zeros((1, 4), jnp.int32), prefix=(cache, cache, 0, length, None)
+        )
 
     def kernels():
         return str(jax.make_jaxpr(attend)(rows)).count("pallas_call")
@@ -104,7 +130,9 @@ def test_what_was_traced_for_another_device_is_not_used_again():
 
 def test_the_device_here_is_described():
     device = describe(default_device())
-    assert device.platform == default_device().platform and (device.compute_capability is None or device.platform == "cuda")
+    assert device.platform == default_device().platform and (
+        device.compute_capability is None or device.platform == "cuda"
+    )
     assert names() == ["triton", "mosaic", "interpret", "reference"]
 
 
@@ -120,7 +148,8 @@ def test_splits_keep_the_device_busy_and_no_more():
     for dim in tuning.HEAD_DIMS:
         tiles = tuning.tiles(Problem(1, 1, 1, 1, dim, frozenset({"bfloat16"}), 1 << 20), H100)
         assert (tiles.splits + 1) * dim * tiles.merge_rows <= 8192
-    # Dots need 16 rows, and blocks are powers of two whatever the heads (5 share a kv head in qwen3-14b).
+    # Dots need 16 rows, and blocks are powers of two whatever the heads (5 share a kv head in
+    # qwen3-14b).
     for rows in (1, 8, 64, 256):
         tiles = tuning.tiles(TREE._replace(rows=rows, heads=40), L4)
         assert tiles.rows >= 16 and tiles.rows & (tiles.rows - 1) == 0

@@ -1,4 +1,6 @@
-"""The tree attention kernel in Pallas' interpreter, and its reference, against dense attention in float64."""
+"""The tree attention kernel in Pallas' interpreter, and its reference, against dense attention in
+float64.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from pallas_kernels.versions import abstract_gpu_mesh
 
 
 class Case(NamedTuple):
-    """Static shape of a call: [B, T, H, D] queries, [B, R, K, D] keys, a cache of S rows of two layers."""
+    """Static shape of a call: [B, T, H, D] queries, [B, R, K, D] keys, a cache of S rows of two
+    layers.
+    """
 
     batch: int
     rows: int
@@ -61,7 +65,9 @@ def compiled(case: Case):
     def apply(kernel, q, k, v, positions, mask, cache_k, cache_v, layer, length, first):
         function = interpreted if kernel else reference.tree_attention
         with for_device(Device("cuda", (9, 0), case.cores)):
-            return function(q, k, v, positions, mask, (cache_k, cache_v, layer, length, first), case.window)
+            return function(
+                q, k, v, positions, mask, (cache_k, cache_v, layer, length, first), case.window
+            )
 
     return apply
 
@@ -75,9 +81,13 @@ def draw(case: Case, seed: int, lengths, firsts):
 
     q = normal(case.batch, case.rows, case.heads, case.dim)
     k, v = (normal(case.batch, case.keys, case.kv_heads, case.dim) for _ in range(2))
-    cache_k, cache_v = (normal(2, case.batch, case.kv_heads, case.capacity, case.dim) for _ in range(2))
+    cache_k, cache_v = (
+        normal(2, case.batch, case.kv_heads, case.capacity, case.dim) for _ in range(2)
+    )
     first, length = np.array(firsts, np.int32), np.array(lengths, np.int32)
-    mask = random.integers(0, 1 << 32, (case.batch, case.rows, -(-case.keys // 32)), dtype=np.uint32)
+    mask = random.integers(
+        0, 1 << 32, (case.batch, case.rows, -(-case.keys // 32)), dtype=np.uint32
+    )
     mask[random.random(mask.shape[:2]) < 0.3] = 0
     positions = length[:, None] + random.integers(0, 5, (case.batch, case.rows)).astype(np.int32)
     rows = np.arange(case.capacity)
@@ -88,7 +98,9 @@ def draw(case: Case, seed: int, lengths, firsts):
 
 def dense(case: Case, q, k, v, positions, mask, cache_k, cache_v, length, first):
     """Attention row by row in float64, over just the keys that the row sees."""
-    q, k, v, cache_k, cache_v = (np.asarray(x, np.float64) for x in (q, k, v, cache_k[1], cache_v[1]))
+    q, k, v, cache_k, cache_v = (
+        np.asarray(x, np.float64) for x in (q, k, v, cache_k[1], cache_v[1])
+    )
     out, group = np.zeros(q.shape), case.heads // case.kv_heads
     for b, t, h in np.ndindex(*q.shape[:3]):
         place = np.arange(length[b])
@@ -110,24 +122,40 @@ def dense(case: Case, q, k, v, positions, mask, cache_k, cache_v, length, first)
 def requests(draw_one, case: Case):
     """(seed, lengths, firsts) of a call: ragged, empty sequences among them."""
     seed = draw_one(st.integers(0, 1 << 30))
-    firsts = [draw_one(st.integers(0, case.capacity // 2)) if case.first else 0 for _ in range(case.batch)]
-    lengths = [draw_one(st.sampled_from([0, 1, 32, 64]) | st.integers(0, case.capacity - begin)) for begin in firsts]
-    return seed, [min(length, case.capacity - begin) for length, begin in zip(lengths, firsts, strict=True)], firsts
+    firsts = [
+        draw_one(st.integers(0, case.capacity // 2)) if case.first else 0 for _ in range(case.batch)
+    ]
+    lengths = [
+        draw_one(st.sampled_from([0, 1, 32, 64]) | st.integers(0, case.capacity - begin))
+        for begin in firsts
+    ]
+    return (
+        seed,
+        [min(length, case.capacity - begin) for length, begin in zip(lengths, firsts, strict=True)],
+        firsts,
+    )
 
 
 def check(case: Case, seed, lengths, firsts):
-    q, k, v, positions, mask, cache_k, cache_v, length, first, live = draw(case, seed, lengths, firsts)
+    q, k, v, positions, mask, cache_k, cache_v, length, first, live = draw(
+        case, seed, lengths, firsts
+    )
     mask = mask if case.mask else None
     want = dense(case, q, k, v, positions, mask, cache_k, cache_v, length, first)
     first_row = first if case.first else None
     for kernel in (True, False):
-        # The kernel loads no row that it must not see. The reference multiplies such rows with a weight of zero.
+        # The kernel loads no row that it must not see. The reference multiplies such rows with a
+        # weight of zero.
         poison = jnp.nan if kernel else 1e4
         caches = (jnp.where(live, cache, poison) for cache in (cache_k, cache_v))
-        got = compiled(case)(kernel, q, k, v, positions, mask, *caches, np.int32(1), length, first_row)
+        got = compiled(case)(
+            kernel, q, k, v, positions, mask, *caches, np.int32(1), length, first_row
+        )
         assert got.dtype == q.dtype
         got = np.asarray(got, np.float64)
-        np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE[case.dtype] * max(1.0, np.abs(want).max()))
+        np.testing.assert_allclose(
+            got, want, rtol=0, atol=TOLERANCE[case.dtype] * max(1.0, np.abs(want).max())
+        )
         assert (got[want == 0] == 0).all(), "a row that sees nothing must give zeros"
 
 
@@ -142,12 +170,17 @@ def test_rows_that_see_nothing_give_zeros():
     q, k, v, positions, mask, cache_k, cache_v, length, _, _ = draw(case, 0, [0, 0], [0, 0])
     mask = np.zeros_like(mask)
     for kernel in (True, False):
-        out = compiled(case)(kernel, q, k, v, positions, mask, cache_k, cache_v, np.int32(1), length, None)
+        out = compiled(case)(
+            kernel, q, k, v, positions, mask, cache_k, cache_v, np.int32(1), length, None
+        )
         np.testing.assert_array_equal(out, 0)
 
 
 def test_the_cases_reach_every_path():
-    cut = {name: tiles(Problem.of(*_shapes(case)), Device("cuda", (9, 0), case.cores)) for name, case in CASES.items()}
+    cut = {
+        name: tiles(Problem.of(*_shapes(case)), Device("cuda", (9, 0), case.cores))
+        for name, case in CASES.items()
+    }
     assert cut["no split"].splits == 1 and cut["mini"].splits > 1
     assert cut["mini"].rows < 20 * 5, "more than one block of query rows"
 
@@ -176,7 +209,9 @@ def test_the_derivative_is_the_references():
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_the_kernel_lowers_for_a_gpu_without_touching_the_cache(dtype):
-    """Lowering finds what the interpreter does not: shapes that are no powers of two, types that do not fit."""
+    """Lowering finds what the interpreter does not: shapes that are no powers of two, types that do
+    not fit.
+    """
     case = Case(2, 16, 16, 10, 2, 128, 4096, dtype)
     q, k, v, cache = _shapes(case, layers=3)
     counts = jax.ShapeDtypeStruct((2, 16), jnp.int32), jax.ShapeDtypeStruct((2, 16, 1), jnp.uint32)
@@ -192,10 +227,17 @@ def test_the_kernel_lowers_for_a_gpu_without_touching_the_cache(dtype):
         for_device(Device("cuda", (9, 0), 132)),
         jax.sharding.use_abstract_mesh(abstract_gpu_mesh("NVIDIA H100 80GB HBM3", 132)),
     ):
-        text = jax.jit(attend).trace(q, k, v, *counts, *cache, length).lower(lowering_platforms=("cuda",)).as_text()
+        text = (
+            jax.jit(attend)
+            .trace(q, k, v, *counts, *cache, length)
+            .lower(lowering_platforms=("cuda",))
+            .as_text()
+        )
     assert text.count("stablehlo.custom_call @__gpu$xla.gpu.triton") == 2
     kept = f"3x2x2x4096x128x{'bf16' if dtype == 'bfloat16' else 'f32'}"
-    changed = [line for line in text.splitlines() if f"-> tensor<{kept}>" in line and "func" not in line]
+    changed = [
+        line for line in text.splitlines() if f"-> tensor<{kept}>" in line and "func" not in line
+    ]
     assert not changed, changed
 
 

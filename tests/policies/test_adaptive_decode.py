@@ -1,5 +1,5 @@
-"""Every policy in the loop: the text is the autoregressive one, nothing compiles after the first call, no host is called, and
-decisions arrive."""
+"""Every policy in the loop: the text is the autoregressive one, nothing compiles after the first
+call, no host is called, and decisions arrive."""
 
 import dataclasses
 import functools
@@ -11,20 +11,29 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.grow import _without
-from jaxspec.loop import run
-from jaxspec.policies import blockpilot, c2t, ddd, disco, expected_acceptance, gammatune, ltd, ltd_features, specdec_plus, svip
+from jaxspec.core.state import Nodes, Pool
+from jaxspec.costs.latency_table import make_table
+from jaxspec.engine.grow import _without
+from jaxspec.engine.loop import run
+from jaxspec.engine.prefill import prefill
+from jaxspec.engine.session import prefilled, prepare
+from jaxspec.engine.sources import Sources, carried_on, seen_at
+from jaxspec.policies.bastion.controller import make_policy
 from jaxspec.policies.compose import compose
-from jaxspec.policies.controller import make_policy
-from jaxspec.policies.heads import init_layers
-from jaxspec.policies.latency import make_table
+from jaxspec.policies.controls.random_size import make_random
+from jaxspec.policies.controls.static_size import make_static
+from jaxspec.policies.learned import (
+    blockpilot,
+    c2t,
+    disco,
+    expected_acceptance,
+    ltd,
+    ltd_features,
+    specdec_plus,
+)
+from jaxspec.policies.learned.heads import init_layers
 from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, unchanged
-from jaxspec.policies.random_size import make_random
-from jaxspec.policies.static_size import make_static
-from jaxspec.prefill import prefill
-from jaxspec.session import prefilled, prepare
-from jaxspec.sources import Sources, carried_on, seen_at
-from jaxspec.state import Nodes, Pool
+from jaxspec.policies.thresholds import ddd, gammatune, svip
 
 PROMPTS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]
 EAGLE = dict(method="eagle3", budget=12, depth=4, tree_width=3, max_new_tokens=24)
@@ -48,13 +57,19 @@ def policies() -> dict:
     deeper = init_layers(key, (ltd_features.depth_inputs(3), 16, 2))
     return {
         "best": (make_policy(TABLE), EAGLE),
-        "ltd": (ltd.make_ltd(learned, deeper, init_layers(key, (learned.size_inputs(), 16, 3))), EAGLE),
+        "ltd": (
+            ltd.make_ltd(learned, deeper, init_layers(key, (learned.size_inputs(), 16, 3))),
+            EAGLE,
+        ),
         "static": (make_static(2, 7, (12,)), EAGLE),
         "ddd": (ddd.make_ddd(checks=(1, 2), threshold=-1.0, widths=(12,)), EAGLE),
         "svip": (svip.make_svip((12,), threshold=0.7), EAGLE),
         "gammatune": (gammatune.make_gammatune((12,), confidence=0.05), EAGLE),
         "disco": (disco.make_disco(disco.init_weights(key), (12,)), EAGLE),
-        "specdec_plus": (specdec_plus.make_specdec_plus(specdec_plus.init_weights(key, HIDDEN, 16), (12,)), EAGLE),
+        "specdec_plus": (
+            specdec_plus.make_specdec_plus(specdec_plus.init_weights(key, HIDDEN, 16), (12,)),
+            EAGLE,
+        ),
         "c2t": (c2t.make_c2t(c2t.init_weights(key), (12,)), EAGLE),
         "random": (make_random({0: 1, 3: 2}, {2: 1, 12: 3}), EAGLE),
         "regression": (regression, EAGLE),
@@ -68,22 +83,32 @@ def policies() -> dict:
 def test_policies_change_no_text(params, name, temperature):
     policy, options = policies()[name]
     options = options | {"temperature": temperature, "seed": 3}
-    plain = jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=24, temperature=temperature, seed=3)
+    plain = jaxspec.decode(
+        params, PROMPTS, method="ar", max_new_tokens=24, temperature=temperature, seed=3
+    )
     outs = jaxspec.decode(params, PROMPTS, policy=policy, **options)
     assert [out.tokens for out in outs] == [out.tokens for out in plain]
     for taken in (out.per_round for out in outs):
         if name == "static":
             assert set(taken.steps) == {2} and set(taken.rows) == {7}
         elif name == "random":
-            assert set(taken.steps) <= {0, 3} and set(taken.rows) <= {2, 4, 12}  # without a step there are three candidates
+            assert set(taken.steps) <= {0, 3} and set(taken.rows) <= {
+                2,
+                4,
+                12,
+            }  # without a step there are three candidates
         elif name in ("blockpilot", "composed"):
             assert taken.block in (3, 5, 8) and max(taken.tokens) <= taken.block
     compiled = prefill._cache_size(), run._cache_size()
-    again = jaxspec.decode(params, [prompt[::-1] for prompt in PROMPTS], policy=outs[0].policy, **options)
+    again = jaxspec.decode(
+        params, [prompt[::-1] for prompt in PROMPTS], policy=outs[0].policy, **options
+    )
     assert (prefill._cache_size(), run._cache_size()) == compiled
     assert jax.tree.structure(again[0].policy) == jax.tree.structure(outs[0].policy)
     session = prepare(params, PROMPTS, policy=policy, **options)
-    lowered = run.lower(params, session.request, prefilled(session), jnp.int32(4), config=session.config)
+    lowered = run.lower(
+        params, session.request, prefilled(session), jnp.int32(4), config=session.config
+    )
     assert not re.search("callback|infeed|outfeed", lowered.as_text())
 
 
@@ -94,12 +119,18 @@ def test_the_smallest_trees(params, name):
     policy, options = policies()[name]
     out = jaxspec.decode(params, [117], policy=policy, **options | {"depth": 1, "budget": 2})
     plain = jaxspec.decode(params, [117], method="ar", max_new_tokens=24)
-    assert out.tokens == plain.tokens and set(out.per_round.steps) == {0} and set(out.per_round.rows) <= {1, 2}
+    assert (
+        out.tokens == plain.tokens
+        and set(out.per_round.steps) == {0}
+        and set(out.per_round.rows) <= {1, 2}
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Picky(Settings):
-    """Keeps a level's best node; counts levels by what it hands down, and stops where the count is wrong."""
+    """Keeps a level's best node; counts levels by what it hands down, and stops where the count is
+    wrong.
+    """
 
     def functions(self):
         return _picky()
@@ -123,23 +154,37 @@ def _picky():
 @pytest.mark.slow
 def test_kept_nodes_alone_are_verified_and_numbers_are_handed_down(params):
     options = EAGLE | {"trace": True}
-    outs = jaxspec.decode(params, PROMPTS, policy=Policy(Picky((12,)), jnp.array([3, 2])), **options)
+    outs = jaxspec.decode(
+        params, PROMPTS, policy=Policy(Picky((12,)), jnp.array([3, 2])), **options
+    )
     plain = jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=24)
     assert [out.tokens for out in outs] == [out.tokens for out in plain]
-    chains = jaxspec.decode(params, PROMPTS, **options | {"builder": "chain", "budget": 5, "tree_width": None})
+    chains = jaxspec.decode(
+        params, PROMPTS, **options | {"builder": "chain", "budget": 5, "tree_width": None}
+    )
     for out, chain, depth in zip(outs, chains, (4, 3), strict=True):
         assert {tuple(one.tree.depth.tolist()) for one in out.rounds} == {tuple(range(depth + 1))}
-        np.testing.assert_array_equal(out.rounds[0].tree.token, chain.rounds[0].tree.token[: depth + 1])
+        np.testing.assert_array_equal(
+            out.rounds[0].tree.token, chain.rounds[0].tree.token[: depth + 1]
+        )
 
 
 def test_a_level_without_the_nodes_that_were_dropped():
     """The second level's nodes 2 to 5, of which 5 and 3 may be drafted from and 3 is kept."""
-    pool = Pool(*(np.array([x]) for x in ([5, 6, 7, 8, 9, 4], [-1, -1, 0, 0, 1, 1], [1, 1, 2, 2, 2, 2])), np.zeros((1, 6)))
+    pool = Pool(
+        *(np.array([x]) for x in ([5, 6, 7, 8, 9, 4], [-1, -1, 0, 0, 1, 1], [1, 1, 2, 2, 2, 2])),
+        np.zeros((1, 6)),
+    )
     nodes = Nodes(*[None] * 2, np.array([[2, 2]]), np.array([[5, 3]]), None)
     left = np.asarray(_without(pool, nodes, np.array([[False, True]])).logprob)
     assert np.isfinite(left).tolist() == [[True, True, False, True, False, False]]
     with pytest.raises(ValueError, match="picks nodes of a level"):
-        jaxspec.decode(jaxspec.load("mini", drafter="specblock"), [1, 2], policy=Policy(Picky(), 1), method="specblock")
+        jaxspec.decode(
+            jaxspec.load("mini", drafter="specblock"),
+            [1, 2],
+            policy=Policy(Picky(), 1),
+            method="specblock",
+        )
 
 
 def test_numbers_of_nodes_are_those_of_their_slots():

@@ -5,16 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.policies import c2t, ddd, disco, expected_acceptance, gammatune, specdec_plus, svip
-from jaxspec.policies.blockpilot import Predictor, make_blockpilot
+from jaxspec.core.state import Accepted, Tree
+from jaxspec.costs.latency_table import make_table
 from jaxspec.policies.compose import compose
-from jaxspec.policies.frontier import at_best
-from jaxspec.policies.latency import make_table
+from jaxspec.policies.controls.random_size import make_random
+from jaxspec.policies.controls.static_size import make_static
+from jaxspec.policies.learned import c2t, disco, expected_acceptance, specdec_plus
+from jaxspec.policies.learned.blockpilot import Predictor, make_blockpilot
 from jaxspec.policies.protocol import Observation, Outcome, Shape
-from jaxspec.policies.random_size import make_random
-from jaxspec.policies.static_size import make_static
-from jaxspec.policies.threshold import with_threshold
-from jaxspec.state import Accepted, Tree
+from jaxspec.policies.thresholds import ddd, gammatune, svip
+from jaxspec.policies.thresholds.frontier import at_best
+from jaxspec.policies.thresholds.threshold import with_threshold
 
 FRONTIER = np.log(np.float32([[0.1, 0.6], [0.5, 0.2]]))
 SHAPE = Shape(batch=2, rows=12, depth=6, nodes=2, candidates=2, steps=5)
@@ -54,14 +55,20 @@ def test_ddd_looks_after_its_checks_only():
 def test_svip_looks_at_entropy():
     entropy = np.float32([[9.0, 0.59], [0.61, 0.0]])
     assert asked(svip.make_svip(), "deeper", seen(entropy=entropy)).tolist() == [True, False]
-    assert asked(svip.make_svip(most=3), "deeper", seen(2, entropy=entropy)).tolist() == [False, False]
+    assert asked(svip.make_svip(most=3), "deeper", seen(2, entropy=entropy)).tolist() == [
+        False,
+        False,
+    ]
 
 
 def test_gammatune_keeps_a_window_for_every_sequence():
     policy = gammatune.make_gammatune()
     functions = policy.settings.functions()
     state = functions.init(SHAPE)
-    assert asked(policy, "deeper", seen(1), state).all() and not asked(policy, "deeper", seen(2), state).any()
+    assert (
+        asked(policy, "deeper", seen(1), state).all()
+        and not asked(policy, "deeper", seen(2), state).any()
+    )
     state = jax.jit(functions.observe)((), state, outcome([4, 1]))
     assert state.window.tolist() == [5, 3] and state.mean.tolist() == pytest.approx([3, 2.1])
     assert asked(policy, "deeper", seen(3), state).tolist() == [True, False]
@@ -77,12 +84,16 @@ def test_gammatune_keeps_a_window_for_every_sequence():
 def test_disco_asks_its_network():
     layers = [{"kernel": np.eye(12, 1, dtype=np.float32), "bias": np.zeros(1, np.float32)}]
     policy = disco.make_disco(
-        [{"kernel": np.eye(12, dtype=np.float32), "bias": np.zeros(12, np.float32)}, *layers], threshold=0.6
+        [{"kernel": np.eye(12, dtype=np.float32), "bias": np.zeros(12, np.float32)}, *layers],
+        threshold=0.6,
     )
     top = np.full((2, 2, 10), 0.01, np.float32)
     top[0, 1, 0], top[1, 0, 0] = 0.5, 0.4
     observation = seen(top=top, entropy=np.ones((2, 2), np.float32))
-    assert asked(policy, "deeper", observation).tolist() == [True, False]  # sigmoid(0.5) = 0.62, sigmoid(0.4) = 0.6 - 0.001
+    assert asked(policy, "deeper", observation).tolist() == [
+        True,
+        False,
+    ]  # sigmoid(0.5) = 0.62, sigmoid(0.4) = 0.6 - 0.001
     x = disco.features(top, observation.entropy, jnp.int32(4))
     assert x.shape == (2, 2, 12) and x[0, 0, 10:].tolist() == pytest.approx([1.0, 0.4])
     with pytest.raises(ValueError, match="Disco policy's layers"):
@@ -90,7 +101,9 @@ def test_disco_asks_its_network():
 
 
 def test_specdec_plus_multiplies_along_the_path():
-    """A head that says sigmoid(first hidden number); what was fed before the first level is the root, and certain."""
+    """A head that says sigmoid(first hidden number); what was fed before the first level is the
+    root, and certain.
+    """
     zero = {"kernel": np.zeros((3, 1), np.float32), "bias": np.zeros(1, np.float32)}
     shortcut = {"kernel": np.eye(3, 1, dtype=np.float32), "bias": np.zeros(1, np.float32)}
     weights = {
@@ -102,17 +115,26 @@ def test_specdec_plus_multiplies_along_the_path():
     hidden = np.zeros((2, 2, 3), np.float32)
     hidden[0, 1, 0] = 2.0
     first = seen(0, hidden=hidden, carried=np.zeros((2, 2), np.float32))
-    assert asked(policy, "carry", first).tolist() == [[0, 0], [0, 0]] and asked(policy, "deeper", first).all()
+    assert (
+        asked(policy, "carry", first).tolist() == [[0, 0], [0, 0]]
+        and asked(policy, "deeper", first).all()
+    )
     carried = np.log(np.full((2, 2), 0.6, np.float32))
     later = first.replace(steps=3, carried=carried)
     expected = np.log(0.6) + np.log(1 / (1 + np.exp(-np.array([[0.0, 2.0], [0.0, 0.0]]))))
     np.testing.assert_allclose(asked(policy, "carry", later), expected, rtol=1e-5)
-    assert asked(policy, "deeper", later).tolist() == [True, False]  # 1 - 0.6 * 0.88 and 1 - 0.6 * 0.5
+    assert asked(policy, "deeper", later).tolist() == [
+        True,
+        False,
+    ]  # 1 - 0.6 * 0.88 and 1 - 0.6 * 0.5
     assert not asked(policy, "deeper", later.replace(steps=19)).any()
 
 
 def test_another_threshold_compiles_nothing():
-    weights = {"disco": disco.init_weights(jax.random.key(0)), "c2t": c2t.init_weights(jax.random.key(0))}
+    weights = {
+        "disco": disco.init_weights(jax.random.key(0)),
+        "c2t": c2t.init_weights(jax.random.key(0)),
+    }
     weights["specdec_plus"] = specdec_plus.init_weights(jax.random.key(0), 3, 4)
     for make, own in (
         (ddd.make_ddd, ()),
@@ -124,25 +146,41 @@ def test_another_threshold_compiles_nothing():
         one, other = make(*own), with_threshold(make(*own), 0.25)
         assert jax.tree.structure(one) == jax.tree.structure(other)
         assert make(*own, threshold=0.25).settings.functions() is one.settings.functions()
-        assert float(other.controls.threshold) == 0.25 == float(make(*own, threshold=0.25).controls.threshold)
+        assert (
+            float(other.controls.threshold)
+            == 0.25
+            == float(make(*own, threshold=0.25).controls.threshold)
+        )
         assert jax.tree.map(jnp.shape, one.controls) == jax.tree.map(jnp.shape, other.controls)
 
 
 def test_c2t_keeps_the_most_confident():
-    chosen = jax.jit(c2t.chosen, static_argnums=0)(c2t.C2TSettings(most=2), 0.5, np.array([0.6, 0.9, 0.7, 0.7, 0.4]))
+    chosen = jax.jit(c2t.chosen, static_argnums=0)(
+        c2t.C2TSettings(most=2), 0.5, np.array([0.6, 0.9, 0.7, 0.7, 0.4])
+    )
     assert chosen.tolist() == [0, 1, 1, 0, 0]
     logprob, entropy = np.log(np.float32([[0.5, 0.2]])), np.float32([[1.0, 3.0]])
-    np.testing.assert_allclose(c2t.features("paper", logprob, entropy, 4), [[[0.5, 1, 0.4], [0.2, 3, 0.4]]], rtol=1e-6)
-    np.testing.assert_allclose(c2t.features("ltd", logprob, None, 4), [[[np.log(0.5), 0.4], [np.log(0.2), 0.4]]], rtol=1e-6)
+    np.testing.assert_allclose(
+        c2t.features("paper", logprob, entropy, 4), [[[0.5, 1, 0.4], [0.2, 3, 0.4]]], rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        c2t.features("ltd", logprob, None, 4), [[[np.log(0.5), 0.4], [np.log(0.2), 0.4]]], rtol=1e-6
+    )
     # A network that is as sure as a path is likely: sigmoid(4 p - 2).
     layers = [
         {"kernel": 4 * np.eye(3, 1, dtype=np.float32), "bias": np.zeros(1, np.float32)},
         {"kernel": np.ones((1, 1), np.float32), "bias": np.full(1, -2.0, np.float32)},
     ]
     observation = seen(entropy=np.ones((2, 2), np.float32))
-    assert asked(c2t.make_c2t(layers), "keep", observation).tolist() == [[False, True], [True, False]]
+    assert asked(c2t.make_c2t(layers), "keep", observation).tolist() == [
+        [False, True],
+        [True, False],
+    ]
     gone = observation.replace(frontier=np.where([[0, 0], [1, 0]], np.float32(-np.inf), FRONTIER))
-    assert asked(c2t.make_c2t(layers, threshold=0.0), "keep", gone).tolist() == [[True, True], [False, True]]
+    assert asked(c2t.make_c2t(layers, threshold=0.0), "keep", gone).tolist() == [
+        [True, True],
+        [False, True],
+    ]
     with pytest.raises(ValueError, match="reads is 'all': choose one of paper, ltd"):
         c2t.make_c2t(layers, reads="all")
 
@@ -152,7 +190,9 @@ def test_constants():
     assert asked(policy, "deeper", seen(1)).all() and not asked(policy, "deeper", seen(2)).any()
     assert asked(policy, "rows", seen()) == 7
     assert make_static(rows=7).settings.functions().act.deeper is None
-    assert make_static(3, 5).settings.functions() is policy.settings.functions(), "other constants compile nothing"
+    assert make_static(3, 5).settings.functions() is policy.settings.functions(), (
+        "other constants compile nothing"
+    )
     with pytest.raises(ValueError, match="give one"):
         make_static()
     with pytest.raises(ValueError, match="steps is 2 and rows is 0"):
@@ -164,8 +204,13 @@ def test_random_actions_have_the_given_frequencies():
     functions = policy.settings.functions()
 
     def round_(key, _):
-        steps = sum(functions.act.deeper(policy.controls, key, seen(i)).astype(jnp.int32) for i in range(5))
-        return functions.observe(policy.controls, key, None), (steps, functions.act.rows(policy.controls, key, seen()))
+        steps = sum(
+            functions.act.deeper(policy.controls, key, seen(i)).astype(jnp.int32) for i in range(5)
+        )
+        return functions.observe(policy.controls, key, None), (
+            steps,
+            functions.act.rows(policy.controls, key, seen()),
+        )
 
     _, (steps, rows) = jax.lax.scan(round_, functions.init(SHAPE), None, length=2000)
     assert set(np.unique(steps)) == {0, 3} and set(np.unique(rows)) == {2, 12}
@@ -184,13 +229,26 @@ def tree(probability) -> Tree:
 
 
 def test_regression_divides_by_the_time_of_the_width():
-    """Committed 1, 0.5 and 0 tokens at 2, 3 and 8 rows plus what the first score adds to the last two; never less than 1."""
+    """Committed 1, 0.5 and 0 tokens at 2, 3 and 8 rows plus what the first score adds to the last
+    two; never less than 1.
+    """
     table = make_table((1, 4, 8), (0,), (1.0,), [[1.0], [2.0], [9.0]])
-    layers = [{"kernel": np.float32([[0, 4, 8], [0, 0, 0], [0, 0, 0]]), "bias": np.float32([1.0, 0.5, 0.0])}]
+    layers = [
+        {
+            "kernel": np.float32([[0, 4, 8], [0, 0, 0], [0, 0, 0]]),
+            "bias": np.float32([1.0, 0.5, 0.0]),
+        }
+    ]
     policy = expected_acceptance.make_regression(table, layers, (2, 3, 8))
-    for probability, rows in ((0.9, 3), (0.15, 3), (0.1, 2)):  # 1 / 3, 4.1 / 3, 7.2 / 10; 1 / 3, 1.1 / 3, 1.2 / 10; 1, 1, 1
+    for probability, rows in (
+        (0.9, 3),
+        (0.15, 3),
+        (0.1, 2),
+    ):  # 1 / 3, 4.1 / 3, 7.2 / 10; 1 / 3, 1.1 / 3, 1.2 / 10; 1, 1, 1
         assert asked(policy, "rows", seen(tree=tree([[1.0, probability, 0.0]] * 2))) == rows
-    alone = seen(tree=tree([[1.0, 0.9, 0.5], [1.0, 0.0, 0.0]])).replace(live=jnp.array([False, True]))
+    alone = seen(tree=tree([[1.0, 0.9, 0.5], [1.0, 0.0, 0.0]])).replace(
+        live=jnp.array([False, True])
+    )
     assert asked(policy, "rows", alone) == 2
     with pytest.raises(ValueError, match="sizes reach 9 rows and the times 8"):
         expected_acceptance.make_regression(table, layers, (2, 3, 9))
@@ -199,8 +257,14 @@ def test_regression_divides_by_the_time_of_the_width():
 
 
 def test_policies_compose():
-    pilot = make_blockpilot((3, 5), Predictor([{"kernel": np.ones((4, 2), np.float32), "bias": np.ones(2, np.float32)}]))
-    sized, deep, window = make_static(rows=7, widths=(1, 7)), make_static(2, 9), gammatune.make_gammatune()
+    pilot = make_blockpilot(
+        (3, 5), Predictor([{"kernel": np.ones((4, 2), np.float32), "bias": np.ones(2, np.float32)}])
+    )
+    sized, deep, window = (
+        make_static(rows=7, widths=(1, 7)),
+        make_static(2, 9),
+        gammatune.make_gammatune(),
+    )
     both = compose(pilot, sized, window)
     functions = both.settings.functions()
     assert both.settings.widths == (1, 7) and functions.needs == {"logits"} and both.state is None
@@ -208,7 +272,10 @@ def test_policies_compose():
     assert asked(both, "rows", seen(), state) == 7
     assert asked(compose(sized, deep), "rows", seen()) == 7
     assert asked(both, "block", seen(logits=np.ones((2, 4), np.float32)), state).shape == (2,)
-    assert asked(both, "deeper", seen(1), state).all() and not asked(both, "deeper", seen(2), state).any()
+    assert (
+        asked(both, "deeper", seen(1), state).all()
+        and not asked(both, "deeper", seen(2), state).any()
+    )
     after = jax.jit(functions.observe)(both.controls, state, outcome([4, 1]))
     assert after[2].window.tolist() == [5, 3]
     assert both.settings.clocked(both.controls, state, after, 1.0) is not None

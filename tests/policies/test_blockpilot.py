@@ -1,4 +1,6 @@
-"""BlockPilot's network and features against recorded ones, and its answers to made-up observations."""
+"""BlockPilot's network and features against recorded ones, and its answers to made-up
+observations.
+"""
 
 from pathlib import Path
 
@@ -7,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.policies import blockpilot
-from jaxspec.policies.heads import residual_mlp
+from jaxspec.policies.learned import blockpilot
+from jaxspec.policies.learned.heads import residual_mlp
 from jaxspec.policies.protocol import Observation
 
 GOLDEN = np.load(Path(__file__).parent.parent / "golden" / "blockpilot" / "blockpilot.npz")
@@ -18,7 +20,10 @@ def network(number: int) -> list[dict]:
     """The recorded layers; stored as [outputs, inputs]."""
     names = [*range(int(GOLDEN[f"m{number}_n_layers"])), "o"]
     return [
-        {"kernel": jnp.asarray(GOLDEN[f"m{number}_W{name}"].T), "bias": jnp.asarray(GOLDEN[f"m{number}_b{name}"])}
+        {
+            "kernel": jnp.asarray(GOLDEN[f"m{number}_W{name}"].T),
+            "bias": jnp.asarray(GOLDEN[f"m{number}_b{name}"]),
+        }
         for name in names
     ]
 
@@ -29,7 +34,11 @@ def observed(logits) -> Observation:
 
 
 @pytest.mark.parametrize(
-    "number", [pytest.param(i, marks=pytest.mark.slow if i in (2, 3) else ()) for i in range(int(GOLDEN["m_count"]))]
+    "number",
+    [
+        pytest.param(i, marks=pytest.mark.slow if i in (2, 3) else ())
+        for i in range(int(GOLDEN["m_count"]))
+    ],
 )
 def test_forward_and_choice(number):
     layers, x = network(number), jnp.asarray(GOLDEN[f"m{number}_x"])
@@ -38,7 +47,10 @@ def test_forward_and_choice(number):
     found = forward(layers, x)
     np.testing.assert_allclose(found, expected, atol=1e-4)
     labels = np.arange(len(x)) % expected.shape[1]
-    loss = np.mean(np.log(np.exp(found).sum(1)) - np.take_along_axis(np.asarray(found), labels[:, None], 1)[:, 0])
+    loss = np.mean(
+        np.log(np.exp(found).sum(1))
+        - np.take_along_axis(np.asarray(found), labels[:, None], 1)[:, 0]
+    )
     assert float(loss) == pytest.approx(float(GOLDEN[f"m{number}_ce_labels_mod"]), rel=1e-5)
     half = jax.tree.map(lambda w: np.asarray(w, jnp.bfloat16), (layers, x))
     rough = np.asarray(forward(*half), np.float32)
@@ -46,7 +58,9 @@ def test_forward_and_choice(number):
     np.testing.assert_allclose(rough, GOLDEN[f"m{number}_logits_bf16_ref"], atol=5e-2 * scale)
     # The policy's answer for the request is the block size of the largest of them.
     first = int(GOLDEN[f"m{number}_first_candidate"])
-    policy = blockpilot.make_blockpilot(range(first, first + expected.shape[1]), blockpilot.Predictor(layers))
+    policy = blockpilot.make_blockpilot(
+        range(first, first + expected.shape[1]), blockpilot.Predictor(layers)
+    )
     functions = policy.settings.functions()
     assert functions.needs == {"logits"} and functions.act.rows is None
     answer = jax.jit(functions.act.block)(policy.controls, policy.state, observed(x))
@@ -56,8 +70,15 @@ def test_forward_and_choice(number):
 
 def test_features():
     raw = GOLDEN["feat_raw"]
-    for scale, name in (("raw", "raw"), ("softmax", "softmax"), ("zscore", "zscore_guess"), ("l2", "l2_guess")):
-        np.testing.assert_allclose(blockpilot.scaled(raw, scale), GOLDEN[f"feat_{name}"], atol=1e-6, err_msg=name)
+    for scale, name in (
+        ("raw", "raw"),
+        ("softmax", "softmax"),
+        ("zscore", "zscore_guess"),
+        ("l2", "l2_guess"),
+    ):
+        np.testing.assert_allclose(
+            blockpilot.scaled(raw, scale), GOLDEN[f"feat_{name}"], atol=1e-6, err_msg=name
+        )
 
 
 def test_reductions_for_large_vocabularies():
@@ -70,10 +91,14 @@ def test_reductions_for_large_vocabularies():
     np.testing.assert_allclose(np.cov(scores, rowvar=False), np.eye(5), atol=1e-3)
     random = blockpilot.random_projection(jax.random.key(0), 40, 4000)
     np.testing.assert_allclose(
-        np.linalg.norm(blockpilot.features(low, raw, random), axis=1), np.linalg.norm(raw, axis=1), rtol=0.1
+        np.linalg.norm(blockpilot.features(low, raw, random), axis=1),
+        np.linalg.norm(raw, axis=1),
+        rtol=0.1,
     )
     layers = blockpilot.init_layers_of(jax.random.key(1), 5, 2, width=8)
-    policy = blockpilot.make_blockpilot((4, 5), blockpilot.Predictor(layers, principal), reduction="projection")
+    policy = blockpilot.make_blockpilot(
+        (4, 5), blockpilot.Predictor(layers, principal), reduction="projection"
+    )
     answer = jax.jit(policy.settings.functions().act.block)(policy.controls, None, observed(raw))
     assert set(np.unique(answer)) <= {4, 5} and answer.shape == (12,)
 
@@ -82,7 +107,9 @@ def test_refusals():
     layers = blockpilot.init_layers_of(jax.random.key(0), 6, 2, width=4)
     with pytest.raises(ValueError, match="scale is 'log': choose one of raw, softmax, zscore, l2"):
         blockpilot.make_blockpilot((4, 5), blockpilot.Predictor(layers), scale="log")
-    with pytest.raises(ValueError, match=r"sizes are \[5, 4\]: give block sizes in ascending order"):
+    with pytest.raises(
+        ValueError, match=r"sizes are \[5, 4\]: give block sizes in ascending order"
+    ):
         blockpilot.make_blockpilot((5, 4), blockpilot.Predictor(layers))
     with pytest.raises(ValueError, match="give the predictor axes"):
         blockpilot.make_blockpilot((4, 5), blockpilot.Predictor(layers), reduction="projection")

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxspec
-from jaxspec import quant
-from jaxspec.calibrate import (
+from jaxspec.bench.calibrate import (
     ROW_TIMES,
     about,
     calibrate,
@@ -20,10 +19,11 @@ from jaxspec.calibrate import (
     table_path,
     timed,
 )
-from jaxspec.policies.controller import make_policy
-from jaxspec.policies.latency import make_table, save_table
-from jaxspec.policies.static_size import make_static
+from jaxspec.costs.latency_table import make_table, save_table
+from jaxspec.policies.bastion.controller import make_policy
+from jaxspec.policies.controls.static_size import make_static
 from jaxspec.policies.store import fingerprint, save_policy
+from jaxspec.targets import quant
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "dflash"
 
@@ -46,28 +46,38 @@ def test_a_table_is_measured_once_and_kept(params, tmp_path, monkeypatch):
     monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
     options = {"budget": 2, "builder": "best_first"}
     path = table_path(params, "dflash", **options)
-    assert path.parent == tmp_path / "latency" and path != table_path(params, "dflash", **options | {"temperature": 1.0})
+    assert path.parent == tmp_path / "latency" and path != table_path(
+        params, "dflash", **options | {"temperature": 1.0}
+    )
     table = measured(params, "dflash", contexts=(32,), repeats=1, **options)
     assert table.widths == (1, 2) and table.verify.shape == (2, 1) and path.is_file()
     modified = path.stat().st_mtime_ns
     again = measured(params, "dflash", **options)
     assert again.verify.tolist() == table.verify.tolist() and path.stat().st_mtime_ns == modified
-    out = jaxspec.decode(params, [117, 142], policy=make_policy(again), method="dflash", max_new_tokens=8, **options)
+    out = jaxspec.decode(
+        params, [117, 142], policy=make_policy(again), method="dflash", max_new_tokens=8, **options
+    )
     assert out.stats.emitted == 8
 
 
 def test_other_weights_and_other_sampling_have_other_times(params):
     quantised = jax.eval_shape(lambda params: quant.quantize_params(params, "int8"), params)
     options = [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_p": 0.9}]
-    paths = [table_path(one, "dflash", **timed(more)) for one in (params, quantised) for more in options]
-    assert len(set(paths)) == 6 and timed({"seed": 1, "min_p": 0.1, "top_k": None}) == {"min_p": 0.1}
+    paths = [
+        table_path(one, "dflash", **timed(more)) for one in (params, quantised) for more in options
+    ]
+    assert len(set(paths)) == 6 and timed({"seed": 1, "min_p": 0.1, "top_k": None}) == {
+        "min_p": 0.1
+    }
 
 
 def test_a_target_is_known_by_its_weights(params):
     quantised = quant.quantize_params(params, "int8")
     rounded = params.replace(target=jax.tree.map(lambda x: x.astype(jnp.bfloat16), params.target))
     other = params.replace(target=jax.tree.map(lambda x: 2 * x, params.target))
-    same, quantised, rounded, other = (about(one, "dflash", {})["target"] for one in (params, quantised, rounded, other))
+    same, quantised, rounded, other = (
+        about(one, "dflash", {})["target"] for one in (params, quantised, rounded, other)
+    )
     assert same == quantised == rounded != other and same.startswith("qwen3 of ")
 
 
@@ -76,7 +86,11 @@ def test_a_saved_policy_for_another_target_or_table_warns(params, tmp_path, monk
     options, table = {"budget": 2}, make_table((1, 2), (0,), (1.0,), [[1.0], [2.0]])
     made_for = about(params, "dflash", options)
     save_policy(make_static(rows=2), tmp_path / "kept", made_for | {ROW_TIMES: fingerprint(table)})
-    save_policy(make_static(rows=2), tmp_path / "other", made_for | {"target": "another", "latency table": "one"})
+    save_policy(
+        make_static(rows=2),
+        tmp_path / "other",
+        made_for | {"target": "another", "latency table": "one"},
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         policy_for(params, "dflash", str(tmp_path / "kept"), options)  # no table is kept here
@@ -84,16 +98,24 @@ def test_a_saved_policy_for_another_target_or_table_warns(params, tmp_path, monk
         assert int(policy_for(params, "dflash", str(tmp_path / "kept"), options).controls.rows) == 2
     with pytest.warns(UserWarning, match="trained for target another, not qwen3 of"):
         policy_for(params, "dflash", str(tmp_path / "other"), options)
-    save_table(make_table((1, 2), (0,), (1.0,), [[1.0], [3.0]]), table_path(params, "dflash", **options))
+    save_table(
+        make_table((1, 2), (0,), (1.0,), [[1.0], [3.0]]), table_path(params, "dflash", **options)
+    )
     with pytest.warns(UserWarning, match=f"trained for {ROW_TIMES} {fingerprint(table)}, not "):
         policy_for(params, "dflash", str(tmp_path / "kept"), options)
 
 
 def test_a_builder_by_another_name_is_the_same(params):
-    builders = [about(params, "dflash", {"builder": name})["builder"] for name in (None, "ddtree", "best_first", "chain")]
+    builders = [
+        about(params, "dflash", {"builder": name})["builder"]
+        for name in (None, "ddtree", "best_first", "chain")
+    ]
     assert builders == ["best_first", "best_first", "best_first", "chain"]
     # By default too.
-    assert len({table_path(params, "dflash", builder=name) for name in ("ddtree", "best_first", None)}) == 1
+    assert (
+        len({table_path(params, "dflash", builder=name) for name in ("ddtree", "best_first", None)})
+        == 1
+    )
     assert table_path(params, "dflash") == table_path(params, "dflash", builder=None)
     assert table_path(params, "dflash") != table_path(params, "dflash", builder="beam")
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import pytest
 
 import jaxspec
-from jaxspec import api
-from jaxspec.policies.controller import make_policy
-from jaxspec.policies.latency import make_table
+from jaxspec.costs.latency_table import make_table
+from jaxspec.engine import api
+from jaxspec.policies.bastion.controller import make_policy
 
 WIDTHS = (1, 12)
 
@@ -51,7 +51,9 @@ def test_the_text_is_the_autoregressive_one_whatever_is_chosen(params):
 
 
 def test_times_of_calls_correct_those_that_are_predicted(params, monkeypatch):
-    policy = decode(params, make_policy(CHEAP, running=0.25))[0].policy  # compiles, if this is the first test that is run
+    policy = decode(params, make_policy(CHEAP, running=0.25))[
+        0
+    ].policy  # compiles, if this is the first test that is run
     for factor in (1.0, 3.0):
         given = policy.replace(controls=policy.controls.replace(factor=jnp.float32(factor)))
         out = decode(params, given)[0]

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.policies.calibration import running_correction
-from jaxspec.policies.controller import choose, drafts, init_control, make_policy, observe
-from jaxspec.policies.latency import make_table
-from jaxspec.policies.pauses import FIRST, LONGEST_PAUSE, MOST, SHORTEST_PAUSE, TRIAL
+from jaxspec.core.state import Accepted, Tree
+from jaxspec.core.tree import ancestor_words, keep_rows, root_only
+from jaxspec.costs.calibration import running_correction
+from jaxspec.costs.latency_table import make_table
+from jaxspec.policies.bastion.controller import choose, drafts, init_control, make_policy, observe
+from jaxspec.policies.bastion.pauses import FIRST, LONGEST_PAUSE, MOST, SHORTEST_PAUSE, TRIAL
 from jaxspec.policies.protocol import Observation, Outcome
-from jaxspec.state import Accepted, Tree
-from jaxspec.tree import ancestor_words, keep_rows, root_only
 
 ROWS, WIDTHS = 6, (1, 2, 4, 6)
 TABLE = make_table(WIDTHS, (0, 100), (1.0, 1.0), [[10, 20], [11, 21], [12, 22], [16, 26]])
@@ -20,14 +20,28 @@ LIVE = jnp.array([True, True])
 
 def chain(probability) -> Tree:
     """A batch of chains whose nodes have these conditional probabilities [B, N - 1]."""
-    logprob = np.concatenate([np.zeros((len(probability), 1)), np.cumsum(np.log(probability), 1)], 1).astype(np.float32)
+    logprob = np.concatenate(
+        [np.zeros((len(probability), 1)), np.cumsum(np.log(probability), 1)], 1
+    ).astype(np.float32)
     row = np.tile(np.arange(ROWS), (len(probability), 1))
     words = jax.vmap(ancestor_words)(jnp.asarray(row - 1))
-    return Tree(*map(jnp.asarray, (row, row - 1, row)), words, jnp.asarray(logprob), jnp.full(len(row), ROWS))
+    return Tree(
+        *map(jnp.asarray, (row, row - 1, row)),
+        words,
+        jnp.asarray(logprob),
+        jnp.full(len(row), ROWS),
+    )
 
 
 def decide(policy, state, tree, context=0, live=LIVE) -> int:
-    return int(choose(policy.settings, policy.controls, state, Observation(jnp.full(len(live), context), live, tree=tree)))
+    return int(
+        choose(
+            policy.settings,
+            policy.controls,
+            state,
+            Observation(jnp.full(len(live), context), live, tree=tree),
+        )
+    )
 
 
 def after(policy, state, tree, count=1, context=(0, 0), live=LIVE, drafted=True):
@@ -35,7 +49,9 @@ def after(policy, state, tree, count=1, context=(0, 0), live=LIVE, drafted=True)
     path = jnp.tile(jnp.arange(ROWS), (2, 1))
     accepted = Accepted(path, jnp.full(2, count), jnp.zeros(2, jnp.int32))
     steps = jnp.int32(0)
-    outcome = Outcome(jnp.bool_(drafted), tree.size, steps, tree, accepted, jnp.asarray(context), live)
+    outcome = Outcome(
+        jnp.bool_(drafted), tree.size, steps, tree, accepted, jnp.asarray(context), live
+    )
     return observe(policy.settings, policy.controls, state, outcome)
 
 
@@ -61,7 +77,9 @@ def test_the_running_correction_is_bastions():
     for took, model in zip(observed, predicted, strict=True):
         # The prediction of the rounds is the factor times the model's.
         after = before.replace(predicted=before.predicted + policy.controls.factor * model)
-        policy = policy.replace(controls=policy.settings.clocked(policy.controls, before, after, took))
+        policy = policy.replace(
+            controls=policy.settings.clocked(policy.controls, before, after, took)
+        )
         factors.append(float(policy.controls.factor))
     np.testing.assert_allclose(factors, running_correction(observed, predicted, 0.1), rtol=1e-6)
     nothing = policy.settings.clocked(policy.controls, before, before, 3.0)
@@ -77,7 +95,9 @@ def test_finished_sequences_do_not_vote_and_the_longest_context_is_charged():
     assert decide(policy, state, tree, live=jnp.array([False, True])) == 1
     plain, context = root_only(jnp.zeros(2, jnp.int32), ROWS), (50, 0)
     assert float(after(policy, state, plain, context=context, drafted=False).predicted) == 15.0
-    second = after(policy, state, plain, context=context, live=jnp.array([False, True]), drafted=False)
+    second = after(
+        policy, state, plain, context=context, live=jnp.array([False, True]), drafted=False
+    )
     assert float(second.predicted) == 10.0 and float(second.worth) == 1.0
 
 
@@ -89,22 +109,31 @@ def test_rules_by_name():
     assert decide(make_policy(stairs, "best", corrected=False), state, tree) == 4
     assert decide(make_policy(stairs, "fixed", rows=3), state, tree) == 3
     assert decide(make_policy(stairs, "bastion-code", corrected=False), state, tree) == ROWS
-    with pytest.raises(ValueError, match="unknown rule 'worst': choose one of best, bastion-paper, bastion-code, fixed"):
+    with pytest.raises(
+        ValueError,
+        match="unknown rule 'worst': choose one of best, bastion-paper, bastion-code, fixed",
+    ):
         make_policy(stairs, "worst")
     paper, ours = make_policy(stairs, "bastion-paper").settings, make_policy(stairs).settings
     assert not (paper.corrected or paper.pauses) and ours.corrected and ours.pauses
 
 
 def play(policy, state, committed: float, rounds: int):
-    """Rounds in which drafting commits `committed` tokens a sequence; returns the state and which rounds drafted."""
+    """Rounds in which drafting commits `committed` tokens a sequence; returns the state and which
+    rounds drafted.
+    """
     tree, drafted = chain([[0.9, 0.8, 0.5, 0.05, 0.01]] * 2), []
     seen = Observation(jnp.zeros(2, jnp.int32), LIVE, tree=tree)
 
     @jax.jit
     def step(state, committed):
         did = drafts(policy.settings, policy.controls, state, seen)
-        cut = keep_rows(tree, jnp.broadcast_to(choose(policy.settings, policy.controls, state, seen), 2))
-        verified = jax.tree.map(lambda a, b: jnp.where(did, a, b), cut, root_only(tree.token[:, 0], ROWS))
+        cut = keep_rows(
+            tree, jnp.broadcast_to(choose(policy.settings, policy.controls, state, seen), 2)
+        )
+        verified = jax.tree.map(
+            lambda a, b: jnp.where(did, a, b), cut, root_only(tree.token[:, 0], ROWS)
+        )
         return after(policy, state, verified, jnp.where(did, committed, 1), drafted=did), did
 
     for _ in range(rounds):
@@ -122,20 +151,29 @@ def test_a_drafter_that_does_not_pay_is_paused_longer_and_longer_and_comes_back(
     state, drafted = play(policy, init_control(ROWS - 1, ROWS), 1, 600)
     begins = np.flatnonzero(np.diff(drafted, prepend=False) & np.array(drafted))
     ends = np.flatnonzero(np.diff(drafted, append=True) & np.array(drafted))
-    # Each drafted round loses 1.7 tokens: five of them the eight that it begins with, one of them a trial.
+    # Each drafted round loses 1.7 tokens: five of them the eight that it begins with, one of them a
+    # trial.
     trials = ends - begins + 1
     assert trials[0] == 1 + int(FIRST / 1.7) and set(trials[1:-1]) == {1 + int(TRIAL / 1.7)}
     pauses = begins[1:] - ends[:-1] - 1
-    assert pauses[:3].tolist() == [SHORTEST_PAUSE, 2 * SHORTEST_PAUSE, 4 * SHORTEST_PAUSE] and pauses.max() == LONGEST_PAUSE
+    assert (
+        pauses[:3].tolist() == [SHORTEST_PAUSE, 2 * SHORTEST_PAUSE, 4 * SHORTEST_PAUSE]
+        and pauses.max() == LONGEST_PAUSE
+    )
     assert 1.7 * sum(drafted[200:]) < 0.05 * 400
 
     state, drafted = play(policy, state, 5, LONGEST_PAUSE + 40)
     back = drafted.index(True)
-    assert all(drafted[back:]) and int(state.pauses.following) == SHORTEST_PAUSE and float(state.pauses.balance) == MOST
+    assert (
+        all(drafted[back:])
+        and int(state.pauses.following) == SHORTEST_PAUSE
+        and float(state.pauses.balance) == MOST
+    )
     # From its bound the sum forgets a long good time within a few rounds.
     _, drafted = play(policy, state, 1, 20)
     assert drafted.index(False) == 1 + int(MOST / 1.7)
-    # Another call's texts may be better ones: it begins with a trial, after the longest pauses every other one does.
+    # Another call's texts may be better ones: it begins with a trial, after the longest pauses
+    # every other one does.
     policy, state = make_policy(DEAR, corrected=False), init_control(ROWS - 1, ROWS)
     resume, begun = policy.settings.functions().resume, []
     for _ in range(12):
@@ -157,8 +195,14 @@ def test_a_few_rounds_of_bad_luck_are_no_reason():
 def test_counts_of_a_round():
     policy = make_policy(TABLE, "fixed", rows=3)
     state, drafted = play(policy, init_control(ROWS - 1, ROWS), 2, 20)
-    assert state.sizes.tolist() == [0, 0, 0, 20, 0, 0, 0] and int(state.rounds) == int(state.drafted) == 20
+    assert (
+        state.sizes.tolist() == [0, 0, 0, 20, 0, 0, 0]
+        and int(state.rounds) == int(state.drafted) == 20
+    )
     np.testing.assert_allclose(state.predicted, 20 * 13, rtol=1e-5)
-    # Of two nodes in each tree the first was accepted: its correction has grown, that of the second has fallen.
-    np.testing.assert_allclose(state.scores.hits.sum(1)[:3] / state.scores.count.sum(1)[:3], [1, 0, np.nan], atol=1e-6)
+    # Of two nodes in each tree the first was accepted: its correction has grown, that of the second
+    # has fallen.
+    np.testing.assert_allclose(
+        state.scores.hits.sum(1)[:3] / state.scores.count.sum(1)[:3], [1, 0, np.nan], atol=1e-6
+    )
     assert float(state.scores.ratio[0, 0]) > 1 > float(state.scores.ratio[1, 0])

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.policies import c2t, ddd, disco, gammatune, specdec_plus, svip
-from jaxspec.policies.heads import silu_head
+from jaxspec.policies.learned import c2t, disco, specdec_plus
+from jaxspec.policies.learned.heads import silu_head
+from jaxspec.policies.thresholds import ddd, gammatune, svip
 
 GOLDEN = np.load(Path(__file__).parent.parent / "golden" / "ltd" / "baselines.npz")
 
@@ -46,7 +47,9 @@ def test_svip():
 
 @pytest.mark.parametrize("name", ["paper", "ltd"])
 def test_gammatune(name):
-    """Both recorded traces: the window and the mean that enter every round; windows stay within their bounds."""
+    """Both recorded traces: the window and the mean that enter every round; windows stay within
+    their bounds.
+    """
     settings = gammatune.make_gammatune(**gammatune.PRESETS[f"gammatune-{name}"]).settings
 
     def round_(state, could):
@@ -66,7 +69,9 @@ def test_gammatunes_worked_example():
     for (window, mean, _), accepted in zip(GOLDEN["gt_doc_example"], (3, 2, 3), strict=False):
         np.testing.assert_allclose((state.window, state.mean), (window, mean), atol=1e-5)
         state = gammatune.adjusted(settings, state, jnp.int32(accepted))
-    np.testing.assert_allclose((state.window, state.mean), GOLDEN["gt_doc_example"][-1, :2], atol=1e-5)
+    np.testing.assert_allclose(
+        (state.window, state.mean), GOLDEN["gt_doc_example"][-1, :2], atol=1e-5
+    )
     # A tree shallower than the window: accepting all of it is as much as can be.
     assert gammatune.adjusted(settings, state, jnp.int32(4), longest=4).window == 7
 
@@ -88,10 +93,16 @@ def test_c2t():
 
 
 def test_specdec_plus():
-    weights = {"hidden": layer("spp_w1", "spp_b1"), "shortcut": layer("spp_wp", "spp_bp"), "out": layer("spp_wo", "spp_bo")}
+    weights = {
+        "hidden": layer("spp_w1", "spp_b1"),
+        "shortcut": layer("spp_wp", "spp_bp"),
+        "out": layer("spp_wo", "spp_bo"),
+    }
     found = silu_head(weights, jnp.asarray(GOLDEN["spp_x"]))
     np.testing.assert_allclose(found, GOLDEN["spp_logit"], atol=1e-5)
-    np.testing.assert_allclose(specdec_plus.log_accepted(weights, jnp.asarray(GOLDEN["spp_x"])), jax.nn.log_sigmoid(found))
+    np.testing.assert_allclose(
+        specdec_plus.log_accepted(weights, jnp.asarray(GOLDEN["spp_x"])), jax.nn.log_sigmoid(found)
+    )
 
 
 @pytest.mark.parametrize("threshold", [0.3, 0.7])
@@ -100,5 +111,7 @@ def test_specdec_plus_stops_where_it_was_recorded(threshold):
     settings = specdec_plus.SpecDecPlusSettings()
     factors = GOLDEN["spp_p_acc"].copy()
     factors[:, 0] = 1
-    verdicts = specdec_plus.goes_on(settings, threshold, np.cumsum(np.log(factors), axis=1), np.arange(1, 25))
+    verdicts = specdec_plus.goes_on(
+        settings, threshold, np.cumsum(np.log(factors), axis=1), np.arange(1, 25)
+    )
     np.testing.assert_array_equal(drafted(verdicts), GOLDEN[f"spp_len_thr{threshold}"])

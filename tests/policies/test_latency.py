@@ -4,12 +4,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.config import TargetConfig
-from jaxspec.policies.calibration import Fit
-from jaxspec.policies.latency import bucket_of, load_table, make_table, roofline_table, save_table
-from jaxspec.policies.roofline import Device, paper_bytes, paper_flops
+from jaxspec.core.config import TargetConfig
+from jaxspec.costs.calibration import Fit
+from jaxspec.costs.latency_table import (
+    bucket_of,
+    load_table,
+    make_table,
+    roofline_table,
+    save_table,
+)
+from jaxspec.costs.roofline import Device, paper_bytes, paper_flops
 
-TABLE = make_table((1, 8, 32), (0, 100, 300), (1.0, 2.0, 2.0), [[10, 10, 20], [11, 12, 22], [20, 24, 40]])
+TABLE = make_table(
+    (1, 8, 32), (0, 100, 300), (1.0, 2.0, 2.0), [[10, 10, 20], [11, 12, 22], [20, 24, 40]]
+)
 
 
 def test_times_are_linear_between_contexts_and_flat_beyond():
@@ -27,7 +35,15 @@ def test_times_are_linear_between_contexts_and_flat_beyond():
 
 
 def test_the_rooflines_times():
-    target = TargetConfig(hidden_size=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=24, vocab_size=32)
+    target = TargetConfig(
+        hidden_size=16,
+        num_layers=2,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=8,
+        ffn_size=24,
+        vocab_size=32,
+    )
     device, widths, contexts = Device(1e6, 2e6), (1, 8), (64, 256)
     bare = roofline_table(target, device, widths, contexts, draft=0.5)
     for i, width in enumerate(widths):

@@ -6,12 +6,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxspec.core.state import Pool, Tree
 from jaxspec.policies.compose import compose
-from jaxspec.policies.ltd import LtdSettings, make_ltd
-from jaxspec.policies.ltd_features import allowed_sizes, depth_inputs, size_inputs, tree_observation
+from jaxspec.policies.controls.static_size import make_static
+from jaxspec.policies.learned.ltd import LtdSettings, make_ltd
+from jaxspec.policies.learned.ltd_features import (
+    allowed_sizes,
+    depth_inputs,
+    size_inputs,
+    tree_observation,
+)
 from jaxspec.policies.protocol import Observation, Shape
-from jaxspec.policies.static_size import make_static
-from jaxspec.state import Pool, Tree
 
 SETTINGS = LtdSettings((1, 4, 8), 2, 3, (1, 2), (2, 4, 8))
 
@@ -39,15 +44,22 @@ def test_depth_is_asked_where_it_was_trained():
     for logits, at_asked in (((1.0, 0.0), False), ((0.0, 1.0), True)):
         policy = make_ltd(SETTINGS, layers(depth_inputs(2), logits), layers(72, (0, 0, 0)))
         act = policy.settings.functions().act
-        answers = [np.asarray(act.deeper(policy.controls, (), observation(steps, 8))).tolist() for steps in range(4)]
+        answers = [
+            np.asarray(act.deeper(policy.controls, (), observation(steps, 8))).tolist()
+            for steps in range(4)
+        ]
         assert answers == [[True] * 2, [at_asked] * 2, [at_asked] * 2, [True] * 2]
 
 
 def test_sizes_without_effect_are_not_chosen():
     policy = make_ltd(SETTINGS, layers(depth_inputs(2), (0, 0)), layers(72, (0.0, 1.0, 2.0)))
     rows = policy.settings.functions().act.rows
-    assert [int(rows(policy.controls, (), observation(1, size))[0]) for size in (1, 2, 3, 4, 5, 8)] == [2, 2, 4, 4, 8, 8]
-    np.testing.assert_array_equal(allowed_sizes((2, 4, 8), jnp.array([2, 3])), [[True, False, False], [True, True, False]])
+    assert [
+        int(rows(policy.controls, (), observation(1, size))[0]) for size in (1, 2, 3, 4, 5, 8)
+    ] == [2, 2, 4, 4, 8, 8]
+    np.testing.assert_array_equal(
+        allowed_sizes((2, 4, 8), jnp.array([2, 3])), [[True, False, False], [True, True, False]]
+    )
 
 
 def test_a_sequence_that_stopped_before_its_batch_has_its_own_depth():
@@ -57,7 +69,10 @@ def test_a_sequence_that_stopped_before_its_batch_has_its_own_depth():
     there = jnp.arange(14) < jnp.array([[2 + 4], [2 + 3 * 4]])
     seen = observation(3, 8)
     seen = seen.replace(pool=seen.pool.replace(logprob=jnp.where(there, -1.0, -jnp.inf)))
-    assert np.asarray(policy.settings.functions().act.rows(policy.controls, (), seen)).tolist() == [2, 8]
+    assert np.asarray(policy.settings.functions().act.rows(policy.controls, (), seen)).tolist() == [
+        2,
+        8,
+    ]
 
 
 def test_trees_that_it_was_not_trained_for_are_refused():
@@ -65,7 +80,9 @@ def test_trees_that_it_was_not_trained_for_are_refused():
     both = compose(make_static(rows=4, widths=SETTINGS.widths), make_ltd(SETTINGS, *untrained()))
     for shape in (Shape(2, 8, 15), Shape(2, 8, 4, 3, 3, 3), Shape(2, 8, 3, 2, 2, 2)):
         for settings in (SETTINGS, both.settings):
-            with pytest.raises(ValueError, match="give builder 'dynamic', tree_width=2 and depth=4"):
+            with pytest.raises(
+                ValueError, match="give builder 'dynamic', tree_width=2 and depth=4"
+            ):
                 settings.check(shape)
     of_trees = LtdSettings((1, 4, 8), sizes=(4, 8), sees="tree")
     of_trees.check(Shape(1, 8, 7))
@@ -91,8 +108,14 @@ def test_trees_of_other_builders():
         (lambda: LtdSettings(width=2, steps=3, depths=(3,)), "asked after 0 to 2 draft steps"),
         (lambda: LtdSettings(sizes=(4, 2)), "ascending order"),
         (lambda: LtdSettings(), "nothing to decide"),
-        (lambda: make_ltd(SETTINGS, layers(depth_inputs(2), (0, 0))), "name a size policy: give its layers"),
-        (lambda: make_ltd(SETTINGS, layers(9, (0, 0)), layers(72, (0, 0, 0))), "the depth policy's layers are"),
+        (
+            lambda: make_ltd(SETTINGS, layers(depth_inputs(2), (0, 0))),
+            "name a size policy: give its layers",
+        ),
+        (
+            lambda: make_ltd(SETTINGS, layers(9, (0, 0)), layers(72, (0, 0, 0))),
+            "the depth policy's layers are",
+        ),
     ],
 )
 def test_refusals(call, message):

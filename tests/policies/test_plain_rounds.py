@@ -1,4 +1,6 @@
-"""Rounds of plain decoding under a policy: the drafter knows afterwards what it would have known."""
+"""Rounds of plain decoding under a policy: the drafter knows afterwards what it would have
+known.
+"""
 
 import dataclasses
 import functools
@@ -8,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxspec
-from jaxspec.plan import QUEUE
+from jaxspec.engine.plan import QUEUE
 from jaxspec.policies.protocol import Acts, Functions, Policy, Settings
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "dflash"
@@ -51,7 +53,10 @@ def late(first: int) -> Policy:
 @pytest.mark.parametrize("plain", [QUEUE - 2, QUEUE, QUEUE + 9])
 def test_drafting_goes_on_as_if_all_rounds_had_drafted(params, plain):
     out = decode(params, PROMPT, late(plain), plain + TOKENS)
-    assert out.per_round.tokens[:plain].tolist() == [1] * plain and out.per_round.rows[:plain].tolist() == [1] * plain
+    assert (
+        out.per_round.tokens[:plain].tolist() == [1] * plain
+        and out.per_round.rows[:plain].tolist() == [1] * plain
+    )
     always = decode(params, PROMPT + out.tokens[:plain], late(0), TOKENS)
     assert always.tokens == out.tokens[plain:]
     assert always.per_round.tokens.tolist() == out.per_round.tokens[plain:].tolist()
@@ -61,4 +66,6 @@ def test_drafting_goes_on_as_if_all_rounds_had_drafted(params, plain):
 def test_a_policy_hears_that_a_call_begins(params):
     out = decode(params, PROMPT, late(4), 8)
     again = decode(params, PROMPT, out.policy, 8)
-    assert again.per_round.rows.tolist() == out.per_round.rows.tolist() and out.per_round.rows[:5].tolist() == [1] * 4 + [12]
+    assert again.per_round.rows.tolist() == out.per_round.rows.tolist() and out.per_round.rows[
+        :5
+    ].tolist() == [1] * 4 + [12]

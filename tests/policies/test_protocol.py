@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.attention import full_mask
 from jaxspec.drafters.base import Proposal
-from jaxspec.loop import run
+from jaxspec.engine.loop import run
+from jaxspec.engine.session import prepare
+from jaxspec.engine.sources import init_sources, observed_sources, seen_at
 from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, unchanged
-from jaxspec.session import prepare
-from jaxspec.sources import init_sources, observed_sources, seen_at
+from jaxspec.targets.attention import full_mask
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 PROMPTS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]
@@ -23,7 +23,9 @@ PROMPTS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]
 
 @dataclasses.dataclass(frozen=True)
 class Stops(Settings):
-    """Sequence b drafts `controls[b]` steps after the root's; its state counts drafted steps and asks to see everything."""
+    """Sequence b drafts `controls[b]` steps after the root's; its state counts drafted steps and
+    asks to see everything.
+    """
 
     def functions(self):
         return _stops()
@@ -32,19 +34,28 @@ class Stops(Settings):
 @functools.lru_cache
 def _stops():
     def deeper(controls, state, seen):
-        sums = jnp.exp(seen.frontier).sum(1) + seen.entropy.sum(1) + seen.top.sum((1, 2)) + seen.hidden.sum((1, 2))
+        sums = (
+            jnp.exp(seen.frontier).sum(1)
+            + seen.entropy.sum(1)
+            + seen.top.sum((1, 2))
+            + seen.hidden.sum((1, 2))
+        )
         return (seen.steps < controls) & jnp.isfinite(sums) & (seen.pool.logprob[:, 0] <= 0)
 
     def observe(controls, state, outcome):
         return state + outcome.steps
 
     needs = frozenset({"entropy", "top", "hidden"})
-    return Functions(lambda shape: jnp.zeros(shape.batch, jnp.int32), Acts(deeper=deeper), observe, needs)
+    return Functions(
+        lambda shape: jnp.zeros(shape.batch, jnp.int32), Acts(deeper=deeper), observe, needs
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Blocks(Settings):
-    """Blocks of `controls` slots, plus the prompt's last logits' largest index modulo 1, so that these are read."""
+    """Blocks of `controls` slots, plus the prompt's last logits' largest index modulo 1, so that
+    these are read.
+    """
 
     def functions(self):
         return _blocks()
@@ -71,12 +82,18 @@ def _counts():
     def observe(controls, state, outcome):
         return {"rounds": state["rounds"] + jnp.float32(1)}
 
-    return Functions(lambda shape: {"rounds": jnp.full((), 0.0)}, Acts(rows=lambda *_: jnp.int32(4)), observe)
+    return Functions(
+        lambda shape: {"rounds": jnp.full((), 0.0)}, Acts(rows=lambda *_: jnp.int32(4)), observe
+    )
 
 
 @pytest.fixture(scope="module")
 def dflash():
-    return jaxspec.load(GOLDEN / "dflash" / "target", drafter={"dflash": GOLDEN / "dflash" / "drafter"}, dtype="float32")
+    return jaxspec.load(
+        GOLDEN / "dflash" / "target",
+        drafter={"dflash": GOLDEN / "dflash" / "drafter"},
+        dtype="float32",
+    )
 
 
 def test_sequences_stop_drafting_on_their_own(eagle):
@@ -91,7 +108,9 @@ def test_sequences_stop_drafting_on_their_own(eagle):
     for out, prompt, depth in zip(outs, PROMPTS, (1, 3), strict=True):
         whole = jaxspec.decode(eagle, prompt, **options | {"depth": depth, "max_new_tokens": 2})
         for name in ("token", "parent", "depth"):
-            np.testing.assert_array_equal(getattr(out.rounds[0].tree, name), getattr(whole.rounds[0].tree, name))
+            np.testing.assert_array_equal(
+                getattr(out.rounds[0].tree, name), getattr(whole.rounds[0].tree, name)
+            )
     assert int(outs[0].policy.state[0]) > 0
     assert set(outs[0].per_round.steps) <= {0, 2} and outs[0].per_round.tokens.sum() == 19
     assert [one.tree.token.size for one in outs[1].rounds] == outs[1].per_round.rows.tolist()
@@ -100,7 +119,9 @@ def test_sequences_stop_drafting_on_their_own(eagle):
 
 
 def test_a_state_goes_on_whatever_wrote_it(dflash):
-    """States begin as Python numbers, come back from the rounds, or from a file: one compilation, and other sizes are told."""
+    """States begin as Python numbers, come back from the rounds, or from a file: one compilation,
+    and other sizes are told.
+    """
     options = dict(method="dflash", budget=4, max_new_tokens=8)
     policy = Policy(Counts((4,)), ())
     first = jaxspec.decode(dflash, PROMPTS[0], policy=policy, **options)
@@ -109,15 +130,25 @@ def test_a_state_goes_on_whatever_wrote_it(dflash):
     rounds = first.stats.rounds + again.stats.rounds
     assert float(again.policy.state["rounds"]) == rounds
     saved = first.policy.replace(state=jax.tree.map(np.asarray, first.policy.state))
-    assert float(jaxspec.decode(dflash, PROMPTS[0], policy=saved, **options).policy.state["rounds"]) == rounds
+    assert (
+        float(jaxspec.decode(dflash, PROMPTS[0], policy=saved, **options).policy.state["rounds"])
+        == rounds
+    )
     assert run._cache_size() == compiled
     # What was learned at one temperature neither serves at another nor is lost there.
     warm = prepare(dflash, PROMPTS[0], policy=again.policy, temperature=1.0, **options).policy
     assert float(warm.state["rounds"]) == 0
-    back = prepare(dflash, PROMPTS[0], policy=warm.replace(state={"rounds": jnp.float32(3)}), **options).policy
-    assert float(back.state["rounds"]) == rounds and float(back.at_temperature(1.0).state["rounds"]) == 3
+    back = prepare(
+        dflash, PROMPTS[0], policy=warm.replace(state={"rounds": jnp.float32(3)}), **options
+    ).policy
+    assert (
+        float(back.state["rounds"]) == rounds
+        and float(back.at_temperature(1.0).state["rounds"]) == 3
+    )
     with pytest.raises(ValueError, match=r"begin anew with policy.replace\(state=None\)"):
-        jaxspec.decode(dflash, PROMPTS[0], policy=policy.replace(state={"rounds": np.zeros(2)}), **options)
+        jaxspec.decode(
+            dflash, PROMPTS[0], policy=policy.replace(state={"rounds": np.zeros(2)}), **options
+        )
 
 
 def test_a_chosen_block_is_the_compiled_one(dflash):
@@ -126,7 +157,9 @@ def test_a_chosen_block_is_the_compiled_one(dflash):
     for out, prompt, size in zip(outs, PROMPTS, (4, 7), strict=True):
         fixed = jaxspec.decode(dflash, prompt, **options | {"block_size": size, "budget": size})
         assert out.tokens == fixed.tokens
-        assert [one.tree.token.tolist() for one in out.rounds] == [one.tree.token.tolist() for one in fixed.rounds]
+        assert [one.tree.token.tolist() for one in out.rounds] == [
+            one.tree.token.tolist() for one in fixed.rounds
+        ]
 
 
 def test_masks_of_a_part_of_a_block():
@@ -139,7 +172,9 @@ def test_masks_of_a_part_of_a_block():
 def test_what_a_node_is_a_candidate_of():
     logits = jax.random.normal(jax.random.key(0), (1, 2, 1, 12)).at[0, 1, 0, 3].set(-jnp.inf)
     proposal = Proposal(logits, hidden=jnp.arange(6.0).reshape(1, 2, 1, 3))
-    sources = observed_sources(init_sources(proposal, 5, frozenset({"entropy", "top", "hidden"})), proposal, 3)
+    sources = observed_sources(
+        init_sources(proposal, 5, frozenset({"entropy", "top", "hidden"})), proposal, 3
+    )
     seen = seen_at(sources, jnp.array([[4, 3, 4]]))
     p = np.asarray(jax.nn.softmax(logits[0, :, 0]))
     entropy = -np.sum(np.where(p > 0, p * np.log(np.maximum(p, 1e-30)), 0), -1)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import jaxspec
+from jaxspec.core.state import Accepted
 from jaxspec.policies.protocol import Acts, Outcome, Shape
-from jaxspec.state import Accepted
 
 PAGE = (Path(jaxspec.__file__).parent / "policies" / "README.md").read_text()
 
@@ -28,14 +28,18 @@ def test_it_follows_the_protocol(policy):
     state = functions.init(Shape(2, 12, 4))
     assert jax.jit(functions.act.rows)((), state, None).tolist() == [4, 4]
     accepted = Accepted(None, np.array([7, 7]), None)
-    state = jax.jit(functions.observe)((), state, Outcome(*[None] * 4, accepted, None, np.array([True, False])))
+    state = jax.jit(functions.observe)(
+        (), state, Outcome(*[None] * 4, accepted, None, np.array([True, False]))
+    )
     np.testing.assert_allclose(state, [3.0, 2.0])
 
 
 def test_every_act_is_in_the_table():
     assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == set(Acts._fields)
     files = re.findall(r"`(\w+\.py)`", PAGE)
-    assert files and all((Path(jaxspec.__file__).parent / "policies" / name).is_file() for name in files)
+    assert files and all(
+        (Path(jaxspec.__file__).parent / "policies" / name).is_file() for name in files
+    )
 
 
 @pytest.mark.slow
@@ -43,6 +47,8 @@ def test_it_changes_no_text(policy):
     params = jaxspec.load("mini", drafter="jetspec", dtype="float32")
     prompts = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]
     plain = jaxspec.decode(params, prompts, method="ar", max_new_tokens=24)
-    outs = jaxspec.decode(params, prompts, method="jetspec", budget=12, max_new_tokens=24, policy=policy)
+    outs = jaxspec.decode(
+        params, prompts, method="jetspec", budget=12, max_new_tokens=24, policy=policy
+    )
     assert [out.tokens for out in outs] == [out.tokens for out in plain]
     assert {out.policy.state.shape for out in outs} == {(2,)}

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxspec.config import TargetConfig
-from jaxspec.policies.calibration import Fit, fit, running_correction, weights_toward_small
-from jaxspec.policies.roofline import (
+from jaxspec.core.config import TargetConfig
+from jaxspec.costs.calibration import Fit, fit, running_correction, weights_toward_small
+from jaxspec.costs.roofline import (
     DEVICES,
     paper_bytes,
     paper_flops,

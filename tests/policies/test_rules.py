@@ -1,4 +1,6 @@
-"""Sizes chosen against BASTION's golden data, brute force over all trees, and brute force over all sizes."""
+"""Sizes chosen against BASTION's golden data, brute force over all trees, and brute force over all
+sizes.
+"""
 
 import itertools
 from pathlib import Path
@@ -9,8 +11,8 @@ import numpy as np
 import pytest
 
 from jaxspec.builders import make_builder
-from jaxspec.policies.rules import best, first_decrease, printed, released, surrogate
-from jaxspec.state import Candidates
+from jaxspec.core.state import Candidates
+from jaxspec.policies.bastion.rules import best, first_decrease, printed, released, surrogate
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "bastion"
 CASES, LATTICES = np.load(GOLDEN / "controller.npz"), np.load(GOLDEN / "tiny_lattice.npz")
@@ -25,19 +27,29 @@ def seconds(read, count: int) -> np.ndarray:
 
 
 def build(q: np.ndarray, rows: int):
-    """The best-first tree of `rows` rows over a lattice of probabilities [depth, K], descending in a row."""
+    """The best-first tree of `rows` rows over a lattice of probabilities [depth, K], descending in
+    a row.
+    """
     token = np.broadcast_to(np.arange(q.shape[1]), q.shape)
     builder = make_builder("best_first", depth=q.shape[0], vocab_size=q.shape[1], budget=rows)
     width = builder.candidates
-    found = Candidates(jnp.asarray(token[None, :, :width]), jnp.log(jnp.float32(q))[None, :, :width])
+    found = Candidates(
+        jnp.asarray(token[None, :, :width]), jnp.log(jnp.float32(q))[None, :, :width]
+    )
     return jax.jit(builder.build)(found, jnp.array([7]), jnp.array([q.shape[0]]))
 
 
 @pytest.mark.parametrize(
-    "number", [pytest.param(i, marks=pytest.mark.slow if i > 1 else ()) for i in range(int(LATTICES["count"]))]
+    "number",
+    [
+        pytest.param(i, marks=pytest.mark.slow if i > 1 else ())
+        for i in range(int(LATTICES["count"]))
+    ],
 )
 def test_every_size_is_the_best_of_all_trees_of_that_size(number):
-    """Against an exhaustive enumeration of all prefix-closed trees; the gains fall, so the surrogate is concave."""
+    """Against an exhaustive enumeration of all prefix-closed trees; the gains fall, so the
+    surrogate is concave.
+    """
     q, expected = LATTICES[f"t{number}_q"], LATTICES[f"t{number}_best_by_size"]
     tree = build(q, len(expected))
     worth = np.asarray(surrogate(tree.logprob))[0]
@@ -48,7 +60,9 @@ def test_every_size_is_the_best_of_all_trees_of_that_size(number):
 
 
 def trees_of(q: np.ndarray, size: int):
-    """All prefix-closed sets of `size` rank paths, the root included, by growing every one of the next smaller size."""
+    """All prefix-closed sets of `size` rank paths, the root included, by growing every one of the
+    next smaller size.
+    """
     found = {frozenset([()])}
     for _ in range(size - 1):
         found = {
@@ -65,7 +79,10 @@ def test_no_tree_of_a_random_lattice_is_worth_more():
     q = -np.sort(-np.random.default_rng(5).dirichlet(np.ones(3), 3)[:, :2], axis=1)
     worth = np.asarray(surrogate(build(q, 7).logprob))[0]
     for size in range(1, 7):
-        values = [sum(np.prod([q[d, r] for d, r in enumerate(path)]) for path in tree) for tree in trees_of(q, size)]
+        values = [
+            sum(np.prod([q[d, r] for d, r in enumerate(path)]) for path in tree)
+            for tree in trees_of(q, size)
+        ]
         assert worth[size - 1] == pytest.approx(max(values), rel=1e-5)
 
 
@@ -76,7 +93,11 @@ def test_every_rule_chooses_what_was_recorded(number):
     np.testing.assert_allclose(worth, np.cumsum(read("rho")), rtol=1e-12)
     np.testing.assert_allclose(worth / cost, read("S_over_LAR"), rtol=1e-9)
     assert int(best(worth, cost)) == int(read("N_argmax")) == int(np.argmax(worth / cost)) + 1
-    assert int(first_decrease(worth, cost)) == int(read("N_first_decrease")) == int(read("N_code_nofloor_step1"))
+    assert (
+        int(first_decrease(worth, cost))
+        == int(read("N_first_decrease"))
+        == int(read("N_code_nofloor_step1"))
+    )
     assert int(first_decrease(worth, cost, least=32)) == int(read("N_code_before_bucket"))
     assert int(released(worth, cost)) == int(read("N_code_returned"))
     assert int(printed(worth, cost)) == int(read("N_alg1_literal_nonroot"))
@@ -92,14 +113,20 @@ def test_on_a_staircase_the_first_decrease_is_far_from_the_best(number):
         assert worth[size - 1] / cost[size - 1] == pytest.approx(float(read(f"S_{name}")), rel=1e-9)
 
 
-@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "number", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
+)
 def test_the_tree_is_bastions(number):
-    """From the drafter's logits: rows in the recorded order, and the released builder's tree as a set of paths."""
+    """From the drafter's logits: rows in the recorded order, and the released builder's tree as a
+    set of paths.
+    """
     read = case("k", number)
     logprob = jax.nn.log_softmax(read("logits"), axis=-1)
     value, token = jax.lax.top_k(logprob, min(128, logprob.shape[-1]))
     rows = 64
-    builder = make_builder("best_first", depth=len(token), vocab_size=logprob.shape[-1], budget=rows)
+    builder = make_builder(
+        "best_first", depth=len(token), vocab_size=logprob.shape[-1], budget=rows
+    )
     width = builder.candidates
     found = Candidates(token[None, :, :width], value[None, :, :width])
     tree = jax.jit(builder.build)(found, jnp.array([7]), jnp.array([len(token)]))
@@ -127,7 +154,9 @@ def test_the_worked_example():
     worth, size = np.asarray(surrogate(tree.logprob))[0], np.arange(1, 8)
     np.testing.assert_allclose(worth, [1, 1.6, 2.02, 2.32, 2.53, 2.65, 2.71], rtol=1e-5)
     cost = 5 + 20 + 0.5 * size + 0.2 * size**2
-    np.testing.assert_allclose(20 * worth / cost, [0.7782, 1.1940, 1.4276, 1.5364, 1.5569, 1.5057, 1.4151], atol=1e-4)
+    np.testing.assert_allclose(
+        20 * worth / cost, [0.7782, 1.1940, 1.4276, 1.5364, 1.5569, 1.5057, 1.4151], atol=1e-4
+    )
     assert int(best(worth, cost)) == int(first_decrease(worth, cost)) == 5
 
 

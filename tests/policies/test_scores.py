@@ -1,10 +1,19 @@
-"""Correcting path scores: isotonic regression against brute force, and a miscalibrated drafter that is set right."""
+"""Correcting path scores: isotonic regression against brute force, and a miscalibrated drafter that
+is set right.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.policies.scores import BINS, corrected, init_scores, isotonic, observed, refreshed
+from jaxspec.policies.bastion.scores import (
+    BINS,
+    corrected,
+    init_scores,
+    isotonic,
+    observed,
+    refreshed,
+)
 
 
 def pool(values, weights):
@@ -21,19 +30,28 @@ def pool(values, weights):
 
 def test_isotonic_pools_adjacent_violators():
     rng = np.random.default_rng(0)
-    values, weights = rng.random((20, BINS)).astype(np.float32), rng.random((20, BINS)).astype(np.float32) + 0.1
+    values, weights = (
+        rng.random((20, BINS)).astype(np.float32),
+        rng.random((20, BINS)).astype(np.float32) + 0.1,
+    )
     expected = [pool(v, w) for v, w in zip(values.tolist(), weights.tolist(), strict=True)]
     np.testing.assert_allclose(jax.jit(isotonic)(values, weights), expected, rtol=2e-4)
 
 
 def test_without_evidence_scores_are_what_they_say():
     logprob, depth = jnp.log(jnp.array([[1.0, 0.7, 0.2, 0.0]])), jnp.array([[0, 1, 2, 0]])
-    np.testing.assert_allclose(corrected(init_scores(3), logprob, depth), [[1.0, 0.7, 0.2, 0.0]], rtol=1e-6)
-    np.testing.assert_allclose(corrected(refreshed(init_scores(3)), logprob, depth), [[1.0, 0.7, 0.2, 0.0]], rtol=1e-5)
+    np.testing.assert_allclose(
+        corrected(init_scores(3), logprob, depth), [[1.0, 0.7, 0.2, 0.0]], rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        corrected(refreshed(init_scores(3)), logprob, depth), [[1.0, 0.7, 0.2, 0.0]], rtol=1e-5
+    )
 
 
 def test_an_overconfident_drafter_is_corrected_by_depth():
-    """Accepted with the square of what the drafter says at depth 1, and with what it says at depth 2."""
+    """Accepted with the square of what the drafter says at depth 1, and with what it says at depth
+    2.
+    """
     rng = np.random.default_rng(1)
 
     def rounds(state, count=400, rows=8):
@@ -51,11 +69,16 @@ def test_an_overconfident_drafter_is_corrected_by_depth():
     for depth, truth in ((1, p**2), (2, p)):
         found = corrected(state, jnp.log(p), jnp.full(3, depth))
         np.testing.assert_allclose(found, truth, atol=0.1)
-        assert np.all(np.diff(np.asarray(state.hits / jnp.maximum(state.count, 1))[depth - 1, :4]) < 0.1)
+        assert np.all(
+            np.diff(np.asarray(state.hits / jnp.maximum(state.count, 1))[depth - 1, :4]) < 0.1
+        )
 
 
 def test_roots_padding_and_unverified_rows_do_not_count():
     state = observed(
-        init_scores(2), jnp.array([[0.0, -0.1, -jnp.inf]]), jnp.array([[0, 2, 0]]), jnp.array([[True, True, False]])
+        init_scores(2),
+        jnp.array([[0.0, -0.1, -jnp.inf]]),
+        jnp.array([[0, 2, 0]]),
+        jnp.array([[True, True, False]]),
     )
     assert float(state.count.sum()) == float(state.hits.sum()) == float(state.hits[1, 0]) == 1.0

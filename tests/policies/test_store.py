@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxspec.costs.latency_table import make_table
+from jaxspec.policies.bastion.controller import make_policy
 from jaxspec.policies.compose import compose
-from jaxspec.policies.controller import make_policy
-from jaxspec.policies.latency import make_table
+from jaxspec.policies.controls.static_size import make_static
 from jaxspec.policies.protocol import Policy, Settings
-from jaxspec.policies.static_size import make_static
 from jaxspec.policies.store import fingerprint, load_policy, save_policy
 
 ABOUT = {"drafter": "eagle3", "device": "cpu"}
@@ -36,7 +36,9 @@ def test_a_policy_comes_back_whole(tmp_path):
 def test_another_use_warns(tmp_path):
     save_policy(make_static(rows=4), tmp_path, ABOUT)
     save_policy(make_static(rows=5), tmp_path, ABOUT)  # in place of the other
-    with pytest.warns(UserWarning, match="was trained for device cpu, not H100: .* train it again for this device"):
+    with pytest.warns(
+        UserWarning, match="was trained for device cpu, not H100: .* train it again for this device"
+    ):
         found = load_policy(tmp_path, about={"drafter": "eagle3", "device": "H100"})
     assert int(found.controls.rows) == 5
 

@@ -1,4 +1,6 @@
-"""Tiny models with what transformers' PyTorch code computes for them; written by make_fixtures.py."""
+"""Tiny models with what transformers' PyTorch code computes for them; written by
+make_fixtures.py.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,11 @@ import jax
 import numpy as np
 import pytest
 
-from jaxspec.config import TargetConfig
-from jaxspec.io.hf_config import target_config
+from jaxspec.core.config import TargetConfig
 from jaxspec.io.safetensors_files import WeightFiles, read_json
-from jaxspec.io.target_weights import from_hf
+from jaxspec.targets.hf_config import target_config
 from jaxspec.targets.transformer import Transformer
+from jaxspec.targets.weights import from_hf
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "targets"
 MODELS = ("qwen3", "qwen3_tied", "llama", "llama_scaled", "qwen3_moe", "qwen3_moe_mixed")

@@ -1,10 +1,12 @@
-"""Writes tests/golden/targets: tiny random models saved by transformers, and what its PyTorch code computes with them.
+"""Writes tests/golden/targets: tiny random models saved by transformers, and what its PyTorch code
+computes with them.
 
     python tests/targets/make_fixtures.py      # needs torch and transformers
 
-Each folder is an ordinary `save_pretrained` directory plus expected.npz: `tokens`, `positions` int64 [B, T], `logits` float32
-[B, T, V], `features` float32 [L, B, T, E], layer i being what decoder layer i returns (`hidden_states[L]` of transformers
-would be past the final norm, hence the hooks).
+Each folder is an ordinary `save_pretrained` directory plus expected.npz: `tokens`, `positions`
+int64 [B, T], `logits` float32 [B, T, V], `features` float32 [L, B, T, E], layer i being what
+decoder layer i returns (`hidden_states[L]` of transformers would be past the final norm, hence the
+hooks).
 """
 
 from __future__ import annotations
@@ -41,32 +43,61 @@ _LLAMA3 = {
 # Name: (model type, settings, stored dtype, sharded).
 MODELS = {
     "qwen3": ("qwen3", _QWEN3, "float32", True),
-    "qwen3_tied": ("qwen3", {**_QWEN3, "tie_word_embeddings": True, "attention_bias": True}, "bfloat16", False),
-    "llama": ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, "float16", False),
-    "llama_scaled": ("llama", {"head_dim": 16, "tie_word_embeddings": True, "rope_parameters": _LLAMA3}, "float32", False),
+    "qwen3_tied": (
+        "qwen3",
+        {**_QWEN3, "tie_word_embeddings": True, "attention_bias": True},
+        "bfloat16",
+        False,
+    ),
+    "llama": (
+        "llama",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+        "float16",
+        False,
+    ),
+    "llama_scaled": (
+        "llama",
+        {"head_dim": 16, "tie_word_embeddings": True, "rope_parameters": _LLAMA3},
+        "float32",
+        False,
+    ),
     "qwen3_moe": ("qwen3_moe", {**_MOE, "norm_topk_prob": True}, "bfloat16", False),
-    "qwen3_moe_mixed": ("qwen3_moe", {**_MOE, "norm_topk_prob": False, "mlp_only_layers": [1]}, "float32", True),
+    "qwen3_moe_mixed": (
+        "qwen3_moe",
+        {**_MOE, "norm_topk_prob": False, "mlp_only_layers": [1]},
+        "float32",
+        True,
+    ),
 }
 
 
 def build(name: str):
-    """The random PyTorch model called `name`, in float32 with values that its stored dtype can hold."""
+    """The random PyTorch model called `name`, in float32 with values that its stored dtype can
+    hold.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     kind, settings, dtype, _ = MODELS[name]
     torch.manual_seed(sorted(MODELS).index(name))
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **_COMMON, **settings)).float().eval()
+    model = (
+        AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **_COMMON, **settings))
+        .float()
+        .eval()
+    )
     with torch.no_grad():
         for key, weight in model.named_parameters():
-            # Logits of order 1 and norms that differ from 1, so that every factor of the forward shows.
+            # Logits of order 1 and norms that differ from 1, so that every factor of the forward
+            # shows.
             weight.normal_(1.0 if "norm" in key else 0.0, 0.2)
             weight.copy_(weight.to(getattr(torch, dtype)).float())
     return model
 
 
 def expected(model) -> dict[str, np.ndarray]:
-    """What the PyTorch model computes on fixed random tokens; the second sequence stands at far positions."""
+    """What the PyTorch model computes on fixed random tokens; the second sequence stands at far
+    positions.
+    """
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -82,7 +113,12 @@ def expected(model) -> dict[str, np.ndarray]:
         logits = model(tokens, position_ids=positions, use_cache=False).logits.numpy()
     for hook in hooks:
         hook.remove()
-    return {"tokens": tokens.numpy(), "positions": positions.numpy(), "logits": logits, "features": np.stack(outputs)}
+    return {
+        "tokens": tokens.numpy(),
+        "positions": positions.numpy(),
+        "logits": logits,
+        "features": np.stack(outputs),
+    }
 
 
 def main():
@@ -91,9 +127,15 @@ def main():
     for name, (_, _, dtype, sharded) in MODELS.items():
         model = build(name)
         arrays = expected(model)
-        model.to(getattr(torch, dtype)).save_pretrained(GOLDEN / name, max_shard_size="20KB" if sharded else "1GB")
+        model.to(getattr(torch, dtype)).save_pretrained(
+            GOLDEN / name, max_shard_size="20KB" if sharded else "1GB"
+        )
         np.savez_compressed(GOLDEN / name / "expected.npz", **arrays)
-        print(name, sorted(path.name for path in (GOLDEN / name).iterdir()), np.abs(arrays["logits"]).max())
+        print(
+            name,
+            sorted(path.name for path in (GOLDEN / name).iterdir()),
+            np.abs(arrays["logits"]).max(),
+        )
 
 
 if __name__ == "__main__":

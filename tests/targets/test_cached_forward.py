@@ -1,4 +1,6 @@
-"""One forward serves prefill, one-token decoding and tree verification: all must agree with the full causal forward."""
+"""One forward serves prefill, one-token decoding and tree verification: all must agree with the
+full causal forward.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.cache import allocate, append
-from jaxspec.state import KVCache
+from jaxspec.core.cache import allocate, append
+from jaxspec.core.state import KVCache
 
 TOLERANCE = 2e-5
 # One of each kind: the cache is the same code for all, and sparse layers are slow to compile.
-each_kind = pytest.mark.parametrize("golden", ["qwen3", "llama_scaled", "qwen3_moe_mixed"], indirect=True)
+each_kind = pytest.mark.parametrize(
+    "golden", ["qwen3", "llama_scaled", "qwen3_moe_mixed"], indirect=True
+)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _apply(module, params, tokens, positions, cache, mask):
-    return module.apply(params, tokens, positions, cache, mask, tuple(range(module.config.num_layers)))
+    return module.apply(
+        params, tokens, positions, cache, mask, tuple(range(module.config.num_layers))
+    )
 
 
 def forward(golden, tokens, positions, cache=None, mask=None):
@@ -81,7 +87,10 @@ def test_a_tree_forward_equals_each_path_alone(golden):
         padded = path + [row] * (4 - len(path))
         alone = forward(golden, tokens[:, padded], lengths[:, None] + np.arange(4), cache)
         for name in ("hidden", "features"):
-            got, want = np.asarray(getattr(tree, name))[:, path], np.asarray(getattr(alone, name))[:, : len(path)]
+            got, want = (
+                np.asarray(getattr(tree, name))[:, path],
+                np.asarray(getattr(alone, name))[:, : len(path)],
+            )
             np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE)
         got, want = np.asarray(tree.k)[:, :, path], np.asarray(alone.k)[:, :, : len(path)]
         np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE)

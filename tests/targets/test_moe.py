@@ -28,7 +28,9 @@ def arrays(rows, experts, chosen, skewed):
     if skewed:
         expert = np.tile(np.arange(experts - chosen, experts, dtype=np.int32), (rows, 1))
     else:
-        expert = np.stack([generator.permutation(experts)[:chosen] for _ in range(rows)]).astype(np.int32)
+        expert = np.stack([generator.permutation(experts)[:chosen] for _ in range(rows)]).astype(
+            np.int32
+        )
     return x, expert, weight, gate_up, down
 
 
@@ -48,5 +50,7 @@ def test_only_the_chosen_experts_are_touched():
     x, expert, weight, gate_up, down = arrays(9, 8, 2, True)
     gate_up[:6], down[:6] = np.nan, np.nan
     for tiles_per_step in (1, 16):
-        out = mix_experts(*map(jnp.asarray, (x, expert, weight, gate_up, down)), tiles_per_step=tiles_per_step)
+        out = mix_experts(
+            *map(jnp.asarray, (x, expert, weight, gate_up, down)), tiles_per_step=tiles_per_step
+        )
         assert np.isfinite(out).all()

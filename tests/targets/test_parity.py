@@ -1,4 +1,6 @@
-"""The targets against transformers' PyTorch models: logits and the output of every decoder layer, float32."""
+"""The targets against transformers' PyTorch models: logits and the output of every decoder layer,
+float32.
+"""
 
 from __future__ import annotations
 
@@ -12,30 +14,36 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.io.hf_config import target_config, target_config_to_hf
 from jaxspec.io.safetensors_files import WeightFiles, write_safetensors
-from jaxspec.io.target_weights import from_hf, to_hf
+from jaxspec.targets.hf_config import target_config, target_config_to_hf
 from jaxspec.targets.transformer import Transformer
+from jaxspec.targets.weights import from_hf, to_hf
 
 TOLERANCE = 1e-4
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _apply(module, params, tokens, positions):
-    out = module.apply(params, tokens, positions, feature_layers=tuple(range(module.config.num_layers)))
+    out = module.apply(
+        params, tokens, positions, feature_layers=tuple(range(module.config.num_layers))
+    )
     return out, module.apply(params, out.hidden, method="logits")
 
 
 def run(module, params, tokens, positions):
     """(logits, features [L, B, T, E]) of a plain causal forward with every layer's output."""
-    out, logits = _apply(module, params, jnp.asarray(tokens, jnp.int32), jnp.asarray(positions, jnp.int32))
+    out, logits = _apply(
+        module, params, jnp.asarray(tokens, jnp.int32), jnp.asarray(positions, jnp.int32)
+    )
     layers = range(module.config.num_layers)
     features = out.features.reshape(*out.features.shape[:2], len(layers), -1)
     return np.asarray(logits), np.moveaxis(np.asarray(features), 2, 0)
 
 
 def test_logits_and_every_feature_layer(golden):
-    logits, features = run(golden.module, golden.params, golden.expected["tokens"], golden.expected["positions"])
+    logits, features = run(
+        golden.module, golden.params, golden.expected["tokens"], golden.expected["positions"]
+    )
     np.testing.assert_allclose(logits, golden.expected["logits"], rtol=0, atol=TOLERANCE)
     np.testing.assert_allclose(features, golden.expected["features"], rtol=0, atol=TOLERANCE)
 
@@ -60,13 +68,16 @@ def test_live_comparison_with_pytorch(golden, request, tmp_path):
     torch = pytest.importorskip("torch")
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    spec = importlib.util.spec_from_file_location("make_fixtures", Path(__file__).with_name("make_fixtures.py"))
+    spec = importlib.util.spec_from_file_location(
+        "make_fixtures", Path(__file__).with_name("make_fixtures.py")
+    )
     fixtures = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(fixtures)
     model = fixtures.build(request.node.callspec.params["golden"])
     expected = fixtures.expected(model)
     config = target_config(model.config.to_dict() | {"architectures": [type(model).__name__]})
-    # The modules in memory fuse experts; save_pretrained writes the published layout, which is what is read here.
+    # The modules in memory fuse experts; save_pretrained writes the published layout, which is what
+    # is read here.
     model.save_pretrained(tmp_path / "theirs")
 
     params = from_hf(WeightFiles(tmp_path / "theirs"), config)

@@ -30,15 +30,24 @@ def tokenizer():
     tokenizer = AutoTokenizer.from_pretrained(ZOO / "mini")
     names = ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
     tokenizer.add_special_tokens(
-        {"bos_token": names[0], "additional_special_tokens": names[1:] + ["<|im_start|>", "<|im_end|>"]}
+        {
+            "bos_token": names[0],
+            "additional_special_tokens": names[1:] + ["<|im_start|>", "<|im_end|>"],
+        }
     )
     return tokenizer
 
 
 def learnt(sample, tokenizer):
     """The runs of tokens to be learnt, as text."""
-    runs = itertools.groupby(zip(sample.loss_mask, sample.tokens, strict=True), key=lambda pair: pair[0])
-    return [tokenizer.decode([token for _, token in run], skip_special_tokens=False) for mask, run in runs if mask]
+    runs = itertools.groupby(
+        zip(sample.loss_mask, sample.tokens, strict=True), key=lambda pair: pair[0]
+    )
+    return [
+        tokenizer.decode([token for _, token in run], skip_special_tokens=False)
+        for mask, run in runs
+        if mask
+    ]
 
 
 def encode_one(record, tokenizer, template=None, **options):
@@ -51,32 +60,47 @@ def test_llama3_learns_each_answer_and_its_end(tokenizer):
     assert learnt(sample, tokenizer) == ["It is 4.<|eot_id|>", "6, of course: żółć 😀<|eot_id|>"]
     text = tokenizer.decode(sample.tokens, skip_special_tokens=False)
     assert (
-        text.startswith("<|begin_of_text|><|start_header_id|>system<|end_header_id|>") and text.count("<|begin_of_text|>") == 1
+        text.startswith("<|begin_of_text|><|start_header_id|>system<|end_header_id|>")
+        and text.count("<|begin_of_text|>") == 1
     )
     assert "Today Date: 26 Jul 2024" in text  # not the day of the run
 
 
 def test_a_learnt_answer_follows_exactly_what_decoding_is_given(tokenizer):
     for template in ("llama3.jinja", "qwen3.jinja", "marked.jinja"):
-        (*_, sample), chat = encode_one(Record("f, line 1", messages=CHAT), tokenizer, template, enable_thinking=False)
+        (*_, sample), chat = encode_one(
+            Record("f, line 1", messages=CHAT), tokenizer, template, enable_thinking=False
+        )
         last = np.flatnonzero(np.diff(sample.loss_mask.astype(int)) == 1)[-1] + 1
         assert sample.tokens[:last].tolist() == prompt_ids(CHAT[:4], chat)
 
 
 def test_qwen3_gives_each_answer_the_context_in_which_it_is_generated(tokenizer):
-    samples, _ = encode_one(Record("f, line 1", messages=CHAT), tokenizer, "qwen3.jinja", enable_thinking=False)
-    first, second = (tokenizer.decode(sample.tokens, skip_special_tokens=False) for sample in samples)
+    samples, _ = encode_one(
+        Record("f, line 1", messages=CHAT), tokenizer, "qwen3.jinja", enable_thinking=False
+    )
+    first, second = (
+        tokenizer.decode(sample.tokens, skip_special_tokens=False) for sample in samples
+    )
     think = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
     assert first.endswith(f"{think}It is 4.<|im_end|>") and second.count("<think>") == 1
-    assert [learnt(sample, tokenizer) for sample in samples] == [["It is 4.<|im_end|>"], ["6, of course: żółć 😀<|im_end|>"]]
+    assert [learnt(sample, tokenizer) for sample in samples] == [
+        ["It is 4.<|im_end|>"],
+        ["6, of course: żółć 😀<|im_end|>"],
+    ]
 
 
 def test_qwen3_learns_the_reasoning_of_thinking_answers(tokenizer):
     messages = [CHAT[1], {"role": "assistant", "content": "<think>\nAdd.\n</think>\n\n4."}]
     (sample,), _ = encode_one(Record("f, line 1", messages=messages), tokenizer, "qwen3.jinja")
     assert learnt(sample, tokenizer) == ["<think>\nAdd.\n</think>\n\n4.<|im_end|>"]
-    with pytest.warns(UserWarning, match=r"1 answers \(the first: f, line 1: message 2\) do not begin with .*enable_thinking"):
-        (sample,), _ = encode_one(Record("f, line 1", messages=messages), tokenizer, "qwen3.jinja", enable_thinking=False)
+    with pytest.warns(
+        UserWarning,
+        match=r"1 answers \(the first: f, line 1: message 2\) do not begin with .*enable_thinking",
+    ):
+        (sample,), _ = encode_one(
+            Record("f, line 1", messages=messages), tokenizer, "qwen3.jinja", enable_thinking=False
+        )
     assert "Add." in learnt(sample, tokenizer)[0]
 
 
@@ -86,11 +110,17 @@ def test_marked_templates_are_believed_and_agree_with_transformers(tokenizer):
     # An end in ASCII: of a last character in several tokens, theirs marks the first only.
     (sample,), chat = encode_one(Record("f, line 1", messages=CHAT[:3]), tokenizer, "marked.jinja")
     theirs = tokenizer.apply_chat_template(
-        CHAT[:3], chat_template=chat.template, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
+        CHAT[:3],
+        chat_template=chat.template,
+        tokenize=True,
+        return_dict=True,
+        return_assistant_tokens_mask=True,
     )
     np.testing.assert_array_equal(sample.tokens, theirs["input_ids"])
     ends = sample.tokens == tokenizer.convert_tokens_to_ids("<|im_end|>")
-    np.testing.assert_array_equal(sample.loss_mask & ~ends, np.asarray(theirs["assistant_masks"], bool))
+    np.testing.assert_array_equal(
+        sample.loss_mask & ~ends, np.asarray(theirs["assistant_masks"], bool)
+    )
 
 
 def test_text_and_plain_pairs_end_with_the_end_of_text(tokenizer):
@@ -101,7 +131,10 @@ def test_text_and_plain_pairs_end_with_the_end_of_text(tokenizer):
     ]
     text, pair, ended = encode(records, make_format(tokenizer, raw_prompts=True))
     assert text.loss_mask.all() and tokenizer.decode(text.tokens) == "Call me Ishmael.<|endoftext|>"
-    assert learnt(pair, tokenizer) == [" 4<|endoftext|>"] and tokenizer.decode(pair.tokens) == "2 + 2 = 4<|endoftext|>"
+    assert (
+        learnt(pair, tokenizer) == [" 4<|endoftext|>"]
+        and tokenizer.decode(pair.tokens) == "2 + 2 = 4<|endoftext|>"
+    )
     assert tokenizer.decode(ended.tokens) == "x<|endoftext|>"
     (chat,) = encode(records[1:2], make_format(tokenizer))
     assert tokenizer.decode(chat.tokens) == "Question: 2 + 2 =\nAnswer:  4<|endoftext|>"
@@ -115,28 +148,39 @@ def test_exact_tokens_are_used_as_they_are(tokenizer):
 
 
 def test_order_is_kept_when_forms_mix(tokenizer):
-    records = [Record("1", text="one"), Record("2", tokens=[5, 6], prompt_length=1), Record("3", text="two")]
+    records = [
+        Record("1", text="one"),
+        Record("2", tokens=[5, 6], prompt_length=1),
+        Record("3", text="two"),
+    ]
     assert [sample.place for sample in encode(records, make_format(tokenizer))] == ["1", "2", "3"]
 
 
 def test_a_greeting_is_context_only(tokenizer):
     messages = [{"role": "assistant", "content": "Welcome!"}, *CHAT[1:3]]
     (sample,), _ = encode_one(Record("f, line 1", messages=messages), tokenizer, "llama3.jinja")
-    assert learnt(sample, tokenizer) == ["It is 4.<|eot_id|>"] and "Welcome!" in tokenizer.decode(sample.tokens)
+    assert learnt(sample, tokenizer) == ["It is 4.<|eot_id|>"] and "Welcome!" in tokenizer.decode(
+        sample.tokens
+    )
 
 
 def test_what_cannot_be_learnt_is_an_error_that_names_the_sample(tokenizer, tmp_path):
     silent, moody, refusing = (tmp_path / name for name in ("silent", "moody", "refusing"))
-    silent.write_text("{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}")
+    silent.write_text(
+        "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
+    )
     moody.write_text("{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}")
     refusing.write_text("{{ raise_exception('roles must alternate') }}")
     record = Record("f.jsonl, line 7", messages=CHAT[1:3])
     with pytest.raises(DataError, match="f.jsonl, line 7: no token to learn"):
         encode([record], make_format(tokenizer, silent))
-    with pytest.raises(DataError, match="f.jsonl, line 7: message 2: the chat template writes what comes before"):
+    with pytest.raises(
+        DataError, match="f.jsonl, line 7: message 2: the chat template writes what comes before"
+    ):
         encode([record], make_format(tokenizer, moody))
     with pytest.raises(
-        DataError, match=r"f.jsonl, line 7: message 2: .* cannot render these messages \(roles must alternate\)"
+        DataError,
+        match=r"f.jsonl, line 7: message 2: .* cannot render these messages \(roles must alternate\)",
     ):
         encode([record], make_format(tokenizer, refusing))
     with pytest.raises(DataError, match="line 7: the conversation has no message of the assistant"):
@@ -147,14 +191,17 @@ def test_what_cannot_be_learnt_is_an_error_that_names_the_sample(tokenizer, tmp_
         encode([Record("f.jsonl, line 7", text="x")], make_format(None))
     bare = AutoTokenizer.from_pretrained(ZOO / "mini")
     bare.chat_template = None
-    with pytest.raises(DataError, match="line 7: .*no chat template: pass the file of one as chat_template"):
+    with pytest.raises(
+        DataError, match="line 7: .*no chat template: pass the file of one as chat_template"
+    ):
         encode([record], make_format(bare))
     with pytest.raises(DataError, match="no chat template at .*nowhere"):
         make_format(tokenizer, tmp_path / "nowhere")
 
 
 def test_tokens_across_a_boundary_are_not_learnt():
-    # "ab c" + "d e": the second token straddles the boundary at 4; spaces are cut off "c", and "e" shares a character's range.
+    # "ab c" + "d e": the second token straddles the boundary at 4; spaces are cut off "c", and "e"
+    # shares a character's range.
     offsets = np.array([(0, 2), (3, 5), (6, 7), (6, 7), (8, 8)])
     assert span_mask(offsets, [(4, 7)]).tolist() == [False, False, True, True, False]
     assert span_mask(offsets, [(5, 8)]).tolist() == [False, False, True, True, True]
@@ -166,11 +213,15 @@ def test_preview_marks_what_is_learnt(tokenizer):
     (sample,), _ = encode_one(Record("f, line 1", messages=CHAT[1:3]), tokenizer, "marked.jinja")
     options = DataOptions((), length=64)
     shown = preview(sample, tokenizer, options, ("[[", "]]"))
-    assert shown.startswith(f"--- f, line 1: {len(sample.tokens)} tokens, {sample.loss_mask.sum()} to learn\n")
+    assert shown.startswith(
+        f"--- f, line 1: {len(sample.tokens)} tokens, {sample.loss_mask.sum()} to learn\n"
+    )
     assert shown.endswith("<|im_start|>assistant\n[[It is 4.<|im_end|>]]\n")
     size = len(sample.tokens) - 3
     options = DataOptions((), length=size)
-    assert f"--- cut off here at {size} tokens; 3 more are not used" in preview(sample, tokenizer, options, ("[[", "]]"))
+    assert f"--- cut off here at {size} tokens; 3 more are not used" in preview(
+        sample, tokenizer, options, ("[[", "]]")
+    )
     assert "--- left out" in preview(sample, tokenizer, DataOptions((), length=3), ("[[", "]]"))
     whole = Sample(np.arange(10, 20), np.ones(10, bool))
     assert "--- split into 3 documents of at most 4 tokens" in preview(

@@ -10,7 +10,8 @@ import pytest
 
 from training.checkpoints import CheckpointError, Checkpoints
 
-# Orbax abandons its other reads when one of several fails; they complain whenever they are collected.
+# Orbax abandons its other reads when one of several fails; they complain whenever they are
+# collected.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
@@ -57,14 +58,19 @@ def test_a_damaged_checkpoint_is_named_with_the_one_before_it(folder, victim, ho
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
         else:
             path.unlink()
-    with pytest.raises(CheckpointError, match=r"checkpoints/6 (cannot be read|is truncated): delete it to continue from .*/3 "):
+    with pytest.raises(
+        CheckpointError,
+        match=r"checkpoints/6 (cannot be read|is truncated): delete it to continue from .*/3 ",
+    ):
         restored(folder)
     shutil.rmtree(folder / "6")
     assert restored(folder)[0] == 3
 
 
 def test_any_damaged_file_of_the_state_is_noticed(folder):
-    """Each file alone, cut short by a third, is refused or not needed: the weights that come back are never others."""
+    """Each file alone, cut short by a third, is refused or not needed: the weights that come back
+    are never others.
+    """
     whole, refused = folder.with_name("whole"), 0
     shutil.copytree(folder, whole)
     files = [path.relative_to(folder) for path in (folder / "6").rglob("*") if path.is_file()]
@@ -92,7 +98,10 @@ def test_a_full_disk_names_the_last_good_checkpoint(folder):
     with opened(folder) as checkpoints:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
         try:
-            with pytest.raises(CheckpointError, match=r"checkpoint 9 cannot be written .* good checkpoint: .*checkpoints/6$"):
+            with pytest.raises(
+                CheckpointError,
+                match=r"checkpoint 9 cannot be written .* good checkpoint: .*checkpoints/6$",
+            ):
                 checkpoints.save(9, state(9))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

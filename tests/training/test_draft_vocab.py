@@ -1,4 +1,6 @@
-"""Training of drafters with a reduced draft vocabulary: which tokens, what counts in the loss, and the whole way on a toy."""
+"""Training of drafters with a reduced draft vocabulary: which tokens, what counts in the loss, and
+the whole way on a toy.
+"""
 
 import dataclasses
 import functools
@@ -11,9 +13,9 @@ import pytest
 
 import jaxspec
 from jaxspec.bench.prompts import Prompt
-from jaxspec.config import TargetConfig
+from jaxspec.core.config import TargetConfig
+from jaxspec.core.params import Params, Spec
 from jaxspec.io.safetensors_files import read_json
-from jaxspec.params import Params, Spec
 from jaxspec.targets.transformer import Transformer
 from training import train_drafter
 from training.acceptance import EvalOptions
@@ -35,7 +37,11 @@ TARGET = TargetConfig(**SIZES, vocab_size=VOCAB, tie_embeddings=True, max_positi
 
 def rows_of(tokens, loss_mask=None):
     tokens = np.atleast_2d(np.asarray(tokens, np.int32))
-    mask = np.ones(tokens.shape, bool) if loss_mask is None else np.atleast_2d(np.asarray(loss_mask, bool))
+    mask = (
+        np.ones(tokens.shape, bool)
+        if loss_mask is None
+        else np.atleast_2d(np.asarray(loss_mask, bool))
+    )
     return PackedRows(tokens, np.ones_like(tokens), np.zeros_like(tokens), mask)
 
 
@@ -75,7 +81,9 @@ def toy():
 
 @pytest.mark.parametrize("kind", ["fkl", "rkl", "ce"])
 def test_rows_against_numpy(kind, capsys):
-    """Both distributions renormalised over the draft vocabulary; rows that it does not hold the main token of do not count."""
+    """Both distributions renormalised over the draft vocabulary; rows that it does not hold the
+    main token of do not count.
+    """
     target, generator = toy(), np.random.default_rng(0)
     draft = draft_vocabulary(rows_of(np.r_[0:VOCAB:2]), 20, target)
     assert "20 of 40 tokens, 100.00% of the tokens to learn" in capsys.readouterr().out
@@ -85,7 +93,10 @@ def test_rows_against_numpy(kind, capsys):
     per_row = make_per_row(TARGET, LossOptions(kind, temperature=2.0), reduced=True)
     losses, (right, drafted) = per_row(jnp.asarray(hidden), rows, target.target | {"draft": draft})
 
-    ids, table = np.arange(0, VOCAB, 2), np.asarray(target.target["params"]["embedding"], np.float64)
+    ids, table = (
+        np.arange(0, VOCAB, 2),
+        np.asarray(target.target["params"]["embedding"], np.float64),
+    )
     np.testing.assert_array_equal(draft["ids"], ids)
     ours, whole = hidden @ table[ids].T, teacher @ table.T
     np.testing.assert_array_equal(right, ids[ours.argmax(-1)] == label)
@@ -97,32 +108,54 @@ def test_rows_against_numpy(kind, capsys):
         return x - np.log(np.exp(x).sum(-1, keepdims=True))
 
     log_q, log_p = log_softmax(ours / 2), log_softmax(whole[:, ids] / 2)
-    expected = {"fkl": (np.exp(log_p) * (log_p - log_q)).sum(-1), "rkl": (np.exp(log_q) * (log_q - log_p)).sum(-1)}
+    expected = {
+        "fkl": (np.exp(log_p) * (log_p - log_q)).sum(-1),
+        "rkl": (np.exp(log_q) * (log_q - log_p)).sum(-1),
+    }
     expected["ce"] = -log_softmax(ours)[np.arange(30), label // 2]
     np.testing.assert_allclose(losses[drafted], expected[kind][drafted], rtol=2e-5, atol=1e-6)
 
 
 def test_slots_that_cannot_be_drafted_do_not_count():
     """In the loss; in accuracy they do, as misses."""
-    config = drafter_config(ModelOptions("dflash", 4, 1, (0,), mask_token=39, draft_vocab=20), TARGET)
+    config = drafter_config(
+        ModelOptions("dflash", 4, 1, (0,), mask_token=39, draft_vocab=20), TARGET
+    )
     target, generator = toy(), np.random.default_rng(0)
     ids = jnp.arange(20) * 2
     draft = {"ids": ids, "lm_head": target.target["params"]["embedding"][ids].T}
-    ones, tokens = np.ones((1, 12), np.int32), generator.integers(0, VOCAB, (1, 12)).astype(np.int32)
-    batch = {"tokens": tokens, "segments": ones, "loss_mask": ones, "positions": np.arange(12, dtype=np.int32)[None]}
+    ones, tokens = (
+        np.ones((1, 12), np.int32),
+        generator.integers(0, VOCAB, (1, 12)).astype(np.int32),
+    )
+    batch = {
+        "tokens": tokens,
+        "segments": ones,
+        "loss_mask": ones,
+        "positions": np.arange(12, dtype=np.int32)[None],
+    }
     batch |= {"anchors": np.array([[1, 4, 7]], np.int32), "keep": np.ones((1, 3), bool)}
-    batch |= {name: generator.normal(size=(1, 12, 16)).astype(np.float32) for name in ("features", "hidden")}
+    batch |= {
+        name: generator.normal(size=(1, 12, 16)).astype(np.float32)
+        for name in ("features", "hidden")
+    }
     loss = jax.jit(make_loss(config, TARGET, LossOptions("ce")))
     sums = loss(init_drafter(config, 0), target.target | {"draft": draft}, batch)
     labels = np.array([tokens[0, anchor + 1 : anchor + 4] for anchor in (1, 4, 7)])
     assert float(sums["loss"][1]) == (labels % 2 == 0).sum() < 9 and float(sums["loss"][0]) > 0
-    assert [float(sums[f"accuracy_{k}"][1]) for k in (1, 2, 3)] == [3, 3, 3] and float(sums["accept_length"][1]) == 3
+    assert [float(sums[f"accuracy_{k}"][1]) for k in (1, 2, 3)] == [3, 3, 3] and float(
+        sums["accept_length"][1]
+    ) == 3
 
 
 def text(path):
     """Texts of token ids, low ones being frequent, that end with EOS."""
     ids = np.minimum(np.random.default_rng(0).geometric(0.15, (8, 40)) - 1, 36)
-    path.write_text("".join(json.dumps({"tokens": [*line, EOS], "prompt_length": 4}) + "\n" for line in ids.tolist()))
+    path.write_text(
+        "".join(
+            json.dumps({"tokens": [*line, EOS], "prompt_length": 4}) + "\n" for line in ids.tolist()
+        )
+    )
     return path
 
 
@@ -135,7 +168,9 @@ def options(tmp_path_factory):
         out=folder / "out",
         loop=LoopOptions(folder / "run", steps=2, save_every=1, eval_every=100, parts=2),
         target=str(folder / "model"),
-        model=ModelOptions("dflash", block_size=4, num_layers=1, feature_layers=(0,), mask_token=39, draft_vocab=12),
+        model=ModelOptions(
+            "dflash", block_size=4, num_layers=1, feature_layers=(0,), mask_token=39, draft_vocab=12
+        ),
         loss=LossOptions("fkl", gamma=3.0),
         optimizer=OptimizerOptions(warmup=1),
         batch=4,
@@ -148,12 +183,19 @@ def check(options):
     bundle = train_drafter.train(options)
     kind = options.model.kind
     found = jaxspec.load(options.target, drafter={kind: str(options.out)}, dtype="float32")
-    assert found.spec.drafters == bundle.spec.drafters and found.spec.drafter(kind).draft_vocab_size == 12
+    assert (
+        found.spec.drafters == bundle.spec.drafters
+        and found.spec.drafter(kind).draft_vocab_size == 12
+    )
     ids = np.asarray(found.drafters[kind]["draft"]["ids"])
     assert len(ids) == 12 and EOS in ids and ids.max() == EOS
     head = np.asarray(found.target["params"]["embedding"])[ids].T
     np.testing.assert_allclose(found.drafters[kind]["draft"]["lm_head"], head, rtol=1e-2)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-2, atol=1e-3), found.drafters, bundle.drafters)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-2, atol=1e-3),
+        found.drafters,
+        bundle.drafters,
+    )
     return bundle
 
 
@@ -164,7 +206,9 @@ def test_exported_drafters_load_again(tmp_path, kind):
     target = toy()
     draft = draft_vocabulary(rows_of(np.arange(20, 40)), 12, target)
     shapes = jax.eval_shape(lambda: init_drafter(config, 0))
-    variables = jax.tree.map(lambda leaf: np.linspace(-1, 1, leaf.size, dtype=np.float32).reshape(leaf.shape), shapes)
+    variables = jax.tree.map(
+        lambda leaf: np.linspace(-1, 1, leaf.size, dtype=np.float32).reshape(leaf.shape), shapes
+    )
     jaxspec.save(target, tmp_path / "model")
     export_drafter(variables | {"draft": draft}, config, target, tmp_path / "out")
     found = jaxspec.load(tmp_path / "model", drafter={kind: str(tmp_path / "out")}, dtype="float32")
@@ -189,15 +233,22 @@ def test_a_trained_drafter_is_written_and_loaded(options, capsys):
 
 @pytest.mark.slow
 def test_a_causal_head_is_measured_written_natively_and_decodes(options, tmp_path, monkeypatch):
-    monkeypatch.setattr("training.acceptance.read_prompts", lambda *_, **__: [Prompt("ids", [1, 2, 3])])
+    monkeypatch.setattr(
+        "training.acceptance.read_prompts", lambda *_, **__: [Prompt("ids", [1, 2, 3])]
+    )
     evaluation = EvalOptions(tmp_path / "prompts.jsonl", max_new_tokens=16)
     model = dataclasses.replace(options.model, kind="jetspec")
     loop = dataclasses.replace(options.loop, run=tmp_path / "run")
-    bundle = check(dataclasses.replace(options, model=model, loop=loop, out=tmp_path / "out", eval=evaluation))
+    bundle = check(
+        dataclasses.replace(options, model=model, loop=loop, out=tmp_path / "out", eval=evaluation)
+    )
     assert read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]["tau_ids"] >= 1
     assert read_json(tmp_path / "out" / "config.json")["architectures"] == ["DFlashDraftModel"]
     prompts = [[1, 2, 3], [5, 4]]
-    texts = [[out.tokens for out in jaxspec.decode(bundle, prompts, method=m, max_new_tokens=16)] for m in ("ar", "jetspec")]
+    texts = [
+        [out.tokens for out in jaxspec.decode(bundle, prompts, method=m, max_new_tokens=16)]
+        for m in ("ar", "jetspec")
+    ]
     assert texts[0] == texts[1]
 
 
@@ -205,7 +256,9 @@ def test_a_causal_head_is_measured_written_natively_and_decodes(options, tmp_pat
 def test_weights_of_a_whole_vocabulary_may_come_first(options, tmp_path):
     model = dataclasses.replace(options.model, draft_vocab=None)
     loop = dataclasses.replace(options.loop, run=tmp_path / "first")
-    whole = train_drafter.train(dataclasses.replace(options, model=model, loop=loop, out=tmp_path / "whole"))
+    whole = train_drafter.train(
+        dataclasses.replace(options, model=model, loop=loop, out=tmp_path / "whole")
+    )
     assert "draft" not in whole.drafters["dflash"]
     recipe = json.loads((tmp_path / "whole" / "training.json").read_text())
     assert "draft_vocab" not in recipe["model"] and "draft_vocab_size" not in recipe["drafter"]
@@ -215,5 +268,8 @@ def test_weights_of_a_whole_vocabulary_may_come_first(options, tmp_path):
 
 def test_sizes_out_of_range_are_refused():
     for size in (0, VOCAB):
-        with pytest.raises(ValueError, match=f"draft_vocab is {size}: give 1 to 39 tokens, or None for the target's 40"):
+        with pytest.raises(
+            ValueError,
+            match=f"draft_vocab is {size}: give 1 to 39 tokens, or None for the target's 40",
+        ):
             drafter_config(ModelOptions(mask_token=39, draft_vocab=size), TARGET)

@@ -1,11 +1,13 @@
-"""The objective on packed rows: no leakage between documents, nothing counted that should not be, tiles that change nothing."""
+"""The objective on packed rows: no leakage between documents, nothing counted that should not be,
+tiles that change nothing.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.config import TargetConfig
+from jaxspec.core.config import TargetConfig
 from jaxspec.targets.transformer import Transformer
 from training.block_forward import block_hidden
 from training.drafter_loss import LossOptions, make_loss
@@ -16,7 +18,10 @@ from training.tiles import tiled_rows
 
 SIZES = dict(hidden_size=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=16)
 TARGET = TargetConfig(**SIZES, vocab_size=37, tie_embeddings=True)
-CONFIG = drafter_config(ModelOptions("jetspec", block_size=4, num_layers=1, feature_layers=(0, 1), mask_token=36), TARGET)
+CONFIG = drafter_config(
+    ModelOptions("jetspec", block_size=4, num_layers=1, feature_layers=(0, 1), mask_token=36),
+    TARGET,
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +48,14 @@ def documents():
 
 def batch_of(rows, length=24):
     """A batch whose rows each hold documents one after the other; at most five anchors a row."""
-    fields = {name: np.zeros((len(rows), length), np.int32) for name in ("tokens", "segments", "positions", "loss_mask")}
-    fields |= {"anchors": np.zeros((len(rows), 5), np.int32), "keep": np.zeros((len(rows), 5), bool)}
+    fields = {
+        name: np.zeros((len(rows), length), np.int32)
+        for name in ("tokens", "segments", "positions", "loss_mask")
+    }
+    fields |= {
+        "anchors": np.zeros((len(rows), 5), np.int32),
+        "keep": np.zeros((len(rows), 5), bool),
+    }
     for b, row in enumerate(rows):
         at = used = 0
         for number, (tokens, anchors) in enumerate(row, 1):
@@ -77,7 +88,8 @@ def test_packing_changes_neither_loss_nor_gradient(target, params):
     (one, sums), (other, others) = step(params, packed()), step(params, apart())
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), sums, others)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), one, other)
-    # 2 anchors of each document have all three slots to be learnt, the first document's last anchor too: 11 - 7 = 4 tokens.
+    # 2 anchors of each document have all three slots to be learnt, the first document's last anchor
+    # too: 11 - 7 = 4 tokens.
     assert float(sums["accept_length"][1]) == 5
 
 
@@ -92,7 +104,11 @@ def test_no_token_sees_another_document(target, states_of):
 def test_a_block_sees_only_its_documents_context(target, params, states_of):
     batch = packed()
     features = states_of(target, batch).features
-    hidden_of = jax.jit(lambda features: block_hidden(CONFIG, params, target["params"]["embedding"], batch, features))
+    hidden_of = jax.jit(
+        lambda features: block_hidden(
+            CONFIG, params, target["params"]["embedding"], batch, features
+        )
+    )
     hidden = hidden_of(features)
     # Anchor 3 of the second document (row 14) sees rows 11, 12 and 13.
     others = jnp.isin(jnp.arange(24), jnp.array([11, 12, 13]), invert=True)
@@ -107,20 +123,30 @@ def test_slots_beyond_the_document_do_not_count():
     assert weights[0, 4].tolist() == [0, 1, 1, 1]  # anchor 5 of 9 tokens
     late = packed() | {"anchors": jnp.array([[9, 10, 18, 19, 0]])}
     # The filler at 0 is in the prompt: of its slots only token 3 is to be learnt.
-    assert slot_weights(late, 4)[0].tolist() == [[0, 1, 0, 0], [0] * 4, [0, 1, 0, 0], [0] * 4, [0, 0, 0, 1]]
+    assert slot_weights(late, 4)[0].tolist() == [
+        [0, 1, 0, 0],
+        [0] * 4,
+        [0, 1, 0, 0],
+        [0] * 4,
+        [0, 0, 0, 1],
+    ]
 
 
 def test_a_batch_with_nothing_to_learn_gives_zeros(target, params):
     batch = packed() | {"loss_mask": jnp.zeros((1, 24), jnp.int32)}
     loss = make_loss(CONFIG, TARGET, LossOptions())
-    gradient, sums = jax.jit(jax.grad(lambda p: (lambda s: (s["loss"][0], s))(loss(p, target, batch)), has_aux=True))(params)
+    gradient, sums = jax.jit(
+        jax.grad(lambda p: (lambda s: (s["loss"][0], s))(loss(p, target, batch)), has_aux=True)
+    )(params)
     assert float(sums["loss"][0]) == float(sums["loss"][1]) == 0
     assert all(not leaf.any() for leaf in jax.tree.leaves(gradient))
 
 
 def test_bfloat16_compute_is_close(target, params):
     values = [
-        jax.jit(make_loss(CONFIG, TARGET, LossOptions(dtype=dtype)))(params, target, packed())["loss"][0]
+        jax.jit(make_loss(CONFIG, TARGET, LossOptions(dtype=dtype)))(params, target, packed())[
+            "loss"
+        ][0]
         for dtype in ("float32", "bfloat16")
     ]
     np.testing.assert_allclose(values[0], values[1], rtol=3e-2)
@@ -129,8 +155,14 @@ def test_bfloat16_compute_is_close(target, params):
 def test_segment_mask_packs_more_than_one_word():
     segments = jnp.asarray(np.repeat([[1, 2, 0]], 1, axis=0).repeat([30, 10, 5], axis=1))
     words = np.asarray(segment_mask(segments))
-    bits = (words[..., None] >> np.arange(32, dtype=np.uint32) & 1).reshape(1, 45, -1)[..., :45].astype(bool)
-    expected = np.tri(45, dtype=bool) & (np.asarray(segments)[0][:, None] == np.asarray(segments)[0])
+    bits = (
+        (words[..., None] >> np.arange(32, dtype=np.uint32) & 1)
+        .reshape(1, 45, -1)[..., :45]
+        .astype(bool)
+    )
+    expected = np.tri(45, dtype=bool) & (
+        np.asarray(segments)[0][:, None] == np.asarray(segments)[0]
+    )
     np.testing.assert_array_equal(bits[0], expected)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.drafters.eagle import EagleDrafter
-from jaxspec.io import eagle
+from jaxspec.drafters.eagle3 import files as eagle
+from jaxspec.drafters.eagle3.drafter import EagleDrafter
 from jaxspec.io.safetensors_files import read_json
 from jaxspec.targets.transformer import Transformer
 from training.drafter_loss import LossOptions
@@ -22,12 +22,16 @@ STEPS, DECAY = 7, 0.8
 
 
 class Case:
-    """The golden step. Its rows are filled up with token 0 and states of 0, which is how the authors shift to the left."""
+    """The golden step. Its rows are filled up with token 0 and states of 0, which is how the
+    authors shift to the left.
+    """
 
     def __init__(self):
         folder = GOLDEN / "eagle3" / "draft"
         target = jaxspec.load(str(GOLDEN / "tiny_llama"), dtype="float32")
-        self.config = eagle.for_target(eagle.config_from_hf(read_json(folder / "config.json")), target.spec.target)
+        self.config = eagle.for_target(
+            eagle.config_from_hf(read_json(folder / "config.json")), target.spec.target
+        )
         self.params = eagle.read(folder, self.config, "float32")
         self.draft = self.params.pop("draft")
         self.target_config, self.target = target.spec.target, target.target | {"draft": self.draft}
@@ -35,7 +39,11 @@ class Case:
         self.shape = self.data["ids"].shape
         tokens = self.data["ids"].astype(np.int32)
         self.batch = make_batch(tokens, np.ones_like(tokens), self.data["loss_mask"])
-        states = jax.jit(lambda batch: teacher_states(self.target_config, self.target, self.config.feature_layers, batch))
+        states = jax.jit(
+            lambda batch: teacher_states(
+                self.target_config, self.target, self.config.feature_layers, batch
+            )
+        )
         states = states(self.batch)
         np.testing.assert_allclose(states.features, self.data["hidden_3h"], atol=1e-4)
         fill = ((0, 0), (0, 1 + STEPS))
@@ -43,11 +51,15 @@ class Case:
         self.batch |= {"features": jnp.pad(self.data["hidden_3h"], (*fill, (0, 0)))}
         self.batch |= {"hidden": jnp.pad(states.hidden, (*fill, (0, 0)))}
         # The pair of row i belongs to the anchor i + 1.
-        self.batch["anchors"] = np.broadcast_to(1 + np.arange(self.shape[1], dtype=np.int32), self.shape)
+        self.batch["anchors"] = np.broadcast_to(
+            1 + np.arange(self.shape[1], dtype=np.int32), self.shape
+        )
 
     def of_row(self, rows, fill=0):
         """What rows [B, S, ...] hold at row i + j, [B, S, steps, ...]; `fill` beyond the end."""
-        padded = np.pad(rows, ((0, 0), (0, STEPS), *((0, 0),) * (rows.ndim - 2)), constant_values=fill)
+        padded = np.pad(
+            rows, ((0, 0), (0, STEPS), *((0, 0),) * (rows.ndim - 2)), constant_values=fill
+        )
         return np.stack([padded[:, j : j + self.shape[1]] for j in range(STEPS)], axis=2)
 
     @functools.cached_property
@@ -63,7 +75,12 @@ def make_batch(tokens, segments, loss_mask):
     starts = np.diff(segments, prepend=-1) != 0
     index = np.arange(tokens.shape[1])
     positions = (index - np.maximum.accumulate(np.where(starts, index, 0), axis=1)).astype(np.int32)
-    return {"tokens": tokens, "segments": segments, "positions": positions, "loss_mask": loss_mask > 0}
+    return {
+        "tokens": tokens,
+        "segments": segments,
+        "positions": positions,
+        "loss_mask": loss_mask > 0,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -83,11 +100,15 @@ def test_logits_and_accuracies_of_every_step(case):
     ids, teacher = np.asarray(case.draft["ids"]), case.teacher
     mask = case.of_row(case.data["loss_mask"])
     agreed = (logits.argmax(-1) == teacher[..., ids].argmax(-1)) & np.isin(teacher.argmax(-1), ids)
-    np.testing.assert_allclose((agreed * mask).sum((0, 1)) / mask.sum((0, 1)), case.data["acces"], atol=1e-5)
+    np.testing.assert_allclose(
+        (agreed * mask).sum((0, 1)) / mask.sum((0, 1)), case.data["acces"], atol=1e-5
+    )
 
 
 def test_losses_and_gradients(case):
-    losses_of = make_chain_losses(case.config, case.target_config, LossOptions(tile=42, anchor_chunk=6), STEPS)
+    losses_of = make_chain_losses(
+        case.config, case.target_config, LossOptions(tile=42, anchor_chunk=6), STEPS
+    )
     mask = case.of_row(case.data["loss_mask"])
     log_p = jax.nn.log_softmax(case.teacher[..., np.asarray(case.draft["ids"])])
     entropy = -(jnp.exp(log_p) * log_p).sum(-1)
@@ -101,35 +122,57 @@ def test_losses_and_gradients(case):
     np.testing.assert_allclose(by_step, case.data["plosses"], rtol=2e-5)
     np.testing.assert_allclose(value, case.data["total_loss"], rtol=1e-5)
     named = eagle.tensors(gradient | {"draft": case.draft}, case.config)
-    wanted = {name[6:].replace("__", "."): array for name, array in case.data.items() if name.startswith("grad__")}
+    wanted = {
+        name[6:].replace("__", "."): array
+        for name, array in case.data.items()
+        if name.startswith("grad__")
+    }
     assert set(wanted) == set(named) - {"d2t", "t2d"}
     for name, array in wanted.items():
-        found = named[name] if array.shape != (2,) else np.array([np.linalg.norm(named[name]), named[name].sum()])
+        found = (
+            named[name]
+            if array.shape != (2,)
+            else np.array([np.linalg.norm(named[name]), named[name].sum()])
+        )
         np.testing.assert_allclose(found, array, rtol=1e-3, atol=2e-5, err_msg=name)
 
 
 def test_packed_documents_do_not_see_each_other(case):
     """Two documents in one row, beside each alone in front of other text."""
-    first, second = case.data["ids"][0, :12].astype(np.int32), case.data["ids"][1, :8].astype(np.int32)
+    first, second = (
+        case.data["ids"][0, :12].astype(np.int32),
+        case.data["ids"][1, :8].astype(np.int32),
+    )
     other = np.roll(case.data["ids"][1], 5).astype(np.int32)
     tokens = np.stack([np.r_[first, second], np.r_[first, other[:8]], np.r_[second, other]])
     segments = np.array([[1] * 12 + [2] * 8, [1] * 12 + [2] * 8, [1] * 8 + [2] * 12], np.int32)
     batch = make_batch(tokens, segments, np.ones_like(tokens))
-    batch |= {"anchors": np.broadcast_to(np.arange(20, dtype=np.int32), (3, 20)), "keep": np.ones((3, 20), bool)}
+    batch |= {
+        "anchors": np.broadcast_to(np.arange(20, dtype=np.int32), (3, 20)),
+        "keep": np.ones((3, 20), bool),
+    }
     batch["loss_mask"] = np.broadcast_to(np.arange(20) != 5, (3, 20))
-    slots = jax.jit(make_chain_losses(case.config, case.target_config, LossOptions(), 3))(case.params, case.target, batch)
+    slots = jax.jit(make_chain_losses(case.config, case.target_config, LossOptions(), 3))(
+        case.params, case.target, batch
+    )
     values = np.asarray(slots[0])
-    inside = np.arange(1, 12)[:, None] + np.arange(3) < 11  # the predicted tokens are of the first document
+    inside = (
+        np.arange(1, 12)[:, None] + np.arange(3) < 11
+    )  # the predicted tokens are of the first document
     np.testing.assert_allclose(values[0, 1:12][inside], values[1, 1:12][inside], atol=2e-5)
     inside = np.arange(1, 8)[:, None] + np.arange(3) < 7
     np.testing.assert_allclose(values[0, 13:][inside], values[2, 1:8][inside], atol=2e-5)
     check_counts(batch, jax.tree.map(np.asarray, slots))
     loss = make_eagle_loss(case.config, case.target_config, LossOptions(dtype="bfloat16"), steps=3)
-    assert set(jax.eval_shape(loss, case.params, case.target, batch)) == set(totals(slots, batch, 0.8))
+    assert set(jax.eval_shape(loss, case.params, case.target, batch)) == set(
+        totals(slots, batch, 0.8)
+    )
 
 
 def check_counts(batch, slots):
-    """Slots count whose token is learnt and of the anchor's document, of anchors that have a pair."""
+    """Slots count whose token is learnt and of the anchor's document, of anchors that have a
+    pair.
+    """
     values, right, drafted = slots
     value, weight, hits, first_slots, whole, length = 0.0, 0.0, 0, 0, 0, 0
     for row, segments in enumerate(batch["segments"]):
@@ -137,10 +180,16 @@ def check_counts(batch, slots):
             if segments[place - 1] != segments[place]:
                 continue
             ends = [place + k for k in (1, 2, 3)]
-            counts = [end < 20 and segments[end] == segments[place] and bool(batch["loss_mask"][row, end]) for end in ends]
+            counts = [
+                end < 20 and segments[end] == segments[place] and bool(batch["loss_mask"][row, end])
+                for end in ends
+            ]
             counted = [0.5**k * bool(counts[k] and drafted[row, place, k]) for k in range(3)]
             value, weight = value + np.dot(counted, values[row, place]), weight + sum(counted)
-            first_slots, hits = first_slots + counts[0], hits + (counts[0] and bool(right[row, place, 0]))
+            first_slots, hits = (
+                first_slots + counts[0],
+                hits + (counts[0] and bool(right[row, place, 0])),
+            )
             if all(counts):
                 whole, length = whole + 1, length + 1 + int(np.cumprod(right[row, place]).sum())
     found = totals(slots, batch, 0.5)

@@ -1,4 +1,6 @@
-"""Losses and gradients of block drafters against golden data of SpecForge (DFlash) and of JetSpec's formulas."""
+"""Losses and gradients of block drafters against golden data of SpecForge (DFlash) and of JetSpec's
+formulas.
+"""
 
 from pathlib import Path
 
@@ -22,10 +24,17 @@ class Case:
     def __init__(self, method: str):
         folder = GOLDEN / method
         self.data = dict(np.load(folder / "training.npz"))
-        self.bundle = jaxspec.load(str(folder / "target"), drafter={method: str(folder / "drafter")}, dtype="float32")
-        self.params, self.config = self.bundle.drafters[method], dict(self.bundle.spec.drafters)[method]
+        self.bundle = jaxspec.load(
+            str(folder / "target"), drafter={method: str(folder / "drafter")}, dtype="float32"
+        )
+        self.params, self.config = (
+            self.bundle.drafters[method],
+            dict(self.bundle.spec.drafters)[method],
+        )
         tokens = self.data["input_ids"].astype(np.int32)
-        anchors = np.broadcast_to(self.data["anchors"], (len(tokens), self.data["anchors"].shape[-1])).astype(np.int32)
+        anchors = np.broadcast_to(
+            self.data["anchors"], (len(tokens), self.data["anchors"].shape[-1])
+        ).astype(np.int32)
         self.batch = {
             "tokens": tokens,
             "positions": np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape),
@@ -36,7 +45,9 @@ class Case:
         }
 
     def check(self, name: str, **options):
-        """Loss, gradient of `fc` and the gradient's norm; a tile that does not divide the rows, and the target's own states."""
+        """Loss, gradient of `fc` and the gradient's norm; a tile that does not divide the rows, and
+        the target's own states.
+        """
         loss = make_loss(self.config, self.bundle.spec.target, LossOptions(tile=37, **options))
 
         def mean(params):
@@ -46,8 +57,12 @@ class Case:
         value, gradient = jax.jit(jax.value_and_grad(mean))(self.params)
         np.testing.assert_allclose(value, self.data[f"loss_{name}"], rtol=1e-5)
         if f"gradnorm_{name}" in self.data:
-            np.testing.assert_allclose(optax.tree.norm(gradient), self.data[f"gradnorm_{name}"], rtol=1e-4)
-            np.testing.assert_allclose(gradient["params"]["fc"]["kernel"].T, self.data[f"grad_fc_{name}"], atol=2e-5)
+            np.testing.assert_allclose(
+                optax.tree.norm(gradient), self.data[f"gradnorm_{name}"], rtol=1e-4
+            )
+            np.testing.assert_allclose(
+                gradient["params"]["fc"]["kernel"].T, self.data[f"grad_fc_{name}"], atol=2e-5
+            )
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +81,11 @@ def test_hidden_states_of_all_blocks(method, chunk, dflash, jetspec_case):
     case = dflash if method == "dflash" else jetspec_case
     features = jnp.asarray(case.data["target_hidden"])
     embedding = case.bundle.target["params"]["embedding"]
-    hidden_of = jax.jit(lambda batch, features: block_hidden(case.config, case.params, embedding, batch, features, chunk=chunk))
+    hidden_of = jax.jit(
+        lambda batch, features: block_hidden(
+            case.config, case.params, embedding, batch, features, chunk=chunk
+        )
+    )
     hidden = hidden_of(jax.tree.map(jnp.asarray, case.batch), features)
     hidden = hidden.reshape(case.data["draft_hidden"].shape)
     # The reference leaves unspecified values in padding blocks.
@@ -95,5 +114,7 @@ def test_jetspec_objectives(jetspec_case, name, options):
 
 
 def test_active_slots_are_the_references(jetspec_case):
-    weights = slot_weights(jax.tree.map(jnp.asarray, jetspec_case.batch), jetspec_case.config.block_size)
+    weights = slot_weights(
+        jax.tree.map(jnp.asarray, jetspec_case.batch), jetspec_case.config.block_size
+    )
     np.testing.assert_array_equal(weights, jetspec_case.data["active"])

@@ -1,4 +1,6 @@
-"""The loop: resumption to the same bits, accumulation, what is logged, and stopping when a run has gone wrong."""
+"""The loop: resumption to the same bits, accumulation, what is logged, and stopping when a run has
+gone wrong.
+"""
 
 import dataclasses
 import json
@@ -53,7 +55,16 @@ def run(folder, kill_at=None, batches=batches, evaluate=None, **options):
 
     loop = dataclasses.replace(LoopOptions(folder, steps=8, save_every=3, parts=2), **options)
     optimizer = make_optimizer(start(), loop.steps, OptimizerOptions("adamw", rate=0.02, warmup=2))
-    return fit(start(), optimizer, loss, until_killed, loop, {"width": 6}, frozen=jnp.float32(1), evaluate=evaluate)
+    return fit(
+        start(),
+        optimizer,
+        loss,
+        until_killed,
+        loop,
+        {"width": 6},
+        frozen=jnp.float32(1),
+        evaluate=evaluate,
+    )
 
 
 def records(folder):
@@ -95,22 +106,40 @@ def test_the_gradient_is_that_of_all_sums_whatever_the_parts(tmp_path):
     for parts in (1, 4):
         options = LoopOptions(tmp_path / str(parts), steps=2, parts=parts)
         found = fit(start(), optax.sgd(0.1), loss, batches, options, {}, frozen=jnp.float32(1))
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, params)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, params
+        )
 
 
 def test_metrics_are_means_over_the_batch(tmp_path):
     run(tmp_path, evaluate=lambda params: {"tau_all": 2.5}, steps=3)
     training, evaluated = records(tmp_path)
-    assert set(training) == {"step", "seconds", "loss", "largest", "grad_norm", "tokens", "tokens_per_second"}
-    assert 0 < training["largest"] <= 1.1 and evaluated == {"step": 3, "seconds": evaluated["seconds"], "tau_all": 2.5}
+    assert set(training) == {
+        "step",
+        "seconds",
+        "loss",
+        "largest",
+        "grad_norm",
+        "tokens",
+        "tokens_per_second",
+    }
+    assert 0 < training["largest"] <= 1.1 and evaluated == {
+        "step": 3,
+        "seconds": evaluated["seconds"],
+        "tau_all": 2.5,
+    }
 
 
 def read_events(folder):
-    """[(step, tag or None)] of each event file in the order they were opened; None is the order to forget later steps."""
+    """[(step, tag or None)] of each event file in the order they were opened; None is the order to
+    forget later steps.
+    """
     from tensorboardX.proto.event_pb2 import Event, SessionLog
 
     files = []
-    for path in sorted((folder / "tensorboard").iterdir(), key=lambda path: path.name.split(".")[-1]):
+    for path in sorted(
+        (folder / "tensorboard").iterdir(), key=lambda path: path.name.split(".")[-1]
+    ):
         data, found = path.read_bytes(), []
         while data:
             size = struct.unpack("Q", data[:8])[0]
@@ -138,25 +167,36 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_is_never_saved(tmp_path):
         batch["weight"][step % 4] = np.nan if step == 4 else 1
         return batch
 
-    with pytest.raises(TrainingError, match=r"not finite at step 5: .*last good checkpoint: .*checkpoints/3$"):
+    with pytest.raises(
+        TrainingError, match=r"not finite at step 5: .*last good checkpoint: .*checkpoints/3$"
+    ):
         run(tmp_path, batches=poisoned)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["3"]
 
 
 def test_a_weight_that_overflows_in_the_last_update_is_never_saved(tmp_path):
     options = LoopOptions(tmp_path, steps=3, save_every=1, parts=1)
-    bursts = optax.chain(optax.sgd(1.0), optax.scale_by_schedule(lambda count: jnp.where(count == 1, jnp.inf, 0.1)))
-    with pytest.raises(TrainingError, match=r"not finite after step 2, .*last good checkpoint: .*checkpoints/1$"):
+    bursts = optax.chain(
+        optax.sgd(1.0), optax.scale_by_schedule(lambda count: jnp.where(count == 1, jnp.inf, 0.1))
+    )
+    with pytest.raises(
+        TrainingError, match=r"not finite after step 2, .*last good checkpoint: .*checkpoints/1$"
+    ):
         fit(start(), bursts, loss, batches, options, {}, frozen=jnp.float32(1))
 
 
 def test_a_batch_that_does_not_split_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="a batch of 4 rows does not split into 3 parts for 1 devices each"):
+    with pytest.raises(
+        ValueError, match="a batch of 4 rows does not split into 3 parts for 1 devices each"
+    ):
         run(tmp_path, parts=3)
 
 
 def test_tokens_of_a_batch():
     tokens = np.zeros((2, 5), np.int32)
     assert count_tokens(tokens) == count_tokens({"tokens": tokens}) == 10
-    assert count_tokens({"tokens": tokens, "segments": np.array([[1, 1, 2, 0, 0], [1, 1, 1, 1, 0]])}) == 7
+    assert (
+        count_tokens({"tokens": tokens, "segments": np.array([[1, 1, 2, 0, 0], [1, 1, 1, 1, 0]])})
+        == 7
+    )
     assert count_tokens({"x": np.zeros(3)}) == 0

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.drafters.medusa import Medusa, make_medusa_drafter
-from jaxspec.io import medusa
+from jaxspec.drafters.medusa import files as medusa
+from jaxspec.drafters.medusa.drafter import Medusa, make_medusa_drafter
 from jaxspec.io.safetensors_files import read_json
 from training.drafter_loss import LossOptions
 from training.medusa_loss import init_medusa, make_medusa_loss
@@ -24,8 +24,13 @@ class Case:
         folder = GOLDEN / "medusa" / "draft"
         bundle = jaxspec.load(str(GOLDEN / "tiny_llama"), dtype="float32")
         self.target_config, self.target = bundle.spec.target, bundle.target
-        self.config = medusa.for_target(medusa.config_from_hf(read_json(folder / "config.json")), self.target_config)
-        self.params, self.data = medusa.read(folder, self.config, "float32"), np.load(GOLDEN / "medusa" / "heads.npz")
+        self.config = medusa.for_target(
+            medusa.config_from_hf(read_json(folder / "config.json")), self.target_config
+        )
+        self.params, self.data = (
+            medusa.read(folder, self.config, "float32"),
+            np.load(GOLDEN / "medusa" / "heads.npz"),
+        )
         tokens = self.data["ids"].astype(np.int32)
         self.batch = {
             "tokens": tokens,
@@ -43,7 +48,9 @@ def case():
 
 
 def test_logits_and_state(case):
-    """The heads' logits for the last four rows, and that a bundle that absorbed the text proposes the last row's."""
+    """The heads' logits for the last four rows, and that a bundle that absorbed the text proposes
+    the last row's.
+    """
     hidden = jnp.asarray(case.data["last_hidden"])
     model = Medusa(case.config)
     logits = model.apply(case.params, model.apply(case.params, hidden[:, -4:]), method="logits")
@@ -54,27 +61,45 @@ def test_logits_and_state(case):
 
 @pytest.mark.parametrize("gamma", [0.01, pytest.param(None, marks=pytest.mark.slow)])
 def test_losses_of_the_heads(case, gamma):
-    """All heads together, and with a steep decay the first alone; a tile that does not divide the rows."""
-    loss = jax.jit(make_medusa_loss(case.config, case.target_config, LossOptions("ce", gamma=gamma, tile=5)))
+    """All heads together, and with a steep decay the first alone; a tile that does not divide the
+    rows.
+    """
+    loss = jax.jit(
+        make_medusa_loss(case.config, case.target_config, LossOptions("ce", gamma=gamma, tile=5))
+    )
     found = loss(case.params, case.target, case.batch)
     learnt = case.data["labels"] != -100
     counts = np.array([learnt[:, 2 + i :].sum() for i in range(4)])
     weights = counts if gamma is None else counts * [1, 0, 0, 0]
-    np.testing.assert_allclose(found["loss"], ((case.data["losses"] * weights).sum(), weights.sum()), rtol=1e-5)
+    np.testing.assert_allclose(
+        found["loss"], ((case.data["losses"] * weights).sum(), weights.sum()), rtol=1e-5
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("own", [True, False])
 def test_loss_falls(case, own):
-    """With heads of their own projection and with the target's, towards the target's distribution."""
-    config = medusa.for_target(type(case.config)(64, 2, own_projection=own, vocab_size=257), case.target_config)
-    loss, params = make_medusa_loss(config, case.target_config, LossOptions("fkl")), init_medusa(config, 0)
+    """With heads of their own projection and with the target's, towards the target's
+    distribution.
+    """
+    config = medusa.for_target(
+        type(case.config)(64, 2, own_projection=own, vocab_size=257), case.target_config
+    )
+    loss, params = (
+        make_medusa_loss(config, case.target_config, LossOptions("fkl")),
+        init_medusa(config, 0),
+    )
 
     def mean(params):
         total, weight = loss(params, case.target, case.batch)["loss"]
         return total / weight
 
-    step = jax.jit(lambda p: (mean(p), jax.tree.map(lambda leaf, slope: leaf - 0.3 * slope, p, jax.grad(mean)(p))))
+    step = jax.jit(
+        lambda p: (
+            mean(p),
+            jax.tree.map(lambda leaf, slope: leaf - 0.3 * slope, p, jax.grad(mean)(p)),
+        )
+    )
     values = []
     for _ in range(8):
         value, params = step(params)

@@ -8,7 +8,10 @@ import pytest
 
 from training.optimizer import OptimizerOptions, make_optimizer, matrix_axes, zero_residual
 
-PARAMS = {"embedding": jnp.ones((4, 2)), "layer": {"o": {"kernel": jnp.ones((2, 2))}, "norm": {"scale": jnp.ones(2)}}}
+PARAMS = {
+    "embedding": jnp.ones((4, 2)),
+    "layer": {"o": {"kernel": jnp.ones((2, 2))}, "norm": {"scale": jnp.ones(2)}},
+}
 
 
 def updates(options, steps=10, gradient=1.0, count=10):
@@ -25,16 +28,23 @@ def updates(options, steps=10, gradient=1.0, count=10):
 
 def test_adamw_warms_up_and_falls_by_a_cosine():
     options = OptimizerOptions("adamw", rate=0.1, warmup=4)
-    sizes = [-float(update["layer"]["norm"]["scale"][0]) for update in updates(options, steps=12, count=12)]
+    sizes = [
+        -float(update["layer"]["norm"]["scale"][0])
+        for update in updates(options, steps=12, count=12)
+    ]
     warm = 0.1 * np.arange(4) / 4
     cosine = 0.1 * (1 + np.cos(np.pi * np.arange(8) / 8)) / 2
     np.testing.assert_allclose(sizes, [*warm, *cosine], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "kernel", "embedding"), [("adamw", -0.05, -0.05), ("muon", -0.01, 0.0)])
+@pytest.mark.parametrize(
+    ("name", "kernel", "embedding"), [("adamw", -0.05, -0.05), ("muon", -0.01, 0.0)]
+)
 def test_decay_is_of_matrices_only(name, kernel, embedding):
     options = OptimizerOptions(name, rate=0.1, warmup=0, weight_decay=0.5)
-    found = jax.tree.map(lambda leaf: float(leaf.ravel()[0]), updates(options, gradient=0.0, count=1)[0])
+    found = jax.tree.map(
+        lambda leaf: float(leaf.ravel()[0]), updates(options, gradient=0.0, count=1)[0]
+    )
     assert found["layer"]["o"]["kernel"] == pytest.approx(kernel)
     assert found["embedding"] == pytest.approx(embedding) and found["layer"]["norm"]["scale"] == 0
 
@@ -42,7 +52,9 @@ def test_decay_is_of_matrices_only(name, kernel, embedding):
 def test_gradients_are_clipped_to_their_global_norm():
     optimizer = make_optimizer(PARAMS, 10, OptimizerOptions("adamw", warmup=0, clip=0.5))
     gradient = jax.tree.map(lambda leaf: jnp.full_like(leaf, 100.0), PARAMS)
-    _, (_, (moments, *_)) = jax.jit(lambda: optimizer.update(gradient, optimizer.init(PARAMS), PARAMS))()
+    _, (_, (moments, *_)) = jax.jit(
+        lambda: optimizer.update(gradient, optimizer.init(PARAMS), PARAMS)
+    )()
     np.testing.assert_allclose(optax.tree.norm(moments.mu), 0.1 * 0.5, rtol=1e-5)
 
 
@@ -58,5 +70,7 @@ def test_bad_options_are_refused():
     with pytest.raises(ValueError, match="warmup 9 must be"):
         make_optimizer(PARAMS, 5, OptimizerOptions(warmup=9))
     halves = {"kernel": jnp.ones((2, 2), jnp.bfloat16)}
-    with pytest.raises(ValueError, match=r"parameter \['kernel'\] is bfloat16: master weights must be float32"):
+    with pytest.raises(
+        ValueError, match=r"parameter \['kernel'\] is bfloat16: master weights must be float32"
+    ):
         make_optimizer(halves, 50, OptimizerOptions())

@@ -9,7 +9,11 @@ from training.samples import Sample
 
 
 def sample(size, prompt=0, first=0):
-    return Sample(np.arange(first, first + size, dtype=np.int32), np.arange(size) >= prompt, place=f"sample {first}")
+    return Sample(
+        np.arange(first, first + size, dtype=np.int32),
+        np.arange(size) >= prompt,
+        place=f"sample {first}",
+    )
 
 
 @given(st.lists(st.integers(1, 16), max_size=40), st.integers(16, 40))
@@ -31,9 +35,21 @@ def test_documents_are_whole_apart_and_start_at_position_zero():
         [200, 201, 202, 203, 0, 0, 0, 0],
         [400, 401, 402, 403, 404, 405, 406, 0],
     ]
-    assert rows.segments.tolist() == [[1, 1, 1, 1, 1, 2, 2, 2], [1, 1, 1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1, 0]]
-    assert rows.positions.tolist() == [[0, 1, 2, 3, 4, 0, 1, 2], [0, 1, 2, 3, 0, 0, 0, 0], [0, 1, 2, 3, 4, 5, 6, 0]]
-    assert rows.loss_mask.astype(int).tolist() == [[0, 0, 1, 1, 1, 0, 1, 1], [0, 1, 1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1, 1, 0]]
+    assert rows.segments.tolist() == [
+        [1, 1, 1, 1, 1, 2, 2, 2],
+        [1, 1, 1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 1, 1, 1, 1, 0],
+    ]
+    assert rows.positions.tolist() == [
+        [0, 1, 2, 3, 4, 0, 1, 2],
+        [0, 1, 2, 3, 0, 0, 0, 0],
+        [0, 1, 2, 3, 4, 5, 6, 0],
+    ]
+    assert rows.loss_mask.astype(int).tolist() == [
+        [0, 0, 1, 1, 1, 0, 1, 1],
+        [0, 1, 1, 1, 0, 0, 0, 0],
+        [0, 0, 0, 1, 1, 1, 1, 0],
+    ]
     assert [array.dtype for array in rows] == [np.int32, np.int32, np.int32, bool]
     assert rows.efficiency == pytest.approx(19 / 24)
 
@@ -43,7 +59,9 @@ def test_text_is_split_and_answers_are_truncated():
     assert [piece.tokens.tolist() for piece in cut(text, 4)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert [piece.tokens.tolist() for piece in cut(answer, 4)] == [[0, 1, 2, 3]]
     assert len(cut(answer, 4, "split")) == 3 and len(cut(text, 4, "truncate")) == 1
-    assert cut(answer, 3) == [] and cut(text, 9)[1:] == []  # nothing to learn: a prompt alone, one token alone
+    assert (
+        cut(answer, 3) == [] and cut(text, 9)[1:] == []
+    )  # nothing to learn: a prompt alone, one token alone
     assert cut(text, 4)[1].place == text.place
 
 

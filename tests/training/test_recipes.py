@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.checkpoint import training_costs
+from jaxspec.zoo.checkpoint import training_costs
 from training import export, regenerate, tokenizer, train_drafter, train_target
 from training.acceptance import EvalOptions
 from training.data import DataError
@@ -29,21 +29,30 @@ _SPEC.loader.exec_module(toys)
 def made(tmp_path_factory):
     """Folder with `model/` (with its drafter), `text.jsonl` and the runs."""
     folder = tmp_path_factory.mktemp("toy")
-    data, words, model = toys.write_corpus(folder / "corpus.jsonl.gz"), folder / "words", folder / "model"
+    data, words, model = (
+        toys.write_corpus(folder / "corpus.jsonl.gz"),
+        folder / "words",
+        folder / "model",
+    )
     tokenizer.main(toys.tokenizer_options(data, words))
     train_target.main(toys.target_options(data, words, folder / "target"))
     export.main(export.ExportOptions(folder / "target", words, model))
     regenerate.regenerate(toys.regenerate_options(data, model, folder / "text.jsonl"))
     evaluation = EvalOptions(data, limit=1, max_new_tokens=8)
     out = model / "drafters" / "jetspec"
-    train_drafter.train(toys.drafter_options(model, folder / "text.jsonl", folder / "jetspec", out, eval=evaluation))
+    train_drafter.train(
+        toys.drafter_options(model, folder / "text.jsonl", folder / "jetspec", out, eval=evaluation)
+    )
     return folder
 
 
 def test_exported_model_loads_and_decodes_losslessly(made):
     params = jaxspec.load(made / "model", dtype="float32")
     assert [name for name, _ in params.spec.drafters] == ["jetspec"]
-    texts = [jaxspec.decode(params, "Question: 3 + 3?", method=m, max_new_tokens=12).tokens for m in ("ar", "jetspec")]
+    texts = [
+        jaxspec.decode(params, "Question: 3 + 3?", method=m, max_new_tokens=12).tokens
+        for m in ("ar", "jetspec")
+    ]
     np.testing.assert_array_equal(*texts)
 
 
@@ -51,13 +60,19 @@ def test_metrics_are_logged(made):
     target, head = (read_metrics(made / run / "metrics.jsonl") for run in ("target", "jetspec"))
     assert set(target[-1]) == {"step", "seconds", "heldout_math", "heldout_code", "heldout_prose"}
     assert {f"tau_{name}" for name in ("math", "code", "prose", "mean")} < set(head[-1])
-    assert {"loss", "accept_length", "accuracy_1", "accuracy_3", "tokens_per_second"} < set(head[-2])
+    assert {"loss", "accept_length", "accuracy_1", "accuracy_3", "tokens_per_second"} < set(
+        head[-2]
+    )
 
 
 def test_the_recipe_lies_beside_the_weights(made):
     out = made / "model" / "drafters" / "jetspec"
     recipe = json.loads((out / "training.json").read_text())
-    assert recipe["model"]["block_size"] == 4 and recipe["steps"] == 2 and recipe["data"]["files"] == ["text.jsonl"]
+    assert (
+        recipe["model"]["block_size"] == 4
+        and recipe["steps"] == 2
+        and recipe["data"]["files"] == ["text.jsonl"]
+    )
     cost = training_costs(made / "model")["jetspec"]
     assert cost["steps"] == 2 and cost["rows"] == 8 and cost["tokens"] > 0 and cost["minutes"] >= 0
     card = (out / "README.md").read_text()
@@ -76,17 +91,23 @@ def test_errors_say_what_to_do(made, tmp_path):
         ({"feature_layers": (0, 2)}, r"it reads target layers \[2\], the target has layers 0 to 1"),
     ]:
         with pytest.raises(ValueError, match=message):
-            train_drafter.train(dataclasses.replace(options, model=dataclasses.replace(options.model, **change)))
+            train_drafter.train(
+                dataclasses.replace(options, model=dataclasses.replace(options.model, **change))
+            )
 
 
 def test_another_recipe_is_not_continued(made, tmp_path):
-    options = toys.drafter_options(made / "model", made / "text.jsonl", made / "jetspec", tmp_path / "out")
+    options = toys.drafter_options(
+        made / "model", made / "text.jsonl", made / "jetspec", tmp_path / "out"
+    )
     with pytest.raises(ValueError, match="was made with anchors=3, not 2"):
         train_drafter.train(dataclasses.replace(options, anchors=2))
 
 
 def test_cached_states_are_the_targets(made, tmp_path, capsys):
-    """Up to the rounding of bfloat16, in which they are stored; states of other data are refused."""
+    """Up to the rounding of bfloat16, in which they are stored; states of other data are
+    refused.
+    """
     target = jaxspec.load(made / "model", drafter={}, dtype="float32")
     spec, layers = target.spec.target, (0, 1)
     rows = load_rows(DataOptions((made / "text.jsonl",), length=48), target.spec.tokenizer)
@@ -99,22 +120,41 @@ def test_cached_states_are_the_targets(made, tmp_path, capsys):
     used = (batch["segments"] > 0)[..., None]
     for name in ("features", "hidden"):
         np.testing.assert_array_equal(batch[name], again(2)[name])
-        np.testing.assert_allclose(batch[name].astype(np.float32) * used, getattr(live, name) * used, rtol=1e-2, atol=1e-2)
+        np.testing.assert_allclose(
+            batch[name].astype(np.float32) * used, getattr(live, name) * used, rtol=1e-2, atol=1e-2
+        )
     with pytest.raises(DataError, match="holds the states of other data"):
         with_cached_states(batches, tmp_path / "states", rows, spec, target.target, (0,))
 
 
 def test_dry_run_counts_and_stops(made, tmp_path):
-    options = toys.drafter_options(made / "model", made / "text.jsonl", tmp_path / "run", tmp_path / "out")
+    options = toys.drafter_options(
+        made / "model", made / "text.jsonl", tmp_path / "run", tmp_path / "out"
+    )
     shown = describe_run(options)
     drafter = jaxspec.load(made / "model", drafter="jetspec").drafters["jetspec"]
     assert f"{sum(leaf.size for leaf in jax.tree.leaves(drafter)):,} parameters" in shown
-    assert "2 of 4 rows: 384 tokens" in shown and not (tmp_path / "out").exists() and not (tmp_path / "run").exists()
+    assert (
+        "2 of 4 rows: 384 tokens" in shown
+        and not (tmp_path / "out").exists()
+        and not (tmp_path / "run").exists()
+    )
 
 
 @pytest.mark.parametrize("name", sorted(train_drafter.PRESETS))
 def test_presets_fill_the_command_line(name, tmp_path):
-    arguments = ["--preset", name, "--data.files", "a.jsonl", "--out", "out", "--loop.run", "run", "--model.num-layers", "3"]
+    arguments = [
+        "--preset",
+        name,
+        "--data.files",
+        "a.jsonl",
+        "--out",
+        "out",
+        "--loop.run",
+        "run",
+        "--model.num-layers",
+        "3",
+    ]
     options = train_drafter.parse(arguments)
     assert options.model.num_layers == 3 and options.target == train_drafter.PRESETS[name].target
     assert options.data.files == (Path("a.jsonl"),) and options.loop.run == Path("run")
@@ -131,7 +171,9 @@ def test_digits_are_single_tokens_and_turns_have_the_corpus_form(made):
     from transformers import AutoTokenizer
 
     words = AutoTokenizer.from_pretrained(made / "model")
-    assert words.eos_token == "<|endoftext|>" and words.decode(words.encode("1 + 23\n")) == "1 + 23\n"
+    assert (
+        words.eos_token == "<|endoftext|>" and words.decode(words.encode("1 + 23\n")) == "1 + 23\n"
+    )
     assert len(words.encode("2024")) == 4
     chat = [{"role": "user", "content": "1 + 1?"}]
     text = words.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)

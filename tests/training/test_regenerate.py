@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.config import TargetConfig
+from jaxspec.core.config import TargetConfig
+from jaxspec.core.params import Params, Spec
 from jaxspec.io.hub import ZOO
-from jaxspec.params import Params, Spec
 from training.chat import make_format
 from training.data import DataError
 from training.encode import encode
@@ -15,7 +15,14 @@ from training.regenerate import RegenerateOptions, regenerate
 from training.samples import Record, read_records
 from training.train_target import init_target
 
-SIZES = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "num_kv_heads": 1, "head_dim": 8, "ffn_size": 16}
+SIZES = {
+    "hidden_size": 16,
+    "num_layers": 1,
+    "num_heads": 2,
+    "num_kv_heads": 1,
+    "head_dim": 8,
+    "ffn_size": 16,
+}
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +35,10 @@ def target(tmp_path_factory):
     """An untrained target with the tokenizer of `mini`."""
     config = TargetConfig(**SIZES, vocab_size=4096, max_positions=128, tie_embeddings=True)
     folder = tmp_path_factory.mktemp("target")
-    jaxspec.save(Params(init_target(config, 0), {}, Spec(config, eos=(0,), tokenizer=str(ZOO / "mini"))), folder)
+    jaxspec.save(
+        Params(init_target(config, 0), {}, Spec(config, eos=(0,), tokenizer=str(ZOO / "mini"))),
+        folder,
+    )
     return str(folder)
 
 
@@ -36,13 +46,18 @@ def target(tmp_path_factory):
 def corpus(tmp_path_factory):
     path = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
     sums = [{"domain": "math", "text": f"Question: {i} + {i}?\nAnswer: {2 * i}."} for i in range(8)]
-    prose = [{"domain": "prose", "text": "".join(f"On day {i} the sea was calm.\n" for i in range(200))}]
+    prose = [
+        {"domain": "prose", "text": "".join(f"On day {i} the sea was calm.\n" for i in range(200))}
+    ]
     path.write_text("".join(json.dumps(record) + "\n" for record in sums + prose))
     return path
 
 
 def options(target, corpus, out, **changed):
-    settings = dict(limit=10, temperatures=(0.0, 1.0), max_new_tokens=6, prompt_tokens=(4, 20), batch=4) | changed
+    settings = (
+        dict(limit=10, temperatures=(0.0, 1.0), max_new_tokens=6, prompt_tokens=(4, 20), batch=4)
+        | changed
+    )
     return RegenerateOptions(target, corpus, out, **settings)
 
 
@@ -54,7 +69,10 @@ def test_a_killed_run_continues_to_the_same_records(target, corpus, tmp_path, ch
     whole, killed = tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"
     assert regenerate(options(target, corpus, whole)) == 10
     settings, *records = lines(whole)
-    assert settings["settings"]["temperatures"] == [0.0, 1.0] and len({record["id"] for record in records}) == 10
+    assert (
+        settings["settings"]["temperatures"] == [0.0, 1.0]
+        and len({record["id"] for record in records}) == 10
+    )
     assert {record["domain"] for record in records} == {"math", "prose"}
 
     text = whole.read_bytes()
@@ -68,24 +86,35 @@ def test_a_killed_run_continues_to_the_same_records(target, corpus, tmp_path, ch
         killed.write_bytes(text[:size])
         assert regenerate(options(target, corpus, killed)) == 10
         assert killed.read_bytes() == text
-    assert regenerate(options(target, corpus, killed, limit=12)) == 2  # more prompts, the old ones among them
+    assert (
+        regenerate(options(target, corpus, killed, limit=12)) == 2
+    )  # more prompts, the old ones among them
     assert killed.read_bytes().startswith(text) and len(lines(killed)) == 13
 
     params = jaxspec.load(target)
     read = read_records(whole)
     for record, sample in zip(records, encode(read, chat), strict=True):
         length = record["prompt_length"]
-        prompts = [record["tokens"][:length]] * 4  # the compiled batch; the first of them is what decoding it alone gives
-        output = jaxspec.decode(params, prompts, temperature=record["temperature"], max_new_tokens=6)[0]
+        prompts = [
+            record["tokens"][:length]
+        ] * 4  # the compiled batch; the first of them is what decoding it alone gives
+        output = jaxspec.decode(
+            params, prompts, temperature=record["temperature"], max_new_tokens=6
+        )[0]
         assert record["tokens"][length:] == output.tokens and record["response"] == output.text
         assert record["finish_reason"] == output.stats.finish_reason
-        assert sample.tokens.tolist() == record["tokens"] and sample.loss_mask.sum() == len(output.tokens)
+        assert sample.tokens.tolist() == record["tokens"] and sample.loss_mask.sum() == len(
+            output.tokens
+        )
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"temperatures": (), "temperature": 0.5}, r"made with temperatures=\[0.0, 1.0\], not \[0.5\]"),
+        (
+            {"temperatures": (), "temperature": 0.5},
+            r"made with temperatures=\[0.0, 1.0\], not \[0.5\]",
+        ),
         ({"seed": 1}, "made with seed=0, not 1"),
         ({"max_new_tokens": 7}, "made with max_new_tokens=6, not 7"),
         ({"raw_prompts": True}, "made with raw_prompts=False, not True"),
@@ -113,14 +142,25 @@ def test_files_of_others_are_left_alone(target, corpus, tmp_path):
 
 def test_passages_begin_at_lines_and_do_not_depend_on_the_limit(corpus, chat):
     records = read_records(corpus)
-    settings = dict(longest=50, domains={"prose": 3.0, "math": 1.0}, prompt_tokens=(4, 20), temperatures=(0.0, 0.7))
+    settings = dict(
+        longest=50,
+        domains={"prose": 3.0, "math": 1.0},
+        prompt_tokens=(4, 20),
+        temperatures=(0.0, 0.7),
+    )
     few, many = (make_prompts(records, chat, limit=limit, **settings) for limit in (8, 40))
     assert [prompt.domain for prompt in few] == ["prose"] * 6 + ["math"] * 2
-    assert [prompt.domain for prompt in many] == ["prose"] * 30 + ["math"] * 8  # of ten: there are no more questions
+    assert [prompt.domain for prompt in many] == ["prose"] * 30 + [
+        "math"
+    ] * 8  # of ten: there are no more questions
     assert [prompt for prompt in many if prompt.id in {p.id for p in few}] == few
     prose = [prompt for prompt in many if prompt.domain == "prose"]
-    assert all(4 <= len(prompt.ids) <= 20 and prompt.content.startswith("On day") for prompt in prose)
-    assert len({prompt.content for prompt in prose}) > 20 and {prompt.temperature for prompt in prose} == {0.0, 0.7}
+    assert all(
+        4 <= len(prompt.ids) <= 20 and prompt.content.startswith("On day") for prompt in prose
+    )
+    assert len({prompt.content for prompt in prose}) > 20 and {
+        prompt.temperature for prompt in prose
+    } == {0.0, 0.7}
     assert all(prompt.content.endswith("?\nAnswer:") for prompt in many if prompt.domain == "math")
 
 
@@ -138,8 +178,12 @@ def test_conversations_are_asked_up_to_their_first_answer(chat):
     prompts = make_prompts(records, chat, longest=40, prompt_tokens=(4, 20))
     texts = sorted(chat.tokenizer.decode(prompt.ids) for prompt in prompts)
     asked = "Question: Hello\nAnswer:"
-    assert texts == sorted([asked] * 3 + ["Answer: Hm.<|endoftext|>" + asked, chat.tokenizer.decode([9, 8])])
-    raw = make_prompts(records[2:3], make_format("mini", raw_prompts=True), longest=40, prompt_tokens=(4, 20))
+    assert texts == sorted(
+        [asked] * 3 + ["Answer: Hm.<|endoftext|>" + asked, chat.tokenizer.decode([9, 8])]
+    )
+    raw = make_prompts(
+        records[2:3], make_format("mini", raw_prompts=True), longest=40, prompt_tokens=(4, 20)
+    )
     assert raw[0].content == "Hello" and chat.tokenizer.decode(raw[0].ids) == "Hello"
     with pytest.raises(DataError, match="1: the conversation has no message of the user"):
         make_prompts([Record("1", messages=[answer])], chat, longest=40, prompt_tokens=(4, 20))
@@ -163,10 +207,17 @@ def test_impossible_choices_of_prompts_are_named(corpus, chat):
 def test_batches_share_few_lengths():
     generator = np.random.default_rng(0)
     lengths = generator.integers(1, 200, 100)
-    prompts = [Prompt(str(i), "ab"[i % 2], "", [0] * int(n), [0.0, 1.0][i % 3 == 0]) for i, n in enumerate(lengths)]
+    prompts = [
+        Prompt(str(i), "ab"[i % 2], "", [0] * int(n), [0.0, 1.0][i % 3 == 0])
+        for i, n in enumerate(lengths)
+    ]
     batches = group(prompts, 8, seed=0)
-    assert sorted(prompt.id for batch in batches for prompt in batch) == sorted(prompt.id for prompt in prompts)
+    assert sorted(prompt.id for batch in batches for prompt in batch) == sorted(
+        prompt.id for prompt in prompts
+    )
     assert all(len({prompt.temperature for prompt in batch}) == 1 for batch in batches)
     assert sum(len(batch) < 8 for batch in batches) <= 2  # one rest for each temperature
-    widths = [{max(32, 1 << (len(prompt.ids) - 1).bit_length()) for prompt in batch} for batch in batches]
+    widths = [
+        {max(32, 1 << (len(prompt.ids) - 1).bit_length()) for prompt in batch} for batch in batches
+    ]
     assert sum(len(width) > 1 for width in widths) <= 2 * 3

@@ -7,7 +7,15 @@ from matplotlib.figure import Figure
 
 from training.report import Card, ReportError, curves, model_card, plot_run, training_cost
 
-CARD = Card("toy", "A head.", "mini", "rollouts", "python -m training.x", "Apache-2.0", {"gamma": 4.0, "a|b": 1})
+CARD = Card(
+    "toy",
+    "A head.",
+    "mini",
+    "rollouts",
+    "python -m training.x",
+    "Apache-2.0",
+    {"gamma": 4.0, "a|b": 1},
+)
 
 
 @pytest.fixture
@@ -16,7 +24,13 @@ def metrics(tmp_path):
     path = tmp_path / "toy" / "metrics.jsonl"
     path.parent.mkdir()
     records = [
-        {"step": step, "seconds": 1500.0 * step, "loss": 3.0 / step, "accuracy_1": 0.1 * step, "accuracy_10": 0.05}
+        {
+            "step": step,
+            "seconds": 1500.0 * step,
+            "loss": 3.0 / step,
+            "accuracy_1": 0.1 * step,
+            "accuracy_10": 0.05,
+        }
         | {"tokens": 1000 * step}
         for step in (1, 2, 3)
     ]

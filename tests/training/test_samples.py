@@ -16,28 +16,54 @@ def test_all_published_forms_are_read(tmp_path):
     chat = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
     records = [
         {"messages": chat, "domain": "talk"},
-        {"conversations": [{"from": "human", "value": "Hi", "weight": 1}, {"from": "gpt", "value": "Hello"}]},
-        {"conversations": [{"role": "user", "content": [{"type": "text", "text": "Hi"}], "name": None}, chat[1]]},
+        {
+            "conversations": [
+                {"from": "human", "value": "Hi", "weight": 1},
+                {"from": "gpt", "value": "Hello"},
+            ]
+        },
+        {
+            "conversations": [
+                {"role": "user", "content": [{"type": "text", "text": "Hi"}], "name": None},
+                chat[1],
+            ]
+        },
         {"prompt": "Hi", "response": "Hello"},
         {"prompt": chat[:1], "completion": "Hello"},
         {"prompt": "Hi"},
         {"domain": "prose", "id": "x", "text": "Call me Ishmael."},
         {"tokens": [5, 6, 7], "prompt_length": 1, "prompt": "Hi", "response": "Hello"},
     ]
-    messages, sharegpt, parts, raw, turns, prompt, text, exact = read_records(write(tmp_path / "a.jsonl", *records))
+    messages, sharegpt, parts, raw, turns, prompt, text, exact = read_records(
+        write(tmp_path / "a.jsonl", *records)
+    )
     assert messages.messages == sharegpt.messages == parts.messages == chat
     assert (messages.domain, text.domain, raw.domain) == ("talk", "prose", None)
-    assert (raw.prompt, raw.response) == ("Hi", "Hello") and (turns.prompt, turns.response) == (chat[:1], "Hello")
+    assert (raw.prompt, raw.response) == ("Hi", "Hello") and (turns.prompt, turns.response) == (
+        chat[:1],
+        "Hello",
+    )
     assert (prompt.prompt, prompt.response) == ("Hi", None)
     assert text.text == "Call me Ishmael." and text.place == f"{tmp_path / 'a.jsonl'}, line 7"
     assert (exact.tokens, exact.prompt_length, exact.prompt) == ([5, 6, 7], 1, None)
 
 
 def test_what_a_template_needs_is_kept(tmp_path):
-    call = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}], "reasoning_content": "why", "other": None}
+    call = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"name": "f"}],
+        "reasoning_content": "why",
+        "other": None,
+    }
     record = {"messages": [{"role": "user", "content": "x"}, call], "tools": [{"type": "function"}]}
     (read,) = read_records(write(tmp_path / "a.jsonl", record))
-    assert read.messages[1] == {"role": "assistant", "content": "", "tool_calls": [{"name": "f"}], "reasoning_content": "why"}
+    assert read.messages[1] == {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"name": "f"}],
+        "reasoning_content": "why",
+    }
     assert read.tools == [{"type": "function"}]
 
 
@@ -61,13 +87,22 @@ def test_settings_and_blank_lines_are_skipped_and_gzip_is_read(tmp_path):
         ('{"prompt": "x", "response": ["y"]}', "response is not a string"),
         ('{"messages": []}', "messages is not a list"),
         ('{"messages": ["x"]}', "message 1 of messages is not a JSON object"),
-        ('{"messages": [{"role": "robot", "content": "x"}]}', "message 1 of messages has the role 'robot': expected one of"),
-        ('{"conversations": [{"from": "human", "value": null}]}', "message 1 of conversations has no text"),
+        (
+            '{"messages": [{"role": "robot", "content": "x"}]}',
+            "message 1 of messages has the role 'robot': expected one of",
+        ),
+        (
+            '{"conversations": [{"from": "human", "value": null}]}',
+            "message 1 of conversations has no text",
+        ),
         ('{"messages": [{"role": "user", "content": "x"}], "tools": "f"}', "tools is not a list"),
         ('{"tokens": [1, true], "prompt_length": 1}', "not a list of token ids"),
         ('{"tokens": [1, -2], "prompt_length": 1}', "not a list of token ids"),
         ('{"tokens": [1, 2]}', "prompt_length is None"),
-        ('{"tokens": [1, 2], "prompt_length": 2}', "prompt_length is 2: give a number .* below the 2 tokens"),
+        (
+            '{"tokens": [1, 2], "prompt_length": 2}',
+            "prompt_length is 2: give a number .* below the 2 tokens",
+        ),
         ('{"settings": {}}', "no known form"),
     ],
 )

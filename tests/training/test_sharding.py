@@ -1,4 +1,6 @@
-"""Data-parallel and fully sharded runs against one device, on eight virtual devices and with two processes."""
+"""Data-parallel and fully sharded runs against one device, on eight virtual devices and with two
+processes.
+"""
 
 import json
 import os
@@ -23,7 +25,9 @@ def launch(request, devices):
     flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
     environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(SCRIPT), json.dumps(request, default=str)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def finish(*processes, seconds=300):
@@ -44,14 +48,25 @@ def losses(folder):
 def assert_like(out, name, reference, tolerance=1e-5):
     found, expected = (dict(np.load(out / f"{each}.npz")) for each in (name, reference))
     for leaf in set(expected) - {"share"}:
-        np.testing.assert_allclose(found[leaf], expected[leaf], atol=tolerance, rtol=0, err_msg=f"{name}: {leaf}")
+        np.testing.assert_allclose(
+            found[leaf], expected[leaf], atol=tolerance, rtol=0, err_msg=f"{name}: {leaf}"
+        )
     np.testing.assert_allclose(losses(out / name), losses(out / reference), rtol=1e-5)
 
 
 def test_eight_devices_give_the_weights_of_one(tmp_path):
-    meshes = {"one": {"data": 1, "parts": 1}, "data": {"data": 8, "parts": 2}, "fsdp": {"fsdp": 8, "parts": 1}}
+    meshes = {
+        "one": {"data": 1, "parts": 1},
+        "data": {"data": 8, "parts": 2},
+        "fsdp": {"fsdp": 8, "parts": 1},
+    }
     meshes["both"] = {"data": 2, "fsdp": 4, "parts": 2, "shard_frozen": True}
-    finish(launch({"out": tmp_path, "runs": [{"name": name, **mesh} for name, mesh in meshes.items()]}, devices=8))
+    finish(
+        launch(
+            {"out": tmp_path, "runs": [{"name": name, **mesh} for name, mesh in meshes.items()]},
+            devices=8,
+        )
+    )
     for name in ("data", "fsdp", "both"):
         assert_like(tmp_path, name, "one")
     shares = {name: float(np.load(tmp_path / f"{name}.npz")["share"]) for name in meshes}
@@ -60,7 +75,10 @@ def test_eight_devices_give_the_weights_of_one(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_moves_from_eight_devices_to_one(tmp_path):
-    moved = [{"name": "moved", "data": 2, "fsdp": 4, "stop_after": 10, "parts": 1}, {"name": "moved", "parts": 1}]
+    moved = [
+        {"name": "moved", "data": 2, "fsdp": 4, "stop_after": 10, "parts": 1},
+        {"name": "moved", "parts": 1},
+    ]
     finish(launch({"out": tmp_path, "runs": [{"name": "one", "parts": 1}, *moved]}, devices=8))
     assert_like(tmp_path, "moved", "one")
 
@@ -68,7 +86,9 @@ def test_a_run_moves_from_eight_devices_to_one(tmp_path):
 @pytest.mark.slow
 def test_muon_on_eight_devices(tmp_path):
     runs = [{"name": "one"}, {"name": "fsdp", "fsdp": 8, "parts": 1}]
-    finish(launch({"out": tmp_path, "runs": [{"optimizer": "muon", **run} for run in runs]}, devices=8))
+    finish(
+        launch({"out": tmp_path, "runs": [{"optimizer": "muon", **run} for run in runs]}, devices=8)
+    )
     assert_like(tmp_path, "fsdp", "one", tolerance=1e-4)
 
 
@@ -77,7 +97,11 @@ def run_two(tmp_path, run):
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
     requests = [
-        {"out": tmp_path, "runs": [run], "hosts": {"coordinator": address, "process_id": number, "processes": 2}}
+        {
+            "out": tmp_path,
+            "runs": [run],
+            "hosts": {"coordinator": address, "process_id": number, "processes": 2},
+        }
         for number in range(2)
     ]
     finish(*[launch(request, devices=2) for request in requests])
@@ -97,7 +121,9 @@ def test_two_processes_give_the_weights_of_one_and_resume(tmp_path):
 def test_shardings_depend_on_the_shape_alone():
     mesh = jax.sharding.AbstractMesh((1, 4), sharding.AXES)
     shapes = {"wide": (8, 256), "tall": (512, 8), "odd": (33, 37), "small": (8, 8), "count": ()}
-    found = sharding.fully_sharded(mesh, {name: jax.ShapeDtypeStruct(shape, "float32") for name, shape in shapes.items()})
+    found = sharding.fully_sharded(
+        mesh, {name: jax.ShapeDtypeStruct(shape, "float32") for name, shape in shapes.items()}
+    )
     specs = {name: tuple(place.spec) for name, place in found.items()}
     assert specs == {"wide": (None, "fsdp"), "tall": ("fsdp",), "odd": (), "small": (), "count": ()}
 

@@ -1,4 +1,6 @@
-"""SpecBlock's training against golden data of the authors' own code, and what packing and anchors must not change."""
+"""SpecBlock's training against golden data of the authors' own code, and what packing and anchors
+must not change.
+"""
 
 import dataclasses
 import json
@@ -9,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.config import TargetConfig
-from jaxspec.io import specblock as files
-from jaxspec.io import target_weights
-from jaxspec.io.hf_config import target_config
+from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.specblock import files
 from jaxspec.io.safetensors_files import WeightFiles
+from jaxspec.targets import weights as target_weights
+from jaxspec.targets.hf_config import target_config
 from training.drafter_loss import LossOptions
 from training.specblock_forward import block_outputs, draw_cuts
 from training.specblock_loss import (
@@ -33,10 +35,14 @@ PAIRS = 12
 
 
 class Golden:
-    """The authors' batch: 12 pairs a row, the last of which has a zero token and zero logits of the target after it."""
+    """The authors' batch: 12 pairs a row, the last of which has a zero token and zero logits of the
+    target after it.
+    """
 
     def __init__(self):
-        self.target_config: TargetConfig = target_config(json.loads((GOLDEN / "tiny_llama" / "config.json").read_text()))
+        self.target_config: TargetConfig = target_config(
+            json.loads((GOLDEN / "tiny_llama" / "config.json").read_text())
+        )
         config = files.config_from_hf(json.loads((FOLDER / "draft" / "config.json").read_text()))
         self.config = dataclasses.replace(files.for_target(config, self.target_config), rank_top=20)
         variables = files.read(FOLDER / "draft", self.config, "float32")
@@ -46,21 +52,33 @@ class Golden:
         self.arrays = np.load(FOLDER / "train_forward.npz")
         ids = np.pad(self.arrays["ids"], ((0, 0), (0, 1))).astype(np.int32)
         whole = np.broadcast_to(np.arange(PAIRS + 1, dtype=np.int32), ids.shape)
-        self.batch = {"tokens": ids, "positions": whole, "segments": np.ones_like(ids), "anchors": whole[:, 1:]}
-        states = teacher_states(self.target_config, self.target, self.config.feature_layers, self.batch)
+        self.batch = {
+            "tokens": ids,
+            "positions": whole,
+            "segments": np.ones_like(ids),
+            "anchors": whole[:, 1:],
+        }
+        states = teacher_states(
+            self.target_config, self.target, self.config.feature_layers, self.batch
+        )
         self.batch |= {
             "hidden": states.hidden.at[:, -1].set(0),
             "features": np.pad(self.arrays["hidden_3h"], ((0, 0), (0, 1), (0, 0))),
         }
-        # The authors take the loss mask of the feature's token: two before what the first slot predicts.
+        # The authors take the loss mask of the feature's token: two before what the first slot
+        # predicts.
         masked = np.pad(self.arrays["loss_mask"], ((0, 0), (0, PAIRS))) > 0
         self.learnt = np.stack([masked[:, d : d + PAIRS] for d in range(PAIRS)], axis=-1)
         self.cases = json.loads((FOLDER / "train_loss.json").read_text())
 
         def objective(params, cuts, top):
-            losses_of = make_slot_losses(self.config, self.target_config, LossOptions(tile=96), top=top, peers=True)
+            losses_of = make_slot_losses(
+                self.config, self.target_config, LossOptions(tile=96), top=top, peers=True
+            )
             cuts = jnp.broadcast_to(cuts, (2, cuts.shape[0]))
-            draft, rank = block_losses(losses_of(params, self.target, self.batch, cuts), self.learnt, cuts, BlockOptions())
+            draft, rank = block_losses(
+                losses_of(params, self.target, self.batch, cuts), self.learnt, cuts, BlockOptions()
+            )
             return (draft * 0.8 ** jnp.arange(4)).sum() + rank.sum(), (draft, rank)
 
         self.value = jax.jit(objective, static_argnums=2)
@@ -74,9 +92,14 @@ def golden():
 
 @pytest.mark.slow
 def test_outputs_of_chained_blocks(golden):
-    embedding, cuts = golden.target["params"]["embedding"], np.broadcast_to(golden.arrays["M_cuts"], (2, 2))
+    embedding, cuts = (
+        golden.target["params"]["embedding"],
+        np.broadcast_to(golden.arrays["M_cuts"], (2, 2)),
+    )
     outputs = jax.jit(
-        lambda batch: block_outputs(golden.config, golden.params, embedding, batch, batch["features"], cuts, peers=True)
+        lambda batch: block_outputs(
+            golden.config, golden.params, embedding, batch, batch["features"], cuts, peers=True
+        )
     )
     outputs = outputs(golden.batch)
     for b in range(3):
@@ -92,7 +115,9 @@ def check_losses(golden, name, found):
     np.testing.assert_allclose(total, case["total_loss_decay0p8"], rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["full_vocab", "other_cuts", pytest.param("topk", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["full_vocab", "other_cuts", pytest.param("topk", marks=pytest.mark.slow)]
+)
 def test_losses(golden, name):
     case = golden.cases[name]
     top = None if case["draft_loss_topk"] < 0 else case["draft_loss_topk"]
@@ -106,7 +131,9 @@ def test_losses(golden, name):
 
 @pytest.mark.slow
 def test_gradients(golden):
-    found, gradient = golden.value_and_grad(golden.params, jnp.array(golden.cases["full_vocab"]["M_cuts"]), None)
+    found, gradient = golden.value_and_grad(
+        golden.params, jnp.array(golden.cases["full_vocab"]["M_cuts"]), None
+    )
     check_losses(golden, "full_vocab", found)
     check_gradient(golden, gradient)
 
@@ -114,13 +141,20 @@ def test_gradients(golden):
 def check_gradient(golden, gradient):
     expected = np.load(FOLDER / "train_grads.npz")
     variables = gradient | {"draft": golden.target["draft"]}
-    found = {name: x for name, x in files.tensors(variables, golden.config).items() if name not in ("d2t", "t2d")}
+    found = {
+        name: x
+        for name, x in files.tensors(variables, golden.config).items()
+        if name not in ("d2t", "t2d")
+    }
     assert {name.replace(".", "__") for name in found} == set(expected) - {"total"}
     for name, tensor in found.items():
         wanted = expected[name.replace(".", "__")]
         if tensor.size > 256:
             assert abs(np.linalg.norm(tensor) - wanted[0]) < 1e-3 * wanted[0] + 1e-5, name
-            assert abs(tensor.astype(np.float64).sum() - wanted[1]) < 1e-3 * wanted[0] * np.sqrt(tensor.size) + 1e-5, name
+            assert (
+                abs(tensor.astype(np.float64).sum() - wanted[1])
+                < 1e-3 * wanted[0] * np.sqrt(tensor.size) + 1e-5
+            ), name
         else:
             np.testing.assert_allclose(tensor, wanted, atol=2e-4, rtol=1e-3, err_msg=name)
 
@@ -129,7 +163,9 @@ def packed(lengths, seed=0):
     """One row of documents of random tokens, three anchors in each."""
     rng, total = np.random.default_rng(seed), sum(lengths)
     ends = np.cumsum(lengths)
-    anchors = np.concatenate([end - n + np.array([1, 2, n - 3]) for end, n in zip(ends, lengths, strict=True)])
+    anchors = np.concatenate(
+        [end - n + np.array([1, 2, n - 3]) for end, n in zip(ends, lengths, strict=True)]
+    )
     return {
         "tokens": rng.integers(0, 257, (1, total)).astype(np.int32),
         "positions": np.concatenate([np.arange(n) for n in lengths])[None].astype(np.int32),
@@ -156,7 +192,9 @@ def test_nothing_leaks_between_documents(golden, loss_of):
     assert [float(figures[f"accuracy_{k}"][1]) for k in (1, 2, 3, 4)] == [6, 6, 4, 4]
     for document, other in ((1, 2), (2, 1)):
         kept = batch | {"keep": (np.arange(6)[None] < 3) == (document == 1)}
-        tokens = np.where(batch["segments"] == other, (batch["tokens"] + 7) % 257, batch["tokens"]).astype(np.int32)
+        tokens = np.where(
+            batch["segments"] == other, (batch["tokens"] + 7) % 257, batch["tokens"]
+        ).astype(np.int32)
         changed = loss_of(kept | {"tokens": tokens})["loss"]
         np.testing.assert_allclose(loss_of(kept)["loss"], changed, rtol=1e-5)
         assert abs(float(loss_of(batch)["loss"][0] - changed[0])) > 1e-3
@@ -170,7 +208,9 @@ def test_late_parts_wait_and_cuts_come_from_the_row(golden, loss_of):
     assert 0 < float(early["loss"][0]) < float(late["draft"][0])
     waiting = late_batches(lambda step: batch, BlockOptions(rank_from=3))
     assert [float(waiting(step)["late"][0]) for step in (2, 3)] == [0, 1]
-    free = {name: np.repeat(x, 200, axis=0) for name, x in batch.items() if name in ("anchors", "rows")}
+    free = {
+        name: np.repeat(x, 200, axis=0) for name, x in batch.items() if name in ("anchors", "rows")
+    }
     free["rows"] = np.arange(200, dtype=np.int32)
     cuts = np.asarray(draw_cuts(free, 2, 4))
     assert np.bincount(cuts.ravel(), minlength=5)[1:].min() > 60
@@ -185,17 +225,25 @@ def test_valid_prefixes_can_be_ablated():
     hit = flags.copy()
     hit[0, 0, 1, 0] = False
     values = np.arange(4, dtype=np.float32).reshape(shape)
-    losses = SlotLosses(values, hit, hit, flags, np.zeros(shape, np.int32), np.zeros((*shape, 4), np.float32))
+    losses = SlotLosses(
+        values, hit, hit, flags, np.zeros(shape, np.int32), np.zeros((*shape, 4), np.float32)
+    )
     learnt, cuts = np.ones((1, 2, 2), bool), np.zeros((1, 0), np.int32)
     for valid_prefix, expected in ((True, [[1, 1]]), (False, [[1, 2]])):
         block = BlockOptions(blocks=1, valid_prefix=valid_prefix)
-        draft, _ = jax.jit(lambda losses, block=block: block_losses(losses, learnt, cuts, block))(losses)
+        draft, _ = jax.jit(lambda losses, block=block: block_losses(losses, learnt, cuts, block))(
+            losses
+        )
         np.testing.assert_allclose(draft, expected)
 
 
 def test_the_heads_among_the_weights(golden):
     heads = heads_only(golden.params)["params"]
-    assert {name for name, flag in heads.items() if jax.tree.all(flag)} == {"lm_head", "rank_inner", "rank_outer"}
+    assert {name for name, flag in heads.items() if jax.tree.all(flag)} == {
+        "lm_head",
+        "rank_inner",
+        "rank_outer",
+    }
     assert sum(jax.tree.leaves(heads)) == 3
 
 

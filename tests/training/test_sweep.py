@@ -14,8 +14,14 @@ from training.sweep_report import comparison, write_report
 def results_of(recipes, lengths):
     return [
         {
-            "recipe": {name: getattr(recipe, name) for name in ("kind", "loss", "gamma", "data", "seed", "variant")},
-            "acceptance": {"chain@8": {"math": length, "mean": length}, "tree@8": {"math": length + 1, "mean": length + 1}},
+            "recipe": {
+                name: getattr(recipe, name)
+                for name in ("kind", "loss", "gamma", "data", "seed", "variant")
+            },
+            "acceptance": {
+                "chain@8": {"math": length, "mean": length},
+                "tree@8": {"math": length + 1, "mean": length + 1},
+            },
             "train_seconds": 50.0,
             "evaluate_seconds": 10.0,
             "device": "cpu",
@@ -39,10 +45,19 @@ def test_sweeps_cover_the_comparisons_with_two_seeds_and_no_run_twice():
 
 def test_recipes_differ_only_in_what_is_compared(tmp_path):
     options = SweepOptions("all", tmp_path / "corpus", tmp_path / "prompts", tmp_path)
-    one, other = (drafter_options(Recipe(loss=loss), options, SCALES["small"]) for loss in ("fkl", "rkl"))
-    assert one.loss.kind == "fkl" and other.loss.kind == "rkl" and one.model == other.model and one.data == other.data
+    one, other = (
+        drafter_options(Recipe(loss=loss), options, SCALES["small"]) for loss in ("fkl", "rkl")
+    )
+    assert (
+        one.loss.kind == "fkl"
+        and other.loss.kind == "rkl"
+        and one.model == other.model
+        and one.data == other.data
+    )
     text = drafter_options(Recipe(data="corpus"), options, SCALES["small"])
-    assert text.data.files == (tmp_path / "corpus",) and one.data.files == (tmp_path / "regenerated.jsonl",)
+    assert text.data.files == (tmp_path / "corpus",) and one.data.files == (
+        tmp_path / "regenerated.jsonl",
+    )
     assert text.cache_features != one.cache_features
 
 
@@ -51,7 +66,9 @@ def test_report_averages_seeds_and_draws_the_curves(tmp_path):
     for recipe in recipes:
         (tmp_path / recipe.name).mkdir()
         points = [{"step": step, "tau_mean": 1 + step / 100} for step in (10, 20)]
-        (tmp_path / recipe.name / "metrics.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
+        (tmp_path / recipe.name / "metrics.jsonl").write_text(
+            "".join(json.dumps(point) + "\n" for point in points)
+        )
     results = results_of(recipes, [3.0, 3.2, 2.0, 2.0])
     write_report(tmp_path, "objective", "small", {"steps": 20}, results)
     page = (tmp_path / "results.md").read_text()
@@ -60,19 +77,29 @@ def test_report_averages_seeds_and_draws_the_curves(tmp_path):
     assert "Table 4" in page and "Table 7" not in page and "4 runs, 4 minutes on cpu" in page
     assert json.loads((tmp_path / "results.json").read_text())["runs"] == results
     assert (tmp_path / "results.png").stat().st_size > 0
-    found = comparison("Training text (JetSpec, Table 6)", results_of([Recipe(), Recipe(data="corpus")], [3.0, 2.0]))
+    found = comparison(
+        "Training text (JetSpec, Table 6)",
+        results_of([Recipe(), Recipe(data="corpus")], [3.0, 2.0]),
+    )
     assert np.mean([by["mean"] for by in found["corpus text"]["chain@8"]]) == 2.0
 
 
 def test_finished_runs_are_kept(tmp_path, monkeypatch):
     options = SweepOptions("data", tmp_path / "corpus", tmp_path / "prompts", tmp_path)
     (tmp_path / Recipe().name).mkdir()
-    settings = {"target": options.target, "prompts": "prompts", "scale": dataclasses.asdict(SCALES["small"])}
+    settings = {
+        "target": options.target,
+        "prompts": "prompts",
+        "scale": dataclasses.asdict(SCALES["small"]),
+    }
     kept = {"kept": True, "settings": settings}
     (tmp_path / Recipe().name / "result.json").write_text(json.dumps(kept))
     monkeypatch.setattr(sweep, "train", lambda options: pytest.fail("trained again"))
     assert sweep.run(Recipe(), options, SCALES["small"]) == kept
-    with pytest.raises(ValueError, match="result.json was made with target 'mini', not 'other': give another folder"):
+    with pytest.raises(
+        ValueError,
+        match="result.json was made with target 'mini', not 'other': give another folder",
+    ):
         sweep.run(Recipe(), dataclasses.replace(options, target="other"), SCALES["small"])
     with pytest.raises(ValueError, match="was made with scale"):
         sweep.run(Recipe(), options, SCALES["full"])

@@ -14,7 +14,14 @@ from training.tokenizer import TokenizerOptions
 from training.train_drafter import DrafterOptions
 from training.train_target import TargetOptions
 
-SIZES = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "num_kv_heads": 1, "head_dim": 8, "ffn_size": 16}
+SIZES = {
+    "hidden_size": 16,
+    "num_layers": 2,
+    "num_heads": 2,
+    "num_kv_heads": 1,
+    "head_dim": 8,
+    "ffn_size": 16,
+}
 
 
 def write_corpus(path: Path) -> Path:
@@ -37,17 +44,34 @@ def target_options(data: Path, tokenizer: Path, run: Path, steps: int = 2) -> Ta
     loop = LoopOptions(run, steps=steps, save_every=1, eval_every=100, parts=1)
     rows = {"math": 2, "code": 1, "prose": 1}
     return TargetOptions(
-        data, data, tokenizer, loop, rows=rows, length=16, max_positions=128, optimizer=OptimizerOptions(warmup=1), **SIZES
+        data,
+        data,
+        tokenizer,
+        loop,
+        rows=rows,
+        length=16,
+        max_positions=128,
+        optimizer=OptimizerOptions(warmup=1),
+        **SIZES,
     )
 
 
 def regenerate_options(data: Path, model: Path, out: Path) -> RegenerateOptions:
     return RegenerateOptions(
-        str(model), data, out, limit=12, max_new_tokens=24, prompt_tokens=(4, 12), temperatures=(0.0, 1.0), batch=4
+        str(model),
+        data,
+        out,
+        limit=12,
+        max_new_tokens=24,
+        prompt_tokens=(4, 12),
+        temperatures=(0.0, 1.0),
+        batch=4,
     )
 
 
-def drafter_options(model: Path, data: Path, run: Path, out: Path, kind: str = "jetspec", **changes) -> DrafterOptions:
+def drafter_options(
+    model: Path, data: Path, run: Path, out: Path, kind: str = "jetspec", **changes
+) -> DrafterOptions:
     options = DrafterOptions(
         data=DataOptions((data,), length=48),
         out=out,

@@ -1,1 +1,3 @@
-"""Training of learned policies other than LTD's: labels, heads, BlockPilot, regression, and searches over constants."""
+"""Training of learned policies other than LTD's: labels, heads, BlockPilot, regression, and
+searches over constants.
+"""

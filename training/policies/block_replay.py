@@ -1,8 +1,9 @@
 """What rounds of any block size commit on known texts, without verifying one of them.
 
-A greedy text is unique, and what a block drafter proposes at a position depends on the text before it alone, not on how earlier
-rounds were cut. So a text is decoded once, one prefill over prompt and answer gives the drafter its context at every position,
-and each block size then costs the drafter's forwards of the rounds that it has.
+A greedy text is unique, and what a block drafter proposes at a position depends on the text before
+it alone, not on how earlier rounds were cut. So a text is decoded once, one prefill over prompt and
+answer gives the drafter its context at every position, and each block size then costs the drafter's
+forwards of the rounds that it has.
 """
 
 from __future__ import annotations
@@ -15,20 +16,33 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxspec
-from jaxspec.grow import draft, grow
-from jaxspec.params import Params
-from jaxspec.plan import make_plan
-from jaxspec.session import precision, prefilled, prepare
+from jaxspec.core.params import Params
+from jaxspec.engine.grow import draft, grow
+from jaxspec.engine.plan import make_plan
+from jaxspec.engine.session import precision, prefilled, prepare
 from training.rl.pool import committed_of_tree
 
 
 def decode_settings(size: int, builder: str, budget: int) -> dict:
-    """Options of `jaxspec.decode` for rounds of this block size; a chain verifies the block, a tree the budget."""
-    return {"builder": builder, "budget": size if builder == "chain" else budget, "block_size": size}
+    """Options of `jaxspec.decode` for rounds of this block size; a chain verifies the block, a tree
+    the budget.
+    """
+    return {
+        "builder": builder,
+        "budget": size if builder == "chain" else budget,
+        "block_size": size,
+    }
 
 
 def committed_rounds(
-    params: Params, method: str, prompts: Sequence[list[int]], sizes: Sequence[int], *, builder="chain", budget=32, **options
+    params: Params,
+    method: str,
+    prompts: Sequence[list[int]],
+    sizes: Sequence[int],
+    *,
+    builder="chain",
+    budget=32,
+    **options,
 ) -> list[list[list[int]]]:
     """Committed tokens of every round, by prompt and block size, under greedy decoding.
 
@@ -37,18 +51,24 @@ def committed_rounds(
       options: of `jaxspec.decode`, such as `max_new_tokens`.
     """
     trained = params.spec.drafter(method).block_size
-    outputs = jaxspec.decode(params, list(prompts), method=method, **decode_settings(trained, builder, budget), **options)
+    outputs = jaxspec.decode(
+        params, list(prompts), method=method, **decode_settings(trained, builder, budget), **options
+    )
     texts = [list(prompt) + out.tokens for prompt, out in zip(prompts, outputs, strict=True)]
     ends = np.array([len(text) - 1 for text in texts], np.int32)
     starts = np.array([len(prompt) for prompt in prompts], np.int32)
-    session = prepare(params, texts, max_new_tokens=1, method=method, **decode_settings(trained, builder, budget))
+    session = prepare(
+        params, texts, max_new_tokens=1, method=method, **decode_settings(trained, builder, budget)
+    )
     tokens = np.pad(session.tokens, ((0, 0), (0, max(sizes))))
     tokens = np.where(np.arange(tokens.shape[1]) <= ends[:, None], tokens, -1)
     found = []
     with precision(session):
         state = prefilled(session)
         for size in sizes:
-            config = prepare(params, [[0]], method=method, **decode_settings(size, builder, budget)).config
+            config = prepare(
+                params, [[0]], method=method, **decode_settings(size, builder, budget)
+            ).config
             rounds = _replay(params, session.request, state, tokens, starts, ends, config=config)
             found.append([row[row > 0].tolist() for row in np.asarray(rounds)])
     return [list(own) for own in zip(*found, strict=True)]
@@ -67,10 +87,14 @@ def _replay(params, request, state, tokens, start, end, *, config):
 
     def body(carry):
         at, number, found = carry
-        ahead = jax.vmap(lambda row, at: jax.lax.dynamic_slice_in_dim(row, at, plan.longest))(tokens, at)
+        ahead = jax.vmap(lambda row, at: jax.lax.dynamic_slice_in_dim(row, at, plan.longest))(
+            tokens, at
+        )
         here = state.replace(root=ahead[:, 0], draft=state.draft.replace(length=at), done=at >= end)
         tree = grow(params, here, draft(params, request, here, None, config).proposed, config)
-        reached = jax.vmap(lambda tree, text: committed_of_tree(tree, text, plan.widths[-1:])[0, 0])(tree, ahead[:, 1:])
+        reached = jax.vmap(
+            lambda tree, text: committed_of_tree(tree, text, plan.widths[-1:])[0, 0]
+        )(tree, ahead[:, 1:])
         count = jnp.where(here.done, 0, jnp.minimum(reached, end - at))
         return at + count, number + 1, found.at[:, number].set(count)
 

@@ -1,13 +1,15 @@
 """Train BlockPilot's predictor of a request's block size, and say what it is worth.
 
-    python -m training.policies.blockpilot --prompts corpus.jsonl.gz --held-out heldout.jsonl.gz --drafter dflash \\
+    python -m training.policies.blockpilot --prompts corpus.jsonl.gz --held-out heldout.jsonl.gz
+    --drafter dflash \\
       --out policies/blockpilot
 
-Rounds of all prompts with all block sizes are kept in `answers` and go on where they stopped. Prompts are split into training
-and validation; the epoch with the largest validation score is kept. Beside the predictor's test prompts stand: always the size
-that was best in training, always the trained size, the commonest label, the same training with shuffled features, and the
-oracle, which always knows the best size and is what no predictor can pass. Decode with the policy, and `block_size` and (with a
-chain) `budget` at the largest of its sizes.
+Rounds of all prompts with all block sizes are kept in `answers` and go on where they stopped.
+Prompts are split into training and validation; the epoch with the largest validation score is kept.
+Beside the predictor's test prompts stand: always the size that was best in training, always the
+trained size, the commonest label, the same training with shuffled features, and the oracle, which
+always knows the best size and is what no predictor can pass. Decode with the policy, and
+`block_size` and (with a chain) `budget` at the largest of its sizes.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ import json
 
 import numpy as np
 
-from jaxspec.calibrate import about
-from jaxspec.policies.blockpilot import Predictor, make_blockpilot
+from jaxspec.bench.calibrate import about
+from jaxspec.policies.learned.blockpilot import Predictor, make_blockpilot
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import save_policy
 from training.command import one_line_errors
@@ -37,7 +39,9 @@ def constants(problem: Problem, label: str) -> dict[str, Choice]:
     if problem.trained in sizes:
         classes["trained size"] = sizes.index(problem.trained)
     classes["commonest label"] = np.bincount(labels_of(score[training])).argmax()
-    found = {name: Choice(np.full((1, count), number), CONSTANT) for name, number in classes.items()}
+    found = {
+        name: Choice(np.full((1, count), number), CONSTANT) for name, number in classes.items()
+    }
     return found | {"oracle": Choice(labels_of(score[test])[None], TOLD)}
 
 
@@ -55,14 +59,17 @@ def train(options: BlockPilotOptions) -> tuple[Policy, dict]:
     choices = constants(problem, options.label) | {
         "BlockPilot": Choice(predicted(layers, x[parts[2]])[None], options.reduction),
         "shuffled features": Choice(
-            predicted(fit_predictor(blind, score, parts[:2], options), blind[parts[2]])[None], options.reduction
+            predicted(fit_predictor(blind, score, parts[:2], options), blind[parts[2]])[None],
+            options.reduction,
         ),
     }
     sizes = tuple(answers.sizes.tolist())
     widths = policy_widths(sizes, options.builder, options.budget)
     policy = make_blockpilot(sizes, Predictor(layers, projection), widths, **choices_of(options))
     made_for = about(problem.params, problem.method, {"builder": options.builder})
-    save_policy(policy, options.out / "policy", made_for | {"model": options.target, "label": options.label})
+    save_policy(
+        policy, options.out / "policy", made_for | {"model": options.target, "label": options.label}
+    )
     found = {
         "label": options.label,
         "sizes": list(sizes),

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from tqdm import tqdm
 
-from jaxspec.policies.blockpilot import (
+from jaxspec.policies.learned.blockpilot import (
     BlockPilotSettings,
     features,
     init_layers_of,
@@ -18,7 +18,7 @@ from jaxspec.policies.blockpilot import (
     random_projection,
     scaled,
 )
-from jaxspec.policies.heads import residual_mlp
+from jaxspec.policies.learned.heads import residual_mlp
 from training.policies.blockpilot_data import Answers, labels_of
 from training.policies.blockpilot_problem import BlockPilotOptions
 
@@ -30,7 +30,8 @@ def loss_of(layers, x, wanted, key=None, objective: str = "label"):
 
     Args:
       wanted: float32 [n, C], see `targets`.
-      objective: `label`: cross-entropy (the paper); `regret`: what is lost on average if sizes are drawn as predicted.
+      objective: `label`: cross-entropy (the paper); `regret`: what is lost on average if sizes are
+        drawn as predicted.
     """
 
     def dropped(layer, x):
@@ -44,7 +45,9 @@ def loss_of(layers, x, wanted, key=None, objective: str = "label"):
 
 
 def targets(score: np.ndarray, objective: str) -> np.ndarray:
-    """float32 [P, C] of scores [P, C]: 1 for the label and 0 elsewhere; or the regret, percent of the best score."""
+    """float32 [P, C] of scores [P, C]: 1 for the label and 0 elsewhere; or the regret, percent of
+    the best score.
+    """
     if objective == "label":
         return np.eye(score.shape[1], dtype=np.float32)[labels_of(score)]
     return (100 * (1 - score / score.max(1, keepdims=True))).astype(np.float32)
@@ -59,7 +62,9 @@ def _epoch(rate: float, weight_decay: float, objective: str):
         def step(carry, batch):
             layers, state = carry
             rows, number = batch
-            gradient = jax.grad(loss_of)(layers, x[rows], wanted[rows], jax.random.fold_in(key, number), objective)
+            gradient = jax.grad(loss_of)(
+                layers, x[rows], wanted[rows], jax.random.fold_in(key, number), objective
+            )
             updates, state = optimizer.update(gradient, state, layers)
             return (optax.apply_updates(layers, updates), state), None
 
@@ -72,7 +77,8 @@ def fit_predictor(x: np.ndarray, score: np.ndarray, part, options: BlockPilotOpt
     """Layers after the epoch with the largest validation score.
 
     Args:
-      x: float32 [P, F]. score: float [P, C], of each block size. part: numbers of training and validation prompts.
+      x: float32 [P, F]. score: float [P, C], of each block size. part: numbers of training and
+        validation prompts.
     """
     training, validation = part
     optimizer, epoch = _epoch(options.rate, options.weight_decay, options.objective)
@@ -98,19 +104,29 @@ def predicted(layers, x: np.ndarray) -> np.ndarray:
 _forward = jax.jit(residual_mlp)
 
 
-def inputs(answers: Answers, training: np.ndarray, options: BlockPilotOptions) -> tuple[dict | None, np.ndarray]:
-    """(the projection, where there is one; the network's inputs float32 [P, F]); axes come from training prompts alone."""
+def inputs(
+    answers: Answers, training: np.ndarray, options: BlockPilotOptions
+) -> tuple[dict | None, np.ndarray]:
+    """(the projection, where there is one; the network's inputs float32 [P, F]); axes come from
+    training prompts alone.
+    """
     projection = None
     if options.reduction == "projection" and options.random:
-        projection = random_projection(jax.random.key(options.seed), answers.logits.shape[1], options.rank)
+        projection = random_projection(
+            jax.random.key(options.seed), answers.logits.shape[1], options.rank
+        )
     elif options.reduction == "projection":
-        projection = principal_projection(scaled(answers.logits[training], options.scale), min(options.rank, len(training) - 1))
+        projection = principal_projection(
+            scaled(answers.logits[training], options.scale), min(options.rank, len(training) - 1)
+        )
     settings = BlockPilotSettings((), tuple(answers.sizes.tolist()), **choices_of(options))
     return projection, np.asarray(features(settings, jnp.asarray(answers.logits), projection))
 
 
 def shuffled(x: np.ndarray, parts, seed: int) -> np.ndarray:
-    """Features that belong to other prompts of the same part: what is left is how often labels are right."""
+    """Features that belong to other prompts of the same part: what is left is how often labels are
+    right.
+    """
     rng, found = np.random.default_rng(seed), x.copy()
     for part in parts:
         found[part] = x[rng.permutation(part)]

@@ -1,4 +1,6 @@
-"""What BlockPilot's predictor is trained on: options, answers, their split, and the times that rounds are charged."""
+"""What BlockPilot's predictor is trained on: options, answers, their split, and the times that
+rounds are charged.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,15 @@ import numpy as np
 
 import jaxspec
 from jaxspec.bench.prompts import read_prompts
+from jaxspec.core.params import Params
 from jaxspec.io.tokenizer import load_tokenizer
-from jaxspec.params import Params
-from training.policies.block_times import BlockTimes, BlockTimesOptions, load_block_times, measure_blocks, save_block_times
+from training.policies.block_times import (
+    BlockTimes,
+    BlockTimesOptions,
+    load_block_times,
+    measure_blocks,
+    save_block_times,
+)
 from training.policies.blockpilot_data import Answers, answer, neighbourhood, split
 
 
@@ -22,21 +30,28 @@ class BlockPilotOptions:
 
     Attributes:
       prompts: JSON Lines, see `jaxspec.bench.prompts.read_prompts`. out: folder of everything.
-      held_out: the same, of the test; None: a fifth of `prompts`. test_limit: prompts of each domain.
+      held_out: the same, of the test; None: a fifth of `prompts`. test_limit: prompts of each
+        domain.
       answers: folder where rounds are kept, of these sizes or more (None: `out`).
-      target: `mini`, a directory or a hub id. drafter: a block drafter that ships with it, a directory or a hub id.
-      reach: block sizes from the trained one less this to it plus this (the paper's k). sizes: these instead.
+      target: `mini`, a directory or a hub id. drafter: a block drafter that ships with it, a
+        directory or a hub id.
+      reach: block sizes from the trained one less this to it plus this (the paper's k). sizes:
+        these instead.
       builder, budget: of the trees; a chain verifies the whole block (the paper).
       label: of the block sizes, by tokens a round (`acceptance`, the paper) or a second (`speed`).
-      times: JSON file of what rounds take, see `block_times`; measured if it is not there, which wants a quiet machine. None:
-        one in `out` where the label is `speed`, else no times.
-      objective: what is trained for: the `label` (the paper), the smallest block of equals; or small `regret`, where equals are
-        equal and a size that is nearly best is nearly right.
-      scale, reduction: what is read of the logits, see `BlockPilotSettings`. rank: numbers of `top`, or axes of a projection.
+      times: JSON file of what rounds take, see `block_times`; measured if it is not there, which
+        wants a quiet machine. None: one in `out` where the label is `speed`, else no times.
+      objective: what is trained for: the `label` (the paper), the smallest block of equals; or
+        small `regret`, where equals are equal and a size that is nearly best is nearly right.
+      scale, reduction: what is read of the logits, see `BlockPilotSettings`. rank: numbers of
+        `top`, or axes of a projection.
       random: random axes instead of principal ones.
-      width, layers: of the network. epochs, batch, rate, weight_decay: of AdamW; the paper names none of them.
-      limit: prompts of each domain. chat: they are users' chat messages. max_new_tokens: of each answer.
-      seed: of first weights, dropout, order and shuffles. dtype: of target and drafter; None picks what suits the device.
+      width, layers: of the network. epochs, batch, rate, weight_decay: of AdamW; the paper names
+        none of them.
+      limit: prompts of each domain. chat: they are users' chat messages. max_new_tokens: of each
+        answer.
+      seed: of first weights, dropout, order and shuffles. dtype: of target and drafter; None picks
+        what suits the device.
     """
 
     prompts: Path
@@ -75,7 +90,8 @@ class Problem(NamedTuple):
 
     Attributes:
       params, method: target and drafter. trained: the drafter's own block size.
-      answers: to all prompts. parts: numbers of training, validation and test prompts. times: or None.
+      answers: to all prompts. parts: numbers of training, validation and test prompts. times: or
+        None.
     """
 
     params: Params
@@ -86,7 +102,9 @@ class Problem(NamedTuple):
     times: BlockTimes | None
 
     def score(self, label: str, alone: bool = False) -> np.ndarray:
-        """float64 [P, C], tokens a round or a modelled second; `alone`: in rounds that are compiled for one size."""
+        """float64 [P, C], tokens a round or a modelled second; `alone`: in rounds that are compiled
+        for one size.
+        """
         if label == "acceptance":
             return self.answers.length
         times = self.times.alone if alone else self.times.chosen
@@ -104,7 +122,11 @@ def load_problem(options: BlockPilotOptions) -> Problem:
     if not hasattr(config, "block_size"):
         raise ValueError(f"drafter {options.drafter!r} drafts no blocks: choose dflash or jetspec")
     sizes = options.sizes or neighbourhood(config.block_size, options.reach)
-    settings = {"builder": options.builder, "budget": options.budget, "max_new_tokens": options.max_new_tokens}
+    settings = {
+        "builder": options.builder,
+        "budget": options.budget,
+        "max_new_tokens": options.max_new_tokens,
+    }
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     folder = options.answers or options.out
 
@@ -118,7 +140,9 @@ def load_problem(options: BlockPilotOptions) -> Problem:
         test = answered(options.held_out, options.test_limit, "test")
         parts = (*parts[:2], len(answers.domains) + np.arange(len(test.domains)))
         answers = answers.joined(test)
-    return Problem(params, method, config.block_size, answers, parts, _times(params, method, sizes, options))
+    return Problem(
+        params, method, config.block_size, answers, parts, _times(params, method, sizes, options)
+    )
 
 
 def _times(params, method: str, sizes, options: BlockPilotOptions) -> BlockTimes | None:
@@ -128,5 +152,7 @@ def _times(params, method: str, sizes, options: BlockPilotOptions) -> BlockTimes
     if not path.is_file():
         names = ("target", "drafter", "dtype", "builder", "budget", "width", "layers", "rank")
         given = {name: getattr(options, name) for name in names}
-        save_block_times(measure_blocks(params, method, BlockTimesOptions(path, tuple(sizes), **given)), path)
+        save_block_times(
+            measure_blocks(params, method, BlockTimesOptions(path, tuple(sizes), **given)), path
+        )
     return load_block_times(path, sizes)

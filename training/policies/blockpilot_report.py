@@ -1,4 +1,6 @@
-"""What choices of block sizes are worth on test prompts, beside constants and the oracle; intervals by paired bootstrap."""
+"""What choices of block sizes are worth on test prompts, beside constants and the oracle; intervals
+by paired bootstrap.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxspec.bench.bootstrap import interval, resamples
+from jaxspec.bench.report.bootstrap import interval, resamples
 from training.policies.block_times import BlockTimes
 from training.policies.blockpilot_data import Answers
 
@@ -19,8 +21,8 @@ class Choice(NamedTuple):
     """Block sizes of n test prompts.
 
     Attributes:
-      classes: int [S, n], numbers of the sizes, by S seeds. reads: what a prediction reads (`all`, `top`, `projection`),
-        `CONSTANT` or `TOLD`.
+      classes: int [S, n], numbers of the sizes, by S seeds. reads: what a prediction reads (`all`,
+        `top`, `projection`), `CONSTANT` or `TOLD`.
     """
 
     classes: np.ndarray
@@ -30,8 +32,9 @@ class Choice(NamedTuple):
 def costs_of(answers: Answers, times: BlockTimes | None, reads: str) -> dict[str, np.ndarray]:
     """What each answer costs with each size, float [P, C], by measure.
 
-    `rounds`: their number. `choice`: modelled seconds, all sizes in rounds that are compiled for all of them, predictions free.
-    `deployed`: constants in rounds compiled for their size alone, predictions charged.
+    `rounds`: their number. `choice`: modelled seconds, all sizes in rounds that are compiled for
+    all of them, predictions free. `deployed`: constants in rounds compiled for their size alone,
+    predictions charged.
     """
     found = {"rounds": answers.rounds.astype(float)}
     if times is not None:
@@ -42,22 +45,33 @@ def costs_of(answers: Answers, times: BlockTimes | None, reads: str) -> dict[str
     return found
 
 
-def report(answers: Answers, choices: dict[str, Choice], best: np.ndarray, times: BlockTimes | None = None) -> dict[str, dict]:
+def report(
+    answers: Answers, choices: dict[str, Choice], best: np.ndarray, times: BlockTimes | None = None
+) -> dict[str, dict]:
     """Rows by name of the choice.
 
     Args:
-      answers: to n test prompts. choices: `FIXED` among them. best: bool [n, C], sizes that are best by the label, ties too.
+      answers: to n test prompts. choices: `FIXED` among them. best: bool [n, C], sizes that are
+        best by the label, ties too.
 
     Returns:
-      {name: {"best": share of prompts with one of the best sizes, "block": mean size, measure: {"value": tokens over rounds or
-      seconds, "ratio": of it to the best fixed size's, "interval": of the ratio, 95 %, "seeds": the ratio of each seed}}}.
+      {name: {"best": share of prompts with one of the best sizes, "block": mean size, measure:
+      {"value": tokens over rounds or
+      seconds, "ratio": of it to the best fixed size's, "interval": of the ratio, 95 %, "seeds": the
+        ratio of each seed}}}.
     """
     count, drawn = len(answers.domains), resamples(answers.domains.tolist())
     at, tokens = np.arange(count), answers.tokens[:, 0].astype(float)
-    base = {measure: cost[at, choices[FIXED].classes[0]] for measure, cost in costs_of(answers, times, CONSTANT).items()}
+    base = {
+        measure: cost[at, choices[FIXED].classes[0]]
+        for measure, cost in costs_of(answers, times, CONSTANT).items()
+    }
     rows = {}
     for name, (classes, reads) in choices.items():
-        row = {"best": float(best[at, classes].mean()), "block": float(answers.sizes[classes].mean())}
+        row = {
+            "best": float(best[at, classes].mean()),
+            "block": float(answers.sizes[classes].mean()),
+        }
         for measure, cost in costs_of(answers, times, reads).items():
             taken = cost[at, classes]  # [S, n]
             row[measure] = {
@@ -70,23 +84,38 @@ def report(answers: Answers, choices: dict[str, Choice], best: np.ndarray, times
     return rows
 
 
-def difference(answers: Answers, one: Choice, other: Choice, measure: str, times: BlockTimes | None = None) -> dict:
-    """Ratio of tokens per `measure` of two choices, and its 95 % interval over prompts; seeds are averaged."""
+def difference(
+    answers: Answers, one: Choice, other: Choice, measure: str, times: BlockTimes | None = None
+) -> dict:
+    """Ratio of tokens per `measure` of two choices, and its 95 % interval over prompts; seeds are
+    averaged.
+    """
     at, drawn = np.arange(len(answers.domains)), resamples(answers.domains.tolist())
-    first, second = (costs_of(answers, times, c.reads)[measure][at, c.classes].mean(0) for c in (one, other))
-    return {"ratio": float(second.sum() / first.sum()), "interval": interval(drawn, (second,), (first,))}
+    first, second = (
+        costs_of(answers, times, c.reads)[measure][at, c.classes].mean(0) for c in (one, other)
+    )
+    return {
+        "ratio": float(second.sum() / first.sum()),
+        "interval": interval(drawn, (second,), (first,)),
+    }
 
 
 def lines_of(rows: dict[str, dict]) -> list[str]:
     """A table for the terminal."""
     measures = [measure for measure in ("rounds", "choice", "deployed") if measure in rows[FIXED]]
     heads = {"rounds": "tokens/round", "choice": "tokens/s", "deployed": "tokens/s, deployed"}
-    lines = [f"{'':20} {'block':>6} {'best':>6} " + " ".join(f"{heads[measure] + ' (gain, %)':>34}" for measure in measures)]
+    lines = [
+        f"{'':20} {'block':>6} {'best':>6} "
+        + " ".join(f"{heads[measure] + ' (gain, %)':>34}" for measure in measures)
+    ]
     for name, row in rows.items():
         cells = []
         for measure in measures:
             value, bounds = row[measure], row[measure]["interval"] or [float("nan")] * 2
             gain, low, high = (100 * (x - 1) for x in (value["ratio"], *bounds))
             cells.append(f"{value['value']:9.3f} {gain:+6.2f} [{low:+6.2f}, {high:+6.2f}]")
-        lines.append(f"{name:20} {row['block']:6.2f} {row['best']:6.2f} " + " ".join(f"{cell:>34}" for cell in cells))
+        lines.append(
+            f"{name:20} {row['block']:6.2f} {row['best']:6.2f} "
+            + " ".join(f"{cell:>34}" for cell in cells)
+        )
     return lines

@@ -1,6 +1,8 @@
-"""Whether BlockPilot gains anything: several seeds, what it reads, and shuffled features, on held-out prompts.
+"""Whether BlockPilot gains anything: several seeds, what it reads, and shuffled features, on
+held-out prompts.
 
-    python -m training.policies.blockpilot_study --prompts corpus.jsonl.gz --held-out heldout.jsonl.gz --drafter dflash \\
+    python -m training.policies.blockpilot_study --prompts corpus.jsonl.gz --held-out
+    heldout.jsonl.gz --drafter dflash \\
       --sizes 4 6 8 10 12 16 --out runs/blockpilot/dflash --json blockpilot.json
 
 Takes the options of `training.policies.blockpilot`. No policy is saved.
@@ -62,12 +64,18 @@ def learned(problem: Problem, options: StudyOptions) -> dict[str, Choice]:
         _, x = inputs(problem.answers, training, chosen)
 
         def classes(x, seed, chosen=chosen):
-            layers = fit_predictor(x, score, (training, validation), dataclasses.replace(chosen, seed=seed))
+            layers = fit_predictor(
+                x, score, (training, validation), dataclasses.replace(chosen, seed=seed)
+            )
             return predicted(layers, x[test])
 
-        found[name] = Choice(np.stack([classes(x, seed) for seed in range(options.seeds)]), chosen.reduction)
+        found[name] = Choice(
+            np.stack([classes(x, seed) for seed in range(options.seeds)]), chosen.reduction
+        )
         if not set(VARIANTS[name]) - {"objective"} and options.shuffles:
-            blind = [classes(shuffled(x, problem.parts, seed), seed) for seed in range(options.shuffles)]
+            blind = [
+                classes(shuffled(x, problem.parts, seed), seed) for seed in range(options.shuffles)
+            ]
             found[SHUFFLED[chosen.objective]] = Choice(np.stack(blind), chosen.reduction)
     return found
 
@@ -90,7 +98,10 @@ def study(options: StudyOptions) -> dict:
         "label": options.label,
         "sizes": answers.sizes.tolist(),
         "prompts": [len(part) for part in problem.parts],
-        "domains": {str(name): int(count) for name, count in zip(*np.unique(answers.domains, return_counts=True), strict=True)},
+        "domains": {
+            str(name): int(count)
+            for name, count in zip(*np.unique(answers.domains, return_counts=True), strict=True)
+        },
         "fixed": int(answers.sizes[choices[FIXED].classes[0, 0]]),
         "by_size": _by_size(problem),
         "labels": np.bincount(labels_of(score[training]), minlength=len(answers.sizes)).tolist(),
@@ -106,12 +117,16 @@ def study(options: StudyOptions) -> dict:
 
 
 def _by_size(problem: Problem) -> dict[str, list[float]]:
-    """Figures of every fixed size on the test prompts: tokens over rounds and over modelled seconds."""
+    """Figures of every fixed size on the test prompts: tokens over rounds and over modelled
+    seconds.
+    """
     answers, times = problem.answers.take(problem.parts[2]), problem.times
     tokens = answers.tokens.sum(0)
     found = {"tokens_per_round": (tokens / answers.rounds.sum(0)).tolist()}
     for name in ("alone", "chosen") if times is not None else ():
-        found[f"tokens_per_second_{name}"] = (tokens / answers.seconds(times.contexts, getattr(times, name)).sum(0)).tolist()
+        found[f"tokens_per_second_{name}"] = (
+            tokens / answers.seconds(times.contexts, getattr(times, name)).sum(0)
+        ).tolist()
     return found
 
 
@@ -143,7 +158,9 @@ def main(options: StudyOptions) -> None:
     """Run the study, print and write."""
     found = study(options)
     name = f"{options.drafter}, {' '.join(map(str, found['sizes']))}, {options.label}"
-    print(f"{name}: {found['prompts'][2]} test prompts; labels {found['labels']}, {found['ties']:.0%} tied")
+    print(
+        f"{name}: {found['prompts'][2]} test prompts; labels {found['labels']}, {found['ties']:.0%} tied"
+    )
     print("\n".join(lines_of(found["test"])))
     for variant, row in found["over_shuffled"].items():
         print(f"{variant} over shuffled features: {row['ratio']:.4f} {row['interval']}")

@@ -1,9 +1,12 @@
-"""Fit the regression of what every number of rows would commit, from recorded rounds: `expected_acceptance`.
+"""Fit the regression of what every number of rows would commit, from recorded rounds:
+`expected_acceptance`.
 
-    python -m training.policies.expected --record eagle3.npz --table times.json --out policies/regression
+    python -m training.policies.expected --record eagle3.npz --table times.json --out
+    policies/regression
 
-The record is `training.rl.record`'s, the table `jaxspec calibrate`'s or, with `--depth`, `training.rl.times`'s. Every position
-counts, whether or not a decode would have a round there. Every fourth prompt of a domain is held out.
+The record is `training.rl.record`'s, the table `jaxspec calibrate`'s or, with `--depth`,
+`training.rl.times`'s. Every position counts, whether or not a decode would have a round there.
+Every fourth prompt of a domain is held out.
 """
 
 from __future__ import annotations
@@ -17,14 +20,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxspec.calibrate import ROW_TIMES
-from jaxspec.policies.expected_acceptance import committed, features, make_regression
-from jaxspec.policies.heads import Layer, init_layers
-from jaxspec.policies.latency import LatencyTable, load_table, make_table
-from jaxspec.policies.ltd_features import pool_size
-from jaxspec.policies.mlp import mlp
+from jaxspec.bench.calibrate import ROW_TIMES
+from jaxspec.costs.latency_table import LatencyTable, load_table, make_table
+from jaxspec.costs.round_times import RoundTimes, load_times
+from jaxspec.policies.learned.expected_acceptance import committed, features, make_regression
+from jaxspec.policies.learned.heads import Layer, init_layers
+from jaxspec.policies.learned.ltd_features import pool_size
+from jaxspec.policies.learned.mlp import mlp
 from jaxspec.policies.protocol import Policy
-from jaxspec.policies.round_times import RoundTimes, load_times
 from jaxspec.policies.store import fingerprint, save_policy
 from training.command import one_line_errors
 from training.rl.records import Record, load_record, split
@@ -36,7 +39,8 @@ class RegressionOptions:
 
     Attributes:
       record: recorded rounds. table: measured round times. out: folder of the policy.
-      depth: draft steps of the rounds, by the times of `training.rl.times`; None: as many as are recorded, by `table`.
+      depth: draft steps of the rounds, by the times of `training.rl.times`; None: as many as are
+        recorded, by `table`.
       hidden: units of a hidden layer; 0 fits a ridge regression in closed form.
       ridge: weight of the squared coefficients beside the mean squared error.
       steps: of Adam, on all positions at once, with a hidden layer. rate: of them.
@@ -55,7 +59,9 @@ class RegressionOptions:
 
 
 def examples(record: Record, steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """(features float32 [N, F], committed tokens float32 [N, sizes]) of a record, of trees after so many draft steps."""
+    """(features float32 [N, F], committed tokens float32 [N, sizes]) of a record, of trees after so
+    many draft steps.
+    """
     scores = record.scores.astype(np.float32)
     if record.header["sees"] == "pool":
         scores = scores[:, : pool_size(record.header["width"], steps)]
@@ -64,8 +70,11 @@ def examples(record: Record, steps: int) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(x), record.committed[:, steps].astype(np.float32)
 
 
-def choose_sizes(record: Record, layers: list[Layer], seconds: np.ndarray, steps: int) -> np.ndarray:
-    """int [N], index of the rows that the regression verifies at every position, as its policy would by these times.
+def choose_sizes(
+    record: Record, layers: list[Layer], seconds: np.ndarray, steps: int
+) -> np.ndarray:
+    """int [N], index of the rows that the regression verifies at every position, as its policy
+    would by these times.
 
     Args:
       seconds: [N, S, V], see `RoundTimes.seconds`.
@@ -80,13 +89,21 @@ def table_of(times: RoundTimes, steps: int) -> LatencyTable:
 
 
 def fit_ridge(x: np.ndarray, y: np.ndarray, ridge: float) -> list[Layer]:
-    """One layer of least squares with `ridge` times the squared coefficients, of centred features."""
+    """One layer of least squares with `ridge` times the squared coefficients, of centred
+    features.
+    """
     x, y = x.astype(np.float64), y.astype(np.float64)
     mean, centre = x.mean(0), y.mean(0)
     kernel = np.linalg.solve(
-        (x - mean).T @ (x - mean) / len(x) + ridge * np.eye(x.shape[1]), (x - mean).T @ (y - centre) / len(x)
+        (x - mean).T @ (x - mean) / len(x) + ridge * np.eye(x.shape[1]),
+        (x - mean).T @ (y - centre) / len(x),
     )
-    return [{"kernel": jnp.asarray(kernel, jnp.float32), "bias": jnp.asarray(centre - mean @ kernel, jnp.float32)}]
+    return [
+        {
+            "kernel": jnp.asarray(kernel, jnp.float32),
+            "bias": jnp.asarray(centre - mean @ kernel, jnp.float32),
+        }
+    ]
 
 
 def fit_network(x: np.ndarray, y: np.ndarray, options: RegressionOptions) -> list[Layer]:
@@ -120,11 +137,15 @@ def train(options: RegressionOptions) -> tuple[Policy, dict]:
     record = load_record(options.record)
     steps = record.steps if options.depth is None else options.depth
     if not 0 <= steps <= record.steps:
-        raise ValueError(f"depth is {steps}: give draft steps from 0 to {record.steps}, which are recorded")
+        raise ValueError(
+            f"depth is {steps}: give draft steps from 0 to {record.steps}, which are recorded"
+        )
     times = None if options.depth is None else load_times(options.table)
     table = load_table(options.table) if times is None else table_of(times, steps)
     training, held_out = (examples(part, steps) for part in split(record))
-    layers = fit_network(*training, options) if options.hidden else fit_ridge(*training, options.ridge)
+    layers = (
+        fit_network(*training, options) if options.hidden else fit_ridge(*training, options.ridge)
+    )
     policy = make_regression(table, layers, record.sizes)
     x, y = held_out
     error = np.asarray(committed(layers, x)) - y
@@ -135,11 +156,17 @@ def train(options: RegressionOptions) -> tuple[Policy, dict]:
         "sizes": list(record.sizes),
         "mean_committed": y.mean(0).round(3).tolist(),
         # 1 - (mean squared error) / (that of always predicting the training mean).
-        "explained": (1 - (error**2).mean(0) / np.maximum((spread**2).mean(0), 1e-9)).round(3).tolist(),
+        "explained": (1 - (error**2).mean(0) / np.maximum((spread**2).mean(0), 1e-9))
+        .round(3)
+        .tolist(),
     }
     about = {name: record.header[name] for name in ("model", "drafter", "builder")}
-    about |= {name: times.about[name] for name in ("target",) if times is not None and name in times.about}
-    table_name = {ROW_TIMES: fingerprint(table)} if times is None else {"latency table": times.fingerprint}
+    about |= {
+        name: times.about[name] for name in ("target",) if times is not None and name in times.about
+    }
+    table_name = (
+        {ROW_TIMES: fingerprint(table)} if times is None else {"latency table": times.fingerprint}
+    )
     about |= {"steps": steps, "device": jax.devices()[0].device_kind} | table_name
     save_policy(policy, options.out, about)
     return policy, report

@@ -1,9 +1,12 @@
-"""Grid search on the machine itself: decode validation prompts with every constant depth and number of rows.
+"""Grid search on the machine itself: decode validation prompts with every constant depth and number
+of rows.
 
-    python -m training.policies.grid_search --prompts validation.jsonl --out policies/static --steps 2 4 6 --rows 8 16 32
+    python -m training.policies.grid_search --prompts validation.jsonl --out policies/static --steps
+    2 4 6 --rows 8 16 32
 
-Learning to Draft's strongest plain baseline. One compilation serves all constants; they take turns on every prompt, in an order
-that is turned round every other time. `training.rl.replay.best_static` does the same on recorded rounds and modelled times.
+Learning to Draft's strongest plain baseline. One compilation serves all constants; they take turns
+on every prompt, in an order that is turned round every other time. `training.rl.replay.best_static`
+does the same on recorded rounds and modelled times.
 """
 
 from __future__ import annotations
@@ -16,12 +19,12 @@ import numpy as np
 from tqdm import tqdm
 
 import jaxspec
+from jaxspec.bench.calibrate import about
 from jaxspec.bench.prompts import read_prompts
-from jaxspec.calibrate import about
+from jaxspec.core.params import Params
 from jaxspec.io.tokenizer import load_tokenizer
-from jaxspec.params import Params
+from jaxspec.policies.controls.static_size import make_static
 from jaxspec.policies.protocol import Policy
-from jaxspec.policies.static_size import make_static
 from jaxspec.policies.store import save_policy
 from training.command import one_line_errors
 
@@ -31,11 +34,15 @@ class GridOptions:
     """Options of the search.
 
     Attributes:
-      prompts: JSON Lines of validation prompts, see `jaxspec.bench.prompts.read_prompts`. out: folder of the policy.
-      target: `mini`, a directory or a hub id. drafter: one that ships with it, a directory or a hub id.
+      prompts: JSON Lines of validation prompts, see `jaxspec.bench.prompts.read_prompts`. out:
+        folder of the policy.
+      target: `mini`, a directory or a hub id. drafter: one that ships with it, a directory or a hub
+        id.
       builder: None takes what suits the drafter. tree_width: of its trees.
-      steps: draft steps after the root's to try; none for drafters of one step. rows: verified rows to try, the root included.
-      limit: prompts of each domain. chat: they are users' chat messages. max_new_tokens: of each answer.
+      steps: draft steps after the root's to try; none for drafters of one step. rows: verified rows
+        to try, the root included.
+      limit: prompts of each domain. chat: they are users' chat messages. max_new_tokens: of each
+        answer.
       repeats: timed answers of every pair. temperature: of the answers.
       dtype: of target and drafter; None picks what suits the device.
     """
@@ -56,8 +63,16 @@ class GridOptions:
     dtype: str | None = None
 
 
-def measure(params: Params, method: str, prompts: list, pairs: list[tuple[int | None, int]], repeats: int, **options):
-    """(tokens, rounds, seconds) float64 [pairs] of all prompts and repeats with each constant pair (steps, rows).
+def measure(
+    params: Params,
+    method: str,
+    prompts: list,
+    pairs: list[tuple[int | None, int]],
+    repeats: int,
+    **options,
+):
+    """(tokens, rounds, seconds) float64 [pairs] of all prompts and repeats with each constant pair
+    (steps, rows).
 
     Args:
       prompts: as `jaxspec.decode` takes them, one at a time. options: of it.
@@ -69,7 +84,9 @@ def measure(params: Params, method: str, prompts: list, pairs: list[tuple[int | 
         for prompt in prompts:
             order = range(len(pairs)) if repeat % 2 else range(len(pairs) - 1, -1, -1)
             for i in order:
-                stats = jaxspec.decode(params, prompt, method=method, policy=policies[i], **options).stats
+                stats = jaxspec.decode(
+                    params, prompt, method=method, policy=policies[i], **options
+                ).stats
                 if repeat >= 0:  # the first turn compiles
                     found[:, i] += stats.emitted - 1, stats.rounds, stats.decode_seconds
     return found
@@ -84,15 +101,28 @@ def search(options: GridOptions) -> tuple[Policy, dict]:
     params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
     method = params.spec.drafters[0][0]
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
-    prompts = [prompt.content for prompt in read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)]
+    prompts = [
+        prompt.content
+        for prompt in read_prompts(
+            options.prompts, tokenizer, limit=options.limit, chat=options.chat
+        )
+    ]
     pairs = [(steps, rows) for steps in options.steps or (None,) for rows in options.rows]
-    settings = {"builder": options.builder, "tree_width": options.tree_width, "budget": max(options.rows)}
+    settings = {
+        "builder": options.builder,
+        "tree_width": options.tree_width,
+        "budget": max(options.rows),
+    }
     settings |= {"depth": max(options.steps) + 1} if options.steps else {}
     settings |= {"max_new_tokens": options.max_new_tokens, "temperature": options.temperature}
     tokens, rounds, seconds = measure(params, method, prompts, pairs, options.repeats, **settings)
     speed, best = tokens / seconds, int(np.argmax(tokens / seconds))
     policy = make_static(*pairs[best], (1, *sorted(set(options.rows) - {1})))
-    save_policy(policy, options.out, about(params, method, {"builder": options.builder}) | {"model": options.target})
+    save_policy(
+        policy,
+        options.out,
+        about(params, method, {"builder": options.builder}) | {"model": options.target},
+    )
     rows = [
         {
             "steps": pair[0],

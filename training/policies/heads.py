@@ -2,10 +2,11 @@
 
     python -m training.policies.heads disco --prompts corpus.jsonl.gz --out policies/disco
 
-Labels come from greedy answers to the prompts, drafted with EAGLE's dynamic trees (`training.policies.labels`), and are kept in
-`out`; run the same command again to continue a run that was stopped. Labels of other models, prompts or trees are refused. A
-quarter of the prompts is held out: its figures are printed, with those of always giving the commoner answer. The rule `c2t-ltd`
-is Learning to Draft's variant of C2T.
+Labels come from greedy answers to the prompts, drafted with EAGLE's dynamic trees
+(`training.policies.labels`), and are kept in `out`; run the same command again to continue a run
+that was stopped. Labels of other models, prompts or trees are refused. A quarter of the prompts is
+held out: its figures are printed, with those of always giving the commoner answer. The rule
+`c2t-ltd` is Learning to Draft's variant of C2T.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ import scipy.stats
 import tyro
 
 import jaxspec
+from jaxspec.bench.calibrate import about
 from jaxspec.bench.prompts import Prompt, read_prompts
-from jaxspec.calibrate import about
+from jaxspec.core.params import Params
 from jaxspec.io.tokenizer import load_tokenizer
-from jaxspec.params import Params
-from jaxspec.policies import c2t, disco, specdec_plus
-from jaxspec.policies.heads import silu_head
+from jaxspec.policies.learned import c2t, disco, specdec_plus
+from jaxspec.policies.learned.heads import silu_head
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import fingerprint, save_policy
 from training.command import one_line_errors
@@ -54,13 +55,16 @@ class HeadOptions:
       rule: whose head.
       prompts: JSON Lines of prompts to learn from, see `jaxspec.bench.prompts.read_prompts`.
       out: folder for the policy, the labels and the run's metrics.
-      target: `mini`, a directory or a hub id. drafter: one that ships with it, a directory or a hub id.
-      limit: prompts of each domain. chat: they are users' chat messages. max_new_tokens: of each answer.
+      target: `mini`, a directory or a hub id. drafter: one that ships with it, a directory or a hub
+        id.
+      limit: prompts of each domain. chat: they are users' chat messages. max_new_tokens: of each
+        answer.
       tree_width, depth, budget: of the trees.
       threshold: of the rule, see its settings; None is the rule's own.
       width: hidden units of SpecDec++'s head.
       epochs, rate, batch: None takes the rule's, see `EPOCHS`, `RATES` and `BATCHES`.
-      rejected_weight: weight of rejected tokens (SpecDec++'s paper: 6); None lets both answers weigh alike.
+      rejected_weight: weight of rejected tokens (SpecDec++'s paper: 6); None lets both answers
+        weigh alike.
       seed: of first weights and of the order of labels.
       dtype: of the weights of target and drafter; None picks what suits the device.
     """
@@ -87,7 +91,9 @@ class HeadOptions:
 
 
 class Examples(NamedTuple):
-    """What a head reads and should say. Attributes: x: float [n, F]. accepted: bool [n]. prompt: int32 [n]."""
+    """What a head reads and should say. Attributes: x: float [n, F]. accepted: bool [n]. prompt:
+    int32 [n].
+    """
 
     x: np.ndarray
     accepted: np.ndarray
@@ -99,11 +105,14 @@ def examples(rule: str, labels: Labels) -> Examples:
     if rule == "specdec_plus":
         return Examples(labels.hidden, labels.fed_accepted, labels.fed_prompt)
     if rule == "disco":
-        # It is asked about the likeliest node of a level, and siblings, of one distribution, look alike to it.
+        # It is asked about the likeliest node of a level, and siblings, of one distribution, look
+        # alike to it.
         best = labels.best
         x = disco.features(labels.top[best], labels.entropy[best], labels.depth[best])
         return Examples(np.asarray(x), labels.accepted[best], labels.prompt[best])
-    x = c2t.features("ltd" if rule == "c2t-ltd" else "paper", labels.logprob, labels.entropy, labels.depth)
+    x = c2t.features(
+        "ltd" if rule == "c2t-ltd" else "paper", labels.logprob, labels.entropy, labels.depth
+    )
     return Examples(np.asarray(x), labels.accepted, labels.prompt)
 
 
@@ -116,7 +125,9 @@ def split(data: Examples, domains: Sequence[str]) -> tuple[Examples, Examples]:
     held = held_out(domains)[data.prompt]
     if not held.any() or held.all():
         count = len(np.unique(data.prompt))
-        raise ValueError(f"labels of {count} prompts cannot be split: give at least {HELD_OUT} of a domain")
+        raise ValueError(
+            f"labels of {count} prompts cannot be split: give at least {HELD_OUT} of a domain"
+        )
     return Examples(*(x[~held] for x in data)), Examples(*(x[held] for x in data))
 
 
@@ -125,7 +136,11 @@ def first_weights(rule: str, data: Examples, options: HeadOptions):
     key = jax.random.key(options.seed)
     if rule == "specdec_plus":
         return specdec_plus.init_weights(key, data.x.shape[1], options.width)
-    return disco.init_weights(key) if rule == "disco" else c2t.init_weights(key, "ltd" if rule == "c2t-ltd" else "paper")
+    return (
+        disco.init_weights(key)
+        if rule == "disco"
+        else c2t.init_weights(key, "ltd" if rule == "c2t-ltd" else "paper")
+    )
 
 
 def logits(rule: str, weights, x: jax.Array) -> jax.Array:
@@ -142,11 +157,15 @@ def make_rule(rule: str, weights, threshold: float | None = None) -> Policy:
         return specdec_plus.make_specdec_plus(weights, **constants)
     if rule == "disco":
         return disco.make_disco(weights, **constants)
-    return c2t.make_c2t(weights, **(c2t.PRESETS["c2t-ltd"] if rule == "c2t-ltd" else {}) | constants)
+    return c2t.make_c2t(
+        weights, **(c2t.PRESETS["c2t-ltd"] if rule == "c2t-ltd" else {}) | constants
+    )
 
 
 def figures(found: np.ndarray, accepted: np.ndarray) -> dict[str, float]:
-    """Of logits [n] against labels: accuracy, also the mean over both answers; area under the ROC; the commoner's share."""
+    """Of logits [n] against labels: accuracy, also the mean over both answers; area under the ROC;
+    the commoner's share.
+    """
     said, rank = found > 0, scipy.stats.rankdata(found)
     yes, no = int(accepted.sum()), int((~accepted).sum())
     area = (rank[accepted].sum() - yes * (yes + 1) / 2) / max(yes * no, 1)
@@ -174,7 +193,9 @@ def train(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
     yes = training.accepted.mean()
     # Class-weighted cross-entropy, with weights of mean 1.
     weights = (
-        (0.5 / max(1 - yes, 1e-6), 0.5 / max(yes, 1e-6)) if options.rejected_weight is None else (options.rejected_weight, 1)
+        (0.5 / max(1 - yes, 1e-6), 0.5 / max(yes, 1e-6))
+        if options.rejected_weight is None
+        else (options.rejected_weight, 1)
     )
     batch = min(options.batch or BATCHES[rule], len(training.x))
     steps = max((options.epochs or EPOCHS[rule]) * len(training.x) // batch, 1)
@@ -196,11 +217,25 @@ def train(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
 
     first = first_weights(rule, training, options)
     optimizer = optax.adamw(options.rate or RATES[rule], weight_decay=WEIGHT_DECAY)
-    run = LoopOptions(options.out / "run", steps, save_every=max(steps // 4, 1), eval_every=max(steps // 10, 1), parts=1)
-    recipe = {name: str(value) for name, value in dataclasses.asdict(options).items() if name != "out"}
-    trained = jax.tree.map(jnp.asarray, fit(first, optimizer, loss, batches, run, recipe, evaluate=evaluate))
+    run = LoopOptions(
+        options.out / "run",
+        steps,
+        save_every=max(steps // 4, 1),
+        eval_every=max(steps // 10, 1),
+        parts=1,
+    )
+    recipe = {
+        name: str(value) for name, value in dataclasses.asdict(options).items() if name != "out"
+    }
+    trained = jax.tree.map(
+        jnp.asarray, fit(first, optimizer, loss, batches, run, recipe, evaluate=evaluate)
+    )
     policy = make_rule(rule, trained, options.threshold)
-    save_policy(policy, options.out, about(params, method, {"builder": "dynamic"}) | {"model": options.target})
+    save_policy(
+        policy,
+        options.out,
+        about(params, method, {"builder": "dynamic"}) | {"model": options.target},
+    )
     return policy, evaluate(trained) | {"labels": len(training.x), "held_out": len(held.x)}
 
 
@@ -211,7 +246,9 @@ def _labels(params: Params, method: str, prompts: Sequence[Prompt], options: Hea
       ValueError: those that are there were made with another model, other prompts or other trees.
     """
     path = options.out / "labels.npz"
-    settings = {name: getattr(options, name) for name in ("tree_width", "depth", "budget", "max_new_tokens")}
+    settings = {
+        name: getattr(options, name) for name in ("tree_width", "depth", "budget", "max_new_tokens")
+    }
     made_with = settings | describe(params, method, prompts)
     if path.is_file():
         return load_labels(path, made_with)

@@ -1,8 +1,10 @@
-"""What adaptive rules learn from: nodes of EAGLE's dynamic trees, with whether the target's text went that way.
+"""What adaptive rules learn from: nodes of EAGLE's dynamic trees, with whether the target's text
+went that way.
 
-The rounds are those of `jaxspec.decode` itself. A policy that always drafts on hands every observation to the host, and the
-greedy text that the call returns says which nodes are on its path, in the verified tree or not. Nodes that reach beyond the end
-of a text, and agree with it so far, are left out: nobody knows.
+The rounds are those of `jaxspec.decode` itself. A policy that always drafts on hands every
+observation to the host, and the greedy text that the call returns says which nodes are on its path,
+in the verified tree or not. Nodes that reach beyond the end of a text, and agree with it so far,
+are left out: nobody knows.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import numpy as np
 from tqdm import tqdm
 
 import jaxspec
-from jaxspec.params import Params
+from jaxspec.core.params import Params
 from jaxspec.policies.protocol import Acts, Functions, Observation, Policy, Settings, unchanged
 from training.command import check_made_with
 
@@ -30,11 +32,14 @@ MADE_WITH = "made_with"
 
 
 class Labels(NamedTuple):
-    """Labelled nodes; n of those that would be drafted from next, m of those that had just been fed to the drafter.
+    """Labelled nodes; n of those that would be drafted from next, m of those that had just been fed
+    to the drafter.
 
     Attributes:
-      prompt: int32 [n], number of the prompt. depth: int32 [n], from 1. logprob: float32 [n], of the path.
-      entropy: float32 [n], nats, of the distribution that the node is from. top: float32 [n, 10], its largest probabilities.
+      prompt: int32 [n], number of the prompt. depth: int32 [n], from 1. logprob: float32 [n], of
+        the path.
+      entropy: float32 [n], nats, of the distribution that the node is from. top: float32 [n, 10],
+        its largest probabilities.
       best: bool [n], no node of its level is likelier. accepted: bool [n], the text goes this way.
       fed_prompt: int32 [m]. hidden: float16 [m, E], the drafter's, after it was fed the node.
       fed_accepted: bool [m], the text goes this way; it does so up to the node's parent.
@@ -54,7 +59,9 @@ class Labels(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RecorderSettings(Settings):
-    """Attributes: sink: called on the host with every observation of a step, in order; compared by identity."""
+    """Attributes: sink: called on the host with every observation of a step, in order; compared by
+    identity.
+    """
 
     sink: Callable[[Observation], None] | None = None
 
@@ -91,7 +98,14 @@ def collect(params: Params, method: str, prompts: Sequence, *, batch: int = 8, *
         filled = own + own[:1] * (min(batch, len(chosen)) - len(own))
         seen.clear()
         outputs = jaxspec.decode(
-            params, filled, method=method, builder="dynamic", temperature=0.0, policy=policy, trace=True, **options
+            params,
+            filled,
+            method=method,
+            builder="dynamic",
+            temperature=0.0,
+            policy=policy,
+            trace=True,
+            **options,
         )
         jax.effects_barrier()
         rounds = _rounds(seen)
@@ -121,7 +135,13 @@ def _label(rounds: list[list[Observation]], b: int, prompt: int, output) -> Iter
     start = 1  # the prefill's token is the first round's root
     for observations, done in zip(rounds, output.rounds, strict=False):
         for one in observations:
-            yield _label_step(jax.tree.map(lambda x, b=b: x[b], one.replace(steps=None)), int(one.steps), prompt, output, start)
+            yield _label_step(
+                jax.tree.map(lambda x, b=b: x[b], one.replace(steps=None)),
+                int(one.steps),
+                prompt,
+                output,
+                start,
+            )
         start += len(done.path)
 
 
@@ -130,10 +150,13 @@ def _label_step(seen: Observation, steps: int, prompt: int, output, start: int) 
     nodes = _frontier(seen, steps)
     paths = [_path(seen.pool, node) for node in nodes]
     verdicts = np.array([_goes_this_way(seen.pool.token[path], text) for path in paths], np.int8)
-    parents = np.array([_goes_this_way(seen.pool.token[path[:-1]], text) for path in paths], np.int8)
+    parents = np.array(
+        [_goes_this_way(seen.pool.token[path[:-1]], text) for path in paths], np.int8
+    )
     grand = np.array([_goes_this_way(seen.pool.token[path[:-2]], text) for path in paths], np.int8)
     known = verdicts >= 0
-    # A slot that several nodes are from was fed one node: their parent. Of the first level that is the root.
+    # A slot that several nodes are from was fed one node: their parent. Of the first level that is
+    # the root.
     _, first = np.unique([path[-2] if len(path) > 1 else -1 for path in paths], return_index=True)
     fed = first[(parents[first] >= 0) & (grand[first] == 1)] if steps else first[:0]
     return Labels(
@@ -151,7 +174,9 @@ def _label_step(seen: Observation, steps: int, prompt: int, output, start: int) 
 
 
 def _frontier(seen: Observation, steps: int) -> np.ndarray:
-    """Numbers in the pool of the nodes to be drafted from: the dynamic tree's, a level's likeliest, equals by number."""
+    """Numbers in the pool of the nodes to be drafted from: the dynamic tree's, a level's likeliest,
+    equals by number.
+    """
     level = np.flatnonzero((seen.pool.depth == steps + 1) & (seen.pool.logprob > -np.inf))
     order = np.argsort(-seen.pool.logprob[level], kind="stable")
     return level[order][: int(np.sum(seen.frontier > -np.inf))]
@@ -167,7 +192,9 @@ def _path(pool, node: int) -> list[int]:
 
 
 def _goes_this_way(tokens: np.ndarray, text: np.ndarray) -> int:
-    """1: the text goes on with these tokens; 0: it does not; -1: it ends before they do, and agrees so far."""
+    """1: the text goes on with these tokens; 0: it does not; -1: it ends before they do, and agrees
+    so far.
+    """
     count = min(len(tokens), len(text))
     if np.any(tokens[:count] != text[:count]):
         return 0
@@ -192,7 +219,9 @@ def load_labels(path: Path, made_with: Mapping[str, Any] | None = None) -> Label
     """
     with np.load(path) as arrays:
         if set(arrays.files) != {*Labels._fields, MADE_WITH}:
-            raise ValueError(f"{path} holds no labels, or does not say what of: delete it, and they are made anew")
+            raise ValueError(
+                f"{path} holds no labels, or does not say what of: delete it, and they are made anew"
+            )
         if made_with is not None:
             check_made_with(path, json.loads(str(arrays[MADE_WITH])), made_with)
         return Labels(**{name: arrays[name] for name in Labels._fields})

@@ -1,15 +1,19 @@
 """Tune a rule to a drafter and a machine: its threshold, and how many rows it verifies.
 
-    python -m training.policies.tune svip --prompts corpus.jsonl.gz --times times.json --out policies/svip
-    python -m training.policies.tune disco --head heads/disco --prompts corpus.jsonl.gz --times times.json --out policies/disco
+    python -m training.policies.tune svip --prompts corpus.jsonl.gz --times times.json --out
+    policies/svip python -m training.policies.tune disco --head heads/disco --prompts
+    corpus.jsonl.gz --times times.json --out policies/disco
 
-The papers' thresholds are those of other drafters, and rules that decide how deep to draft leave all rows of a round to be
-verified. Every threshold is therefore tried with every number of rows, a constant beside the rule, in decodes of validation
-prompts: those that `training.policies.heads` holds out with the same `--prompts` and `--limit`. Both are read by the rounds, so
-that a search compiles once. Scored are tokens a second by modelled time, the times of `training.rl.times`, which also say what
-the rounds are; the best pair is saved. The network of a learned rule is that of a saved policy, `--head`.
+The papers' thresholds are those of other drafters, and rules that decide how deep to draft leave
+all rows of a round to be verified. Every threshold is therefore tried with every number of rows, a
+constant beside the rule, in decodes of validation prompts: those that `training.policies.heads`
+holds out with the same `--prompts` and `--limit`. Both are read by the rounds, so that a search
+compiles once. Scored are tokens a second by modelled time, the times of `training.rl.times`, which
+also say what the rounds are; the best pair is saved. The network of a learned rule is that of a
+saved policy, `--head`.
 
-DDD may stop after every step here: its authors look after three of them, because there each look stalls the device.
+DDD may stop after every step here: its authors look after three of them, because there each look
+stalls the device.
 """
 
 from __future__ import annotations
@@ -26,18 +30,18 @@ import tyro
 from tqdm import tqdm
 
 import jaxspec
+from jaxspec.bench.calibrate import about
 from jaxspec.bench.prompts import read_prompts
-from jaxspec.calibrate import about
+from jaxspec.core.params import Params
+from jaxspec.costs.round_times import RoundTimes, load_times
 from jaxspec.io.tokenizer import load_tokenizer
-from jaxspec.params import Params
 from jaxspec.policies.compose import compose
-from jaxspec.policies.ddd import make_ddd
+from jaxspec.policies.controls.static_size import make_static
 from jaxspec.policies.protocol import Policy
-from jaxspec.policies.round_times import RoundTimes, load_times
-from jaxspec.policies.static_size import make_static
 from jaxspec.policies.store import load_policy, save_policy
-from jaxspec.policies.svip import make_svip
-from jaxspec.policies.threshold import Thresholded, with_threshold
+from jaxspec.policies.thresholds.ddd import make_ddd
+from jaxspec.policies.thresholds.svip import make_svip
+from jaxspec.policies.thresholds.threshold import Thresholded, with_threshold
 from training.command import one_line_errors
 from training.splits import HELD_OUT, held_out
 
@@ -57,12 +61,15 @@ class TuneOptions:
 
     Attributes:
       rule: to be tuned.
-      prompts: JSON Lines, see `jaxspec.bench.prompts.read_prompts`. times: what rounds take. out: folder of the policy.
+      prompts: JSON Lines, see `jaxspec.bench.prompts.read_prompts`. times: what rounds take. out:
+        folder of the policy.
       head: folder of the policy whose network a learned rule has.
-      target: `mini`, a directory or a hub id. drafter: one that ships with it, a directory or a hub id.
+      target: `mini`, a directory or a hub id. drafter: one that ships with it, a directory or a hub
+        id.
       thresholds: to try; none takes `THRESHOLDS`. The rule's own is tried as well.
       rows: to try, verified at most, the root included; 0 stands for all.
-      limit: prompts of each domain, of which every fourth is used. chat: they are users' chat messages.
+      limit: prompts of each domain, of which every fourth is used. chat: they are users' chat
+        messages.
       max_new_tokens: of each answer. temperature: of the answers.
       dtype: of target and drafter; None picks what suits the device.
     """
@@ -92,7 +99,9 @@ def rounds_of(times: RoundTimes) -> dict[str, Any]:
     told = times.about
     missing = [name for name in ("drafter", "builder", "width", "steps") if name not in told]
     if missing:
-        raise ValueError(f"the times do not tell {missing[0]} of their rounds: measure them with training.rl.times")
+        raise ValueError(
+            f"the times do not tell {missing[0]} of their rounds: measure them with training.rl.times"
+        )
     settings = {"method": told["drafter"], "builder": told["builder"], "budget": times.widths[-1]}
     return settings | {"tree_width": told["width"], "depth": told["steps"] + 1}
 
@@ -101,22 +110,29 @@ def make_rule(options: TuneOptions, steps: int, made_for: dict[str, Any]) -> Pol
     """The rule with its own threshold, for rounds of so many draft steps.
 
     Raises:
-      ValueError: there is no network, or the saved policy is no rule with a threshold. FileNotFoundError: no policy.
+      ValueError: there is no network, or the saved policy is no rule with a threshold.
+        FileNotFoundError: no policy.
     """
     if options.rule == "ddd":
         return make_ddd(checks=tuple(range(steps)), most=steps)
     if options.rule == "svip":
         return make_svip()
     if options.head is None:
-        raise ValueError(f"{options.rule} has a network: give --head, the folder of training.policies.heads")
+        raise ValueError(
+            f"{options.rule} has a network: give --head, the folder of training.policies.heads"
+        )
     policy = load_policy(options.head, about=made_for)
     name = f"jaxspec.policies.{options.rule}"
     if type(policy.settings).__module__ != name or not isinstance(policy.controls, Thresholded):
-        raise ValueError(f"{options.head} holds a {type(policy.settings).__name__}: give the folder of a {options.rule} policy")
+        raise ValueError(
+            f"{options.head} holds a {type(policy.settings).__name__}: give the folder of a {options.rule} policy"
+        )
     return policy
 
 
-def measure(params: Params, prompts: Sequence, policies: Sequence[Policy], times: RoundTimes, **options) -> np.ndarray:
+def measure(
+    params: Params, prompts: Sequence, policies: Sequence[Policy], times: RoundTimes, **options
+) -> np.ndarray:
     """Totals of decodes of all prompts with each policy: float64 [policies, 5].
 
     They are tokens, rounds, modelled seconds, draft steps and verified rows.
@@ -134,33 +150,59 @@ def measure(params: Params, prompts: Sequence, policies: Sequence[Policy], times
 
 
 def search(options: TuneOptions) -> tuple[Policy, dict[str, Any]]:
-    """Try every pair and save the fastest; returns it, and `best`, `own` (the rule's own threshold with all rows) and `all`.
+    """Try every pair and save the fastest; returns it, and `best`, `own` (the rule's own threshold
+    with all rows) and `all`.
 
     Raises:
       ValueError, OSError: unusable prompts, times or options.
     """
-    times, params = load_times(options.times), jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
+    times, params = (
+        load_times(options.times),
+        jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype),
+    )
     settings = rounds_of(times)
     method, budget = settings["method"], settings["budget"]
     made_for = about(params, method, settings)
     rule = make_rule(options, settings["depth"] - 1, made_for)
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     asked = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
-    prompts = [asked[number].content for number in np.flatnonzero(held_out([prompt.domain for prompt in asked]))]
+    prompts = [
+        asked[number].content
+        for number in np.flatnonzero(held_out([prompt.domain for prompt in asked]))
+    ]
     if not prompts:
-        raise ValueError(f"every {HELD_OUT}th prompt of a domain is used, and there is none: give more of a domain")
+        raise ValueError(
+            f"every {HELD_OUT}th prompt of a domain is used, and there is none: give more of a domain"
+        )
     own = round(float(rule.controls.threshold), 6)
     thresholds = sorted({own, *(options.thresholds or THRESHOLDS[options.rule])})
-    pairs = list(itertools.product(thresholds, sorted({row or budget for row in options.rows} | {budget})))
+    pairs = list(
+        itertools.product(thresholds, sorted({row or budget for row in options.rows} | {budget}))
+    )
     widths = (1, *(width for width in times.widths if width > 1))
-    policies = [compose(with_threshold(rule, value), make_static(rows=rows, widths=widths)) for value, rows in pairs]
+    policies = [
+        compose(with_threshold(rule, value), make_static(rows=rows, widths=widths))
+        for value, rows in pairs
+    ]
     settings |= {"max_new_tokens": options.max_new_tokens, "temperature": options.temperature}
-    table = [_figures(*one) for one in zip(pairs, measure(params, prompts, policies, times, **settings), strict=True)]
+    table = [
+        _figures(*one)
+        for one in zip(pairs, measure(params, prompts, policies, times, **settings), strict=True)
+    ]
     best = max(range(len(pairs)), key=lambda i: table[i]["tokens_per_second"])
-    report = {"rule": options.rule, "prompts": len(prompts), "best": table[best], "own": table[pairs.index((own, budget))]}
+    report = {
+        "rule": options.rule,
+        "prompts": len(prompts),
+        "best": table[best],
+        "own": table[pairs.index((own, budget))],
+    }
     # A best at the end of what was tried says little of what lies beyond.
     report |= {"at_the_end": pairs[best][0] in (thresholds[0], thresholds[-1]), "all": table}
-    save_policy(policies[best], options.out, made_for | {"model": options.target, "latency table": times.fingerprint})
+    save_policy(
+        policies[best],
+        options.out,
+        made_for | {"model": options.target, "latency table": times.fingerprint},
+    )
     (options.out / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     return policies[best], report
 

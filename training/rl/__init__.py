@@ -1,1 +1,3 @@
-"""Reinforcement learning of draft policies: recorded rounds, a replay environment, PPO, and LTD's schedule."""
+"""Reinforcement learning of draft policies: recorded rounds, a replay environment, PPO, and LTD's
+schedule.
+"""

@@ -2,9 +2,9 @@
 
     python -m training.rl.check --prompts heldout.jsonl.gz --limit 2 --max-new-tokens 64
 
-Takes the options of `training.rl.record` but `out`. Texts are decoded with every depth and size of a few, round by round, and
-each round is compared with what was recorded at its position. Differences can only come from ties that two compilations break
-otherwise.
+Takes the options of `training.rl.record` but `out`. Texts are decoded with every depth and size of
+a few, round by round, and each round is compared with what was recorded at its position.
+Differences can only come from ties that two compilations break otherwise.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tqdm import tqdm
 import jaxspec
 from jaxspec.bench.prompts import read_prompts
 from jaxspec.builders.stepwise import finish
+from jaxspec.engine.prompts import to_ids
 from jaxspec.io.tokenizer import load_tokenizer
-from jaxspec.policies.ltd_features import pool_size
-from jaxspec.policies.static_size import make_static
-from jaxspec.prompts import to_ids
+from jaxspec.policies.controls.static_size import make_static
+from jaxspec.policies.learned.ltd_features import pool_size
 from training.command import one_line_errors
 from training.rl.options import TextOptions, builder_of, decode_options
 from training.rl.record import record_texts
@@ -33,7 +33,8 @@ ENOUGH = 0.99
 
 
 def replayed(params, prompt: list[int], choices, options: TextOptions) -> tuple[int, int, int]:
-    """(rounds, those with the recorded tree, those with that tree and its committed tokens) over decodes of one prompt.
+    """(rounds, those with the recorded tree, those with that tree and its committed tokens) over
+    decodes of one prompt.
 
     Args:
       choices: pairs of draft steps and rows to verify, the rows among `options.sizes`.
@@ -45,22 +46,32 @@ def replayed(params, prompt: list[int], choices, options: TextOptions) -> tuple[
     for steps, rows in choices:
         policy = make_static(steps if pool else None, rows, widths=tuple(sorted({1, *sizes})))
         settings = decode_options(params, options) | {"policy": policy}
-        out = jaxspec.decode(params, prompt, trace=True, max_new_tokens=options.max_new_tokens, **settings)
+        out = jaxspec.decode(
+            params, prompt, trace=True, max_new_tokens=options.max_new_tokens, **settings
+        )
         at = 0
         for one in out.rounds:
             if at >= len(found["context"]):
                 break
             seen = jax.tree.map(lambda x, at=at: x[at], found["seen"])
-            fits = _equal(one.tree, _of_pool(seen, steps, rows, options) if pool else _of_tree(seen, rows))
+            fits = _equal(
+                one.tree, _of_pool(seen, steps, rows, options) if pool else _of_tree(seen, rows)
+            )
             expected = found["committed"][at, steps if pool else 0, sizes.index(rows)]
-            rounds, same, right = rounds + 1, same + fits, right + (fits and len(one.path) == expected)
+            rounds, same, right = (
+                rounds + 1,
+                same + fits,
+                right + (fits and len(one.path) == expected),
+            )
             at += len(one.path)
     return rounds, same, right
 
 
 def _of_pool(pool, steps: int, rows: int, options: TextOptions):
     reached = np.arange(len(pool.token)) < pool_size(options.width, steps)
-    tree = _finish(pool.replace(logprob=jnp.where(reached, pool.logprob, -jnp.inf)), rows, options.steps + 1)
+    tree = _finish(
+        pool.replace(logprob=jnp.where(reached, pool.logprob, -jnp.inf)), rows, options.steps + 1
+    )
     return np.asarray(tree.token)[: int(tree.size)], np.asarray(tree.parent)[: int(tree.size)]
 
 
@@ -75,13 +86,17 @@ def _finish(pool, rows: int, longest: int):
 
 
 def _equal(real, recorded) -> bool:
-    """Whether two trees have the same rows; the root's token is not compared, which the position stands for."""
+    """Whether two trees have the same rows; the root's token is not compared, which the position
+    stands for.
+    """
     token, parent = recorded
     return np.array_equal(real.token[1:], token[1:]) and np.array_equal(real.parent, parent)
 
 
 def main(options: TextOptions) -> int:
-    """Print the shares for the prompts of `options`; the exit status is 1 where fewer rounds than `ENOUGH` replay."""
+    """Print the shares for the prompts of `options`; the exit status is 1 where fewer rounds than
+    `ENOUGH` replay.
+    """
     params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     prompts = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
@@ -93,10 +108,14 @@ def main(options: TextOptions) -> int:
         (options.steps, sizes[0]),
     ]
     for prompt in tqdm(prompts, desc="check", unit="prompt"):
-        total += replayed(params, to_ids(prompt.content, tokenizer, params.spec.target), choices, options)
+        total += replayed(
+            params, to_ids(prompt.content, tokenizer, params.spec.target), choices, options
+        )
     rounds, same, right = total.tolist()
     if not rounds:
-        raise ValueError(f"no text of {options.prompts} has a round: give other prompts or more new tokens")
+        raise ValueError(
+            f"no text of {options.prompts} has a round: give other prompts or more new tokens"
+        )
     print(
         f"{rounds} rounds: {same / rounds:.2%} have the recorded tree, {right / rounds:.2%} commit the recorded tokens as well"
     )

@@ -1,12 +1,15 @@
-"""Trained policies beside each other on a record of other prompts, by modelled time, with intervals of their ratios.
+"""Trained policies beside each other on a record of other prompts, by modelled time, with intervals
+of their ratios.
 
     python -m training.rl.compare --record test.npz --times times.json --tuned-on train.npz \\
-        --ways turns=runs/a/policy,runs/b/policy alone=runs/a/1-depth/policy,runs/b/1-depth/policy --out compare.json
+        --ways turns=runs/a/policy,runs/b/policy alone=runs/a/1-depth/policy,runs/b/1-depth/policy
+        --out compare.json
 
-A way is `name=folder` or `name:half=folder`, the half being `size` or `depth` of an LTD policy; the best constant decides the
-other. Several folders are trainings from several seeds: their texts count together. Regressions of `training.policies.expected`
-are taken as well. Intervals are of ratios of total speeds, by paired bootstrap over the prompts of each domain; they say how
-sure the prompts make one, not what another training would give, which `each` is for.
+A way is `name=folder` or `name:half=folder`, the half being `size` or `depth` of an LTD policy; the
+best constant decides the other. Several folders are trainings from several seeds: their texts count
+together. Regressions of `training.policies.expected` are taken as well. Intervals are of ratios of
+total speeds, by paired bootstrap over the prompts of each domain; they say how sure the prompts
+make one, not what another training would give, which `each` is for.
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxspec.policies.expected_acceptance import Regression
-from jaxspec.policies.round_times import load_times
+from jaxspec.costs.round_times import load_times
+from jaxspec.policies.learned.expected_acceptance import Regression
 from jaxspec.policies.store import load_about, load_policy
 from training.command import one_line_errors
 from training.policies.expected import choose_sizes
@@ -35,7 +38,8 @@ class CompareOptions:
 
     Attributes:
       record: of prompts that nothing was chosen on. times: as of training.
-      tuned_on: the record that the policies were trained on; the best constant is that of its training prompts.
+      tuned_on: the record that the policies were trained on; the best constant is that of its
+        training prompts.
       ways: what is compared, see above; the others are also compared with the first.
       out: JSON file to write; None: only print.
     """
@@ -64,7 +68,9 @@ def parse(text: str) -> Way:
     label, equals, folders = text.rpartition("=")
     name, _, half = label.partition(":")
     if not equals or not name or not folders or half not in ("", "size", "depth"):
-        raise ValueError(f"{text!r} is no way: give name=folder or name:size=folder, with commas between several folders")
+        raise ValueError(
+            f"{text!r} is no way: give name=folder or name:size=folder, with commas between several folders"
+        )
     return Way(label, half, tuple(map(Path, folders.split(","))))
 
 
@@ -82,22 +88,35 @@ def decided(record: Record, seconds: np.ndarray, folder: Path, half: str, static
     layers = layers_of(policy)
     if half and half not in layers:
         raise ValueError(f"the policy in {folder} does not decide about {half}: leave :{half} out")
-    return replay.decisions(record, {half: layers[half]} if half else layers, policy.settings, static)
+    return replay.decisions(
+        record, {half: layers[half]} if half else layers, policy.settings, static
+    )
 
 
 def pooled(walks: list[replay.Walk]) -> replay.Walk:
     """Walks over the same prompts as one: a prompt's texts count together."""
-    sums = (np.sum([getattr(walk, name) for walk in walks], axis=0) for name in ("tokens", "seconds", "rounds"))
-    return replay.Walk(*sums, *(np.concatenate([getattr(walk, name) for walk in walks]) for name in ("steps", "sizes")))
+    sums = (
+        np.sum([getattr(walk, name) for walk in walks], axis=0)
+        for name in ("tokens", "seconds", "rounds")
+    )
+    return replay.Walk(
+        *sums,
+        *(np.concatenate([getattr(walk, name) for walk in walks]) for name in ("steps", "sizes")),
+    )
 
 
 def compare(options: CompareOptions) -> dict[str, dict]:
-    """Figures by way, `static` and `oracle` first: of all prompts, and the ratio to the best constant in each domain.
+    """Figures by way, `static` and `oracle` first: of all prompts, and the ratio to the best
+    constant in each domain.
 
     Raises:
       ValueError, FileNotFoundError: as `parse` and `decided`; no file.
     """
-    record, times, tuned = load_record(options.record), load_times(options.times), split(load_record(options.tuned_on))[0]
+    record, times, tuned = (
+        load_record(options.record),
+        load_times(options.times),
+        split(load_record(options.tuned_on))[0],
+    )
     static = replay.best_static(tuned, times.seconds(tuned.context, tuned.steps, tuned.sizes))
     seconds = times.seconds(record.context, record.steps, record.sizes)
     walks = {"static": [replay.walk(record, seconds, *static)]}
@@ -106,7 +125,9 @@ def compare(options: CompareOptions) -> dict[str, dict]:
         each = (decided(record, seconds, folder, way.half, static) for folder in way.folders)
         walks[way.name] = [replay.walk(record, seconds, *chosen) for chosen in each]
     totals = {name: pooled(each) for name, each in walks.items()}
-    domains = np.array([record.header["domains"][number] for number in record.prompt[record.first()]])
+    domains = np.array(
+        [record.header["domains"][number] for number in record.prompt[record.first()]]
+    )
     first = next((totals[parse(way).name] for way in options.ways), totals["static"])
     return {
         name: total.figures(record)
@@ -115,7 +136,8 @@ def compare(options: CompareOptions) -> dict[str, dict]:
             "over_first": [_ratio(total, first), over(record, total, first)],
             "each": [_ratio(walk, totals["static"]) for walk in walks[name]],
             "domains": {
-                domain: _ratio(total, totals["static"], domains == domain) for domain in dict.fromkeys(domains.tolist())
+                domain: _ratio(total, totals["static"], domains == domain)
+                for domain in dict.fromkeys(domains.tolist())
             },
         }
         for name, total in totals.items()

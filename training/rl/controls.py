@@ -1,10 +1,13 @@
-"""Controls of a trained LTD policy: its actions at random, as often as it takes them, and its commonest one every time.
+"""Controls of a trained LTD policy: its actions at random, as often as it takes them, and its
+commonest one every time.
 
-    python -m training.rl.controls --record train.npz --times times.json --policy runs/ltd/policy --out policies/controls
+    python -m training.rl.controls --record train.npz --times times.json --policy runs/ltd/policy
+    --out policies/controls
 
-What the policy gains beyond the first it gains by choosing when; what it gains beyond the second, by choosing at all. Its
-actions are those of the rounds that it has on the texts it was trained on. `out` then holds the policies `random`, `constant`
-and `static`, the best pair of depth and rows on these texts by grid search, for `jaxspec bench policies`.
+What the policy gains beyond the first it gains by choosing when; what it gains beyond the second,
+by choosing at all. Its actions are those of the rounds that it has on the texts it was trained on.
+`out` then holds the policies `random`, `constant` and `static`, the best pair of depth and rows on
+these texts by grid search, for `jaxspec bench policies`.
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxspec.costs.round_times import RoundTimes, load_times
+from jaxspec.policies.controls.random_size import make_random
+from jaxspec.policies.controls.static_size import make_static
 from jaxspec.policies.protocol import Policy
-from jaxspec.policies.random_size import make_random
-from jaxspec.policies.round_times import RoundTimes, load_times
-from jaxspec.policies.static_size import make_static
 from jaxspec.policies.store import load_about, load_policy, save_policy
 from training.command import one_line_errors
 from training.rl import replay
@@ -31,7 +34,8 @@ class ControlOptions:
     """Options.
 
     Attributes:
-      record: that the policy was trained on; the rounds of its training prompts count. times: as of training.
+      record: that the policy was trained on; the rounds of its training prompts count. times: as of
+        training.
       policy: folder of the LTD policy. out: folder to write the controls into.
       seed: of the random one.
     """
@@ -47,7 +51,8 @@ class Controls(NamedTuple):
     """How often a policy acts how.
 
     Attributes:
-      steps: {draft steps: rounds}. sizes: {size index: rounds}. commonest: (steps, size index) of most rounds.
+      steps: {draft steps: rounds}. sizes: {size index: rounds}. commonest: (steps, size index) of
+        most rounds.
     """
 
     steps: dict[int, int]
@@ -66,19 +71,31 @@ def layers_of(policy: Policy) -> dict:
     return {kind: layers for kind, layers in named.items() if layers is not None}
 
 
-def make_controls(record: Record, times: RoundTimes, policy: Policy, static: tuple[int, int]) -> Controls:
-    """The actions of an LTD policy in the rounds that it has on the texts of `record`; `static` decides what it does not."""
+def make_controls(
+    record: Record, times: RoundTimes, policy: Policy, static: tuple[int, int]
+) -> Controls:
+    """The actions of an LTD policy in the rounds that it has on the texts of `record`; `static`
+    decides what it does not.
+    """
     seconds = times.seconds(record.context, record.steps, record.sizes)
-    walk = replay.walk(record, seconds, *replay.decisions(record, layers_of(policy), policy.settings, static))
+    walk = replay.walk(
+        record, seconds, *replay.decisions(record, layers_of(policy), policy.settings, static)
+    )
     actions = list(zip(walk.steps.tolist(), walk.sizes.tolist(), strict=True))
     steps, sizes = (dict(sorted(Counter(x).items())) for x in zip(*actions, strict=True))
     return Controls(steps, sizes, Counter(actions).most_common(1)[0][0])
 
 
 def policies_of(
-    controls: Controls, record: Record, widths: tuple[int, ...], static: tuple[int, int], seed: int = 0
+    controls: Controls,
+    record: Record,
+    widths: tuple[int, ...],
+    static: tuple[int, int],
+    seed: int = 0,
 ) -> dict[str, Policy]:
-    """The controls as policies, and the constant `static`; of trees that do not grow in steps they decide the rows alone."""
+    """The controls as policies, and the constant `static`; of trees that do not grow in steps they
+    decide the rows alone.
+    """
     pool = record.header["sees"] == "pool"
 
     def constant(pair):
@@ -94,16 +111,27 @@ def policies_of(
 
 def main(options: ControlOptions) -> None:
     """Count the policy's actions, print them, and write the controls."""
-    record, times, policy = load_record(options.record), load_times(options.times), load_policy(options.policy)
+    record, times, policy = (
+        load_record(options.record),
+        load_times(options.times),
+        load_policy(options.policy),
+    )
     training = split(record)[0]
-    static = replay.best_static(training, times.seconds(training.context, training.steps, training.sizes))
+    static = replay.best_static(
+        training, times.seconds(training.context, training.steps, training.sizes)
+    )
     controls = make_controls(training, times, policy, static)
     about = load_about(options.policy)
-    for name, control in policies_of(controls, record, policy.settings.widths, static, options.seed).items():
+    for name, control in policies_of(
+        controls, record, policy.settings.widths, static, options.seed
+    ).items():
         save_policy(control, options.out / name, about)
     rounds, (steps, size) = sum(controls.steps.values()), controls.commonest
     print("steps: " + _shares(controls.steps, rounds))
-    print("rows:  " + _shares({record.sizes[index]: count for index, count in controls.sizes.items()}, rounds))
+    print(
+        "rows:  "
+        + _shares({record.sizes[index]: count for index, count in controls.sizes.items()}, rounds)
+    )
     print(f"commonest: {steps} steps and {record.sizes[size]} rows; written to {options.out}")
 
 

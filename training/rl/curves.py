@@ -9,7 +9,8 @@ from training.metrics import read_metrics
 
 
 def plot_stages(run: Path, stages: Sequence[str], results: dict[str, dict[str, float]]) -> None:
-    """Write curves.png into `run`: modelled tokens per second of rollouts and validation, and rows, steps and losses below.
+    """Write curves.png into `run`: modelled tokens per second of rollouts and validation, and rows,
+    steps and losses below.
 
     Args:
       stages: folders with metrics.jsonl. results: figures of `static` and `oracle`, drawn as lines.
@@ -21,12 +22,22 @@ def plot_stages(run: Path, stages: Sequence[str], results: dict[str, dict[str, f
     for column, stage in enumerate(stages):
         records = read_metrics(run / stage / "metrics.jsonl")
         top, middle, bottom = panels[:, column]
-        for name, label in (("rollout_tokens_per_second", "sampled, training"), ("tokens_per_second", "greedy, validation")):
+        for name, label in (
+            ("rollout_tokens_per_second", "sampled, training"),
+            ("tokens_per_second", "greedy, validation"),
+        ):
             top.plot(*_series(records, name), marker="o", markersize=3, label=label)
         for name, style in (("static", "--"), ("oracle", ":")):
-            top.axhline(results[name]["tokens_per_second"], color="grey", linestyle=style, label=f"{name}, validation")
+            top.axhline(
+                results[name]["tokens_per_second"],
+                color="grey",
+                linestyle=style,
+                label=f"{name}, validation",
+            )
         for name in ("rows", "steps", "acceptance_length"):
-            middle.plot(*_series(records, name), marker="o", markersize=3, label=name.replace("_", " "))
+            middle.plot(
+                *_series(records, name), marker="o", markersize=3, label=name.replace("_", " ")
+            )
         for name in ("value_loss", "entropy_loss", "approx_kl", "clip_fraction"):
             bottom.plot(*_series(records, name), label=name.replace("_", " "))
         top.set_title(stage)

@@ -1,8 +1,10 @@
-"""The replay environment: draft-verify rounds out of a record and a table of times, in pure JAX, many at once.
+"""The replay environment: draft-verify rounds out of a record and a table of times, in pure JAX,
+many at once.
 
-Two tasks with one interface (Learning to Draft, section 4). In the depth task a step takes another draft step or verifies, and
-an episode is one round. In the size task a step chooses the rows to verify, and every step is an episode. What a round commits
-moves the text on, and a text that ends gives way to another one, drawn uniformly.
+Two tasks with one interface (Learning to Draft, section 4). In the depth task a step takes another
+draft step or verifies, and an episode is one round. In the size task a step chooses the rows to
+verify, and every step is an episode. What a round commits moves the text on, and a text that ends
+gives way to another one, drawn uniformly.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.policies import ltd_features as features
-from jaxspec.policies.round_times import RoundTimes
+from jaxspec.costs.round_times import RoundTimes
+from jaxspec.policies.learned import ltd_features as features
 from training.rl.records import Record
 
 
@@ -24,7 +26,8 @@ from training.rl.records import Record
 class Replay:
     """A record and its times on the device; attributes as of `Record`, and
 
-    seconds: float32 [N, S, V], of every round there could be. first: int32 [Q], where the texts begin.
+    seconds: float32 [N, S, V], of every round there could be. first: int32 [Q], where the texts
+    begin.
     """
 
     scores: jax.Array
@@ -40,7 +43,8 @@ class Data:
     """What an environment reads: the replay and the other policy's decisions at every position.
 
     Attributes:
-      size: int32 [N, S], index of the rows verified after so many steps. depth: int32 [N], draft steps; -1: drawn uniformly.
+      size: int32 [N, S], index of the rows verified after so many steps. depth: int32 [N], draft
+        steps; -1: drawn uniformly.
     """
 
     replay: Replay
@@ -52,9 +56,10 @@ class TimeStep(NamedTuple):
     """What environments give, of E episodes side by side.
 
     Attributes:
-      observation: float32 [E, I]. allowed: bool [E, A], actions that differ from others in effect. weight: float32 [E], whether
-        the next action has any effect at all.
-      reward: float32 [E]. ended: bool [E], the step just taken ended an episode: a round was verified.
+      observation: float32 [E, I]. allowed: bool [E, A], actions that differ from others in effect.
+        weight: float32 [E], whether the next action has any effect at all.
+      reward: float32 [E]. ended: bool [E], the step just taken ended an episode: a round was
+        verified.
       tokens, seconds: float32 [E], of that round; else 0.
     """
 
@@ -73,8 +78,8 @@ class Environment(NamedTuple):
     Attributes:
       inputs, actions: sizes of observations and of the choice.
       reset: (data, key, E) -> (state, TimeStep).
-      step: (data, state, action int32 [E], key, rate) -> (state, TimeStep); `rate` float32 [], tokens per second that the
-        reward `renewal` charges.
+      step: (data, state, action int32 [E], key, rate) -> (state, TimeStep); `rate` float32 [],
+        tokens per second that the reward `renewal` charges.
       verifies: (state, action) -> bool [E], whether a step ends its round.
     """
 
@@ -87,7 +92,9 @@ class Environment(NamedTuple):
 
 @flax.struct.dataclass
 class RoundState:
-    """Where E episodes are: position, and draft steps so far, both int32 [E]; `before`: (position, steps) shown before."""
+    """Where E episodes are: position, and draft steps so far, both int32 [E]; `before`: (position,
+    steps) shown before.
+    """
 
     position: jax.Array
     steps: jax.Array
@@ -97,13 +104,21 @@ class RoundState:
 def make_replay(record: Record, times: RoundTimes) -> Replay:
     """A record with the times of its rounds."""
     seconds = times.seconds(record.context, record.steps, record.sizes)
-    arrays = (record.scores, record.committed, seconds, record.context, record.remaining, record.first())
+    arrays = (
+        record.scores,
+        record.committed,
+        seconds,
+        record.context,
+        record.remaining,
+        record.first(),
+    )
     return Replay(*(jnp.asarray(array) for array in arrays))
 
 
 def reward_of(kind: str, tokens: jax.Array, seconds: jax.Array, rate: jax.Array) -> jax.Array:
-    """A round's reward: `throughput`, committed tokens per 10 ms (the paper's); `acceptance`, tokens; `time`, minus hundredths
-    of a second; `renewal`, tokens - rate * seconds, whose optimum is total tokens over total time when `rate` is just that."""
+    """A round's reward: `throughput`, committed tokens per 10 ms (the paper's); `acceptance`,
+    tokens; `time`, minus hundredths of a second; `renewal`, tokens - rate * seconds, whose optimum
+    is total tokens over total time when `rate` is just that."""
     rewards = {
         "throughput": tokens / (100 * seconds),
         "acceptance": tokens,
@@ -114,24 +129,36 @@ def reward_of(kind: str, tokens: jax.Array, seconds: jax.Array, rate: jax.Array)
 
 
 def make_depth_environment(
-    width: int, steps: int, depths: tuple[int, ...], reward: str, *, stale: bool = False, observes: str = "P+D+L"
+    width: int,
+    steps: int,
+    depths: tuple[int, ...],
+    reward: str,
+    *,
+    stale: bool = False,
+    observes: str = "P+D+L",
 ) -> Environment:
     """The depth task: action 1 takes a draft step, 0 verifies the rows that `Data.size` says.
 
     Args:
-      steps: most draft steps. depths: after how many of them the action counts; before, drafting goes on.
-      stale: before the first step show the scores of the round before, as the reference does, instead of the root's.
+      steps: most draft steps. depths: after how many of them the action counts; before, drafting
+        goes on.
+      stale: before the first step show the scores of the round before, as the reference does,
+        instead of the root's.
       observes: one of `ltd_features.OBSERVES`.
     """
     asked = np.isin(np.arange(steps + 1), depths)
 
     def show(data, state, outcome):
         context, scores = data.replay.context[state.position], data.replay.scores
-        seen = features.depth_observation(scores[state.position], context, state.steps, width, observes)
+        seen = features.depth_observation(
+            scores[state.position], context, state.steps, width, observes
+        )
         if stale:
             position, before = state.before
             old = features.depth_observation(scores[position], context, before, width)
-            seen = jnp.where((state.steps == 0)[:, None] & (jnp.arange(seen.shape[1]) < width * width), old, seen)
+            seen = jnp.where(
+                (state.steps == 0)[:, None] & (jnp.arange(seen.shape[1]) < width * width), old, seen
+            )
         weight = jnp.asarray(asked)[state.steps].astype(jnp.float32)
         return TimeStep(seen, jnp.ones((len(context), 2), bool), weight, *outcome)
 
@@ -147,11 +174,19 @@ def make_depth_environment(
     def step(data, state, action, key, rate):
         go = ~verifies(state, action)
         index = (state.position, state.steps, data.size[state.position, state.steps])
-        tokens, seconds = (x[index].astype(jnp.float32) for x in (data.replay.committed, data.replay.seconds))
-        outcome = (jnp.where(go, 0.0, x) for x in (reward_of(reward, tokens, seconds, rate), tokens, seconds))
+        tokens, seconds = (
+            x[index].astype(jnp.float32) for x in (data.replay.committed, data.replay.seconds)
+        )
+        outcome = (
+            jnp.where(go, 0.0, x)
+            for x in (reward_of(reward, tokens, seconds, rate), tokens, seconds)
+        )
         earned, tokens, seconds = outcome
         moved = jnp.where(go, state.position, _advance(data, state.position, tokens, key))
-        before = tuple(jnp.where(go, old, new) for old, new in zip(state.before, (state.position, state.steps), strict=True))
+        before = tuple(
+            jnp.where(go, old, new)
+            for old, new in zip(state.before, (state.position, state.steps), strict=True)
+        )
         state = RoundState(moved, jnp.where(go, state.steps + 1, 0), before)
         return state, show(data, state, (earned, ~go, tokens, seconds))
 
@@ -184,11 +219,24 @@ def make_size_environment(
         else:
             available = 1 + jnp.sum(seen > -jnp.inf, axis=-1)
             seen = features.tree_observation(seen, context, observes)
-        return TimeStep(seen, features.allowed_sizes(sizes, available), jnp.ones_like(context, jnp.float32), *outcome)
+        return TimeStep(
+            seen,
+            features.allowed_sizes(sizes, available),
+            jnp.ones_like(context, jnp.float32),
+            *outcome,
+        )
 
     def drafted(data, position, key):
-        drawn = jax.random.randint(key, position.shape, least, steps + 1) if steps else jnp.zeros_like(position)
-        return drawn if data.depth is None else jnp.where(data.depth[position] < 0, drawn, data.depth[position])
+        drawn = (
+            jax.random.randint(key, position.shape, least, steps + 1)
+            if steps
+            else jnp.zeros_like(position)
+        )
+        return (
+            drawn
+            if data.depth is None
+            else jnp.where(data.depth[position] < 0, drawn, data.depth[position])
+        )
 
     def reset(data, key, count):
         first, second = jax.random.split(key)
@@ -199,13 +247,26 @@ def make_size_environment(
     def step(data, state, action, key, rate):
         first, second = jax.random.split(key)
         index = (state.position, state.steps, action)
-        tokens, seconds = (x[index].astype(jnp.float32) for x in (data.replay.committed, data.replay.seconds))
+        tokens, seconds = (
+            x[index].astype(jnp.float32) for x in (data.replay.committed, data.replay.seconds)
+        )
         position = _advance(data, state.position, tokens, first)
         state = RoundState(position, drafted(data, position, second), ())
-        outcome = (reward_of(reward, tokens, seconds, rate), jnp.ones_like(action, bool), tokens, seconds)
+        outcome = (
+            reward_of(reward, tokens, seconds, rate),
+            jnp.ones_like(action, bool),
+            tokens,
+            seconds,
+        )
         return state, show(data, state, outcome)
 
-    return Environment(features.size_inputs(scores), len(sizes), reset, step, lambda state, action: jnp.ones_like(action, bool))
+    return Environment(
+        features.size_inputs(scores),
+        len(sizes),
+        reset,
+        step,
+        lambda state, action: jnp.ones_like(action, bool),
+    )
 
 
 def _nothing(count: int):
@@ -219,6 +280,12 @@ def _new_text(data: Data, key: jax.Array, count: int) -> jax.Array:
 
 
 def _advance(data: Data, position: jax.Array, tokens: jax.Array, key: jax.Array) -> jax.Array:
-    """The next root's position: behind what was committed, or a new text's first where this one ends."""
+    """The next root's position: behind what was committed, or a new text's first where this one
+    ends.
+    """
     tokens = tokens.astype(jnp.int32)
-    return jnp.where(tokens < data.replay.remaining[position], position + tokens, _new_text(data, key, len(position)))
+    return jnp.where(
+        tokens < data.replay.remaining[position],
+        position + tokens,
+        _new_text(data, key, len(position)),
+    )

@@ -1,10 +1,13 @@
-"""What a trained policy is worth on a record of other prompts, by modelled time: the first of the tiers of evaluation.
+"""What a trained policy is worth on a record of other prompts, by modelled time: the first of the
+tiers of evaluation.
 
-    python -m training.rl.evaluate --record test.npz --times times.json --policy policies/ltd --tuned-on train.npz
+    python -m training.rl.evaluate --record test.npz --times times.json --policy policies/ltd
+    --tuned-on train.npz
 
-Prints tokens per second, tokens per round, mean draft steps and rows of the policy, of each of its halves beside the best
-constant, of its controls (`training.rl.controls`), of the best constant itself (like them from `tuned_on`), and of the fastest
-way there is. Intervals are of the ratio to the best constant, by paired bootstrap over prompts.
+Prints tokens per second, tokens per round, mean draft steps and rows of the policy, of each of its
+halves beside the best constant, of its controls (`training.rl.controls`), of the best constant
+itself (like them from `tuned_on`), and of the fastest way there is. Intervals are of the ratio to
+the best constant, by paired bootstrap over prompts.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ import dataclasses
 import json
 from pathlib import Path
 
-from jaxspec.bench.bootstrap import interval, resamples
-from jaxspec.policies.round_times import RoundTimes, load_times
+from jaxspec.bench.report.bootstrap import interval, resamples
+from jaxspec.costs.round_times import RoundTimes, load_times
 from jaxspec.policies.store import load_policy
 from training.command import one_line_errors
 from training.rl import replay
@@ -29,7 +32,8 @@ class EvaluateOptions:
     Attributes:
       record: of prompts that nothing was chosen on. times: as of training.
       policy: folder of an LTD policy.
-      tuned_on: the record that the policy was trained on; the best constant is that of its training prompts.
+      tuned_on: the record that the policy was trained on; the best constant is that of its training
+        prompts.
       out: JSON file to write; None: only print.
     """
 
@@ -40,16 +44,25 @@ class EvaluateOptions:
     out: Path | None = None
 
 
-def walks_of(record: Record, times: RoundTimes, policy, static: tuple[int, int], controls: Controls) -> dict[str, replay.Walk]:
-    """Texts of `record` under the policy, its halves, its controls, the best constant (steps, size index) and the oracle."""
+def walks_of(
+    record: Record, times: RoundTimes, policy, static: tuple[int, int], controls: Controls
+) -> dict[str, replay.Walk]:
+    """Texts of `record` under the policy, its halves, its controls, the best constant (steps, size
+    index) and the oracle.
+    """
     settings = policy.settings
     check_record(policy, record)
     seconds = times.seconds(record.context, record.steps, record.sizes)
     plan = {"static": static, "oracle": replay.oracle(record, seconds)}
-    plan |= {"random control": controls.drawn(len(record.context)), "constant control": controls.commonest}
+    plan |= {
+        "random control": controls.drawn(len(record.context)),
+        "constant control": controls.commonest,
+    }
     layers = layers_of(policy)
     for kind in layers:
-        plan[f"{kind} policy alone"] = replay.decisions(record, {kind: layers[kind]}, settings, static)
+        plan[f"{kind} policy alone"] = replay.decisions(
+            record, {kind: layers[kind]}, settings, static
+        )
     if len(layers) > 1:
         plan["both policies"] = replay.decisions(record, layers, settings, static)
     return {name: replay.walk(record, seconds, *chosen) for name, chosen in plan.items()}
@@ -66,14 +79,22 @@ def check_record(policy, record: Record) -> None:
 
 
 def over(record: Record, walk: replay.Walk, other: replay.Walk) -> list[float] | None:
-    """95 % of the ratio of total speeds, by paired bootstrap over the prompts of each domain; None for one prompt of each."""
-    drawn = resamples([record.header["domains"][number] for number in record.prompt[record.first()]])
+    """95 % of the ratio of total speeds, by paired bootstrap over the prompts of each domain; None
+    for one prompt of each.
+    """
+    drawn = resamples(
+        [record.header["domains"][number] for number in record.prompt[record.first()]]
+    )
     return interval(drawn, (walk.tokens, other.seconds), (walk.seconds, other.tokens))
 
 
 def evaluate(options: EvaluateOptions) -> dict[str, dict[str, dict]]:
     """Figures by domain, `all` among them, and way."""
-    record, times, policy = load_record(options.record), load_times(options.times), load_policy(options.policy)
+    record, times, policy = (
+        load_record(options.record),
+        load_times(options.times),
+        load_policy(options.policy),
+    )
     tuned = split(load_record(options.tuned_on))[0]
     static = replay.best_static(tuned, times.seconds(tuned.context, tuned.steps, tuned.sizes))
     controls = make_controls(tuned, times, policy, static)
@@ -82,7 +103,8 @@ def evaluate(options: EvaluateOptions) -> dict[str, dict[str, dict]]:
     for domain, part in (parts | {"all": record}).items():
         walks = walks_of(part, times, policy, static, controls)
         results[domain] = {
-            name: walk.figures(part) | {"over_static": over(part, walk, walks["static"])} for name, walk in walks.items()
+            name: walk.figures(part) | {"over_static": over(part, walk, walks["static"])}
+            for name, walk in walks.items()
         }
     return results
 
@@ -92,7 +114,11 @@ def main(options: EvaluateOptions) -> None:
     results = evaluate(options)
     for domain, ways in results.items():
         for name, figures in ways.items():
-            bounds = "" if figures["over_static"] is None else " ({:.3f} to {:.3f} of static)".format(*figures["over_static"])
+            bounds = (
+                ""
+                if figures["over_static"] is None
+                else " ({:.3f} to {:.3f} of static)".format(*figures["over_static"])
+            )
             print(
                 f"{domain:>8} {name:>18}: {figures['tokens_per_second']:.1f} tokens/s{bounds}, "
                 f"{figures['acceptance_length']:.2f} a round, {figures['steps']:.1f} steps, {figures['rows']:.1f} rows"

@@ -1,8 +1,9 @@
 """The live environment: the same tasks with real forwards and the real clock, one text at a time.
 
-A round is drafted once to full depth, which is not timed and gives the observations; when the task verifies, the decode loop
-runs that very round with the depth and size that were chosen, and the clock runs with it. Text and reward are those of the real
-round. The rest is the replay environment's: it is shown a record of two positions, the last round's and this one's.
+A round is drafted once to full depth, which is not timed and gives the observations; when the task
+verifies, the decode loop runs that very round with the depth and size that were chosen, and the
+clock runs with it. Text and reward are those of the real round. The rest is the replay
+environment's: it is shown a record of two positions, the last round's and this one's.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ import numpy as np
 
 import jaxspec
 from jaxspec.bench.prompts import read_prompts
-from jaxspec.grow import draft, grow
+from jaxspec.engine.grow import draft, grow
+from jaxspec.engine.loop import run
+from jaxspec.engine.prompts import to_ids
+from jaxspec.engine.session import precision, prefilled, prepare
 from jaxspec.io.tokenizer import load_tokenizer
-from jaxspec.loop import run
-from jaxspec.policies.static_size import Constants, make_static
-from jaxspec.prompts import to_ids
-from jaxspec.session import precision, prefilled, prepare
+from jaxspec.policies.controls.static_size import Constants, make_static
 from training.rl.environment import Data, Environment, Replay, RoundState
 from training.rl.options import TextOptions, builder_of, decode_options
 
@@ -33,11 +34,18 @@ class Texts:
 
     Args:
       prompts: token ids. options: as of a record of such rounds.
-      decide: (scores [1, P], context [1]) -> (size index int [1, S] or None, steps int [1] or None), the other policy's
-        decisions, see `environment.Data`.
+      decide: (scores [1, P], context [1]) -> (size index int [1, S] or None, steps int [1] or
+        None), the other policy's decisions, see `environment.Data`.
     """
 
-    def __init__(self, params, prompts: Sequence[list[int]], options: TextOptions, decide: Callable, seed: int = 0):
+    def __init__(
+        self,
+        params,
+        prompts: Sequence[list[int]],
+        options: TextOptions,
+        decide: Callable,
+        seed: int = 0,
+    ):
         self.params, self.prompts, self.options, self.decide = params, prompts, options, decide
         self.pool, self.rng = builder_of(params, options) == "dynamic", np.random.default_rng(seed)
         self.look = jax.jit(self._look, static_argnames="config")
@@ -51,20 +59,31 @@ class Texts:
         widths = tuple(sorted({1, *options.sizes}))
         policy = make_static(0 if self.pool else None, 1, widths)
         settings = decode_options(self.params, options)
-        self.session = prepare(self.params, prompt, max_new_tokens=options.max_new_tokens, policy=policy, **settings)
+        self.session = prepare(
+            self.params, prompt, max_new_tokens=options.max_new_tokens, policy=policy, **settings
+        )
         with precision(self.session):
             self.state = prefilled(self.session)
         if bool(self.state.done.all()):
-            raise ValueError(f"a prompt of {len(prompt)} tokens ends with the first token: leave it out")
+            raise ValueError(
+                f"a prompt of {len(prompt)} tokens ends with the first token: leave it out"
+            )
         self._see()
 
     def verify(self, steps: int, size: int) -> tuple[int, float]:
-        """Tokens and seconds of the round with so many draft steps and `sizes[size]` rows; the next one is looked at."""
+        """Tokens and seconds of the round with so many draft steps and `sizes[size]` rows; the next
+        one is looked at.
+        """
         controls = Constants(jnp.int32(steps), jnp.int32(self.options.sizes[size]))
-        request, emitted = self.session.request.replace(controls=controls), int(self.state.emitted[0])
+        request, emitted = (
+            self.session.request.replace(controls=controls),
+            int(self.state.emitted[0]),
+        )
         with precision(self.session):
             began = time.perf_counter()
-            state = jax.block_until_ready(run(self.params, request, self.state, jnp.int32(1), config=self.session.config))
+            state = jax.block_until_ready(
+                run(self.params, request, self.state, jnp.int32(1), config=self.session.config)
+            )
             seconds = time.perf_counter() - began
         self.before, self.state = self.shown, state
         if bool(state.done.all()):
@@ -75,7 +94,9 @@ class Texts:
         return int(state.emitted[0]) - emitted, seconds
 
     def data(self, tokens: int, seconds: float, steps: int) -> Data:
-        """The last round and the present one as a record of two positions, all of whose rounds have these figures."""
+        """The last round and the present one as a record of two positions, all of whose rounds have
+        these figures.
+        """
         scores, context = (np.concatenate(x) for x in zip(self.before, self.shown, strict=True))
         shape = (2, steps + 1, len(self.options.sizes))
         # The first position's text ends with the round, and another one begins at the second.
@@ -87,7 +108,9 @@ class Texts:
             np.array([tokens, 1 << 30]),
             np.array([1]),
         )
-        size, depth = zip(*(self.decide(*shown) for shown in (self.before, self.shown)), strict=True)
+        size, depth = zip(
+            *(self.decide(*shown) for shown in (self.before, self.shown)), strict=True
+        )
         size, depth = (None if x[0] is None else np.concatenate(x) for x in (size, depth))
         return jax.tree.map(jnp.asarray, Data(replay, size, depth))
 
@@ -116,7 +139,9 @@ def make_live(task: Environment, steps: int) -> Environment:
 
     def reset(texts: Texts, key, count):
         if count != 1:
-            raise ValueError(f"{count} episodes side by side: a clock measures one at a time, give --parallel 1")
+            raise ValueError(
+                f"{count} episodes side by side: a clock measures one at a time, give --parallel 1"
+            )
         return task.reset(texts.data(1, 1.0, steps), key, 1)
 
     def step(texts: Texts, state: RoundState, action, key, rate):
@@ -138,7 +163,9 @@ def load_texts(prompts: Path, header: dict, decide: Callable, seed: int) -> Text
       ValueError, FileNotFoundError: unusable prompts.
     """
     names = {field.name for field in dataclasses.fields(TextOptions)} & header.keys()
-    options = TextOptions(prompts=prompts, target=header["model"], **{name: header[name] for name in names})
+    options = TextOptions(
+        prompts=prompts, target=header["model"], **{name: header[name] for name in names}
+    )
     params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     found = read_prompts(prompts, tokenizer, limit=options.limit, chat=options.chat)

@@ -1,9 +1,11 @@
 """Train LTD's two policies on recorded rounds: each alone, then in turns with the other as it is.
 
-    python -m training.rl.ltd --record eagle3.npz --times times.json --run runs/ltd --out policies/ltd --preset jaxspec
+    python -m training.rl.ltd --record eagle3.npz --times times.json --run runs/ltd --out
+    policies/ltd --preset jaxspec
 
-Run the same command again to continue one that was stopped. The run's folder holds a folder a stage (checkpoints, metrics,
-the policy as of then), curves.png and results.json; `out` is what `jaxspec.policies.store.load_policy` reads.
+Run the same command again to continue one that was stopped. The run's folder holds a folder a stage
+(checkpoints, metrics, the policy as of then), curves.png and results.json; `out` is what
+`jaxspec.policies.store.load_policy` reads.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.policies.ltd import make_ltd
-from jaxspec.policies.round_times import load_times
+from jaxspec.costs.round_times import load_times
+from jaxspec.policies.learned.ltd import make_ltd
 from jaxspec.policies.store import fingerprint, save_policy
 from training.checkpoints import Checkpoints
 from training.command import one_line_errors
@@ -46,15 +48,18 @@ class LtdOptions:
       out: folder to write the policy to; None: `policy` in the run's folder.
       preset: `ltd-paper`, `ltd-code` or `jaxspec`.
       reward: `throughput`, `acceptance`, `time` or `renewal`; None is the preset's.
-      observes: what both networks see: path log-probabilities (P), the length of the context (L), the depth (D).
+      observes: what both networks see: path log-probabilities (P), the length of the context (L),
+        the depth (D).
       schedule: stages in order, `size` and `depth`; None is the preset's.
       size_actor, depth_actor: hidden layers of the networks that decide; None: the preset's.
       share: of the preset's environment steps that are taken.
-      fixed_rows: rows verified while the first depth stage is trained; None: those of the best constant.
+      fixed_rows: rows verified while the first depth stage is trained; None: those of the best
+        constant.
       parallel: episodes side by side; divides the rollouts.
-      live: prompt file, to train on real rounds timed by the clock instead of the record (needs `parallel` 1); checkpoints are
-        still chosen on the record's validation prompts.
-      validate_every: updates between two looks at the validation prompts; None: a tenth of the stage's.
+      live: prompt file, to train on real rounds timed by the clock instead of the record (needs
+        `parallel` 1); checkpoints are still chosen on the record's validation prompts.
+      validate_every: updates between two looks at the validation prompts; None: a tenth of the
+        stage's.
       save_every: updates between checkpoints; None: as `validate_every`.
       seed: of weights, episodes and minibatches.
     """
@@ -79,7 +84,8 @@ class LtdOptions:
 
 
 def train(options: LtdOptions) -> dict[str, dict[str, float]]:
-    """Run the whole schedule and save the policy; returns figures of the validation prompts by stage.
+    """Run the whole schedule and save the policy; returns figures of the validation prompts by
+    stage.
 
     Raises:
       ValueError, FileNotFoundError: as `pose`. TrainingError: a checkpoint of other options.
@@ -95,17 +101,26 @@ def train(options: LtdOptions) -> dict[str, dict[str, float]]:
         size_actor=options.size_actor,
         depth_actor=options.depth_actor,
     )
-    validation_seconds = problem.times.seconds(problem.validation.context, problem.validation.steps, problem.validation.sizes)
+    validation_seconds = problem.times.seconds(
+        problem.validation.context, problem.validation.steps, problem.validation.sizes
+    )
     params: dict[str, dict] = {}
     results = {
         "static": _figures(problem, validation_seconds, *problem.static),
-        "oracle": _figures(problem, validation_seconds, *replay.oracle(problem.validation, validation_seconds)),
+        "oracle": _figures(
+            problem, validation_seconds, *replay.oracle(problem.validation, validation_seconds)
+        ),
     }
     names = [f"{number}-{kind}" for number, kind in enumerate(problem.preset.schedule)]
     for number, (name, kind) in enumerate(zip(names, problem.preset.schedule, strict=True)):
-        others = {other: params[other]["actor"] for other in params if other != kind and kind in params}
-        # The first stage of a policy is without the other one; later ones are with it as it has become.
-        params[kind] = _stage(problem, options, number, name, kind, others, params.get(kind), validation_seconds)
+        others = {
+            other: params[other]["actor"] for other in params if other != kind and kind in params
+        }
+        # The first stage of a policy is without the other one; later ones are with it as it has
+        # become.
+        params[kind] = _stage(
+            problem, options, number, name, kind, others, params.get(kind), validation_seconds
+        )
         layers = {one: params[one]["actor"] for one in params}
         results[name] = _figures(problem, validation_seconds, *_decisions(problem, layers))
         plot_stages(options.run, names[: number + 1], results)
@@ -132,38 +147,60 @@ def _texts(problem: Problem, options: LtdOptions, kind: str, others: dict):
 
     def decide(scores, context):
         if kind == "depth":
-            return replay.sizes_of(others["size"], scores, context, settings=problem.settings) if others else fixed, None
-        return None, replay.depths_of(others["depth"], scores, context, settings=problem.settings) if others else drawn
+            return replay.sizes_of(
+                others["size"], scores, context, settings=problem.settings
+            ) if others else fixed, None
+        return None, replay.depths_of(
+            others["depth"], scores, context, settings=problem.settings
+        ) if others else drawn
 
     return load_texts(options.live, problem.training.header, decide, options.seed)
 
 
-def _stage(problem, options: LtdOptions, number: int, name: str, kind: str, others: dict, params, seconds) -> dict:
+def _stage(
+    problem, options: LtdOptions, number: int, name: str, kind: str, others: dict, params, seconds
+) -> dict:
     """Train one policy; returns its parameters, the actor being the one that validated best."""
     settings, environment = getattr(problem.preset, kind), environment_of(problem, kind)
-    settings = dataclasses.replace(settings, steps=max(int(settings.steps * options.share), settings.rollout))
+    settings = dataclasses.replace(
+        settings, steps=max(int(settings.steps * options.share), settings.rollout)
+    )
     if options.live:
         environment = make_live(environment, problem.training.steps)
     data, seed = (
-        (_texts(problem, options, kind, others) if options.live else data_of(problem, kind, others)),
+        (
+            _texts(problem, options, kind, others)
+            if options.live
+            else data_of(problem, kind, others)
+        ),
         options.seed + number,
     )
     if params is None:
         hidden = (settings.actor, settings.critic)
-        params = init_actor_critic(jax.random.key(seed), environment.inputs, environment.actions, *hidden)
-    rate = replay.walk(problem.training, problem.seconds, *problem.static).figures(problem.training)["tokens_per_second"]
+        params = init_actor_critic(
+            jax.random.key(seed), environment.inputs, environment.actions, *hidden
+        )
+    rate = replay.walk(problem.training, problem.seconds, *problem.static).figures(
+        problem.training
+    )["tokens_per_second"]
     learner = start(environment, data, params, settings, options.parallel, seed, rate)
-    advance = make_update(environment, settings, options.parallel, problem.preset.weighted, bool(options.live))
+    advance = make_update(
+        environment, settings, options.parallel, problem.preset.weighted, bool(options.live)
+    )
     total = math.ceil(settings.steps / settings.rollout)
     checkpoints = Checkpoints(options.run / name / "checkpoints", _recipe(problem, options, name))
     with contextlib.closing(checkpoints):
         first, learner = _restored(checkpoints, learner)
         if others and not first:
             # A stage that goes on from an earlier one's policy may make it no better.
-            learner = _kept(learner, _validated(problem, kind, others, learner, seconds)["tokens_per_second"])
+            learner = _kept(
+                learner, _validated(problem, kind, others, learner, seconds)["tokens_per_second"]
+            )
         with contextlib.closing(RunLog(options.run / name, first, total)) as log:
             for done in range(first + 1, total + 1):
-                learner, found = advance(learner, data, jnp.float32(learning_rate(done * settings.rollout, settings)))
+                learner, found = advance(
+                    learner, data, jnp.float32(learning_rate(done * settings.rollout, settings))
+                )
                 log.advance(0)
                 if _due(done, total, options.validate_every):
                     log.training(done, {key: float(value) for key, value in found.items()})
@@ -175,7 +212,9 @@ def _stage(problem, options: LtdOptions, number: int, name: str, kind: str, othe
     return {"actor": learner.best, "critic": learner.params["critic"]}
 
 
-def _validated(problem: Problem, kind: str, others: dict, learner: Learner, seconds) -> dict[str, float]:
+def _validated(
+    problem: Problem, kind: str, others: dict, learner: Learner, seconds
+) -> dict[str, float]:
     layers = others | {kind: learner.params["actor"]}
     return _figures(problem, seconds, *_decisions(problem, layers))
 
@@ -188,14 +227,26 @@ def _kept(learner: Learner, value: float) -> Learner:
     if value <= float(learner.best_value):
         return learner
     # A copy, for the learner's own is donated to the next update.
-    return learner.replace(best=jax.tree.map(jnp.copy, learner.params["actor"]), best_value=jnp.float32(value))
+    return learner.replace(
+        best=jax.tree.map(jnp.copy, learner.params["actor"]), best_value=jnp.float32(value)
+    )
 
 
 def _recipe(problem: Problem, options: LtdOptions, stage: str) -> dict:
     """What a checkpoint must agree with; times and record by their content."""
     described = {name: str(value) for name, value in problem.preset.__dict__.items()}
-    data = {"record": fingerprint((problem.training.scores, problem.training.committed)), "times": fingerprint(problem.seconds)}
-    return {"stage": stage, "seed": options.seed, "parallel": options.parallel, "share": options.share, **data, **described}
+    data = {
+        "record": fingerprint((problem.training.scores, problem.training.committed)),
+        "times": fingerprint(problem.seconds),
+    }
+    return {
+        "stage": stage,
+        "seed": options.seed,
+        "parallel": options.parallel,
+        "share": options.share,
+        **data,
+        **described,
+    }
 
 
 def _numbered(learner: Learner) -> dict[str, jax.Array]:
@@ -205,22 +256,30 @@ def _numbered(learner: Learner) -> dict[str, jax.Array]:
 def _restored(checkpoints: Checkpoints, learner: Learner) -> tuple[int, Learner]:
     """(updates done, learner) of the newest checkpoint, or 0 and the learner as it is."""
     place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), _numbered(learner))
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), _numbered(learner)
+    )
     found = checkpoints.restore(shapes)
     if found is None:
         # Donated arrays must not be shared, as the best actor's are with the parameters.
         return 0, jax.tree.map(jnp.copy, learner)
     done, leaves = found
-    return done, jax.tree.unflatten(jax.tree.structure(learner), [leaves[name] for name in sorted(leaves)])
+    return done, jax.tree.unflatten(
+        jax.tree.structure(learner), [leaves[name] for name in sorted(leaves)]
+    )
 
 
 def _save(problem: Problem, options: LtdOptions, layers: dict, folder: Path) -> None:
     settings, header = problem.settings, problem.training.header
-    depths, sizes = settings.depths if "depth" in layers else (), settings.sizes if "size" in layers else ()
+    depths, sizes = (
+        settings.depths if "depth" in layers else (),
+        settings.sizes if "size" in layers else (),
+    )
     settings = dataclasses.replace(settings, depths=depths, sizes=sizes)
     times = problem.times
     about = {name: header[name] for name in ("model", "drafter", "builder")}
-    # The record does not tell targets of one name apart, and times that were measured long ago do not either.
+    # The record does not tell targets of one name apart, and times that were measured long ago do
+    # not either.
     about |= {name: times.about[name] for name in ("target", "device") if name in times.about}
     about |= {"latency table": times.fingerprint}
     about |= {"preset": options.preset, "reward": problem.preset.reward}

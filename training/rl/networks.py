@@ -1,4 +1,6 @@
-"""Actor and critic as Stable-Baselines3 builds them: separate trunks, orthogonal kernels, zero biases."""
+"""Actor and critic as Stable-Baselines3 builds them: separate trunks, orthogonal kernels, zero
+biases.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +9,41 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from jaxspec.policies.heads import init_layers
-from jaxspec.policies.mlp import mlp
+from jaxspec.policies.learned.heads import init_layers
+from jaxspec.policies.learned.mlp import mlp
 
 # Gains of hidden layers, of the action head and of the value head.
 HIDDEN_GAIN, ACTION_GAIN, VALUE_GAIN = 2**0.5, 0.01, 1.0
 
 
-def init_actor_critic(key: jax.Array, inputs: int, actions: int, actor: Sequence[int], critic: Sequence[int]):
-    """{"actor": layers to `actions` logits, "critic": layers to one value}, with hidden sizes `actor` and `critic`."""
+def init_actor_critic(
+    key: jax.Array, inputs: int, actions: int, actor: Sequence[int], critic: Sequence[int]
+):
+    """{"actor": layers to `actions` logits, "critic": layers to one value}, with hidden sizes
+    `actor` and `critic`.
+    """
     first, second = jax.random.split(key)
-    hidden, action, value = (jax.nn.initializers.orthogonal(gain) for gain in (HIDDEN_GAIN, ACTION_GAIN, VALUE_GAIN))
+    hidden, action, value = (
+        jax.nn.initializers.orthogonal(gain) for gain in (HIDDEN_GAIN, ACTION_GAIN, VALUE_GAIN)
+    )
     return {
         "actor": init_layers(first, (inputs, *actor, actions), hidden, action),
         "critic": init_layers(second, (inputs, *critic, 1), hidden, value),
     }
 
 
-def apply_actor_critic(params, observation: jax.Array, activation: str) -> tuple[jax.Array, jax.Array]:
+def apply_actor_critic(
+    params, observation: jax.Array, activation: str
+) -> tuple[jax.Array, jax.Array]:
     """Logits float32 [..., A] and values float32 [...]."""
-    return mlp(params["actor"], observation, activation), mlp(params["critic"], observation, activation)[..., 0]
+    return mlp(params["actor"], observation, activation), mlp(
+        params["critic"], observation, activation
+    )[..., 0]
 
 
 def masked_log_probabilities(logits: jax.Array, allowed: jax.Array) -> jax.Array:
-    """Log-probabilities [..., A] over the allowed actions (bool [..., A], at least one); the others' are very small.
+    """Log-probabilities [..., A] over the allowed actions (bool [..., A], at least one); the
+    others' are very small.
 
     Finite, so that entropies and gradients of masked actions are zero rather than undefined.
     """

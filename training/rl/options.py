@@ -1,4 +1,6 @@
-"""Options that say which rounds are recorded, timed and replayed; they must agree from command to command."""
+"""Options that say which rounds are recorded, timed and replayed; they must agree from command to
+command.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import dataclasses
 from pathlib import Path
 
 from jaxspec.drafters.registry import make_drafter
-from jaxspec.plan import default_builder
+from jaxspec.engine.plan import default_builder
 
 
 @dataclasses.dataclass(kw_only=True)

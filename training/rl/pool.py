@@ -1,7 +1,9 @@
-"""What any depth and any number of rows of a round's tree would have committed, from the deepest and largest one.
+"""What any depth and any number of rows of a round's tree would have committed, from the deepest
+and largest one.
 
-Depth does not change what shallower levels hold: the first W + W * W * d candidates of a dynamic tree's pool are those of d
-draft steps. Nor does size change what smaller trees hold: rows are sorted.
+Depth does not change what shallower levels hold: the first W + W * W * d candidates of a dynamic
+tree's pool are those of d draft steps. Nor does size change what smaller trees hold: rows are
+sorted.
 """
 
 from __future__ import annotations
@@ -9,16 +11,20 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from jaxspec.policies.ltd_features import pool_size
-from jaxspec.state import Pool, Tree
+from jaxspec.core.state import Pool, Tree
+from jaxspec.policies.learned.ltd_features import pool_size
 
 
-def committed_of_pool(pool: Pool, following: jax.Array, width: int, sizes: tuple[int, ...]) -> jax.Array:
-    """Tokens that a round would commit, int32 [steps + 1, sizes], of one dynamic tree's pool (no batch axis).
+def committed_of_pool(
+    pool: Pool, following: jax.Array, width: int, sizes: tuple[int, ...]
+) -> jax.Array:
+    """Tokens that a round would commit, int32 [steps + 1, sizes], of one dynamic tree's pool (no
+    batch axis).
 
     Args:
       pool: of width W, at full depth.
-      following: int32 [A], the text after the root; -1 beyond its end. A is the longest drafted path.
+      following: int32 [A], the text after the root; -1 beyond its end. A is the longest drafted
+        path.
       sizes: rows verified, the root included.
     """
     index, score = jnp.arange(pool.token.shape[0]), pool.logprob
@@ -40,7 +46,9 @@ def committed_of_pool(pool: Pool, following: jax.Array, width: int, sizes: tuple
 
 
 def committed_of_tree(tree: Tree, following: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
-    """Tokens that a round would commit, int32 [1, sizes], of one sorted tree (no batch axis); arguments as above."""
+    """Tokens that a round would commit, int32 [1, sizes], of one sorted tree (no batch axis);
+    arguments as above.
+    """
     index = jnp.arange(tree.token.shape[0])
 
     def descend(row, token):

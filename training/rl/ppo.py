@@ -1,8 +1,10 @@
-"""Proximal policy optimisation (Schulman et al. 2017) with the statistics of Stable-Baselines3 2.7, on Optax.
+"""Proximal policy optimisation (Schulman et al. 2017) with the statistics of Stable-Baselines3 2.7,
+on Optax.
 
-What that library does and the paper leaves open: advantages are normalised per minibatch with Bessel's correction, the value
-loss is a plain mean square without clipping, gradients are clipped by max_norm / (norm + 1e-6), Adam's epsilon is 1e-5.
-Beyond it: samples have weights, so that actions without effect drop out of every mean, and actions can be forbidden.
+What that library does and the paper leaves open: advantages are normalised per minibatch with
+Bessel's correction, the value loss is a plain mean square without clipping, gradients are clipped
+by max_norm / (norm + 1e-6), Adam's epsilon is 1e-5. Beyond it: samples have weights, so that
+actions without effect drop out of every mean, and actions can be forbidden.
 """
 
 from __future__ import annotations
@@ -23,10 +25,13 @@ class PpoSettings:
     """Hyper-parameters of one policy.
 
     Attributes:
-      steps: environment steps in all. rollout: steps between updates, of all parallel environments together.
+      steps: environment steps in all. rollout: steps between updates, of all parallel environments
+        together.
       minibatch: samples of a gradient step; divides the rollout. epochs: passes over a rollout.
-      rate: peak learning rate. warmup: share of `steps` over which it rises from 0, before it falls linearly to 0.
-      negative_rate: let the last update's rate fall below 0, as the reference does where the rollout does not divide `steps`.
+      rate: peak learning rate. warmup: share of `steps` over which it rises from 0, before it falls
+        linearly to 0.
+      negative_rate: let the last update's rate fall below 0, as the reference does where the
+        rollout does not divide `steps`.
       gamma, lam: of generalised advantage estimation. clip: of the probability ratio.
       entropy, value: coefficients of the loss's two other terms. max_norm: of the whole gradient.
       actor, critic: hidden layers. activation: of both.
@@ -51,7 +56,9 @@ class PpoSettings:
 
     def __post_init__(self):
         if self.rollout % self.minibatch:
-            raise ValueError(f"minibatch is {self.minibatch}: give a divisor of the rollout, {self.rollout}")
+            raise ValueError(
+                f"minibatch is {self.minibatch}: give a divisor of the rollout, {self.rollout}"
+            )
 
 
 @flax.struct.dataclass
@@ -59,8 +66,8 @@ class Batch:
     """Samples to learn from, axis 0.
 
     Attributes:
-      observation: float32 [S, I]. action: int32 [S]. allowed: bool [S, A], actions there were. weight: float32 [S], 0: the
-        action had no effect.
+      observation: float32 [S, I]. action: int32 [S]. allowed: bool [S, A], actions there were.
+        weight: float32 [S], 0: the action had no effect.
       old_log_prob, advantage, returns: float32 [S].
     """
 
@@ -73,8 +80,11 @@ class Batch:
     returns: jax.Array
 
 
-def advantages(rewards, values, starts, last_value, last_done, gamma: float, lam: float) -> tuple[jax.Array, jax.Array]:
-    """Generalised advantage estimation (Schulman et al. 2016): (advantages, returns) float32 [T, ...].
+def advantages(
+    rewards, values, starts, last_value, last_done, gamma: float, lam: float
+) -> tuple[jax.Array, jax.Array]:
+    """Generalised advantage estimation (Schulman et al. 2016): (advantages, returns) float32 [T,
+    ...].
 
     Args:
       rewards, values: float32 [T, ...]. starts: [T, ...], 1 where a step begins an episode.
@@ -92,7 +102,9 @@ def advantages(rewards, values, starts, last_value, last_done, gamma: float, lam
     return advantage, advantage + values
 
 
-def loss_terms(logits: jax.Array, values: jax.Array, batch: Batch, settings: PpoSettings) -> dict[str, jax.Array]:
+def loss_terms(
+    logits: jax.Array, values: jax.Array, batch: Batch, settings: PpoSettings
+) -> dict[str, jax.Array]:
     """The loss ("total"), its parts and what is watched, each a mean over the samples by weight.
 
     "entropy_loss" is minus the mean entropy; "approx_kl" is the mean of ratio - 1 - log ratio.
@@ -117,7 +129,11 @@ def loss_terms(logits: jax.Array, values: jax.Array, batch: Batch, settings: Ppo
         "approx_kl": mean(ratio - 1 - log_ratio),
         "clip_fraction": mean((jnp.abs(ratio - 1) > settings.clip).astype(jnp.float32)),
     }
-    total = terms["policy_loss"] + settings.entropy * terms["entropy_loss"] + settings.value * terms["value_loss"]
+    total = (
+        terms["policy_loss"]
+        + settings.entropy * terms["entropy_loss"]
+        + settings.value * terms["value_loss"]
+    )
     return {"total": total, **terms}
 
 
@@ -129,7 +145,9 @@ def make_optimizer(settings: PpoSettings) -> optax.GradientTransformation:
         return jax.tree.map(lambda x: factor * x, updates), state
 
     return optax.chain(
-        optax.GradientTransformation(lambda params: optax.EmptyState(), clip), optax.scale_by_adam(eps=1e-5), optax.scale(-1.0)
+        optax.GradientTransformation(lambda params: optax.EmptyState(), clip),
+        optax.scale_by_adam(eps=1e-5),
+        optax.scale(-1.0),
     )
 
 
@@ -142,12 +160,16 @@ def update(params, opt_state, batch: Batch, rate: jax.Array, key: jax.Array, set
     optimizer, samples = make_optimizer(settings), batch.action.shape[0]
 
     def objective(params, part):
-        terms = loss_terms(*apply_actor_critic(params, part.observation, settings.activation), part, settings)
+        terms = loss_terms(
+            *apply_actor_critic(params, part.observation, settings.activation), part, settings
+        )
         return terms["total"], terms
 
     def gradient_step(carry, index):
         params, opt_state = carry
-        gradient, terms = jax.grad(objective, has_aux=True)(params, jax.tree.map(lambda x: x[index], batch))
+        gradient, terms = jax.grad(objective, has_aux=True)(
+            params, jax.tree.map(lambda x: x[index], batch)
+        )
         direction, opt_state = optimizer.update(gradient, opt_state, params)
         params = jax.tree.map(lambda old, step: old + rate * step, params, direction)
         return (params, opt_state), terms
@@ -156,12 +178,16 @@ def update(params, opt_state, batch: Batch, rate: jax.Array, key: jax.Array, set
         order = jax.random.permutation(key, samples).reshape(-1, settings.minibatch)
         return jax.lax.scan(gradient_step, carry, order)
 
-    (params, opt_state), terms = jax.lax.scan(epoch, (params, opt_state), jax.random.split(key, settings.epochs))
+    (params, opt_state), terms = jax.lax.scan(
+        epoch, (params, opt_state), jax.random.split(key, settings.epochs)
+    )
     return params, opt_state, jax.tree.map(jnp.mean, terms)
 
 
 def learning_rate(consumed, settings: PpoSettings):
-    """The rate of an update after `consumed` environment steps (number or array): up over the warm-up, then down to 0."""
+    """The rate of an update after `consumed` environment steps (number or array): up over the
+    warm-up, then down to 0.
+    """
     consumed, rising = np.asarray(consumed, np.float64), settings.warmup * settings.steps
     falling = 1 - (consumed - rising) / (settings.steps - rising)
     share = np.where(consumed < rising, consumed / max(rising, 1e-9), falling)

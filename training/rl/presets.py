@@ -6,7 +6,8 @@ import dataclasses
 
 from training.rl.ppo import PpoSettings
 
-# Rows that the published size policies choose between, the root included: the paper's 12 actions and the code's 24.
+# Rows that the published size policies choose between, the root included: the paper's 12 actions
+# and the code's 24.
 PAPER_SIZES = tuple(1 + 20 * i for i in range(1, 13))
 CODE_SIZES = tuple(1 + 10 * i for i in range(1, 25))
 
@@ -20,10 +21,11 @@ class Preset:
       reward: see `environment.reward_of`.
       observes: what the networks see, one of `ltd_features.OBSERVES`.
       random_depth: train the size policy alone on depths drawn uniformly; else on the largest.
-      first: draft steps after which the depth policy is asked first in training, then after `every` more. first_act,
-        acts_every: the same in use, where the published code asks after 3, 6 and 9 what it trained after every step.
-      weighted: actions without effect do not enter the batch. stale: before a round's first step the depth policy sees the
-        scores of the round before.
+      first: draft steps after which the depth policy is asked first in training, then after `every`
+        more. first_act, acts_every: the same in use, where the published code asks after 3, 6 and 9
+        what it trained after every step.
+      weighted: actions without effect do not enter the batch. stale: before a round's first step
+        the depth policy sees the scores of the round before.
       schedule: stages in order, the first of each policy without the other.
     """
 
@@ -43,7 +45,16 @@ class Preset:
 
 _SIZE = PpoSettings(100_000, gamma=0.9, actor=(1024, 256), critic=(1024, 256))
 _DEPTH = PpoSettings(1_000_000, gamma=0.999, actor=(1024,), critic=(1024, 256))
-_SCRIPT = dict(rollout=128, minibatch=64, epochs=1, rate=3e-4, gamma=0.99, entropy=0.0, activation="tanh", negative_rate=True)
+_SCRIPT = dict(
+    rollout=128,
+    minibatch=64,
+    epochs=1,
+    rate=3e-4,
+    gamma=0.99,
+    entropy=0.0,
+    activation="tanh",
+    negative_rate=True,
+)
 
 PRESETS = {
     # Zhang et al. 2026, section 5 and appendix; what the paper leaves open as in Stable-Baselines3.
@@ -58,9 +69,10 @@ PRESETS = {
         weighted=False,
         stale=True,
     ),
-    # Ours: total tokens over total time as the goal, no discount within a round, fewer passes over a rollout, a decision at
-    # every depth where the loop can stop, before the first step too, and networks that cost a round next to nothing: beside a
-    # small target the paper's take what they gain.
+    # Ours: total tokens over total time as the goal, no discount within a round, fewer passes over
+    # a rollout, a decision at every depth where the loop can stop, before the first step too, and
+    # networks that cost a round next to nothing: beside a small target the paper's take what they
+    # gain.
     "jaxspec": Preset(
         dataclasses.replace(_SIZE, steps=200_000, epochs=8, gamma=1.0, actor=(128, 64)),
         dataclasses.replace(_DEPTH, steps=600_000, epochs=8, gamma=1.0, actor=(128,)),

@@ -1,4 +1,6 @@
-"""What LTD is trained on: a record, the times of its rounds, a preset, and what follows from them."""
+"""What LTD is trained on: a record, the times of its rounds, a preset, and what follows from
+them.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,17 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.policies.ltd import LtdSettings
-from jaxspec.policies.round_times import RoundTimes
+from jaxspec.costs.round_times import RoundTimes
+from jaxspec.policies.learned.ltd import LtdSettings
 from training.rl import replay
-from training.rl.environment import Data, Environment, Replay, make_depth_environment, make_replay, make_size_environment
+from training.rl.environment import (
+    Data,
+    Environment,
+    Replay,
+    make_depth_environment,
+    make_replay,
+    make_size_environment,
+)
 from training.rl.presets import PRESETS, Preset
 from training.rl.records import Record, split
 
@@ -22,8 +31,9 @@ class Problem(NamedTuple):
     Attributes:
       preset: as changed by options. times, training, validation: what was loaded, by prompts.
       replay: the training record on the device. seconds: of its rounds, float32 [N, S, V].
-      static: the best constant, steps and size index. absent: what a policy that is not there stands for, the same unless the
-        rows are given. settings: of both policies together, as they act.
+      static: the best constant, steps and size index. absent: what a policy that is not there
+        stands for, the same unless the rows are given. settings: of both policies together, as they
+        act.
     """
 
     preset: Preset
@@ -62,7 +72,9 @@ def pose(
     chosen, tree = PRESETS[preset], record.header["sees"] == "tree"
     schedule = schedule or (("size",) if tree else chosen.schedule)
     if tree and "depth" in schedule:
-        raise ValueError(f"builder {record.header['builder']!r} has no depth to decide: give --schedule size")
+        raise ValueError(
+            f"builder {record.header['builder']!r} has no depth to decide: give --schedule size"
+        )
     chosen = dataclasses.replace(
         chosen,
         size=dataclasses.replace(chosen.size, actor=size_actor or chosen.size.actor),
@@ -72,16 +84,30 @@ def pose(
         schedule=schedule,
     )
     if "depth" in schedule and record.steps <= max(chosen.first, chosen.first_act):
-        raise ValueError(f"{preset} decides after {chosen.first_act} draft steps, and {record.steps} are recorded: record more")
+        raise ValueError(
+            f"{preset} decides after {chosen.first_act} draft steps, and {record.steps} are recorded: record more"
+        )
     training, validation = split(record)
     seconds = times.seconds(training.context, training.steps, training.sizes)
     absent = static = replay.best_static(training, seconds)
     if fixed_rows is not None:
         if fixed_rows not in record.sizes:
-            raise ValueError(f"fixed_rows is {fixed_rows}: choose one of {list(record.sizes)}, which are recorded")
+            raise ValueError(
+                f"fixed_rows is {fixed_rows}: choose one of {list(record.sizes)}, which are recorded"
+            )
         absent = (static[0], record.sizes.index(fixed_rows))
     settings = _settings(record, chosen)
-    return Problem(chosen, times, training, validation, make_replay(training, times), seconds, static, absent, settings)
+    return Problem(
+        chosen,
+        times,
+        training,
+        validation,
+        make_replay(training, times),
+        seconds,
+        static,
+        absent,
+        settings,
+    )
 
 
 def _settings(record: Record, preset: Preset) -> LtdSettings:
@@ -91,7 +117,15 @@ def _settings(record: Record, preset: Preset) -> LtdSettings:
     activation = preset.size.activation
     header = record.header
     sees = {"sees": header["sees"], "observes": preset.observes}
-    return LtdSettings(widths, header["width"], record.steps, tuple(every), record.sizes, **sees, activation=activation)
+    return LtdSettings(
+        widths,
+        header["width"],
+        record.steps,
+        tuple(every),
+        record.sizes,
+        **sees,
+        activation=activation,
+    )
 
 
 def environment_of(problem: Problem, kind: str) -> Environment:
@@ -100,7 +134,12 @@ def environment_of(problem: Problem, kind: str) -> Environment:
     if kind == "depth":
         asked = tuple(range(preset.first, record.steps, preset.every))
         return make_depth_environment(
-            record.header["width"], record.steps, asked, preset.reward, stale=preset.stale, observes=preset.observes
+            record.header["width"],
+            record.steps,
+            asked,
+            preset.reward,
+            stale=preset.stale,
+            observes=preset.observes,
         )
     return make_size_environment(
         record.header["sees"],
@@ -122,6 +161,8 @@ def data_of(problem: Problem, kind: str, others: dict) -> Data:
         fixed = np.full(shape, problem.absent[1], np.int32)
         size = replay.choose_sizes(record, others["size"], problem.settings) if others else fixed
         return Data(problem.replay, size=jnp.asarray(size))
-    fixed = np.full(shape[0], -1 if problem.preset.random_depth and record.steps else record.steps, np.int32)
+    fixed = np.full(
+        shape[0], -1 if problem.preset.random_depth and record.steps else record.steps, np.int32
+    )
     depth = replay.choose_depths(record, others["depth"], problem.settings) if others else fixed
     return Data(problem.replay, depth=jnp.asarray(depth))

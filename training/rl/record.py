@@ -1,9 +1,11 @@
-"""Record the rounds of a drafter at every position of greedy texts, once, for the replay environment.
+"""Record the rounds of a drafter at every position of greedy texts, once, for the replay
+environment.
 
     python -m training.rl.record --prompts corpus.jsonl.gz --out eagle3.npz
 
-One token is committed a round, with the decode loop's own functions; what any depth and size would have committed follows from
-the pool and the text. A dynamic tree is recorded at full depth, other builders' trees at full size.
+One token is committed a round, with the decode loop's own functions; what any depth and size would
+have committed follows from the pool and the text. A dynamic tree is recorded at full depth, other
+builders' trees at full size.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from tqdm import tqdm
 
 import jaxspec
 from jaxspec.bench.prompts import read_prompts
-from jaxspec.grow import draft, grow
+from jaxspec.core.tree import root_only
+from jaxspec.engine.grow import draft, grow
+from jaxspec.engine.loop import absorb, commit, verify
+from jaxspec.engine.plan import make_plan
+from jaxspec.engine.prompts import to_ids
+from jaxspec.engine.session import precision, prefilled, prepare
 from jaxspec.io.tokenizer import load_tokenizer
-from jaxspec.loop import absorb, commit, verify
-from jaxspec.plan import make_plan
-from jaxspec.policies.static_size import make_static
-from jaxspec.prompts import to_ids
-from jaxspec.session import precision, prefilled, prepare
-from jaxspec.tree import root_only
+from jaxspec.policies.controls.static_size import make_static
 from training.command import one_line_errors
 from training.rl.options import TextOptions, builder_of, decode_options
 from training.rl.pool import committed_of_pool, committed_of_tree
@@ -47,7 +49,9 @@ class RecordOptions(TextOptions):
     out: Path
 
 
-@functools.partial(jax.jit, static_argnames=("config", "pool", "rounds"), donate_argnames=("state",))
+@functools.partial(
+    jax.jit, static_argnames=("config", "pool", "rounds"), donate_argnames=("state",)
+)
 def trace(params, request, state, *, config, pool: bool, rounds: int):
     """`rounds` rounds that commit a token each.
 
@@ -55,7 +59,8 @@ def trace(params, request, state, *, config, pool: bool, rounds: int):
       pool: give the pools of dynamic trees, else the trees.
 
     Returns:
-      (state; what was drafted, a `Pool` or `Tree` [rounds, B, ...]; cached tokens int32 [rounds, B]).
+      (state; what was drafted, a `Pool` or `Tree` [rounds, B, ...]; cached tokens int32 [rounds,
+      B]).
     """
     plan = make_plan(params.spec, config)
 
@@ -71,16 +76,23 @@ def trace(params, request, state, *, config, pool: bool, rounds: int):
     return state, seen, context
 
 
-def record_texts(params, prompts: Sequence[list[int]], options: TextOptions) -> dict[str, np.ndarray]:
-    """Arrays of `Record`, and `seen`, for one batch of prompts as token ids; `prompt` counts within the batch."""
+def record_texts(
+    params, prompts: Sequence[list[int]], options: TextOptions
+) -> dict[str, np.ndarray]:
+    """Arrays of `Record`, and `seen`, for one batch of prompts as token ids; `prompt` counts within
+    the batch.
+    """
     session = _session(params, prompts, options)
     plan, pool = make_plan(params.spec, session.config), builder_of(params, options) == "dynamic"
     seen, contexts = [], []
     with precision(session):
         state = prefilled(session)
-        # Once at least: of texts that end with their first token there are arrays too, of no positions.
+        # Once at least: of texts that end with their first token there are arrays too, of no
+        # positions.
         while not seen or not bool(np.asarray(state.done).all()):
-            state, drafted, context = trace(params, session.request, state, config=session.config, pool=pool, rounds=CHUNK)
+            state, drafted, context = trace(
+                params, session.request, state, config=session.config, pool=pool, rounds=CHUNK
+            )
             seen.append(jax.device_get(drafted))
             contexts.append(np.asarray(context))
     texts = [np.asarray(state.tokens[b])[: int(state.emitted[b])] for b in range(len(prompts))]
@@ -90,7 +102,14 @@ def record_texts(params, prompts: Sequence[list[int]], options: TextOptions) -> 
     longest, width = plan.longest - 1, options.width if pool else 0
     parts = []
     for b, text in enumerate(texts):
-        own = _positions(jax.tree.map(lambda x, b=b: x[b], seen), context[b], text, longest, width, tuple(options.sizes))
+        own = _positions(
+            jax.tree.map(lambda x, b=b: x[b], seen),
+            context[b],
+            text,
+            longest,
+            width,
+            tuple(options.sizes),
+        )
         parts.append(own | {"prompt": np.full(len(text) - 1, b, np.int32)})
     return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
@@ -98,11 +117,15 @@ def record_texts(params, prompts: Sequence[list[int]], options: TextOptions) -> 
 def _session(params, prompts, options: TextOptions):
     policy = make_static(rows=1, widths=(1, options.sizes[-1]))
     settings = decode_options(params, options)
-    return prepare(params, list(prompts), max_new_tokens=options.max_new_tokens, policy=policy, **settings)
+    return prepare(
+        params, list(prompts), max_new_tokens=options.max_new_tokens, policy=policy, **settings
+    )
 
 
 def _positions(seen, context, text, longest: int, width: int, sizes: tuple[int, ...]) -> dict:
-    """Arrays of one text's positions: its tokens but the last are the roots. `width` 0 stands for trees."""
+    """Arrays of one text's positions: its tokens but the last are the roots. `width` 0 stands for
+    trees.
+    """
     count = len(text) - 1
     seen, context = jax.tree.map(lambda x: x[:count], (seen, context))
     ahead = np.concatenate([text, np.full(longest, -1, text.dtype)])
@@ -122,9 +145,18 @@ def _tables(seen, following: np.ndarray, width: int, sizes: tuple[int, ...]) -> 
     """int32 [N, S, V]; padded to whole chunks, so that texts of all lengths share a compilation."""
     count = len(following)
     missing = max(-(-count // CHUNK), 1) * CHUNK - count
-    seen, following = jax.tree.map(lambda x: np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)), (seen, following))
+    seen, following = jax.tree.map(
+        lambda x: np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)), (seen, following)
+    )
     parts = [
-        np.asarray(_table(jax.tree.map(lambda x, at=at: x[at : at + CHUNK], seen), following[at : at + CHUNK], width, sizes))
+        np.asarray(
+            _table(
+                jax.tree.map(lambda x, at=at: x[at : at + CHUNK], seen),
+                following[at : at + CHUNK],
+                width,
+                sizes,
+            )
+        )
         for at in range(0, count + missing, CHUNK)
     ]
     return np.concatenate(parts)[:count]
@@ -133,7 +165,9 @@ def _tables(seen, following: np.ndarray, width: int, sizes: tuple[int, ...]) -> 
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def _table(seen, following, width, sizes):
     if width:
-        return jax.vmap(lambda pool, text: committed_of_pool(pool, text, width, sizes))(seen, following)
+        return jax.vmap(lambda pool, text: committed_of_pool(pool, text, width, sizes))(
+            seen, following
+        )
     return jax.vmap(lambda tree, text: committed_of_tree(tree, text, sizes))(seen, following)
 
 
@@ -143,14 +177,22 @@ def record(options: TextOptions) -> Record:
     Raises:
       ValueError, FileNotFoundError: unusable prompts or options.
     """
-    if not options.sizes or list(options.sizes) != sorted(set(options.sizes)) or options.sizes[0] < 1:
-        raise ValueError(f"sizes are {list(options.sizes)}: give numbers of rows in ascending order, from 1")
+    if (
+        not options.sizes
+        or list(options.sizes) != sorted(set(options.sizes))
+        or options.sizes[0] < 1
+    ):
+        raise ValueError(
+            f"sizes are {list(options.sizes)}: give numbers of rows in ascending order, from 1"
+        )
     params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     prompts = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
     ids = [to_ids(prompt.content, tokenizer, params.spec.target) for prompt in prompts]
     room = params.spec.target.max_positions - options.max_new_tokens
-    chosen = sorted((i for i in range(len(ids)) if len(ids[i]) <= room), key=lambda i: (len(ids[i]), i))
+    chosen = sorted(
+        (i for i in range(len(ids)) if len(ids[i]) <= room), key=lambda i: (len(ids[i]), i)
+    )
     parts: dict[int, dict] = {}
     with tqdm(total=len(chosen), desc="record", unit="prompt") as progress:
         for start in range(0, len(chosen), options.batch):
@@ -165,8 +207,13 @@ def record(options: TextOptions) -> Record:
             progress.update(len(batch))
     numbers = [number for number in sorted(parts) if len(parts[number]["context"])]
     if not numbers:
-        raise ValueError(f"no text of {options.prompts} has a round: give shorter prompts or more new tokens")
-    arrays = {name: np.concatenate([parts[number][name] for number in numbers]) for name in parts[numbers[0]]}
+        raise ValueError(
+            f"no text of {options.prompts} has a round: give shorter prompts or more new tokens"
+        )
+    arrays = {
+        name: np.concatenate([parts[number][name] for number in numbers])
+        for name in parts[numbers[0]]
+    }
     arrays["prompt"] = arrays["prompt"].astype(np.int32)
     return Record(_header(params, options, [prompt.domain for prompt in prompts]), **arrays)
 
@@ -174,7 +221,9 @@ def record(options: TextOptions) -> Record:
 def _header(params, options: TextOptions, domains: list[str]) -> dict:
     builder = builder_of(params, options)
     pool = builder == "dynamic"
-    steps = make_plan(params.spec, _session(params, [[0]], options).config).builder.steps if pool else 0
+    steps = (
+        make_plan(params.spec, _session(params, [[0]], options).config).builder.steps if pool else 0
+    )
     return {
         "model": options.target,
         "drafter": options.drafter,

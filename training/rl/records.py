@@ -1,7 +1,9 @@
-"""Recorded rounds: what a drafter proposed at every position of texts, and what each depth and size would have committed.
+"""Recorded rounds: what a drafter proposed at every position of texts, and what each depth and size
+would have committed.
 
-Greedy text is unique, and what a drafter proposes at a position does not depend on how the rounds before it were cut. One
-record therefore replays every round that any policy could have had on these texts, without a model.
+Greedy text is unique, and what a drafter proposes at a position does not depend on how the rounds
+before it were cut. One record therefore replays every round that any policy could have had on these
+texts, without a model.
 """
 
 from __future__ import annotations
@@ -20,11 +22,12 @@ class Record:
     """N positions of the texts of Q prompts, one after the other.
 
     Attributes:
-      header: what it is of: model, drafter, builder; `sees` ("pool" or "tree"), `width`, `steps`, `sizes` as of `LtdSettings`;
-        `domains`, one name a prompt.
-      scores: float16 [N, P], path log-probabilities: of the pool at full depth, or of the sorted tree's rows but the root.
-      committed: int8 [N, S, V], tokens of a round from here with s draft steps after the root's (S = 1 for trees that do not
-        grow in steps) and sizes[v] rows, never more than `remaining`.
+      header: what it is of: model, drafter, builder; `sees` ("pool" or "tree"), `width`, `steps`,
+        `sizes` as of `LtdSettings`; `domains`, one name a prompt.
+      scores: float16 [N, P], path log-probabilities: of the pool at full depth, or of the sorted
+        tree's rows but the root.
+      committed: int8 [N, S, V], tokens of a round from here with s draft steps after the root's (S
+        = 1 for trees that do not grow in steps) and sizes[v] rows, never more than `remaining`.
       context: int32 [N], cached tokens. remaining: int32 [N], tokens of the text after the root.
       prompt: int32 [N], ascending; a text's positions follow each other.
     """
@@ -57,7 +60,9 @@ class Record:
 
     def domain(self, name: str) -> Record:
         """The positions of one domain's prompts."""
-        return self.select(number for number, domain in enumerate(self.header["domains"]) if domain == name)
+        return self.select(
+            number for number, domain in enumerate(self.header["domains"]) if domain == name
+        )
 
 
 def split(record: Record, every: int = HELD_OUT) -> tuple[Record, Record]:
@@ -69,7 +74,9 @@ def split(record: Record, every: int = HELD_OUT) -> tuple[Record, Record]:
     held = held_out(record.header["domains"], every)
     parts = record.select(np.flatnonzero(~held)), record.select(np.flatnonzero(held))
     if not all(len(part.context) for part in parts):
-        raise ValueError(f"{len(held)} prompts cannot be split: record at least {every} of a domain")
+        raise ValueError(
+            f"{len(held)} prompts cannot be split: record at least {every} of a domain"
+        )
     return parts
 
 
@@ -90,8 +97,12 @@ def load_record(path: Path) -> Record:
     try:
         with np.load(path) as arrays:
             names = [field.name for field in dataclasses.fields(Record)[1:]]
-            return Record(json.loads(str(arrays["header"])), **{name: arrays[name] for name in names})
+            return Record(
+                json.loads(str(arrays["header"])), **{name: arrays[name] for name in names}
+            )
     except (KeyError, OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError):
             raise
-        raise ValueError(f"{path} is no record of rounds ({error}): make one with python -m training.rl.record") from None
+        raise ValueError(
+            f"{path} is no record of rounds ({error}): make one with python -m training.rl.record"
+        ) from None

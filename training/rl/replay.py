@@ -1,4 +1,6 @@
-"""Policies on a record: what they decide at every position, and what whole texts then take. All times are modelled."""
+"""Policies on a record: what they decide at every position, and what whole texts then take. All
+times are modelled.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.policies import ltd_features as features
-from jaxspec.policies.ltd import LtdSettings
-from jaxspec.policies.mlp import mlp
+from jaxspec.policies.learned import ltd_features as features
+from jaxspec.policies.learned.ltd import LtdSettings
+from jaxspec.policies.learned.mlp import mlp
 from training.rl.records import Record
 
 # Positions that one call of the device decides about.
@@ -20,7 +22,9 @@ CHUNK = 1024
 
 
 class Walk(NamedTuple):
-    """Texts under some decisions: tokens, modelled seconds and rounds of each prompt; steps and size index of each round."""
+    """Texts under some decisions: tokens, modelled seconds and rounds of each prompt; steps and
+    size index of each round.
+    """
 
     tokens: np.ndarray
     seconds: np.ndarray
@@ -29,7 +33,9 @@ class Walk(NamedTuple):
     sizes: np.ndarray
 
     def figures(self, record: Record) -> dict[str, float]:
-        """Tokens per second (total over total), the mean of the prompts' own, tokens a round, mean steps and rows."""
+        """Tokens per second (total over total), the mean of the prompts' own, tokens a round, mean
+        steps and rows.
+        """
         return {
             "tokens_per_second": float(self.tokens.sum() / self.seconds.sum()),
             "mean_of_prompts": float(np.mean(self.tokens / self.seconds)),
@@ -43,7 +49,8 @@ def walk(record: Record, seconds: np.ndarray, steps: np.ndarray, sizes: np.ndarr
     """Generate every text.
 
     Args:
-      seconds: [N, S, V], see `RoundTimes.seconds`. steps, sizes: int [N] or numbers, each position's decision, were it a root.
+      seconds: [N, S, V], see `RoundTimes.seconds`. steps, sizes: int [N] or numbers, each
+        position's decision, were it a root.
     """
     steps, sizes = (np.broadcast_to(x, len(record.context)) for x in (steps, sizes))
     at = np.arange(len(record.context))
@@ -68,25 +75,37 @@ def best_static(record: Record, seconds: np.ndarray) -> tuple[int, int]:
 
 
 def oracle(record: Record, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each position's (steps, size index), int [N], on the fastest way to its text's end: no policy can be faster.
+    """Each position's (steps, size index), int [N], on the fastest way to its text's end: no policy
+    can be faster.
 
-    Rounds lead from positions to later ones, so the least time to the end follows backwards from it.
+    Rounds lead from positions to later ones, so the least time to the end follows backwards from
+    it.
     """
     count, shape = len(record.context), record.committed.shape[1:]
     choice, left = np.zeros(count, int), np.zeros(count + 1)
     for position in range(count - 1, -1, -1):
         reached = record.committed[position].astype(int)
-        onward = np.where(reached < record.remaining[position], left[np.minimum(position + reached, count)], 0.0)
+        onward = np.where(
+            reached < record.remaining[position], left[np.minimum(position + reached, count)], 0.0
+        )
         total = seconds[position] + onward
         choice[position] = total.argmin()
         left[position] = total.min()
     return np.unravel_index(choice, shape)
 
 
-def decisions(record: Record, layers: dict, settings: LtdSettings, static: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """(steps, size index) int [N] of networks {"depth": layers, "size": layers}; those of `static` for one that is missing."""
+def decisions(
+    record: Record, layers: dict, settings: LtdSettings, static: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(steps, size index) int [N] of networks {"depth": layers, "size": layers}; those of `static`
+    for one that is missing.
+    """
     count, (steps, size) = len(record.context), static
-    depths = choose_depths(record, layers["depth"], settings) if "depth" in layers else np.full(count, steps)
+    depths = (
+        choose_depths(record, layers["depth"], settings)
+        if "depth" in layers
+        else np.full(count, steps)
+    )
     if "size" not in layers:
         return depths, np.full(count, size)
     return depths, choose_sizes(record, layers["size"], settings)[np.arange(count), depths]
@@ -121,13 +140,19 @@ def sizes_of(layers, scores, context, *, settings: LtdSettings):
 
     def choose(steps):
         if settings.sees == "pool":
-            seen = features.size_observation(scores, context, steps, settings.width, settings.observes)
-            available = jnp.broadcast_to(1 + features.pool_size(settings.width, steps), context.shape)
+            seen = features.size_observation(
+                scores, context, steps, settings.width, settings.observes
+            )
+            available = jnp.broadcast_to(
+                1 + features.pool_size(settings.width, steps), context.shape
+            )
         else:
             seen = features.tree_observation(scores, context, settings.observes)
             available = 1 + jnp.sum(scores > -jnp.inf, axis=-1)
         logits = mlp(layers, seen, settings.activation)
-        return jnp.argmax(jnp.where(features.allowed_sizes(settings.sizes, available), logits, -jnp.inf), axis=-1)
+        return jnp.argmax(
+            jnp.where(features.allowed_sizes(settings.sizes, available), logits, -jnp.inf), axis=-1
+        )
 
     return jax.lax.map(choose, jnp.arange(settings.steps + 1)).T.astype(jnp.int32)
 
@@ -135,4 +160,6 @@ def sizes_of(layers, scores, context, *, settings: LtdSettings):
 def _in_chunks(decide: Callable, record: Record) -> np.ndarray:
     count = len(record.context)
     at = np.minimum(np.arange(-(-count // CHUNK) * CHUNK), count - 1).reshape(-1, CHUNK)
-    return np.concatenate([np.asarray(decide(record.scores[rows], record.context[rows])) for rows in at])[:count]
+    return np.concatenate(
+        [np.asarray(decide(record.scores[rows], record.context[rows])) for rows in at]
+    )[:count]

@@ -37,7 +37,13 @@ class Learner:
 
 
 def start(
-    environment: Environment, data: Data, params, settings: PpoSettings, parallel: int, seed: int, rate: float
+    environment: Environment,
+    data: Data,
+    params,
+    settings: PpoSettings,
+    parallel: int,
+    seed: int,
+    rate: float,
 ) -> Learner:
     """A learner before its first update; `rate` is the first guess at tokens per second."""
     key, first = jax.random.split(jax.random.key(seed))
@@ -55,38 +61,59 @@ def start(
     )
 
 
-def make_update(environment: Environment, settings: PpoSettings, parallel: int, weighted: bool, live: bool = False) -> Callable:
+def make_update(
+    environment: Environment,
+    settings: PpoSettings,
+    parallel: int,
+    weighted: bool,
+    live: bool = False,
+) -> Callable:
     """`(learner, data, learning rate) -> (learner, figures)`: a rollout and PPO's epochs over it.
 
     Args:
-      parallel: episodes side by side; divides the rollout. weighted: leave actions without effect out of the batch.
-      live: the environment's steps are not pure, so the host takes them one by one; else all is one compiled program.
+      parallel: episodes side by side; divides the rollout. weighted: leave actions without effect
+        out of the batch.
+      live: the environment's steps are not pure, so the host takes them one by one; else all is one
+        compiled program.
 
     Raises:
       ValueError: `parallel` does not divide the rollout.
     """
     if settings.rollout % parallel:
-        raise ValueError(f"parallel is {parallel}: give a divisor of the rollout, {settings.rollout}")
+        raise ValueError(
+            f"parallel is {parallel}: give a divisor of the rollout, {settings.rollout}"
+        )
     count = settings.rollout // parallel
 
     def advance(learner: Learner, data, rate):
         key, rolling, shuffling = jax.random.split(jax.random.wrap_key_data(learner.key), 3)
         roll = _roll_on_host if live else _roll
-        env, now, seen = roll(environment, settings, data, learner, jax.random.split(rolling, count))
-        return learn(learner.replace(env=env, now=now, key=jax.random.key_data(key)), seen, rate, shuffling)
+        env, now, seen = roll(
+            environment, settings, data, learner, jax.random.split(rolling, count)
+        )
+        return learn(
+            learner.replace(env=env, now=now, key=jax.random.key_data(key)), seen, rate, shuffling
+        )
 
     def learn(learner: Learner, seen, rate, key):
         batch = _batch(seen, learner, settings, weighted)
-        params, opt_state, terms = update(learner.params, learner.opt_state, batch, rate, key, settings)
+        params, opt_state, terms = update(
+            learner.params, learner.opt_state, batch, rate, key, settings
+        )
         tokens, seconds, rounds = (seen[name].sum() for name in ("tokens", "seconds", "ended"))
         speed = tokens / jnp.maximum(seconds, 1e-9)
         found = {
             "reward": seen["reward"].sum() / jnp.maximum(rounds, 1),
             "rollout_tokens_per_second": speed,
             "rollout_acceptance_length": tokens / jnp.maximum(rounds, 1),
-            **{name: terms[name] for name in ("total", "value_loss", "entropy_loss", "approx_kl", "clip_fraction")},
+            **{
+                name: terms[name]
+                for name in ("total", "value_loss", "entropy_loss", "approx_kl", "clip_fraction")
+            },
         }
-        return learner.replace(params=params, opt_state=opt_state, rate=jnp.where(seconds > 0, speed, learner.rate)), found
+        return learner.replace(
+            params=params, opt_state=opt_state, rate=jnp.where(seconds > 0, speed, learner.rate)
+        ), found
 
     if live:
         learn = jax.jit(learn)
@@ -94,7 +121,9 @@ def make_update(environment: Environment, settings: PpoSettings, parallel: int, 
     return jax.jit(advance, donate_argnums=0)
 
 
-def _roll(environment: Environment, settings: PpoSettings, data: Data, learner: Learner, keys: jax.Array):
+def _roll(
+    environment: Environment, settings: PpoSettings, data: Data, learner: Learner, keys: jax.Array
+):
     """A step of all episodes with sampled actions for each of `keys`.
 
     Returns:
@@ -112,7 +141,9 @@ def _roll(environment: Environment, settings: PpoSettings, data: Data, learner: 
     return env, now, seen
 
 
-def _roll_on_host(environment: Environment, settings: PpoSettings, data, learner: Learner, keys: jax.Array):
+def _roll_on_host(
+    environment: Environment, settings: PpoSettings, data, learner: Learner, keys: jax.Array
+):
     """As `_roll`, one step after the other."""
     env, now, steps = learner.env, learner.now, []
     for key in keys:
@@ -146,9 +177,24 @@ def _earned(new: TimeStep) -> dict[str, jax.Array]:
 def _batch(seen, learner: Learner, settings: PpoSettings, weighted: bool) -> Batch:
     _, last = apply_actor_critic(learner.params, learner.now.observation, settings.activation)
     advantage, returns = advantages(
-        seen["reward"], seen["value"], seen["start"], last, learner.now.ended, settings.gamma, settings.lam
+        seen["reward"],
+        seen["value"],
+        seen["start"],
+        last,
+        learner.now.ended,
+        settings.gamma,
+        settings.lam,
     )
     weight = seen["weight"] if weighted else jnp.ones_like(seen["weight"])
-    # An action without effect still carries the reward that follows it: only its own sample drops out.
-    named = (seen["observation"], seen["action"], seen["allowed"], weight, seen["log_prob"], advantage, returns)
+    # An action without effect still carries the reward that follows it: only its own sample drops
+    # out.
+    named = (
+        seen["observation"],
+        seen["action"],
+        seen["allowed"],
+        weight,
+        seen["log_prob"],
+        advantage,
+        returns,
+    )
     return Batch(*(x.reshape(-1, *x.shape[2:]) for x in named))

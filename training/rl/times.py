@@ -1,8 +1,9 @@
-"""What rounds take on this machine, by draft steps and rows verified: the clock of the replay environment.
+"""What rounds take on this machine, by draft steps and rows verified: the clock of the replay
+environment.
 
     python -m training.rl.times --out times.json --drafter eagle3
 
-See `jaxspec.calibrate_steps`.
+See `jaxspec.bench.calibrate_steps`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import dataclasses
 from pathlib import Path
 
 import jaxspec
-from jaxspec.calibrate_steps import measure_times
-from jaxspec.policies.round_times import RoundTimes, save_times
+from jaxspec.bench.calibrate_steps import measure_times
+from jaxspec.costs.round_times import RoundTimes, save_times
 from training.command import one_line_errors
 from training.rl.options import RoundOptions, decode_options
 
@@ -32,11 +33,21 @@ class TimesOptions(RoundOptions):
     repeats: int = 7
 
 
-def times_of(params, rounds: RoundOptions, contexts: tuple[int, ...] | None = None, repeats: int = 7) -> RoundTimes:
+def times_of(
+    params, rounds: RoundOptions, contexts: tuple[int, ...] | None = None, repeats: int = 7
+) -> RoundTimes:
     """The times of rounds like the recorded ones."""
-    options = {name: value for name, value in decode_options(params, rounds).items() if name not in ("method", "budget")}
-    times = measure_times(params, rounds.drafter, rounds.sizes, contexts=contexts, repeats=repeats, **options)
-    return dataclasses.replace(times, about=times.about | {"model": rounds.target, "width": rounds.width})
+    options = {
+        name: value
+        for name, value in decode_options(params, rounds).items()
+        if name not in ("method", "budget")
+    }
+    times = measure_times(
+        params, rounds.drafter, rounds.sizes, contexts=contexts, repeats=repeats, **options
+    )
+    return dataclasses.replace(
+        times, about=times.about | {"model": rounds.target, "width": rounds.width}
+    )
 
 
 def main(options: TimesOptions) -> None:
@@ -45,9 +56,13 @@ def main(options: TimesOptions) -> None:
     times = times_of(params, options, options.contexts, options.repeats)
     save_times(times, options.out)
     for i, context in enumerate(times.contexts):
-        parts = " ".join(f"{width}:{1e3 * times.rest[j, i]:.3f}" for j, width in enumerate(times.widths))
+        parts = " ".join(
+            f"{width}:{1e3 * times.rest[j, i]:.3f}" for j, width in enumerate(times.widths)
+        )
         plain, step = 1e3 * times.plain[i], 1e3 * times.step[i]
-        print(f"{context:.0f} cached: plain {plain:.3f} ms; step {step:.3f} ms; the rest, rows:ms, {parts}")
+        print(
+            f"{context:.0f} cached: plain {plain:.3f} ms; step {step:.3f} ms; the rest, rows:ms, {parts}"
+        )
     print(f"largest relative error of sums {times.about['error']:.1%}; written to {options.out}")
 
 

@@ -1,4 +1,6 @@
-"""BlockPilot's labels against recorded ones; a predictor that learns what can be learned, and what is printed beside it."""
+"""BlockPilot's labels against recorded ones; a predictor that learns what can be learned, and what
+is printed beside it.
+"""
 
 import dataclasses
 import json
@@ -12,28 +14,65 @@ import jaxspec
 from jaxspec.bench.prompts import Prompt
 from jaxspec.policies.store import load_policy
 from training.policies import blockpilot, blockpilot_study
-from training.policies.block_times import BlockTimes, BlockTimesOptions, load_block_times, measure_blocks, save_block_times
-from training.policies.blockpilot_data import Answers, answer, best_of, labels_of, neighbourhood, split
+from training.policies.block_times import (
+    BlockTimes,
+    BlockTimesOptions,
+    load_block_times,
+    measure_blocks,
+    save_block_times,
+)
+from training.policies.blockpilot_data import (
+    Answers,
+    answer,
+    best_of,
+    labels_of,
+    neighbourhood,
+    split,
+)
 from training.policies.blockpilot_fit import fit_predictor, loss_of, predicted, shuffled, targets
 from training.policies.blockpilot_problem import BlockPilotOptions, Problem
-from training.policies.blockpilot_report import CONSTANT, FIXED, TOLD, Choice, difference, lines_of, report
+from training.policies.blockpilot_report import (
+    CONSTANT,
+    FIXED,
+    TOLD,
+    Choice,
+    difference,
+    lines_of,
+    report,
+)
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 RECORDED = np.load(GOLDEN / "blockpilot" / "blockpilot.npz")
 TIMES = BlockTimes(
-    (2, 3), np.array([0.0, 100.0]), np.array([[1.0, 2.0], [2.0, 4.0]]), np.array([[1.5, 2.5], [2.0, 4.0]]), {"all": 0.5}, {}
+    (2, 3),
+    np.array([0.0, 100.0]),
+    np.array([[1.0, 2.0], [2.0, 4.0]]),
+    np.array([[1.5, 2.5], [2.0, 4.0]]),
+    {"all": 0.5},
+    {},
 )
 
 
 def made_up() -> Answers:
     """Five prompts of ten cached tokens: six tokens each, in rounds as long as the lists."""
-    rounds = [[[1] * 6, [3, 3]], [[2] * 3, [1] * 6], [[2] * 3, [3, 3]], [[2] * 3, [1] * 6], [[1] * 6, [3, 3]]]
-    return Answers(np.zeros((5, 4), np.float32), rounds, np.full(5, 10), np.array([2, 3]), np.array(["a"] * 5))
+    rounds = [
+        [[1] * 6, [3, 3]],
+        [[2] * 3, [1] * 6],
+        [[2] * 3, [3, 3]],
+        [[2] * 3, [1] * 6],
+        [[1] * 6, [3, 3]],
+    ]
+    return Answers(
+        np.zeros((5, 4), np.float32), rounds, np.full(5, 10), np.array([2, 3]), np.array(["a"] * 5)
+    )
 
 
 def test_labels_are_those_of_the_paper():
     cycles, count = RECORDED["lab_cycles"].astype(np.int64), RECORDED["lab_ncycles"]
-    committed = [[row[:n].tolist() for row, n in zip(*own, strict=True)] for own in zip(cycles, count, strict=True)]
+    committed = [
+        [row[:n].tolist() for row, n in zip(*own, strict=True)]
+        for own in zip(cycles, count, strict=True)
+    ]
     answers = Answers(None, committed, None, RECORDED["lab_candidates"], None)
     np.testing.assert_allclose(answers.length, RECORDED["lab_mean"])
     classes = labels_of(answers.length)
@@ -60,42 +99,70 @@ def test_every_domain_is_split_alike():
 
 def test_rounds_are_charged_the_times_of_their_size_and_context():
     answers = made_up()
-    # Cached tokens before each round of the second prompt: 10, 12, 14; a size's seconds grow by 1 or 2 in 100 tokens.
+    # Cached tokens before each round of the second prompt: 10, 12, 14; a size's seconds grow by 1
+    # or 2 in 100 tokens.
     expected = [3 + 0.36, 6 * 2 + 2 * (10 + 11 + 12 + 13 + 14 + 15) / 100]
     np.testing.assert_allclose(answers.seconds(TIMES.contexts, TIMES.alone)[1], expected)
-    assert answers.choose([3]).committed[0] == [[3, 3]] and answers.choose([3]).sizes.tolist() == [3]
+    assert answers.choose([3]).committed[0] == [[3, 3]] and answers.choose([3]).sizes.tolist() == [
+        3
+    ]
     both = answers.take(np.array([0])).joined(answers.take(np.array([2, 1])))
     assert both.committed == [answers.committed[i] for i in (0, 2, 1)] and len(both.logits) == 3
 
 
 def test_what_stands_beside_a_prediction():
     answers = made_up()
-    problem = Problem(None, "dflash", 2, answers, (np.arange(3), np.array([3]), np.array([3, 4])), TIMES)
+    problem = Problem(
+        None, "dflash", 2, answers, (np.arange(3), np.array([3]), np.array([3, 4])), TIMES
+    )
     found = blockpilot.constants(problem, "acceptance")
-    # Mean tokens a round of the training prompts: 5/3 with the small block, 7/3 with the large one, commonest by 2 : 1.
-    assert [found[name].classes[0, 0] for name in (FIXED, "trained size", "commonest label")] == [1, 0, 1]
+    # Mean tokens a round of the training prompts: 5/3 with the small block, 7/3 with the large one,
+    # commonest by 2 : 1.
+    assert [found[name].classes[0, 0] for name in (FIXED, "trained size", "commonest label")] == [
+        1,
+        0,
+        1,
+    ]
     assert found["oracle"].classes.tolist() == [[0, 1]]
     choices = found | {"mine": Choice(np.array([[0, 1], [1, 1]]), "all")}
     test = answers.take(problem.parts[2])
     rows = report(test, choices, best_of(test.length), TIMES)
-    assert rows[FIXED]["rounds"] == {"value": 12 / 8, "ratio": 1.0, "interval": [1.0, 1.0], "seeds": [1.0]}
+    assert rows[FIXED]["rounds"] == {
+        "value": 12 / 8,
+        "ratio": 1.0,
+        "interval": [1.0, 1.0],
+        "seeds": [1.0],
+    }
     assert rows["oracle"]["rounds"]["ratio"] == 8 / 5 and rows["oracle"]["best"] == 1.0
-    assert rows["mine"]["rounds"]["ratio"] == pytest.approx(8 / 6.5) and rows["mine"]["rounds"]["seeds"] == [8 / 5, 1.0]
+    assert rows["mine"]["rounds"]["ratio"] == pytest.approx(8 / 6.5) and rows["mine"]["rounds"][
+        "seeds"
+    ] == [8 / 5, 1.0]
     assert rows["mine"]["best"] == 0.75 and rows["mine"]["block"] == 2.75
     low, high = rows["mine"]["rounds"]["interval"]
     assert low <= 8 / 6.5 <= high
-    assert difference(test, choices["mine"], choices["oracle"], "rounds")["ratio"] == pytest.approx(5 / 6.5)
+    assert difference(test, choices["mine"], choices["oracle"], "rounds")["ratio"] == pytest.approx(
+        5 / 6.5
+    )
     assert any(line.startswith("mine") and "+23.08" in line for line in lines_of(rows))
 
 
 def test_constants_and_predictions_are_charged_differently():
     answers = made_up()
-    choices = {FIXED: Choice(np.zeros((1, 5), int), CONSTANT), "mine": Choice(np.zeros((1, 5), int), "all")}
+    choices = {
+        FIXED: Choice(np.zeros((1, 5), int), CONSTANT),
+        "mine": Choice(np.zeros((1, 5), int), "all"),
+    }
     choices["oracle"] = Choice(np.zeros((1, 5), int), TOLD)
     rows = report(answers, choices, best_of(answers.length), TIMES)
-    alone, chosen = (answers.seconds(TIMES.contexts, times)[:, 0].sum() for times in (TIMES.alone, TIMES.chosen))
-    assert rows["mine"]["choice"]["ratio"] == 1.0 and rows[FIXED]["deployed"]["value"] == pytest.approx(30 / alone)
-    assert rows["mine"]["deployed"]["value"] == pytest.approx(30 / (chosen + 5 * 0.5)), "a prediction for each prompt"
+    alone, chosen = (
+        answers.seconds(TIMES.contexts, times)[:, 0].sum() for times in (TIMES.alone, TIMES.chosen)
+    )
+    assert rows["mine"]["choice"]["ratio"] == 1.0 and rows[FIXED]["deployed"][
+        "value"
+    ] == pytest.approx(30 / alone)
+    assert rows["mine"]["deployed"]["value"] == pytest.approx(30 / (chosen + 5 * 0.5)), (
+        "a prediction for each prompt"
+    )
     assert rows["oracle"]["deployed"]["value"] == pytest.approx(30 / chosen)
 
 
@@ -137,7 +204,16 @@ def test_a_predictor_learns_what_can_be_learned(tmp_path, objective):
     x = rng.normal(size=(576, 6)).astype(np.float32)
     score = np.eye(3)[np.argmax(x[:, :3], axis=1)] + 1
     part = np.arange(448), np.arange(448, 512)
-    options = BlockPilotOptions(Path("none"), tmp_path, width=32, layers=2, batch=64, epochs=12, rate=1e-2, objective=objective)
+    options = BlockPilotOptions(
+        Path("none"),
+        tmp_path,
+        width=32,
+        layers=2,
+        batch=64,
+        epochs=12,
+        rate=1e-2,
+        objective=objective,
+    )
     layers, again = (fit_predictor(x, score, part, options) for _ in range(2))
     jax.tree.map(np.testing.assert_array_equal, layers, again)
     if objective == "label":
@@ -147,21 +223,35 @@ def test_a_predictor_learns_what_can_be_learned(tmp_path, objective):
 
 @pytest.fixture(scope="module")
 def toy():
-    return jaxspec.load(GOLDEN / "dflash" / "target", drafter={"dflash": GOLDEN / "dflash" / "drafter"}, dtype="float32")
+    return jaxspec.load(
+        GOLDEN / "dflash" / "target",
+        drafter={"dflash": GOLDEN / "dflash" / "drafter"},
+        dtype="float32",
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"builder": "chain"}, {"builder": "best_first", "budget": 6}])
 def test_rounds_follow_from_the_text(tmp_path, settings):
     params = jaxspec.load("mini", drafter="dflash", dtype="float32")
-    prompts = [Prompt("a", "It was the best of times, it was"), Prompt("b", "def main(argv):\n    for")]
+    prompts = [
+        Prompt("a", "It was the best of times, it was"),
+        Prompt("b", "def main(argv):\n    for"),
+    ]
     path, options = tmp_path / "answers.jsonl", settings | {"max_new_tokens": 30}
     found = answer(params, "dflash", prompts, (3, 6), path, batch=2, **options)
-    assert found.domains.tolist() == ["a", "b"] and max(map(max, found.committed[0])) > 2, "drafts are accepted"
+    assert found.domains.tolist() == ["a", "b"] and max(map(max, found.committed[0])) > 2, (
+        "drafts are accepted"
+    )
     for prompt, own in zip(prompts, found.committed, strict=True):
         for size, rounds in zip((3, 6), own, strict=True):
             budget = size if settings["builder"] == "chain" else settings["budget"]
-            out = jaxspec.decode(params, prompt.content, method="dflash", **options | {"block_size": size, "budget": budget})
+            out = jaxspec.decode(
+                params,
+                prompt.content,
+                method="dflash",
+                **options | {"block_size": size, "budget": budget},
+            )
             assert out.per_round.tokens.tolist() == rounds, "as decoded by itself with this size"
             assert out.per_round.context[0] == found.context[prompts.index(prompt)]
     greedy = jaxspec.decode(params, [p.content for p in prompts], method="ar", max_new_tokens=1)
@@ -189,7 +279,10 @@ def test_answers_are_kept_and_go_on(toy, tmp_path):
 def test_every_size_is_timed(toy, tmp_path):
     options = BlockTimesOptions(tmp_path / "t", (2, 3), contexts=(16,), repeats=1, width=8, rank=4)
     times = measure_blocks(toy, "dflash", options)
-    assert times.alone.shape == times.chosen.shape == (2, 1) and min(times.alone.min(), times.chosen.min()) > 0
+    assert (
+        times.alone.shape == times.chosen.shape == (2, 1)
+        and min(times.alone.min(), times.chosen.min()) > 0
+    )
     assert set(times.predict) == {"all", "top", "projection"} and min(times.predict.values()) > 0
     assert times.about["drafter"] == "dflash" and times.about["builder"] == "chain"
 
@@ -198,18 +291,35 @@ def test_every_size_is_timed(toy, tmp_path):
 def test_the_commands_end_to_end(tmp_path):
     rng = np.random.default_rng(0)
     for name, count in (("train", 10), ("test", 4)):
-        rows = [{"domain": "ab"[i % 2], "prompt": rng.integers(3, 150, 6).tolist()} for i in range(count)]
+        rows = [
+            {"domain": "ab"[i % 2], "prompt": rng.integers(3, 150, 6).tolist()}
+            for i in range(count)
+        ]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    given = dict(target=str(GOLDEN / "dflash" / "target"), drafter=str(GOLDEN / "dflash" / "drafter"), dtype="float32")
-    given |= dict(sizes=(2, 3), width=8, rank=4, epochs=2, batch=4, max_new_tokens=12, label="speed")
-    files = dict(prompts=tmp_path / "train.jsonl", held_out=tmp_path / "test.jsonl", times=tmp_path / "times.json")
+    given = dict(
+        target=str(GOLDEN / "dflash" / "target"),
+        drafter=str(GOLDEN / "dflash" / "drafter"),
+        dtype="float32",
+    )
+    given |= dict(
+        sizes=(2, 3), width=8, rank=4, epochs=2, batch=4, max_new_tokens=12, label="speed"
+    )
+    files = dict(
+        prompts=tmp_path / "train.jsonl",
+        held_out=tmp_path / "test.jsonl",
+        times=tmp_path / "times.json",
+    )
     save_block_times(TIMES, files["times"])
     policy, found = blockpilot.train(BlockPilotOptions(out=tmp_path / "out", **files, **given))
     assert found["prompts"] == [8, 2, 4] and found["test"]["BlockPilot"]["deployed"]["ratio"] > 0
-    assert load_policy(tmp_path / "out" / "policy").settings == policy.settings and policy.settings.widths == (2, 3)
+    assert load_policy(
+        tmp_path / "out" / "policy"
+    ).settings == policy.settings and policy.settings.widths == (2, 3)
     params = jaxspec.load(given["target"], drafter=given["drafter"], dtype="float32")
     prompt = rng.integers(3, 150, 6).tolist()
-    out = jaxspec.decode(params, prompt, policy=policy, builder="chain", block_size=3, budget=3, max_new_tokens=12)
+    out = jaxspec.decode(
+        params, prompt, policy=policy, builder="chain", block_size=3, budget=3, max_new_tokens=12
+    )
     assert out.tokens == jaxspec.decode(params, prompt, method="ar", max_new_tokens=12).tokens
     assert out.per_round.block in (2, 3) and out.per_round.rows.max() <= out.per_round.block
     options = blockpilot_study.StudyOptions(
@@ -217,5 +327,8 @@ def test_the_commands_end_to_end(tmp_path):
     )
     blockpilot_study.main(options)
     ((name, kept),) = json.loads((tmp_path / "all.json").read_text()).items()
-    assert name.endswith("2 3, speed") and len(kept["test"]["shuffled features"]["choice"]["seeds"]) == 2
+    assert (
+        name.endswith("2 3, speed")
+        and len(kept["test"]["shuffled features"]["choice"]["seeds"]) == 2
+    )
     assert set(kept["over_shuffled"]) == set(blockpilot_study.VARIANTS)

@@ -11,29 +11,42 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.loop import run
-from jaxspec.output import PerRound
-from jaxspec.policies import c2t, disco
-from jaxspec.policies.round_times import RoundTimes, load_times, save_times
-from jaxspec.policies.static_size import make_static
+from jaxspec.costs.round_times import RoundTimes, load_times, save_times
+from jaxspec.engine.loop import run
+from jaxspec.engine.output import PerRound
+from jaxspec.policies.controls.static_size import make_static
+from jaxspec.policies.learned import c2t, disco
 from jaxspec.policies.store import load_about, load_policy, save_policy
 from training.policies import tune
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "dflash"
 ABOUT = {"drafter": "dflash", "builder": "best_first", "width": 2, "steps": 3}
-TIMES = RoundTimes((1, 4, 8), np.array([0.0]), np.array([1.0]), np.array([[2.0], [3.0], [9.0]]), np.array([2.0]), ABOUT)
+TIMES = RoundTimes(
+    (1, 4, 8),
+    np.array([0.0]),
+    np.array([1.0]),
+    np.array([[2.0], [3.0], [9.0]]),
+    np.array([2.0]),
+    ABOUT,
+)
 
 
 @pytest.fixture
 def options(tmp_path):
     save_times(TIMES, tmp_path / "times.json")
-    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": [1, i]}) + "\n" for i in range(8)))
+    (tmp_path / "prompts.jsonl").write_text(
+        "".join(json.dumps({"prompt": [1, i]}) + "\n" for i in range(8))
+    )
     files = (tmp_path / "prompts.jsonl", tmp_path / "times.json", tmp_path / "tuned")
-    return tune.TuneOptions("svip", *files, target=str(GOLDEN / "target"), drafter=str(GOLDEN / "drafter"), rows=(4, 0))
+    return tune.TuneOptions(
+        "svip", *files, target=str(GOLDEN / "target"), drafter=str(GOLDEN / "drafter"), rows=(4, 0)
+    )
 
 
 def test_the_fastest_pair_is_kept(options, monkeypatch):
-    """Rounds of as many steps as tenths of the threshold, that commit a token more for each, up to three."""
+    """Rounds of as many steps as tenths of the threshold, that commit a token more for each, up to
+    three.
+    """
     asked = []
 
     def decode(params, prompt, *, policy, **settings):
@@ -41,21 +54,47 @@ def test_the_fastest_pair_is_kept(options, monkeypatch):
         steps, rows = round(10 * float(rule.threshold)), int(constants.rows)
         asked.append((prompt, steps, rows, settings))
         committed = np.array([1 + min(steps, 3)] * 2)
-        return SimpleNamespace(per_round=PerRound(committed, np.full(2, rows), np.zeros(2), np.full(2, steps)))
+        return SimpleNamespace(
+            per_round=PerRound(committed, np.full(2, rows), np.zeros(2), np.full(2, steps))
+        )
 
     monkeypatch.setattr(jaxspec, "decode", decode)
     policy, report = tune.search(dataclasses.replace(options, thresholds=(0.1, 0.5)))
     # Of eight prompts the fourth and the eighth are used; 0.3 is the rule's own.
-    assert [one[:3] for one in asked[:6]] == [([1, 3], steps, rows) for steps in (1, 3, 5) for rows in (4, 8)]
+    assert [one[:3] for one in asked[:6]] == [
+        ([1, 3], steps, rows) for steps in (1, 3, 5) for rows in (4, 8)
+    ]
     assert {tuple(one[0]) for one in asked} == {(1, 3), (1, 7)} and len(asked) == 12
     assert (
-        asked[0][3].items() >= {"method": "dflash", "builder": "best_first", "budget": 8, "tree_width": 2, "depth": 4}.items()
+        asked[0][3].items()
+        >= {
+            "method": "dflash",
+            "builder": "best_first",
+            "budget": 8,
+            "tree_width": 2,
+            "depth": 4,
+        }.items()
     )
-    best = {"threshold": 0.3, "rows": 4, "tokens_per_second": 4 / 6, "acceptance_length": 4, "mean_steps": 3, "mean_rows": 4}
-    assert report["best"] == pytest.approx(best) and report["own"]["rows"] == 8 and not report["at_the_end"]
+    best = {
+        "threshold": 0.3,
+        "rows": 4,
+        "tokens_per_second": 4 / 6,
+        "acceptance_length": 4,
+        "mean_steps": 3,
+        "mean_rows": 4,
+    }
+    assert (
+        report["best"] == pytest.approx(best)
+        and report["own"]["rows"] == 8
+        and not report["at_the_end"]
+    )
     found = load_policy(options.out)
     assert jax.tree.map(float, found.controls) == jax.tree.map(float, policy.controls)
-    assert found.settings.functions() is policy.settings.functions() and found.settings.widths == (1, 4, 8)
+    assert found.settings.functions() is policy.settings.functions() and found.settings.widths == (
+        1,
+        4,
+        8,
+    )
     assert load_about(options.out)["latency table"] == TIMES.fingerprint
     assert json.loads((options.out / "report.json").read_text())["best"] == report["best"]
 
@@ -64,26 +103,40 @@ def test_refusals(options, tmp_path):
     with pytest.raises(ValueError, match="disco has a network: give --head"):
         tune.search(dataclasses.replace(options, rule="disco"))
     save_policy(make_static(rows=4), tmp_path / "static")
-    with pytest.raises(ValueError, match="holds a StaticSettings: give the folder of a disco policy"):
+    with pytest.raises(
+        ValueError, match="holds a StaticSettings: give the folder of a disco policy"
+    ):
         tune.search(dataclasses.replace(options, rule="disco", head=tmp_path / "static"))
     with pytest.raises(ValueError, match="every 4th prompt of a domain is used, and there is none"):
         tune.search(dataclasses.replace(options, limit=3))
-    save_times(dataclasses.replace(TIMES, about={"drafter": "dflash", "builder": "chain", "steps": 3}), options.times)
+    save_times(
+        dataclasses.replace(TIMES, about={"drafter": "dflash", "builder": "chain", "steps": 3}),
+        options.times,
+    )
     with pytest.raises(ValueError, match="the times do not tell width of their rounds"):
         tune.search(options)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rule", "ends"), [("ddd", (1.0, -9.0)), ("disco", (0.6, 0.4)), ("c2t", (0.6, 0.4))])
+@pytest.mark.parametrize(
+    ("rule", "ends"), [("ddd", (1.0, -9.0)), ("disco", (0.6, 0.4)), ("c2t", (0.6, 0.4))]
+)
 def test_real_decodes_compile_once(options, rule, ends, tmp_path):
-    """Networks of zeros are of two minds. At one threshold drafting ends at once, at the other never."""
+    """Networks of zeros are of two minds. At one threshold drafting ends at once, at the other
+    never.
+    """
     about = {"drafter": "eagle3", "builder": "dynamic", "width": 2, "steps": 3}
     save_times(dataclasses.replace(load_times(options.times), about=about), options.times)
-    makers = {"disco": (disco.make_disco, disco.init_weights), "c2t": (c2t.make_c2t, c2t.init_weights)}
+    makers = {
+        "disco": (disco.make_disco, disco.init_weights),
+        "c2t": (c2t.make_c2t, c2t.init_weights),
+    }
     if rule in makers:
         make, first = makers[rule]
         save_policy(make(jax.tree.map(jnp.zeros_like, first(jax.random.key(0)))), tmp_path / "head")
-    options = dataclasses.replace(options, rule=rule, head=tmp_path / "head", target="mini", drafter="eagle3", limit=4)
+    options = dataclasses.replace(
+        options, rule=rule, head=tmp_path / "head", target="mini", drafter="eagle3", limit=4
+    )
     before = run._cache_size()
     _, report = tune.search(dataclasses.replace(options, thresholds=ends, max_new_tokens=24))
     assert run._cache_size() == before + 1 and report["prompts"] == 1

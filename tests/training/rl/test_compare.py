@@ -9,10 +9,10 @@ import jax
 import numpy as np
 import pytest
 
-from jaxspec.policies.heads import init_layers
-from jaxspec.policies.ltd import LtdSettings, make_ltd
-from jaxspec.policies.ltd_features import depth_inputs
-from jaxspec.policies.round_times import save_times
+from jaxspec.costs.round_times import save_times
+from jaxspec.policies.learned.heads import init_layers
+from jaxspec.policies.learned.ltd import LtdSettings, make_ltd
+from jaxspec.policies.learned.ltd_features import depth_inputs
 from jaxspec.policies.store import save_policy
 from training.policies import expected
 from training.rl import compare, replay
@@ -26,7 +26,9 @@ SETTINGS = LtdSettings((1, 2, 4), toy.WIDTH, toy.STEPS, (0, 1, 2), toy.SIZES)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Records, times, policies that always draft as far as they can and verify 4 or 2 rows, and a regression."""
+    """Records, times, policies that always draft as far as they can and verify 4 or 2 rows, and a
+    regression.
+    """
     folder = tmp_path_factory.mktemp("compare")
     save_record(toy.make_record(8), folder / "train.npz")
     save_record(toy.make_record(8, seed=1), folder / "test.npz")
@@ -38,19 +40,33 @@ def folder(tmp_path_factory):
     save_policy(make_ltd(SETTINGS, depth, size), folder / "two")
     size[-1]["bias"] = size[-1]["bias"].at[1].set(1.0)
     save_policy(make_ltd(SETTINGS, depth, size), folder / "four")
-    expected.train(expected.RegressionOptions(folder / "train.npz", folder / "times.json", folder / "regression", depth=3))
+    expected.train(
+        expected.RegressionOptions(
+            folder / "train.npz", folder / "times.json", folder / "regression", depth=3
+        )
+    )
     return folder
 
 
 def options(folder, *ways: str) -> compare.CompareOptions:
-    return compare.CompareOptions(folder / "test.npz", folder / "times.json", folder / "train.npz", ways, folder / "out.json")
+    return compare.CompareOptions(
+        folder / "test.npz", folder / "times.json", folder / "train.npz", ways, folder / "out.json"
+    )
 
 
 def test_ways_are_pooled_and_compared(folder, capsys):
-    ways = (f"four={folder}/four", f"seeds={folder}/four,{folder}/two", f"size:size={folder}/two", f"fit={folder}/regression")
+    ways = (
+        f"four={folder}/four",
+        f"seeds={folder}/four,{folder}/two",
+        f"size:size={folder}/two",
+        f"fit={folder}/regression",
+    )
     compare.main(options(folder, *ways))
     found = json.loads((folder / "out.json").read_text())
-    assert list(found) == ["static", "oracle", "four", "seeds", "size:size", "fit"] and "four" in capsys.readouterr().out
+    assert (
+        list(found) == ["static", "oracle", "four", "seeds", "size:size", "fit"]
+        and "four" in capsys.readouterr().out
+    )
     record = toy.make_record(8, seed=1)
     seconds = toy.TIMES.seconds(record.context, record.steps, record.sizes)
     walks = [replay.walk(record, seconds, toy.STEPS, size) for size in (1, 0)]
@@ -64,21 +80,33 @@ def test_ways_are_pooled_and_compared(folder, capsys):
     assert ratio == pytest.approx(both / speed[0]) and low <= ratio <= high
     assert found["four"]["over_first"] == [1.0, [1.0, 1.0]]
     # The half alone keeps the constant's depth.
-    assert found["size:size"]["rows"] == 2 and found["size:size"]["steps"] == found["static"]["steps"]
-    # Scores say which rounds pay: the regression finds it, as far as three steps are always drafted.
-    assert found["fit"]["steps"] == 3 and found["four"]["tokens_per_second"] < found["fit"]["tokens_per_second"]
+    assert (
+        found["size:size"]["rows"] == 2 and found["size:size"]["steps"] == found["static"]["steps"]
+    )
+    # Scores say which rounds pay: the regression finds it, as far as three steps are always
+    # drafted.
+    assert (
+        found["fit"]["steps"] == 3
+        and found["four"]["tokens_per_second"] < found["fit"]["tokens_per_second"]
+    )
     assert found["fit"]["tokens_per_second"] <= found["oracle"]["tokens_per_second"]
 
 
 def test_regressions_fit_the_trees_of_a_depth(folder):
     record = toy.make_record(8)
     x, y = expected.examples(record, 0)
-    assert x.shape == (len(record.context), toy.WIDTH + 1) and np.array_equal(y, record.committed[:, 0])
+    assert x.shape == (len(record.context), toy.WIDTH + 1) and np.array_equal(
+        y, record.committed[:, 0]
+    )
     table = expected.table_of(toy.TIMES, 2)
     np.testing.assert_allclose(table.draft, 2 * toy.TIMES.step)
     np.testing.assert_allclose(table.verify, toy.TIMES.rest)
     with pytest.raises(ValueError, match="depth is 4: give draft steps from 0 to 3"):
-        expected.train(expected.RegressionOptions(folder / "train.npz", folder / "times.json", folder / "no", depth=4))
+        expected.train(
+            expected.RegressionOptions(
+                folder / "train.npz", folder / "times.json", folder / "no", depth=4
+            )
+        )
 
 
 @pytest.mark.parametrize("way", ["folder", "=folder", "a=", "a:rows=folder"])
@@ -89,6 +117,9 @@ def test_ways_that_are_none(folder, way):
 
 def test_a_half_that_is_missing(folder):
     settings = dataclasses.replace(SETTINGS, depths=())
-    save_policy(make_ltd(settings, size=init_layers(jax.random.key(0), (settings.size_inputs(), 2))), folder / "size")
+    save_policy(
+        make_ltd(settings, size=init_layers(jax.random.key(0), (settings.size_inputs(), 2))),
+        folder / "size",
+    )
     with pytest.raises(ValueError, match="does not decide about depth: leave :depth out"):
         compare.compare(options(folder, f"a:depth={folder}/size"))

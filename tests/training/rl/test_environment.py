@@ -9,12 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.policies.ltd import LtdSettings, make_ltd
-from jaxspec.policies.ltd_features import depth_observation, size_observation
-from jaxspec.policies.round_times import load_times, save_times
+from jaxspec.costs.round_times import load_times, save_times
+from jaxspec.policies.learned.ltd import LtdSettings, make_ltd
+from jaxspec.policies.learned.ltd_features import depth_observation, size_observation
 from jaxspec.policies.store import save_policy
 from training.rl import controls, problem, replay
-from training.rl.environment import Data, make_depth_environment, make_replay, make_size_environment, reward_of
+from training.rl.environment import (
+    Data,
+    make_depth_environment,
+    make_replay,
+    make_size_environment,
+    reward_of,
+)
 from training.rl.evaluate import EvaluateOptions, evaluate
 from training.rl.records import load_record, save_record, split
 
@@ -28,8 +34,12 @@ SECONDS = toy.TIMES.seconds(RECORD.context, RECORD.steps, RECORD.sizes)
 
 def test_times_are_those_of_compiled_widths():
     seconds = toy.TIMES.seconds(np.array([0, 50, 900]), 2, (2, 3, 4))
-    np.testing.assert_allclose(seconds[0], [[0.005, 0.01, 0.01], [0.006, 0.011, 0.011], [0.007, 0.012, 0.012]], rtol=1e-6)
-    np.testing.assert_allclose(seconds[1, 1], [0.0075 + 0.0015, 0.015 + 0.0015, 0.015 + 0.0015], rtol=1e-6)
+    np.testing.assert_allclose(
+        seconds[0], [[0.005, 0.01, 0.01], [0.006, 0.011, 0.011], [0.007, 0.012, 0.012]], rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        seconds[1, 1], [0.0075 + 0.0015, 0.015 + 0.0015, 0.015 + 0.0015], rtol=1e-6
+    )
     np.testing.assert_allclose(seconds[2, 0], [0.01, 0.02, 0.02], rtol=1e-6)
     with pytest.raises(ValueError, match="times reach 4 rows, not 8"):
         toy.TIMES.seconds(np.zeros(1), 1, (8,))
@@ -64,7 +74,11 @@ def walked(steps, sizes):
         at, end = start, start + toy.LENGTH
         while at < end:
             d, v = int(steps[at]), int(sizes[at])
-            rounds, seconds, at = rounds + 1, seconds + float(SECONDS[at, d, v]), at + int(RECORD.committed[at, d, v])
+            rounds, seconds, at = (
+                rounds + 1,
+                seconds + float(SECONDS[at, d, v]),
+                at + int(RECORD.committed[at, d, v]),
+            )
     return rounds, seconds
 
 
@@ -98,9 +112,15 @@ def test_the_depth_task_is_a_round_an_episode():
     data, key = Data(make_replay(RECORD, toy.TIMES), size=jnp.asarray(size)), jax.random.key(0)
     state, now = environment.reset(data, key, 3)
     step = jax.jit(environment.step)
-    rng, position, steps = np.random.default_rng(0), np.asarray(state.position).copy(), np.zeros(3, int)
+    rng, position, steps = (
+        np.random.default_rng(0),
+        np.asarray(state.position).copy(),
+        np.zeros(3, int),
+    )
     assert now.observation.shape == (3, environment.inputs) and set(position) <= set(RECORD.first())
-    np.testing.assert_allclose(now.observation[:, :4], np.pad(RECORD.scores[position, :2], [(0, 0), (0, 2)]))
+    np.testing.assert_allclose(
+        now.observation[:, :4], np.pad(RECORD.scores[position, :2], [(0, 0), (0, 2)])
+    )
     for turn in range(12):
         assert now.weight.tolist() == [float(d in (1, 2)) for d in steps]
         np.testing.assert_allclose(now.observation[:, -1], steps / 10, rtol=1e-6)
@@ -112,10 +132,15 @@ def test_the_depth_task_is_a_round_an_episode():
             if goes:
                 steps[i] += 1
                 first = toy.WIDTH + (steps[i] - 1) * 4
-                np.testing.assert_allclose(now.observation[i, :4], RECORD.scores[position[i], first : first + 4])
+                np.testing.assert_allclose(
+                    now.observation[i, :4], RECORD.scores[position[i], first : first + 4]
+                )
                 assert now.reward[i] == now.tokens[i] == 0
                 continue
-            tokens, seconds = RECORD.committed[position[i], steps[i], 1], SECONDS[position[i], steps[i], 1]
+            tokens, seconds = (
+                RECORD.committed[position[i], steps[i], 1],
+                SECONDS[position[i], steps[i], 1],
+            )
             assert float(now.reward[i]) == pytest.approx(tokens / (100 * seconds), rel=1e-5)
             # Before the next round's first step the reference still shows the last one's scores.
             first = toy.WIDTH + (steps[i] - 1) * 4
@@ -128,7 +153,9 @@ def test_the_depth_task_is_a_round_an_episode():
 
 
 def test_the_size_task_is_a_bandit():
-    environment = make_size_environment("pool", toy.WIDTH, toy.STEPS, toy.SIZES, RECORD.scores.shape[1], "renewal")
+    environment = make_size_environment(
+        "pool", toy.WIDTH, toy.STEPS, toy.SIZES, RECORD.scores.shape[1], "renewal"
+    )
     depth = np.where(np.arange(len(RECORD.context)) % 2, 2, -1).astype(np.int32)
     data, key = Data(make_replay(RECORD, toy.TIMES), depth=jnp.asarray(depth)), jax.random.key(1)
     state, now = environment.reset(data, key, 64)
@@ -140,7 +167,9 @@ def test_the_size_task_is_a_bandit():
         drawn |= set(steps[position % 2 == 0].tolist())
         known = toy.WIDTH + 4 * steps[0]
         np.testing.assert_array_equal(now.observation[0, known : RECORD.scores.shape[1]], 0)
-        state, now = step(data, state, jnp.ones(64, jnp.int32), jax.random.fold_in(key, turn), 100.0)
+        state, now = step(
+            data, state, jnp.ones(64, jnp.int32), jax.random.fold_in(key, turn), 100.0
+        )
         tokens, seconds = RECORD.committed[position, steps, 1], SECONDS[position, steps, 1]
         assert now.ended.all() and (now.weight == 1).all()
         jumps |= set((RECORD.prompt[np.asarray(state.position)] - RECORD.prompt[position]).tolist())
@@ -152,13 +181,16 @@ def test_the_size_task_is_a_bandit():
 
 def test_rewards():
     given = (jnp.float32(4), jnp.float32(0.02), jnp.float32(100))
-    found = [float(reward_of(kind, *given)) for kind in ("throughput", "acceptance", "time", "renewal")]
+    found = [
+        float(reward_of(kind, *given)) for kind in ("throughput", "acceptance", "time", "renewal")
+    ]
     np.testing.assert_allclose(found, [2, 4, -2, 2], rtol=1e-5)
 
 
 def test_evaluation(tmp_path):
     settings = LtdSettings((1, 2, 4), 2, 3, (0, 1, 2), (2, 4))
-    # Goes on and verifies four rows where the root's best score is near 0, else stops at once with two.
+    # Goes on and verifies four rows where the root's best score is near 0, else stops at once with
+    # two.
     depth = [{"kernel": jnp.zeros((32, 2)).at[0, 1].set(1.0), "bias": jnp.array([0.0, 3.0])}]
     size = [{"kernel": jnp.zeros((72, 2)).at[0, 1].set(1.0), "bias": jnp.array([0.0, 3.0])}]
     save_policy(make_ltd(settings, depth, size), tmp_path / "policy")
@@ -179,18 +211,28 @@ def test_evaluation(tmp_path):
 def test_controls_act_as_often_as_the_policy():
     settings = LtdSettings((1, 2, 4), 2, 3, (0, 1, 2), (2, 4))
     depth = [{"kernel": jnp.zeros((32, 2)).at[0, 1].set(1.0), "bias": jnp.array([0.0, 3.0])}]
-    policy = make_ltd(settings, depth, [{"kernel": jnp.zeros((72, 2)), "bias": jnp.array([0.0, 3.0])}])
+    policy = make_ltd(
+        settings, depth, [{"kernel": jnp.zeros((72, 2)), "bias": jnp.array([0.0, 3.0])}]
+    )
     steps, sizes = replay.decisions(RECORD, controls.layers_of(policy), settings, (0, 0))
     walk = replay.walk(RECORD, SECONDS, steps, sizes)
     found = controls.make_controls(RECORD, toy.TIMES, policy, (0, 0))
-    assert found.steps == {step: int(np.sum(walk.steps == step)) for step in np.unique(walk.steps)} and len(found.steps) > 1
-    assert found.sizes == {1: len(walk.sizes)} and found.commonest[0] == max(found.steps, key=found.steps.get)
+    assert (
+        found.steps == {step: int(np.sum(walk.steps == step)) for step in np.unique(walk.steps)}
+        and len(found.steps) > 1
+    )
+    assert found.sizes == {1: len(walk.sizes)} and found.commonest[0] == max(
+        found.steps, key=found.steps.get
+    )
     drawn, rows = found.drawn(4000)
     for step, rounds in found.steps.items():
         assert np.mean(drawn == step) == pytest.approx(rounds / len(walk.steps), abs=0.04)
     made = controls.policies_of(found, RECORD, settings.widths, (2, 0))
     assert (rows == 1).all() and made["random"].settings.rows == (4,)
-    assert (int(made["constant"].controls.steps), int(made["constant"].controls.rows)) == (found.commonest[0], 4)
+    assert (int(made["constant"].controls.steps), int(made["constant"].controls.rows)) == (
+        found.commonest[0],
+        4,
+    )
     assert (int(made["static"].controls.steps), int(made["static"].controls.rows)) == (2, 2)
 
 
@@ -199,8 +241,13 @@ def test_given_rows_stand_for_a_size_policy_and_are_no_baseline():
     given = problem.pose(RECORD, toy.TIMES, "jaxspec", fixed_rows=2, observes="P+L")
     assert given.static == best.static == best.absent and best.static[1] == 1
     assert given.absent == (best.static[0], 0) and given.settings.observes == "P+L"
-    assert (problem.data_of(given, "depth", {}).size == 0).all() and (problem.data_of(best, "depth", {}).size == 1).all()
-    assert problem.environment_of(given, "size").actions == 2 and (problem.data_of(given, "size", {}).depth == -1).all()
+    assert (problem.data_of(given, "depth", {}).size == 0).all() and (
+        problem.data_of(best, "depth", {}).size == 1
+    ).all()
+    assert (
+        problem.environment_of(given, "size").actions == 2
+        and (problem.data_of(given, "size", {}).depth == -1).all()
+    )
 
 
 def test_networks_have_the_hidden_layers_that_are_asked_for():
@@ -213,19 +260,28 @@ def test_networks_have_the_hidden_layers_that_are_asked_for():
 def test_networks_see_what_they_are_shown():
     """The size policy would tell contexts apart by their length, and depths by their number."""
     scores, context = RECORD.scores[:8], jnp.arange(8) * 100
-    for observes, told in (("P", (0.0, 0.0)), ("P+L", (0.7, 0.0)), ("P+D", (0.0, 0.2)), ("P+D+L", (0.7, 0.2))):
+    for observes, told in (
+        ("P", (0.0, 0.0)),
+        ("P+L", (0.7, 0.0)),
+        ("P+D", (0.0, 0.2)),
+        ("P+D+L", (0.7, 0.2)),
+    ):
         for seen, copies in (
             (depth_observation(scores, context, 2, toy.WIDTH, observes), 14),
             (size_observation(scores, context, 2, toy.WIDTH, observes), 29),
         ):
             length, depth = seen[7, -2 * copies : -copies], seen[7, -copies:]
-            np.testing.assert_allclose(np.stack([length, depth], 1), np.tile(told, (copies, 1)), rtol=1e-6)
+            np.testing.assert_allclose(
+                np.stack([length, depth], 1), np.tile(told, (copies, 1)), rtol=1e-6
+            )
             assert seen[:, 0].any()
     layers = [{"kernel": jnp.zeros((72, 2)).at[-30, 1].set(1.0), "bias": jnp.array([0.35, 0.0])}]
     for observes, chosen in (("P+L", [0, 0, 0, 0, 1, 1, 1, 1]), ("P+D", [0] * 8)):
         settings = LtdSettings((1, 2, 4), 2, 3, sizes=(2, 4), observes=observes)
         assert replay.sizes_of(layers, scores, context, settings=settings)[:, 2].tolist() == chosen
-        task = make_size_environment("pool", 2, 3, (2, 4), RECORD.scores.shape[1], "time", observes=observes)
+        task = make_size_environment(
+            "pool", 2, 3, (2, 4), RECORD.scores.shape[1], "time", observes=observes
+        )
         data = Data(make_replay(RECORD, toy.TIMES), depth=jnp.full(len(RECORD.context), 2))
         shown = task.reset(data, jax.random.key(0), 2)[1].observation
         assert shown[:, -30].any() == ("L" in observes) and shown[:, -1].any() == ("D" in observes)

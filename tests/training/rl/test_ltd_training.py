@@ -1,4 +1,6 @@
-"""LTD's schedule on made-up rounds: it learns, continues where it was stopped, and the live task is the replayed one."""
+"""LTD's schedule on made-up rounds: it learns, continues where it was stopped, and the live task is
+the replayed one.
+"""
 
 import dataclasses
 import importlib.util
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.policies.round_times import save_times
+from jaxspec.costs.round_times import save_times
 from jaxspec.policies.store import load_policy
 from training.checkpoints import CheckpointError
 from training.rl import ltd, problem, replay
@@ -42,7 +44,9 @@ def options(tmp_path, monkeypatch):
     monkeypatch.setitem(problem.PRESETS, "jaxspec", tiny)
     save_record(toy.make_record(texts=16), tmp_path / "record.npz")
     save_times(toy.TIMES, tmp_path / "times.json")
-    return ltd.LtdOptions(tmp_path / "record.npz", tmp_path / "times.json", tmp_path / "run", parallel=16)
+    return ltd.LtdOptions(
+        tmp_path / "record.npz", tmp_path / "times.json", tmp_path / "run", parallel=16
+    )
 
 
 def test_it_learns_and_resumes_to_the_same_policy(options, tmp_path, monkeypatch):
@@ -75,7 +79,11 @@ def test_it_learns_and_resumes_to_the_same_policy(options, tmp_path, monkeypatch
     posed = problem.pose(record, ltd.load_times(options.times), "jaxspec")
     seconds = posed.times.seconds(posed.validation.context, record.steps, record.sizes)
     layers = {"depth": first.controls.depth, "size": first.controls.size}
-    found = replay.walk(posed.validation, seconds, *replay.decisions(posed.validation, layers, posed.settings, posed.absent))
+    found = replay.walk(
+        posed.validation,
+        seconds,
+        *replay.decisions(posed.validation, layers, posed.settings, posed.absent),
+    )
     assert found.figures(record)["tokens_per_second"] == pytest.approx(speed["2-size"], rel=1e-4)
     with pytest.raises(CheckpointError, match="was made with seed=0, not 1"):
         ltd.train(dataclasses.replace(options, seed=1))
@@ -85,12 +93,20 @@ def test_published_presets_run(options):
     for number, name in enumerate(("ltd-paper", "ltd-code")):
         preset = PRESETS[name]
         small = {"actor": (8,), "critic": (8,), "epochs": 1}
-        tiny = {kind: dataclasses.replace(getattr(preset, kind), **small) for kind in ("size", "depth")}
+        tiny = {
+            kind: dataclasses.replace(getattr(preset, kind), **small) for kind in ("size", "depth")
+        }
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(
-                problem.PRESETS, name, dataclasses.replace(preset, **tiny, first_act=number + 1, schedule=("depth", "size"))
+                problem.PRESETS,
+                name,
+                dataclasses.replace(
+                    preset, **tiny, first_act=number + 1, schedule=("depth", "size")
+                ),
             )
-            changed = dataclasses.replace(options, preset=name, share=1e-4, run=options.run / str(number))
+            changed = dataclasses.replace(
+                options, preset=name, share=1e-4, run=options.run / str(number)
+            )
             assert "1-size" in ltd.train(changed)
 
 
@@ -110,12 +126,19 @@ def test_refusals(options, changes, message):
 def test_the_live_task_is_the_replayed_one():
     params = jaxspec.load("mini", drafter="eagle3", dtype="float32")
     prompt = [117, 142, 122, 64, 240, 19]
-    options = TextOptions(prompts=Path(), width=3, steps=3, sizes=(2, 8), max_new_tokens=24, batch=1)
+    options = TextOptions(
+        prompts=Path(), width=3, steps=3, sizes=(2, 8), max_new_tokens=24, batch=1
+    )
     found = record_texts(params, [prompt], options)
     size = np.ones((1, 4), np.int32)
     depth_task = make_live(make_depth_environment(3, 3, (1, 2), "throughput"), 3)
-    size_task = make_live(make_size_environment("pool", 3, 3, (2, 8), found["scores"].shape[1], "acceptance"), 3)
-    for task, decided, actions in ((depth_task, (size, None), (0, 0, 1, 0)), (size_task, (None, np.full(1, 2)), (1, 0))):
+    size_task = make_live(
+        make_size_environment("pool", 3, 3, (2, 8), found["scores"].shape[1], "acceptance"), 3
+    )
+    for task, decided, actions in (
+        (depth_task, (size, None), (0, 0, 1, 0)),
+        (size_task, (None, np.full(1, 2)), (1, 0)),
+    ):
         texts = Texts(params, [prompt], options, lambda scores, context, decided=decided: decided)
         texts.new_text()
         state, now = task.reset(texts, jax.random.key(0), 1)
@@ -125,7 +148,11 @@ def test_the_live_task_is_the_replayed_one():
             shown = now.observation[0, : 9 if task is depth_task else len(wanted)]
             steps = int(state.steps[0])
             if task is depth_task:
-                wanted = wanted[3 + 9 * (steps - 1) : 3 + 9 * steps] if steps else np.pad(wanted[:3], (0, 6))
+                wanted = (
+                    wanted[3 + 9 * (steps - 1) : 3 + 9 * steps]
+                    if steps
+                    else np.pad(wanted[:3], (0, 6))
+                )
             else:
                 wanted = np.where(np.arange(len(wanted)) < 3 + 9 * steps, wanted, 0)
             np.testing.assert_allclose(shown, wanted, atol=2e-2, rtol=1e-3)

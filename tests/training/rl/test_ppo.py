@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from training.rl.networks import init_actor_critic
-from training.rl.ppo import Batch, PpoSettings, advantages, learning_rate, loss_terms, make_optimizer, update
+from training.rl.ppo import (
+    Batch,
+    PpoSettings,
+    advantages,
+    learning_rate,
+    loss_terms,
+    make_optimizer,
+    update,
+)
 
 GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "ltd" / "ppo.npz")
 
@@ -46,9 +54,17 @@ def test_advantages():
 def test_losses_and_gradients(case):
     g = of(f"loss{case}_")
     settings = PpoSettings(
-        1, clip=float(g["clip"]), entropy=float(g["ent_coef"]), value=float(g["vf_coef"]), rollout=32, minibatch=32
+        1,
+        clip=float(g["clip"]),
+        entropy=float(g["ent_coef"]),
+        value=float(g["vf_coef"]),
+        rollout=32,
+        minibatch=32,
     )
-    batch = jax.tree.map(lambda x: x.astype(np.float32) if x.dtype == np.float64 else x, batch_of(g, g["logits"].shape[1]))
+    batch = jax.tree.map(
+        lambda x: x.astype(np.float32) if x.dtype == np.float64 else x,
+        batch_of(g, g["logits"].shape[1]),
+    )
 
     def total(logits, values):
         terms = loss_terms(logits, values, batch, settings)
@@ -66,11 +82,19 @@ def params_of(weights) -> dict:
     """Torch's [out, in] weights as our layers."""
 
     def layers(trunk, head):
-        numbers = sorted({name.split(".")[2] for name in weights if name.startswith(f"mlp_extractor.{trunk}.")})
+        numbers = sorted(
+            {name.split(".")[2] for name in weights if name.startswith(f"mlp_extractor.{trunk}.")}
+        )
         names = [f"mlp_extractor.{trunk}.{number}" for number in numbers] + [head]
-        return [{"kernel": weights[f"{name}.weight"].T, "bias": weights[f"{name}.bias"]} for name in names]
+        return [
+            {"kernel": weights[f"{name}.weight"].T, "bias": weights[f"{name}.bias"]}
+            for name in names
+        ]
 
-    return jax.tree.map(jnp.asarray, {"actor": layers("policy_net", "action_net"), "critic": layers("value_net", "value_net")})
+    return jax.tree.map(
+        jnp.asarray,
+        {"actor": layers("policy_net", "action_net"), "critic": layers("value_net", "value_net")},
+    )
 
 
 @pytest.mark.parametrize("name", ["tanh", "relu"])
@@ -113,10 +137,18 @@ def test_learning_rates(name):
 
 def test_samples_without_weight_count_for_nothing():
     rng = np.random.default_rng(0)
-    g = {"actions": rng.integers(0, 2, 16), "old_log_prob": np.full(16, -0.7), "advantages": rng.normal(size=16)}
-    whole = batch_of(g | {"returns": rng.normal(size=16)}, 3).replace(allowed=np.tile([True, True, False], (16, 1)))
+    g = {
+        "actions": rng.integers(0, 2, 16),
+        "old_log_prob": np.full(16, -0.7),
+        "advantages": rng.normal(size=16),
+    }
+    whole = batch_of(g | {"returns": rng.normal(size=16)}, 3).replace(
+        allowed=np.tile([True, True, False], (16, 1))
+    )
     settings = PpoSettings(1, rollout=16, minibatch=16)
-    logits, values = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((16, 3), (16,)))
+    logits, values = (
+        jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((16, 3), (16,))
+    )
     some = whole.replace(weight=np.r_[np.ones(10), np.zeros(6)].astype(np.float32))
     few = jax.tree.map(lambda x: x[:10], whole)
     terms = jax.jit(loss_terms, static_argnames="settings")
@@ -132,7 +164,9 @@ def test_samples_without_weight_count_for_nothing():
 
 def test_orthogonal_kernels_and_their_gains():
     params = jax.jit(lambda key: init_actor_critic(key, 12, 3, (8,), (8, 4)))(jax.random.key(0))
-    for layer, gain in zip(params["actor"] + params["critic"], (2**0.5, 0.01, 2**0.5, 2**0.5, 1.0), strict=True):
+    for layer, gain in zip(
+        params["actor"] + params["critic"], (2**0.5, 0.01, 2**0.5, 2**0.5, 1.0), strict=True
+    ):
         kernel = np.asarray(layer["kernel"])
         np.testing.assert_allclose(kernel.T @ kernel, gain**2 * np.eye(kernel.shape[1]), atol=1e-5)
         assert not layer["bias"].any()

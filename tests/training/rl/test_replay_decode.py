@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.loop import run
-from jaxspec.policies.heads import init_layers
-from jaxspec.policies.ltd import LtdSettings, make_ltd
-from jaxspec.policies.ltd_features import depth_inputs
-from jaxspec.prefill import prefill
+from jaxspec.engine.loop import run
+from jaxspec.engine.prefill import prefill
+from jaxspec.policies.learned.heads import init_layers
+from jaxspec.policies.learned.ltd import LtdSettings, make_ltd
+from jaxspec.policies.learned.ltd_features import depth_inputs
 from training.rl import check, replay
 from training.rl.options import TextOptions, decode_options
 from training.rl.record import record_texts
@@ -35,7 +35,9 @@ def policy(seed: int = 0):
     first, second = jax.random.split(jax.random.key(seed))
     wide = jax.nn.initializers.normal(1.0)
     depth = init_layers(first, (depth_inputs(3), 8, 2), wide, wide)
-    return make_ltd(SETTINGS, depth, init_layers(second, (SETTINGS.size_inputs(), 8, 2), wide, wide))
+    return make_ltd(
+        SETTINGS, depth, init_layers(second, (SETTINGS.size_inputs(), 8, 2), wide, wide)
+    )
 
 
 def record_of(found) -> Record:
@@ -45,7 +47,9 @@ def record_of(found) -> Record:
 
 def decided(record: Record, ltd) -> tuple[np.ndarray, np.ndarray]:
     steps = replay.choose_depths(record, ltd.controls.depth, SETTINGS)
-    return steps, replay.choose_sizes(record, ltd.controls.size, SETTINGS)[np.arange(len(steps)), steps]
+    return steps, replay.choose_sizes(record, ltd.controls.size, SETTINGS)[
+        np.arange(len(steps)), steps
+    ]
 
 
 def test_every_round_is_the_recorded_one(eagle, recorded):
@@ -55,16 +59,28 @@ def test_every_round_is_the_recorded_one(eagle, recorded):
     steps, sizes = decided(record, ltd)
     walk = replay.walk(record, np.ones(record.committed.shape, np.float32), steps, sizes)
     for number, (prompt, start) in enumerate(zip(PROMPTS, record.first(), strict=True)):
-        out = jaxspec.decode(eagle, prompt, trace=True, policy=ltd, max_new_tokens=24, **decode_options(eagle, OPTIONS))
+        out = jaxspec.decode(
+            eagle,
+            prompt,
+            trace=True,
+            policy=ltd,
+            max_new_tokens=24,
+            **decode_options(eagle, OPTIONS),
+        )
         at = int(start)
         for one in out.rounds:
             seen = jax.tree.map(lambda x, at=at: x[at], recorded["seen"])
             token, parent = check._of_pool(seen, int(steps[at]), OPTIONS.sizes[sizes[at]], OPTIONS)
-            assert one.tree.parent.tolist() == parent.tolist() and one.tree.token[1:].tolist() == token[1:].tolist()
+            assert (
+                one.tree.parent.tolist() == parent.tolist()
+                and one.tree.token[1:].tolist() == token[1:].tolist()
+            )
             assert len(one.path) == record.committed[at, steps[at], sizes[at]]
             at += len(one.path)
         assert at == start + record.remaining[start]
-        assert walk.rounds[number] == len(out.rounds) and walk.tokens[number] == out.stats.emitted - 1
+        assert (
+            walk.rounds[number] == len(out.rounds) and walk.tokens[number] == out.stats.emitted - 1
+        )
     assert walk.rounds.sum() < walk.tokens.sum()
 
 
@@ -72,16 +88,33 @@ def test_every_round_is_the_recorded_one(eagle, recorded):
 def test_no_text_changes_and_nothing_compiles_again(eagle, temperature):
     options = dict(max_new_tokens=24, temperature=temperature, seed=3)
     plain = jaxspec.decode(eagle, PROMPTS, method="ar", **options)
-    outs = jaxspec.decode(eagle, PROMPTS, policy=policy(), **options, **decode_options(eagle, OPTIONS))
+    outs = jaxspec.decode(
+        eagle, PROMPTS, policy=policy(), **options, **decode_options(eagle, OPTIONS)
+    )
     assert [out.tokens for out in outs] == [out.tokens for out in plain]
     compiled = prefill._cache_size(), run._cache_size()
-    jaxspec.decode(eagle, [prompt[::-1] for prompt in PROMPTS], policy=policy(1), **options, **decode_options(eagle, OPTIONS))
+    jaxspec.decode(
+        eagle,
+        [prompt[::-1] for prompt in PROMPTS],
+        policy=policy(1),
+        **options,
+        **decode_options(eagle, OPTIONS),
+    )
     assert (prefill._cache_size(), run._cache_size()) == compiled
 
 
-@pytest.mark.parametrize(("drafter", "block_size"), [("eagle3", None), ("jetspec", 8), ("specblock", None)])
+@pytest.mark.parametrize(
+    ("drafter", "block_size"), [("eagle3", None), ("jetspec", 8), ("specblock", None)]
+)
 def test_real_rounds_have_the_recorded_trees(drafter, block_size):
-    options = dataclasses.replace(OPTIONS, drafter=drafter, block_size=block_size, sizes=(2, 8, 16), batch=1, max_new_tokens=48)
+    options = dataclasses.replace(
+        OPTIONS,
+        drafter=drafter,
+        block_size=block_size,
+        sizes=(2, 8, 16),
+        batch=1,
+        max_new_tokens=48,
+    )
     bundle = jaxspec.load("mini", drafter=drafter, dtype="float32")
     total = np.zeros(3, int)
     for prompt in PROMPTS:

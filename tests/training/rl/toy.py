@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from jaxspec.policies.ltd_features import pool_size
-from jaxspec.policies.round_times import RoundTimes
+from jaxspec.costs.round_times import RoundTimes
+from jaxspec.policies.learned.ltd_features import pool_size
 from training.rl.records import Record
 
 WIDTH, STEPS, SIZES, LENGTH = 2, 3, (2, 4), 40
@@ -18,7 +18,9 @@ TIMES = RoundTimes(
 
 
 def make_record(texts: int = 8, seed: int = 0) -> Record:
-    """Texts of 40 positions. Where the first score is near 0, rounds that go deep and wide commit seven tokens, else one."""
+    """Texts of 40 positions. Where the first score is near 0, rounds that go deep and wide commit
+    seven tokens, else one.
+    """
     rng = np.random.default_rng(seed)
     count = texts * LENGTH
     good = rng.random(count) < 0.5
@@ -28,7 +30,14 @@ def make_record(texts: int = 8, seed: int = 0) -> Record:
     committed = np.where(good[:, None, None], 1 + 2 * deep * (np.arange(len(SIZES)) > 0), 1)
     place = np.tile(np.arange(LENGTH, dtype=np.int32), texts)
     remaining = LENGTH - place
-    header = {"model": "toy", "drafter": "eagle3", "builder": "dynamic", "sees": "pool", "width": WIDTH, "steps": STEPS}
+    header = {
+        "model": "toy",
+        "drafter": "eagle3",
+        "builder": "dynamic",
+        "sees": "pool",
+        "width": WIDTH,
+        "steps": STEPS,
+    }
     header |= {"sizes": list(SIZES), "domains": ["code", "math"] * (texts // 2)}
     committed = np.minimum(committed, remaining[:, None, None]).astype(np.int8)
     numbers = np.repeat(np.arange(texts, dtype=np.int32), LENGTH)

@@ -1,0 +1,266 @@
+"""Compile the decode loop of a named architecture for a GPU that need not be there, and say what a
+round became.
+
+Weights are shapes alone: nothing is allocated, and an 8B model compiles on a laptop.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import inspect
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.bench.architectures import DRAFTER, abstract_params, architecture
+from jaxspec.core.params import Spec
+from jaxspec.core.sampling import make_sampling, sequence_keys
+from jaxspec.core.state import Request
+from jaxspec.costs.latency_table import make_table
+from jaxspec.engine.loop import run
+from jaxspec.engine.plan import DecodeConfig, make_plan
+from jaxspec.engine.prefill import prefill
+from jaxspec.policies.bastion.controller import make_policy
+from jaxspec.policies.protocol import Policy
+from pallas_kernels.aot import Program, compile_report
+
+_PROMPT = 64
+_DTYPES = ("bfloat16", "float16", "float32")
+
+
+def decode_loop(
+    *,
+    arch: str,
+    method: str = DRAFTER,
+    builder: str = "best_first",
+    budget: int = 64,
+    capacity: int = 2048,
+    batch: int = 1,
+    temperature: float = 0.0,
+    dtype: str = "bfloat16",
+    layers: int | None = None,
+    policy: str | None = None,
+) -> Program:
+    """`jaxspec.engine.loop.run` of a named architecture with its caches donated, to be compiled;
+    arguments are shapes.
+
+    Args:
+      arch: one of `architectures.ARCHITECTURES`.
+      method: `ar` or `jetspec`. builder, budget: as of `jaxspec.decode` (not read by `ar`).
+      capacity: rows of the caches. batch: sequences. temperature: 0 is greedy, another samples
+        (`match`, coupled).
+      layers: the target's, where fewer than the architecture has.
+      policy: a rule of the controller, which verifies a power of four of rows up to the budget, or
+        does not draft.
+
+    Returns:
+      The program, with the fact `cache_bytes`: the bytes of all donated caches.
+    """
+    options = dict(
+        arch=arch,
+        method=method,
+        builder=builder,
+        budget=budget,
+        temperature=temperature,
+        layers=layers,
+    )
+    spec, config = _settings(**options, capacity=capacity, dtype=dtype, policy=policy)
+    plan = make_plan(spec, config)
+    decides = None if method == "ar" else _controller(policy, budget)
+    values = make_sampling(temperature)[1]
+    params = abstract_params(spec, jnp.dtype(dtype))
+
+    def make_request():
+        keys = sequence_keys(0, jnp.zeros(batch, jnp.uint32))
+        return Request(
+            jnp.zeros(batch, jnp.int32),
+            jnp.zeros(4, jnp.int32),
+            keys,
+            values,
+            decides and decides.controls,
+        )
+
+    request = jax.eval_shape(make_request)
+    tokens, one = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((batch, _PROMPT), (batch,)))
+    start = functools.partial(prefill, config=config, capacity=capacity, max_tokens=capacity)
+    control = jax.eval_shape(lambda: plan.policy.init(plan.shape(batch))) if decides else None
+    state = jax.eval_shape(start, params, request, tokens, one, control=control)
+    held = sum(
+        leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((state.cache, state.draft))
+    )
+    rounds = jax.ShapeDtypeStruct((), jnp.int32)
+    return Program(run, (params, request, state, rounds), {"config": config}, {"cache_bytes": held})
+
+
+def _controller(rule: str | None, budget: int) -> Policy | None:
+    """A controller whose times are 1: what is compiled does not depend on them."""
+    if rule is None:
+        return None
+    widths = (*(width for width in (1, 4, 16, 64, 256) if width < budget), budget)
+    return make_policy(make_table(widths, (0, 1024), (1.0, 1.0), [[1.0, 1.0]] * len(widths)), rule)
+
+
+def _settings(
+    *, arch, method, builder, budget, capacity, temperature, dtype, layers, policy
+) -> tuple[Spec, DecodeConfig]:
+    """The model and the decode call that the options of `decode_loop` stand for; ValueError where
+    one is out of range.
+    """
+    if dtype not in _DTYPES:
+        raise ValueError(f"unknown dtype {dtype!r}: choose one of {', '.join(_DTYPES)}")
+    spec = architecture(arch)
+    if layers is not None:
+        if not 1 <= layers <= spec.target.num_layers:
+            raise ValueError(f"layers is {layers}: {arch} has {spec.target.num_layers}")
+        spec = _fewer_layers(spec, layers)
+    decides = None if method == "ar" else _controller(policy, budget)
+    tree = (
+        {}
+        if method == "ar"
+        else {"builder": builder, "budget": budget, "policy": decides and decides.settings}
+    )
+    config = DecodeConfig(method, make_sampling(temperature)[0], **tree)
+    plan = make_plan(spec, config)
+    least = _PROMPT + max(plan.longest, plan.waiting)
+    if capacity < least:
+        raise ValueError(f"a cache of {capacity} rows is too small: give at least {least}")
+    return spec, config
+
+
+def _fewer_layers(spec: Spec, layers: int) -> Spec:
+    """`spec` with a target of `layers` layers and a head of as many at most, that reads the last of
+    them.
+    """
+    name, head = spec.drafters[0]
+    features = tuple(range(layers))[-len(head.feature_layers) :]
+    head = dataclasses.replace(
+        head, num_layers=min(layers, head.num_layers), feature_layers=features
+    )
+    return dataclasses.replace(
+        spec, target=dataclasses.replace(spec.target, num_layers=layers), drafters=((name, head),)
+    )
+
+
+def report(
+    gpu: str = "h100", *, large: int = 2**23, spills: bool = True, **options
+) -> dict[str, Any]:
+    """Compile `decode_loop(**options)` for `gpu`, see `pallas_kernels.aot.compile_report`.
+
+    Returns:
+      Its report, with `options` and, where it compiles, `cache_bytes`.
+
+    Raises:
+      ValueError: an option out of range. ImportError: the CUDA plugin is not installed.
+    """
+    options = {
+        name: each.default for name, each in inspect.signature(decode_loop).parameters.items()
+    } | options
+    _settings(**{name: value for name, value in options.items() if name != "batch"})
+    compiled = compile_report(
+        "jaxspec.bench.aot:decode_loop", options, gpu, large=large, spills=spills
+    )
+    return {"options": options} | compiled
+
+
+def render(reports: list[dict[str, Any]]) -> str:
+    """`report`s of one GPU as a table, a column each, and what the last program's round consists
+    of.
+    """
+    shown = [one for one in reports if one["compiles"]]
+    failed = [
+        f"{_title(one)} does not compile: {one['error']}" for one in reports if not one["compiles"]
+    ]
+    if not shown:
+        return "\n".join(failed)
+    rows = {"": map(_title, shown)} | {label: map(show, shown) for label, show in _ROWS.items()}
+    cells = [[label, *values] for label, values in rows.items()]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+    last = shown[-1]
+    if last["round"]:
+        parts = ", ".join(
+            f"{part} {number}" for part, number in last["round"]["groups"].items() if number > 1
+        )
+        lines += ["", f"launches of a round of {_title(last)} by part: {parts}"]
+        for one in last["round"]["inner"]:
+            parts = ", ".join(
+                f"{one[part]} {part}" for part in ("kernels", "copies", "buffers", "outside")
+            )
+            lines.append(f"a turn of a loop in it: {parts}")
+    if last["large"]:
+        lines += [
+            "",
+            f"large results of {_title(last)} (* only moves data):",
+            *_large(last["large"]),
+        ]
+    return "\n".join([*failed, *lines])
+
+
+def _title(one: dict[str, Any]) -> str:
+    options = one["options"]
+    if options["method"] == "ar":
+        return "ar"
+    return " ".join(
+        str(options[name])
+        for name in ("method", "builder", "budget", "policy")
+        if options.get(name) is not None
+    )
+
+
+def _large(results: list[dict[str, Any]]) -> list[str]:
+    """A line for results of one size and one part of the program, layers not told apart."""
+    parts = [
+        re.sub(r"\d+", "*", each["source"].removeprefix("jit(run)/")) or each["name"]
+        for each in results
+    ]
+    found = collections.Counter(
+        (each["bytes"], each["moves"], part) for each, part in zip(results, parts, strict=True)
+    )
+    return [
+        f"{number:4d} x {size / 2**20:.1f} MiB {'*' if moves else ' '} {part}"
+        for (size, moves, part), number in found.items()
+    ]
+
+
+def _mib(number: int) -> str:
+    return f"{number / 2**20:.1f}"
+
+
+def _of_round(field: str):
+    return lambda one: "-" if one["round"] is None else str(one["round"][field])
+
+
+def _spills(one: dict[str, Any]) -> str:
+    found = one.get("spills")
+    if not found or not found["checked"]:
+        return found["reason"] if found else "-"
+    return (
+        f"{len(found['spilling'])} of {found['checked']} (most registers {found['most_registers']})"
+    )
+
+
+_ROWS = {
+    "tree attention": lambda one: one["tree_attention"],
+    "kernels a round": _of_round("kernels"),
+    "copies and fills a round": _of_round("copies"),
+    "outside command buffers": _of_round("outside"),
+    "command buffers a round": _of_round("buffers"),
+    "loops driven by the host": _of_round("loops"),
+    "arguments, MiB": lambda one: _mib(one["memory"]["arguments"]),
+    "temporary, MiB": lambda one: _mib(one["memory"]["temporary"]),
+    "aliased of caches, MiB": lambda one: (
+        f"{_mib(one['memory']['aliased'])} of {_mib(one['cache_bytes'])}"
+    ),
+    "large results that only move data": lambda one: str(
+        sum(each["moves"] for each in one["large"])
+    ),
+    "kernels that spill registers": _spills,
+    "compilation, s": lambda one: f"{sum(one['seconds'].values()):.1f}",
+}

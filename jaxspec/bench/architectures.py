@@ -1,0 +1,184 @@
+"""Published architectures by name, with random weights: for measuring speed and for compiling
+without a checkpoint.
+
+Sizes are those of the models' own config.json. Each comes with a JetSpec head of the published
+size: five layers, blocks of 16.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.core.config import BlockDrafterConfig, MoEConfig, RopeScaling, TargetConfig
+from jaxspec.core.params import Params, Spec
+from jaxspec.core.state import KVCache
+from jaxspec.drafters.dflash.drafter import BlockDrafter
+from jaxspec.targets.transformer import Transformer
+
+DRAFTER = "jetspec"
+
+
+def _qwen3(hidden: int, layers: int, heads: int, ffn: int, *, tied: bool = False) -> TargetConfig:
+    return TargetConfig(
+        hidden,
+        layers,
+        heads,
+        8,
+        128,
+        ffn,
+        vocab_size=151936,
+        tie_embeddings=tied,
+        max_positions=40960,
+        family="qwen3",
+    )
+
+
+_QWEN3_30B = TargetConfig(
+    2048,
+    48,
+    32,
+    4,
+    128,
+    6144,
+    vocab_size=151936,
+    max_positions=40960,
+    family="qwen3_moe",
+    moe=MoEConfig(128, 8, 768, True),
+)
+_LLAMA_31_8B = TargetConfig(
+    4096,
+    32,
+    32,
+    8,
+    128,
+    14336,
+    rope_theta=5e5,
+    rope_scaling=RopeScaling(8.0, 1.0, 4.0, 8192),
+    norm_eps=1e-5,
+    qk_norm=False,
+    family="llama",
+    vocab_size=128256,
+    max_positions=131072,
+)
+# The sizes of the model that ships, see jaxspec/zoo/mini.
+_MINI = TargetConfig(
+    320, 6, 5, 1, 64, 960, rope_theta=1e4, vocab_size=4096, tie_embeddings=True, max_positions=2048
+)
+ARCHITECTURES: dict[str, TargetConfig] = {
+    "qwen3-0.6b": _qwen3(1024, 28, 16, 3072, tied=True),
+    "qwen3-1.7b": _qwen3(2048, 28, 16, 6144, tied=True),
+    "qwen3-4b": _qwen3(2560, 36, 32, 9728, tied=True),
+    "qwen3-8b": _qwen3(4096, 36, 32, 12288),
+    "qwen3-14b": _qwen3(5120, 40, 40, 17408),
+    "qwen3-32b": _qwen3(5120, 64, 64, 25600),
+    "qwen3-30b-a3b": _QWEN3_30B,
+    "llama-3.1-8b": _LLAMA_31_8B,
+    "mini": _MINI,
+}
+
+
+def architecture(name: str, *, block_size: int = 16, drafter_layers: int = 5) -> Spec:
+    """The target called `name` with a JetSpec head for it, without weights.
+
+    Args:
+      name: one of `ARCHITECTURES`.
+      block_size, drafter_layers: of the head; features are those of five layers (three for fewer
+        than 9 layers).
+
+    Raises:
+      ValueError: no such name.
+    """
+    if name not in ARCHITECTURES:
+        raise ValueError(f"unknown architecture {name!r}: choose one of {', '.join(ARCHITECTURES)}")
+    target = ARCHITECTURES[name]
+    shared = (
+        "hidden_size",
+        "num_heads",
+        "num_kv_heads",
+        "head_dim",
+        "ffn_size",
+        "rope_theta",
+        "rope_scaling",
+        "norm_eps",
+    )
+    count, last = (
+        (5, target.num_layers - 3) if target.num_layers > 8 else (3, target.num_layers - 2)
+    )
+    layers = tuple(round(1 + i * (last - 1) / (count - 1)) for i in range(count))
+    head = BlockDrafterConfig(
+        **{field: getattr(target, field) for field in shared},
+        num_layers=drafter_layers,
+        block_size=block_size,
+        mask_token_id=target.vocab_size - 1,
+        feature_layers=layers,
+        causal=True,
+        target_hidden_size=target.hidden_size,
+        vocab_size=target.vocab_size,
+    )
+    return Spec(target, ((DRAFTER, head),))
+
+
+def abstract_params(spec: Spec, dtype=jnp.bfloat16) -> Params:
+    """`Params` of `spec` (a target, and block drafters) whose leaves are `jax.ShapeDtypeStruct`:
+    nothing is allocated.
+    """
+    target = jax.eval_shape(functools.partial(_init_target, spec.target))
+    drafters = {
+        name: jax.eval_shape(functools.partial(_init_head, config))
+        for name, config in spec.drafters
+    }
+    shapes = Params(target, drafters, spec)
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, dtype), shapes)
+
+
+def random_params(spec: Spec, dtype=jnp.bfloat16, seed: int = 0) -> Params:
+    """`Params` of `spec` with random weights, drawn on the device one tensor at a time (norm scales
+    are one, biases zero).
+    """
+
+    def fill(path, leaf):
+        name = jax.tree_util.keystr(path)
+        if name.endswith("['scale']"):
+            return jnp.ones(leaf.shape, leaf.dtype)
+        if name.endswith("['bias']"):
+            return jnp.zeros(leaf.shape, leaf.dtype)
+        return _normal(
+            jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode())),
+            leaf.shape,
+            leaf.dtype,
+        )
+
+    return jax.tree_util.tree_map_with_path(fill, abstract_params(spec, dtype))
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _normal(key, shape, dtype):
+    return 0.02 * jax.random.normal(key, shape, dtype)
+
+
+def _init_target(config):
+    row = jnp.zeros((1, 1), jnp.int32)
+
+    def touch(model):
+        return model.logits(model(row, row).hidden)
+
+    return Transformer(config).init(jax.random.key(0), method=touch)
+
+
+def _init_head(config):
+    row = jnp.zeros((1, 1), jnp.int32)
+    features = jnp.zeros((1, 1, len(config.feature_layers) * config.target_hidden_size))
+
+    def touch(head):
+        keys, values = head.context_kv(features, row)
+        return head(
+            jnp.zeros((1, 1, config.hidden_size)),
+            row,
+            KVCache(keys.swapaxes(2, 3), values.swapaxes(2, 3), row[0]),
+        )
+
+    return BlockDrafter(config).init(jax.random.key(0), method=touch)

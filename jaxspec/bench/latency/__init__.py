@@ -1,0 +1,1 @@
+"""`jaxspec bench latency`: pieces of a round against the floors of the same device."""

@@ -1,0 +1,120 @@
+"""What the device itself can do: bandwidth of a large copy, rate of a large matrix product, size of
+the last cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pallas_kernels.aot import GPUS
+
+
+def ceilings(dtype, *, megabytes: int, size: int, repeats: int = 5) -> dict[str, Any]:
+    """Measure both ceilings, several times in turn.
+
+    The copy reads and writes an array once a pass; the product is of two square matrices,
+    accumulated in float32 as the forwards' products are.
+
+    Args:
+      dtype: of the product.
+      megabytes: of the array that is copied; far more than the last cache.
+      size: rows and columns of the matrices.
+
+    Returns:
+      `copy_bytes_per_second` and `matmul_flops_per_second`, each as {"median", "quartiles",
+      "best"}, `megabytes`, `size`.
+    """
+    passes = 8
+    copied = jnp.zeros(megabytes * 250_000, jnp.int32)
+    left, right = (
+        jax.random.normal(jax.random.key(i), (size, size), jnp.float32).astype(dtype)
+        for i in (0, 1)
+    )
+    right = right / np.sqrt(size).astype(dtype)
+    copy, product = (functools.partial(f, passes=passes) for f in (_copy, _product))
+    copied, left = copy(copied), product(left, right)
+    rates: dict[str, list[float]] = {"copy": [], "matmul": []}
+    for _ in range(repeats):
+        seconds, copied = _timed(copy, copied)
+        rates["copy"].append(2 * passes * copied.nbytes / seconds)
+        seconds, left = _timed(product, left, right)
+        rates["matmul"].append(2 * passes * float(size) ** 3 / seconds)
+    return {
+        "copy_bytes_per_second": _summary(rates["copy"]),
+        "matmul_flops_per_second": _summary(rates["matmul"]),
+        "megabytes": megabytes,
+        "size": size,
+    }
+
+
+@functools.partial(jax.jit, static_argnames="passes", donate_argnums=0)
+def _copy(x, passes):
+    return jax.lax.fori_loop(0, passes, lambda i, x: x + 1, x)
+
+
+@functools.partial(jax.jit, static_argnames="passes", donate_argnums=0)
+def _product(x, y, passes):
+    return jax.lax.fori_loop(0, passes, lambda i, x: x @ y, x)
+
+
+def _timed(function, *args):
+    jax.block_until_ready(args)
+    started = time.perf_counter()
+    out = jax.block_until_ready(function(*args))
+    return time.perf_counter() - started, out
+
+
+def _summary(values: list[float]) -> dict[str, Any]:
+    low, middle, high = np.percentile(values, [25, 50, 75])
+    return {
+        "median": float(middle),
+        "quartiles": [float(low), float(high)],
+        "best": float(max(values)),
+    }
+
+
+def last_cache_bytes() -> float | None:
+    """Size of the last-level cache of the default device, None where it is not known."""
+    device = jax.devices()[0]
+    if device.platform == "gpu":
+        return next(
+            (
+                gpu.l2
+                for name, gpu in GPUS.items()
+                if re.search(rf"\b{name}\b", device.device_kind.lower())
+            ),
+            None,
+        )
+    sizes = [
+        path.read_text().strip()
+        for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
+    ]
+    return max(
+        (
+            float(text[:-1]) * {"K": 1024, "M": 2**20}[text[-1]]
+            for text in sizes
+            if text[-1:] in ("K", "M")
+        ),
+        default=None,
+    )
+
+
+def memory_bytes() -> float:
+    """Memory of the default device that can be used: a GPU's share that JAX may take, a host's free
+    memory.
+    """
+    stats = jax.devices()[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        return float(stats["bytes_limit"])
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return 1024.0 * int(line.split()[1])
+    return float("inf")

@@ -1,0 +1,247 @@
+"""One width of the latency benchmark: its programs compiled, and timed in turn at every context."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.bench.latency import floors as roofline
+from jaxspec.bench.latency.floors import Work
+from jaxspec.bench.latency.forced import replay, run_forced
+from jaxspec.bench.latency.hlo import kernels_per_round
+from jaxspec.bench.latency.pieces import (
+    PIECES,
+    first_input,
+    make_request,
+    make_state,
+    random_cache,
+    repeated,
+    tree_config,
+)
+from jaxspec.core.params import Params
+from jaxspec.core.state import KVCache
+from jaxspec.core.tree import root_only
+from jaxspec.engine import loop
+from jaxspec.engine.plan import DecodeConfig, make_plan
+
+# Repetitions in one program: of pieces that read the weights, of small ones, and rounds of a
+# replayed histogram.
+TIMES = {"gpu": (20, 100, 64), "cpu": (8, 32, 32)}
+_LARGE = ("ar", "draft", "verify", "round")
+
+
+@dataclasses.dataclass
+class Caches:
+    """The caches that all programs of one capacity hand on to one another, since each donates
+    them.
+    """
+
+    target: KVCache
+    draft: KVCache
+
+    @classmethod
+    def random(cls, params: Params, method: str, batch: int, capacity: int) -> Caches:
+        configs = (params.spec.target, params.spec.drafter(method))
+        return cls(*(random_cache(config, batch, capacity, params.dtype) for config in configs))
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A compiled piece.
+
+    Attributes:
+      name: one of `PIECES`, `ar`, `round` or `forced`.
+      config: of its state. call: state -> (state, result). times: repetitions in a call.
+      works: context -> Work of every part, each with a floor of its own; none where time is no
+        matter of bytes.
+      kernels: per repetition. tokens: that a call commits a sequence, where that is replayed.
+    """
+
+    name: str
+    config: DecodeConfig
+    call: Callable[[Any], tuple[Any, Any]]
+    times: int
+    works: tuple[Callable[[int], Work], ...]
+    kernels: int | None
+    compile_seconds: float
+    tokens: int | None = None
+
+
+def slack(params: Params, method: str, widths: Sequence[int], platform: str) -> int:
+    """Rows that the caches need beyond the longest context: what the longest loop may commit, and a
+    path more.
+    """
+    large, _, rounds = TIMES[platform]
+    longest = max(make_plan(params.spec, tree_config(method, rows)).longest for rows in widths)
+    return (max(large, rounds) + 1) * longest
+
+
+def compile_ar(params: Params, method: str, caches: Caches, context: int, platform: str) -> Program:
+    """Plain decoding in the device loop."""
+    batch = caches.target.k.shape[1]
+    works = (_target_work(params, batch, 1),)
+    return _compile_rounds(
+        "ar", params, tree_config(method, 1), caches, context, TIMES[platform][0], works
+    )
+
+
+def compile_cell(
+    params: Params,
+    method: str,
+    rows: int,
+    caches: Caches,
+    context: int,
+    platform: str,
+    histogram: Sequence[float] | None,
+    on_time: Callable[[], bool],
+) -> list[Program]:
+    """Programs of width `rows`, each run once; those that `on_time` leaves no time for are missing
+    at the end.
+
+    A single row has no drafter: only its forward and its commit are there.
+    """
+    config, batch = tree_config(method, rows), caches.target.k.shape[1]
+    large, small, rounds = TIMES[platform]
+    found, works = [], _works(params, config, batch, rows)
+    given = root_only(jnp.ones(batch, jnp.int32), 1)
+    for name in PIECES if rows > 1 else ("verify", "commit"):
+        if not on_time():
+            return found
+        given = first_input(name, params, config, batch) if name in ("rank", "tree") else given
+        times = large if name in _LARGE else small
+        own = (works[name],) if name in works else ()
+        program, given = _compile_piece(name, params, config, caches, context, times, own, given)
+        found.append(program)
+    if rows > 1 and on_time():
+        total = tuple(works.values())
+        found.append(_compile_rounds("round", params, config, caches, context, large, total))
+        if histogram is not None and on_time():
+            lengths = replay(histogram, rounds, make_plan(params.spec, config).longest)
+            found.append(
+                _compile_rounds("forced", params, config, caches, context, rounds, total, lengths)
+            )
+    return found
+
+
+def time_programs(
+    params: Params, programs: Sequence[Program], caches: Caches, context: int, repeats: int
+) -> dict[str, list[float]]:
+    """Milliseconds a repetition of every program, `repeats` samples each, in turn, in an order that
+    rotates.
+    """
+    samples: dict[str, list[float]] = {program.name: [] for program in programs}
+    for repeat in range(repeats):
+        shift = repeat % len(programs)
+        for program in (*programs[shift:], *programs[:shift]):
+            seconds, _ = _timed(params, program, caches, context)
+            samples[program.name].append(1e3 * seconds / program.times)
+    return samples
+
+
+def _timed(params: Params, program: Program, caches: Caches, context: int) -> tuple[float, Any]:
+    state = jax.block_until_ready(_state(params, program.config, caches, context, program.times))
+    started = time.perf_counter()
+    state, result = jax.block_until_ready(program.call(state))
+    seconds = time.perf_counter() - started
+    _take_back(caches, state)
+    return seconds, result
+
+
+def _state(params, config, caches, context, times):
+    return make_state(
+        params,
+        config,
+        caches.target,
+        caches.draft,
+        context,
+        times * make_plan(params.spec, config).longest + 1,
+    )
+
+
+def _take_back(caches: Caches, state) -> None:
+    caches.target = state.cache
+    caches.draft = caches.draft if state.draft is None else state.draft
+
+
+def _compile_piece(
+    name, params, config, caches, context, times, works, given
+) -> tuple[Program, Any]:
+    request, state = (
+        make_request(caches.target.k.shape[1]),
+        _state(params, config, caches, context, times),
+    )
+    started = time.perf_counter()
+    compiled = (
+        repeated(name, params, request, config, times)
+        .lower(params, request, state, given)
+        .compile()
+    )
+    seconds = time.perf_counter() - started
+
+    def call(state):
+        return compiled(params, request, state, given)
+
+    program = Program(
+        name, config, call, times, works, kernels_per_round(compiled.as_text()), seconds
+    )
+    return program, _timed(params, program, caches, context)[1]
+
+
+def _compile_rounds(name, params, config, caches, context, times, works, lengths=None) -> Program:
+    request, state = (
+        make_request(caches.target.k.shape[1]),
+        _state(params, config, caches, context, times),
+    )
+    started = time.perf_counter()
+    if lengths is None:
+        function, last = loop.run, jnp.int32(times)
+    else:
+        function, last = run_forced, jnp.asarray(lengths)
+    compiled = function.lower(params, request, state, last, config=config).compile()
+    seconds = time.perf_counter() - started
+
+    def call(state):
+        state = compiled(params, request, state, last)
+        return state, state.emitted - 1
+
+    tokens = None if lengths is None else int(lengths.sum())
+    program = Program(
+        name, config, call, times, works, kernels_per_round(compiled.as_text()), seconds, tokens
+    )
+    _, committed = _timed(params, program, caches, context)
+    if tokens is not None and not np.all(np.asarray(committed) == tokens):
+        raise RuntimeError(f"{tokens} tokens were to be committed, {committed} were")
+    return program
+
+
+def _works(
+    params: Params, config: DecodeConfig, batch: int, rows: int
+) -> dict[str, Callable[[int], Work]]:
+    """What each piece must move and compute, as functions of the context."""
+    plan, name = make_plan(params.spec, config), config.method
+    layers = len(plan.drafter.feature_layers) if plan.drafter else 0
+    works = {"verify": _target_work(params, batch, rows)}
+    works["commit"] = lambda context: roofline.commit_rows(
+        params, batch=batch, rows=plan.longest, feature_layers=layers
+    )
+    if plan.drafter is None:
+        return works
+    slots = plan.builder.longest
+    works["draft"] = lambda context: roofline.draft_forward(
+        params, name, batch=batch, slots=slots, context=context
+    )
+    works["rank"] = lambda context: roofline.rank_logits(params, batch=batch, slots=slots)
+    works["absorb"] = lambda context: roofline.absorb_features(
+        params, name, batch=batch, rows=plan.longest
+    )
+    return works
+
+
+def _target_work(params: Params, batch: int, rows: int) -> Callable[[int], Work]:
+    return lambda context: roofline.target_forward(params, batch=batch, rows=rows, context=context)

@@ -1,0 +1,230 @@
+"""The pieces of a round as programs of their own, each a loop on the device.
+
+Every piece is repeated inside one program, so that dispatch and synchronisation fall on many
+repetitions at once. A repetition depends on the one before through `state.root`, from which a zero
+is made that the compiler cannot know: without it, whatever does not change would be computed once,
+before the loop. Weights and caches are read anew in every repetition.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.builders import rank
+from jaxspec.core import cache
+from jaxspec.core.params import Params
+from jaxspec.core.sampling import draw, make_sampling, sequence_keys
+from jaxspec.core.state import Accepted, Candidates, DecodeState, KVCache, Request, Tree
+from jaxspec.core.tree import root_only
+from jaxspec.drafters.base import Committed
+from jaxspec.engine import grow, loop
+from jaxspec.engine.acceptance import accept_match
+from jaxspec.engine.plan import DecodeConfig, make_plan
+
+# In the order in which a round runs them; each takes what the one before gives.
+PIECES = ("draft", "rank", "tree", "verify", "commit", "absorb")
+
+
+class Forwarded(NamedTuple):
+    """What acceptance and commit take of a verified tree.
+
+    Attributes:
+      tree: the tree. token: int32 [B, N], the target's token after each row.
+      k, v: [L, B, N, K, D]; features: [B, N, F].
+    """
+
+    tree: Tree
+    token: jax.Array
+    k: jax.Array
+    v: jax.Array
+    features: jax.Array
+
+
+def tree_config(method: str, rows: int) -> DecodeConfig:
+    """Greedy decoding with best-first trees of `rows` rows; of a single row, plain decoding."""
+    sampling = make_sampling()[0]
+    if rows == 1:
+        return DecodeConfig("ar", sampling)
+    return DecodeConfig(method, sampling, builder="best_first", budget=rows)
+
+
+def make_request(batch: int) -> Request:
+    """A request that nothing ends."""
+    return Request(
+        limit=jnp.full(batch, 2**30, jnp.int32),
+        stop=jnp.full(1, -1, jnp.int32),
+        keys=sequence_keys(0, jnp.arange(batch)),
+        sampling=make_sampling()[1],
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("config", "batch", "capacity", "dtype"))
+def random_cache(config, batch: int, capacity: int, dtype) -> KVCache:
+    """A cache of random rows, the same in every layer; its length is 0."""
+    empty = jax.eval_shape(functools.partial(cache.allocate, config, batch, capacity, dtype))
+    k, v = (jax.random.normal(jax.random.key(i), empty.k.shape[1:], dtype) for i in (0, 1))
+    return KVCache(
+        *(jnp.broadcast_to(x, empty.k.shape) for x in (k, v)), jnp.zeros(batch, jnp.int32)
+    )
+
+
+def make_state(
+    params: Params,
+    config: DecodeConfig,
+    target: KVCache,
+    draft: KVCache | None,
+    context: int,
+    room: int,
+):
+    """A state in mid-decode after `context` tokens, with room for `room` more, around caches that
+    are not copied.
+    """
+    plan, batch = make_plan(params.spec, config), target.k.shape[1]
+    length, root = (jnp.full(batch, value, jnp.int32) for value in (context, 1))
+    zeros = [jnp.zeros(batch, jnp.int32) for _ in range(2)]
+    tokens, emitted, drafted = (
+        jnp.zeros((batch, room + plan.longest), jnp.int32) for _ in range(3)
+    )
+    return DecodeState(
+        tokens=tokens,
+        emitted=jnp.ones(batch, jnp.int32),
+        done=jnp.zeros(batch, bool),
+        root=root,
+        cache=target.replace(length=length),
+        draft=None if plan.drafter is None else draft.replace(length=length + 0),
+        rounds=zeros[0],
+        round_emitted=emitted,
+        round_drafted=drafted,
+        tree=root_only(root, plan.widths[-1]),
+        accepted=Accepted(jnp.zeros((batch, plan.longest), jnp.int32), zeros[1], root + 0),
+    )
+
+
+def first_input(piece: str, params: Params, config: DecodeConfig, batch: int) -> Any:
+    """Input of `rank` or `tree`: random logits or candidates, whose probability falls off with
+    their rank.
+    """
+    plan, vocab = make_plan(params.spec, config), params.spec.target.vocab_size
+    longest, key = plan.builder.longest, jax.random.key(7)
+    if piece == "rank":
+        return 2 * jax.random.normal(key, (batch, longest, vocab), params.dtype)
+    shape = (batch, longest, plan.builder.candidates)
+    token = jax.random.randint(key, shape, 0, vocab)
+    weight = (1.0 + jnp.arange(shape[2])) ** -(1.2 + 0.6 * jax.random.uniform(key, (*shape[:2], 1)))
+    return Candidates(token.astype(jnp.int32), jnp.log(weight / weight.sum(-1, keepdims=True)))
+
+
+def repeated(
+    piece: str, params: Params, request: Request, config: DecodeConfig, times: int
+) -> Callable:
+    """`(params, request, state, given) -> (state, result)`: `piece` run `times` times on `given`,
+    jitted; `state` is donated.
+
+    The result of `PIECES[i]` is what `PIECES[i + 1]` takes, that of `draft` logits [B, depth, V].
+    """
+    step = functools.partial(_STEPS[piece], config=config)
+
+    @functools.partial(jax.jit, donate_argnums=2)
+    def run(params, request, state, given):
+        context = state.cache.length
+
+        def body(_, carry):
+            state, given, _ = carry
+            state, result = step(params, request, _renewed(state, context), given)
+            return state, given, result
+
+        out = jax.eval_shape(step, params, request, state, given)[1]
+        carry = (state, given, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), out))
+        state, _, result = jax.lax.fori_loop(0, times, body, carry)
+        return state, result
+
+    return run
+
+
+def _renewed(state: DecodeState, context: jax.Array) -> DecodeState:
+    """The state as it was before the first round, in a way that depends on the last repetition."""
+    zero = _zero(state)
+    draft = None if state.draft is None else state.draft.replace(length=context + zero)
+    counts = dict(emitted=1 + zero, rounds=zero, done=zero < 0)
+    return state.replace(cache=state.cache.replace(length=context + zero), draft=draft, **counts)
+
+
+def _zero(state: DecodeState) -> jax.Array:
+    """int32 [B] of zeros, since roots are not negative."""
+    return jnp.minimum(state.root, 0)
+
+
+def _after(state: DecodeState, tree):
+    """The arrays of `tree`, unchanged, but only known once `state` is."""
+    return jax.tree.map(lambda x: x + _zero(state).sum().astype(x.dtype), tree)
+
+
+def _draft(params, request, state, given, config):
+    plan = make_plan(params.spec, config)
+    head, longest = grow.target_head(params, config), plan.builder.longest
+    proposal, _ = plan.drafter.start(
+        params.drafter(config.method), state.draft, head, state.root, longest
+    )
+    logits = proposal.logits[:, 0, :longest]
+    return state.replace(root=(logits[:, -1, 0] > 0).astype(jnp.int32)), logits
+
+
+def _rank(params, request, state, logits, config):
+    plan = make_plan(params.spec, config)
+    scale = params.spec.drafter(config.method).score_temperature[0]
+    candidates = rank(_after(state, logits), plan.builder.candidates, None, scale)
+    # Not an element of it: a slice of a slice would keep XLA from seeing the top-k in what it was
+    # lowered to.
+    return state.replace(root=candidates.token.max((1, 2))), candidates
+
+
+def _tree(params, request, state, candidates, config):
+    tree = grow.grow(params, state, _after(state, candidates), config)
+    return state.replace(root=tree.token[:, -1]), tree
+
+
+def _verify(params, request, state, tree, config):
+    plan, now = make_plan(params.spec, config), _after(state, tree)
+    layers = plan.drafter.feature_layers if plan.drafter else ()
+    positions = state.cache.length[:, None] + now.depth
+    out = plan.target.apply(
+        params.target, now.token, positions, state.cache, now.ancestors, feature_layers=layers
+    )
+    logits = plan.target.apply(params.target, out.hidden, method="logits")
+    token = draw(logits, None, now.depth, config.sampling, request.sampling)
+    return state.replace(root=token[:, -1]), Forwarded(tree, token, out.k, out.v, out.features)
+
+
+def _commit(params, request, state, given, config):
+    tree, token = _after(state, (given.tree, given.token))
+    accepted = accept_match(tree, token, make_plan(params.spec, config).longest - 1)
+    features = jnp.take_along_axis(given.features, accepted.path[..., None], axis=1)
+    k, v = (cache.gather_path(x, accepted.path) for x in (given.k, given.v))
+    return loop.commit(
+        params, request, state, tree, loop.Verified(accepted, k, v, features), config
+    )
+
+
+def _absorb(params, request, state, committed: Committed, config):
+    features = _after(state, committed.features)
+    new = committed.replace(features=features, position=state.cache.length, count=1 + _zero(state))
+    state = loop.absorb(params, state, new, config)
+    # All of the cache counts as written, whichever row is looked at.
+    return state.replace(
+        root=jnp.isnan(state.draft.k[-1, :, -1, 0, 0]).astype(jnp.int32)
+    ), committed
+
+
+_STEPS = {
+    "draft": _draft,
+    "rank": _rank,
+    "tree": _tree,
+    "verify": _verify,
+    "commit": _commit,
+    "absorb": _absorb,
+}

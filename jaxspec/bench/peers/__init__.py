@@ -1,0 +1,1 @@
+"""`jaxspec bench peers`: our loop next to transformers'."""

@@ -1,0 +1,120 @@
+"""transformers' decoders in PyTorch, as peers that ours are raced with."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+# Tokens that transformers' prompt lookup drafts at most, its documentation's figure.
+LOOKUP_TOKENS = 10
+PLAIN = "transformers generate"
+HOW_TO_INSTALL = "PyTorch is not installed, so transformers is left out: pip install torch --index-url https://download.pytorch.org/whl/cpu"
+
+
+@dataclasses.dataclass(frozen=True)
+class Peer:
+    """Something that decodes: its name, and token ids -> `Decoded`."""
+
+    name: str
+    decode: Callable[[list[int]], Decoded]
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoded:
+    """One decode.
+
+    Attributes:
+      tokens: generated ids.
+      seconds: wall-clock of the whole, prefill included.
+      decode_seconds, decode_tokens: after the first tokens were there.
+    """
+
+    tokens: tuple[int, ...]
+    seconds: float
+    decode_seconds: float
+    decode_tokens: int
+
+
+def torch_installed() -> bool:
+    """Whether PyTorch can be imported; nothing is."""
+    return importlib.util.find_spec("torch") is not None
+
+
+def torch_peers(
+    directory, assistants: dict[str, Any], eos: Sequence[int], max_new_tokens: int
+) -> list[Peer]:
+    """transformers' ways to decode the model in `directory`, float32 on the CPU with as many
+    threads as it may use.
+
+    Args:
+      directory: of the model, in Hugging Face layout.
+      assistants: {name: directory} of smaller models with the same tokenizer.
+      eos: token ids that end a text.
+      max_new_tokens: tokens to generate at most.
+    """
+    import torch
+    import transformers
+
+    torch.set_num_threads(threads())
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+
+    def read(path):
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            str(path), dtype=torch.float32
+        ).eval()
+
+    model = read(directory)
+
+    def decode(options, ids) -> Decoded:
+        clock, given = _Clock(), torch.tensor([list(ids)])
+        with torch.inference_mode():
+            started = time.perf_counter()
+            out = model.generate(
+                given,
+                attention_mask=torch.ones_like(given),
+                max_new_tokens=max_new_tokens,
+                do_sample=False,
+                eos_token_id=list(eos) or None,
+                pad_token_id=0,
+                streamer=clock,
+                **options,
+            )
+            ended = time.perf_counter()
+        tokens = tuple(out[0, len(ids) :].tolist())
+        return Decoded(tokens, ended - started, ended - clock.first, len(tokens) - clock.count)
+
+    ways = {PLAIN: {}}
+    ways |= {
+        f"transformers assisted ({name})": {"assistant_model": read(path)}
+        for name, path in assistants.items()
+    }
+    ways |= {"transformers prompt lookup": {"prompt_lookup_num_tokens": LOOKUP_TOKENS}}
+    return [Peer(name, functools.partial(decode, options)) for name, options in ways.items()]
+
+
+class _Clock:
+    """A streamer, as transformers calls it, that notes when the first tokens came and how many
+    these were.
+    """
+
+    def __init__(self):
+        self.calls, self.first, self.count = 0, 0.0, 0
+
+    def put(self, tokens) -> None:
+        self.calls += 1  # the first call hands over the prompt
+        if self.calls == 2:
+            self.first, self.count = time.perf_counter(), tokens.numel()
+
+    def end(self) -> None:
+        pass
+
+
+def threads() -> int:
+    """CPU cores that this process may use, which is how many threads XLA takes."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,1 @@
+"""`jaxspec bench policies`: policies compared on the same prompts by three clocks."""

@@ -1,0 +1,270 @@
+"""`jaxspec bench policies`: policies on one method, by three clocks that are never mixed.
+
+Every contender decodes every prompt. Its rounds, what each drafted, verified and committed, then
+count three times:
+  modelled: by the sums of parts in a table of round times;
+  replayed: by the clock, the same decisions made again by a policy that only reads them;
+  whole: by the clock, the contender's own computation included. What that is beyond the replay is
+  the contender's own share.
+
+A replay follows its decode at once, which may favour it: what policies that only read two numbers
+seem to cost (`static`) tells by how much.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import jaxspec
+from jaxspec.bench.benchmark import check_prompts, groups
+from jaxspec.bench.calibrate import policy_for
+from jaxspec.bench.measure import Run, drift_of, in_turn, run_of, steadied, without_compilation
+from jaxspec.bench.methods import Method
+from jaxspec.bench.prompts import Prompt
+from jaxspec.bench.report.summary import environment, summarise
+from jaxspec.bench.turns import ask_in_turns
+from jaxspec.costs.round_times import RoundTimes
+from jaxspec.engine.plan import make_plan
+from jaxspec.engine.session import prepare
+from jaxspec.policies.compose import compose
+from jaxspec.policies.controls.replayed import make_replay
+
+CLOCKS = ("modelled", "replayed", "whole")
+
+
+class Decoded(NamedTuple):
+    """A contender's decode of a prompt: the run by each clock (None: this contender has none), and
+    its rounds.
+    """
+
+    modelled: Run
+    replayed: Run | None
+    whole: Run
+    steps: np.ndarray
+    rows: np.ndarray
+
+
+def contenders(
+    params,
+    base: Method,
+    names: Sequence[str],
+    options: dict[str, Any],
+    times: RoundTimes | None = None,
+) -> list[Method]:
+    """`ar`, and the method with each policy.
+
+    Args:
+      names: `[LABEL=]POLICY`, where POLICY is `none`, a name or folder as of `make_named`, or
+        several joined by `+`.
+      options: keyword arguments of `jaxspec.decode` common to all.
+      times: that policies which were trained with a table of such times are to have been trained
+        with (None: with any).
+
+    Raises:
+      ValueError: two of one label, or no such policy.
+    """
+    found, settings = [Method("ar", {"method": "ar"})], options | base.options
+    told = {} if times is None else {"latency table": times.fingerprint}
+    for name in map(str.strip, names):
+        label, equals, given = name.rpartition("=")
+        label = label if equals else Path(given).name
+        joined = [] if given == "none" else given.split("+")
+        parts = [policy_for(params, settings["method"], part, settings, told) for part in joined]
+        policy = {"policy": parts[0] if len(parts) == 1 else compose(*parts)} if parts else {}
+        found.append(Method(label, base.options | policy))
+    repeated = [
+        method.name
+        for i, method in enumerate(found)
+        if method.name in {other.name for other in found[:i]}
+    ]
+    if repeated:
+        raise ValueError(
+            f"two contenders are called {repeated[0]!r}: put another label before one, as in LABEL=POLICY"
+        )
+    return found
+
+
+def compare(
+    params,
+    prompts: Sequence[Prompt],
+    contenders: Sequence[Method],
+    times: RoundTimes,
+    *,
+    repeats: int = 5,
+    against: str | None = None,
+    options: dict[str, Any] | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Measure contenders (the first is `ar`), ready for JSON.
+
+    They take turns within a prompt, each with its replay beside it, see `in_turn`, and by how much
+    the machine was slower in one repeat than in another is divided out. A decode during which
+    anything was compiled is not counted but run again. What a policy learned goes on from prompt to
+    prompt.
+
+    Args:
+      prompts: that nothing was trained or tuned on; later turns of conversations are asked too.
+      contenders: methods that differ in their policy, or have none.
+      times: of the method's rounds. repeats: counted decodes of each prompt by each.
+      against: name of the contender that the others are compared with too, as they are; in the same
+        decodes.
+      options: keyword arguments of `jaxspec.decode` common to all.
+
+    Returns:
+      `device`, `versions`, `dtype`, `repeats`, `compile_seconds` {contender: s}, and `results`: the
+      records of `jaxspec.bench.summarise` for each clock, with `clock`; those of the clock `whole`
+      also have `steps` and `rows` (means over drafted rounds), `drafted_rounds` (their share),
+      `own_share` (of the time, by the policy's own computation; None where nothing can be
+      replayed), and `against` and `against_ci`, speed over that contender's with a paired interval.
+
+    Raises:
+      ValueError: `repeats` below 1, nobody of the name `against`, or as `jaxspec.decode`.
+    """
+    if repeats < 1:
+        raise ValueError(f"repeats is {repeats}: give at least 1")
+    together = _groups(contenders, against)
+    prompts = ask_in_turns(params, prompts, options=options, progress=progress)
+    check_prompts(params, prompts, dict(options or {}))
+    results, compile_seconds = [], dict.fromkeys((one.name for one in contenders), 0.0)
+    for number, group in enumerate(together):
+        decoded, compiling = _decode_all(
+            params, prompts, group, times, repeats, dict(options or {}), progress
+        )
+        compile_seconds |= {
+            name: compile_seconds[name] + seconds for name, seconds in compiling.items()
+        }
+        drift = drift_of([one.whole for one in decoded])
+        decoded = [_steadied(one, drift) for one in decoded]
+        for clock in CLOCKS:
+            runs = [getattr(one, clock) for one in decoded if getattr(one, clock) is not None]
+            beside = (
+                summarise(runs, prompts, baseline=against) if against and clock == "whole" else []
+            )
+            for i, record in enumerate(summarise(runs, prompts)):
+                if number == 0 or record["method"] not in ("ar", against):
+                    more = _rounds(decoded, record, prompts) if clock == "whole" else {}
+                    ratio = (
+                        {"against": beside[i]["speedup"], "against_ci": beside[i]["speedup_ci"]}
+                        if beside
+                        else {}
+                    )
+                    results.append({"clock": clock} | record | more | ratio)
+        jax.clear_caches()
+    about = {
+        "options": dict(options or {}),
+        "repeats": repeats,
+        "against": against,
+        "times": times.about,
+    }
+    return environment(params) | about | {"compile_seconds": compile_seconds, "results": results}
+
+
+def _groups(contenders: Sequence[Method], against: str | None) -> list[list[Method]]:
+    """`groups` that all hold the contender of that name too, so that every other is compared with
+    it in the same decodes.
+    """
+    first, *others = contenders
+    shared = [one for one in others if one.name == against]
+    if against not in (None, first.name) and not shared:
+        raise ValueError(
+            f"no contender is called {against!r}: compare with one of {', '.join(c.name for c in contenders)}"
+        )
+    rest = [one for one in others if one.name != against]
+    return [[first, *shared, *group[1:]] for group in groups([first, *rest])]
+
+
+def _steadied(one: Decoded, drift) -> Decoded:
+    return one._replace(
+        whole=steadied(one.whole, drift), replayed=one.replayed and steadied(one.replayed, drift)
+    )
+
+
+def _decode_all(
+    params, prompts, contenders, times, repeats, options, progress
+) -> tuple[list[Decoded], dict[str, float]]:
+    """Every decode, and the seconds that each contender's took to compile."""
+    found, policies = [], {one.name: one.options.get("policy") for one in contenders}
+    compile_seconds = dict.fromkeys(policies, 0.0)
+    for index, prompt in enumerate(prompts):
+        progress(f"prompt {index + 1} of {len(prompts)} ({prompt.domain})")
+        for repeat in range(repeats):
+            for one in in_turn(contenders, index, repeat):
+                settings = options | one.options | {"policy": policies[one.name]}
+                decode = functools.partial(jaxspec.decode, params, prompt.content)
+                out, compiling = without_compilation(functools.partial(decode, **settings))
+                compile_seconds[one.name] += compiling
+                policies[one.name] = out.policy
+                again = _replayed(decode, settings, out)
+                whole, replayed = (x and run_of(one.name, index, repeat, x) for x in (out, again))
+                found.append(_decoded(params, settings, out, whole, replayed, times))
+    return found, compile_seconds
+
+
+def _replayed(decode, settings: dict[str, Any], out):
+    """The same rounds by a policy that only reads its decisions; the decode itself where nothing
+    was decided.
+    """
+    policy = settings["policy"]
+    if policy is None:
+        return out
+    if policy.settings.functions().act.keep is not None:
+        return None
+    # Rounds never outnumber tokens; a multiple of 64 keeps to one compilation.
+    room = -(-settings.get("max_new_tokens", 256) // 64) * 64
+    again, _ = without_compilation(
+        lambda: decode(**settings | {"policy": make_replay(policy, out.per_round, room)})
+    )
+    if again.tokens != out.tokens or not np.array_equal(again.per_round.rows, out.per_round.rows):
+        raise RuntimeError(
+            "a replay took other rounds than the decode that it repeats: compare nothing with it"
+        )
+    return again
+
+
+def _decoded(params, settings, out, whole: Run, replayed: Run | None, times: RoundTimes) -> Decoded:
+    rounds = out.per_round
+    steps = rounds.steps
+    if steps is None:
+        session = {name: value for name, value in settings.items() if name != "policy"}
+        plan = make_plan(params.spec, prepare(params, [0], **session).config)
+        steps = np.full(
+            len(rounds.rows),
+            -1 if plan.drafter is None else plan.builder.steps if plan.in_steps else 0,
+        )
+    seconds = float(times.of_rounds(rounds.context, steps, rounds.rows).sum())
+    return Decoded(
+        dataclasses.replace(whole, decode_seconds=seconds), replayed, whole, steps, rounds.rows
+    )
+
+
+def _rounds(
+    decoded: Sequence[Decoded], record: dict[str, Any], prompts: Sequence[Prompt]
+) -> dict[str, Any]:
+    """What the rounds of a record's decodes were like."""
+    own = [
+        one
+        for one in decoded
+        if one.whole.method == record["method"]
+        and record["domain"] in ("all", prompts[one.whole.prompt].domain)
+    ]
+    steps, rows = (
+        np.concatenate([getattr(one, name) for one in own]) for name in ("steps", "rows")
+    )
+    drafted = steps >= 0
+    known = [one for one in own if one.replayed is not None]
+    seconds = [
+        sum(getattr(one, clock).decode_seconds for one in known) for clock in ("replayed", "whole")
+    ]
+    return {
+        "steps": float(steps[drafted].mean()) if drafted.any() else None,
+        "rows": float(rows[drafted].mean()) if drafted.any() else None,
+        "drafted_rounds": float(drafted.mean()) if len(drafted) else None,
+        "own_share": 1 - seconds[0] / seconds[1] if known and record["method"] != "ar" else None,
+    }

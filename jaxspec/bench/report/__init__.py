@@ -1,0 +1,1 @@
+"""Results as tables, Markdown, plots and other projects' formats."""

@@ -1,0 +1,168 @@
+"""The field's figures of speculative decoding, side by side: which paper or system counts what,
+from the same counts.
+
+All follow from how many rounds committed how many tokens (`accept_hist`), the nodes that were
+verified (`drafted`) and seconds. The last token of a round is the target's own, the bonus, so a
+round that committed i tokens accepted i - 1 drafted ones; in a round cut by a stop or by the limit
+the last one counts as the bonus, whoever proposed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Definition(NamedTuple):
+    """A figure under the name that somebody gives it.
+
+    Attributes:
+      name: theirs. key: in a benchmark's records. line: what it is.
+    """
+
+    name: str
+    key: str
+    line: str
+
+
+DEFINITIONS = (
+    Definition(
+        "mean acceptance length",
+        "mean_acceptance_length",
+        "tokens of all rounds over all rounds, the bonus in (micro); vLLM's and Spec-Bench's `#Mean accepted tokens`",
+    ),
+    Definition(
+        "EAGLE's τ",
+        "mean_acceptance_length",
+        "tokens that a drafting-verification cycle gives, the bonus in; its older scripts left the bonus out",
+    ),
+    Definition(
+        "mean accepted length",
+        "mean_accepted_length",
+        "the same without the bonus: drafted tokens accepted a round",
+    ),
+    Definition(
+        "macro",
+        "mean_acceptance_length_macro",
+        "mean over the prompts of each one's tokens over its rounds, the bonus in; DFlash's acceptance length",
+    ),
+    Definition("macro, bonus out", "mean_accepted_length_macro", "the same without the bonus"),
+    Definition(
+        "SGLang's spec_accept_length",
+        "tokens_per_verification",
+        "all tokens of the answers, the one that the prefill draws included, over verification passes",
+    ),
+    Definition(
+        "vLLM's draft acceptance rate",
+        "draft_acceptance_rate",
+        "accepted over verified drafted tokens; of a tree all nodes count, though one path at most is accepted",
+    ),
+    Definition(
+        "vLLM's per-position rates",
+        "acceptance_rate_per_pos",
+        "share of all rounds that accepted at least 1, 2, 3, … drafted tokens (unconditional); of a tree, positions are depths",
+    ),
+    Definition(
+        "conditional rates",
+        "acceptance_rate_per_pos_conditional",
+        "share of the rounds that accepted the position before that accepted this one too; DeepSpec's accept_rate@pos",
+    ),
+    Definition(
+        "speed-up",
+        "speedup",
+        "total tokens over total seconds, after the prefill, over that of `ar`: what a user waits for",
+    ),
+    Definition(
+        "mean of ratios",
+        "speedup_mean_of_ratios",
+        "mean over the questions of each one's speed over that of `ar`",
+    ),
+    Definition(
+        "Spec-Bench's speed-up",
+        "speedup_of_mean_speeds",
+        "mean of the questions' tokens a second, prefill included, over that of `ar`",
+    ),
+)
+
+
+def acceptance(histograms: Sequence[Sequence[int]], drafted: int) -> dict[str, Any]:
+    """Figures of acceptance; None where nothing was decoded in rounds or nothing was drafted.
+
+    Args:
+      histograms: of every prompt; entry i of one counts the rounds that committed i tokens, as
+        `Stats.accept_hist`.
+      drafted: nodes verified in all of them, roots not counted.
+    """
+    counts = padded(histograms)
+    rounds, committed = counts.sum(1), counts @ np.arange(counts.shape[1])
+    prompts, total = len(histograms), int(rounds.sum())
+    each = committed[rounds > 0] / rounds[rounds > 0]
+    # Entry p: rounds that accepted at least p drafted tokens.
+    reached = counts.sum(0)[1:][::-1].cumsum()[::-1] if counts.shape[1] > 1 else np.zeros(1, int)
+    micro, macro = over(committed.sum(), total), over(each.sum(), len(each))
+    return {
+        "mean_acceptance_length": micro,
+        "mean_accepted_length": None if micro is None else micro - 1,
+        "mean_acceptance_length_macro": macro,
+        "mean_accepted_length_macro": None if macro is None else macro - 1,
+        "tokens_per_verification": over(committed.sum() + prompts, total),
+        "draft_acceptance_rate": over(committed.sum() - total, drafted),
+        "acceptance_rate_per_pos": [over(count, total) for count in reached[1:]],
+        "acceptance_rate_per_pos_conditional": [
+            over(now, before) for before, now in zip(reached, reached[1:], strict=False)
+        ],
+    }
+
+
+class Timed(NamedTuple):
+    """Of one method, per prompt, float64 [P].
+
+    Attributes:
+      tokens, seconds: all, prefill included. after, decoding: without the prefill and the token
+        that it draws.
+    """
+
+    tokens: np.ndarray
+    seconds: np.ndarray
+    after: np.ndarray
+    decoding: np.ndarray
+
+
+def speed_ratios(
+    own: Timed, plain: Timed, questions: Sequence[Hashable]
+) -> dict[str, float | None]:
+    """Speed-ups that are means over questions, whose turns are summed; see `DEFINITIONS`.
+
+    Args:
+      questions: of the P prompts; equal entries are turns of one question.
+    """
+    own, plain = (
+        Timed(*(_by_question(values, questions) for values in one)) for one in (own, plain)
+    )
+    drafted = (own.after > 0) & (plain.after > 0)
+    speeds = [one.after[drafted] / one.decoding[drafted] for one in (own, plain)]
+    whole = [one.tokens / one.seconds for one in (own, plain)]
+    return {
+        "speedup_mean_of_ratios": over(np.sum(speeds[0] / speeds[1]), drafted.sum()),
+        "speedup_of_mean_speeds": over(whole[0].mean(), whole[1].mean()),
+    }
+
+
+def padded(histograms: Sequence[Sequence[int]]) -> np.ndarray:
+    """Histograms of unequal lengths as the rows of an array."""
+    counts = np.zeros((len(histograms), max(map(len, histograms))), int)
+    for row, histogram in zip(counts, histograms, strict=True):
+        row[: len(histogram)] = histogram
+    return counts
+
+
+def over(above, below) -> float | None:
+    """A quotient; None where nothing stands below."""
+    return float(above / below) if below else None
+
+
+def _by_question(values: np.ndarray, questions: Sequence[Hashable]) -> np.ndarray:
+    index = {question: number for number, question in enumerate(dict.fromkeys(questions))}
+    return np.bincount([index[question] for question in questions], values)

@@ -1,0 +1,189 @@
+"""From runs to figures: one flat record per method and domain, and a table of them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import os
+import platform
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxspec.bench.measure import Run
+from jaxspec.bench.prompts import Prompt
+from jaxspec.bench.report.bootstrap import interval, resamples
+from jaxspec.bench.report.definitions import Timed, acceptance, over, padded, speed_ratios
+from jaxspec.bench.turns import questions
+from jaxspec.targets import quant
+
+ALL = "all"
+PHASES = ("draft", "tree", "verify", "absorb", "rest")
+# Phases that plain decoding has not: the cost of drafting.
+DRAFTING = ("draft", "tree", "absorb")
+
+
+def summarise(
+    runs: Sequence[Run],
+    prompts: Sequence[Prompt],
+    profile: dict | None = None,
+    *,
+    baseline: str = "ar",
+) -> list[dict[str, Any]]:
+    """Flat records, one per method and domain, and one per method over `all` prompts.
+
+    Every prompt counts with the median of its repeats. `tokens_per_second` is tokens over seconds,
+    summed over the prompts; tokens drawn by a prefill are counted only where prefill is included.
+    Keys ending in `_median` and `_iqr` (25th and 75th percentile) are over the prompts;
+    `repeat_spread` is the median over the prompts of (slowest - fastest) / median repeat.
+    `accept_hist[i]` rounds committed i tokens; what is derived from it is described in
+    `jaxspec.bench.report.definitions`. `questions` counts the turns of a conversation as one.
+    `speedup` is the ratio of `tokens_per_second` to the baseline's on the same prompts. Keys ending
+    in `_ci` are the bounds of a 95 % confidence interval, see `jaxspec.bench.report.bootstrap`: how
+    far other prompts of these domains might move the figure, not how far the machine's speed might.
+
+    Args:
+      profile: {(method, domain): {phase: milliseconds a round}}, from `jaxspec.bench.profile`; adds
+        `ms_draft`, `ms_tree`, `ms_verify`, `ms_absorb` and `ms_rest`, measured apart from the loop,
+        so that they need not add up to `ms_per_round`, and `draft_share`, what of their sum goes to
+        drafting: draft, tree and absorb.
+      baseline: the method whose speeds the others' are compared with, and whose tokens:
+        `identical_to_ar` speaks of it.
+    """
+    grouped: dict[tuple[str, int], list[Run]] = defaultdict(list)
+    for run in runs:
+        grouped[run.method, run.prompt].append(run)
+    methods = dict.fromkeys(run.method for run in runs)
+    domains = dict.fromkeys(prompt.domain for prompt in prompts)
+    asked, records = questions(prompts), []
+    for domain in (*domains, ALL):
+        chosen = [i for i, prompt in enumerate(prompts) if domain in (ALL, prompt.domain)]
+        others, of = [grouped[baseline, i] for i in chosen], [asked[i] for i in chosen]
+        drawn = resamples([prompts[i].domain for i in chosen], of)
+        for method in methods:
+            groups = [grouped[method, i] for i in chosen]
+            record = {"method": method, "domain": domain, **_record(groups, others, drawn, of)}
+            records.append(record | _phases(method, (profile or {}).get((method, domain), {})))
+    return records
+
+
+def _phases(method: str, phases: dict[str, float]) -> dict[str, float | None]:
+    if not phases:
+        return {}
+    share = sum(phases[phase] for phase in DRAFTING) / sum(phases.values())
+    # Plain decoding drafts nothing: what is timed there is the dispatch of empty programs.
+    return {f"ms_{phase}": phases[phase] for phase in PHASES} | {
+        "draft_share": None if method == "ar" else share
+    }
+
+
+def _record(
+    groups: list[list[Run]], baseline: list[list[Run]], drawn: np.ndarray, of: list
+) -> dict[str, Any]:
+    """Figures of one method over some prompts.
+
+    Args:
+      groups: the repeats of each prompt; baseline: those of what it is compared with.
+      drawn: `resamples` of the prompts. of: their `questions`.
+    """
+    first, own, plain = [group[0] for group in groups], _timed(groups), _timed(baseline)
+    rates = np.array([_rate(group) for group in groups])
+    ratios = rates / np.array([_rate(group) for group in baseline])
+    rounds = sum(run.rounds for run in first)
+    differing = sum(
+        any(run.tokens != other[0].tokens for run in group)
+        for group, other in zip(groups, baseline, strict=True)
+    )
+    spread = [
+        np.ptp(s) / np.median(s)
+        for s in ([run.decode_seconds for run in group] for group in groups)
+    ]
+    histograms, drafted = [run.accept_hist for run in first], sum(run.drafted for run in first)
+    speed = over(own.after.sum(), own.decoding.sum())
+    return {
+        "prompts": len(groups),
+        "questions": len(set(of)),
+        "tokens": sum(len(run.tokens) for run in first),
+        "rounds": rounds,
+        "drafted": drafted,
+        "tokens_per_second": speed,
+        "tokens_per_second_with_prefill": over(own.tokens.sum(), own.seconds.sum()),
+        "tokens_per_second_median": _percentile(rates, 50),
+        "tokens_per_second_iqr": [_percentile(rates, 25), _percentile(rates, 75)],
+        "speedup": _ratio(speed, over(plain.after.sum(), plain.decoding.sum())),
+        "speedup_ci": interval(drawn, (own.after, plain.decoding), (own.decoding, plain.after)),
+        "speedup_median": _percentile(ratios, 50),
+        "speedup_iqr": [_percentile(ratios, 25), _percentile(ratios, 75)],
+        **speed_ratios(own, plain, of),
+        "repeat_spread": _percentile(np.array(spread), 50),
+        **acceptance(histograms, drafted),
+        "mean_acceptance_length_ci": interval(
+            drawn, (own.after,), (np.array([run.rounds for run in first]),)
+        ),
+        "accept_hist": padded(histograms).sum(0).tolist(),
+        "ms_per_round": over(1e3 * own.decoding.sum(), rounds),
+        "ms_prefill": _percentile(
+            np.array([1e3 * run.prefill_seconds for group in groups for run in group]), 50
+        ),
+        "identical_to_ar": differing == 0,
+        "differing_prompts": differing,
+    }
+
+
+def _timed(groups: list[list[Run]]) -> Timed:
+    tokens = np.array([len(group[0].tokens) for group in groups], float)
+    return Timed(
+        tokens,
+        np.array(
+            [
+                np.median([run.decode_seconds + run.prefill_seconds for run in group])
+                for group in groups
+            ]
+        ),
+        tokens - 1,
+        np.array([np.median([run.decode_seconds for run in group]) for group in groups]),
+    )
+
+
+def _rate(group: list[Run]) -> float:
+    """Tokens per second after the prefill, over the median repeat; NaN where the prefill drew the
+    only token.
+    """
+    seconds = np.median([run.decode_seconds for run in group])
+    return (len(group[0].tokens) - 1) / seconds if group[0].rounds else math.nan
+
+
+def _ratio(a: float | None, b: float | None) -> float | None:
+    return None if a is None or not b else a / b
+
+
+def _percentile(values: np.ndarray, q: float) -> float | None:
+    values = values[np.isfinite(values)]
+    return float(np.percentile(values, q)) if len(values) else None
+
+
+def environment(params) -> dict[str, Any]:
+    """Device, versions and weights' dtype: what a figure depends on besides the settings."""
+    first = jax.devices()[0]
+    device = {
+        "platform": first.platform,
+        "kind": first.device_kind,
+        "count": jax.device_count(),
+        "cpus": os.cpu_count(),
+    }
+    versions = {
+        name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax", "numpy")
+    }
+    try:
+        versions["jax-speculative"] = importlib.metadata.version("jax-speculative")
+    except importlib.metadata.PackageNotFoundError:
+        versions["jax-speculative"] = "not installed (source tree)"
+    return {
+        "device": device,
+        "versions": {"python": platform.python_version(), **versions},
+        "dtype": str(params.dtype),
+        "quantize": quant.kind_of(params.target),
+    }

@@ -1,0 +1,1 @@
+"""`jaxspec bench sweep`: fixed budgets, beams and the controller, interleaved."""

@@ -1,0 +1,1 @@
+"""The `jaxspec` command, one module per subcommand."""

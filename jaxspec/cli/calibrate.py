@@ -1,0 +1,102 @@
+"""The subcommand `calibrate` of the `jaxspec` command, and the option `--policy` of others."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from jaxspec.policies.named import NAMES
+
+
+def add_policy(parser: argparse.ArgumentParser) -> None:
+    """The option that chooses a policy by name."""
+    parser.add_argument(
+        "--policy",
+        help=f"what decides how much each round drafts and verifies, up to --budget: {', '.join(NAMES)}, static:STEPSxROWS, or "
+        "the folder of a saved policy. The first, of BASTION, weigh rows by their measured time; times are measured once and "
+        "kept, see `jaxspec calibrate`",
+    )
+
+
+def add_commands(commands) -> None:
+    """Register `calibrate` with argparse's `commands`."""
+    parser = commands.add_parser(
+        "calibrate",
+        help="measure what rounds take here, for --policy; kept per device, model and JAX",
+    )
+    parser.set_defaults(run=_calibrate)
+    parser.add_argument("model", help="mini, a hub id or a directory")
+    parser.add_argument(
+        "drafter", help="a shipped drafter's name, hub id or directory, or prompt_lookup"
+    )
+    parser.add_argument("--builder", help="as of generate (default: what suits the drafter)")
+    parser.add_argument(
+        "--budget", type=int, default=32, help="rows of the largest tree (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--depth",
+        type=int,
+        help="longest drafted path of drafters that work in steps, as of generate",
+    )
+    parser.add_argument(
+        "--tree-width", type=int, help="children of a node, or nodes of a depth, as of generate"
+    )
+    parser.add_argument(
+        "--block-size", type=int, help="slots of the drafter's block, as of generate"
+    )
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.0,
+        help="of the decodes to come (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--batch", type=int, default=1, help="sequences decoded together (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=9, help="samples of each time (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16"), help="default: what suits the device"
+    )
+
+
+def policy_of(params, name: str | None, options: Mapping[str, Any]):
+    """The policy that `--policy` names; None without the option. Times that it needs and are not
+    known are measured now.
+
+    Args:
+      options: of `jaxspec.decode`; plain decoding has nothing to choose.
+    """
+    from jaxspec.bench.calibrate import policy_for
+
+    if name is None:
+        return None
+    method = options["method"] or (params.spec.drafters[0][0] if params.spec.drafters else "ar")
+    if method == "ar":
+        return None
+    return policy_for(params, method, name, options)
+
+
+def _calibrate(arguments: argparse.Namespace) -> int:
+    import jaxspec
+    from jaxspec.bench.calibrate import measured, table_path, timed
+    from jaxspec.core.config import PROMPT_LOOKUP
+
+    lookup = arguments.drafter == PROMPT_LOOKUP
+    params = jaxspec.load(
+        arguments.model, drafter=None if lookup else arguments.drafter, dtype=arguments.dtype
+    )
+    method = PROMPT_LOOKUP if lookup else params.spec.drafters[0][0]
+    options = timed(vars(arguments)) | ({"batch": arguments.batch} if arguments.batch != 1 else {})
+    table = measured(params, method, repeats=arguments.repeats, **options)
+    print(
+        f"{'cached tokens':>13} {'drafting':>9} {'ar':>9} "
+        + " ".join(f"{width:>4} rows" for width in table.widths[1:])
+    )
+    for column, context in enumerate(table.contexts.tolist()):
+        times = [table.draft[column], *table.verify[:, column]]
+        print(f"{context:13.0f} " + " ".join(f"{1e3 * float(time):6.3f} ms" for time in times))
+    print(f"kept in {table_path(params, method, **options)}")
+    return 0

@@ -1,0 +1,3 @@
+"""What every other package builds on: configs, pytrees, tree algebra, sampling, the KV cache and
+`Params`.
+"""

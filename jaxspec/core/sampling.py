@@ -1,0 +1,267 @@
+"""Temperature, top-k, top-p and min-p, and draft-invariant sampling: greedy decoding under known
+noise.
+
+At temperature T > 0 the token at position p of sequence s is argmax(process(logits) + G[s, p]), G
+standard Gumbel noise that depends on the seed, the sequence and the position alone. By the
+Gumbel-max theorem that is an exact sample, and the text does not depend on the drafter, the tree or
+the batch (drafter-invariant coupling: Daliri, Musco, Suresh, arXiv 2408.07978).
+
+B sequences, N tree rows, P positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+MIN_TEMPERATURE = 1e-5
+"""Temperatures below this one are greedy, as in the reference code of DFlash and EAGLE."""
+
+_INF_BITS = 0x7F800000
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingSpec:
+    """Static half of the sampling settings: which steps exist in the compiled program. Greedy has
+    none.
+    """
+
+    greedy: bool
+    top_k: bool = False
+    top_p: bool = False
+    min_p: bool = False
+
+
+@flax.struct.dataclass
+class SamplingValues:
+    """Traced half: changing a value never recompiles.
+
+    Attributes:
+      temperature, top_p, min_p: float32 [].
+      top_k: int32 [].
+    """
+
+    temperature: jax.Array
+    top_k: jax.Array
+    top_p: jax.Array
+    min_p: jax.Array
+
+
+def make_sampling(
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+) -> tuple[SamplingSpec, SamplingValues]:
+    """Check the settings and split them into a static and a traced half.
+
+    Args:
+      temperature: >= 0; below 1e-5 is greedy, and the others, though checked, have no effect.
+      top_k: >= 1. top_p: in (0, 1]. min_p: in [0, 1]. None leaves a step out, and so do top_p = 1
+        and min_p = 0.
+
+    Raises:
+      ValueError: naming the setting that is out of range.
+    """
+    temperature = _number("temperature", temperature)
+    if not 0 <= temperature <= float(jnp.finfo(jnp.float32).max):
+        raise ValueError(
+            f"temperature must be finite and at least 0 (0 is greedy), got {temperature}"
+        )
+    try:
+        k = 1 if top_k is None else operator.index(top_k)
+    except TypeError:
+        raise ValueError(f"top_k must be an integer or None, got {top_k!r}") from None
+    if k < 1:
+        raise ValueError(f"top_k must be at least 1, got {k}; None keeps the whole vocabulary")
+    p = 1.0 if top_p is None else _number("top_p", top_p)
+    if not 0 < p <= 1:
+        raise ValueError(f"top_p must be in (0, 1], got {p}; None keeps the whole vocabulary")
+    floor = 0.0 if min_p is None else _number("min_p", min_p)
+    if not 0 <= floor <= 1:
+        raise ValueError(f"min_p must be in [0, 1], got {floor}; None keeps the whole vocabulary")
+    greedy = temperature < MIN_TEMPERATURE
+    spec = SamplingSpec(
+        greedy, not greedy and top_k is not None, not greedy and p < 1, not greedy and floor > 0
+    )
+    values = SamplingValues(
+        temperature=jnp.float32(temperature),
+        top_k=jnp.int32(min(k, 2**31 - 1)),
+        top_p=jnp.float32(p),
+        min_p=jnp.float32(floor),
+    )
+    return spec, values
+
+
+def _number(name: str, value) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a number, got {value!r}") from None
+
+
+def process(logits: jax.Array, spec: SamplingSpec, values: SamplingValues) -> jax.Array:
+    """Logits of the distribution to sample from: temperature, then top-k, top-p, min-p, as
+    transformers' warpers do.
+
+    Each step sees the distribution that the one before left. The thresholds are exact; all tokens
+    tied with a threshold are kept (transformers keeps ties in top-k and min-p, but cuts through
+    them by index in top-p).
+
+    Args:
+      logits: [..., V], any float dtype. NaN counts as -inf.
+      spec, values: from `make_sampling`.
+
+    Returns:
+      float32 [..., V], shifted so that the largest is 0; -inf where excluded. Greedy: the logits as
+      they are, in float32.
+    """
+    if spec.greedy:
+        return logits.astype(jnp.float32)
+    distance = _distance(logits.astype(jnp.float32), values.temperature)
+    if spec.top_k:
+        distance = _keep_nearest(
+            distance, jnp.isfinite(distance).astype(jnp.float32), values.top_k.astype(jnp.float32)
+        )
+    if spec.top_p:
+        weight = jnp.exp(-distance)
+        distance = _keep_nearest(distance, weight, values.top_p * weight.sum(-1))
+    if spec.min_p:
+        distance = jnp.where(distance <= -jnp.log(values.min_p), distance, jnp.inf)
+    return -distance
+
+
+def _distance(logits, temperature):
+    """How far below the largest each logit lies, in units of the temperature: >= 0, inf where
+    excluded.
+    """
+    logits = jnp.where(jnp.isnan(logits), -jnp.inf, jnp.minimum(logits, jnp.finfo(jnp.float32).max))
+    top = logits.max(-1, keepdims=True)
+    return (jnp.where(jnp.isfinite(top), top, 0.0) - logits) / temperature
+
+
+def _keep_nearest(distance, weight, target):
+    """Exclude entries beyond the smallest distance within which the weights sum to `target` [...],
+    or none.
+
+    Non-negative floats are ordered like their bit patterns, so 31 halvings of the pattern find that
+    distance exactly. Each is one vectorised pass, which is much faster than sorting the vocabulary.
+    """
+
+    def halve(_, bounds):
+        low, high = bounds
+        middle = low + (high - low) // 2
+        inside = distance <= lax.bitcast_convert_type(middle, jnp.float32)[..., None]
+        reached = jnp.where(inside, weight, 0.0).sum(-1) >= target
+        return jnp.where(reached, low, middle), jnp.where(reached, middle, high)
+
+    low = jnp.full(distance.shape[:-1], -1, jnp.int32)
+    _, high = lax.fori_loop(0, 31, halve, (low, jnp.full_like(low, _INF_BITS)))
+    return jnp.where(
+        distance <= lax.bitcast_convert_type(high, jnp.float32)[..., None], distance, jnp.inf
+    )
+
+
+def sequence_keys(seed: int | jax.Array, sequence: jax.Array) -> jax.Array:
+    """One threefry key per sequence, keys [B]: `fold_in(key(seed), s)` for s in `sequence` uint32
+    [B].
+    """
+    return fold_in(jax.random.key(seed, impl="threefry2x32"), jnp.asarray(sequence, jnp.uint32))
+
+
+def fold_in(keys: jax.Array, data: jax.Array) -> jax.Array:
+    """`jax.random.fold_in`, elementwise over `keys` and integers `data`, which broadcast."""
+    keys, data = jnp.broadcast_arrays(keys, data)
+    folded = jax.vmap(jax.random.fold_in)(keys.reshape(-1), data.reshape(-1))
+    return folded.reshape(keys.shape)
+
+
+def gumbel(keys: jax.Array, positions: jax.Array, vocab: int) -> jax.Array:
+    """Standard Gumbel noise float32 [B, P, V] for the tokens AT absolute `positions` int32 [B, P].
+
+    It is a function of (key, position, token id): a batch, other positions or a longer vocabulary
+    change nothing.
+    """
+    # An exponential variate from a small uniform one: log1p keeps full relative precision in the
+    # tail that decides argmax, down to probabilities of 2^-32, where -log(u) with u near 1 would
+    # stop at 2^-24.
+    bits = random_bits(fold_in(keys[:, None], positions), vocab)
+    uniform = jnp.minimum((bits.astype(jnp.float32) + 0.5) * 2.0**-32, 1 - 2.0**-24)
+    return -jnp.log(-jnp.log1p(-uniform))
+
+
+def uniform(keys: jax.Array, count: int) -> jax.Array:
+    """Uniform float32 [..., count] in [0, 1) from `keys` [...]; entry i does not depend on
+    `count`.
+    """
+    return (random_bits(keys, count) >> 8).astype(jnp.float32) * 2.0**-24
+
+
+def random_bits(keys: jax.Array, count: int) -> jax.Array:
+    """uint32 [..., count] from threefry `keys` [...]; entry i depends on the key and i alone.
+
+    The bits of `jax.random.bits` under `jax_threefry_partitionable`, whatever that flag says, and
+    in a form that fuses with what reads them (several times faster on a CPU, where JAX loops over
+    the rounds).
+    """
+    key = jax.random.key_data(keys)[..., None, :]
+    index = lax.broadcasted_iota(jnp.uint32, (*keys.shape, count), keys.ndim)
+    high, low = _threefry(key[..., 0], key[..., 1], jnp.zeros_like(index), index)
+    return high ^ low
+
+
+@functools.partial(jax.jit, inline=True)
+def _threefry(key0, key1, x0, x1):
+    """Threefry-2x32 with 20 rounds (Salmon et al., 2011)."""
+    schedule = (key0, key1, key0 ^ key1 ^ jnp.uint32(0x1BD11BDA))
+    x0, x1 = x0 + schedule[0], x1 + schedule[1]
+    for i in range(5):
+        for rotation in _ROTATIONS[i % 2]:
+            x0 = x0 + x1
+            x1 = x0 ^ ((x1 << rotation) | (x1 >> (32 - rotation)))
+        x0, x1 = x0 + schedule[(i + 1) % 3], x1 + schedule[(i + 2) % 3] + jnp.uint32(i + 1)
+    return x0, x1
+
+
+def draw(
+    logits: jax.Array,
+    noise: jax.Array | None,
+    depth: jax.Array,
+    spec: SamplingSpec,
+    values: SamplingValues,
+) -> jax.Array:
+    """The target's own token after each tree row: argmax(process(logits) + noise); the lower id
+    wins ties.
+
+    Args:
+      logits: [B, N, V].
+      noise: float32 [B, P, V]; slot d belongs to the token that follows a row of depth d. None when
+        greedy.
+      depth: int32 [B, N], at most P - 1.
+
+    Returns:
+      int32 [B, N].
+    """
+    if spec.greedy:
+        return argmax(logits)
+    slots = jax.vmap(lambda sequence, rows: sequence[rows])(noise, depth)
+    return argmax(process(logits, spec, values) + slots)
+
+
+def argmax(scores: jax.Array) -> jax.Array:
+    """int32 [...] index of the largest of `scores` [..., V], the lowest where several are; NaN
+    counts as -inf.
+
+    Two vectorised reductions: several times faster on a CPU than `jnp.argmax`, whose reduction over
+    pairs is not vectorised.
+    """
+    scores = jnp.where(jnp.isnan(scores), -jnp.inf, scores)
+    index = lax.broadcasted_iota(jnp.int32, scores.shape, scores.ndim - 1)
+    return jnp.where(scores == scores.max(-1, keepdims=True), index, scores.shape[-1]).min(-1)

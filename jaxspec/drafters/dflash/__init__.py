@@ -1,0 +1,1 @@
+"""Block drafters: DFlash, and JetSpec's causal head."""

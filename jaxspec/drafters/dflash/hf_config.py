@@ -1,0 +1,253 @@
+"""config.json of published DFlash drafters and JetSpec heads, to and from `BlockDrafterConfig`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxspec.core.config import BlockDrafterConfig, TargetConfig
+from jaxspec.io.provenance import Provenance
+from jaxspec.targets.hf_config import integer, transformer_fields, transformer_fields_to_hf
+
+ARCHITECTURE = "DFlashDraftModel"
+FEATURE_CONVENTION = "outputs of target layers, 0-based"
+_DRAFT_NOTE = "reduced: lm_head.weight, d2t and t2d are read by jaxspec alone; vLLM and SGLang have no such causal head"
+
+
+def drafter_config(hf: dict[str, Any]) -> BlockDrafterConfig:
+    """The `BlockDrafterConfig` of a config.json in the DFlash layout, which JetSpec heads share.
+
+    `block_size` may stand at the top or in `dflash_config`; `causal_head` (JetSpec) and `causal`
+    (vLLM) mean the same. `target_layer_ids` count decoder layers from 0 and name their outputs,
+    which is this library's convention too.
+
+    Raises:
+      ValueError: another architecture, a missing field, or a setting that is not supported.
+    """
+    named = (hf.get("architectures") or [None])[0]
+    if named != ARCHITECTURE or hf.get("model_type") != "qwen3":
+        raise ValueError(
+            f"unknown drafter architecture {named!r} (model_type {hf.get('model_type')!r}); supported: {ARCHITECTURE} of type "
+            "'qwen3' (DFlash, JetSpec)"
+        )
+    own = hf.get("dflash_config") or {}
+    fields = transformer_fields(hf, default_head_dim=128)
+    if own.get("attention_sink_bias") or hf.get("attention_sink_bias"):
+        raise ValueError("config.json: dflash_config.attention_sink_bias is not supported")
+    vocab = integer(hf, "vocab_size")
+    block_size = integer(
+        own | {"block_size": own.get("block_size", hf.get("block_size"))}, "block_size"
+    )
+    if block_size < 2:
+        raise ValueError("config.json: block_size counts the anchor, so it must be at least 2")
+    return BlockDrafterConfig(
+        **fields,
+        block_size=block_size,
+        mask_token_id=_mask_token(own, hf),
+        feature_layers=_feature_layers(own, hf, fields["num_layers"]),
+        causal=_causal(own),
+        sliding_window=_sliding_window(own, hf, fields["num_layers"]),
+        target_hidden_size=integer(own, "target_hidden_size", fields["hidden_size"]),
+        vocab_size=vocab,
+        draft_vocab_size=draft_vocab_size(hf, vocab),
+        score_temperature=score_temperature(hf),
+    )
+
+
+def drafter_config_to_hf(
+    config: BlockDrafterConfig,
+    num_target_layers: int,
+    max_positions: int,
+    dtype: str = "float32",
+    provenance: Provenance | None = None,
+) -> dict[str, Any]:
+    """A config.json that DFlash's and JetSpec's code, vLLM and SGLang read as `config`.
+
+    Args:
+      num_target_layers: decoder layers of the target.
+      max_positions: the target's longest sequence; engines refuse longer contexts than it says.
+      dtype: dtype of the weights.
+      provenance: which target the drafter was trained for; None where that is not known.
+
+    Raises:
+      ValueError: a reduced draft vocabulary, which only the speculators schema has a field for. A
+        causal head, which that schema has none for, is written all the same, with a note that this
+        library alone reads it.
+    """
+    reduced = config.draft_vocab_size is not None
+    if reduced and not config.causal:
+        raise ValueError(
+            f"the native layout has no place for a reduced draft vocabulary ({config.draft_vocab_size} of {config.vocab_size} "
+            "tokens): write this drafter in the speculators schema (--to speculators)"
+        )
+    return {
+        "architectures": [ARCHITECTURE],
+        **layer_fields_to_hf(config, max_positions, dtype),
+        "num_target_layers": num_target_layers,
+        "block_size": config.block_size,
+        **({"draft_vocab_size": config.draft_vocab_size} if reduced else {}),
+        # The same facts again, where newer checkpoints and vLLM look for them.
+        "dflash_config": {
+            "mask_token_id": config.mask_token_id,
+            "target_layer_ids": list(config.feature_layers),
+            "block_size": config.block_size,
+            "causal_head": config.causal,
+            "causal": config.causal,
+            "target_hidden_size": config.target_hidden_size,
+        },
+        "jaxspec": own_fields(config, num_target_layers, provenance)
+        | ({"draft_vocabulary": _DRAFT_NOTE} if reduced else {}),
+    }
+
+
+def layer_fields_to_hf(
+    config: BlockDrafterConfig, max_positions: int, dtype: str
+) -> dict[str, Any]:
+    """The draft layers as a Qwen3 config.json describes them: what the native layout and the
+    speculators schema share.
+    """
+    window, sliding = config.sliding_window or (None, (False,) * config.num_layers)
+    return {
+        "model_type": "qwen3",
+        **transformer_fields_to_hf(config, dtype),
+        "vocab_size": config.vocab_size,
+        "tie_word_embeddings": False,
+        "max_position_embeddings": max_positions,
+        "layer_types": ["sliding_attention" if slides else "full_attention" for slides in sliding],
+        "sliding_window": window,
+        "use_sliding_window": window is not None,
+    }
+
+
+def own_fields(
+    config: BlockDrafterConfig, num_target_layers: int, provenance: Provenance | None
+) -> dict[str, Any]:
+    """The `jaxspec` object of a config.json, which other readers pass over.
+
+    `feature_layers` repeats the layers in a convention that is spelt out, since the fields that
+    engines read mean different layers in different places.
+    """
+    return {
+        "feature_convention": FEATURE_CONVENTION,
+        "feature_layers": list(config.feature_layers),
+        "num_target_layers": num_target_layers,
+        "score_temperature": list(config.score_temperature),
+        **(provenance or Provenance()).to_hf(),
+    }
+
+
+def default_feature_layers(num_target_layers: int, count: int) -> tuple[int, ...]:
+    """DFlash's choice: the middle layer, or `count` layers evenly spaced from 1 to
+    `num_target_layers` - 3 inclusive.
+    """
+    if count == 1:
+        return (num_target_layers // 2,)
+    return tuple(round(1 + i * (num_target_layers - 4) / (count - 1)) for i in range(count))
+
+
+def check_fits(drafter, target: TargetConfig, *, final_norm: bool = False) -> None:
+    """Raise a one-line ValueError unless `drafter`, of any kind that reads features of layers, can
+    draft for `target`.
+
+    It reads the target's embeddings, features and output projection, so widths, vocabulary and
+    layers must agree. With `final_norm` the number of layers may stand for the state after the
+    final norm (see `jaxspec.drafters.base.Drafter`).
+    """
+    wrong = []
+    if not drafter.hidden_size == drafter.target_hidden_size == target.hidden_size:
+        wrong.append(
+            f"its hidden size is {drafter.hidden_size} (made for a target of {drafter.target_hidden_size}), "
+            f"the target's {target.hidden_size}"
+        )
+    if drafter.vocab_size != target.vocab_size:
+        wrong.append(
+            f"its vocabulary has {drafter.vocab_size} tokens, the target's {target.vocab_size}"
+        )
+    beyond = [layer for layer in drafter.feature_layers if layer >= target.num_layers + final_norm]
+    if beyond:
+        wrong.append(
+            f"it reads target layers {beyond}, the target has layers 0 to {target.num_layers - 1}"
+        )
+    if getattr(drafter, "mask_token_id", 0) >= target.vocab_size:
+        wrong.append(
+            f"its mask token {drafter.mask_token_id} is outside the target's {target.vocab_size} embedding rows"
+        )
+    if wrong:
+        raise ValueError(
+            f"the drafter does not fit the target: {'; '.join(wrong)}; use a drafter trained for this target"
+        )
+
+
+def _mask_token(own: dict, hf: dict) -> int:
+    token = own.get("mask_token_id", hf.get("mask_token_id"))
+    if not isinstance(token, int) or isinstance(token, bool) or token < 0:
+        raise ValueError(
+            f"config.json: dflash_config.mask_token_id must be a token id, not {token!r}"
+        )
+    return token
+
+
+def _feature_layers(own: dict, hf: dict, count: int) -> tuple[int, ...]:
+    layers = own.get("target_layer_ids")
+    if layers is None:
+        return default_feature_layers(integer(hf, "num_target_layers"), count)
+    limit = hf.get("num_target_layers") or float("inf")
+    if not layers or not all(isinstance(layer, int) and 0 <= layer < limit for layer in layers):
+        raise ValueError(
+            f"config.json: dflash_config.target_layer_ids must be layers 0 to {limit - 1}, not {layers!r}"
+        )
+    return tuple(layers)
+
+
+def draft_vocab_size(hf: dict, vocab_size: int) -> int | None:
+    """`draft_vocab_size` of a config.json, or None where it is absent or the whole of the target's
+    `vocab_size`.
+    """
+    size = integer(hf, "draft_vocab_size", vocab_size)
+    if size > vocab_size:
+        raise ValueError(
+            f"config.json: draft_vocab_size is {size}, more than the target's {vocab_size} tokens"
+        )
+    return None if size == vocab_size else size
+
+
+def score_temperature(hf: dict) -> tuple[float, float]:
+    """Divisors of the draft logits, greedy and sampled, written into a config.json by this library;
+    1 if it has none.
+
+    A single number stands for both.
+    """
+    value = (hf.get("jaxspec") or {}).get("score_temperature", 1.0)
+    pair = value if isinstance(value, list) else [value, value]
+    if len(pair) != 2 or not all(isinstance(x, int | float) and x > 0 for x in pair):
+        raise ValueError(
+            f"config.json: jaxspec.score_temperature is {value!r}, and must be one or two numbers above 0"
+        )
+    return float(pair[0]), float(pair[1])
+
+
+def _causal(own: dict) -> bool:
+    said = {bool(own[name]) for name in ("causal_head", "causal") if own.get(name) is not None}
+    if len(said) > 1:
+        raise ValueError("config.json: dflash_config.causal_head and dflash_config.causal disagree")
+    return said == {True}
+
+
+def _sliding_window(own: dict, hf: dict, count: int) -> tuple[int, tuple[bool, ...]] | None:
+    """Which layers see a window only: those that `layer_types` names, or all of them under
+    `use_swa`.
+
+    transformers writes a `layer_types` of nothing but full attention by itself, so that one does
+    not overrule `use_swa`.
+    """
+    kinds = own.get("layer_types") or hf.get("layer_types") or ["full_attention"] * count
+    if own.get("use_swa") and "sliding_attention" not in kinds:
+        kinds = ["sliding_attention"] * count
+    if len(kinds) != count or set(kinds) - {"full_attention", "sliding_attention"}:
+        raise ValueError(
+            f"config.json: layer_types must name full_attention or sliding_attention for each of {count} layers"
+        )
+    sliding = tuple(kind == "sliding_attention" for kind in kinds)
+    if not any(sliding):
+        return None
+    window = own.get("swa_window_size") or own.get("sliding_window") or hf.get("sliding_window")
+    return integer({"sliding_window": window}, "sliding_window"), sliding

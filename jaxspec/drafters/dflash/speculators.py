@@ -1,0 +1,221 @@
+"""The speculators schema of a DFlash drafter, which `vllm serve DRAFTER` consumes, to and from
+`BlockDrafterConfig`.
+
+It differs from the native layout in three ways. Its layer ids name a layer's *input*, so they are
+one higher than those of the native layout and of this library. The draft layers stand in
+`transformer_layer_config`. And the file carries copies of the target's embedding table and output
+projection, of the latter only some rows where the draft vocabulary is reduced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxspec.core.config import BlockDrafterConfig
+from jaxspec.drafters.dflash.hf_config import (
+    draft_vocab_size,
+    layer_fields_to_hf,
+    own_fields,
+    score_temperature,
+)
+from jaxspec.io.provenance import Provenance
+from jaxspec.io.weight_map import Leaf
+from jaxspec.targets.hf_config import integer, transformer_fields
+
+TYPE = "dflash"
+# Tensors that the schema saves with the drafter although they are the target's: {here: in the
+# target}.
+BORROWED = {"embed_tokens.weight": "model.embed_tokens.weight", "lm_head.weight": "lm_head.weight"}
+# Versions differ in nothing that this module writes; readers want one to be named.
+_VERSION = "0.5.0"
+# The schema's own default. Everything else that has one is written and read explicitly.
+_BLOCK_SIZE = 8
+# Settings that make it another network than the block drafter; all are off where they are absent.
+_UNSUPPORTED = ("sample_from_anchor", "norm_before_fc", "fc_norm", "norm_output", "shift_label")
+
+
+def is_speculators(hf: Mapping[str, Any]) -> bool:
+    """Whether a config.json is in the speculators schema, of whatever drafter."""
+    return "speculators_model_type" in hf
+
+
+def speculators_config(hf: dict[str, Any]) -> BlockDrafterConfig:
+    """The `BlockDrafterConfig` of a config.json in the speculators schema.
+
+    Raises:
+      ValueError: another kind of drafter, a missing field, a setting that is not supported, or one
+        whose default readers disagree about.
+    """
+    kind, layer = hf.get("speculators_model_type"), hf.get("transformer_layer_config")
+    if kind != TYPE:
+        raise ValueError(
+            f"speculators drafters of type {kind!r} are not supported (only {TYPE!r} is)"
+        )
+    if not isinstance(layer, dict) or layer.get("model_type") != "qwen3":
+        found = layer.get("model_type") if isinstance(layer, dict) else layer
+        raise ValueError(
+            f"config.json: transformer_layer_config must be of model_type 'qwen3', not {found!r}"
+        )
+    used = [name for name in _UNSUPPORTED if hf.get(name)]
+    used += ["projector_type"] if hf.get("projector_type") not in (None, TYPE) else []
+    if used:
+        raise ValueError(
+            f"config.json: {used[0]} = {hf[used[0]]!r} is not supported: it makes another network than DFlash's"
+        )
+    fields = transformer_fields(layer, default_head_dim=128)
+    vocab = integer(layer, "vocab_size")
+    causal, window = _attention(hf, layer, fields["num_layers"])
+    block_size = integer(hf, "block_size", _BLOCK_SIZE)
+    if block_size < 2:
+        raise ValueError("config.json: block_size counts the anchor, so it must be at least 2")
+    return BlockDrafterConfig(
+        **fields,
+        block_size=block_size,
+        mask_token_id=_mask_token(hf),
+        feature_layers=tuple(i - 1 for i in layer_inputs(hf)),
+        causal=causal,
+        sliding_window=window,
+        target_hidden_size=integer(hf, "target_hidden_size", fields["hidden_size"]),
+        vocab_size=vocab,
+        draft_vocab_size=draft_vocab_size(hf, vocab),
+        score_temperature=score_temperature(hf),
+    )
+
+
+def speculators_config_to_hf(
+    config: BlockDrafterConfig,
+    num_target_layers: int,
+    max_positions: int,
+    dtype: str = "float32",
+    provenance: Provenance | None = None,
+    verifier_architecture: str | None = None,
+) -> dict[str, Any]:
+    """A config.json that speculators and vLLM read as `config`; arguments as of
+    `drafter_config_to_hf`.
+
+    Args:
+      verifier_architecture: the target's, such as `Qwen3ForCausalLM`.
+
+    Raises:
+      ValueError: the target's name is unknown, or the attention cannot be said in the schema.
+    """
+    if provenance is None or not provenance.target:
+        raise ValueError(
+            "the speculators schema names the target, and this drafter's is not known: give --target"
+        )
+    return {
+        "architectures": ["DFlashSpeculator"],
+        "speculators_model_type": TYPE,
+        "speculators_version": _VERSION,
+        "draft_vocab_size": config.draft_vocab_size or config.vocab_size,
+        "target_hidden_size": config.target_hidden_size,
+        "aux_hidden_state_layer_ids": [layer + 1 for layer in config.feature_layers],
+        "mask_token_id": config.mask_token_id,
+        "block_size": config.block_size,
+        "sample_from_anchor": False,
+        "sliding_window_non_causal": not _says_causal(config),
+        "tie_word_embeddings": False,
+        "transformer_layer_config": layer_fields_to_hf(config, max_positions, dtype),
+        "speculators_config": {
+            "algorithm": TYPE,
+            "default_proposal_method": "greedy",
+            "proposal_methods": [
+                {
+                    "proposal_type": "greedy",
+                    "speculative_tokens": config.depth,
+                    "verifier_accept_k": 1,
+                    "accept_tolerance": 0.0,
+                }
+            ],
+            "verifier": {
+                "name_or_path": provenance.target,
+                "architectures": [verifier_architecture] if verifier_architecture else [],
+            },
+        },
+        "dtype": dtype,
+        "torch_dtype": dtype,
+        "jaxspec": own_fields(config, num_target_layers, provenance),
+    }
+
+
+def borrowed_names(config: BlockDrafterConfig) -> list[str]:
+    """Tensors of the target that are saved with the drafter: all of `BORROWED`, unless the
+    projection is its own.
+    """
+    return [
+        name for name in BORROWED if name != "lm_head.weight" or config.draft_vocab_size is None
+    ]
+
+
+def borrowed_leaves(config: BlockDrafterConfig, read: Mapping[str, np.ndarray]) -> list[Leaf]:
+    """Leaves of the target's tensors that the file holds; some writers leave them out, since the
+    target has them.
+    """
+    shape = (config.vocab_size, config.target_hidden_size)
+    return [Leaf((name,), ((name,),), (shape,)) for name in borrowed_names(config) if name in read]
+
+
+def layer_inputs(hf: Mapping[str, Any]) -> list[int]:
+    """`aux_hidden_state_layer_ids`: id i is the input of target layer i, which is the output of
+    layer i - 1.
+    """
+    ids = hf.get("aux_hidden_state_layer_ids")
+    if not isinstance(ids, list) or not ids or not all(type(i) is int and i > 0 for i in ids):
+        raise ValueError(
+            f"config.json: aux_hidden_state_layer_ids must be target layers, 1 or higher (the input of each), not {ids!r}"
+        )
+    return ids
+
+
+def _attention(
+    hf: dict, layer: dict, count: int
+) -> tuple[bool, tuple[int, tuple[bool, ...]] | None]:
+    """(causal inside the block, sliding window).
+
+    Full-attention layers see the whole block whatever the flag says; `sliding_window_non_causal` is
+    about the others.
+    """
+    kinds = layer.get("layer_types") or ["full_attention"] * count
+    if len(kinds) != count or set(kinds) - {"full_attention", "sliding_attention"}:
+        raise ValueError(
+            f"config.json: layer_types must name full_attention or sliding_attention for each of {count} layers"
+        )
+    sliding = tuple(kind == "sliding_attention" for kind in kinds)
+    if not any(sliding):
+        return False, None
+    flag = hf.get("sliding_window_non_causal")
+    if not isinstance(flag, bool):
+        raise ValueError(
+            "config.json lacks 'sliding_window_non_causal', and readers disagree about its default: add true (sliding layers "
+            "see the whole block) or false (they are causal), as the drafter was trained"
+        )
+    if not flag and not all(sliding):
+        raise ValueError(
+            "config.json: causal sliding layers beside bidirectional full-attention layers are not supported"
+        )
+    return not flag, (integer(layer, "sliding_window"), sliding)
+
+
+def _says_causal(config: BlockDrafterConfig) -> bool:
+    """`config.causal`, unless the schema cannot say it: it has a flag for sliding layers only."""
+    if config.causal and not (config.sliding_window and all(config.sliding_window[1])):
+        readers = (
+            "vLLM and SGLang read too"
+            if config.draft_vocab_size is None
+            else "with a draft vocabulary jaxspec alone reads"
+        )
+        raise ValueError(
+            "the speculators schema has no flag for full-attention layers that are causal inside the block: write this JetSpec "
+            f"head in the native layout, which {readers} (--to jetspec)"
+        )
+    return config.causal
+
+
+def _mask_token(hf: dict) -> int:
+    token = hf.get("mask_token_id")
+    if type(token) is not int or token < 0:
+        raise ValueError(f"config.json: mask_token_id must be a token id, not {token!r}")
+    return token

@@ -1,0 +1,1 @@
+"""A smaller language model as the drafter."""

@@ -1,0 +1,83 @@
+"""A smaller language model of the target's family as drafter (Leviathan et al. 2023; Chen et al.
+2023), with its own cache.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from jaxspec.core.cache import allocate, append
+from jaxspec.core.config import SmallModelConfig
+from jaxspec.core.state import KVCache
+from jaxspec.drafters import scratch
+from jaxspec.drafters.base import Drafter, Proposal
+from jaxspec.targets.transformer import Transformer
+
+
+@flax.struct.dataclass
+class SmallModelState:
+    """The model's cache of all tokens so far, the root included, and its last hidden state [B, E],
+    after the root.
+    """
+
+    cache: KVCache
+    hidden: jax.Array
+
+
+@functools.lru_cache(maxsize=64)
+def make_small_model_drafter(config: SmallModelConfig) -> Drafter:
+    """The drafter: one forward of the small model a level, none for the first, which `absorb` has
+    computed.
+    """
+    model = Transformer(config.model)
+
+    def init(batch, capacity, dtype):
+        cache = allocate(config.model, batch, capacity + 1, dtype)
+        return SmallModelState(cache, jnp.zeros((batch, config.model.hidden_size), dtype))
+
+    def absorb(params, state, target, new):
+        # From the first token on: rows of the cache that hold it already are written again, with
+        # the same values.
+        tokens = jnp.concatenate([new.token[:, :1], new.following], axis=1)
+        positions = new.position[:, None] + jnp.arange(tokens.shape[1])
+        before = state.cache.replace(length=new.position)
+        out = model.apply(params, tokens, positions, before)
+        some = new.count > 0
+        cache = append(before, out.k, out.v, jnp.where(some, new.count + 1, 0))
+        last = jnp.take_along_axis(out.hidden, new.count[:, None, None], axis=1)[:, 0]
+        length = jnp.where(some, cache.length, state.cache.length)
+        return SmallModelState(
+            cache.replace(length=length), jnp.where(some[:, None], last, state.hidden)
+        )
+
+    def start(params, state, target, root, rows):
+        logits = model.apply(params, state.hidden[:, None], method="logits")
+        c, hidden = config.model, state.hidden
+        room = scratch.empty(
+            c.num_layers,
+            root.shape[0],
+            rows,
+            c.num_kv_heads,
+            c.head_dim,
+            c.hidden_size,
+            hidden.dtype,
+        )
+        return Proposal(logits[:, None], hidden=state.hidden[:, None, None]), room
+
+    def expand(params, state, room, target, nodes, first):
+        room = scratch.look(room, nodes.source, 1, first)
+        mask = scratch.mask_words(room, nodes.token.shape[1], first)
+        # The root stands at position length - 1.
+        positions = state.cache.length[:, None] + nodes.depth - 1
+        out = model.apply(
+            params, nodes.token, positions, state.cache, mask, earlier=(room.k, room.v, first)
+        )
+        logits = model.apply(params, out.hidden, method="logits")
+        proposal = Proposal(logits[:, :, None], hidden=out.hidden[:, :, None])
+        return proposal, scratch.write(room, out.k, out.v, out.hidden, first)
+
+    return Drafter((), config.depth, 1, init, absorb, start, expand)

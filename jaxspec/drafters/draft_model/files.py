@@ -1,0 +1,67 @@
+"""A language model's own files, read as a drafter for a larger model of its family."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxspec.core.config import SmallModelConfig, TargetConfig
+from jaxspec.drafters.dflash.hf_config import own_fields, score_temperature
+from jaxspec.io.torch_files import open_weights
+from jaxspec.io.weight_map import check_fit
+from jaxspec.targets import weights as target_weights
+from jaxspec.targets.hf_config import ARCHITECTURES, integer, target_config, target_config_to_hf
+
+if TYPE_CHECKING:
+    from jaxspec.drafters.dflash.files import About
+
+
+def matches(hf: Mapping[str, Any]) -> bool:
+    """Whether a config.json describes a language model that could be a target itself."""
+    return (hf.get("architectures") or [None])[0] in ARCHITECTURES.values()
+
+
+def config_from_hf(hf: dict[str, Any]) -> SmallModelConfig:
+    """The model as a drafter; ValueError where it is no model that can be read."""
+    own = hf.get("jaxspec") or {}
+    return SmallModelConfig(
+        target_config(hf), integer(own, "depth", SmallModelConfig.depth), score_temperature(hf)
+    )
+
+
+def config_to_hf(config: SmallModelConfig, about: About, dtype: str) -> dict[str, Any]:
+    """The model's config.json, which transformers reads."""
+    own = own_fields(config, about.num_layers, about.provenance) | {"depth": config.depth}
+    return target_config_to_hf(config.model, dtype) | {"jaxspec": own}
+
+
+def for_target(config: SmallModelConfig, target: TargetConfig) -> SmallModelConfig:
+    """`config`, if its model shares the target's vocabulary; ValueError otherwise."""
+    if config.vocab_size != target.vocab_size:
+        raise ValueError(
+            f"the drafter does not fit the target: its vocabulary has {config.vocab_size} tokens, the target's "
+            f"{target.vocab_size}; use a smaller model of the same family"
+        )
+    return config
+
+
+def read(directory: str | os.PathLike, config: SmallModelConfig, dtype: str) -> dict[str, Any]:
+    """Variables of the model; raises what `target_weights.from_hf` does."""
+    return target_weights.from_hf(open_weights(directory), config.model, dtype)
+
+
+def tensors(variables: Mapping[str, Any], config: SmallModelConfig) -> dict[str, np.ndarray]:
+    """The model's tensors by Hugging Face name."""
+    return target_weights.to_hf(variables, config.model)
+
+
+def check(directory: str | os.PathLike, config: SmallModelConfig) -> None:
+    """Raise WeightMismatch unless names, shapes and dtypes fit; weights are not read."""
+    check_fit(
+        target_weights.target_leaves(config.model),
+        open_weights(directory),
+        lambda name: name.endswith("rotary_emb.inv_freq") or name == "lm_head.weight",
+    )

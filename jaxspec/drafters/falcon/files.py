@@ -1,0 +1,85 @@
+"""Falcon drafters in this library's own layout (see `own_layout`), to and from config and
+variables.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxspec.core.config import FalconConfig
+from jaxspec.drafters import own_layout
+from jaxspec.drafters.own_layout import for_target
+from jaxspec.io.weight_map import Leaf, linear, vector
+
+if TYPE_CHECKING:
+    from jaxspec.drafters.dflash.files import About
+
+__all__ = ["check", "config_from_hf", "config_to_hf", "for_target", "matches", "read", "tensors"]
+
+ARCHITECTURE = "FalconDrafter"
+_SIZES = ("slots", "blocks", "lstm_size", "lstm_layers")
+
+
+def matches(hf: Mapping[str, Any]) -> bool:
+    """Whether a config.json describes a Falcon drafter."""
+    return (hf.get("architectures") or [None])[0] == ARCHITECTURE
+
+
+def config_from_hf(hf: dict[str, Any]) -> FalconConfig:
+    """The `FalconConfig` of a config.json that `matches`; ValueError names a missing or unsupported
+    field.
+    """
+    return own_layout.config_from_hf(hf, FalconConfig, _SIZES)
+
+
+def config_to_hf(config: FalconConfig, about: About, dtype: str) -> dict[str, Any]:
+    """Inverse of `config_from_hf`; `about` is the target, `dtype` that of the weights."""
+    return own_layout.config_to_hf(config, ARCHITECTURE, _SIZES, about, dtype)
+
+
+def read(directory: str | os.PathLike, config: FalconConfig, dtype: str) -> dict[str, Any]:
+    """Variables of `Falcon(config)`; errors as of `own_layout.read`."""
+    return own_layout.read(directory, config, leaves(config), dtype)
+
+
+def check(directory: str | os.PathLike, config: FalconConfig) -> None:
+    """Raise what `read` would, short of reading weights."""
+    own_layout.check(directory, config, leaves(config))
+
+
+def tensors(variables: Mapping[str, Any], config: FalconConfig) -> dict[str, np.ndarray]:
+    """Tensors by name, in the variables' dtype; `d2t` and `t2d` only with a reduced vocabulary."""
+    return own_layout.tensors(variables, config, leaves(config))
+
+
+def leaves(config: FalconConfig) -> list[Leaf]:
+    """The table of all trained weights; the LSTM's gates are in PyTorch's order."""
+    width, size = config.hidden_size, config.lstm_size
+    table = [
+        *own_layout.ends_leaves(config),
+        vector(("layer", "attention_norm"), "input_layernorm", width),
+        *own_layout.layer_leaves(config, ("layer",), width),
+        *linear(("mix",), ["mix"], size, [width], False),
+    ]
+    for i in range(config.lstm_layers):
+        path, inputs = ("lstm", f"layer_{i}"), size if i else 2 * width
+        table += [
+            Leaf(
+                (*path, "kernel"),
+                ((f"lstm.weight_ih_l{i}",),),
+                ((4 * size, inputs),),
+                transpose=True,
+            ),
+            Leaf(
+                (*path, "recurrent"),
+                ((f"lstm.weight_hh_l{i}",),),
+                ((4 * size, size),),
+                transpose=True,
+            ),
+            Leaf((*path, "bias"), ((f"lstm.bias_l{i}",),), ((4 * size,),)),
+        ]
+    return table

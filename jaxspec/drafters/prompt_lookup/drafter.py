@@ -1,0 +1,79 @@
+"""Prompt lookup: the text's last tokens are looked up in the text itself, and what followed them is
+proposed (Saxena 2023).
+
+No weights and no forward: the floor that a learned drafter must beat.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from jaxspec.core.config import PromptLookupConfig
+from jaxspec.drafters.base import Drafter, Proposal
+
+
+@flax.struct.dataclass
+class Text:
+    """Tokens int32 [B, S] so far, the root included, and their number int32 [B]."""
+
+    token: jax.Array
+    length: jax.Array
+
+
+@functools.lru_cache(maxsize=64)
+def make_lookup_drafter(config: PromptLookupConfig) -> Drafter:
+    """The drafter; one step proposes one chain of up to `config.depth` tokens, none where nothing
+    is found.
+    """
+
+    def init(batch, capacity, dtype):
+        return Text(jnp.zeros((batch, capacity + 1), jnp.int32), jnp.zeros(batch, jnp.int32))
+
+    def absorb(params, text, target, new):
+        # The tokens from the first one on: the root that is among them already is written again.
+        tokens = jnp.concatenate([new.token[:, :1], new.following], axis=1)
+        slot, count = jnp.arange(tokens.shape[1]), new.count[:, None]
+        at = jnp.where(
+            (slot <= count) & (count > 0), new.position[:, None] + slot, text.token.shape[1]
+        )
+        written = jax.vmap(lambda row, index, value: row.at[index].set(value, mode="drop"))(
+            text.token, at, tokens
+        )
+        return Text(written, jnp.where(new.count > 0, new.position + new.count + 1, text.length))
+
+    def start(params, text, target, root, rows):
+        depth = min(config.depth, rows)
+        begin = jax.vmap(functools.partial(_found, config=config))(text.token, text.length)
+        index = begin[:, None] + jnp.arange(depth)
+        token = jnp.take_along_axis(text.token, jnp.minimum(index, text.token.shape[1] - 1), axis=1)
+        token = jnp.where(index < text.length[:, None], token, -1)
+        logits = jnp.where(token[..., None] == jnp.arange(config.vocab_size), 0.0, -jnp.inf)
+        return Proposal(logits[:, None]), None
+
+    return Drafter((), config.depth, config.depth, init, absorb, start)
+
+
+def _found(token: jax.Array, length: jax.Array, config: PromptLookupConfig) -> jax.Array:
+    """Index int32 [] of the token after the latest occurrence of the longest n-gram that is found;
+    `length` if none is.
+
+    Args:
+      token: int32 [S], of which the first `length` count.
+    """
+    place = jnp.arange(token.shape[0])
+    same = jnp.ones(token.shape[0], bool)
+    matched = jnp.zeros(token.shape[0], jnp.int32)
+    for n in range(1, config.longest + 1):
+        # Tokens n - 1 before an occurrence's end and before the text's end.
+        there = place >= n - 1
+        same &= (
+            there & (jnp.roll(token, n - 1) == token[jnp.maximum(length - n, 0)]) & (length >= n)
+        )
+        matched = jnp.where(same, n, matched)
+    earlier = (place < length - 1) & (matched >= config.shortest)
+    best = jnp.argmax(jnp.where(earlier, matched * token.shape[0] + place, -1))
+    return jnp.where(earlier.any(), best + 1, length)

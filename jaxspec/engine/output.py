@@ -1,0 +1,121 @@
+"""What a decode call returns: plain Python and NumPy values, cut exactly at the stop."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """Figures of one generated text. The token that the prefill draws belongs to no round.
+
+    Attributes:
+      rounds: rounds whose tokens were emitted.
+      emitted: generated tokens, the prefill's included.
+      drafted: drafted nodes that the target verified, roots not counted.
+      accept_hist: accept_hist[i] rounds emitted i tokens, the bonus included; a round cut by a stop
+        or by the limit counts what it emitted.
+      finish_reason: `stop` (an end-of-text id, stop id or stop string) or `length`.
+      prefill_seconds, decode_seconds: wall-clock of the call's prefill and rounds; shared by the
+        texts of a batch. The first call of a shape compiles, and that is part of it.
+    """
+
+    rounds: int
+    emitted: int
+    drafted: int
+    accept_hist: tuple[int, ...]
+    finish_reason: str
+    prefill_seconds: float
+    decode_seconds: float
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens emitted a round, the bonus included; 1.0 is autoregressive decoding, NaN is no
+        round.
+        """
+        return (self.emitted - 1) / self.rounds if self.rounds else float("nan")
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens emitted by the rounds over `decode_seconds`: prefill excluded."""
+        return (self.emitted - 1) / self.decode_seconds if self.rounds else float("nan")
+
+    def to_dict(self) -> dict:
+        """All fields and derived figures, for JSON."""
+        derived = {
+            "mean_acceptance_length": self.mean_acceptance_length,
+            "tokens_per_second": self.tokens_per_second,
+        }
+        return dataclasses.asdict(self) | {
+            key: None if np.isnan(value) else value for key, value in derived.items()
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class DraftTree:
+    """Rows of one round's draft tree, root first: arrays [size]."""
+
+    token: np.ndarray
+    parent: np.ndarray
+    depth: np.ndarray
+    logprob: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """One round of a traced decode.
+
+    Attributes:
+      tree: the draft tree as verified.
+      path: committed rows, root first; its length is the round's acceptance length, cut at a stop
+        or at the limit.
+      bonus: the target's own token after the accepted path.
+    """
+
+    tree: DraftTree
+    path: tuple[int, ...]
+    bonus: int
+
+
+@dataclasses.dataclass(frozen=True)
+class PerRound:
+    """What each round of a text did, in order: int arrays [rounds].
+
+    Attributes:
+      tokens: emitted, the bonus included; what a stop or the limit cut off is not counted.
+      rows: verified, the root included. context: cached tokens before the round.
+      steps: draft steps after the root's that the batch took, -1 where it did not draft; None
+        without a policy.
+      block: slots of the request's block, the anchor included, where a policy chose them.
+    """
+
+    tokens: np.ndarray
+    rows: np.ndarray
+    context: np.ndarray
+    steps: np.ndarray | None = None
+    block: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """One generated text.
+
+    Attributes:
+      text: without special tokens and without the stop string; None where the model has no
+        tokenizer.
+      tokens: generated ids only, up to and including the one that ended the text.
+      stats: see `Stats`.
+      rounds: one `Round` a round with `trace=True`, else None.
+      policy: the call's policy with what it learned from all texts of the call; None without one.
+      per_round: see `PerRound`; `decode` and `stream` always give it.
+    """
+
+    text: str | None
+    tokens: list[int]
+    stats: Stats
+    rounds: list[Round] | None = None
+    policy: Any = None
+    per_round: PerRound | None = None

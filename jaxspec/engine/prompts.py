@@ -1,0 +1,69 @@
+"""From what callers pass as prompts to token ids."""
+
+from __future__ import annotations
+
+import numbers
+import zlib
+
+import numpy as np
+
+from jaxspec.core.config import TargetConfig
+
+
+def is_batch(prompt) -> bool:
+    """True for a list of prompts; text, token ids and chat messages are single prompts."""
+    if isinstance(prompt, str):
+        return False
+    if len(prompt) == 0:
+        raise ValueError(
+            "empty prompt: give text, token ids, chat messages, or a non-empty list of these"
+        )
+    return not isinstance(prompt[0], numbers.Integral | dict)
+
+
+def to_ids(prompt, tokenizer, config: TargetConfig) -> list[int]:
+    """Token ids of one prompt.
+
+    Raises:
+      ValueError: empty, not encodable without a tokenizer, or ids outside the vocabulary.
+    """
+    if isinstance(prompt, str) or (len(prompt) and isinstance(prompt[0], dict)):
+        if tokenizer is None:
+            raise ValueError(
+                "this model has no tokenizer: pass token ids, or load a directory that holds one"
+            )
+        ids = tokenizer.encode(prompt) if isinstance(prompt, str) else tokenizer.chat(prompt)
+    else:
+        ids = [int(token) for token in prompt]
+    if not ids:
+        raise ValueError("empty prompt: give at least one token")
+    wrong = [token for token in ids if not 0 <= token < config.vocab_size]
+    if wrong:
+        raise ValueError(
+            f"token id {wrong[0]} is outside the vocabulary of {config.vocab_size}: use the model's tokenizer"
+        )
+    return ids
+
+
+def sequence_numbers(prompts: list[list[int]]) -> np.ndarray:
+    """The `sequence` that keys each prompt's sampling noise, uint32 [B].
+
+    A checksum of the prompt plus how often it occurred earlier in the list: a prompt's noise does
+    not depend on what else is in the batch, and repeats of a prompt are independent samples.
+    """
+    seen: dict[tuple[int, ...], int] = {}
+    numbers = []
+    for prompt in map(tuple, prompts):
+        numbers.append(
+            (zlib.crc32(np.asarray(prompt, "<i4").tobytes()) + seen.get(prompt, 0)) % 2**32
+        )
+        seen[prompt] = seen.get(prompt, 0) + 1
+    return np.asarray(numbers, np.uint32)
+
+
+def pad(prompts: list[list[int]], width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Prompts padded on the right to int32 [B, width], and their lengths int32 [B]."""
+    tokens = np.zeros((len(prompts), width), np.int32)
+    for row, prompt in zip(tokens, prompts, strict=True):
+        row[: len(prompt)] = prompt
+    return tokens, np.asarray([len(prompt) for prompt in prompts], np.int32)

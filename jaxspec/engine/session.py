@@ -1,0 +1,232 @@
+"""What a call of `decode` is made of: what it compiles, what its rounds read, and the state that
+they begin with.
+
+Whatever runs rounds by itself, to time, draw or record them, begins here: `prepare` and
+`prefilled`, then `jaxspec.engine.loop.run` within `precision`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.builders import make_paths
+from jaxspec.core.params import Params, Spec
+from jaxspec.core.sampling import SamplingValues, make_sampling, sequence_keys
+from jaxspec.core.state import DecodeState, Request
+from jaxspec.engine import prompts as prompting
+from jaxspec.engine.plan import ACCEPTANCE, DecodeConfig, Plan, make_plan
+from jaxspec.engine.prefill import CHUNK, prefill
+from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.policies.protocol import Policy
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """A prepared call of B prompts: static config, device inputs, and what the host needs to read
+    the result.
+
+    Attributes:
+      tokens: int32 [B, P], the prompts, padded. lengths: int32 [B], of them.
+      capacity: rows of the caches. max_tokens: most tokens of a text that the state has room for.
+      stop_strings: that the host looks for. tokenizer: the model's; None: it has none.
+      policy: with its state at the start; None: nothing is to be decided.
+    """
+
+    params: Params
+    config: DecodeConfig
+    request: Request
+    tokens: np.ndarray
+    lengths: np.ndarray
+    capacity: int
+    max_tokens: int
+    stop_strings: tuple[str, ...]
+    tokenizer: Any
+    policy: Policy | None
+
+
+def prepare(
+    params: Params,
+    prompt,
+    *,
+    max_new_tokens: int = 256,
+    seed: int = 0,
+    stop=(),
+    ignore_eos: bool = False,
+    policy: Policy | None = None,
+    **options,
+) -> Session:
+    """Everything about a call that is known before the device is asked.
+
+    Args:
+      prompt, max_new_tokens, seed, stop, ignore_eos, policy: of `jaxspec.decode`. options: the
+        others, see `resolve`.
+
+    Raises:
+      ValueError: as `jaxspec.decode`.
+    """
+    spec = params.spec
+    if max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens is {max_new_tokens}: give at least 1")
+    config, sampling = resolve(spec, policy=None if policy is None else policy.settings, **options)
+    plan = make_plan(spec, config)
+    tokenizer = load_tokenizer(spec.tokenizer) if spec.tokenizer else None
+    ids = _token_ids(spec, prompt, tokenizer, max_new_tokens)
+    policy = (
+        None
+        if plan.policy is None
+        else _started(policy, plan, len(ids), float(options.get("temperature", 0.0)))
+    )
+    strings, stop_ids = _split_stop(stop, tokenizer)
+    tokens, lengths = prompting.pad(ids, _prompt_bucket(max(map(len, ids))))
+    request = Request(
+        limit=jnp.full(len(ids), max_new_tokens, jnp.int32),
+        stop=_padded_stop(stop_ids + (() if ignore_eos else spec.eos)),
+        keys=sequence_keys(seed, prompting.sequence_numbers(ids)),
+        sampling=sampling,
+        controls=None if policy is None else policy.controls,
+    )
+    max_tokens = _round_up(max_new_tokens, 64)
+    capacity = _round_up(tokens.shape[1] + max_tokens + max(plan.longest, plan.waiting), 64)
+    return Session(
+        params, config, request, tokens, lengths, capacity, max_tokens, strings, tokenizer, policy
+    )
+
+
+def resolve(
+    spec: Spec,
+    *,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    method: str | None = None,
+    paths=None,
+    **drafting,
+) -> tuple[DecodeConfig, SamplingValues]:
+    """What a call compiles, and the numbers of its sampling, which compile nothing.
+
+    Args:
+      temperature, top_k, top_p, min_p, method, paths: of `jaxspec.decode`.
+      drafting: the other attributes of `DecodeConfig`. Those that make no difference are left at
+        their defaults, so that calls which only differ in them share a compilation.
+
+    Raises:
+      ValueError: an option out of range.
+      TypeError: no such option.
+    """
+    sampling, values = make_sampling(temperature, top_k, top_p, min_p)
+    method = method or (spec.drafters[0][0] if spec.drafters else "ar")
+    config = DecodeConfig(method, sampling, **drafting)
+    if config.acceptance not in ACCEPTANCE:
+        raise ValueError(
+            f"unknown acceptance {config.acceptance!r}: choose one of {list(ACCEPTANCE)}"
+        )
+    if config.score_temperature is not None and not config.score_temperature > 0:
+        raise ValueError(f"score_temperature is {config.score_temperature}: give a number above 0")
+    if method == "ar":
+        return DecodeConfig(method, sampling), values
+    coupled = config.coupled or config.acceptance != "match" or sampling.greedy
+    return dataclasses.replace(
+        config, paths=None if paths is None else make_paths(paths), coupled=coupled
+    ), values
+
+
+def prefilled(session: Session) -> DecodeState:
+    """The state after the prompts, with the first token of each text; the rounds' `run` may have
+    it, for it is donated.
+    """
+    state = prefill(
+        session.params,
+        session.request,
+        session.tokens,
+        session.lengths,
+        config=session.config,
+        capacity=session.capacity,
+        max_tokens=session.max_tokens,
+        control=session.policy and session.policy.state,
+    )
+    # A copy, for the rounds' state is donated and the caller may use the policy again.
+    return state.replace(control=jax.tree.map(jnp.copy, state.control))
+
+
+def precision(session: Session):
+    """The context to run in: full float32 products for float32 weights, since texts are not
+    lossless under TF32.
+    """
+    full = session.params.dtype == jnp.float32
+    return jax.default_matmul_precision("highest") if full else contextlib.nullcontext()
+
+
+def _token_ids(spec: Spec, prompt, tokenizer, max_new_tokens: int) -> list[list[int]]:
+    """Token ids of each prompt of a batch, or of the one."""
+    batch = prompt if prompting.is_batch(prompt) else [prompt]
+    ids = [prompting.to_ids(one, tokenizer, spec.target) for one in batch]
+    longest = max(map(len, ids))
+    if longest + max_new_tokens > spec.target.max_positions:
+        raise ValueError(
+            f"prompt of {longest} tokens and max_new_tokens={max_new_tokens} exceed the model's "
+            f"{spec.target.max_positions} positions: shorten one of them"
+        )
+    return ids
+
+
+def _started(policy: Policy, plan: Plan, batch: int, temperature: float) -> Policy:
+    """The policy with a state, a new one if it has seen nothing at this temperature."""
+    shape = plan.shape(batch)
+    policy.settings.check(shape)
+    policy = policy.at_temperature(temperature)
+    new = _strong(plan.policy.init(shape))
+    if policy.state is None:
+        return policy.replace(state=new)
+    given = _strong(policy.state)
+    if jax.tree.structure(given) != jax.tree.structure(new) or any(
+        one.shape != other.shape or one.dtype != other.dtype
+        for one, other in zip(jax.tree.leaves(given), jax.tree.leaves(new), strict=True)
+    ):
+        raise ValueError(
+            f"the policy goes on from rounds of other sizes than {shape}: begin anew with policy.replace(state=None)"
+        )
+    return policy.replace(state=given)
+
+
+def _strong(state):
+    """A policy's state without weak types, which rounds may lose as they write it: another type is
+    another compilation.
+    """
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.asarray(x).dtype), state)
+
+
+def _split_stop(stop, tokenizer) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    stop = (stop,) if isinstance(stop, str | int | np.integer) else tuple(stop)
+    strings = tuple(item for item in stop if isinstance(item, str))
+    if "" in strings:
+        raise ValueError("a stop string is empty: every text contains it; remove it")
+    if strings and tokenizer is None:
+        raise ValueError(
+            "stop strings need a tokenizer, and this model has none: give stop token ids"
+        )
+    return strings, tuple(int(item) for item in stop if not isinstance(item, str))
+
+
+def _padded_stop(ids: tuple[int, ...]) -> jax.Array:
+    """Ids padded with -1 to a multiple of 8, so that calls with other stop ids share a
+    compilation.
+    """
+    padded = np.full(max(8, _round_up(len(ids), 8)), -1, np.int32)
+    padded[: len(ids)] = ids
+    return jnp.asarray(padded)
+
+
+def _prompt_bucket(length: int) -> int:
+    """The padded prompt length: a power of two from 32 up to CHUNK, then a multiple of CHUNK."""
+    return max(32, 1 << (length - 1).bit_length()) if length <= CHUNK else _round_up(length, CHUNK)
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple

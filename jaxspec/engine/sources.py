@@ -1,0 +1,88 @@
+"""What policies see of the distributions that a growing tree's nodes were candidates of.
+
+A draft step computes one distribution a slot. What a policy asked for of each is kept beside the
+pool, by the number of the slot (`Nodes.source`), and looked up for the nodes that are to be drafted
+from next. Nothing is computed that was not asked for.
+"""
+
+from __future__ import annotations
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from jaxspec.builders.candidates import entropy
+from jaxspec.policies.protocol import TOP
+
+
+@flax.struct.dataclass
+class Sources:
+    """Figures of the S slots of a round, in the order that they are computed; None: not asked for.
+
+    Attributes:
+      entropy: float32 [B, S]. top: float32 [B, S, TOP]. hidden: [B, S, E]. carried: float32 [B, S].
+        See `Observation`.
+    """
+
+    entropy: jax.Array | None = None
+    top: jax.Array | None = None
+    hidden: jax.Array | None = None
+    carried: jax.Array | None = None
+
+
+def init_sources(proposal, slots: int, needs: frozenset[str], carries: bool = False) -> Sources:
+    """Room for the figures named in `needs` of so many slots, of a round whose first proposal
+    (`Proposal`) this is.
+
+    Raises:
+      ValueError: hidden states are asked for, and the drafter shows none.
+    """
+    batch, like = proposal.logits.shape[0], proposal.hidden
+    if "hidden" in needs and like is None:
+        raise ValueError(
+            "the policy reads the drafter's hidden states, and this drafter shows none: choose another one"
+        )
+    return Sources(
+        jnp.zeros((batch, slots)) if "entropy" in needs else None,
+        jnp.zeros((batch, slots, TOP)) if "top" in needs else None,
+        jnp.zeros((batch, slots, like.shape[-1]), like.dtype) if "hidden" in needs else None,
+        jnp.zeros((batch, slots)) if carries else None,
+    )
+
+
+def observed_sources(sources: Sources, proposal, first) -> Sources:
+    """`sources` with the figures of a step's M * K slots from number `first` int32 [] on."""
+    batch = proposal.logits.shape[0]
+
+    def put(room, value):
+        value = value.reshape(batch, -1, *room.shape[2:]).astype(room.dtype)
+        return jax.lax.dynamic_update_slice(room, value, (0, first) + (0,) * (room.ndim - 2))
+
+    if sources.entropy is not None or sources.top is not None:
+        logprob = jax.nn.log_softmax(proposal.logits.astype(jnp.float32))
+    if sources.entropy is not None:
+        sources = sources.replace(entropy=put(sources.entropy, entropy(logprob)))
+    if sources.top is not None:
+        sources = sources.replace(top=put(sources.top, jnp.exp(jax.lax.top_k(logprob, TOP)[0])))
+    if sources.hidden is not None:
+        sources = sources.replace(hidden=put(sources.hidden, proposal.hidden))
+    return sources
+
+
+def carried_on(sources: Sources, values: jax.Array, slots: int, first) -> Sources:
+    """`sources` with `values` float32 [B, M] for the slots, so many a node, from number `first`
+    int32 [] on.
+    """
+    values = jnp.repeat(values, slots, axis=1)
+    return sources.replace(
+        carried=jax.lax.dynamic_update_slice(sources.carried, values, (0, first))
+    )
+
+
+def seen_at(sources: Sources, source: jax.Array) -> dict[str, jax.Array]:
+    """The figures asked for, by name, of the slots `source` int32 [B, M]."""
+    names = ("entropy", "top", "hidden", "carried")
+    kept = {name: getattr(sources, name) for name in names if getattr(sources, name) is not None}
+    return {
+        name: jax.vmap(lambda room, at: room[at])(value, source) for name, value in kept.items()
+    }

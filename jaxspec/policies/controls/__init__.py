@@ -1,0 +1,1 @@
+"""Controls to compare policies with: constant, random and replayed decisions."""

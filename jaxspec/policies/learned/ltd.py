@@ -1,0 +1,157 @@
+"""LTD, Learning to Draft (Zhang et al. 2026, arXiv 2603.01639): two small networks decide how deep
+and how many.
+
+After a draft step one network says whether to take another; when the tree is at hand the other says
+how many of its rows to verify. `training.rl.ltd` trains them with PPO. They run inside the round:
+no decision leaves the device.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import flax.struct
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.policies.learned import ltd_features as features
+from jaxspec.policies.learned.mlp import ACTIVATIONS, check_layers, mlp
+from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, Shape, unchanged
+
+SEES = ("pool", "tree")
+
+
+@dataclasses.dataclass(frozen=True)
+class LtdSettings(Settings):
+    """Static choices of LTD's policies.
+
+    Attributes:
+      width: W, nodes of a level that the dynamic tree drafts from; 0 with `sees` "tree".
+      steps: most draft steps after the root's, the code's D. depths: after so many of them the
+        depth policy is asked, in training and here; elsewhere drafting goes on. Empty: there is no
+        depth policy.
+      sizes: rows that the size policy chooses between, ascending, the root included. Empty: there
+        is no size policy.
+      sees: the size policy's scores: of the `pool` of a dynamic tree, or of the sorted rows of any
+        `tree`.
+      observes: what both networks see, one of `ltd_features.OBSERVES`.
+      activation: of both networks.
+    """
+
+    width: int = 0
+    steps: int = 0
+    depths: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+    sees: str = "pool"
+    observes: str = "P+D+L"
+    activation: str = "relu"
+
+    def __post_init__(self):
+        for name, known in (
+            ("sees", SEES),
+            ("observes", features.OBSERVES),
+            ("activation", ACTIVATIONS),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}: choose one of {', '.join(known)}"
+                )
+        if self.depths and not (
+            self.sees == "pool" and min(self.depths) >= 0 and max(self.depths) < self.steps
+        ):
+            raise ValueError(
+                f"depths are {list(self.depths)}: a depth policy is asked after 0 to {self.steps - 1} draft steps"
+            )
+        if self.sizes and (list(self.sizes) != sorted(set(self.sizes)) or self.sizes[0] < 1):
+            raise ValueError(
+                f"sizes are {list(self.sizes)}: give numbers of rows in ascending order, from 1"
+            )
+        if not self.depths and not self.sizes:
+            raise ValueError("neither depths nor sizes: there is nothing to decide")
+
+    def functions(self) -> Functions:
+        return _functions(self)
+
+    def check(self, shape: Shape) -> None:
+        rows, trained = self.widths[-1:], (self.width, self.width, self.steps)
+        if self.sees == "tree":
+            if self.sizes and rows != (shape.rows,):
+                raise ValueError(
+                    f"the policy reads trees of {rows[0]} rows, these have {shape.rows}: give budget={rows[0]}"
+                )
+        elif (shape.nodes, shape.candidates, shape.steps) != trained:
+            raise ValueError(
+                f"the policy is for dynamic trees of {self.width} nodes a level and {self.steps} draft steps after the root's: "
+                f"give builder 'dynamic', tree_width={self.width} and depth={self.steps + 1}"
+            )
+
+    def size_inputs(self) -> int:
+        """Inputs of the size policy."""
+        return features.size_inputs(
+            features.pool_size(self.width, self.steps)
+            if self.sees == "pool"
+            else self.widths[-1] - 1
+        )
+
+
+@flax.struct.dataclass
+class LtdWeights:
+    """Layers of the two networks, see `policies.mlp`; None where there is none."""
+
+    depth: Any = None
+    size: Any = None
+
+
+def make_ltd(settings: LtdSettings, depth=None, size=None) -> Policy:
+    """A policy from trained networks.
+
+    Args:
+      depth: layers from `ltd_features.depth_inputs(W)` inputs to the logits of stopping and of
+        going on.
+      size: layers from `settings.size_inputs()` inputs to a logit for each of `settings.sizes`.
+
+    Raises:
+      ValueError: networks that the settings do not name, or of other sizes.
+    """
+    for name, layers, wanted in (("depth", depth, settings.depths), ("size", size, settings.sizes)):
+        if (layers is None) == bool(wanted):
+            raise ValueError(
+                f"the settings {'name a' if wanted else 'have no'} {name} policy: give its layers just then"
+            )
+    if depth is not None:
+        check_layers(depth, features.depth_inputs(settings.width), 2, "depth")
+    if size is not None:
+        check_layers(size, settings.size_inputs(), len(settings.sizes), "size")
+    return Policy(settings, LtdWeights(depth, size))
+
+
+@functools.lru_cache
+def _functions(settings: LtdSettings) -> Functions:
+    # NumPy's, for this may first run while something is traced.
+    asked = np.isin(np.arange(settings.steps + 1), settings.depths)
+
+    def deeper(controls: LtdWeights, state, seen):
+        x = features.depth_observation(
+            seen.pool.logprob, seen.context, seen.steps, settings.width, settings.observes
+        )
+        return ~jnp.asarray(asked)[seen.steps] | (
+            jnp.argmax(mlp(controls.depth, x, settings.activation), axis=-1) == 1
+        )
+
+    def rows(controls: LtdWeights, state, seen):
+        if settings.sees == "pool":
+            # A sequence's own steps, for the batch may have gone on without it.
+            steps = features.steps_taken(seen.pool.logprob, settings.width)
+            x = features.size_observation(
+                seen.pool.logprob, seen.context, steps, settings.width, settings.observes
+            )
+        else:
+            x = features.tree_observation(seen.tree.logprob[:, 1:], seen.context, settings.observes)
+        logits = mlp(controls.size, x, settings.activation)
+        logits = jnp.where(features.allowed_sizes(settings.sizes, seen.tree.size), logits, -jnp.inf)
+        return jnp.array(settings.sizes, jnp.int32)[jnp.argmax(logits, axis=-1)]
+
+    acts = Acts(deeper=deeper if settings.depths else None, rows=rows if settings.sizes else None)
+    return Functions(init=lambda shape: (), act=acts, observe=unchanged)

@@ -1,0 +1,112 @@
+"""What LTD's two policies see (Zhang et al. 2026, Learning to Draft, section 4; layout of the
+released code).
+
+A dynamic tree that drafts from W nodes of a level has W candidates after the root's proposal and W
+* W more after every draft step. The depth policy sees the last step's, the size policy all of them
+in the order of their generation; both see the length of the context and the number of steps,
+repeated so that they are not lost among hundreds of scores. With W = 10 and 12 steps these are the
+published 128 and 1268 numbers.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+LENGTH_SCALE, STEP_SCALE = 1000.0, 10.0
+DEPTH_COPIES, SIZE_COPIES = 14, 29
+# What the networks see: P, path log-probabilities; L, the length of the context; D, the depth. The
+# paper's ablation of observations; what is left out is zero, so that the networks' sizes stay.
+OBSERVES = ("P", "P+L", "P+D", "P+D+L")
+# A candidate that must not be used has -inf; no path that is ever verified comes near this.
+FLOOR = -100.0
+
+
+def pool_size(width: int, steps) -> int:
+    """Candidates after `steps` draft steps (numbers or arrays)."""
+    return width + width * width * steps
+
+
+def steps_taken(scores: jax.Array, width: int) -> jax.Array:
+    """int32 [...], the draft steps that left candidates in pools of path log-probabilities [...,
+    P], -inf: not there.
+    """
+    later = scores[..., width:].reshape(*scores.shape[:-1], -1, width * width)
+    return jnp.sum(jnp.any(later > -jnp.inf, axis=-1), axis=-1, dtype=jnp.int32)
+
+
+def depth_inputs(width: int) -> int:
+    """Length of `depth_observation`."""
+    return width * width + 2 * DEPTH_COPIES
+
+
+def size_inputs(scores: int) -> int:
+    """Length of `size_observation` and `tree_observation`, of so many scores."""
+    return scores + 2 * SIZE_COPIES
+
+
+def depth_observation(
+    scores: jax.Array, context: jax.Array, steps: jax.Array, width: int, observes: str = "P+D+L"
+) -> jax.Array:
+    """Float32 [..., W * W + 28]: log-probabilities of the last step's candidates, context / 1000,
+    steps / 10.
+
+    Args:
+      scores: [..., P], path log-probabilities of the pool, any float dtype; P holds `steps` steps.
+      context: int32 [...], cached tokens. steps: int32 [] or [...]; 0: the W candidates of the
+        root, then zeros.
+      observes: one of `OBSERVES`.
+    """
+    steps = jnp.broadcast_to(steps, context.shape)
+    first = jnp.where(steps > 0, pool_size(width, steps - 1), 0)
+    index = first[..., None] + jnp.arange(width * width)
+    last = jnp.take_along_axis(scores, index, axis=-1).astype(jnp.float32)
+    last = jnp.where(index < pool_size(width, steps)[..., None], jnp.maximum(last, FLOOR), 0.0)
+    return jnp.concatenate([last, *_situation(context, steps, DEPTH_COPIES, observes)], axis=-1)
+
+
+def size_observation(
+    scores: jax.Array, context: jax.Array, steps: jax.Array, width: int, observes: str = "P+D+L"
+) -> jax.Array:
+    """Float32 [..., P + 58]: log-probabilities of the whole pool, zeros for steps not taken,
+    context / 1000, steps / 10.
+
+    Args: as of `depth_observation`.
+    """
+    steps = jnp.broadcast_to(steps, context.shape)
+    known = jnp.arange(scores.shape[-1]) < pool_size(width, steps)[..., None]
+    shown = jnp.where(known, jnp.maximum(scores.astype(jnp.float32), FLOOR), 0.0)
+    return jnp.concatenate([shown, *_situation(context, steps, SIZE_COPIES, observes)], axis=-1)
+
+
+def tree_observation(scores: jax.Array, context: jax.Array, observes: str = "P+D+L") -> jax.Array:
+    """Float32 [..., N - 1 + 58] for trees of other builders: their rows' log-probabilities, best
+    first, without the root's.
+
+    Args:
+      scores: [..., N - 1]; padding is -inf. context: int32 [...]. observes: one of `OBSERVES`; the
+        depth is 0 here.
+    """
+    shown = jnp.maximum(scores.astype(jnp.float32), FLOOR)
+    return jnp.concatenate(
+        [shown, *_situation(context, jnp.zeros_like(context), SIZE_COPIES, observes)], axis=-1
+    )
+
+
+def allowed_sizes(sizes: tuple[int, ...], available: jax.Array) -> jax.Array:
+    """bool [..., A]: sizes that differ in effect from the next smaller one, when a tree has
+    `available` int32 [...] rows.
+    """
+    smaller = jnp.array((0, *sizes[:-1]), jnp.int32)
+    return smaller < available[..., None]
+
+
+def _situation(
+    context: jax.Array, steps: jax.Array, copies: int, observes: str
+) -> tuple[jax.Array, jax.Array]:
+    scaled = {
+        "L": context.astype(jnp.float32) / LENGTH_SCALE,
+        "D": steps.astype(jnp.float32) / STEP_SCALE,
+    }
+    shown = (value if name in observes else jnp.zeros_like(value) for name, value in scaled.items())
+    return tuple(jnp.broadcast_to(value[..., None], (*context.shape, copies)) for value in shown)

@@ -1,0 +1,154 @@
+"""Weights of a target model: Hugging Face tensors to and from the parameters of
+`jaxspec.targets.transformer.Transformer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import unflatten_dict
+
+from jaxspec.core.config import TargetConfig, TransformerConfig
+from jaxspec.io.weight_map import Leaf, linear, read_tree, vector, write_tree
+from jaxspec.targets import quant
+
+
+def from_hf(
+    read: Mapping[str, np.ndarray],
+    config: TargetConfig,
+    dtype: str = "float32",
+    quantize: str | None = None,
+) -> dict[str, Any]:
+    """Variables {"params": ...} of `Transformer(config)` from tensors by Hugging Face name.
+
+    Args:
+      read: `WeightFiles` of a directory, or a dict.
+      config: what the tensors must fit.
+      dtype: `float32`, `float16` or `bfloat16`, the dtype of every parameter that is not quantised.
+      quantize: `int8` or `fp8`, tensor by tensor, so that the device never holds more than one of
+        them unquantised; the variables are then those of `jaxspec.targets.quant`.
+
+    Raises:
+      WeightMismatch: missing, unexpected and misshapen tensors, all in one report.
+      ValueError: a tensor holds NaN or infinity, or overflows `dtype`.
+    """
+
+    def ignore(name: str) -> bool:
+        return name.endswith("rotary_emb.inv_freq") or (
+            config.tie_embeddings and name == "lm_head.weight"
+        )
+
+    scales = {}
+
+    def place(leaf: Leaf, array: np.ndarray) -> jax.Array:
+        axis = quant.contracted_axis(leaf.path, config.tie_embeddings) if quantize else None
+        if axis is None:
+            return jnp.asarray(array)
+        values, scales[leaf.path] = jax.block_until_ready(quant.quantize(array, quantize, axis))
+        return values
+
+    variables = read_tree(target_leaves(config), read, dtype, ignore, place)
+    return variables | ({quant.COLLECTION: unflatten_dict(scales)} if quantize else {})
+
+
+def to_hf(params: Mapping[str, Any], config: TargetConfig) -> dict[str, np.ndarray]:
+    """Tensors by Hugging Face name, in the parameters' dtype; `lm_head.weight` is absent when
+    embeddings are tied.
+
+    Raises:
+      ValueError: an array is absent or has another shape than the config says, or the weights are
+        quantised.
+    """
+    quant.refuse(params, "written: load the model without quantize and save that")
+    return write_tree(target_leaves(config), params)
+
+
+def target_leaves(config: TargetConfig) -> list[Leaf]:
+    """The table of all weights of a target."""
+    vocab, width = config.vocab_size, config.hidden_size
+    leaves = [Leaf(("embedding",), (("model.embed_tokens.weight",),), ((vocab, width),))]
+    for i in range(config.num_layers):
+        sparse = config.moe is not None and i not in config.moe.dense_layers
+        mlp = _sparse_leaves(config, i) if sparse else _mlp_leaves(config, i, "model.")
+        leaves += _attention_leaves(config, i, "model.", fused=True) + mlp
+    leaves.append(vector(("norm",), "model.norm", width))
+    if not config.tie_embeddings:
+        leaves.append(Leaf(("lm_head",), (("lm_head.weight",),), ((vocab, width),), transpose=True))
+    return leaves
+
+
+def decoder_layer_leaves(config: TransformerConfig, index: int, prefix: str) -> list[Leaf]:
+    """A dense decoder layer, whose tensors are called `{prefix}layers.{index}.*`."""
+    return _attention_leaves(config, index, prefix, fused=False) + _mlp_leaves(
+        config, index, prefix
+    )
+
+
+def _attention_leaves(
+    config: TransformerConfig, index: int, prefix: str, fused: bool
+) -> list[Leaf]:
+    """Attention and both norms of a decoder layer; `fused` as of `layers.Attention`."""
+    path, layer, c = (f"layers_{index}",), f"{prefix}layers.{index}", config
+    width, queries, keys, bias = (
+        c.hidden_size,
+        c.num_heads * c.head_dim,
+        c.num_kv_heads * c.head_dim,
+        c.attention_bias,
+    )
+    attention, names = (*path, "attention"), f"{layer}.self_attn"
+    parts = {"q": queries, "k": keys, "v": keys}
+    leaves = [
+        vector((*path, "attention_norm"), f"{layer}.input_layernorm", width),
+        vector((*path, "mlp_norm"), f"{layer}.post_attention_layernorm", width),
+    ]
+    for name in ("qkv",) if fused else ("q", "kv"):
+        leaves += linear(
+            (*attention, name),
+            [f"{names}.{x}_proj" for x in name],
+            width,
+            [parts[x] for x in name],
+            bias,
+        )
+    leaves += [
+        *linear((*attention, "o"), [f"{names}.o_proj"], queries, [width], bias),
+    ]
+    if c.qk_norm:
+        leaves += [vector((*attention, f"{x}_norm"), f"{names}.{x}_norm", c.head_dim) for x in "qk"]
+    return leaves
+
+
+def _mlp_leaves(config: TransformerConfig, index: int, prefix: str) -> list[Leaf]:
+    path, names = (f"layers_{index}", "mlp"), f"{prefix}layers.{index}.mlp"
+    width, ffn = config.hidden_size, config.ffn_size
+    return [
+        *linear(
+            (*path, "gate_up"), [f"{names}.gate_proj", f"{names}.up_proj"], width, [ffn, ffn], False
+        ),
+        *linear((*path, "down"), [f"{names}.down_proj"], ffn, [width], False),
+    ]
+
+
+def _sparse_leaves(config: TargetConfig, index: int) -> list[Leaf]:
+    moe, width = config.moe, config.hidden_size
+    path, names = (f"layers_{index}", "mlp"), f"model.layers.{index}.mlp"
+    experts, ffn = [f"{names}.experts.{e}" for e in range(moe.num_experts)], moe.expert_ffn_size
+    gate_up = tuple(
+        (f"{expert}.gate_proj.weight", f"{expert}.up_proj.weight") for expert in experts
+    )
+    down = tuple((f"{expert}.down_proj.weight",) for expert in experts)
+    return [
+        Leaf(
+            (*path, "router"),
+            ((f"{names}.gate.weight",),),
+            ((moe.num_experts, width),),
+            transpose=True,
+        ),
+        Leaf(
+            (*path, "gate_up"), gate_up, ((ffn, width), (ffn, width)), transpose=True, stacked=True
+        ),
+        Leaf((*path, "down"), down, ((width, ffn),), transpose=True, stacked=True),
+    ]

@@ -1,0 +1,1 @@
+"""Trees, tokens and acceptance as text, pictures and notebook output."""

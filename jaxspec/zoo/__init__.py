@@ -1,0 +1,1 @@
+"""Whole models: load, save, inspect, convert and diagnose them; `mini` ships here."""

@@ -1,0 +1,208 @@
+"""`load` and `save`: a target with its drafters, from and to Hugging Face layout."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from jaxspec.core.config import PROMPT_LOOKUP, BlockDrafterConfig
+from jaxspec.core.params import Params, Spec
+from jaxspec.drafters import formats
+from jaxspec.drafters.dflash.files import About
+from jaxspec.io import provenance
+from jaxspec.io.hub import resolve_drafter, resolve_model, shipped
+from jaxspec.io.safetensors_files import (
+    WEIGHTS,
+    WeightFiles,
+    read_json,
+    weight_dtype,
+    write_safetensors,
+)
+from jaxspec.io.tokenizer import eos_ids, load_tokenizer
+from jaxspec.io.training_cost import training_cost
+from jaxspec.targets import quant
+from jaxspec.targets import weights as target_weights
+from jaxspec.targets.hf_config import ARCHITECTURES, target_config, target_config_to_hf
+
+DRAFTERS = "drafters"
+_TOKENIZER_FILES = (
+    "tokenizer*",
+    "vocab*",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template*",
+)
+
+
+def load(name, *, drafter=None, dtype: str | None = None, quantize: str | None = None) -> Params:
+    """Load a target model and its drafters.
+
+    Args:
+      name: `mini` (ships with the package), a Hugging Face hub id, or a local directory in Hugging
+        Face layout. A directory without a tokenizer takes token ids as prompts.
+      drafter: the name of a drafter that ships with the model, a hub id (`repo` or
+        `repo::subfolder`), a directory, or a dict {name: any of these}, in any format that `jaxspec
+        inspect` calls readable. None loads all that ship with the model, in its `drafters/` folder.
+        `prompt_lookup` has no files and is always there; alone it loads no drafter.
+      dtype: of weights and caches. None picks what suits the device: float32 on a CPU, bfloat16 on
+        a GPU, and float16 on GPUs without bfloat16 units (T4).
+      quantize: `int8` or `fp8`: the target's weights are stored in one byte each, with a scale per
+        output channel, and computed with in `dtype`; see `jaxspec.targets.quant`. Its text is that
+        of the quantised model. Drafters stay in `dtype`.
+
+    Raises:
+      FileNotFoundError: no such model or drafter.
+      ValueError: unknown quantisation or architecture, tensors that do not fit the config, NaN
+        weights, or a drafter that does not fit.
+    """
+    dtype = dtype or default_dtype()
+    weight_dtype(dtype)
+    quant.check_kind(quantize)
+    directory = resolve_model(name)
+    config = target_config(read_json(directory / "config.json"))
+    target = target_weights.from_hf(WeightFiles(directory), config, dtype, quantize)
+    sources = _drafter_sources(directory, drafter)
+    found = {
+        label: formats.read_config(read_json(source / "config.json"))
+        for label, source in sources.items()
+    }
+    configs = {
+        label: formats.for_target(drafter_config, config) for label, drafter_config in found.items()
+    }
+    weights = {
+        label: formats.load_drafter(sources[label], configs[label], dtype) for label in sources
+    }
+    tokenizer = load_tokenizer(str(directory))
+    if tokenizer is not None and len(tokenizer) > config.vocab_size:
+        raise ValueError(
+            f"{directory}: the tokenizer has {len(tokenizer)} tokens and the model {config.vocab_size} embedding rows: "
+            "they belong to different models; use the tokenizer that the model was published with"
+        )
+    spec = Spec(
+        target=config,
+        drafters=tuple(sorted(configs.items(), key=lambda item: _preference(item[1]))),
+        eos=eos_ids(directory, tokenizer),
+        tokenizer=None if tokenizer is None else str(directory),
+    )
+    return jax.device_put(Params(target, weights, spec))
+
+
+def training_costs(name, *, drafter=None) -> dict[str, dict[str, float]]:
+    """{drafter: what its training took}, see `io.training_cost`, of the drafters that `load` with
+    these arguments loads.
+
+    Those whose files do not say are left out.
+    """
+    costs = {
+        label: training_cost(source)
+        for label, source in drafter_directories(name, drafter=drafter).items()
+    }
+    return {label: cost for label, cost in costs.items() if cost}
+
+
+def drafter_directories(name, *, drafter=None) -> dict[str, Path]:
+    """{drafter: directory} of the drafters that `load` with these arguments loads."""
+    return _drafter_sources(resolve_model(name), drafter)
+
+
+def save(params: Params, directory) -> None:
+    """Write what `load(directory)` reads: the target, `drafters/<name>/` and the tokenizer, in the
+    weights' dtype.
+
+    Raises:
+      ValueError: the target is quantised.
+    """
+    directory, spec = Path(directory), params.spec
+    tensors = target_weights.to_hf(params.target, spec.target)
+    _write(directory, target_config_to_hf(spec.target, str(params.dtype)), tensors)
+    _write_json(directory / "generation_config.json", {"eos_token_id": list(spec.eos)})
+    for name, config in spec.drafters:
+        save_drafter(params, params.drafters[name], config, directory / DRAFTERS / name)
+    for pattern in _TOKENIZER_FILES if spec.tokenizer else ():
+        for source in Path(spec.tokenizer).glob(pattern):
+            if (
+                source.resolve() != (directory / source.name).resolve()
+            ):  # saving over what was loaded
+                shutil.copyfile(source, directory / source.name)
+
+
+def _preference(config) -> int:
+    """The first drafter is the default: a causal head where there is one, since it accepts more at
+    the same cost.
+    """
+    return (0 if config.causal else 1) if isinstance(config, BlockDrafterConfig) else 2
+
+
+def save_drafter(target: Params, variables, config, directory) -> None:
+    """Write one drafter of `target` as `load` reads it, in the weights' dtype and with a record of
+    the target.
+
+    The layout is the one it is published in, which other engines read too. A DFlash drafter with a
+    reduced draft vocabulary is written in the speculators schema instead, with the target's
+    embedding table.
+    """
+    spec, embedding = target.spec, target.target["params"]["embedding"]
+    known = provenance.of_target(spec.tokenizer) if spec.tokenizer else provenance.Provenance()
+    borrowed = {}
+    if isinstance(config, BlockDrafterConfig) and config.draft_vocab_size is not None:
+        quant.refuse(
+            target.target,
+            "written as the drafter's embeddings: give the target loaded without quantize",
+        )
+        borrowed["embed_tokens.weight"] = np.asarray(
+            embedding.astype(variables["draft"]["lm_head"].dtype)
+        )
+    about = About(
+        spec.target.num_layers,
+        spec.target.max_positions,
+        known,
+        ARCHITECTURES[spec.target.family],
+        borrowed,
+    )
+    formats.write_drafter(directory, config, variables, about)
+
+
+def _write(directory: Path, config: dict, tensors: dict) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    _write_json(directory / "config.json", config)
+    write_safetensors(directory / WEIGHTS, tensors)
+
+
+def _write_json(path: Path, content: dict) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _drafter_sources(model: Path, drafter) -> dict[str, Path]:
+    """{name: directory} of the drafters asked for; one given alone is called by what it is."""
+    own = shipped(model / DRAFTERS)
+    if drafter is None:
+        return {name: model / DRAFTERS / name for name in own}
+    if drafter == PROMPT_LOOKUP:  # it has no files, and is always there
+        return {}
+    if not isinstance(drafter, dict):
+        name = drafter if drafter in own else _kind(resolve_drafter(drafter, model))
+        drafter = {name: drafter}
+    if "ar" in drafter:
+        raise ValueError(
+            "a drafter cannot be called 'ar': that name is autoregressive decoding; choose another"
+        )
+    return {name: resolve_drafter(source, model) for name, source in drafter.items()}
+
+
+def _kind(directory: Path) -> str:
+    return formats.kind(formats.read_config(read_json(directory / "config.json")))
+
+
+@functools.cache
+def default_dtype() -> str:
+    """The fastest dtype that the default device computes in."""
+    device = jax.devices()[0]
+    if device.platform != "gpu":
+        return "float32"
+    return "bfloat16" if float(device.compute_capability) >= 8.0 else "float16"

@@ -1,0 +1,255 @@
+"""What a checkpoint is, for which target, which target layers it reads and how large it is; nothing
+is loaded.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from jaxspec.drafters.dflash.hf_config import FEATURE_CONVENTION
+from jaxspec.drafters.formats import check_files, read_config
+from jaxspec.io import provenance
+from jaxspec.io.hub import resolve_model, shipped
+from jaxspec.io.safetensors_files import read_json
+from jaxspec.io.torch_files import TorchFile, open_weights
+from jaxspec.targets.hf_config import target_config
+from jaxspec.zoo import families
+
+_MEDUSA = "medusa_lm_head"
+# Files beside the weights that change what a drafter computes.
+_SIDE_FILES = ("vocab_mapping.pt", "mask_embedding.pt")
+_FLAGS = (
+    "draft_vocab_size", "norm_before_residual", "norm_before_fc", "norm_output", "fc_norm", "sample_from_anchor",
+    "sliding_window_non_causal", "tie_word_embeddings", "attention_bias", "embed_requires_grad", "markov_rank",
+    "markov_head_type", "enable_confidence_head", "confidence_head_with_markov", "projector_type", "layer_types",
+    "sliding_window", "use_sliding_window", "medusa_fc_bias", "original_lm_head", "truncated_vocab_size",
+    "diffspec_draft_token_num", "rank_classes", "num_ttt_blocks", "attention_sink_bias",
+)  # fmt: skip
+_SIZES = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size",
+    "vocab_size", "max_position_embeddings",
+)  # fmt: skip
+
+
+def describe(source) -> dict[str, Any]:
+    """A JSON-able description of a model or drafter: a directory, a hub id, or a model that ships.
+
+    Keys: `path`, `family`, `layout`, `readable` (whether `jaxspec.load` takes it), `problem` (why
+    not), `target`, `feature_layers` (`output_of_layer`, 0-based, as here and at z-lab;
+    `input_of_layer`, as vLLM and speculators count; `field` and `counts`, what config.json says;
+    `note`; `contradicted`, by its own `jaxspec` object), `architecture`, `block_size`,
+    `mask_token_id`, `draft_vocabulary` (tokens that can be drafted; None where config.json does not
+    say), `flags`, `weights` (`parameters`, `bytes`, `dtypes`, `tensors`, `files`), and `drafters`
+    of a target.
+
+    Raises:
+      FileNotFoundError: no such place, or no config.json in it.
+      ValueError: a config.json or weight file that is damaged.
+    """
+    directory = resolve_model(source)
+    hf = read_json(directory / "config.json")
+    weights = _weights(directory)
+    names = weights.pop("names")
+    found = families.family(hf, names)
+    own = hf.get("dflash_config") or {}
+    inner = hf.get("transformer_layer_config") or hf
+    problem = _problem(directory, hf, found)
+    return {
+        "path": str(source),
+        "family": found,
+        "layout": families.layout(hf, names),
+        "readable": problem is None,
+        "problem": problem,
+        "target": None if found == "target" else _target(hf),
+        "feature_layers": None if found == "target" else _feature_layers(hf, found),
+        "architecture": {name: inner[name] for name in _SIZES if inner.get(name) is not None},
+        "block_size": own.get("block_size", hf.get("block_size")),
+        "mask_token_id": own.get("mask_token_id", hf.get("mask_token_id")),
+        "draft_vocabulary": hf.get("draft_vocab_size"),
+        "flags": _flags(hf, inner, own),
+        "weights": weights,
+        "drafters": list(shipped(directory / "drafters")),
+    }
+
+
+def render(about: dict[str, Any]) -> str:
+    """The description as lines of text."""
+    layers, weights = about["feature_layers"] or {}, about["weights"]
+    rows = [
+        ("what", f"{about['family']}, layout {about['layout']}"),
+        ("readable", "yes" if about["readable"] else f"no: {about['problem']}"),
+    ]
+    if about["target"]:
+        rows.append(
+            (
+                "for target",
+                ", ".join(
+                    f"{key} {value}" for key, value in about["target"].items() if value is not None
+                ),
+            )
+        )
+    if about["feature_layers"]:
+        rows += [
+            (
+                "feature layers",
+                layers["field"]
+                + (f", which counts {layers['counts']}s of layers" if layers["counts"] else ""),
+            ),
+        ]
+        if layers["output_of_layer"] is not None:
+            rows += [
+                (
+                    "  output of layer",
+                    f"{layers['output_of_layer']} (0-based: jaxspec, z-lab, SGLang, SpecForge)",
+                ),
+                ("  input of layer", f"{layers['input_of_layer']} (vLLM, speculators, llama.cpp)"),
+            ]
+        rows += [("  careful", layers["note"])] if layers["note"] else []
+    rows += [
+        ("sizes", ", ".join(f"{name} {value}" for name, value in about["architecture"].items()))
+    ]
+    rows += [
+        (name, str(about[name]))
+        for name in ("block_size", "mask_token_id")
+        if about[name] is not None
+    ]
+    size, whole = about["draft_vocabulary"], about["architecture"].get("vocab_size")
+    rows += [("draft vocabulary", f"{size:,} of {whole:,} tokens")] if size and whole else []
+    rows += [
+        (
+            "flags",
+            ", ".join(f"{name}={value}" for name, value in about["flags"].items()) or "none given",
+        )
+    ]
+    dtypes = ", ".join(f"{name} {count:,}" for name, count in weights["dtypes"].items())
+    rows += [
+        (
+            "weights",
+            f"{weights['parameters']:,} parameters ({dtypes}), {weights['bytes']:,} bytes, {weights['tensors']} tensors",
+        )
+    ]
+    rows += [("files", ", ".join(weights["files"]))]
+    rows += [("drafters", ", ".join(about["drafters"]))] if about["drafters"] else []
+    return "\n".join(f"{name:18} {value}" for name, value in rows)
+
+
+def _problem(directory: Path, hf: dict, found: str) -> str | None:
+    """Why `jaxspec.load` would refuse it, or None."""
+    if found in ("dflash2", "dspark", "peagle", "mtp"):
+        return f"{found} drafters are recognised, and cannot be loaded"
+    try:
+        if found == "target":
+            target_config(hf)
+            open_weights(directory)
+        else:
+            check_files(directory, read_config(hf))
+    except (ValueError, FileNotFoundError) as error:
+        return str(error)
+    return None
+
+
+def _target(hf: dict) -> dict[str, Any]:
+    made_for = provenance.recorded(hf)
+    inner = hf.get("transformer_layer_config") or hf
+    named = (
+        made_for.target or hf.get("base_model_name_or_path") or hf.get("target_model_name_or_path")
+    )
+    return {
+        "name": named or "not recorded",
+        "revision": made_for.revision,
+        "layers": (hf.get("jaxspec") or {}).get("num_target_layers") or hf.get("num_target_layers"),
+        "hidden_size": hf.get("target_hidden_size") or inner.get("hidden_size"),
+        "vocabulary": inner.get("vocab_size"),
+        "tokenizer_sha256": made_for.tokenizer,
+        "chat_template_sha256": made_for.chat_template,
+    }
+
+
+def _feature_layers(hf: dict, found: str) -> dict[str, Any]:
+    layers = families.feature_layers(hf, found)
+    outputs = None if layers.outputs is None else list(layers.outputs)
+    notes = [layers.note] if layers.note else []
+    own = hf.get("jaxspec") or {}
+    # Medusa's heads read no layer's output, but what the final norm makes of the last one's.
+    comparable = own.get("feature_convention") == FEATURE_CONVENTION and found != "medusa"
+    contradicted = comparable and own.get("feature_layers") != outputs
+    count = own.get("num_target_layers") or hf.get("num_target_layers")
+    if outputs and count and max(outputs) == count - 1:
+        notes.append(
+            "the last layer's output is read before the final norm, which transformers and vLLM do not give"
+        )
+    if contradicted:
+        notes.append(
+            f"its jaxspec object says {own.get('feature_layers')}: one of the two is wrong"
+        )
+    return {
+        "output_of_layer": outputs,
+        "input_of_layer": None if outputs is None else [i + 1 for i in outputs],
+        "field": layers.source,
+        "counts": layers.convention,
+        "note": "; ".join(notes),
+        "contradicted": contradicted,
+    }
+
+
+def _flags(hf: dict, inner: dict, own: dict) -> dict[str, Any]:
+    flags = {
+        name: place[name] for place in (inner, hf) for name in _FLAGS if place.get(name) is not None
+    }
+    flags |= {
+        f"dflash_config.{name}": value
+        for name, value in own.items()
+        if name not in ("mask_token_id", "target_layer_ids")
+    }
+    score = (hf.get("jaxspec") or {}).get("score_temperature")
+    return flags | ({} if score is None else {"jaxspec.score_temperature": score})
+
+
+def _weights(directory: Path) -> dict[str, Any]:
+    """Sizes by header, of whichever weight files there are."""
+    table, files = _table(directory)
+    dtypes: dict[str, int] = {}
+    for stored, shape in table.values():
+        dtypes[stored] = dtypes.get(stored, 0) + math.prod(shape)
+    files += [name for name in _SIDE_FILES if (directory / name).is_file()]
+    return {
+        "names": set(table),
+        "parameters": sum(
+            count for stored, count in dtypes.items() if stored.startswith(("F", "BF"))
+        ),
+        "bytes": sum(math.prod(shape) * _width(stored) for stored, shape in table.values()),
+        "dtypes": dtypes,
+        "tensors": len(table),
+        "files": files,
+    }
+
+
+def _table(directory: Path) -> tuple[dict[str, tuple[str, tuple[int, ...]]], list[str]]:
+    """{tensor: (stored dtype, shape)} and the names of the files that hold them."""
+    for path in (directory / f"{_MEDUSA}.safetensors", directory / f"{_MEDUSA}.pt"):
+        if path.suffix == ".pt" and path.is_file():
+            read = TorchFile(path)
+            return {name: (read.dtype(name), read.shape(name)) for name in read}, [path.name]
+        if path.is_file():
+            with safe_open(path, framework="numpy") as file:
+                # safetensors' handles have keys() but cannot be iterated over.
+                slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+                return {
+                    name: (part.get_dtype(), tuple(part.get_shape()))
+                    for name, part in slices.items()
+                }, [path.name]
+    try:
+        weights = open_weights(directory)
+    except FileNotFoundError:
+        return {}, []
+    return {name: (weights.dtype(name), weights.shape(name)) for name in weights}, weights.files
+
+
+def _width(stored: str) -> int:
+    """Bytes of an element of a safetensors dtype: BOOL, F8_E4M3, BF16, I64, …"""
+    digits = "".join(c for c in stored.split("_")[0] if c.isdigit())
+    return max(1, int(digits or 8) // 8)

@@ -1,0 +1,127 @@
+"""How well a drafter fits each set of target layers, measured at every position of a text.
+
+A decode of a few tokens has too few rounds to tell layers that lie side by side apart. But the text
+is the target's own greedy one whatever the drafter, so each of its tokens can be an anchor, for
+each set of layers: many paired samples of the same thing.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.core.params import Params
+from jaxspec.drafters.base import Committed, TargetHead
+from jaxspec.drafters.dflash.drafter import make_block_drafter
+from jaxspec.targets.transformer import Transformer
+
+
+class Fit(NamedTuple):
+    """What a drafter makes of each anchor; arrays [anchors], text by text.
+
+    Attributes:
+      accepted: tokens of a greedy chain that would have been accepted, the bonus not counted; the
+        last anchors of a text can accept only what is left of it.
+      logprob: mean log-probability (nats) of the tokens that follow, over the block's slots. It
+        tells layers apart with far fewer anchors than the accepted tokens do.
+    """
+
+    accepted: np.ndarray
+    logprob: np.ndarray
+
+
+def fit(
+    params: Params,
+    name: str,
+    texts: list[list[int]],
+    starts: list[int],
+    layer_sets: list[tuple[int, ...]],
+) -> list[Fit]:
+    """The fit of every set of feature layers.
+
+    Args:
+      params: target and the drafter `name`.
+      texts: token ids, each a prompt and the target's own greedy continuation.
+      starts: where the continuations begin; anchors are their tokens but the last.
+      layer_sets: feature layers (outputs, 0-based) in place of the drafter's own, as many as it
+        has.
+    """
+    lengths = [len(text) for text in texts]
+    tokens = np.full((len(texts), -(-max(lengths) // 32) * 32), -1, np.int32)
+    used = np.zeros(tokens.shape, bool)
+    for row, mark, text, start in zip(tokens, used, texts, starts, strict=True):
+        row[: len(text)] = text
+        mark[start : len(text) - 1] = True
+    anchors = np.arange(min(starts), max(lengths) - 1)
+    layers = tuple(sorted({layer for chosen in layer_sets for layer in chosen}))
+    features = _features(
+        params.target, np.maximum(tokens, 0), config=params.spec.target, layers=layers
+    )
+    static = {"config": params.spec.target, "drafter": params.spec.drafter(name)}
+    fits = []
+    for chosen in layer_sets:
+        read = jnp.concatenate([features[layers.index(layer)] for layer in chosen], -1)
+        found = _at_anchors(params.target, params.drafters[name], read, tokens, anchors, **static)
+        fits.append(Fit(*(np.asarray(values)[used[:, anchors]] for values in found)))
+    return fits
+
+
+def gain(given: Fit, other: Fit) -> float:
+    """By how many standard errors `other` gives the texts a higher log-probability than `given`
+    does, anchor by anchor.
+    """
+    difference = other.logprob - given.logprob
+    error = difference.std() / np.sqrt(difference.size)
+    return float(difference.mean() / error) if error > 0 else 0.0
+
+
+@functools.partial(jax.jit, static_argnames=("config", "layers"))
+def _features(variables, tokens, *, config, layers):
+    """Outputs [B, T, E] of each of the target's `layers`."""
+    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    out = Transformer(config).apply(variables, tokens, positions, feature_layers=layers)
+    return jnp.split(out.features, len(layers), -1)
+
+
+@functools.partial(jax.jit, static_argnames=("config", "drafter"))
+def _at_anchors(variables, drafter_variables, features, tokens, anchors, *, config, drafter):
+    """(accepted int32, logprob float32), each [B, anchors], of int32 `tokens` [B, T], -1 where a
+    text has ended.
+
+    Tokens outside a reduced draft vocabulary cannot be accepted; they have no log-probability, and
+    the mean is of the others.
+    """
+    bundle, target = (
+        make_block_drafter(drafter),
+        functools.partial(Transformer(config).apply, variables),
+    )
+    head = TargetHead(*(functools.partial(target, method=method) for method in ("embed", "logits")))
+    batch, width = tokens.shape
+    state = bundle.init(batch, width, features.dtype)
+    zero = jnp.zeros(batch, jnp.int32)
+    state = bundle.absorb(
+        drafter_variables, state, head, Committed(tokens, tokens, features, zero, zero + width)
+    )
+    ahead = jnp.pad(tokens, ((0, 0), (0, bundle.depth)), constant_values=-1)
+
+    def at(anchor):
+        # Rows of the context at or beyond `length` are masked: an anchor sees just what comes
+        # before it.
+        before = state.replace(length=jnp.full(batch, anchor, jnp.int32))
+        root = jnp.maximum(tokens[:, anchor], 0)
+        proposal, _ = bundle.start(drafter_variables, before, head, root, bundle.depth)
+        logits = proposal.logits[:, 0].astype(jnp.float32)
+        following = jax.lax.dynamic_slice_in_dim(ahead, anchor + 1, bundle.depth, axis=1)
+        there = following >= 0
+        logprob = jnp.take_along_axis(
+            jax.nn.log_softmax(logits), jnp.maximum(following, 0)[..., None], -1
+        )[..., 0]
+        there &= logprob > -jnp.inf
+        mean = jnp.where(there, logprob, 0).sum(1) / jnp.maximum(there.sum(1), 1)
+        return jnp.cumprod(logits.argmax(-1) == following, axis=1).sum(1), mean
+
+    return tuple(values.T for values in jax.lax.map(at, anchors))
