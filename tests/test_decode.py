@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.engine import loop
+from jaxspec.engine import loop, verify
 
 GOLDEN = Path(__file__).parent / "golden"
 PROMPTS = [[117, 142, 122, 64, 240, 19], [3], list(range(40, 75)), [9, 8, 7]]
@@ -212,7 +212,7 @@ def test_two_rows_at_least_are_the_same_text(params, monkeypatch):
     """As on a GPU: the second row is padding."""
     options = dict(max_new_tokens=12, temperature=0.7, top_k=9)
     plain = jaxspec.decode(params, PROMPTS[0], method="ar", **options)
-    monkeypatch.setattr(loop, "_least_rows", lambda batch: 2)
+    monkeypatch.setattr(verify, "_least_rows", lambda batch: 2)
     loop.run.clear_cache()
     padded = jaxspec.decode(params, PROMPTS[0], method="ar", **options)
     loop.run.clear_cache()

@@ -8,7 +8,7 @@ import pytest
 import jaxspec
 from jaxspec.cli import main as cli
 from jaxspec.costs.latency_table import make_table
-from jaxspec.engine.output import DraftTree, Output, Round, Stats
+from jaxspec.engine.output import DraftTree, Output, Stats, TracedRound
 from jaxspec.policies.bastion.controller import make_policy
 from jaxspec.view import notebook as show
 from jaxspec.view import pictures as draw
@@ -37,8 +37,8 @@ def tree(tokens, parents, probabilities):
 
 # The prefill draws "the"; the first round commits " cat", " sat" and the bonus " on", the second is
 # cut by the limit behind the drafted " a", for which its path has the root alone.
-FIRST = Round(tree([1, 2, 3, 4, 5], [-1, 0, 0, 1, 1], [1, 0.8, 0.1, 0.6, 0.1]), (0, 1, 3), 6)
-LAST = Round(tree([6, 7, 8], [-1, 0, 1], [1, 0.5, 0.4]), (0,), 9)
+FIRST = TracedRound(tree([1, 2, 3, 4, 5], [-1, 0, 0, 1, 1], [1, 0.8, 0.1, 0.6, 0.1]), (0, 1, 3), 6)
+LAST = TracedRound(tree([6, 7, 8], [-1, 0, 1], [1, 0.5, 0.4]), (0,), 9)
 
 
 def output(rounds=(FIRST, LAST), tokens=(1, 2, 4, 6, 7)):
@@ -54,7 +54,7 @@ def test_makers_tell_drafted_tokens_from_the_targets_own():
     assert [one.kind for one in stopped] == ["prefill", "accepted"], (
         "a stop string cut the first round"
     )
-    ended = draw.makers(output((FIRST, Round(LAST.tree, (0,), 9)), (1, 2, 4, 6, 9)))
+    ended = draw.makers(output((FIRST, TracedRound(LAST.tree, (0,), 9)), (1, 2, 4, 6, 9)))
     assert ended[-1].kind == "bonus", "no child of the path's end holds it"
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.engine.prompts import is_batch, pad, sequence_numbers, to_ids
 from jaxspec.engine.stops import find_stop, safe_length
+from jaxspec.engine.token_ids import is_batch, number_sequences, pad, to_ids
 
 
 def spell(tokens):
@@ -33,8 +33,8 @@ def test_safe_length_holds_what_a_stop_may_take_back():
 
 
 def test_sequence_numbers_depend_on_the_prompt_and_its_repeats_alone():
-    alone = sequence_numbers([[1, 2]])
-    together = sequence_numbers([[3], [1, 2], [1, 2], [4]])
+    alone = number_sequences([[1, 2]])
+    together = number_sequences([[3], [1, 2], [1, 2], [4]])
     assert together[1] == alone[0]
     assert together[2] != together[1]
     assert len(set(together.tolist())) == 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -14,23 +13,26 @@ import numpy as np
 from jaxspec.bench.methods import Method
 from jaxspec.bench.prompts import Prompt
 from jaxspec.bench.report.summary import ALL, PHASES
-from jaxspec.engine import grow, loop
-from jaxspec.engine.plan import make_plan
-from jaxspec.engine.session import precision, prefilled, prepare
-
-_static = {"static_argnames": ("config",)}
-_draft = jax.jit(grow.draft, **_static)
-_grow = jax.jit(grow.grow, **_static)
-_verify = jax.jit(loop.verify, **_static)
-_commit = jax.jit(loop.commit, donate_argnames=("state",), **_static)
-_absorb = jax.jit(loop.absorb, donate_argnames=("state",), **_static)
+from jaxspec.core.state import DecodeState
+from jaxspec.engine.commit import absorb, commit
+from jaxspec.engine.draft import draft
+from jaxspec.engine.grow import grow
+from jaxspec.engine.round import Round, compile_phase
+from jaxspec.engine.session import Session, precision, prefilled, prepare
+from jaxspec.engine.verify import verify
 
 
-@functools.partial(jax.jit, **_static)
-def _noise(params, request, state, config):
-    return loop.noise_at(
-        params, request, config, state.cache.length + 1, make_plan(params.spec, config).longest
-    )
+def draw_noise(round: Round, state: DecodeState) -> jax.Array | None:
+    """The round's sampling noise; None for greedy decoding."""
+    return round.noise(state.cache.length + 1, round.plan.longest)
+
+
+run_noise = compile_phase(draw_noise)
+run_draft = compile_phase(draft)
+run_grow = compile_phase(grow)
+run_verify = compile_phase(verify)
+run_commit = compile_phase(commit, donate_state=True)
+run_absorb = compile_phase(absorb, donate_state=True)
 
 
 def profile(
@@ -76,32 +78,34 @@ def _rounds(sessions: dict[str, Any], rounds: int) -> Iterator[tuple[str, dict[s
     states = {}
     for name, session in sessions.items():
         with precision(session):
-            _round(session, prefilled(session))  # compiles; its result is thrown away
+            time_round(session, prefilled(session))  # compiles; its result is thrown away
             states[name] = prefilled(session)
     for _ in range(rounds):
         for name, session in sessions.items():
             if not bool(np.all(states[name].done)):
                 with precision(session):
-                    states[name], seconds = _round(session, states[name])
+                    states[name], seconds = time_round(session, states[name])
                 yield name, seconds
 
 
-def _round(session, state) -> tuple[Any, dict[str, float]]:
-    params, request, config = session.params, session.request, session.config
+def time_round(session: Session, state: DecodeState) -> tuple[DecodeState, dict[str, float]]:
+    """Run one round phase by phase: the next state, and seconds by phase. `state` is donated."""
     seconds: dict[str, float] = defaultdict(float)
 
     def timed(phase, function, *args):
         started = time.perf_counter()
-        result = jax.block_until_ready(function(*args, config=config))
+        result = jax.block_until_ready(
+            function(session.params, session.request, *args, config=session.config)
+        )
         seconds[phase] += time.perf_counter() - started
         return result
 
     jax.block_until_ready(state)
-    noise = timed("rest", _noise, params, request, state)
-    drafted = timed("draft", _draft, params, request, state, noise)
-    tree = timed("tree", _grow, params, state, drafted.proposed)
-    verified = timed("verify", _verify, params, request, state, tree, noise, drafted.logprob)
-    state, committed = timed("rest", _commit, params, request, state, tree, verified)
-    if config.method == "ar":
+    noise = timed("rest", run_noise, state)
+    drafted = timed("draft", run_draft, state, noise)
+    tree = timed("tree", run_grow, state, drafted)
+    verified = timed("verify", run_verify, state, tree, noise, drafted.logprob)
+    state, committed = timed("rest", run_commit, state, tree, verified)
+    if session.config.method == "ar":
         return state, seconds | {"absorb": 0.0}
-    return timed("absorb", _absorb, params, state, committed), seconds
+    return timed("absorb", run_absorb, state, committed), seconds

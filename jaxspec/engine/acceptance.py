@@ -11,6 +11,7 @@ B sequences, N tree rows, W mask words, A = longest + 1, V vocabulary.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +39,9 @@ RANK_DECAY) RANK_DECAY^r.
 _ACCEPT, _BONUS, _CANDIDATES = 0xFFFFFF01, 0xFFFFFF02, 0xFFFFFF03
 _WORD = 32
 
+# (row, depth, p [V]) -> (found, child row, what is left of p when no child is accepted).
+Descend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
+
 
 def accept_match(tree: Tree, target_token: jax.Array, longest: int) -> Accepted:
     """A node is accepted when its parent is and its token is the one that the target drew there.
@@ -64,7 +68,7 @@ def accept_match(tree: Tree, target_token: jax.Array, longest: int) -> Accepted:
         & (row > row[:, None])
     )
     match = (match & ~later.any(-1)) | (row == 0)
-    missed = _pack(~match, tree.ancestors.shape[-1])
+    missed = _pack_bits(~match, tree.ancestors.shape[-1])
     accepted = ((tree.ancestors & missed[:, None, :]) == 0).all(-1)
     # At most one row of a depth is accepted, so a path is a reduction over rows rather than a walk.
     at = accepted[:, None, :] & (tree.depth[:, None, :] == jnp.arange(longest + 1)[:, None])
@@ -76,7 +80,7 @@ def accept_match(tree: Tree, target_token: jax.Array, longest: int) -> Accepted:
     )
 
 
-def _pack(bits: jax.Array, words: int) -> jax.Array:
+def _pack_bits(bits: jax.Array, words: int) -> jax.Array:
     """uint32 [B, W] of bool [B, N]: column j is bit j % 32 of word j // 32."""
     bits = jnp.pad(bits, ((0, 0), (0, words * _WORD - bits.shape[1])))
     bits = bits.reshape(bits.shape[0], words, _WORD).astype(jnp.uint32)
@@ -188,19 +192,17 @@ def sample_candidates(
     return Candidates(token=token.astype(jnp.int32), logprob=scores), logprob
 
 
-def _round_keys(keys, position, purpose):
-    """Keys [B] for one purpose in the round whose root is at `position`: every round starts at
-    another one.
-    """
+def _round_keys(keys: jax.Array, position: jax.Array, purpose: int) -> jax.Array:
+    """Keys [B] for one purpose; no two rounds start at the same `position`, so none are equal."""
     return fold_in(fold_in(keys, jnp.uint32(purpose)), position)
 
 
-def _uniform(keys, position, tree):
+def _uniform(keys: jax.Array, position: jax.Array, tree: Tree) -> jax.Array:
     """float32 [B, N], what decides about each row."""
     return uniform(_round_keys(keys, position, _ACCEPT), tree.token.shape[1])
 
 
-def _sample(probability, keys, position):
+def _sample(probability: jax.Array, keys: jax.Array, position: jax.Array) -> jax.Array:
     """int32 [B] drawn from `probability` [B, V], which need not be normalised."""
     noise = gumbel(
         _round_keys(keys, position, _BONUS),
@@ -210,7 +212,9 @@ def _sample(probability, keys, position):
     return argmax(jnp.log(probability) + noise[:, 0])
 
 
-def _walk(logits, spec, values, longest, descend):
+def _walk(
+    logits: jax.Array, spec: SamplingSpec, values: SamplingValues, longest: int, descend: Descend
+) -> tuple[Accepted, jax.Array]:
     """Walk down one tree from the root while `descend(row, depth, p)` finds a child, or its last
     depth is reached.
 
@@ -222,7 +226,7 @@ def _walk(logits, spec, values, longest, descend):
       drawn.
     """
 
-    def step(state):
+    def step(state: tuple) -> tuple:
         row, count, path, _, _ = state
         p = jax.nn.softmax(process(logits[row], spec, values))
         found, child, left = descend(row, count - 1, p)
@@ -243,12 +247,22 @@ def _walk(logits, spec, values, longest, descend):
     return Accepted(path=path, count=count, bonus=jnp.int32(0)), left
 
 
-def _children(tree, row, depth, longest):
+def _children(tree: Tree, row: jax.Array, depth: jax.Array, longest: int) -> jax.Array:
+    """Which rows are children of `row` that may be accepted, bool [N]."""
     rows = jnp.arange(tree.token.shape[0])
     return (tree.parent == row) & (rows > 0) & (rows < tree.size) & (depth < longest)
 
 
-def _walk_sequential(tree, logits, draws, *, spec, values, longest):
+def _walk_sequential(
+    tree: Tree,
+    logits: jax.Array,
+    draws: jax.Array,
+    *,
+    spec: SamplingSpec,
+    values: SamplingValues,
+    longest: int,
+) -> tuple[Accepted, jax.Array]:
+    """`accept_sequential` of one tree, without the bonus; `draws` float32 [N] are uniform."""
     rows = jnp.arange(tree.token.shape[0])
     same = (
         (tree.parent[:, None] == tree.parent)
@@ -257,7 +271,9 @@ def _walk_sequential(tree, logits, draws, *, spec, values, longest):
     )
     repeated = same.any(-1)
 
-    def descend(row, depth, p):
+    def descend(
+        row: jax.Array, depth: jax.Array, p: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         child = _children(tree, row, depth, longest) & ~repeated
         mass = jnp.where(child, p[tree.token], 0.0)
         # u < p(c) / (1 - mass of the children rejected before c), for all children at once.
@@ -268,13 +284,25 @@ def _walk_sequential(tree, logits, draws, *, spec, values, longest):
     return _walk(logits, spec, values, longest, descend)
 
 
-def _walk_rejection(tree, logits, draws, draft_logprob, *, spec, values, longest):
+def _walk_rejection(
+    tree: Tree,
+    logits: jax.Array,
+    draws: jax.Array,
+    draft_logprob: jax.Array,
+    *,
+    spec: SamplingSpec,
+    values: SamplingValues,
+    longest: int,
+) -> tuple[Accepted, jax.Array]:
+    """`accept_rejection` of one tree, without the bonus; `draws` float32 [N] are uniform."""
     rows = jnp.arange(tree.token.shape[0])
 
-    def descend(row, depth, p):
+    def descend(
+        row: jax.Array, depth: jax.Array, p: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         child = _children(tree, row, depth, longest)
 
-        def attempt(state):
+        def attempt(state: tuple) -> tuple:
             tried, _, p, q = state
             tried = jnp.argmax(child & (rows > tried)).astype(jnp.int32)
             token = tree.token[tried]
@@ -287,7 +315,7 @@ def _walk_rejection(tree, logits, draws, draft_logprob, *, spec, values, longest
                 _normalise(q.at[token].set(0.0), q),
             )
 
-        def unfinished(state):
+        def unfinished(state: tuple) -> jax.Array:
             tried, accepted, _, _ = state
             return ~accepted & (child & (rows > tried)).any()
 
@@ -300,7 +328,7 @@ def _walk_rejection(tree, logits, draws, draft_logprob, *, spec, values, longest
     return _walk(logits, spec, values, longest, descend)
 
 
-def _normalise(weight, otherwise):
+def _normalise(weight: jax.Array, otherwise: jax.Array) -> jax.Array:
     """`weight` scaled to sum to 1, or `otherwise` where it is all zero."""
     total = weight.sum()
     return jnp.where(total > 0, weight / jnp.where(total > 0, total, 1.0), otherwise)

@@ -1,4 +1,4 @@
-"""`decode` and `stream`: from prompts to texts around the device loop."""
+"""`decode` and `stream`: from prompts to sequences around the device loop."""
 
 from __future__ import annotations
 
@@ -9,20 +9,57 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.builders import Rule
+from jaxspec.builders.static import Paths
 from jaxspec.core.params import Params
 from jaxspec.core.state import DecodeState
-from jaxspec.engine import prompts as prompting
 from jaxspec.engine.compilations import compilations
 from jaxspec.engine.loop import run
-from jaxspec.engine.output import DraftTree, Output, PerRound, Round, Stats
-from jaxspec.engine.session import Session, precision, prefilled, prepare
-from jaxspec.engine.stops import find_stop, safe_length
+from jaxspec.engine.output import Output
+from jaxspec.engine.results import (
+    Traces,
+    find_stopped,
+    make_outputs,
+    read_sequence,
+    record_round,
+)
+from jaxspec.engine.session import Session, Stop, precision, prefilled, prepare
+from jaxspec.engine.stops import safe_length
+from jaxspec.engine.token_ids import Prompt, Prompts, is_batch
+from jaxspec.policies.protocol import Policy
 
 # Rounds between two looks at the text, when there are stop strings to look for.
 ROUNDS_PER_LOOK = 8
 
 
-def decode(params: Params, prompt, *, trace: bool = False, **options) -> Output | list[Output]:
+def decode(
+    params: Params,
+    prompt: Prompt | Prompts,
+    *,
+    max_new_tokens: int = 256,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    seed: int = 0,
+    stop: Stop = (),
+    ignore_eos: bool = False,
+    method: str | None = None,
+    builder: str | None = None,
+    budget: int = 32,
+    block_size: int | None = None,
+    depth: int | None = None,
+    tree_width: int | None = None,
+    fanout: str | Rule | None = None,
+    paths: Paths | None = None,
+    score: str = "logprob",
+    entropy_weight: float | None = None,
+    acceptance: str = "match",
+    coupled: bool = True,
+    score_temperature: float | None = None,
+    policy: Policy | None = None,
+    trace: bool = False,
+) -> Output | list[Output]:
     """Generate text; the drafter changes how fast, never what.
 
     Args:
@@ -71,157 +108,147 @@ def decode(params: Params, prompt, *, trace: bool = False, **options) -> Output 
     Raises:
       ValueError: an option out of range, an empty or too long prompt, an unknown method or builder.
     """
-    session = prepare(params, prompt, **options)
+    session = prepare(
+        params,
+        prompt,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        stop=stop,
+        ignore_eos=ignore_eos,
+        method=method,
+        builder=builder,
+        budget=budget,
+        block_size=block_size,
+        depth=depth,
+        tree_width=tree_width,
+        fanout=fanout,
+        paths=paths,
+        score=score,
+        entropy_weight=entropy_weight,
+        acceptance=acceptance,
+        coupled=coupled,
+        score_temperature=score_temperature,
+        policy=policy,
+    )
     with precision(session):
         started = time.perf_counter()
         state = jax.block_until_ready(prefilled(session))
         decoding, compiled = time.perf_counter(), compilations()
-        state, rounds = _finish(session, state, trace)
+        state, traces = _finish(session, state, trace)
         seconds = (decoding - started, time.perf_counter() - decoding)
-    alone = not (trace or session.stop_strings) and compilations() == compiled
-    outputs = _outputs(session, state, seconds, rounds, alone)
-    return outputs if prompting.is_batch(prompt) else outputs[0]
+    rounds_only = not (trace or session.stop_strings) and compilations() == compiled
+    outputs = make_outputs(session, state, seconds, traces, rounds_only)
+    return outputs if is_batch(prompt) else outputs[0]
 
 
-def stream(params: Params, prompt, **options) -> Iterator[str]:
-    """Yield the text of `decode(params, prompt, **options)` piece by piece, a round at a time.
+def stream(
+    params: Params,
+    prompt: Prompt,
+    *,
+    max_new_tokens: int = 256,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    seed: int = 0,
+    stop: Stop = (),
+    ignore_eos: bool = False,
+    method: str | None = None,
+    builder: str | None = None,
+    budget: int = 32,
+    block_size: int | None = None,
+    depth: int | None = None,
+    tree_width: int | None = None,
+    fanout: str | Rule | None = None,
+    paths: Paths | None = None,
+    score: str = "logprob",
+    entropy_weight: float | None = None,
+    acceptance: str = "match",
+    coupled: bool = True,
+    score_temperature: float | None = None,
+    policy: Policy | None = None,
+) -> Iterator[str | list[int]]:
+    """Yield the text of `decode`, with the same options, piece by piece, a round at a time.
 
-    Pieces are text (lists of token ids where the model has no tokenizer) and join to exactly
+    Pieces are text (lists of token ids if the model has no tokenizer) and join to exactly
     `Output.text` (`.tokens`); characters that a stop string may still take back are held. The
     generator's return value is the `Output`.
 
     Raises:
       ValueError: as `decode`; or `prompt` is a list of prompts.
     """
-    if prompting.is_batch(prompt):
+    if is_batch(prompt):
         raise ValueError("stream takes one prompt: call decode for a list of them")
-    session = prepare(params, prompt, **options)
+    session = prepare(
+        params,
+        prompt,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        stop=stop,
+        ignore_eos=ignore_eos,
+        method=method,
+        builder=builder,
+        budget=budget,
+        block_size=block_size,
+        depth=depth,
+        tree_width=tree_width,
+        fanout=fanout,
+        paths=paths,
+        score=score,
+        entropy_weight=entropy_weight,
+        acceptance=acceptance,
+        coupled=coupled,
+        score_temperature=score_temperature,
+        policy=policy,
+    )
     return _stream(session)
 
 
-def _stream(session: Session) -> Iterator[str]:
+def _stream(session: Session) -> Iterator[str | list[int]]:
     started = time.perf_counter()
     with precision(session):
         state = jax.block_until_ready(prefilled(session))
     decoding = time.perf_counter()
     shown = 0
     while True:
-        tokens, text, _ = _readout(session, state, 0)
-        done = bool(np.asarray(state.done).all()) or _stopped_by_text(session, state)[0]
+        tokens, text, _ = read_sequence(session, state, 0)
+        done = bool(np.asarray(state.done).all()) or find_stopped(session, state)[0]
         whole = tokens if text is None else text
-        ready = len(whole) if done or text is None else safe_length(text, session.stop_strings)
+        hold = not done and text is not None
+        ready = safe_length(text, session.stop_strings) if hold else len(whole)
         if ready > shown:
             yield whole[shown:ready]
             shown = ready
         if done:
             break
         with precision(session):
-            state = run(session.params, session.request, state, jnp.int32(1), config=session.config)
+            state = _run(session, state, 1)
     seconds = (decoding - started, time.perf_counter() - decoding)
-    return _outputs(session, state, seconds, None)[0]
+    return make_outputs(session, state, seconds)[0]
 
 
-def _finish(
-    session: Session, state: DecodeState, trace: bool
-) -> tuple[DecodeState, list[list[Round]] | None]:
-    """Run rounds until every sequence is done: all in one call, unless the host must look in
-    between.
-    """
-    per_call = 1 if trace else ROUNDS_PER_LOOK if session.stop_strings else session.max_tokens
-    rounds = [[] for _ in session.lengths] if trace else None
+def _finish(session: Session, state: DecodeState, trace: bool) -> tuple[DecodeState, Traces | None]:
+    """Run rounds until every sequence is done: in one call, unless the host looks in between."""
+    looks = ROUNDS_PER_LOOK if session.stop_strings else session.max_tokens
+    traces: Traces | None = [[] for _ in session.lengths] if trace else None
     while True:
         if session.stop_strings:
-            state = state.replace(done=state.done | jnp.asarray(_stopped_by_text(session, state)))
+            stopped = jnp.asarray(find_stopped(session, state))
+            state = state.replace(done=state.done | stopped)
         if bool(np.asarray(state.done).all()):
-            return jax.block_until_ready(state), rounds
-        state = run(
-            session.params, session.request, state, jnp.int32(per_call), config=session.config
-        )
-        if trace:
-            _record(state, rounds)
+            return jax.block_until_ready(state), traces
+        state = _run(session, state, looks if traces is None else 1)
+        if traces is not None:
+            record_round(state, traces)
 
 
-def _record(state: DecodeState, rounds: list[list[Round]]) -> None:
-    tree, accepted = jax.device_get((state.tree, state.accepted))
-    for b, record in enumerate(rounds):
-        size, count = int(tree.size[b]), int(accepted.count[b])
-        if count:
-            rows = (
-                field[b, :size] for field in (tree.token, tree.parent, tree.depth, tree.logprob)
-            )
-            record.append(
-                Round(
-                    DraftTree(*rows),
-                    tuple(map(int, accepted.path[b, :count])),
-                    int(accepted.bonus[b]),
-                )
-            )
-
-
-def _stopped_by_text(session: Session, state: DecodeState) -> list[bool]:
-    if not session.stop_strings:
-        return [False] * len(session.lengths)
-    return [_readout(session, state, b)[2] for b in range(len(session.lengths))]
-
-
-def _readout(
-    session: Session, state: DecodeState, index: int
-) -> tuple[list[int], str | None, bool]:
-    """Tokens, text, and whether a stop string ended them, of one sequence as it stands."""
-    tokens = np.asarray(state.tokens)[index, : np.asarray(state.emitted)[index]].tolist()
-    if session.tokenizer is None:
-        return tokens, None, False
-    found = (
-        find_stop(tokens, session.tokenizer.decode, session.stop_strings)
-        if session.stop_strings
-        else None
-    )
-    if found is None:
-        return tokens, session.tokenizer.decode(tokens), False
-    return tokens[: found[0]], found[1], True
-
-
-def _outputs(session, state, seconds, rounds, alone: bool = False) -> list[Output]:
-    """What the caller gets; `alone` says that nothing but rounds is in `seconds[1]`, which is news
-    to a policy.
-    """
-    host = jax.device_get(state.replace(cache=None, draft=None))
-    stop_ids = set(np.asarray(session.request.stop).tolist())
-    policy = session.policy and session.policy.replace(state=state.control)
-    if policy and alone:
-        controls = policy.settings.clocked(
-            policy.controls, session.policy.state, host.control, seconds[1]
-        )
-        policy = policy.replace(controls=controls)
-    outputs = []
-    for b in range(len(session.lengths)):
-        tokens, text, by_text = _readout(session, host, b)
-        emitted = _cut_rounds(host.round_emitted[b][: int(host.rounds[b])], len(tokens) - 1)
-        stats = Stats(
-            rounds=len(emitted),
-            emitted=len(tokens),
-            drafted=int(host.round_drafted[b][: len(emitted)].sum()),
-            accept_hist=tuple(
-                np.bincount(emitted, minlength=host.accepted.path.shape[1] + 1).tolist()
-            ),
-            finish_reason="stop" if by_text or tokens[-1] in stop_ids else "length",
-            prefill_seconds=seconds[0],
-            decode_seconds=seconds[1],
-        )
-        counts = (
-            host.round_drafted[b],
-            host.round_steps[b] if host.round_steps is not None else None,
-        )
-        rows, steps = (None if count is None else count[: len(emitted)] for count in counts)
-        block = None if host.block is None else int(host.block[b])
-        context = session.lengths[b] + np.cumsum(emitted) - emitted
-        per_round = PerRound(emitted, rows + 1, context, steps, block)
-        traced = rounds[b][: len(emitted)] if rounds is not None else None
-        outputs.append(Output(text, tokens, stats, traced, policy, per_round))
-    return outputs
-
-
-def _cut_rounds(emitted: np.ndarray, total: int) -> np.ndarray:
-    """Tokens of each round until `total`, which a stop string may have set below their sum."""
-    before = np.cumsum(emitted) - emitted
-    return np.minimum(emitted, total - before)[before < total].astype(np.int64)
+def _run(session: Session, state: DecodeState, rounds: int) -> DecodeState:
+    return run(session.params, session.request, state, jnp.int32(rounds), config=session.config)

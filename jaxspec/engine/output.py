@@ -65,7 +65,7 @@ class DraftTree:
 
 
 @dataclasses.dataclass(frozen=True)
-class Round:
+class TracedRound:
     """One round of a traced decode.
 
     Attributes:
@@ -108,7 +108,7 @@ class Output:
         tokenizer.
       tokens: generated ids only, up to and including the one that ended the text.
       stats: see `Stats`.
-      rounds: one `Round` a round with `trace=True`, else None.
+      rounds: one `TracedRound` a round with `trace=True`, else None.
       policy: the call's policy with what it learned from all texts of the call; None without one.
       per_round: see `PerRound`; `decode` and `stream` always give it.
     """
@@ -116,6 +116,6 @@ class Output:
     text: str | None
     tokens: list[int]
     stats: Stats
-    rounds: list[Round] | None = None
+    rounds: list[TracedRound] | None = None
     policy: Any = None
     per_round: PerRound | None = None

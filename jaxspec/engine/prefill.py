@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +11,13 @@ import jax.numpy as jnp
 from jaxspec.core.cache import allocate, append
 from jaxspec.core.params import Params
 from jaxspec.core.sampling import draw
-from jaxspec.core.state import Accepted, DecodeState, Request
+from jaxspec.core.state import Accepted, DecodeState, KVCache, Request
 from jaxspec.core.tree import root_only
 from jaxspec.drafters.base import Committed
-from jaxspec.engine.grow import target_head
-from jaxspec.engine.loop import is_stop, noise_at
-from jaxspec.engine.plan import DecodeConfig, make_plan
+from jaxspec.engine.commit import is_stop, make_pending
+from jaxspec.engine.plan import DecodeConfig
+from jaxspec.engine.round import Round, make_round
+from jaxspec.engine.verify import project
 from jaxspec.policies.protocol import Observation
 
 # Prompt rows that one forward runs.
@@ -32,38 +34,34 @@ def prefill(
     config: DecodeConfig,
     capacity: int,
     max_tokens: int,
-    control=None,
+    control: Any = None,
 ) -> DecodeState:
     """Run the prompts and draw each first token.
 
     Args:
-      control: the policy's state, None without a policy.
-      tokens: int32 [B, P], prompts padded on the right; P up to CHUNK or a multiple of it. lengths:
-        int32 [B].
+      tokens: int32 [B, P], prompts padded on the right; P up to CHUNK or a multiple of it.
+      lengths: int32 [B].
       capacity: rows S of the caches, at least P and lengths + max_tokens + the larger of A and
         `plan.waiting`.
       max_tokens: room for generated tokens.
+      control: the policy's state; None without a policy.
     """
-    plan = make_plan(params.spec, config)
-    cache, draft, last, features = _run_prompt(params, tokens, lengths, config, capacity)
-    logits = plan.target.apply(params.target, last[:, None], method="logits")
-    noise = noise_at(params, request, config, lengths, 1)
-    first = draw(
-        logits, noise, jnp.zeros((tokens.shape[0], 1), jnp.int32), config.sampling, request.sampling
-    )[:, 0]
-    buffer = jnp.zeros((tokens.shape[0], max_tokens + plan.longest), jnp.int32)
+    round = make_round(params, request, config)
+    plan, batch = round.plan, tokens.shape[0]
+    cache, draft, last, features = _run_prompt(round, tokens, lengths, capacity)
+    logits = project(round, last[:, None])
+    at_root = jnp.zeros((batch, 1), jnp.int32)
+    noise = round.noise(lengths, 1)
+    first = draw(logits, noise, at_root, config.sampling, request.sampling)[:, 0]
+    buffer = jnp.zeros((batch, max_tokens + plan.longest), jnp.int32)
     zeros = jnp.zeros_like(lengths)
-    block, control = None, plan.policy and plan.policy.resume(control)
-    if plan.policy is not None and plan.policy.act.block is not None:
-        seen = Observation(lengths, zeros == 0, logits=logits[:, 0])
-        block = jnp.clip(plan.policy.act.block(request.controls, control, seen), 2, plan.longest)
+    control = plan.policy and plan.policy.resume(control)
+    block = _choose_block(round, control, lengths, logits[:, 0])
     if plan.drafter:
         # What follows the prompt's last token is known only now.
         token = jnp.take_along_axis(tokens, lengths[:, None] - 1, axis=1)
         end = Committed(token, first[:, None], features[:, None], lengths - 1, zeros + 1)
-        draft = plan.drafter.absorb(
-            params.drafter(config.method), draft, target_head(params, config), end
-        )
+        draft = _absorb(round, draft, end)
     return DecodeState(
         tokens=buffer.at[:, 0].set(first),
         emitted=zeros + 1,
@@ -75,62 +73,67 @@ def prefill(
         round_emitted=buffer,
         round_drafted=buffer,
         tree=root_only(first, plan.widths[-1]),
-        accepted=Accepted(jnp.zeros((tokens.shape[0], plan.longest), jnp.int32), zeros, first),
+        accepted=Accepted(jnp.zeros((batch, plan.longest), jnp.int32), zeros, first),
         control=control,
         block=block,
-        pending=_nothing_pending(features, plan.waiting) if plan.waiting else None,
+        pending=make_pending(features, plan.waiting) if plan.waiting else None,
         round_steps=None if plan.policy is None else buffer,
     )
 
 
-def _run_prompt(params, tokens, lengths, config, capacity):
-    """Caches of the target and the drafter after the prompts, and each last token's hidden state
-    [B, E] and features [B, F].
+def _choose_block(
+    round: Round, control: Any, lengths: jax.Array, logits: jax.Array
+) -> jax.Array | None:
+    """Slots of each sequence's block, int32 [B], if the policy chooses them."""
+    policy = round.plan.policy
+    if policy is None or policy.act.block is None:
+        return None
+    seen = Observation(lengths, jnp.zeros_like(lengths) == 0, logits=logits)
+    chosen = policy.act.block(round.request.controls, control, seen)
+    return jnp.clip(chosen, 2, round.plan.longest)
 
-    The drafter has absorbed all but the last token. Long prompts go through in chunks, so that
-    attention scores take CHUNK * S floats a head instead of P * P.
+
+def _absorb(round: Round, draft: Any, committed: Committed) -> Any:
+    return round.drafter.absorb(round.drafter_variables, draft, round.target_head, committed)
+
+
+def _run_prompt(
+    round: Round, tokens: jax.Array, lengths: jax.Array, capacity: int
+) -> tuple[KVCache, Any, jax.Array, jax.Array]:
+    """Run the prompts through the target, in chunks of CHUNK rows.
+
+    Chunks keep attention scores at CHUNK * S floats per head instead of P * P.
+
+    Returns:
+      (the target's cache, the drafter's state, each last token's hidden state [B, E] and features
+      [B, F]). The drafter has absorbed all but the last token.
     """
-    plan = make_plan(params.spec, config)
+    params, plan = round.params, round.plan
     batch, width = tokens.shape
-    layers = plan.drafter.feature_layers if plan.drafter else ()
     size = min(width, CHUNK)
     following = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
 
-    def feed(start, carry, prefix):
+    def feed(start: jax.Array | int, carry: tuple, prefix: KVCache | None) -> tuple:
         cache, draft, *last = carry
         chunk, after = (
             jax.lax.dynamic_slice_in_dim(x, start, size, axis=1) for x in (tokens, following)
         )
         positions = jnp.broadcast_to(start + jnp.arange(size), chunk.shape)
-        out = plan.target.apply(params.target, chunk, positions, prefix, feature_layers=layers)
+        out = plan.target.apply(
+            params.target, chunk, positions, prefix, feature_layers=round.feature_layers
+        )
         row = lengths - 1 - start
         here = ((row >= 0) & (row < size))[:, None]
         at = jnp.clip(row, 0, size - 1)[:, None, None]
         found = (jnp.take_along_axis(x, at, axis=1)[:, 0] for x in (out.hidden, out.features))
         last = [jnp.where(here, new, old) for new, old in zip(found, last, strict=True)]
         if plan.drafter:
-            known = Committed(chunk, after, out.features, positions[:, 0], jnp.clip(row, 0, size))
-            draft = plan.drafter.absorb(
-                params.drafter(config.method), draft, target_head(params, config), known
-            )
+            count = jnp.clip(row, 0, size)
+            known = Committed(chunk, after, out.features, positions[:, 0], count)
+            draft = _absorb(round, draft, known)
         return append(cache, out.k, out.v, jnp.clip(lengths - start, 0, size)), draft, *last
 
-    dtype, hidden = params.dtype, params.spec.target.hidden_size
-    cache = allocate(params.spec.target, batch, capacity, dtype)
-    # Behind the barrier, for XLA would compute a drafter's attention over its empty cache while it
-    # compiles, for seconds.
-    draft = (
-        jax.lax.optimization_barrier(plan.drafter.init(batch, capacity, dtype))
-        if plan.drafter
-        else None
-    )
-    carry = (
-        cache,
-        draft,
-        jnp.zeros((batch, hidden), dtype),
-        jnp.zeros((batch, len(layers) * hidden), dtype),
-    )
-    carry = feed(0, carry, None)
+    carry = feed(0, _empty_carry(round, batch, capacity), None)
     if width == size:
         return carry
     return jax.lax.fori_loop(
@@ -138,10 +141,13 @@ def _run_prompt(params, tokens, lengths, config, capacity):
     )
 
 
-def _nothing_pending(features: jax.Array, rows: int) -> Committed:
-    """An empty queue of `rows` rows for features like these [B, F]."""
-    batch, zero = features.shape[0], jnp.zeros(features.shape[0], jnp.int32)
-    tokens = jnp.zeros((batch, rows), jnp.int32)
-    return Committed(
-        tokens, tokens, jnp.zeros((batch, rows, features.shape[1]), features.dtype), zero, zero
-    )
+def _empty_carry(round: Round, batch: int, capacity: int) -> tuple:
+    """Empty caches, and zeros for the last token's hidden state and features."""
+    params, drafter, dtype = round.params, round.plan.drafter, round.params.dtype
+    hidden = params.spec.target.hidden_size
+    cache = allocate(params.spec.target, batch, capacity, dtype)
+    # XLA would compute the drafter's attention over its empty cache while it compiles, which takes
+    # seconds; the barrier hides that the cache is empty.
+    draft = jax.lax.optimization_barrier(drafter.init(batch, capacity, dtype)) if drafter else None
+    width = len(round.feature_layers) * hidden
+    return cache, draft, jnp.zeros((batch, hidden), dtype), jnp.zeros((batch, width), dtype)

@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.builders import make_paths
+from jaxspec.builders import Rule, make_paths
+from jaxspec.builders.static import Paths
 from jaxspec.core.params import Params, Spec
 from jaxspec.core.sampling import SamplingValues, make_sampling, sequence_keys
 from jaxspec.core.state import DecodeState, Request
-from jaxspec.engine import prompts as prompting
 from jaxspec.engine.plan import ACCEPTANCE, DecodeConfig, Plan, make_plan
 from jaxspec.engine.prefill import CHUNK, prefill
+from jaxspec.engine.token_ids import Prompt, Prompts, is_batch, number_sequences, pad, to_ids
 from jaxspec.io.tokenizer import load_tokenizer
-from jaxspec.policies.protocol import Policy
+from jaxspec.policies.protocol import Policy, Settings
+
+# Strings and token ids that end a sequence, or one of them.
+Stop = str | int | Iterable[str | int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,20 +57,32 @@ class Session:
 
 def prepare(
     params: Params,
-    prompt,
+    prompt: Prompt | Prompts,
     *,
     max_new_tokens: int = 256,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
     seed: int = 0,
-    stop=(),
+    stop: Stop = (),
     ignore_eos: bool = False,
+    method: str | None = None,
+    builder: str | None = None,
+    budget: int = 32,
+    block_size: int | None = None,
+    depth: int | None = None,
+    tree_width: int | None = None,
+    fanout: str | Rule | None = None,
+    paths: Paths | None = None,
+    score: str = "logprob",
+    entropy_weight: float | None = None,
+    acceptance: str = "match",
+    coupled: bool = True,
+    score_temperature: float | None = None,
     policy: Policy | None = None,
-    **options,
 ) -> Session:
-    """Everything about a call that is known before the device is asked.
-
-    Args:
-      prompt, max_new_tokens, seed, stop, ignore_eos, policy: of `jaxspec.decode`. options: the
-        others, see `resolve`.
+    """Everything about a call that is known before the device is asked; arguments of `decode`.
 
     Raises:
       ValueError: as `jaxspec.decode`.
@@ -73,21 +90,39 @@ def prepare(
     spec = params.spec
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens is {max_new_tokens}: give at least 1")
-    config, sampling = resolve(spec, policy=None if policy is None else policy.settings, **options)
+    config, sampling = resolve(
+        spec,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        method=method,
+        builder=builder,
+        budget=budget,
+        block_size=block_size,
+        depth=depth,
+        tree_width=tree_width,
+        fanout=fanout,
+        paths=paths,
+        score=score,
+        entropy_weight=entropy_weight,
+        acceptance=acceptance,
+        coupled=coupled,
+        score_temperature=score_temperature,
+        policy=None if policy is None else policy.settings,
+    )
     plan = make_plan(spec, config)
     tokenizer = load_tokenizer(spec.tokenizer) if spec.tokenizer else None
     ids = _token_ids(spec, prompt, tokenizer, max_new_tokens)
     policy = (
-        None
-        if plan.policy is None
-        else _started(policy, plan, len(ids), float(options.get("temperature", 0.0)))
+        None if plan.policy is None else _start_policy(policy, plan, len(ids), float(temperature))
     )
     strings, stop_ids = _split_stop(stop, tokenizer)
-    tokens, lengths = prompting.pad(ids, _prompt_bucket(max(map(len, ids))))
+    tokens, lengths = pad(ids, _prompt_bucket(max(map(len, ids))))
     request = Request(
         limit=jnp.full(len(ids), max_new_tokens, jnp.int32),
         stop=_padded_stop(stop_ids + (() if ignore_eos else spec.eos)),
-        keys=sequence_keys(seed, prompting.sequence_numbers(ids)),
+        keys=sequence_keys(seed, number_sequences(ids)),
         sampling=sampling,
         controls=None if policy is None else policy.controls,
     )
@@ -106,35 +141,54 @@ def resolve(
     top_p: float | None = None,
     min_p: float | None = None,
     method: str | None = None,
-    paths=None,
-    **drafting,
+    builder: str | None = None,
+    budget: int = 32,
+    block_size: int | None = None,
+    depth: int | None = None,
+    tree_width: int | None = None,
+    fanout: str | Rule | None = None,
+    paths: Paths | None = None,
+    score: str = "logprob",
+    entropy_weight: float | None = None,
+    acceptance: str = "match",
+    coupled: bool = True,
+    score_temperature: float | None = None,
+    policy: Settings | None = None,
 ) -> tuple[DecodeConfig, SamplingValues]:
     """What a call compiles, and the numbers of its sampling, which compile nothing.
 
-    Args:
-      temperature, top_k, top_p, min_p, method, paths: of `jaxspec.decode`.
-      drafting: the other attributes of `DecodeConfig`. Those that make no difference are left at
-        their defaults, so that calls which only differ in them share a compilation.
+    Options that make no difference are set to their defaults, so that calls which differ in nothing
+    else share a compilation.
 
     Raises:
       ValueError: an option out of range.
-      TypeError: no such option.
     """
     sampling, values = make_sampling(temperature, top_k, top_p, min_p)
     method = method or (spec.drafters[0][0] if spec.drafters else "ar")
-    config = DecodeConfig(method, sampling, **drafting)
-    if config.acceptance not in ACCEPTANCE:
-        raise ValueError(
-            f"unknown acceptance {config.acceptance!r}: choose one of {list(ACCEPTANCE)}"
-        )
-    if config.score_temperature is not None and not config.score_temperature > 0:
-        raise ValueError(f"score_temperature is {config.score_temperature}: give a number above 0")
+    if acceptance not in ACCEPTANCE:
+        raise ValueError(f"unknown acceptance {acceptance!r}: choose one of {list(ACCEPTANCE)}")
+    if score_temperature is not None and not score_temperature > 0:
+        raise ValueError(f"score_temperature is {score_temperature}: give a number above 0")
     if method == "ar":
         return DecodeConfig(method, sampling), values
-    coupled = config.coupled or config.acceptance != "match" or sampling.greedy
-    return dataclasses.replace(
-        config, paths=None if paths is None else make_paths(paths), coupled=coupled
-    ), values
+    config = DecodeConfig(
+        method=method,
+        sampling=sampling,
+        builder=builder,
+        budget=budget,
+        block_size=block_size,
+        depth=depth,
+        tree_width=tree_width,
+        fanout=fanout,
+        paths=None if paths is None else make_paths(paths),
+        score=score,
+        entropy_weight=entropy_weight,
+        acceptance=acceptance,
+        coupled=coupled or acceptance != "match" or sampling.greedy,
+        score_temperature=score_temperature,
+        policy=policy,
+    )
+    return config, values
 
 
 def prefilled(session: Session) -> DecodeState:
@@ -155,7 +209,7 @@ def prefilled(session: Session) -> DecodeState:
     return state.replace(control=jax.tree.map(jnp.copy, state.control))
 
 
-def precision(session: Session):
+def precision(session: Session) -> contextlib.AbstractContextManager[None]:
     """The context to run in: full float32 products for float32 weights, since texts are not
     lossless under TF32.
     """
@@ -163,10 +217,12 @@ def precision(session: Session):
     return jax.default_matmul_precision("highest") if full else contextlib.nullcontext()
 
 
-def _token_ids(spec: Spec, prompt, tokenizer, max_new_tokens: int) -> list[list[int]]:
+def _token_ids(
+    spec: Spec, prompt: Prompt | Prompts, tokenizer: Any, max_new_tokens: int
+) -> list[list[int]]:
     """Token ids of each prompt of a batch, or of the one."""
-    batch = prompt if prompting.is_batch(prompt) else [prompt]
-    ids = [prompting.to_ids(one, tokenizer, spec.target) for one in batch]
+    batch = prompt if is_batch(prompt) else [prompt]
+    ids = [to_ids(one, tokenizer, spec.target) for one in batch]
     longest = max(map(len, ids))
     if longest + max_new_tokens > spec.target.max_positions:
         raise ValueError(
@@ -176,15 +232,15 @@ def _token_ids(spec: Spec, prompt, tokenizer, max_new_tokens: int) -> list[list[
     return ids
 
 
-def _started(policy: Policy, plan: Plan, batch: int, temperature: float) -> Policy:
+def _start_policy(policy: Policy, plan: Plan, batch: int, temperature: float) -> Policy:
     """The policy with a state, a new one if it has seen nothing at this temperature."""
     shape = plan.shape(batch)
     policy.settings.check(shape)
     policy = policy.at_temperature(temperature)
-    new = _strong(plan.policy.init(shape))
+    new = _strip_weak_types(plan.policy.init(shape))
     if policy.state is None:
         return policy.replace(state=new)
-    given = _strong(policy.state)
+    given = _strip_weak_types(policy.state)
     if jax.tree.structure(given) != jax.tree.structure(new) or any(
         one.shape != other.shape or one.dtype != other.dtype
         for one, other in zip(jax.tree.leaves(given), jax.tree.leaves(new), strict=True)
@@ -195,14 +251,14 @@ def _started(policy: Policy, plan: Plan, batch: int, temperature: float) -> Poli
     return policy.replace(state=given)
 
 
-def _strong(state):
+def _strip_weak_types(state: Any) -> Any:
     """A policy's state without weak types, which rounds may lose as they write it: another type is
     another compilation.
     """
     return jax.tree.map(lambda x: jnp.asarray(x, jnp.asarray(x).dtype), state)
 
 
-def _split_stop(stop, tokenizer) -> tuple[tuple[str, ...], tuple[int, ...]]:
+def _split_stop(stop: Stop, tokenizer: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
     stop = (stop,) if isinstance(stop, str | int | np.integer) else tuple(stop)
     strings = tuple(item for item in stop if isinstance(item, str))
     if "" in strings:

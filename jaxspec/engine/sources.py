@@ -1,8 +1,8 @@
-"""What policies see of the distributions that a growing tree's nodes were candidates of.
+"""What policies see of the draft distributions of a growing tree.
 
-A draft step computes one distribution a slot. What a policy asked for of each is kept beside the
-pool, by the number of the slot (`Nodes.source`), and looked up for the nodes that are to be drafted
-from next. Nothing is computed that was not asked for.
+A draft step computes one distribution per slot. The figures that a policy asks for are kept by the
+number of the slot (`Nodes.source`) and looked up for the nodes that are drafted from next. Nothing
+is computed that no policy asks for.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.builders.candidates import entropy
+from jaxspec.drafters.base import Proposal
 from jaxspec.policies.protocol import TOP
 
 
@@ -30,9 +31,14 @@ class Sources:
     carried: jax.Array | None = None
 
 
-def init_sources(proposal, slots: int, needs: frozenset[str], carries: bool = False) -> Sources:
-    """Room for the figures named in `needs` of so many slots, of a round whose first proposal
-    (`Proposal`) this is.
+def init_sources(
+    proposal: Proposal, slots: int, needs: frozenset[str], carries: bool = False
+) -> Sources:
+    """Make room for the figures that a policy asks for.
+
+    Args:
+      proposal: the round's first. slots: S, slots that the round computes. needs: names of figures,
+        see `Functions.needs`. carries: whether the policy carries a number from node to node.
 
     Raises:
       ValueError: hidden states are asked for, and the drafter shows none.
@@ -50,11 +56,11 @@ def init_sources(proposal, slots: int, needs: frozenset[str], carries: bool = Fa
     )
 
 
-def observed_sources(sources: Sources, proposal, first) -> Sources:
-    """`sources` with the figures of a step's M * K slots from number `first` int32 [] on."""
+def record_sources(sources: Sources, proposal: Proposal, first: jax.Array | int) -> Sources:
+    """Write the figures of a step's M * K slots from number `first` int32 [] on."""
     batch = proposal.logits.shape[0]
 
-    def put(room, value):
+    def put(room: jax.Array, value: jax.Array) -> jax.Array:
         value = value.reshape(batch, -1, *room.shape[2:]).astype(room.dtype)
         return jax.lax.dynamic_update_slice(room, value, (0, first) + (0,) * (room.ndim - 2))
 
@@ -69,17 +75,17 @@ def observed_sources(sources: Sources, proposal, first) -> Sources:
     return sources
 
 
-def carried_on(sources: Sources, values: jax.Array, slots: int, first) -> Sources:
-    """`sources` with `values` float32 [B, M] for the slots, so many a node, from number `first`
-    int32 [] on.
-    """
+def record_carried(
+    sources: Sources, values: jax.Array, slots: int, first: jax.Array | int
+) -> Sources:
+    """Write `values` float32 [B, M] for each node's `slots` slots, from number `first` int32 [] on."""
     values = jnp.repeat(values, slots, axis=1)
     return sources.replace(
         carried=jax.lax.dynamic_update_slice(sources.carried, values, (0, first))
     )
 
 
-def seen_at(sources: Sources, source: jax.Array) -> dict[str, jax.Array]:
+def select_sources(sources: Sources, source: jax.Array) -> dict[str, jax.Array]:
     """The figures asked for, by name, of the slots `source` int32 [B, M]."""
     names = ("entropy", "top", "hidden", "carried")
     kept = {name: getattr(sources, name) for name in names if getattr(sources, name) is not None}

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxspec.engine.output import DraftTree, Output, Round
+from jaxspec.engine.output import DraftTree, Output, TracedRound
 
 PREFILL, ACCEPTED, BONUS = "prefill", "accepted", "bonus"
 _GREEN, _YELLOW, _DIM, _RESET = "\x1b[32m", "\x1b[33m", "\x1b[2m", "\x1b[0m"
@@ -111,7 +111,7 @@ def picture(out: Output, number: int, whole: DraftTree | None = None) -> Picture
 
 
 def picture_of(
-    traced: Round,
+    traced: TracedRound,
     whole: DraftTree | None = None,
     *,
     number: int | None = None,
@@ -226,13 +226,13 @@ def wants_colour(is_terminal: bool, environment: Mapping[str, str] = os.environ)
     return is_terminal and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
 
-def _rounds(out: Output) -> list[Round]:
+def _rounds(out: Output) -> list[TracedRound]:
     if out.rounds is None:
         raise ValueError("this decode kept no rounds: call decode with trace=True")
     return out.rounds
 
 
-def _accepted(traced: Round, tokens: Sequence[int]) -> tuple[list[int], int | None]:
+def _accepted(traced: TracedRound, tokens: Sequence[int]) -> tuple[list[int], int | None]:
     """The accepted rows, root first, and the bonus token, of a round that emitted `tokens`.
 
     A round that a stop or the limit cut ends in a drafted token where a child of its path's end

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxspec.engine.output import Output, Round
+from jaxspec.engine.output import Output, TracedRound
 from jaxspec.view.pictures import Picture, picture_of
 
 _ACCEPTED, _BONUS, _CUT = "tab:green", "tab:orange", "0.85"
@@ -17,7 +17,7 @@ _ACCEPTED, _BONUS, _CUT = "tab:green", "tab:orange", "0.85"
 LINES = 10
 
 
-def plot_tree(traced: Round | Picture, decode_token: Callable[[int], str] = str, axes=None):
+def plot_tree(traced: TracedRound | Picture, decode_token: Callable[[int], str] = str, axes=None):
     """Draw a round's draft tree: the accepted path green, the bonus token orange, rows that a
     policy cut pale.
 

@@ -9,10 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.engine import loop
-from jaxspec.engine.grow import draft, grow
+from jaxspec.engine.commit import absorb_pending
+from jaxspec.engine.draft import draft
+from jaxspec.engine.grow import grow
+from jaxspec.engine.loop import run
 from jaxspec.engine.output import DraftTree
-from jaxspec.engine.plan import make_plan
+from jaxspec.engine.round import make_round
 from jaxspec.engine.session import precision, prefilled, prepare
 
 
@@ -31,7 +33,7 @@ def uncut_tree(params, prompt, round: int, **options) -> DraftTree:
     with precision(session):
         state = prefilled(session)
         if round > 1:
-            state = loop.run(
+            state = run(
                 session.params, session.request, state, jnp.int32(round - 1), config=session.config
             )
         tree = jax.device_get(_tree(session.params, session.request, state, session.config))
@@ -46,7 +48,7 @@ def uncut_tree(params, prompt, round: int, **options) -> DraftTree:
 
 @functools.partial(jax.jit, static_argnames=("config",))
 def _tree(params, request, state, config):
-    state, config = loop.caught_up(params, state, config), dataclasses.replace(config, policy=None)
-    longest = make_plan(params.spec, config).longest
-    noise = loop.noise_at(params, request, config, state.cache.length + 1, longest)
-    return grow(params, state, draft(params, request, state, noise, config)[0], config)
+    state = absorb_pending(make_round(params, request, config), state)
+    round = make_round(params, request, dataclasses.replace(config, policy=None))
+    noise = round.noise(state.cache.length + 1, round.plan.longest)
+    return grow(round, state, draft(round, state, noise))

@@ -20,8 +20,8 @@ from jaxspec.core.config import BlockDrafterConfig
 from jaxspec.core.params import Params
 from jaxspec.drafters.dflash import speculators
 from jaxspec.drafters.formats import for_target, read_config
-from jaxspec.engine import prompts as prompting
 from jaxspec.engine.api import decode
+from jaxspec.engine.token_ids import to_ids
 from jaxspec.io import provenance
 from jaxspec.io.hub import resolve_drafter, resolve_model
 from jaxspec.io.safetensors_files import read_json
@@ -244,7 +244,7 @@ def _probe(
         load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None,
     )
     config = spec.drafter(_NAME)
-    ids = [prompting.to_ids(prompt, tokenizer, spec.target) for prompt in prompts]
+    ids = [to_ids(prompt, tokenizer, spec.target) for prompt in prompts]
     options = {"method": _NAME, "builder": "chain", "budget": 1 + config.depth, "ignore_eos": True}
     outputs = decode(
         params, [list(map(int, prompt)) for prompt in ids], max_new_tokens=max_new_tokens, **options

@@ -2,7 +2,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from jaxspec.engine.output import DraftTree, Output, Round, Stats
+from jaxspec.engine.output import DraftTree, Output, Stats, TracedRound
 from jaxspec.view.plots import (
     LINES,
     _leaf_heights,
@@ -35,7 +35,7 @@ def test_tree_shows_every_row_and_the_path():
     tree = DraftTree(
         np.arange(6) + 10, PARENT, depth, np.log([1, 0.5, 0.25, 0.25, 0.2, 0.1]).astype(np.float32)
     )
-    axes = plot_tree(Round(tree, (0, 1, 4), 99), lambda token: f"${token}")
+    axes = plot_tree(TracedRound(tree, (0, 1, 4), 99), lambda token: f"${token}")
     shown = [text.get_text() for text in axes.texts]
     assert [text for text in shown if text[0] == "$"] == [
         "$10",

@@ -17,8 +17,9 @@ from jaxspec.core.cache import allocate, append
 from jaxspec.core.sampling import make_sampling
 from jaxspec.drafters.base import Committed
 from jaxspec.engine.acceptance import _walk_sequential
-from jaxspec.engine.grow import draft, target_head
-from jaxspec.engine.plan import DecodeConfig, make_plan
+from jaxspec.engine.draft import draft
+from jaxspec.engine.plan import DecodeConfig
+from jaxspec.engine.round import make_round
 
 pytestmark = pytest.mark.slow
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -65,7 +66,8 @@ def round_at(eagle, contexts, size):
 
     @jax.jit
     def run(tokens, length):
-        plan, batch, count = make_plan(eagle.spec, config), *tokens.shape
+        round, batch, count = make_round(eagle, None, config), *tokens.shape
+        plan = round.plan
         place = jnp.broadcast_to(jnp.arange(count), tokens.shape)
         out = plan.target.apply(
             eagle.target, tokens, place, feature_layers=plan.drafter.feature_layers
@@ -74,15 +76,13 @@ def round_at(eagle, contexts, size):
             tokens[:, :-1], tokens[:, 1:], out.features[:, :-1], place[:, 0], length - 1
         )
         start = plan.drafter.init(batch, count, jnp.float32)
-        state = plan.drafter.absorb(
-            eagle.drafters["eagle3"], start, target_head(eagle, config), pairs
-        )
+        state = plan.drafter.absorb(eagle.drafters["eagle3"], start, round.target_head, pairs)
         cache = append(
             allocate(eagle.spec.target, batch, count, jnp.float32), out.k, out.v, length - 1
         )
         root = jnp.take_along_axis(tokens, length[:, None] - 1, axis=1)[:, 0]
         session = SimpleNamespace(root=root, done=length < 0, draft=state, cache=cache, block=None)
-        tree = draft(eagle, None, session, None, config).proposed
+        tree = draft(round, session, None).proposed
         out = plan.target.apply(
             eagle.target, tree.token, cache.length[:, None] + tree.depth, cache, tree.ancestors
         )

@@ -13,9 +13,9 @@ import pytest
 
 from jaxspec.core.config import SpecBlockConfig
 from jaxspec.drafters.base import Committed, Nodes, TargetHead
+from jaxspec.drafters.specblock import files
 from jaxspec.drafters.specblock.drafter import (
     SpecBlock,
-    files,
     make_specblock_drafter,
     rank_features,
     slot_positions,

@@ -13,11 +13,11 @@ import pytest
 import jaxspec
 from jaxspec.core.state import Nodes, Pool
 from jaxspec.costs.latency_table import make_table
-from jaxspec.engine.grow import _without
 from jaxspec.engine.loop import run
 from jaxspec.engine.prefill import prefill
 from jaxspec.engine.session import prefilled, prepare
-from jaxspec.engine.sources import Sources, carried_on, seen_at
+from jaxspec.engine.sources import Sources, record_carried, select_sources
+from jaxspec.engine.steps import _drop_nodes
 from jaxspec.policies.bastion.controller import make_policy
 from jaxspec.policies.compose import compose
 from jaxspec.policies.controls.random_size import make_random
@@ -176,7 +176,7 @@ def test_a_level_without_the_nodes_that_were_dropped():
         np.zeros((1, 6)),
     )
     nodes = Nodes(*[None] * 2, np.array([[2, 2]]), np.array([[5, 3]]), None)
-    left = np.asarray(_without(pool, nodes, np.array([[False, True]])).logprob)
+    left = np.asarray(_drop_nodes(pool, nodes, np.array([[False, True]])).logprob)
     assert np.isfinite(left).tolist() == [[True, True, False, True, False, False]]
     with pytest.raises(ValueError, match="picks nodes of a level"):
         jaxspec.decode(
@@ -188,6 +188,6 @@ def test_a_level_without_the_nodes_that_were_dropped():
 
 
 def test_numbers_of_nodes_are_those_of_their_slots():
-    sources = carried_on(Sources(carried=jnp.zeros((1, 7))), jnp.array([[0.5, 0.25]]), 2, 3)
+    sources = record_carried(Sources(carried=jnp.zeros((1, 7))), jnp.array([[0.5, 0.25]]), 2, 3)
     assert sources.carried.tolist() == [[0, 0, 0, 0.5, 0.5, 0.25, 0.25]]
-    assert seen_at(sources, jnp.array([[6, 0, 3]]))["carried"].tolist() == [[0.25, 0, 0.5]]
+    assert select_sources(sources, jnp.array([[6, 0, 3]]))["carried"].tolist() == [[0.25, 0, 0.5]]

@@ -13,7 +13,7 @@ import jaxspec
 from jaxspec.drafters.base import Proposal
 from jaxspec.engine.loop import run
 from jaxspec.engine.session import prepare
-from jaxspec.engine.sources import init_sources, observed_sources, seen_at
+from jaxspec.engine.sources import init_sources, record_sources, select_sources
 from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, unchanged
 from jaxspec.targets.attention import full_mask
 
@@ -172,16 +172,18 @@ def test_masks_of_a_part_of_a_block():
 def test_what_a_node_is_a_candidate_of():
     logits = jax.random.normal(jax.random.key(0), (1, 2, 1, 12)).at[0, 1, 0, 3].set(-jnp.inf)
     proposal = Proposal(logits, hidden=jnp.arange(6.0).reshape(1, 2, 1, 3))
-    sources = observed_sources(
+    sources = record_sources(
         init_sources(proposal, 5, frozenset({"entropy", "top", "hidden"})), proposal, 3
     )
-    seen = seen_at(sources, jnp.array([[4, 3, 4]]))
+    seen = select_sources(sources, jnp.array([[4, 3, 4]]))
     p = np.asarray(jax.nn.softmax(logits[0, :, 0]))
     entropy = -np.sum(np.where(p > 0, p * np.log(np.maximum(p, 1e-30)), 0), -1)
     np.testing.assert_allclose(seen["entropy"], entropy[None, [1, 0, 1]], rtol=1e-5)
     np.testing.assert_allclose(seen["top"], -np.sort(-p)[None, [1, 0, 1], :10], rtol=1e-5)
     assert seen["hidden"][0, :, 0].tolist() == [3.0, 0.0, 3.0]
-    assert seen_at(init_sources(proposal, 5, frozenset()), jnp.zeros((1, 1), jnp.int32)) == {}
+    assert (
+        select_sources(init_sources(proposal, 5, frozenset()), jnp.zeros((1, 1), jnp.int32)) == {}
+    )
     with pytest.raises(ValueError, match="hidden states, and this drafter shows none"):
         init_sources(Proposal(logits), 5, frozenset({"hidden"}))
 

@@ -17,8 +17,9 @@ import numpy as np
 
 import jaxspec
 from jaxspec.core.params import Params
-from jaxspec.engine.grow import draft, grow
-from jaxspec.engine.plan import make_plan
+from jaxspec.engine.draft import draft
+from jaxspec.engine.grow import grow
+from jaxspec.engine.round import make_round
 from jaxspec.engine.session import precision, prefilled, prepare
 from training.rl.pool import committed_of_tree
 
@@ -83,7 +84,8 @@ def _replay(params, request, state, tokens, start, end, *, config):
       tokens: int32 [B, T], texts, -1 after them for as long as a round.
       start, end: int32 [B], places of an answer's first and last token.
     """
-    plan = make_plan(params.spec, config)
+    round = make_round(params, request, config)
+    plan = round.plan
 
     def body(carry):
         at, number, found = carry
@@ -91,7 +93,7 @@ def _replay(params, request, state, tokens, start, end, *, config):
             tokens, at
         )
         here = state.replace(root=ahead[:, 0], draft=state.draft.replace(length=at), done=at >= end)
-        tree = grow(params, here, draft(params, request, here, None, config).proposed, config)
+        tree = grow(round, here, draft(round, here, None))
         reached = jax.vmap(
             lambda tree, text: committed_of_tree(tree, text, plan.widths[-1:])[0, 0]
         )(tree, ahead[:, 1:])

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from jaxspec.bench.prompts import Prompt
 from jaxspec.core.params import Params
-from jaxspec.engine import prompts as prompting
+from jaxspec.engine.token_ids import to_ids
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.targets.transformer import Transformer
 from training.policies.block_replay import committed_rounds
@@ -182,9 +182,7 @@ def answer(
       ValueError: the file is of other prompts, sizes or options.
     """
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
-    ids = [
-        list(prompting.to_ids(prompt.content, tokenizer, params.spec.target)) for prompt in prompts
-    ]
+    ids = [list(to_ids(prompt.content, tokenizer, params.spec.target)) for prompt in prompts]
     found, kept = _open(
         path,
         ids,

@@ -20,7 +20,7 @@ from tqdm import tqdm
 import jaxspec
 from jaxspec.bench.prompts import read_prompts
 from jaxspec.builders.stepwise import finish
-from jaxspec.engine.prompts import to_ids
+from jaxspec.engine.token_ids import to_ids
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.policies.controls.static_size import make_static
 from jaxspec.policies.learned.ltd_features import pool_size

@@ -19,10 +19,12 @@ import numpy as np
 
 import jaxspec
 from jaxspec.bench.prompts import read_prompts
-from jaxspec.engine.grow import draft, grow
+from jaxspec.engine.draft import draft
+from jaxspec.engine.grow import grow
 from jaxspec.engine.loop import run
-from jaxspec.engine.prompts import to_ids
+from jaxspec.engine.round import make_round
 from jaxspec.engine.session import precision, prefilled, prepare
+from jaxspec.engine.token_ids import to_ids
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.policies.controls.static_size import Constants, make_static
 from training.rl.environment import Data, Environment, Replay, RoundState
@@ -123,10 +125,11 @@ class Texts:
         self.shown = np.asarray(scores), np.asarray(self.state.cache.length)
 
     def _look(self, params, request, state, config):
-        drafted = draft(params, request, state, None, config)
+        round = make_round(params, request, config)
+        drafted = draft(round, state, None)
         if self.pool:
             return drafted.pool.logprob
-        return grow(params, state, drafted.proposed, config).logprob[:, 1:]
+        return grow(round, state, drafted).logprob[:, 1:]
 
 
 def make_live(task: Environment, steps: int) -> Environment:

@@ -22,11 +22,14 @@ from tqdm import tqdm
 import jaxspec
 from jaxspec.bench.prompts import read_prompts
 from jaxspec.core.tree import root_only
-from jaxspec.engine.grow import draft, grow
-from jaxspec.engine.loop import absorb, commit, verify
+from jaxspec.engine.commit import absorb, commit
+from jaxspec.engine.draft import draft
+from jaxspec.engine.grow import grow
 from jaxspec.engine.plan import make_plan
-from jaxspec.engine.prompts import to_ids
+from jaxspec.engine.round import make_round
 from jaxspec.engine.session import precision, prefilled, prepare
+from jaxspec.engine.token_ids import to_ids
+from jaxspec.engine.verify import verify
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.policies.controls.static_size import make_static
 from training.command import one_line_errors
@@ -62,15 +65,15 @@ def trace(params, request, state, *, config, pool: bool, rounds: int):
       (state; what was drafted, a `Pool` or `Tree` [rounds, B, ...]; cached tokens int32 [rounds,
       B]).
     """
-    plan = make_plan(params.spec, config)
+    round = make_round(params, request, config)
 
     def step(state, _):
-        drafted = draft(params, request, state, None, config)
-        seen = drafted.pool if pool else grow(params, state, drafted.proposed, config)
-        tree = root_only(state.root, plan.widths[-1])
-        verified = verify(params, request, state, tree, None, None, config)
-        after, committed = commit(params, request, state, tree, verified, config)
-        return absorb(params, after, committed, config), (seen, state.cache.length)
+        drafted = draft(round, state, None)
+        seen = drafted.pool if pool else grow(round, state, drafted)
+        tree = root_only(state.root, round.plan.widths[-1])
+        verified = verify(round, state, tree, None)
+        after, committed = commit(round, state, tree, verified)
+        return absorb(round, after, committed), (seen, state.cache.length)
 
     state, (seen, context) = jax.lax.scan(step, state, None, length=rounds)
     return state, seen, context

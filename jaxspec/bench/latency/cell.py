@@ -27,7 +27,7 @@ from jaxspec.bench.latency.pieces import (
 from jaxspec.core.params import Params
 from jaxspec.core.state import KVCache
 from jaxspec.core.tree import root_only
-from jaxspec.engine import loop
+from jaxspec.engine.loop import run
 from jaxspec.engine.plan import DecodeConfig, make_plan
 
 # Repetitions in one program: of pieces that read the weights, of small ones, and rounds of a
@@ -200,7 +200,7 @@ def _compile_rounds(name, params, config, caches, context, times, works, lengths
     )
     started = time.perf_counter()
     if lengths is None:
-        function, last = loop.run, jnp.int32(times)
+        function, last = run, jnp.int32(times)
     else:
         function, last = run_forced, jnp.asarray(lengths)
     compiled = function.lower(params, request, state, last, config=config).compile()

@@ -18,8 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.core.state import DecodeState
-from jaxspec.engine import grow, loop
+from jaxspec.engine.commit import absorb, commit
+from jaxspec.engine.draft import draft
+from jaxspec.engine.grow import grow
 from jaxspec.engine.plan import DecodeConfig
+from jaxspec.engine.round import make_round
+from jaxspec.engine.verify import Verified, verify
 
 
 def read_histogram(text: str) -> tuple[float, ...]:
@@ -108,19 +112,20 @@ def run_forced(
     lengths[i] tokens.
     """
 
+    round = make_round(params, request, config)
+
     def body(carry):
         state, i = carry
-        drafted = grow.draft(params, request, state, None, config)
-        tree = grow.grow(params, state, drafted.proposed, config)
-        verified = loop.verify(params, request, state, tree, None, drafted.logprob, config)
-        verified = force(verified, lengths[i])
-        state, committed = loop.commit(params, request, state, tree, verified, config)
-        return loop.absorb(params, state, committed, config), i + 1
+        drafted = draft(round, state, None)
+        tree = grow(round, state, drafted)
+        verified = force(verify(round, state, tree, None, drafted.logprob), lengths[i])
+        state, committed = commit(round, state, tree, verified)
+        return absorb(round, state, committed), i + 1
 
     return jax.lax.while_loop(lambda carry: carry[1] < lengths.shape[0], body, (state, 0))[0]
 
 
-def force(verified: loop.Verified, length: jax.Array) -> loop.Verified:
+def force(verified: Verified, length: jax.Array) -> Verified:
     """`verified` with paths of `length` tokens; the true count is still waited for."""
     accepted = verified.accepted
     return verified._replace(

@@ -15,16 +15,19 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxspec.builders import rank
 from jaxspec.core import cache
 from jaxspec.core.params import Params
 from jaxspec.core.sampling import draw, make_sampling, sequence_keys
 from jaxspec.core.state import Accepted, Candidates, DecodeState, KVCache, Request, Tree
 from jaxspec.core.tree import root_only
 from jaxspec.drafters.base import Committed
-from jaxspec.engine import grow, loop
 from jaxspec.engine.acceptance import accept_match
+from jaxspec.engine.commit import absorb, commit
+from jaxspec.engine.grow import grow
 from jaxspec.engine.plan import DecodeConfig, make_plan
+from jaxspec.engine.proposals import Drafted, propose, rank_candidates
+from jaxspec.engine.round import Round, make_round
+from jaxspec.engine.verify import TargetPass, keep_path, project, run_target
 
 # In the order in which a round runs them; each takes what the one before gives.
 PIECES = ("draft", "rank", "tree", "verify", "commit", "absorb")
@@ -35,14 +38,12 @@ class Forwarded(NamedTuple):
 
     Attributes:
       tree: the tree. token: int32 [B, N], the target's token after each row.
-      k, v: [L, B, N, K, D]; features: [B, N, F].
+      passed: the rest of the target's pass over it.
     """
 
     tree: Tree
     token: jax.Array
-    k: jax.Array
-    v: jax.Array
-    features: jax.Array
+    passed: TargetPass
 
 
 def tree_config(method: str, rows: int) -> DecodeConfig:
@@ -127,7 +128,9 @@ def repeated(
 
     The result of `PIECES[i]` is what `PIECES[i + 1]` takes, that of `draft` logits [B, depth, V].
     """
-    step = functools.partial(_STEPS[piece], config=config)
+
+    def step(params, request, state, given):
+        return _STEPS[piece](make_round(params, request, config), state, given)
 
     @functools.partial(jax.jit, donate_argnums=2)
     def run(params, request, state, given):
@@ -164,60 +167,44 @@ def _after(state: DecodeState, tree):
     return jax.tree.map(lambda x: x + _zero(state).sum().astype(x.dtype), tree)
 
 
-def _draft(params, request, state, given, config):
-    plan = make_plan(params.spec, config)
-    head, longest = grow.target_head(params, config), plan.builder.longest
-    proposal, _ = plan.drafter.start(
-        params.drafter(config.method), state.draft, head, state.root, longest
-    )
-    logits = proposal.logits[:, 0, :longest]
+def _draft(round: Round, state: DecodeState, given: Any):
+    logits = propose(round, state).logits[:, 0, : round.plan.builder.longest]
     return state.replace(root=(logits[:, -1, 0] > 0).astype(jnp.int32)), logits
 
 
-def _rank(params, request, state, logits, config):
-    plan = make_plan(params.spec, config)
-    scale = params.spec.drafter(config.method).score_temperature[0]
-    candidates = rank(_after(state, logits), plan.builder.candidates, None, scale)
+def _rank(round: Round, state: DecodeState, logits: jax.Array):
+    candidates, _ = rank_candidates(round, state, None, _after(state, logits), 0)
     # Not an element of it: a slice of a slice would keep XLA from seeing the top-k in what it was
     # lowered to.
     return state.replace(root=candidates.token.max((1, 2))), candidates
 
 
-def _tree(params, request, state, candidates, config):
-    tree = grow.grow(params, state, _after(state, candidates), config)
+def _tree(round: Round, state: DecodeState, candidates: Candidates):
+    tree = grow(round, state, Drafted(_after(state, candidates)))
     return state.replace(root=tree.token[:, -1]), tree
 
 
-def _verify(params, request, state, tree, config):
-    plan, now = make_plan(params.spec, config), _after(state, tree)
-    layers = plan.drafter.feature_layers if plan.drafter else ()
-    positions = state.cache.length[:, None] + now.depth
-    out = plan.target.apply(
-        params.target, now.token, positions, state.cache, now.ancestors, feature_layers=layers
-    )
-    logits = plan.target.apply(params.target, out.hidden, method="logits")
-    token = draw(logits, None, now.depth, config.sampling, request.sampling)
-    return state.replace(root=token[:, -1]), Forwarded(tree, token, out.k, out.v, out.features)
+def _verify(round: Round, state: DecodeState, tree: Tree):
+    now = _after(state, tree)
+    passed = run_target(round, state, now)
+    logits = project(round, passed.hidden)
+    token = draw(logits, None, now.depth, round.config.sampling, round.request.sampling)
+    return state.replace(root=token[:, -1]), Forwarded(tree, token, passed)
 
 
-def _commit(params, request, state, given, config):
+def _commit(round: Round, state: DecodeState, given: Forwarded):
     tree, token = _after(state, (given.tree, given.token))
-    accepted = accept_match(tree, token, make_plan(params.spec, config).longest - 1)
-    features = jnp.take_along_axis(given.features, accepted.path[..., None], axis=1)
-    k, v = (cache.gather_path(x, accepted.path) for x in (given.k, given.v))
-    return loop.commit(
-        params, request, state, tree, loop.Verified(accepted, k, v, features), config
-    )
+    accepted = accept_match(tree, token, round.plan.longest - 1)
+    return commit(round, state, tree, keep_path(given.passed, accepted))
 
 
-def _absorb(params, request, state, committed: Committed, config):
+def _absorb(round: Round, state: DecodeState, committed: Committed):
     features = _after(state, committed.features)
     new = committed.replace(features=features, position=state.cache.length, count=1 + _zero(state))
-    state = loop.absorb(params, state, new, config)
+    state = absorb(round, state, new)
     # All of the cache counts as written, whichever row is looked at.
-    return state.replace(
-        root=jnp.isnan(state.draft.k[-1, :, -1, 0, 0]).astype(jnp.int32)
-    ), committed
+    root = jnp.isnan(state.draft.k[-1, :, -1, 0, 0]).astype(jnp.int32)
+    return state.replace(root=root), committed
 
 
 _STEPS = {

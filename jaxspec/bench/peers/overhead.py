@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,12 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.bench.methods import Method
-from jaxspec.bench.profile import _draft, _grow, _noise, _round
+from jaxspec.bench.profile import run_draft, run_grow, run_noise, time_round
 from jaxspec.bench.prompts import Prompt
+from jaxspec.core.state import DecodeState, Tree
 from jaxspec.core.tree import take_rows
-from jaxspec.engine import grow, loop
+from jaxspec.engine.loop import run
 from jaxspec.engine.plan import make_plan
+from jaxspec.engine.proposals import propose
+from jaxspec.engine.round import Round, compile_phase
 from jaxspec.engine.session import precision, prefilled, prepare
+from jaxspec.engine.verify import project, run_target
 
 
 def overhead(
@@ -85,23 +88,23 @@ def _sample(session, whole, split, turn: int) -> tuple[tuple[Any, Any], dict[str
     params, request, config = session.params, session.request, session.config
     plan = make_plan(params.spec, config)
     jax.block_until_ready((whole, split))
-    noise = _noise(params, request, split, config)
-    drafted = _draft(params, request, split, noise, config=config)
-    tree = jax.block_until_ready(_grow(params, split, drafted.proposed, config=config))
+    noise = run_noise(params, request, split, config=config)
+    drafted = run_draft(params, request, split, noise, config=config)
+    tree = jax.block_until_ready(run_grow(params, request, split, drafted, config=config))
     width = next(width for width in plan.widths if width >= int(jnp.max(tree.size)))
     rows = jax.block_until_ready(take_rows(tree, width))
     one_step = plan.drafter is not None and plan.drafter.expand is None
     pieces = {
-        "target_forward": (_target_forward, params, split, rows),
-        "round": (loop.run, params, request, whole, jnp.int32(1)),
-        **({"draft_forward": (_draft_forward, params, split)} if one_step else {}),
+        "target_forward": (_run_target, params, request, split, rows),
+        "round": (run, params, request, whole, jnp.int32(1)),
+        **({"draft_forward": (_run_drafter, params, request, split)} if one_step else {}),
     }
     names, out, seconds = list(pieces), {}, {"draft_forward": 0.0}
     for i in range(len(names)):
         name = names[(i + turn) % len(names)]
         out[name], seconds[name] = _timed(*pieces[name], config=config)
     whole = out["round"]
-    split, split_seconds = _round(session, split)
+    split, split_seconds = time_round(session, split)
     if plan.drafter is not None and not one_step:
         seconds["draft_forward"] = split_seconds["draft"]
     return (whole, split), seconds | dict(split_seconds)
@@ -113,24 +116,16 @@ def _timed(function, *args, config):
     return out, time.perf_counter() - started
 
 
-@functools.partial(jax.jit, static_argnames=("config",))
-def _target_forward(params, state, tree, config):
-    plan = make_plan(params.spec, config)
-    layers = plan.drafter.feature_layers if plan.drafter else ()
-    positions = state.cache.length[:, None] + tree.depth
-    out = plan.target.apply(
-        params.target, tree.token, positions, state.cache, tree.ancestors, feature_layers=layers
-    )
+def _target_forward(round: Round, state: DecodeState, tree: Tree):
+    passed = run_target(round, state, tree)
     # The logits' argmax stands for them: no loop writes them out.
-    logits = plan.target.apply(params.target, out.hidden, method="logits")
-    return jnp.argmax(logits, -1), out.features, out.k, out.v
+    token = jnp.argmax(project(round, passed.hidden), -1)
+    return token, passed.features, passed.k, passed.v
 
 
-@functools.partial(jax.jit, static_argnames=("config",))
-def _draft_forward(params, state, config):
-    plan = make_plan(params.spec, config)
-    head = grow.target_head(params, config)
-    proposal, _ = plan.drafter.start(
-        params.drafter(config.method), state.draft, head, state.root, plan.builder.longest
-    )
-    return proposal.logits
+def _draft_forward(round: Round, state: DecodeState) -> jax.Array:
+    return propose(round, state).logits
+
+
+_run_target = compile_phase(_target_forward)
+_run_drafter = compile_phase(_draft_forward)

@@ -34,7 +34,7 @@ from jaxspec.bench.report.summary import environment
 from jaxspec.bench.report.table import align, show
 from jaxspec.core.config import PROMPT_LOOKUP, BlockDrafterConfig, SmallModelConfig
 from jaxspec.core.params import Spec
-from jaxspec.engine import prompts as prompting
+from jaxspec.engine.token_ids import to_ids
 from jaxspec.io.tokenizer import load_tokenizer
 
 
@@ -144,7 +144,7 @@ def race(
     found: dict[str, dict[int, list[Decoded]]] = {peer.name: defaultdict(list) for peer in peers}
     for index, prompt in enumerate(prompts):
         progress(f"prompt {index + 1} of {len(prompts)} ({prompt.domain})")
-        ids = prompting.to_ids(prompt.content, tokenizer, params.spec.target)
+        ids = to_ids(prompt.content, tokenizer, params.spec.target)
         for peer in peers:
             peer.decode(ids)  # compiles, allocates and warms up
         for repeat in range(repeats):

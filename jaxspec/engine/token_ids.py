@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import numbers
 import zlib
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from jaxspec.core.config import TargetConfig
 
+# Text, token ids, or chat messages [{"role": …, "content": …}, …].
+Prompt = str | Sequence[int] | Sequence[dict[str, Any]]
+Prompts = Sequence[Prompt]
 
-def is_batch(prompt) -> bool:
+
+def is_batch(prompt: Prompt | Prompts) -> bool:
     """True for a list of prompts; text, token ids and chat messages are single prompts."""
     if isinstance(prompt, str):
         return False
@@ -21,7 +27,7 @@ def is_batch(prompt) -> bool:
     return not isinstance(prompt[0], numbers.Integral | dict)
 
 
-def to_ids(prompt, tokenizer, config: TargetConfig) -> list[int]:
+def to_ids(prompt: Prompt, tokenizer: Any, config: TargetConfig) -> list[int]:
     """Token ids of one prompt.
 
     Raises:
@@ -45,7 +51,7 @@ def to_ids(prompt, tokenizer, config: TargetConfig) -> list[int]:
     return ids
 
 
-def sequence_numbers(prompts: list[list[int]]) -> np.ndarray:
+def number_sequences(prompts: list[list[int]]) -> np.ndarray:
     """The `sequence` that keys each prompt's sampling noise, uint32 [B].
 
     A checksum of the prompt plus how often it occurred earlier in the list: a prompt's noise does

@@ -1,0 +1,85 @@
+"""Proposals: the drafter's first forward, and its candidates ranked for the builder."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.builders.candidates import entropy, rank
+from jaxspec.core.sampling import process
+from jaxspec.core.state import Candidates, DecodeState, Pool, Tree
+from jaxspec.drafters.base import Proposal
+from jaxspec.engine.acceptance import sample_candidates
+from jaxspec.engine.round import Round
+
+
+class Drafted(NamedTuple):
+    """What the drafter proposes.
+
+    Attributes:
+      proposed: ranked candidates; the finished tree if it grew while the drafter ran; None without
+        a drafter.
+      logprob: float32 [B, depth, V], the drafter's log-probabilities, if acceptance needs them.
+      steps: int32 [], draft steps after the root's.
+      pool: the nodes that the tree was chosen from, if it grew while the drafter ran.
+    """
+
+    proposed: Candidates | Tree | None
+    logprob: jax.Array | None = None
+    steps: jax.Array | int = 0
+    pool: Pool | None = None
+
+
+def propose(round: Round, state: DecodeState) -> Proposal:
+    """The drafter's first forward: what follows the root, logits [B, 1, K, V]."""
+    drafter, longest = round.drafter, round.plan.builder.longest
+    # A drafter that works in steps computes all slots of its first one, even if the tree holds
+    # fewer.
+    rows = longest if drafter.expand is None else drafter.slots
+    size = {} if state.block is None else {"block": state.block}
+    proposal, _ = drafter.start(
+        round.drafter_variables, state.draft, round.target_head, state.root, rows, **size
+    )
+    return proposal
+
+
+def rank_candidates(
+    round: Round, state: DecodeState, noise: jax.Array | None, logits: jax.Array, start: int
+) -> tuple[Candidates, jax.Array | None]:
+    """Rank the candidates of draft logits.
+
+    Args:
+      noise: float32 [B, ≥ D, V], of the same tokens; None for greedy decoding.
+      logits: [B, D, V]. start: depth of the first one's parent.
+
+    Returns:
+      (candidates, the draft's log-probabilities float32 [B, D, V] for acceptance `rejection`).
+    """
+    config, request, builder = round.config, round.request, round.plan.builder
+    count, with_entropy = builder.candidates, getattr(builder, "entropy", False)
+    scale = config.score_temperature
+    if scale is None:
+        own = round.params.spec.drafter(config.method).score_temperature
+        scale = own[0 if config.sampling.greedy else 1]
+    if config.sampling.greedy:
+        return rank(logits, count, None, scale, with_entropy), None
+    if config.acceptance == "rejection":
+        length = state.cache.length
+        drawn, q = sample_candidates(
+            logits, count, config.sampling, request.sampling, request.keys, length, start
+        )
+        return drawn.replace(entropy=entropy(q) if with_entropy else None), q
+    scores = process(logits, config.sampling, request.sampling)
+    coupled = config.acceptance == "match" and config.coupled
+    ours = noise[:, : logits.shape[1]] if coupled else None
+    return rank(scores, count, ours, scale, with_entropy), None
+
+
+def depth_limit(round: Round, state: DecodeState) -> jax.Array:
+    """Deepest node of each sequence's tree, int32 [B]; 0 for sequences that are done."""
+    longest = round.plan.builder.longest
+    if state.block is not None:
+        longest = jnp.minimum(longest, state.block - 1)
+    return jnp.where(state.done, 0, longest)

@@ -1,0 +1,118 @@
+"""From the device's state to what a call returns."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from jaxspec.core.state import DecodeState
+from jaxspec.engine.output import DraftTree, Output, PerRound, Stats, TracedRound
+from jaxspec.engine.session import Session
+from jaxspec.engine.stops import find_stop
+from jaxspec.policies.protocol import Policy
+
+Traces = list[list[TracedRound]]  # by sequence
+
+
+def read_sequence(
+    session: Session, state: DecodeState, index: int
+) -> tuple[list[int], str | None, bool]:
+    """Tokens, text, and whether a stop string ended them, of one sequence as it stands."""
+    tokens = np.asarray(state.tokens)[index, : np.asarray(state.emitted)[index]].tolist()
+    if session.tokenizer is None:
+        return tokens, None, False
+    decode, found = session.tokenizer.decode, None
+    if session.stop_strings:
+        found = find_stop(tokens, decode, session.stop_strings)
+    if found is None:
+        return tokens, decode(tokens), False
+    return tokens[: found[0]], found[1], True
+
+
+def find_stopped(session: Session, state: DecodeState) -> list[bool]:
+    """Whether a stop string ended each sequence."""
+    if not session.stop_strings:
+        return [False] * len(session.lengths)
+    return [read_sequence(session, state, b)[2] for b in range(len(session.lengths))]
+
+
+def record_round(state: DecodeState, traces: Traces) -> None:
+    """Append the last round of every sequence that took part in it."""
+    tree, accepted = jax.device_get((state.tree, state.accepted))
+    for b, record in enumerate(traces):
+        size, count = int(tree.size[b]), int(accepted.count[b])
+        if count:
+            rows = (tree.token, tree.parent, tree.depth, tree.logprob)
+            drawn = DraftTree(*(field[b, :size] for field in rows))
+            path = tuple(map(int, accepted.path[b, :count]))
+            record.append(TracedRound(drawn, path, int(accepted.bonus[b])))
+
+
+def make_outputs(
+    session: Session,
+    state: DecodeState,
+    seconds: tuple[float, float],
+    traces: Traces | None = None,
+    rounds_only: bool = False,
+) -> list[Output]:
+    """What the caller gets, an `Output` per prompt.
+
+    Args:
+      seconds: of the prefill and of the rounds.
+      rounds_only: whether rounds took all of `seconds[1]`; the policy is told the time then.
+    """
+    host = jax.device_get(state.replace(cache=None, draft=None))
+    policy = _learned(session, state, host, seconds[1] if rounds_only else None)
+    return [_output(session, host, b, seconds, traces, policy) for b in range(len(session.lengths))]
+
+
+def _learned(
+    session: Session, state: DecodeState, host: DecodeState, seconds: float | None
+) -> Policy | None:
+    """The policy with what it learned from the call."""
+    if session.policy is None:
+        return None
+    policy = session.policy.replace(state=state.control)
+    if seconds is None:
+        return policy
+    controls = policy.settings.clocked(policy.controls, session.policy.state, host.control, seconds)
+    return policy.replace(controls=controls)
+
+
+def _output(
+    session: Session,
+    host: DecodeState,
+    b: int,
+    seconds: tuple[float, float],
+    traces: Traces | None,
+    policy: Policy | None,
+) -> Output:
+    tokens, text, by_text = read_sequence(session, host, b)
+    stop_ids = set(np.asarray(session.request.stop).tolist())
+    emitted = _cut_rounds(host.round_emitted[b][: int(host.rounds[b])], len(tokens) - 1)
+    count = len(emitted)
+    longest = host.accepted.path.shape[1]
+    stats = Stats(
+        rounds=count,
+        emitted=len(tokens),
+        drafted=int(host.round_drafted[b][:count].sum()),
+        accept_hist=tuple(np.bincount(emitted, minlength=longest + 1).tolist()),
+        finish_reason="stop" if by_text or tokens[-1] in stop_ids else "length",
+        prefill_seconds=seconds[0],
+        decode_seconds=seconds[1],
+    )
+    per_round = PerRound(
+        tokens=emitted,
+        rows=host.round_drafted[b][:count] + 1,
+        context=session.lengths[b] + np.cumsum(emitted) - emitted,
+        steps=None if host.round_steps is None else host.round_steps[b][:count],
+        block=None if host.block is None else int(host.block[b]),
+    )
+    traced = None if traces is None else traces[b][:count]
+    return Output(text, tokens, stats, traced, policy, per_round)
+
+
+def _cut_rounds(emitted: np.ndarray, total: int) -> np.ndarray:
+    """Tokens of each round until `total`, which a stop string may have set below their sum."""
+    before = np.cumsum(emitted) - emitted
+    return np.minimum(emitted, total - before)[before < total].astype(np.int64)

@@ -1,0 +1,93 @@
+"""What the phases of a round share, made once per trace.
+
+A phase is a function `phase(round, state, …)`; `jaxspec.engine.loop` knows their order. Benchmarks
+and recorders run single phases through `compile_phase`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.core.params import Params
+from jaxspec.core.sampling import gumbel
+from jaxspec.core.state import Request
+from jaxspec.drafters.base import Drafter, TargetHead
+from jaxspec.engine.plan import DecodeConfig, Plan, make_plan
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """A call's weights, request and static settings, as every phase of a round reads them.
+
+    Attributes:
+      params: weights of the target and the drafters. request: what the caller asked for.
+      config: the call's static settings. plan: the bundles and sizes that they stand for.
+    """
+
+    params: Params
+    request: Request
+    config: DecodeConfig
+    plan: Plan
+
+    @property
+    def drafter(self) -> Drafter:
+        """The drafter's functions; only where the call has a drafter."""
+        if self.plan.drafter is None:
+            raise ValueError("autoregressive decoding has no drafter")
+        return self.plan.drafter
+
+    @property
+    def drafter_variables(self) -> Any:
+        """The drafter's weights."""
+        return self.params.drafter(self.config.method)
+
+    @property
+    def target_head(self) -> TargetHead:
+        """The target's embedding and output projection, which drafters borrow."""
+        apply = functools.partial(self.plan.target.apply, self.params.target)
+        return TargetHead(
+            functools.partial(apply, method="embed"), functools.partial(apply, method="logits")
+        )
+
+    @property
+    def feature_layers(self) -> tuple[int, ...]:
+        """Target layers whose outputs the drafter reads."""
+        return self.plan.drafter.feature_layers if self.plan.drafter else ()
+
+    def noise(self, position: jax.Array, count: int) -> jax.Array | None:
+        """Gumbel noise of the `count` tokens from absolute positions `position` int32 [B] on.
+
+        Returns:
+          float32 [B, count, V]; None for greedy decoding, which has no noise.
+        """
+        if self.config.sampling.greedy:
+            return None
+        positions = position[:, None] + jnp.arange(count)
+        return gumbel(self.request.keys, positions, self.params.spec.target.vocab_size)
+
+
+def make_round(params: Params, request: Request, config: DecodeConfig) -> Round:
+    """The round of a call; call it inside `jax.jit`, where `params` and `request` are traced."""
+    return Round(params, request, config, make_plan(params.spec, config))
+
+
+def compile_phase(phase: Callable[..., Any], *, donate_state: bool = False) -> Callable[..., Any]:
+    """`phase(round, state, …)` as a program of its own: `(params, request, state, …, config=…)`.
+
+    Args:
+      donate_state: let the program write into the state's caches; the caller's state is then gone.
+    """
+
+    def program(
+        params: Params, request: Request, state: Any, *args: Any, config: DecodeConfig
+    ) -> Any:
+        return phase(make_round(params, request, config), state, *args)
+
+    donated = ("state",) if donate_state else ()
+    return jax.jit(program, static_argnames=("config",), donate_argnames=donated)
