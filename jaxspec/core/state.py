@@ -12,8 +12,7 @@ import flax.struct
 import jax
 
 
-@flax.struct.dataclass
-class KVCache:
+class KVCache(flax.struct.PyTreeNode):
     """Keys and values of the committed tokens. Rows at or beyond `length` are masked, never read.
 
     Attributes:
@@ -26,8 +25,7 @@ class KVCache:
     length: jax.Array
 
 
-@flax.struct.dataclass
-class Candidates:
+class Candidates(flax.struct.PyTreeNode):
     """What a block drafter proposes: a ranked list per depth, the same under every parent of that
     depth.
 
@@ -44,8 +42,7 @@ class Candidates:
     entropy: jax.Array | None = None
 
 
-@flax.struct.dataclass
-class Nodes:
+class Nodes(flax.struct.PyTreeNode):
     """Nodes of the growing tree that are drafted from in one step.
 
     Attributes:
@@ -68,8 +65,7 @@ class Nodes:
     before: jax.Array | None = None
 
 
-@flax.struct.dataclass
-class Pool:
+class Pool(flax.struct.PyTreeNode):
     """P candidate nodes of a growing tree; parents stand before their children. Builders handle one
     tree, without the B.
 
@@ -85,8 +81,7 @@ class Pool:
     logprob: jax.Array
 
 
-@flax.struct.dataclass
-class Tree:
+class Tree(flax.struct.PyTreeNode):
     """A draft tree of N rows; row 0 is the root, the last committed token.
 
     Rows are in non-increasing path score (the log-probability, unless the builder was given another
@@ -111,8 +106,7 @@ class Tree:
     size: jax.Array
 
 
-@flax.struct.dataclass
-class Accepted:
+class Accepted(flax.struct.PyTreeNode):
     """Outcome of verifying a tree.
 
     Attributes:
@@ -127,8 +121,7 @@ class Accepted:
     bonus: jax.Array
 
 
-@flax.struct.dataclass
-class Request:
+class Request(flax.struct.PyTreeNode):
     """What the caller asked for: read by every round, never written.
 
     Attributes:
@@ -146,8 +139,7 @@ class Request:
     controls: Any = None
 
 
-@flax.struct.dataclass
-class DecodeState:
+class DecodeState(flax.struct.PyTreeNode):
     """The carry of the decode loop, donated from call to call.
 
     Attributes:

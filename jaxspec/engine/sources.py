@@ -16,8 +16,7 @@ from jaxspec.drafters.base import Proposal
 from jaxspec.policies.protocol import TOP
 
 
-@flax.struct.dataclass
-class Sources:
+class Sources(flax.struct.PyTreeNode):
     """Figures of the S slots of a round, in the order that they are computed; None: not asked for.
 
     Attributes:
