@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.core.config import PROMPT_LOOKUP, TargetConfig
+from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.core.sampling import SamplingSpec
-from jaxspec.drafters.combinations import SUITS, static_paths, suits
+from jaxspec.drafters import record_of, records
+from jaxspec.drafters.combinations import suits
+from jaxspec.drafters.paths import static_paths
 from jaxspec.engine.plan import DecodeConfig, drafter_forwards, make_plan
 from jaxspec.targets.transformer import Transformer
 from training.drafter_model import ModelOptions
@@ -39,10 +41,10 @@ CONFIGS = {kind: METHODS[kind].config(options, TARGET, None) for kind, options i
 SPEC = Spec(TARGET, tuple(CONFIGS.items()))
 BUDGET, NEW, PROMPTS = 16, 14, [[4, 9, 2, 14, 4, 9], [7]]
 ALL = [
-    (name, builder) for name in [*CONFIGS, PROMPT_LOOKUP] for builder in suits(SPEC.drafter(name))
+    (name, builder) for name in [*CONFIGS, "prompt_lookup"] for builder in suits(SPEC.drafter(name))
 ]
 # A kind of drafter each that takes part in a step of its own kind; the rest takes minutes.
-QUICK = [("eagle3", "static"), ("specblock", "best_first"), (PROMPT_LOOKUP, "chain")]
+QUICK = [("eagle3", "static"), ("specblock", "best_first"), ("prompt_lookup", "chain")]
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +129,7 @@ def test_the_text_is_the_targets(params, plain, method, builder, temperature):
 
 
 def test_every_kind_of_drafter_is_listed():
-    assert {type(SPEC.drafter(name)) for name, _ in ALL} == set(SUITS)
+    assert {record_of(SPEC.drafter(name)) for name, _ in ALL} == set(records())
 
 
 def plan_of(method, builder, **options):
@@ -139,7 +141,7 @@ def test_other_builders_are_refused_by_name():
     known = {builder for _, builder in ALL}
     refused = [
         (name, builder)
-        for name in [*CONFIGS, PROMPT_LOOKUP]
+        for name in [*CONFIGS, "prompt_lookup"]
         for builder in sorted(known)
         if (name, builder) not in ALL
     ]
@@ -190,7 +192,7 @@ def test_mistakes(method, options, message):
         ("specblock", "rank_guided", None, 2),
         ("specblock", "best_first", None, 1),
         ("falcon", "chain", None, 3),
-        (PROMPT_LOOKUP, "chain", None, 0),
+        ("prompt_lookup", "chain", None, 0),
     ],
 )
 def test_forwards_of_a_round(method, builder, depth, forwards):

@@ -10,9 +10,10 @@ import pytest
 import scipy.stats
 
 import jaxspec
-from jaxspec.core.config import SmallModelConfig, TargetConfig
+from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.costs.latency_table import make_table
+from jaxspec.drafters.draft_model.config import SmallModelConfig
 from jaxspec.policies.bastion.controller import make_policy
 from jaxspec.targets.transformer import Transformer
 

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.cache import filled
-from jaxspec.core.config import BlockDrafterConfig
 from jaxspec.core.state import KVCache
-from jaxspec.drafters.dflash.drafter import BlockDrafter
+from jaxspec.drafters.dflash.config import BlockDrafterConfig
+from jaxspec.drafters.dflash.network import BlockDrafter
 
 
 def block_hidden(

@@ -14,7 +14,8 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from jaxspec.core.config import BlockDrafterConfig, TargetConfig
+from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.targets.transformer import Transformer
 from training.block_forward import block_hidden
 from training.draft_vocab import slots_of

@@ -8,9 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.cache import filled
-from jaxspec.core.config import BlockDrafterConfig, TargetConfig
-from jaxspec.drafters.dflash.drafter import BlockDrafter
-from jaxspec.drafters.dflash.hf_config import check_fits, default_feature_layers
+from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.dflash.config import BlockDrafterConfig
+from jaxspec.drafters.dflash.hf_config import default_feature_layers
+from jaxspec.drafters.dflash.network import BlockDrafter
+from jaxspec.drafters.hf_fields import check_fits
 from training.optimizer import zero_residual
 
 

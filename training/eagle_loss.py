@@ -16,8 +16,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.cache import filled
-from jaxspec.core.config import EagleConfig, TargetConfig
-from jaxspec.drafters.eagle3.drafter import EagleDrafter
+from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.eagle3.config import EagleConfig
+from jaxspec.drafters.eagle3.network import EagleDrafter
 from jaxspec.targets.layers import behind
 from training.drafter_loss import LossOptions, target_states
 from training.losses import gather

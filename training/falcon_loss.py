@@ -20,8 +20,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.cache import filled
-from jaxspec.core.config import FalconConfig, TargetConfig
-from jaxspec.drafters.falcon.drafter import Falcon
+from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.falcon.config import FalconConfig
+from jaxspec.drafters.falcon.network import Falcon
 from jaxspec.targets.layers import behind
 from training.drafter_loss import LossOptions, target_states
 from training.losses import gather

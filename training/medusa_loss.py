@@ -14,8 +14,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxspec.core.config import MedusaConfig, TargetConfig
-from jaxspec.drafters.medusa.drafter import Medusa
+from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.medusa.config import MedusaConfig
+from jaxspec.drafters.medusa.network import Medusa
 from training.drafter_loss import LossOptions, target_states
 from training.losses import gather
 from training.slot_losses import check_options, make_slot_losses, sums, weights_of

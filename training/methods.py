@@ -10,10 +10,16 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from jaxspec.core import config as configs
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params
-from jaxspec.drafters import formats
+from jaxspec.drafters.draft_model.config import SmallModelConfig
+from jaxspec.drafters.eagle3.config import EagleConfig
+from jaxspec.drafters.falcon.config import FalconConfig
+from jaxspec.drafters.files import for_target
+from jaxspec.drafters.medusa.config import MedusaConfig
+from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
+from jaxspec.drafters.registry import record_of
+from jaxspec.drafters.specblock.config import SpecBlockConfig
 from training import drafter_model
 from training.drafter_loss import LossOptions, make_loss
 from training.drafter_model import ModelOptions
@@ -68,6 +74,7 @@ class Method(NamedTuple):
       loss: (config, TargetConfig, LossOptions, MethodOptions) -> the loss, see `training.loop.fit`.
       what: a sentence for its model card.
       own: its group in MethodOptions, if it has one.
+      trains_head: its output projection is trained, rather than the target's.
     """
 
     config: Callable[[ModelOptions, TargetConfig, str | None], Any]
@@ -75,6 +82,7 @@ class Method(NamedTuple):
     loss: Callable[[Any, TargetConfig, LossOptions, MethodOptions], Callable]
     what: str
     own: str | None = None
+    trains_head: bool = True
 
 
 def method(kind: str) -> Method:
@@ -99,7 +107,7 @@ def head_is_trained(config) -> bool:
     """Whether the drafter's output projection is among what is trained, rather than the
     target's.
     """
-    return not isinstance(config, configs.BlockDrafterConfig)
+    return METHODS[record_of(config).name].trains_head
 
 
 def _wide(config_class: type, options: ModelOptions, target: TargetConfig, **own):
@@ -128,7 +136,7 @@ def _wide(config_class: type, options: ModelOptions, target: TargetConfig, **own
         config = dataclasses.replace(
             config, feature_layers=default_feature_layers(target.num_layers)
         )
-    return formats.for_target(config, target)
+    return for_target(config, target)
 
 
 def _check(options: ModelOptions, target: TargetConfig) -> None:
@@ -149,7 +157,7 @@ def _check(options: ModelOptions, target: TargetConfig) -> None:
 
 
 def _eagle(options: ModelOptions, target: TargetConfig, tokenizer):
-    return _wide(configs.EagleConfig, options, target, num_layers=1, depth=options.depth)
+    return _wide(EagleConfig, options, target, num_layers=1, depth=options.depth)
 
 
 def _specblock(options: ModelOptions, target: TargetConfig, tokenizer):
@@ -158,32 +166,32 @@ def _specblock(options: ModelOptions, target: TargetConfig, tokenizer):
         for name in ("num_layers", "slots", "blocks", "prefix_broadcast", "shift")
     }
     # Its heads share the hidden width, whatever the target's do.
-    config = _wide(configs.SpecBlockConfig, options, target, **own)
+    config = _wide(SpecBlockConfig, options, target, **own)
     return dataclasses.replace(config, head_dim=config.hidden_size // config.num_heads)
 
 
 def _parallelspec(options: ModelOptions, target: TargetConfig, tokenizer):
-    return _wide(configs.ParallelSpecConfig, options, target, num_layers=1, slots=options.slots)
+    return _wide(ParallelSpecConfig, options, target, num_layers=1, slots=options.slots)
 
 
 def _falcon(options: ModelOptions, target: TargetConfig, tokenizer):
     size = options.lstm_size or target.hidden_size // 2
     own = {"num_layers": 1, "slots": options.slots, "blocks": options.blocks, "lstm_size": size}
-    return _wide(configs.FalconConfig, options, target, **own)
+    return _wide(FalconConfig, options, target, **own)
 
 
 def _medusa(options: ModelOptions, target: TargetConfig, tokenizer):
     _check(options, target)
     if options.draft_vocab is not None:
         raise ValueError("medusa heads draft the whole vocabulary: leave draft_vocab out")
-    return configs.MedusaConfig(
+    return MedusaConfig(
         target.hidden_size,
         options.slots or 4,
         options.num_layers,
         options.own_projection,
-        (target.num_layers,),
-        target.vocab_size,
-        options.score_temperature,
+        feature_layers=(target.num_layers,),
+        vocab_size=target.vocab_size,
+        score_temperature=options.score_temperature,
     )
 
 
@@ -201,8 +209,8 @@ def _small(options: ModelOptions, target: TargetConfig, tokenizer):
         num_layers=options.num_layers,
         **{name: value for name, value in sizes.items() if value is not None},
     )
-    return configs.SmallModelConfig(
-        model, options.depth or configs.SmallModelConfig.depth, options.score_temperature
+    return SmallModelConfig(
+        model, options.depth or SmallModelConfig.depth, options.score_temperature
     )
 
 
@@ -216,8 +224,8 @@ def _block_loss(config, target: TargetConfig, loss: LossOptions, own: MethodOpti
 
 _BLOCK = (drafter_model.drafter_config, _block_init, _block_loss)
 METHODS: dict[str, Method] = {
-    "dflash": Method(*_BLOCK, "A DFlash block-diffusion drafter"),
-    "jetspec": Method(*_BLOCK, "A JetSpec causal parallel head"),
+    "dflash": Method(*_BLOCK, "A DFlash block-diffusion drafter", trains_head=False),
+    "jetspec": Method(*_BLOCK, "A JetSpec causal parallel head", trains_head=False),
     "eagle3": Method(
         _eagle,
         init_eagle,

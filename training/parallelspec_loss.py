@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.cache import filled
-from jaxspec.core.config import ParallelSpecConfig, TargetConfig
+from jaxspec.core.config import TargetConfig
 from jaxspec.core.state import KVCache
-from jaxspec.drafters.parallelspec.drafter import ParallelSpec
+from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
+from jaxspec.drafters.parallelspec.network import ParallelSpec
 from training.drafter_loss import LossOptions, target_states
 from training.losses import gather
 from training.slot_losses import check_options, make_slot_losses, over_anchors, sums, weights_of

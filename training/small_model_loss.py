@@ -9,7 +9,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxspec.core.config import SmallModelConfig, TargetConfig
+from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.draft_model.config import SmallModelConfig
 from jaxspec.targets.transformer import Transformer
 from training.drafter_loss import LossOptions, target_states
 from training.slot_losses import check_options, make_slot_losses, sums, weights_of

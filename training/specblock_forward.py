@@ -12,8 +12,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from jaxspec.core.config import SpecBlockConfig
-from jaxspec.drafters.specblock.drafter import SpecBlock, slot_positions
+from jaxspec.drafters.specblock.config import SpecBlockConfig
+from jaxspec.drafters.specblock.network import SpecBlock, slot_positions
 from jaxspec.targets.attention import tree_attention
 from jaxspec.targets.layers import DecoderLayer, apply_rope, rope_table
 from training.losses import gather

@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.core.config import SpecBlockConfig, TargetConfig
-from jaxspec.drafters.specblock.drafter import SpecBlock, rank_features, slot_positions
+from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.specblock.config import SpecBlockConfig
+from jaxspec.drafters.specblock.network import SpecBlock, rank_features, slot_positions
 from training.drafter_loss import LossOptions, accuracies
 from training.losses import gather, slot_weights
 from training.specblock_forward import draw_cuts

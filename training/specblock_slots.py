@@ -10,8 +10,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxspec.core.config import SpecBlockConfig, TargetConfig
-from jaxspec.drafters.specblock.drafter import SpecBlock, rank_features
+from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.specblock.config import SpecBlockConfig
+from jaxspec.drafters.specblock.network import SpecBlock, rank_features
 from jaxspec.targets.transformer import Transformer
 from training.draft_vocab import slots_of
 from training.drafter_loss import LossOptions, target_states

@@ -21,7 +21,7 @@ import jax
 
 import jaxspec
 from jaxspec.core.params import Params
-from jaxspec.drafters.formats import for_target, load_drafter, read_config
+from jaxspec.drafters.files import for_target, load_drafter, read_config
 from jaxspec.io.safetensors_files import read_json
 from jaxspec.io.training_cost import write_training_cost
 from training import sharding

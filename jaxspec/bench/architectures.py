@@ -13,10 +13,11 @@ import zlib
 import jax
 import jax.numpy as jnp
 
-from jaxspec.core.config import BlockDrafterConfig, MoEConfig, RopeScaling, TargetConfig
+from jaxspec.core.config import MoEConfig, RopeScaling, TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.core.state import KVCache
-from jaxspec.drafters.dflash.drafter import BlockDrafter
+from jaxspec.drafters.dflash.config import BlockDrafterConfig
+from jaxspec.drafters.dflash.network import BlockDrafter
 from jaxspec.targets.transformer import Transformer
 
 DRAFTER = "jetspec"

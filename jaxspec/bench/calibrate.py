@@ -21,9 +21,9 @@ import numpy as np
 from jaxspec.builders import ALIASES
 from jaxspec.core.params import Params
 from jaxspec.costs.latency_table import LatencyTable, load_table, make_table, save_table
-from jaxspec.drafters.registry import make_drafter
+from jaxspec.drafters.registry import record_of
 from jaxspec.engine.loop import run
-from jaxspec.engine.plan import default_builder, make_plan
+from jaxspec.engine.plan import make_plan
 from jaxspec.engine.session import precision, prefilled, prepare
 from jaxspec.policies.bastion.controller import make_policy
 from jaxspec.policies.named import make_named
@@ -212,8 +212,8 @@ def about(params: Params, method: str, options: Mapping[str, Any]) -> dict[str, 
 
 def _builder(params: Params, method: str, options: Mapping[str, Any]) -> str:
     """The one name of the builder that `options` have by any of its names, or by default."""
-    drafter = params.spec.drafter(method)
-    builder = options.get("builder") or default_builder(make_drafter(drafter), drafter)
+    record = record_of(params.spec.drafter(method))
+    builder = options.get("builder") or record.default_builder
     return ALIASES.get(builder, builder)
 
 

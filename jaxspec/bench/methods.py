@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxspec.bench.calibrate import policy_for
-from jaxspec.core.config import PROMPT_LOOKUP
-from jaxspec.core.params import Spec
-from jaxspec.drafters.combinations import SUITS, static_paths
+from jaxspec.core.params import WEIGHTLESS, Spec
+from jaxspec.drafters.paths import static_paths
+from jaxspec.drafters.registry import record_of, records
 from jaxspec.policies.named import NAMES
 
 BUILDERS = {
@@ -65,18 +65,17 @@ def parse_methods(
         `eagle3-dynamic@12/d6/w4`; last, a policy's name, as `/best` or `/ddd-ltd`, with which the
         budget is the most that a round verifies. The option `policy` is then that name, see
         `jaxspec.policies.named` and `with_policies`.
-    `all` is every drafter of `spec` and `prompt_lookup`, with the builders that
-    `jaxspec.drafters.combinations` lists as compared; methods that are named as well are measured
-    once. `ar` comes first and is added where it is missing, since every comparison is against it.
+    `all` is every drafter of `spec` and those without weights, such as `prompt_lookup`, with the
+    builders that their records list as compared; methods that are named as well are measured once. `ar` comes first and is added where it is missing, since every comparison is against it.
 
     Args:
       names: such as `ar,jetspec-tree,jetspec-ddtree@12`, `all` or `all,jetspec-beam`.
       budget: of methods that name none.
       coupled: whether drafters rank under the target's noise at temperature > 0: `on`, `off`, or
         `both`, which measures every drafted method twice, the second time as `<name>/uncoupled`;
-        `prompt_lookup` once, since it ranks nothing.
+        drafters that rank nothing once.
       paths: the tree of `static`, whose budget is the rows of the tree. None: one of the budget's
-        rows that suits the drafter's sizes, see `jaxspec.drafters.combinations.static_paths`.
+        rows that suits the drafter's sizes, see `jaxspec.drafters.paths.static_paths`.
       spec: of the loaded model; None only checks how names are written, and `all` stands for
         nothing.
 
@@ -90,12 +89,13 @@ def parse_methods(
     expanded = (
         [] if ALL not in map(str.strip, names.split(",")) or spec is None else list(_all(spec))
     )
+    unranked = {record.name for record in records() if record.retrieval}
     for name in [name for name in expanded if name not in written] + written:
         options = _options(name, budget)
         if options["builder"] == "static":
             options |= _static(options, paths, spec)
         for on in COUPLED[coupled]:
-            if on or coupled != "both" or options["method"] != PROMPT_LOOKUP:
+            if on or coupled != "both" or options["method"] not in unranked:
                 methods.append(Method(name if on else name + UNCOUPLED, options | {"coupled": on}))
     repeated = {
         method.name for method in methods if sum(other.name == method.name for other in methods) > 1
@@ -124,8 +124,8 @@ def with_policies(params, methods: Sequence[Method], options: dict[str, Any]) ->
 
 
 def _all(spec: Spec) -> Iterator[str]:
-    for drafter in dict.fromkeys([*dict(spec.drafters), PROMPT_LOOKUP]):
-        for builder in SUITS[type(spec.drafter(drafter))].compared:
+    for drafter in dict.fromkeys([*dict(spec.drafters), *WEIGHTLESS]):
+        for builder in record_of(spec.drafter(drafter)).compared:
             yield f"{drafter}-{_SHORT.get(builder, builder)}"
 
 

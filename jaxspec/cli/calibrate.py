@@ -82,13 +82,13 @@ def policy_of(params, name: str | None, options: Mapping[str, Any]):
 def _calibrate(arguments: argparse.Namespace) -> int:
     import jaxspec
     from jaxspec.bench.calibrate import measured, table_path, timed
-    from jaxspec.core.config import PROMPT_LOOKUP
+    from jaxspec.core.params import WEIGHTLESS
 
-    lookup = arguments.drafter == PROMPT_LOOKUP
+    weightless = arguments.drafter in WEIGHTLESS
     params = jaxspec.load(
-        arguments.model, drafter=None if lookup else arguments.drafter, dtype=arguments.dtype
+        arguments.model, drafter=None if weightless else arguments.drafter, dtype=arguments.dtype
     )
-    method = PROMPT_LOOKUP if lookup else params.spec.drafters[0][0]
+    method = arguments.drafter if weightless else params.spec.drafters[0][0]
     options = timed(vars(arguments)) | ({"batch": arguments.batch} if arguments.batch != 1 else {})
     table = measured(params, method, repeats=arguments.repeats, **options)
     print(

@@ -5,11 +5,16 @@ tree's structure.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import flax.struct
 
-from jaxspec.core.config import PROMPT_LOOKUP, PromptLookupConfig, TargetConfig
+from jaxspec.core.config import TargetConfig
+
+# Drafters without weights, which every target has: {name: its config for a target}.
+# `jaxspec.drafters.register` fills it in.
+WEIGHTLESS: dict[str, Callable[[TargetConfig], Any]] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,15 +33,15 @@ class Spec:
     eos: tuple[int, ...] = ()
     tokenizer: str | None = None
 
-    def drafter(self, name: str):
-        """Config of the drafter called `name`; ValueError names those that are loaded."""
-        found = {PROMPT_LOOKUP: PromptLookupConfig(self.target.vocab_size)} | dict(self.drafters)
-        if name not in found:
-            names = ["ar", *dict(self.drafters), PROMPT_LOOKUP]
-            raise ValueError(
-                f"unknown method {name!r}: choose one of {names} or load another drafter"
-            )
-        return found[name]
+    def drafter(self, name: str) -> Any:
+        """Config of the drafter called `name`; ValueError lists the names that are loaded."""
+        loaded = dict(self.drafters)
+        if name in loaded:
+            return loaded[name]
+        if name in WEIGHTLESS:
+            return WEIGHTLESS[name](self.target)
+        names = ["ar", *loaded, *(own for own in WEIGHTLESS if own not in loaded)]
+        raise ValueError(f"unknown method {name!r}: choose one of {names} or load another drafter")
 
 
 @flax.struct.dataclass

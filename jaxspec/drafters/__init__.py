@@ -1,0 +1,26 @@
+"""Drafters: a folder each, and one record by which the rest of the library knows it.
+
+`register` adds one of your own; `docs/architecture.md` shows how.
+"""
+
+from jaxspec.core.config import DrafterConfig
+from jaxspec.drafters.base import Committed, Drafter, Proposal, TargetHead
+from jaxspec.drafters.format import Format, simple_format
+from jaxspec.drafters.record import DrafterRecord
+from jaxspec.drafters.registry import named, record_of, records, register, unregister
+
+__all__ = [
+    "Committed",
+    "Drafter",
+    "DrafterConfig",
+    "DrafterRecord",
+    "Format",
+    "Proposal",
+    "TargetHead",
+    "named",
+    "record_of",
+    "records",
+    "register",
+    "simple_format",
+    "unregister",
+]

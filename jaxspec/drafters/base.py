@@ -61,7 +61,7 @@ class Proposal(NamedTuple):
     Attributes:
       logits: [B, M, K, V], of the tokens at depths 1..K below each node, -inf for tokens that
         cannot be drafted; at slot k > 1 the drafter's greedy tokens, or none, stand before it.
-      classes: int32 [B, M, K], each slot's rank class (SpecBlock's rank head), or None.
+      classes: int32 [B, M, K], each slot's rank class, below `Drafter.rank_classes`; or None.
       hidden: [B, M, K, E], the hidden states that the logits are projections of; None where a
         drafter does not show them.
     """
@@ -87,6 +87,7 @@ class Drafter(NamedTuple):
         block, the anchor included; what is proposed after them is not looked at.
       expand: (params, state, scratch, target, nodes, first) -> (Proposal, scratch), or None where
         one step is all. `first` int32 []: index of the step's first slot, see `Nodes.source`.
+      rank_classes: number of the classes that `Proposal.classes` counts; 0 where it is None.
     """
 
     feature_layers: tuple[int, ...]
@@ -96,6 +97,7 @@ class Drafter(NamedTuple):
     absorb: Callable[..., Any]
     start: Callable[..., tuple[Proposal, Any]]
     expand: Callable[..., tuple[Proposal, Any]] | None = None
+    rank_classes: int = 0
 
 
 def whole_vocabulary(logits: jax.Array, ids: jax.Array, vocab_size: int) -> jax.Array:

@@ -9,26 +9,19 @@ holds what Llama's fields do not, and model.safetensors: linear weights [out, in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.dflash.hf_config import (
-    check_fits,
-    draft_vocab_size,
-    own_fields,
-    score_temperature,
-)
+from jaxspec.drafters.format import About
+from jaxspec.drafters.hf_fields import check_fits, draft_vocab_size, own_fields, score_temperature
 from jaxspec.io.draft_vocab import MAPPING, mapping_tensors, read_ids
 from jaxspec.io.torch_files import open_weights
 from jaxspec.io.weight_map import Leaf, check_fit, linear, read_tree, vector, write_tree
-from jaxspec.targets.hf_config import integer, transformer_fields, transformer_fields_to_hf
-
-if TYPE_CHECKING:
-    from jaxspec.drafters.dflash.files import About
+from jaxspec.targets.hf_fields import integer, transformer_fields, transformer_fields_to_hf
 
 
 def config_from_hf(hf: dict[str, Any], config_class: type, sizes: tuple[str, ...]):

@@ -1,30 +1,101 @@
-"""Which bundle a drafter's config stands for."""
+"""All drafters, by name and by config."""
 
 from __future__ import annotations
 
-from jaxspec.core import config as configs
+import functools
+from typing import Any
+
+from jaxspec.core.params import WEIGHTLESS
 from jaxspec.drafters.base import Drafter
-from jaxspec.drafters.dflash.drafter import make_block_drafter
-from jaxspec.drafters.draft_model.drafter import make_small_model_drafter
-from jaxspec.drafters.eagle3.drafter import make_eagle_drafter
-from jaxspec.drafters.falcon.drafter import make_falcon_drafter
-from jaxspec.drafters.medusa.drafter import make_medusa_drafter
-from jaxspec.drafters.parallelspec.drafter import make_parallelspec_drafter
-from jaxspec.drafters.prompt_lookup.drafter import make_lookup_drafter
-from jaxspec.drafters.specblock.drafter import make_specblock_drafter
+from jaxspec.drafters.dflash import DFLASH
+from jaxspec.drafters.draft_model import SMALL_MODEL
+from jaxspec.drafters.eagle3 import EAGLE3
+from jaxspec.drafters.falcon import FALCON
+from jaxspec.drafters.jetspec import JETSPEC
+from jaxspec.drafters.medusa import MEDUSA
+from jaxspec.drafters.parallelspec import PARALLELSPEC
+from jaxspec.drafters.prompt_lookup import PROMPT_LOOKUP
+from jaxspec.drafters.record import DrafterRecord
+from jaxspec.drafters.specblock import SPECBLOCK
 
-_MAKERS = {
-    configs.BlockDrafterConfig: make_block_drafter,
-    configs.EagleConfig: make_eagle_drafter,
-    configs.FalconConfig: make_falcon_drafter,
-    configs.MedusaConfig: make_medusa_drafter,
-    configs.ParallelSpecConfig: make_parallelspec_drafter,
-    configs.PromptLookupConfig: make_lookup_drafter,
-    configs.SmallModelConfig: make_small_model_drafter,
-    configs.SpecBlockConfig: make_specblock_drafter,
-}
+_RECORDS: dict[str, DrafterRecord] = {}
 
 
-def make_drafter(config) -> Drafter:
+def register(record: DrafterRecord) -> None:
+    """Make a drafter known to the whole library.
+
+    Raises:
+      ValueError: its name is taken, or another record owns all configs of its class.
+    """
+    if record.name in _RECORDS or record.name == "ar":
+        raise ValueError(f"a drafter is called {record.name!r} already: choose another name")
+    for other in _RECORDS.values():
+        if other.config is record.config and None in (other.owns, record.owns):
+            raise ValueError(
+                f"{record.config.__name__} is the config of drafter {other.name!r} already: make a "
+                "config class of your own, or give both records `owns`"
+            )
+    _RECORDS[record.name] = record
+    if record.weightless is not None:
+        WEIGHTLESS[record.name] = record.weightless
+    make_drafter.cache_clear()
+
+
+def unregister(name: str) -> None:
+    """Undo `register`; ValueError if no drafter is called `name`."""
+    named(name)
+    del _RECORDS[name]
+    WEIGHTLESS.pop(name, None)
+    make_drafter.cache_clear()
+
+
+def records() -> tuple[DrafterRecord, ...]:
+    """All records, in the order in which they were registered."""
+    return tuple(_RECORDS.values())
+
+
+def named(name: str) -> DrafterRecord:
+    """The record called `name`; ValueError lists all names."""
+    if name not in _RECORDS:
+        raise ValueError(f"unknown drafter {name!r}: choose one of {', '.join(_RECORDS)}")
+    return _RECORDS[name]
+
+
+def record_of(config: Any) -> DrafterRecord:
+    """The record that owns `config`; ValueError if there is none or more than one."""
+    found = [
+        record
+        for record in _RECORDS.values()
+        if record.config is type(config) and (record.owns is None or record.owns(config))
+    ]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise ValueError(
+            f"no drafter has a config of type {type(config).__name__}: give its record to "
+            "jaxspec.drafters.register"
+        )
+    names = " and ".join(repr(record.name) for record in found)
+    raise ValueError(f"drafters {names} both own this config: let `owns` of one of them refuse it")
+
+
+@functools.lru_cache(maxsize=256)
+def make_drafter(config: Any) -> Drafter:
     """The bundle of `config`; equal configs give the identical one."""
-    return _MAKERS[type(config)](config)
+    return record_of(config).make(config)
+
+
+# Formats are asked in reverse, see `files.read_config`: some EAGLE-3 files name the architecture of
+# a plain language model, and the speculators schema of DFlash is not DFlash's alone.
+for _record in (
+    JETSPEC,
+    DFLASH,
+    SMALL_MODEL,
+    FALCON,
+    PARALLELSPEC,
+    MEDUSA,
+    SPECBLOCK,
+    EAGLE3,
+    PROMPT_LOOKUP,
+):
+    register(_record)

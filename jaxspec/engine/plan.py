@@ -11,12 +11,12 @@ from typing import NamedTuple
 from jaxspec.builders import ALIASES, Builder, Rule, make_builder, make_stepper
 from jaxspec.builders.static import Paths, skips_ranks
 from jaxspec.builders.stepwise import Stepper
-from jaxspec.core.config import BlockDrafterConfig, PromptLookupConfig, SpecBlockConfig
 from jaxspec.core.params import Spec
 from jaxspec.core.sampling import SamplingSpec
 from jaxspec.drafters.base import Drafter
-from jaxspec.drafters.combinations import check_suits, suits
-from jaxspec.drafters.registry import make_drafter
+from jaxspec.drafters.combinations import check_suits
+from jaxspec.drafters.registry import make_drafter, record_of
+from jaxspec.drafters.sizes import resize_drafter
 from jaxspec.policies.protocol import Functions, Settings, Shape
 from jaxspec.targets.transformer import Transformer
 
@@ -134,14 +134,10 @@ def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
         _check_policy(config, drafter_config, drafter, builder)
     if builder.rows == 1:
         return Plan(target, None, None, (1,), 1)
-    if (
-        isinstance(drafter_config, BlockDrafterConfig)
-        and drafter_config.causal
-        and builder.longest < drafter_config.depth
-    ):
-        # Slots of a causal head do not see later slots: those that the tree cannot hold need not be
-        # computed.
-        drafter = make_drafter(dataclasses.replace(drafter_config, block_size=builder.longest + 1))
+    record = record_of(drafter_config)
+    if record.causal_slots and builder.longest < drafter_config.depth:
+        # Slots that the tree cannot hold need not be computed.
+        drafter = make_drafter(record.resize(drafter_config, builder.longest))
     policy = None if config.policy is None else config.policy.functions()
     return Plan(
         target,
@@ -158,50 +154,23 @@ def drafter_forwards(plan: Plan, config: DecodeConfig, spec: Spec) -> int:
     further step of the tree.
 
     The first is counted where it is part of `absorb` (EAGLE-3, SpecBlock, a small model) as where
-    it is part of `start`, and prompt lookup has none. A round takes fewer only where no node is
+    it is part of `start`, and drafters that retrieve have none. A round takes fewer only where no node is
     left to draft from.
     """
-    if plan.drafter is None or isinstance(spec.drafter(config.method), PromptLookupConfig):
+    if plan.drafter is None or record_of(spec.drafter(config.method)).retrieval:
         return 0
     return 1 + (plan.builder.steps if plan.in_steps else 0)
 
 
-def default_builder(drafter: Drafter, config) -> str:
-    """The builder that suits a drafter: trees that grow with it if it works in steps, else
-    best-first.
-    """
-    if isinstance(config, SpecBlockConfig):
-        return "rank_guided"
-    if len(suits(config)) == 1:
-        return suits(config)[0]
-    return "best_first" if drafter.expand is None else "dynamic" if drafter.slots == 1 else "chain"
-
-
 def _sized(drafter, config: DecodeConfig):
     """The drafter's config with the call's block size or depth."""
-    if isinstance(drafter, BlockDrafterConfig):
-        if config.depth is not None:
-            raise ValueError(
-                f"depth is for drafters that work in steps: give {config.method!r} a block_size"
-            )
-        if config.block_size is None:
-            return drafter
-        if not 2 <= config.block_size <= 128:
-            raise ValueError(
-                f"block_size is {config.block_size}: give 2 to 128, anchor included ({drafter.block_size} trained)"
-            )
-        return dataclasses.replace(drafter, block_size=config.block_size)
     if config.block_size is not None:
-        raise ValueError(
-            f"block_size is for block drafters: leave it out with {config.method!r}, or give depth"
-        )
-    if config.depth is not None and not 1 <= config.depth <= 128:
-        raise ValueError(f"depth is {config.depth}: give 1 to 128 drafted tokens")
-    return drafter
+        drafter = resize_drafter(drafter, config.method, config.block_size - 1, "block_size")
+    return resize_drafter(drafter, config.method, config.depth)
 
 
 def _make_builder(config: DecodeConfig, drafter_config, drafter: Drafter) -> Builder | Stepper:
-    name = config.builder or default_builder(drafter, drafter_config)
+    name = config.builder or record_of(drafter_config).default_builder
     check_suits(ALIASES.get(name, name), config.method, drafter_config)
     in_steps = drafter.expand is not None
     vocab = drafter_config.draft_vocab_size or drafter_config.vocab_size
@@ -223,7 +192,7 @@ def _make_builder(config: DecodeConfig, drafter_config, drafter: Drafter) -> Bui
             budget=config.budget,
             tree_width=config.tree_width,
             paths=config.paths,
-            ranked=isinstance(drafter_config, SpecBlockConfig),
+            ranked=drafter.rank_classes > 0,
             classes=config.fanout,
         )
     return make_builder(
@@ -262,7 +231,7 @@ def _check_policy(
         config.policy.functions().act,
         drafter.expand is not None and isinstance(builder, Stepper),
     )
-    if act.block and not isinstance(drafter_config, BlockDrafterConfig):
+    if act.block and not record_of(drafter_config).blocks:
         raise ValueError(
             f"the policy chooses block sizes, and {config.method!r} drafts no blocks: choose another policy"
         )
@@ -295,7 +264,7 @@ def _widths(rows: int, config: DecodeConfig, drafter_config) -> tuple[int, ...]:
     if config.policy is not None:
         widths = config.policy.widths or tuple(1 << i for i in range(rows.bit_length()))
         return (*(width for width in widths if width < rows), rows)
-    if isinstance(drafter_config, PromptLookupConfig):
+    if record_of(drafter_config).retrieval:
         return (1, rows)
     sampling = config.sampling
     varies = sampling.top_k or sampling.top_p or sampling.min_p or config.fanout is not None

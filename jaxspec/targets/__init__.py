@@ -1,1 +1,9 @@
-"""Target language models."""
+"""Target models: one transformer for all families, and a record for each family.
+
+`register` adds a family of your own; `docs/architecture.md` shows how.
+"""
+
+from jaxspec.targets.family import TargetFamily
+from jaxspec.targets.registry import families, family_of, named, register, unregister
+
+__all__ = ["TargetFamily", "families", "family_of", "named", "register", "unregister"]

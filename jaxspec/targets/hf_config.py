@@ -1,17 +1,13 @@
-"""config.json of Qwen3, Llama 3 and Qwen3-MoE models, to and from `TargetConfig`."""
+"""config.json of target models, to and from `TargetConfig`; families differ by their records."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from jaxspec.core.config import MoEConfig, RopeScaling, TargetConfig, TransformerConfig
-
-ARCHITECTURES = {
-    "qwen3": "Qwen3ForCausalLM",
-    "llama": "LlamaForCausalLM",
-    "qwen3_moe": "Qwen3MoeForCausalLM",
-}
-_DRAFTERS = ("DFlashDraftModel",)
+from jaxspec.core.config import TargetConfig
+from jaxspec.targets.family import TargetFamily
+from jaxspec.targets.hf_fields import integer, transformer_fields, transformer_fields_to_hf
+from jaxspec.targets.registry import family_of, family_of_hf
 
 
 def target_config(hf: dict[str, Any]) -> TargetConfig:
@@ -21,17 +17,16 @@ def target_config(hf: dict[str, Any]) -> TargetConfig:
       ValueError: an unknown architecture, a missing field, or a setting that changes the
         computation and is not supported.
     """
-    family = _family(hf)
+    family = family_of_hf(hf)
     _refuse_unsupported(hf, family)
-    moe = _moe(hf) if family == "qwen3_moe" else None
     return TargetConfig(
-        **transformer_fields(hf, default_head_dim=128 if family == "qwen3" else None),
-        qk_norm=family != "llama",
-        family=family,
+        **transformer_fields(hf, default_head_dim=family.head_dim),
+        qk_norm=family.qk_norm,
+        family=family.name,
         vocab_size=integer(hf, "vocab_size"),
         tie_embeddings=bool(hf.get("tie_word_embeddings", False)),
         max_positions=integer(hf, "max_position_embeddings"),
-        moe=moe,
+        **family.read(hf),
     )
 
 
@@ -39,133 +34,20 @@ def target_config_to_hf(config: TargetConfig, dtype: str = "float32") -> dict[st
     """A config.json that transformers 4 and 5 both read as `config`; `dtype` names the weights'
     dtype.
     """
-    hf = {
-        "architectures": [ARCHITECTURES[config.family]],
-        "model_type": config.family,
+    family = family_of(config)
+    return {
+        "architectures": [family.architecture],
+        "model_type": family.name,
         **transformer_fields_to_hf(config, dtype),
         "vocab_size": config.vocab_size,
         "tie_word_embeddings": config.tie_embeddings,
         "max_position_embeddings": config.max_positions,
-    }
-    if config.moe is not None:
-        hf |= {
-            "num_experts": config.moe.num_experts,
-            "num_experts_per_tok": config.moe.experts_per_token,
-            "moe_intermediate_size": config.moe.expert_ffn_size,
-            "norm_topk_prob": config.moe.normalize_weights,
-            "decoder_sparse_step": 1,
-            "mlp_only_layers": list(config.moe.dense_layers),
-        }
-    return hf
-
-
-def transformer_fields(hf: dict[str, Any], default_head_dim: int | None = None) -> dict[str, Any]:
-    """The fields of `TransformerConfig` but `qk_norm`, shared by targets and block drafters."""
-    hidden, heads = integer(hf, "hidden_size"), integer(hf, "num_attention_heads")
-    kv_heads = integer(hf, "num_key_value_heads", heads)
-    head_dim = integer(hf, "head_dim", default_head_dim or hidden // heads)
-    if heads % kv_heads:
-        raise ValueError(
-            f"config.json: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
-        )
-    if head_dim % 2:
-        raise ValueError(f"config.json: head_dim {head_dim} is odd; rotary positions need pairs")
-    if hf.get("hidden_act", "silu") != "silu":
-        raise ValueError(
-            f"config.json: hidden_act {hf['hidden_act']!r} is not supported (only 'silu' is)"
-        )
-    theta, scaling = rope_settings(hf)
-    return {
-        "hidden_size": hidden,
-        "num_layers": integer(hf, "num_hidden_layers"),
-        "num_heads": heads,
-        "num_kv_heads": kv_heads,
-        "head_dim": head_dim,
-        "ffn_size": integer(hf, "intermediate_size"),
-        "rope_theta": theta,
-        "rope_scaling": scaling,
-        "norm_eps": float(hf.get("rms_norm_eps", 1e-6)),
-        "attention_bias": bool(hf.get("attention_bias", False)),
+        **family.write(config),
     }
 
 
-def transformer_fields_to_hf(config: TransformerConfig, dtype: str) -> dict[str, Any]:
-    """Inverse of `transformer_fields`, with both spellings of RoPE: each serving engine knows one
-    of them.
-    """
-    scaling = {"rope_type": "default"}
-    if config.rope_scaling is not None:
-        scaling = {
-            "rope_type": "llama3",
-            "factor": config.rope_scaling.factor,
-            "low_freq_factor": config.rope_scaling.low_freq_factor,
-            "high_freq_factor": config.rope_scaling.high_freq_factor,
-            "original_max_position_embeddings": config.rope_scaling.original_max_positions,
-        }
-    return {
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "intermediate_size": config.ffn_size,
-        "hidden_act": "silu",
-        "rms_norm_eps": config.norm_eps,
-        "attention_bias": config.attention_bias,
-        "rope_theta": config.rope_theta,
-        "rope_scaling": scaling if config.rope_scaling is not None else None,
-        "rope_parameters": {**scaling, "rope_theta": config.rope_theta},
-        "dtype": dtype,
-        "torch_dtype": dtype,
-    }
-
-
-def rope_settings(hf: dict[str, Any]) -> tuple[float, RopeScaling | None]:
-    """RoPE base and scaling from `rope_parameters` (transformers 5) or `rope_theta` and
-    `rope_scaling` (4).
-    """
-    rope = {**(hf.get("rope_scaling") or {}), **(hf.get("rope_parameters") or {})}
-    if any(isinstance(value, dict) for value in rope.values()):
-        raise ValueError(
-            "config.json: RoPE settings that differ between layer types are not supported"
-        )
-    theta = float(rope.get("rope_theta") or hf.get("rope_theta") or 10000.0)
-    kind = rope.get("rope_type", rope.get("type", "default")) or "default"
-    partial = rope.get("partial_rotary_factor", hf.get("partial_rotary_factor", 1.0))
-    if partial not in (None, 1, 1.0):
-        raise ValueError(
-            f"config.json: partial_rotary_factor {partial} is not supported (only 1 is)"
-        )
-    if kind == "default":
-        return theta, None
-    if kind != "llama3":
-        raise ValueError(
-            f"config.json: rope type {kind!r} is not supported (supported: 'default', 'llama3')"
-        )
-    fields = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-    missing = [field for field in fields if rope.get(field) is None]
-    if missing:
-        raise ValueError(f"config.json: rope type 'llama3' needs {', '.join(missing)}")
-    return theta, RopeScaling(*(float(rope[field]) for field in fields[:3]), int(rope[fields[3]]))
-
-
-def _family(hf: dict[str, Any]) -> str:
-    named = (hf.get("architectures") or [None])[0]
-    family = hf.get("model_type")
-    if named in _DRAFTERS:
-        raise ValueError(
-            f"config.json describes a drafter ({named}), not a target model: pass it as `drafter=`"
-        )
-    if family not in ARCHITECTURES or named not in (None, ARCHITECTURES[family]):
-        raise ValueError(
-            f"unknown architecture {named!r} (model_type {family!r}); supported: {', '.join(ARCHITECTURES.values())}"
-        )
-    return family
-
-
-def _refuse_unsupported(hf: dict[str, Any], family: str) -> None:
+def _refuse_unsupported(hf: dict[str, Any], family: TargetFamily) -> None:
     """Settings that change the computation must not be passed over."""
-    layers = integer(hf, "num_hidden_layers")
     if hf.get("quantization_config"):
         method = hf["quantization_config"].get("quant_method", "unknown")
         raise ValueError(
@@ -173,49 +55,7 @@ def _refuse_unsupported(hf: dict[str, Any], family: str) -> None:
         )
     if hf.get("mlp_bias"):
         raise ValueError("config.json: mlp_bias is not supported")
-    kinds = set(hf.get("layer_types") or ())
-    windowed = family != "llama" and hf.get("use_sliding_window") and hf.get("sliding_window")
-    if windowed and not kinds:
-        windowed = family == "qwen3_moe" or hf.get("max_window_layers", layers) < layers
-    if (
-        kinds - {"full_attention"}
-        or (windowed and family == "qwen3_moe")
-        or (windowed and not kinds)
-    ):
+    if set(hf.get("layer_types") or ()) - {"full_attention"} or family.uses_window(hf):
         raise ValueError(
             "config.json: sliding-window attention is in use, which is not supported for targets"
         )
-
-
-def _moe(hf: dict[str, Any]) -> MoEConfig:
-    """Sparse layers: those at multiples of `decoder_sparse_step` that `mlp_only_layers` does not
-    name.
-    """
-    experts = integer(
-        hf, "num_experts" if hf.get("num_experts") is not None else "num_local_experts"
-    )
-    chosen, step = integer(hf, "num_experts_per_tok"), integer(hf, "decoder_sparse_step", 1)
-    if chosen > experts:
-        raise ValueError(f"config.json: num_experts_per_tok {chosen} exceeds num_experts {experts}")
-    listed = set(hf.get("mlp_only_layers") or ())
-    dense = tuple(
-        i for i in range(integer(hf, "num_hidden_layers")) if i in listed or (i + 1) % step
-    )
-    return MoEConfig(
-        experts,
-        chosen,
-        integer(hf, "moe_intermediate_size"),
-        bool(hf.get("norm_topk_prob", False)),
-        dense,
-    )
-
-
-def integer(hf: dict[str, Any], name: str, default: int | None = None) -> int:
-    """A positive integer field; absent or null gives `default`, or an error where there is none."""
-    value = hf.get(name)
-    value = default if value is None else value
-    if value is None:
-        raise ValueError(f"config.json lacks {name!r}")
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"config.json: {name} must be a positive integer, not {value!r}")
-    return value

@@ -15,6 +15,9 @@ from flax.traverse_util import unflatten_dict
 from jaxspec.core.config import TargetConfig, TransformerConfig
 from jaxspec.io.weight_map import Leaf, linear, read_tree, vector, write_tree
 from jaxspec.targets import quant
+from jaxspec.targets.registry import family_of
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 def from_hf(
@@ -37,10 +40,10 @@ def from_hf(
       ValueError: a tensor holds NaN or infinity, or overflows `dtype`.
     """
 
+    head = family_of(config).weight_name(HEAD)
+
     def ignore(name: str) -> bool:
-        return name.endswith("rotary_emb.inv_freq") or (
-            config.tie_embeddings and name == "lm_head.weight"
-        )
+        return name.endswith("rotary_emb.inv_freq") or (config.tie_embeddings and name == head)
 
     scales = {}
 
@@ -68,16 +71,40 @@ def to_hf(params: Mapping[str, Any], config: TargetConfig) -> dict[str, np.ndarr
 
 
 def target_leaves(config: TargetConfig) -> list[Leaf]:
-    """The table of all weights of a target."""
+    """The table of all weights of a target, by the names of its family."""
+    rename = family_of(config).weight_name
+    return [
+        leaf._replace(names=tuple(tuple(map(rename, group)) for group in leaf.names))
+        for leaf in _leaves(config)
+    ]
+
+
+def tensor(params: Mapping[str, Any], config: TargetConfig, name: str) -> np.ndarray:
+    """The tensor that Llama's files call `name`, in its dtype; of tied embeddings the output
+    projection is the embedding table.
+    """
+    name = EMBEDDING if config.tie_embeddings and name == HEAD else name
+    found = [leaf for leaf in _leaves(config) if any(name in group for group in leaf.names)]
+    return write_tree(found, params)[name]
+
+
+def stored_name(config: TargetConfig, name: str) -> str:
+    """What the target's own files call the tensor that Llama's files call `name`."""
+    name = EMBEDDING if config.tie_embeddings and name == HEAD else name
+    return family_of(config).weight_name(name)
+
+
+def _leaves(config: TargetConfig) -> list[Leaf]:
+    """The table by Llama's names."""
     vocab, width = config.vocab_size, config.hidden_size
-    leaves = [Leaf(("embedding",), (("model.embed_tokens.weight",),), ((vocab, width),))]
+    leaves = [Leaf(("embedding",), ((EMBEDDING,),), ((vocab, width),))]
     for i in range(config.num_layers):
         sparse = config.moe is not None and i not in config.moe.dense_layers
         mlp = _sparse_leaves(config, i) if sparse else _mlp_leaves(config, i, "model.")
         leaves += _attention_leaves(config, i, "model.", fused=True) + mlp
     leaves.append(vector(("norm",), "model.norm", width))
     if not config.tie_embeddings:
-        leaves.append(Leaf(("lm_head",), (("lm_head.weight",),), ((vocab, width),), transpose=True))
+        leaves.append(Leaf(("lm_head",), ((HEAD,),), ((vocab, width),), transpose=True))
     return leaves
 
 

@@ -8,12 +8,11 @@ import shutil
 from pathlib import Path
 
 import jax
-import numpy as np
 
-from jaxspec.core.config import PROMPT_LOOKUP, BlockDrafterConfig
-from jaxspec.core.params import Params, Spec
-from jaxspec.drafters import formats
-from jaxspec.drafters.dflash.files import About
+from jaxspec.core.params import WEIGHTLESS, Params, Spec
+from jaxspec.drafters import files
+from jaxspec.drafters.format import About
+from jaxspec.drafters.registry import record_of
 from jaxspec.io import provenance
 from jaxspec.io.hub import resolve_drafter, resolve_model, shipped
 from jaxspec.io.safetensors_files import (
@@ -27,7 +26,8 @@ from jaxspec.io.tokenizer import eos_ids, load_tokenizer
 from jaxspec.io.training_cost import training_cost
 from jaxspec.targets import quant
 from jaxspec.targets import weights as target_weights
-from jaxspec.targets.hf_config import ARCHITECTURES, target_config, target_config_to_hf
+from jaxspec.targets.hf_config import target_config, target_config_to_hf
+from jaxspec.targets.registry import family_of
 
 DRAFTERS = "drafters"
 _TOKENIZER_FILES = (
@@ -69,14 +69,14 @@ def load(name, *, drafter=None, dtype: str | None = None, quantize: str | None =
     target = target_weights.from_hf(WeightFiles(directory), config, dtype, quantize)
     sources = _drafter_sources(directory, drafter)
     found = {
-        label: formats.read_config(read_json(source / "config.json"))
+        label: files.read_config(read_json(source / "config.json"))
         for label, source in sources.items()
     }
     configs = {
-        label: formats.for_target(drafter_config, config) for label, drafter_config in found.items()
+        label: files.for_target(drafter_config, config) for label, drafter_config in found.items()
     }
     weights = {
-        label: formats.load_drafter(sources[label], configs[label], dtype) for label in sources
+        label: files.load_drafter(sources[label], configs[label], dtype) for label in sources
     }
     tokenizer = load_tokenizer(str(directory))
     if tokenizer is not None and len(tokenizer) > config.vocab_size:
@@ -86,7 +86,7 @@ def load(name, *, drafter=None, dtype: str | None = None, quantize: str | None =
         )
     spec = Spec(
         target=config,
-        drafters=tuple(sorted(configs.items(), key=lambda item: _preference(item[1]))),
+        drafters=tuple(sorted(configs.items(), key=lambda item: record_of(item[1]).preference)),
         eos=eos_ids(directory, tokenizer),
         tokenizer=None if tokenizer is None else str(directory),
     )
@@ -132,40 +132,36 @@ def save(params: Params, directory) -> None:
                 shutil.copyfile(source, directory / source.name)
 
 
-def _preference(config) -> int:
-    """The first drafter is the default: a causal head where there is one, since it accepts more at
-    the same cost.
-    """
-    return (0 if config.causal else 1) if isinstance(config, BlockDrafterConfig) else 2
-
-
 def save_drafter(target: Params, variables, config, directory) -> None:
     """Write one drafter of `target` as `load` reads it, in the weights' dtype and with a record of
     the target.
 
-    The layout is the one it is published in, which other engines read too. A DFlash drafter with a
-    reduced draft vocabulary is written in the speculators schema instead, with the target's
-    embedding table.
+    The layout is the one it is published in, which other engines read too. Some layouts save
+    tensors of the target with the drafter.
+
+    Raises:
+      ValueError: the layout saves tensors of the target, which is quantised.
     """
-    spec, embedding = target.spec, target.target["params"]["embedding"]
+    spec = target.spec
     known = provenance.of_target(spec.tokenizer) if spec.tokenizer else provenance.Provenance()
-    borrowed = {}
-    if isinstance(config, BlockDrafterConfig) and config.draft_vocab_size is not None:
+    names = files.borrowed_tensors(config)
+    if names:
         quant.refuse(
             target.target,
-            "written as the drafter's embeddings: give the target loaded without quantize",
+            "written with the drafter: give the target loaded without quantize",
         )
-        borrowed["embed_tokens.weight"] = np.asarray(
-            embedding.astype(variables["draft"]["lm_head"].dtype)
-        )
+    borrowed = {
+        name: target_weights.tensor(target.target, spec.target, source)
+        for name, source in names.items()
+    }
     about = About(
         spec.target.num_layers,
         spec.target.max_positions,
         known,
-        ARCHITECTURES[spec.target.family],
+        family_of(spec.target).architecture,
         borrowed,
     )
-    formats.write_drafter(directory, config, variables, about)
+    files.write_drafter(directory, config, variables, about)
 
 
 def _write(directory: Path, config: dict, tensors: dict) -> None:
@@ -183,7 +179,7 @@ def _drafter_sources(model: Path, drafter) -> dict[str, Path]:
     own = shipped(model / DRAFTERS)
     if drafter is None:
         return {name: model / DRAFTERS / name for name in own}
-    if drafter == PROMPT_LOOKUP:  # it has no files, and is always there
+    if isinstance(drafter, str) and drafter in WEIGHTLESS:  # it has no files, and is always there
         return {}
     if not isinstance(drafter, dict):
         name = drafter if drafter in own else _kind(resolve_drafter(drafter, model))
@@ -196,7 +192,7 @@ def _drafter_sources(model: Path, drafter) -> dict[str, Path]:
 
 
 def _kind(directory: Path) -> str:
-    return formats.kind(formats.read_config(read_json(directory / "config.json")))
+    return record_of(files.read_config(read_json(directory / "config.json"))).name
 
 
 @functools.cache

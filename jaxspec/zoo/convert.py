@@ -6,13 +6,17 @@ from pathlib import Path
 from types import MappingProxyType
 
 from jaxspec.drafters.dflash import speculators
-from jaxspec.drafters.dflash.files import WRITERS, About, read_config, stored_tensors
-from jaxspec.drafters.dflash.hf_config import check_fits
+from jaxspec.drafters.dflash.files import WRITERS, read_config, stored_tensors
+from jaxspec.drafters.format import About
+from jaxspec.drafters.hf_fields import check_fits
 from jaxspec.io import provenance
 from jaxspec.io.hub import resolve_drafter, resolve_model
 from jaxspec.io.safetensors_files import WeightFiles, read_json
 from jaxspec.io.torch_files import open_weights
-from jaxspec.targets.hf_config import ARCHITECTURES, integer, target_config
+from jaxspec.targets.hf_config import target_config
+from jaxspec.targets.hf_fields import integer
+from jaxspec.targets.registry import family_of
+from jaxspec.targets.weights import stored_name
 
 
 def convert(source, destination, to: str, target=None) -> Path:
@@ -68,16 +72,16 @@ def _of_target(model: Path, recorded: provenance.Provenance, to: str) -> About:
     kept = {field: value for field, value in recorded._asdict().items() if value is not None}
     borrowed = {}
     if to == "speculators":
-        tensors, embedding = WeightFiles(model), "model.embed_tokens.weight"
+        tensors = WeightFiles(model)
         borrowed = {
-            name: tensors[embedding if config.tie_embeddings else theirs]
+            name: tensors[stored_name(config, theirs)]
             for name, theirs in speculators.BORROWED.items()
         }
     return About(
         config.num_layers,
         config.max_positions,
         found._replace(**kept),
-        ARCHITECTURES[config.family],
+        family_of(config).architecture,
         borrowed,
     )
 

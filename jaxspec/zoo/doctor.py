@@ -16,10 +16,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxspec.core.config import BlockDrafterConfig
 from jaxspec.core.params import Params
-from jaxspec.drafters.dflash import speculators
-from jaxspec.drafters.formats import for_target, read_config
+from jaxspec.drafters.files import borrowed_tensors, for_target, read_config
+from jaxspec.drafters.registry import record_of
 from jaxspec.engine.api import decode
 from jaxspec.engine.token_ids import to_ids
 from jaxspec.io import provenance
@@ -28,6 +27,7 @@ from jaxspec.io.safetensors_files import read_json
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.io.torch_files import open_weights
 from jaxspec.targets.hf_config import target_config
+from jaxspec.targets.weights import stored_name
 from jaxspec.zoo.checkpoint import load
 from jaxspec.zoo.inspect import describe
 from jaxspec.zoo.probe import fit, gain
@@ -208,21 +208,20 @@ def _records(target: Path, directory: Path, hf: dict) -> tuple[list[str], list[s
 
 
 def _borrowed(target: Path, directory: Path, hf: dict) -> list[str]:
-    """The embeddings that a speculators file carries must be the target's, which are what is
+    """Tensors of the target that are saved with the drafter must be the target's, which are what is
     used.
     """
-    if not speculators.is_speculators(hf):
+    names = borrowed_tensors(read_config(hf), hf)
+    if not names:
         return []
-    config = read_config(hf)
-    tied = read_json(target / "config.json").get("tie_word_embeddings")
+    config = target_config(read_json(target / "config.json"))
     ours, theirs = open_weights(directory), open_weights(target)
     warnings = []
-    for name in speculators.borrowed_names(config):
-        source = speculators.BORROWED["embed_tokens.weight" if tied else name]
+    for name, source in names.items():
         if name not in ours:
             continue
         mine = ours[name]
-        other = theirs[source].astype(mine.dtype)
+        other = theirs[stored_name(config, source)].astype(mine.dtype)
         differ = np.flatnonzero(
             np.abs(mine.astype(np.float32) - other.astype(np.float32)).max(axis=-1) > 1e-2
         )
@@ -252,11 +251,8 @@ def _probe(
     acceptance = sum(out.stats.emitted - 1 for out in outputs) / sum(
         out.stats.rounds for out in outputs
     )
-    if not isinstance(config, BlockDrafterConfig):
-        return (
-            acceptance,
-            {},
-        )  # only a block drafter's context can be cut off at every token of a text
+    if record_of(config).rewind is None:
+        return acceptance, {}
 
     sets = {
         str(shift): tuple(layer + shift for layer in config.feature_layers) for shift in (0, -1, 1)

@@ -10,8 +10,9 @@ from typing import Any
 
 from safetensors import safe_open
 
-from jaxspec.drafters.dflash.hf_config import FEATURE_CONVENTION
-from jaxspec.drafters.formats import check_files, read_config
+from jaxspec.drafters.files import check_files, read_config
+from jaxspec.drafters.hf_fields import FEATURE_CONVENTION
+from jaxspec.drafters.registry import records
 from jaxspec.io import provenance
 from jaxspec.io.hub import resolve_model, shipped
 from jaxspec.io.safetensors_files import read_json
@@ -19,9 +20,6 @@ from jaxspec.io.torch_files import TorchFile, open_weights
 from jaxspec.targets.hf_config import target_config
 from jaxspec.zoo import families
 
-_MEDUSA = "medusa_lm_head"
-# Files beside the weights that change what a drafter computes.
-_SIDE_FILES = ("vocab_mapping.pt", "mask_embedding.pt")
 _FLAGS = (
     "draft_vocab_size", "norm_before_residual", "norm_before_fc", "norm_output", "fc_norm", "sample_from_anchor",
     "sliding_window_non_causal", "tie_word_embeddings", "attention_bias", "embed_requires_grad", "markov_rank",
@@ -139,7 +137,7 @@ def render(about: dict[str, Any]) -> str:
 
 def _problem(directory: Path, hf: dict, found: str) -> str | None:
     """Why `jaxspec.load` would refuse it, or None."""
-    if found in ("dflash2", "dspark", "peagle", "mtp"):
+    if found in families.UNREADABLE:
         return f"{found} drafters are recognised, and cannot be loaded"
     try:
         if found == "target":
@@ -174,9 +172,8 @@ def _feature_layers(hf: dict, found: str) -> dict[str, Any]:
     outputs = None if layers.outputs is None else list(layers.outputs)
     notes = [layers.note] if layers.note else []
     own = hf.get("jaxspec") or {}
-    # Medusa's heads read no layer's output, but what the final norm makes of the last one's.
-    comparable = own.get("feature_convention") == FEATURE_CONVENTION and found != "medusa"
-    contradicted = comparable and own.get("feature_layers") != outputs
+    comparable = own.get("feature_convention") == FEATURE_CONVENTION and layers.convention
+    contradicted = bool(comparable) and own.get("feature_layers") != outputs
     count = own.get("num_target_layers") or hf.get("num_target_layers")
     if outputs and count and max(outputs) == count - 1:
         notes.append(
@@ -215,7 +212,9 @@ def _weights(directory: Path) -> dict[str, Any]:
     dtypes: dict[str, int] = {}
     for stored, shape in table.values():
         dtypes[stored] = dtypes.get(stored, 0) + math.prod(shape)
-    files += [name for name in _SIDE_FILES if (directory / name).is_file()]
+    formats = [record.files for record in records() if record.files is not None]
+    side = dict.fromkeys(name for one in formats for name in one.side_files)
+    files += [name for name in side if (directory / name).is_file()]
     return {
         "names": set(table),
         "parameters": sum(
@@ -230,23 +229,26 @@ def _weights(directory: Path) -> dict[str, Any]:
 
 def _table(directory: Path) -> tuple[dict[str, tuple[str, tuple[int, ...]]], list[str]]:
     """{tensor: (stored dtype, shape)} and the names of the files that hold them."""
-    for path in (directory / f"{_MEDUSA}.safetensors", directory / f"{_MEDUSA}.pt"):
-        if path.suffix == ".pt" and path.is_file():
-            read = TorchFile(path)
-            return {name: (read.dtype(name), read.shape(name)) for name in read}, [path.name]
+    formats = [record.files for record in records() if record.files is not None]
+    for path in (directory / name for one in formats for name in one.weights):
         if path.is_file():
-            with safe_open(path, framework="numpy") as file:
-                # safetensors' handles have keys() but cannot be iterated over.
-                slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-                return {
-                    name: (part.get_dtype(), tuple(part.get_shape()))
-                    for name, part in slices.items()
-                }, [path.name]
+            return _table_of(path), [path.name]
     try:
         weights = open_weights(directory)
     except FileNotFoundError:
         return {}, []
     return {name: (weights.dtype(name), weights.shape(name)) for name in weights}, weights.files
+
+
+def _table_of(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """{tensor: (stored dtype, shape)} of one weight file."""
+    if path.suffix != ".safetensors":
+        read = TorchFile(path)
+        return {name: (read.dtype(name), read.shape(name)) for name in read}
+    with safe_open(path, framework="numpy") as file:
+        # safetensors' handles have keys() but cannot be iterated over.
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+        return {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
 
 
 def _width(stored: str) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxspec.core.params import Params
 from jaxspec.drafters.base import Committed, TargetHead
-from jaxspec.drafters.dflash.drafter import make_block_drafter
+from jaxspec.drafters.registry import make_drafter, record_of
 from jaxspec.targets.transformer import Transformer
 
 
@@ -44,7 +44,7 @@ def fit(
     """The fit of every set of feature layers.
 
     Args:
-      params: target and the drafter `name`.
+      params: target and the drafter `name`, whose record has `rewind`.
       texts: token ids, each a prompt and the target's own greedy continuation.
       starts: where the continuations begin; anchors are their tokens but the last.
       layer_sets: feature layers (outputs, 0-based) in place of the drafter's own, as many as it
@@ -95,10 +95,8 @@ def _at_anchors(variables, drafter_variables, features, tokens, anchors, *, conf
     Tokens outside a reduced draft vocabulary cannot be accepted; they have no log-probability, and
     the mean is of the others.
     """
-    bundle, target = (
-        make_block_drafter(drafter),
-        functools.partial(Transformer(config).apply, variables),
-    )
+    bundle, rewind = make_drafter(drafter), record_of(drafter).rewind
+    target = functools.partial(Transformer(config).apply, variables)
     head = TargetHead(*(functools.partial(target, method=method) for method in ("embed", "logits")))
     batch, width = tokens.shape
     state = bundle.init(batch, width, features.dtype)
@@ -109,9 +107,7 @@ def _at_anchors(variables, drafter_variables, features, tokens, anchors, *, conf
     ahead = jnp.pad(tokens, ((0, 0), (0, bundle.depth)), constant_values=-1)
 
     def at(anchor):
-        # Rows of the context at or beyond `length` are masked: an anchor sees just what comes
-        # before it.
-        before = state.replace(length=jnp.full(batch, anchor, jnp.int32))
+        before = rewind(state, jnp.full(batch, anchor, jnp.int32))
         root = jnp.maximum(tokens[:, anchor], 0)
         proposal, _ = bundle.start(drafter_variables, before, head, root, bundle.depth)
         logits = proposal.logits[:, 0].astype(jnp.float32)

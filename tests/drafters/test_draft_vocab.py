@@ -14,10 +14,12 @@ import pytest
 
 import jaxspec
 from jaxspec.core.cache import filled
-from jaxspec.core.config import BlockDrafterConfig, TargetConfig
+from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.drafters.base import Committed, TargetHead
-from jaxspec.drafters.dflash.drafter import BlockDrafter, make_block_drafter
+from jaxspec.drafters.dflash.config import BlockDrafterConfig
+from jaxspec.drafters.dflash.drafter import make_block_drafter
+from jaxspec.drafters.dflash.network import BlockDrafter
 from jaxspec.targets.transformer import Transformer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "dflash"

@@ -11,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.core.config import FalconConfig, TargetConfig
+from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.base import Nodes
-from jaxspec.drafters.falcon.drafter import Falcon, falcon_paths, make_falcon_drafter
+from jaxspec.drafters.falcon.config import FalconConfig
+from jaxspec.drafters.falcon.network import Falcon
+from jaxspec.drafters.paths import likely_paths, make_falcon_drafter
 from training.falcon_loss import init_falcon, make_chains
 
 _SPEC = importlib.util.spec_from_file_location(
@@ -146,7 +148,7 @@ def test_sizes_and_bundles():
 
 def test_static_trees():
     """Most probable first; behind the second level stand only paths whose first rank is 0."""
-    paths = falcon_paths(2, 3, 40)
+    paths = likely_paths(2, 3, 40)
     assert paths[:4] == [(0,), (0, 0), (1,), (0, 0, 0)] and len(set(paths)) == 40
     assert {path[:-1] for path in paths} <= {(), *paths} and max(map(len, paths)) == 6
     assert (
@@ -155,7 +157,7 @@ def test_static_trees():
         and (0, 1, 0) in paths
     )
     with pytest.raises(ValueError, match="hit is 1: give a probability between 0 and 1"):
-        falcon_paths(2, 3, 4, hit=1)
+        likely_paths(2, 3, 4, hit=1)
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +176,7 @@ def params():
 def test_text_is_the_targets(params):
     accepted = toys.check_text(params, "falcon", builder="static", paths=toys.PATHS)
     assert accepted[2:].sum() > accepted[1] and accepted[3:].any()
-    toys.check_text(params, "falcon", builder="static", paths=falcon_paths(2, 3, 12))
+    toys.check_text(params, "falcon", builder="static", paths=likely_paths(2, 3, 12))
 
 
 @pytest.mark.slow

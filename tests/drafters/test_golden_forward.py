@@ -11,7 +11,7 @@ import pytest
 
 import jaxspec
 from jaxspec.core.cache import allocate, append
-from jaxspec.drafters.dflash.drafter import BlockDrafter
+from jaxspec.drafters.dflash.network import BlockDrafter
 from jaxspec.targets.transformer import Transformer
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.core.config import PromptLookupConfig
 from jaxspec.drafters.base import Committed
+from jaxspec.drafters.prompt_lookup.config import PromptLookupConfig
 from jaxspec.drafters.prompt_lookup.drafter import make_lookup_drafter
 
 CONFIG = PromptLookupConfig(vocab_size=4, depth=3, longest=3, shortest=1)

@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.core.config import ParallelSpecConfig, TargetConfig
-from jaxspec.drafters.parallelspec.drafter import ParallelSpec, make_parallelspec_drafter
+from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
+from jaxspec.drafters.parallelspec.drafter import make_parallelspec_drafter
+from jaxspec.drafters.parallelspec.network import ParallelSpec
 from training.parallelspec_loss import draft_hidden, init_parallelspec
 
 _SPEC = importlib.util.spec_from_file_location(

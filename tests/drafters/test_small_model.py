@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import pytest
 
 import jaxspec
-from jaxspec.core.config import SmallModelConfig, TargetConfig
+from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
+from jaxspec.drafters.draft_model.config import SmallModelConfig
 from jaxspec.targets.transformer import Transformer
 
 TARGET = TargetConfig(

@@ -11,15 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.core.config import SpecBlockConfig
 from jaxspec.drafters.base import Committed, Nodes, TargetHead
+from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.drafters.specblock import files
-from jaxspec.drafters.specblock.drafter import (
-    SpecBlock,
-    make_specblock_drafter,
-    rank_features,
-    slot_positions,
-)
+from jaxspec.drafters.specblock.drafter import make_specblock_drafter
+from jaxspec.drafters.specblock.network import SpecBlock, rank_features, slot_positions
 from jaxspec.io.safetensors_files import WeightFiles
 from jaxspec.targets.hf_config import target_config
 

@@ -116,7 +116,7 @@ def test_the_native_layout_is_for_causal_heads_alone(tmp_path):
 
 
 def test_a_target_without_a_name_can_be_written(tmp_path):
-    from jaxspec.drafters.dflash.files import About
+    from jaxspec.drafters.format import About
 
     config, tensors = drafter(write("dflash", tmp_path / "first"))
     borrowed = {"embed_tokens.weight": WeightFiles(TARGET)["model.embed_tokens.weight"]}

@@ -10,11 +10,11 @@ import pytest
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.dflash.hf_config import (
-    check_fits,
     default_feature_layers,
     drafter_config,
     drafter_config_to_hf,
 )
+from jaxspec.drafters.hf_fields import check_fits
 
 # z-lab/Qwen3-8B-DFlash-b16, as published.
 DFLASH = {

@@ -12,8 +12,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.dflash.files import About
 from jaxspec.drafters.eagle3 import files as eagle
+from jaxspec.drafters.format import About
 from jaxspec.io.safetensors_files import WEIGHTS, read_json
 from jaxspec.io.torch_files import TORCH_WEIGHTS
 from jaxspec.io.weight_map import WeightMismatch

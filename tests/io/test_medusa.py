@@ -8,11 +8,14 @@ import jax
 import numpy as np
 import pytest
 
-from jaxspec.core.config import FalconConfig, MedusaConfig, ParallelSpecConfig, TargetConfig
-from jaxspec.drafters.dflash.files import About
+from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.falcon import files as falcon
+from jaxspec.drafters.falcon.config import FalconConfig
+from jaxspec.drafters.format import About
 from jaxspec.drafters.medusa import files as medusa
+from jaxspec.drafters.medusa.config import MedusaConfig
 from jaxspec.drafters.parallelspec import files as parallelspec
+from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
 from jaxspec.io.safetensors_files import read_json, write_safetensors
 from jaxspec.io.weight_map import WeightMismatch
 from training.falcon_loss import init_falcon

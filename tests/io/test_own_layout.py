@@ -4,10 +4,12 @@ import dataclasses
 
 import pytest
 
-from jaxspec.core.config import FalconConfig, ParallelSpecConfig, TargetConfig
-from jaxspec.drafters.dflash.files import About
+from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.falcon import files as falcon
+from jaxspec.drafters.falcon.config import FalconConfig
+from jaxspec.drafters.format import About
 from jaxspec.drafters.parallelspec import files as parallelspec
+from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
 
 SIZES = dict(hidden_size=8, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=4, ffn_size=12)
 TARGET = TargetConfig(**SIZES | {"num_layers": 6}, vocab_size=19)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from jaxspec.drafters.dflash.files import About
+from jaxspec.drafters.format import About
 from jaxspec.drafters.specblock import files
 from jaxspec.io.weight_map import WeightMismatch
 from jaxspec.targets.hf_config import target_config

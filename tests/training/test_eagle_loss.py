@@ -10,7 +10,7 @@ import pytest
 
 import jaxspec
 from jaxspec.drafters.eagle3 import files as eagle
-from jaxspec.drafters.eagle3.drafter import EagleDrafter
+from jaxspec.drafters.eagle3.network import EagleDrafter
 from jaxspec.io.safetensors_files import read_json
 from jaxspec.targets.transformer import Transformer
 from training.drafter_loss import LossOptions

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.core.config import FalconConfig, TargetConfig
+from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.targets.transformer import Transformer
 from training.drafter_loss import LossOptions
 from training.falcon_loss import choose, init_falcon, make_chains, make_falcon_loss

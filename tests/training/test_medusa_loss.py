@@ -9,7 +9,8 @@ import pytest
 
 import jaxspec
 from jaxspec.drafters.medusa import files as medusa
-from jaxspec.drafters.medusa.drafter import Medusa, make_medusa_drafter
+from jaxspec.drafters.medusa.drafter import make_medusa_drafter
+from jaxspec.drafters.medusa.network import Medusa
 from jaxspec.io.safetensors_files import read_json
 from training.drafter_loss import LossOptions
 from training.medusa_loss import init_medusa, make_medusa_loss

@@ -6,7 +6,9 @@ import numpy as np
 import optax
 import pytest
 
-from jaxspec.core.config import FalconConfig, ParallelSpecConfig, TargetConfig
+from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.falcon.config import FalconConfig
+from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
 from jaxspec.targets.transformer import Transformer
 from training.drafter_loss import LossOptions
 from training.falcon_loss import init_falcon, make_falcon_loss

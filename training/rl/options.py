@@ -7,8 +7,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from jaxspec.drafters.registry import make_drafter
-from jaxspec.engine.plan import default_builder
+from jaxspec.drafters.registry import record_of
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -57,8 +56,7 @@ class TextOptions(RoundOptions):
 
 def builder_of(params, options: RoundOptions) -> str:
     """Name of the builder that is recorded."""
-    config = params.spec.drafter(options.drafter)
-    return options.builder or default_builder(make_drafter(config), config)
+    return options.builder or record_of(params.spec.drafter(options.drafter)).default_builder
 
 
 def decode_options(params, options: RoundOptions) -> dict:

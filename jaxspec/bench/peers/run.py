@@ -32,8 +32,8 @@ from jaxspec.bench.peers.pytorch import (
 from jaxspec.bench.prompts import Prompt
 from jaxspec.bench.report.summary import environment
 from jaxspec.bench.report.table import align, show
-from jaxspec.core.config import PROMPT_LOOKUP, BlockDrafterConfig, SmallModelConfig
-from jaxspec.core.params import Spec
+from jaxspec.core.params import WEIGHTLESS, Spec
+from jaxspec.drafters.registry import record_of
 from jaxspec.engine.token_ids import to_ids
 from jaxspec.io.tokenizer import load_tokenizer
 
@@ -83,21 +83,15 @@ def compare(
 
 
 def default_methods(spec: Spec) -> str:
-    """Methods to compare for a model: a tree of its block drafter, chains of its small models, and
-    prompt lookup.
-
-    The sizes are those that are fastest on two CPU cores.
+    """Methods to compare for a model: of each kind of drafter that it has, the preferred one with
+    the `peer_method` of its record. The sizes are those that are fastest on two CPU cores.
     """
-    kinds = {BlockDrafterConfig: "{}-tree@8/w2", SmallModelConfig: "{}-chain@6"}
-    names = {
-        kinds[type(config)].format(name): type(config)
-        for name, config in reversed(spec.drafters)
-        if type(config) in kinds
-    }
-    first = {
-        kind: name for name, kind in names.items()
-    }  # the first drafter of a kind is the preferred one
-    return ",".join([*first.values(), f"{PROMPT_LOOKUP}-chain@8"])
+    methods: dict[type, str] = {}
+    for name in dict.fromkeys([*dict(spec.drafters), *WEIGHTLESS]):
+        record = record_of(spec.drafter(name))
+        if record.peer_method is not None:
+            methods.setdefault(record.config, f"{name}-{record.peer_method}")
+    return ",".join(methods.values())
 
 
 def our_peers(params, methods: Sequence[Method], max_new_tokens: int) -> list[Peer]:
@@ -120,9 +114,7 @@ def our_peers(params, methods: Sequence[Method], max_new_tokens: int) -> list[Pe
 def small_models(spec: Spec, directories: dict[str, Any]) -> dict[str, Any]:
     """{name: directory} of those drafters that are language models themselves."""
     return {
-        name: directories[name]
-        for name, config in spec.drafters
-        if isinstance(config, SmallModelConfig)
+        name: directories[name] for name, config in spec.drafters if record_of(config).assistant
     }
 
 

@@ -1,101 +1,21 @@
-"""Block drafters: DFlash and the JetSpec causal head, one network with one flag.
-
-A block is the last committed token (the anchor) followed by mask tokens. One forward over it, with
-keys and values of fused target features as context, predicts all its slots at once: slot k proposes
-the token k positions after the anchor. DFlash (Chen et al. 2026) lets every slot see the whole
-block; JetSpec's head lets slot i see slots 0..i.
-"""
+"""The DFlash and JetSpec drafters: one step proposes a whole block after the root."""
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from jaxspec.core.cache import allocate, append
-from jaxspec.core.config import BlockDrafterConfig
 from jaxspec.core.state import KVCache
 from jaxspec.drafters.base import Drafter, Proposal, whole_vocabulary
-from jaxspec.targets.attention import full_mask
-from jaxspec.targets.layers import DecoderLayer, Linear, RMSNorm, rope_table
+from jaxspec.drafters.dflash.config import BlockDrafterConfig
+from jaxspec.drafters.dflash.network import BlockDrafter
 
 
-class BlockDrafter(nn.Module):
-    """The draft network; embeddings and the output projection are the target's."""
-
-    config: BlockDrafterConfig
-
-    def setup(self):
-        c = self.config
-        self.fc = Linear(c.hidden_size)
-        self.context_norm = RMSNorm(c.norm_eps)
-        self.layers = [DecoderLayer(c) for _ in range(c.num_layers)]
-        self.norm = RMSNorm(c.norm_eps)
-
-    def context(self, features: jax.Array) -> jax.Array:
-        """Fused context [B, T, E] of target features [B, T, len(feature_layers) * Et]; every layer
-        reads the same one.
-        """
-        return self.context_norm(self.fc(features))
-
-    def context_kv(self, features: jax.Array, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Keys and values [L, B, T, K, D] of committed tokens, from their target features.
-
-        They depend on features and absolute positions (int32 [B, T]) alone, so caching them between
-        rounds is exact.
-        """
-        context, rope = self.context(features), rope_table(positions, self.config)
-        keys, values = [], []
-        for layer in self.layers:
-            k, v = layer.context_kv(context, rope)
-            # One layer after the other: XLA would join their products, and copy the weights of all
-            # layers together to do so.
-            context, k = jax.lax.optimization_barrier((context, k))
-            keys.append(k)
-            values.append(v)
-        return jnp.stack(keys), jnp.stack(values)
-
-    def __call__(
-        self,
-        block,
-        positions,
-        cache: KVCache,
-        first: jax.Array | None = None,
-        size: jax.Array | None = None,
-    ) -> jax.Array:
-        """Hidden states [B, T, E] of a block, after the final norm.
-
-        Args:
-          block: [B, T, E], target embeddings of the anchor and of the mask tokens.
-          positions: int32 [B, T]; the anchor's is the number of committed tokens before it.
-          cache: context keys and values from `context_kv`.
-          first: int32 [B], row of the cache where the sequence begins, if it is packed behind
-            others (None: row 0).
-          size: int32 [B], slots that belong to the block; no slot sees those after them (None: all
-            T).
-        """
-        rope = rope_table(positions, self.config)
-        mask = None if self.config.causal else full_mask(*block.shape[:2], size)
-        x = block
-        for i, layer in enumerate(self.layers):
-            prefix = (cache.k, cache.v, i, cache.length, first)
-            x, _ = layer(x, rope, positions, mask, prefix, self._window(i))
-        return self.norm(x)
-
-    def _window(self, layer: int) -> int | None:
-        if self.config.sliding_window is None:
-            return None
-        window, sliding = self.config.sliding_window
-        return window if sliding[layer] else None
-
-
-@functools.lru_cache(maxsize=64)
 def make_block_drafter(config: BlockDrafterConfig) -> Drafter:
-    """DFlash, or JetSpec's head with `config.causal`. Cached: equal configs give the identical
-    bundle.
-    """
+    """DFlash, or JetSpec's head with `config.causal`."""
     module = BlockDrafter(config)
 
     def init(batch, capacity, dtype):
@@ -123,3 +43,15 @@ def make_block_drafter(config: BlockDrafterConfig) -> Drafter:
         return Proposal(logits[:, None]), None
 
     return Drafter(config.feature_layers, config.depth, config.depth, init, absorb, start)
+
+
+def resize(config: BlockDrafterConfig, depth: int) -> BlockDrafterConfig:
+    """`config` with blocks of `depth` drafted slots after the anchor."""
+    return dataclasses.replace(config, block_size=depth + 1)
+
+
+def rewind(cache: KVCache, length: jax.Array) -> KVCache:
+    """The cache of each sequence's first `length` int32 [B] tokens: rows at or beyond it are
+    masked.
+    """
+    return cache.replace(length=length)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from jaxspec.core.config import BlockDrafterConfig
+from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.dflash import speculators
-from jaxspec.drafters.dflash.hf_config import drafter_config, drafter_config_to_hf
+from jaxspec.drafters.dflash.config import BlockDrafterConfig
+from jaxspec.drafters.dflash.hf_config import (
+    default_feature_layers,
+    drafter_config,
+    drafter_config_to_hf,
+)
 from jaxspec.drafters.dflash.weights import (
     check,
     drafter_leaves,
@@ -22,35 +26,18 @@ from jaxspec.drafters.dflash.weights import (
     ignored,
     native_names,
     stored,
+    to_hf,
 )
+from jaxspec.drafters.feature_layers import Layers
+from jaxspec.drafters.format import About, Format, write_directory
+from jaxspec.drafters.hf_fields import check_fits, main_dtype
 from jaxspec.io.draft_vocab import MAPPING
-from jaxspec.io.provenance import Provenance
-from jaxspec.io.safetensors_files import WEIGHTS, read_json, write_safetensors
+from jaxspec.io.safetensors_files import read_json
 from jaxspec.io.torch_files import open_weights
 from jaxspec.io.weight_map import check_fit
 
 # A learned vector in place of the mask token's embedding, as MiMo ships it.
 _MASK_EMBEDDING = "mask_embedding.pt"
-
-
-class About(NamedTuple):
-    """What writing a drafter needs to know about its target.
-
-    Attributes:
-      num_layers: decoder layers of the target.
-      max_positions: its longest sequence; engines refuse longer contexts than a drafter's config
-        says.
-      provenance: its name, and the hashes of its tokenizer and chat template.
-      architecture: as its config.json names it; None is unknown.
-      borrowed: those of its tensors that the speculators schema saves with the drafter, by the
-        schema's names.
-    """
-
-    num_layers: int
-    max_positions: int
-    provenance: Provenance = Provenance()
-    architecture: str | None = None
-    borrowed: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
 def read_config(hf: dict[str, Any]) -> BlockDrafterConfig:
@@ -108,7 +95,7 @@ def write_native(
     hf = drafter_config_to_hf(
         config, about.num_layers, about.max_positions, main_dtype(tensors), about.provenance
     )
-    _write(Path(directory), hf, tensors)
+    write_directory(directory, hf, tensors)
 
 
 def write_speculators(
@@ -138,19 +125,20 @@ def write_speculators(
         raise ValueError(
             f"the speculators schema saves the target's {missing[0]} with the drafter: give --target"
         )
-    _write(Path(directory), hf, {**tensors, **{name: about.borrowed[name] for name in names}})
+    write_directory(directory, hf, {**tensors, **{name: about.borrowed[name] for name in names}})
 
 
 def write_own(
     directory, config: BlockDrafterConfig, tensors: Mapping[str, np.ndarray], about: About
 ) -> None:
     """The native layout, or where that cannot say what the drafter is, the speculators schema."""
-    speak = config.draft_vocab_size is not None and not config.causal
-    if (
-        speak and not about.provenance.target
-    ):  # the schema wants a name; the target's directory had none to give
+    if not _needs_speculators(config):
+        return write_native(directory, config, tensors, about)
+    if not about.provenance.target:  # the schema wants a name
         about = about._replace(provenance=about.provenance._replace(target="unknown"))
-    (write_speculators if speak else write_native)(directory, config, tensors, about)
+    dtype = main_dtype(tensors)
+    borrowed = {name: tensor.astype(dtype) for name, tensor in about.borrowed.items()}
+    return write_speculators(directory, config, tensors, about._replace(borrowed=borrowed))
 
 
 # What `jaxspec convert --to` can write. JetSpec heads are DFlash drafters with one flag, and share
@@ -160,6 +148,64 @@ WRITERS: dict[str, Callable] = {
     "jetspec": write_native,
     "speculators": write_speculators,
 }
+
+
+def matches(hf: Mapping[str, Any]) -> bool:
+    """Whether a config.json is in the DFlash layout or in the speculators schema."""
+    named = str((hf.get("architectures") or [""])[0])
+    return speculators.is_speculators(hf) or "DFlash" in named or "dflash_config" in hf
+
+
+def recognise(hf: dict[str, Any], names: Collection[str], causal: bool) -> bool:
+    """Whether a config.json looks like one of a DFlash drafter, or with `causal` of a JetSpec
+    head, in any layout.
+    """
+    own = hf.get("dflash_config") or {}
+    named = str((hf.get("architectures") or [""])[0])
+    if not ("DFlash" in named or own or hf.get("speculation_type") == "dflash"):
+        return False
+    return bool(own.get("causal_head") or own.get("causal")) == causal
+
+
+def layout(hf: dict[str, Any], names: Collection[str]) -> str:
+    """Which of the layouts other than the speculators schema."""
+    if "speculation_type" in hf or any(name.startswith("encoder.") for name in names):
+        return "transformers"
+    return "native (z-lab DFlash)" if "dflash_config" in hf else "flat"
+
+
+def default_layers(hf: dict[str, Any]) -> Layers | None:
+    """The layers that readers assume where config.json states none."""
+    count = hf.get("num_target_layers")
+    if not count:
+        return None
+    layers = default_feature_layers(count, hf["num_hidden_layers"])
+    return Layers(layers, "default for num_target_layers")
+
+
+def borrowed(config: BlockDrafterConfig, hf: dict[str, Any] | None = None) -> dict[str, str]:
+    """See `jaxspec.drafters.format.Format`; only the speculators schema saves tensors of the
+    target.
+    """
+    present = _needs_speculators(config) if hf is None else speculators.is_speculators(hf)
+    names = speculators.borrowed_names(config) if present else []
+    return {name: speculators.BORROWED[name] for name in names}
+
+
+def _fit(config: BlockDrafterConfig, target: TargetConfig) -> BlockDrafterConfig:
+    check_fits(config, target)
+    return config
+
+
+def _write(
+    directory: str | os.PathLike, config: BlockDrafterConfig, variables: Any, about: About
+) -> None:
+    write_own(directory, config, to_hf(variables, config), about)
+
+
+def _needs_speculators(config: BlockDrafterConfig) -> bool:
+    """Whether the native layout cannot say what the drafter is."""
+    return config.draft_vocab_size is not None and not config.causal
 
 
 def _open(directory: Path, config: BlockDrafterConfig):
@@ -184,17 +230,18 @@ def _open(directory: Path, config: BlockDrafterConfig):
     return read, lambda name: name in names or ignored(name)
 
 
-def main_dtype(tensors: Mapping[str, np.ndarray]) -> str:
-    """The dtype that config.json names: the one that most weights are stored in."""
-    sizes: dict[str, int] = {}
-    for name, tensor in tensors.items():
-        if name in MAPPING:
-            continue
-        sizes[tensor.dtype.name] = sizes.get(tensor.dtype.name, 0) + tensor.size
-    return max(sizes, key=sizes.__getitem__)
-
-
-def _write(directory: Path, hf: dict, tensors: Mapping[str, np.ndarray]) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    write_safetensors(directory / WEIGHTS, tensors)
-    (directory / "config.json").write_text(json.dumps(hf, indent=2) + "\n", encoding="utf-8")
+def block_format(causal: bool) -> Format:
+    """The files of DFlash drafters, or with `causal` of JetSpec heads, which share the layout."""
+    return Format(
+        matches,
+        read_config,
+        _fit,
+        load_drafter,
+        check_files,
+        _write,
+        recognise=functools.partial(recognise, causal=causal),
+        layout=layout,
+        default_layers=default_layers,
+        borrowed=borrowed,
+        side_files=(_MASK_EMBEDDING,),
+    )

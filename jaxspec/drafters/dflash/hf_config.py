@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxspec.core.config import BlockDrafterConfig, TargetConfig
+from jaxspec.drafters.dflash.config import BlockDrafterConfig
+from jaxspec.drafters.hf_fields import draft_vocab_size, own_fields, score_temperature
 from jaxspec.io.provenance import Provenance
-from jaxspec.targets.hf_config import integer, transformer_fields, transformer_fields_to_hf
+from jaxspec.targets.hf_fields import integer, transformer_fields, transformer_fields_to_hf
 
 ARCHITECTURE = "DFlashDraftModel"
-FEATURE_CONVENTION = "outputs of target layers, 0-based"
 _DRAFT_NOTE = "reduced: lm_head.weight, d2t and t2d are read by jaxspec alone; vLLM and SGLang have no such causal head"
 
 
@@ -118,23 +118,6 @@ def layer_fields_to_hf(
     }
 
 
-def own_fields(
-    config: BlockDrafterConfig, num_target_layers: int, provenance: Provenance | None
-) -> dict[str, Any]:
-    """The `jaxspec` object of a config.json, which other readers pass over.
-
-    `feature_layers` repeats the layers in a convention that is spelt out, since the fields that
-    engines read mean different layers in different places.
-    """
-    return {
-        "feature_convention": FEATURE_CONVENTION,
-        "feature_layers": list(config.feature_layers),
-        "num_target_layers": num_target_layers,
-        "score_temperature": list(config.score_temperature),
-        **(provenance or Provenance()).to_hf(),
-    }
-
-
 def default_feature_layers(num_target_layers: int, count: int) -> tuple[int, ...]:
     """DFlash's choice: the middle layer, or `count` layers evenly spaced from 1 to
     `num_target_layers` - 3 inclusive.
@@ -142,39 +125,6 @@ def default_feature_layers(num_target_layers: int, count: int) -> tuple[int, ...
     if count == 1:
         return (num_target_layers // 2,)
     return tuple(round(1 + i * (num_target_layers - 4) / (count - 1)) for i in range(count))
-
-
-def check_fits(drafter, target: TargetConfig, *, final_norm: bool = False) -> None:
-    """Raise a one-line ValueError unless `drafter`, of any kind that reads features of layers, can
-    draft for `target`.
-
-    It reads the target's embeddings, features and output projection, so widths, vocabulary and
-    layers must agree. With `final_norm` the number of layers may stand for the state after the
-    final norm (see `jaxspec.drafters.base.Drafter`).
-    """
-    wrong = []
-    if not drafter.hidden_size == drafter.target_hidden_size == target.hidden_size:
-        wrong.append(
-            f"its hidden size is {drafter.hidden_size} (made for a target of {drafter.target_hidden_size}), "
-            f"the target's {target.hidden_size}"
-        )
-    if drafter.vocab_size != target.vocab_size:
-        wrong.append(
-            f"its vocabulary has {drafter.vocab_size} tokens, the target's {target.vocab_size}"
-        )
-    beyond = [layer for layer in drafter.feature_layers if layer >= target.num_layers + final_norm]
-    if beyond:
-        wrong.append(
-            f"it reads target layers {beyond}, the target has layers 0 to {target.num_layers - 1}"
-        )
-    if getattr(drafter, "mask_token_id", 0) >= target.vocab_size:
-        wrong.append(
-            f"its mask token {drafter.mask_token_id} is outside the target's {target.vocab_size} embedding rows"
-        )
-    if wrong:
-        raise ValueError(
-            f"the drafter does not fit the target: {'; '.join(wrong)}; use a drafter trained for this target"
-        )
 
 
 def _mask_token(own: dict, hf: dict) -> int:
@@ -196,33 +146,6 @@ def _feature_layers(own: dict, hf: dict, count: int) -> tuple[int, ...]:
             f"config.json: dflash_config.target_layer_ids must be layers 0 to {limit - 1}, not {layers!r}"
         )
     return tuple(layers)
-
-
-def draft_vocab_size(hf: dict, vocab_size: int) -> int | None:
-    """`draft_vocab_size` of a config.json, or None where it is absent or the whole of the target's
-    `vocab_size`.
-    """
-    size = integer(hf, "draft_vocab_size", vocab_size)
-    if size > vocab_size:
-        raise ValueError(
-            f"config.json: draft_vocab_size is {size}, more than the target's {vocab_size} tokens"
-        )
-    return None if size == vocab_size else size
-
-
-def score_temperature(hf: dict) -> tuple[float, float]:
-    """Divisors of the draft logits, greedy and sampled, written into a config.json by this library;
-    1 if it has none.
-
-    A single number stands for both.
-    """
-    value = (hf.get("jaxspec") or {}).get("score_temperature", 1.0)
-    pair = value if isinstance(value, list) else [value, value]
-    if len(pair) != 2 or not all(isinstance(x, int | float) and x > 0 for x in pair):
-        raise ValueError(
-            f"config.json: jaxspec.score_temperature is {value!r}, and must be one or two numbers above 0"
-        )
-    return float(pair[0]), float(pair[1])
 
 
 def _causal(own: dict) -> bool:

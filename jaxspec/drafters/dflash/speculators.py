@@ -14,16 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxspec.core.config import BlockDrafterConfig
-from jaxspec.drafters.dflash.hf_config import (
-    draft_vocab_size,
-    layer_fields_to_hf,
-    own_fields,
-    score_temperature,
-)
+from jaxspec.drafters.dflash.config import BlockDrafterConfig
+from jaxspec.drafters.dflash.hf_config import layer_fields_to_hf
+from jaxspec.drafters.hf_fields import draft_vocab_size, own_fields, score_temperature
 from jaxspec.io.provenance import Provenance
 from jaxspec.io.weight_map import Leaf
-from jaxspec.targets.hf_config import integer, transformer_fields
+from jaxspec.targets.hf_fields import integer, transformer_fields
 
 TYPE = "dflash"
 # Tensors that the schema saves with the drafter although they are the target's: {here: in the

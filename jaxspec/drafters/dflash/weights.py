@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.core.config import BlockDrafterConfig
+from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.io.draft_vocab import MAPPING, mapping_tensors, read_ids
 from jaxspec.io.tensors import Tensors
 from jaxspec.io.weight_map import (

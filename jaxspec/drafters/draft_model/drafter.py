@@ -4,17 +4,15 @@
 
 from __future__ import annotations
 
-import functools
-
 import flax.struct
 import jax
 import jax.numpy as jnp
 
 from jaxspec.core.cache import allocate, append
-from jaxspec.core.config import SmallModelConfig
 from jaxspec.core.state import KVCache
 from jaxspec.drafters import scratch
 from jaxspec.drafters.base import Drafter, Proposal
+from jaxspec.drafters.draft_model.config import SmallModelConfig
 from jaxspec.targets.transformer import Transformer
 
 
@@ -28,7 +26,6 @@ class SmallModelState:
     hidden: jax.Array
 
 
-@functools.lru_cache(maxsize=64)
 def make_small_model_drafter(config: SmallModelConfig) -> Drafter:
     """The drafter: one forward of the small model a level, none for the first, which `absorb` has
     computed.

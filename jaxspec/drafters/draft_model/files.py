@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from jaxspec.core.config import SmallModelConfig, TargetConfig
-from jaxspec.drafters.dflash.hf_config import own_fields, score_temperature
+from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.draft_model.config import SmallModelConfig
+from jaxspec.drafters.format import About, Format, json_writer
+from jaxspec.drafters.hf_fields import own_fields, score_temperature
 from jaxspec.io.torch_files import open_weights
 from jaxspec.io.weight_map import check_fit
 from jaxspec.targets import weights as target_weights
-from jaxspec.targets.hf_config import ARCHITECTURES, integer, target_config, target_config_to_hf
-
-if TYPE_CHECKING:
-    from jaxspec.drafters.dflash.files import About
+from jaxspec.targets.hf_config import target_config, target_config_to_hf
+from jaxspec.targets.hf_fields import integer
+from jaxspec.targets.registry import families, family_of
 
 
 def matches(hf: Mapping[str, Any]) -> bool:
     """Whether a config.json describes a language model that could be a target itself."""
-    return (hf.get("architectures") or [None])[0] in ARCHITECTURES.values()
+    return (hf.get("architectures") or [None])[0] in {family.architecture for family in families()}
 
 
 def config_from_hf(hf: dict[str, Any]) -> SmallModelConfig:
@@ -63,5 +64,13 @@ def check(directory: str | os.PathLike, config: SmallModelConfig) -> None:
     check_fit(
         target_weights.target_leaves(config.model),
         open_weights(directory),
-        lambda name: name.endswith("rotary_emb.inv_freq") or name == "lm_head.weight",
+        lambda name: (
+            name.endswith("rotary_emb.inv_freq")
+            or name == family_of(config.model).weight_name("lm_head.weight")
+        ),
     )
+
+
+FORMAT = Format(
+    matches, config_from_hf, for_target, read, check, json_writer(config_to_hf, tensors)
+)

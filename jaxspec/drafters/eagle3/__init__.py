@@ -1,1 +1,17 @@
-"""EAGLE-3."""
+"""EAGLE-3: one decoder layer that drafts a token at a time from its own output."""
+
+from jaxspec.drafters.eagle3.config import EagleConfig
+from jaxspec.drafters.eagle3.drafter import make_eagle_drafter
+from jaxspec.drafters.eagle3.files import FORMAT
+from jaxspec.drafters.record import DrafterRecord
+
+EAGLE3 = DrafterRecord(
+    name="eagle3",
+    config=EagleConfig,
+    make=make_eagle_drafter,
+    compared=("chain", "dynamic"),
+    further=("static",),
+    default_builder="dynamic",
+    files=FORMAT,
+    page="eagle3/README.md",
+)

@@ -9,28 +9,23 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.core.config import EagleConfig, TargetConfig
-from jaxspec.drafters.dflash.hf_config import (
-    check_fits,
-    draft_vocab_size,
-    own_fields,
-    score_temperature,
-)
+from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.eagle3.config import EagleConfig
+from jaxspec.drafters.feature_layers import Layers, layer_inputs
+from jaxspec.drafters.format import About, Format, json_writer
+from jaxspec.drafters.hf_fields import check_fits, draft_vocab_size, own_fields, score_temperature
 from jaxspec.io.draft_vocab import MAPPING, mapping_tensors, read_ids
 from jaxspec.io.tensors import Tensors
 from jaxspec.io.torch_files import open_weights
 from jaxspec.io.weight_map import Leaf, check_fit, linear, read_tree, vector, write_tree
-from jaxspec.targets.hf_config import integer, transformer_fields, transformer_fields_to_hf
-
-if TYPE_CHECKING:
-    from jaxspec.drafters.dflash.files import About
+from jaxspec.targets.hf_fields import integer, transformer_fields, transformer_fields_to_hf
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 # The authors' own files name the target's architecture, and are told from a target by their draft
@@ -299,3 +294,51 @@ def _norm_before_residual(hf: Mapping[str, Any], speculators: bool) -> bool:
             "drafter was trained"
         )
     return value
+
+
+def recognise(hf: dict[str, Any], names: Collection[str]) -> bool:
+    """Whether a config.json looks like an EAGLE-3 drafter's; some published ones call themselves
+    LlamaForCausalLM.
+    """
+    architecture = str((hf.get("architectures") or [""])[0])
+    plain = architecture.endswith("ForCausalLM") or not architecture
+    reduced = "draft_vocab_size" in hf and "fc.weight" in names
+    return "Eagle3" in architecture or "eagle_config" in hf or (plain and reduced)
+
+
+def layout(hf: dict[str, Any], names: Collection[str]) -> str:
+    """Which of the native layouts."""
+    layer = "midlayer" if any(name.startswith("midlayer.") for name in names) else "layers.0"
+    return f"native ({layer}{', NVIDIA eagle_config' if 'eagle_config' in hf else ''})"
+
+
+def default_layers(hf: dict[str, Any]) -> Layers:
+    """The layers that readers assume where config.json states none."""
+    default = (
+        "default of a target of N layers: inputs of layers 2, N//2, N-3 (outputs of 1, N//2-1, N-4)"
+    )
+    count = hf.get("num_target_layers")
+    return layer_inputs([2, count // 2, count - 3], default) if count else Layers(None, default, "")
+
+
+def borrowed(config: EagleConfig, hf: dict[str, Any] | None = None) -> dict[str, str]:
+    """See `jaxspec.drafters.format.Format`; the speculators schema saves the target's
+    embeddings.
+    """
+    if hf is None or not _speculators(hf):
+        return {}
+    return {"embed_tokens.weight": "model.embed_tokens.weight"}
+
+
+FORMAT = Format(
+    matches,
+    config_from_hf,
+    for_target,
+    read,
+    check,
+    json_writer(config_to_hf, tensors),
+    recognise=recognise,
+    layout=layout,
+    default_layers=default_layers,
+    borrowed=borrowed,
+)

@@ -1,1 +1,17 @@
-"""Falcon."""
+"""Falcon: several tokens a forward, each forward after the last."""
+
+from jaxspec.drafters.falcon.config import FalconConfig
+from jaxspec.drafters.falcon.drafter import make_falcon_drafter
+from jaxspec.drafters.falcon.files import FORMAT
+from jaxspec.drafters.record import DrafterRecord
+
+# `best_first`, `expand` and `beam` need every depth before they choose, so they use the first block.
+FALCON = DrafterRecord(
+    name="falcon",
+    config=FalconConfig,
+    make=make_falcon_drafter,
+    compared=("chain", "static"),
+    further=("best_first", "expand", "beam"),
+    files=FORMAT,
+    page="falcon/README.md",
+)

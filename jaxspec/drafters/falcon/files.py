@@ -6,19 +6,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from jaxspec.core.config import FalconConfig
 from jaxspec.drafters import own_layout
+from jaxspec.drafters.falcon.config import FalconConfig
+from jaxspec.drafters.format import About, Format, json_writer
 from jaxspec.drafters.own_layout import for_target
 from jaxspec.io.weight_map import Leaf, linear, vector
-
-if TYPE_CHECKING:
-    from jaxspec.drafters.dflash.files import About
-
-__all__ = ["check", "config_from_hf", "config_to_hf", "for_target", "matches", "read", "tensors"]
 
 ARCHITECTURE = "FalconDrafter"
 _SIZES = ("slots", "blocks", "lstm_size", "lstm_layers")
@@ -83,3 +79,8 @@ def leaves(config: FalconConfig) -> list[Leaf]:
             Leaf((*path, "bias"), ((f"lstm.bias_l{i}",),), ((4 * size,),)),
         ]
     return table
+
+
+FORMAT = Format(
+    matches, config_from_hf, for_target, read, check, json_writer(config_to_hf, tensors)
+)

@@ -16,23 +16,23 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from jaxspec.core.config import MedusaConfig, TargetConfig
-from jaxspec.drafters.dflash.hf_config import own_fields, score_temperature
+from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.feature_layers import Layers
+from jaxspec.drafters.format import About, Format, json_writer
+from jaxspec.drafters.hf_fields import own_fields, score_temperature
+from jaxspec.drafters.medusa.config import MedusaConfig
 from jaxspec.io.safetensors_files import WEIGHTS as MODEL
 from jaxspec.io.safetensors_files import WeightFiles, open_safetensors
 from jaxspec.io.tensors import Tensors
 from jaxspec.io.torch_files import TorchFile
 from jaxspec.io.weight_map import Leaf, check_fit, read_tree, write_tree
-from jaxspec.targets.hf_config import integer
-
-if TYPE_CHECKING:
-    from jaxspec.drafters.dflash.files import About
+from jaxspec.targets.hf_fields import integer
 
 WEIGHTS = "medusa_lm_head.safetensors"
 TORCH_WEIGHTS = "medusa_lm_head.pt"
@@ -234,3 +234,33 @@ def _weights(directory: Path, config: MedusaConfig) -> Tensors:
             f"{directory} has no Medusa heads: expected {WEIGHTS}, {TORCH_WEIGHTS} or vLLM's {MODEL}"
         )
     return TorchFile(directory / found) if found == TORCH_WEIGHTS else _HeadFile(directory / found)
+
+
+def recognise(hf: dict[str, Any], names: Collection[str]) -> bool:
+    """Whether a config.json looks like one of Medusa heads."""
+    architecture = str((hf.get("architectures") or [""])[0])
+    return "medusa_num_heads" in hf or "Medusa" in architecture or hf.get("model_type") == "medusa"
+
+
+def layout(hf: dict[str, Any], names: Collection[str]) -> str:
+    """Which of the layouts."""
+    return "vLLM" if "medusa_num_heads" not in hf else "original"
+
+
+def default_layers(hf: dict[str, Any]) -> Layers:
+    """No layer's output is read, but what the target's final norm makes of the last one's."""
+    return Layers(None, "none: the heads read the target's last hidden state", "")
+
+
+FORMAT = Format(
+    matches,
+    config_from_hf,
+    for_target,
+    read,
+    check,
+    json_writer(config_to_hf, tensors, WEIGHTS),
+    recognise=recognise,
+    layout=layout,
+    default_layers=default_layers,
+    weights=(WEIGHTS, TORCH_WEIGHTS),
+)

@@ -1,104 +1,19 @@
-"""ParallelSpec (Xiao et al. 2024, arXiv 2410.05589): an EAGLE-like drafter that drafts all its
-tokens in one forward.
-
-From the paper: mask tokens [MASK]_1 ... [MASK]_{K-1}, each with an embedding of its own that is
-learnt, stand behind the last known token, at the positions that follow; one forward under a causal
-mask predicts a token at each place. In training several groups of masks share one text and do not
-see each other (see `training.parallelspec_loss`).
-
-Ours, since the paper keeps the architecture of the drafter it starts from and no code was released:
-EAGLE-3's layer (three fused target features, attention over [token embedding | feature], 2E wide;
-Li et al. 2025), and a learnt vector per mask that stands in for its missing feature.
-"""
+"""The ParallelSpec drafter: one step proposes K tokens after the root."""
 
 from __future__ import annotations
 
 import functools
 
-import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
 
 from jaxspec.core.cache import allocate, append
-from jaxspec.core.config import ParallelSpecConfig
 from jaxspec.core.state import KVCache
 from jaxspec.drafters.base import Drafter, Proposal
 from jaxspec.drafters.pairs import check_layers, last_row, spread
-from jaxspec.targets.layers import _INIT, Attention, GatedMLP, Linear, RMSNorm, rope_table
-
-
-class ParallelSpec(nn.Module):
-    """The draft network; token embeddings are the target's, the output projection is its own."""
-
-    config: ParallelSpecConfig
-
-    def setup(self):
-        c = self.config
-        self.fc = Linear(c.hidden_size)
-        self.token_norm = RMSNorm(c.norm_eps)
-        self.feature_norm = RMSNorm(c.norm_eps)
-        self.attention = Attention(c)
-        self.mlp_norm = RMSNorm(c.norm_eps)
-        self.mlp = GatedMLP(c)
-        self.norm = RMSNorm(c.norm_eps)
-        self.mask_token = self.param("mask_token", _INIT, (c.slots - 1, c.hidden_size))
-        self.mask_feature = self.param("mask_feature", _INIT, (c.slots - 1, c.hidden_size))
-        self.lm_head = self.param(
-            "lm_head", _INIT, (c.hidden_size, c.draft_vocab_size or c.vocab_size)
-        )
-
-    def fuse(self, features: jax.Array) -> jax.Array:
-        """Fused features [..., E] of target features [..., len(feature_layers) * Et]."""
-        return self.fc(features)
-
-    def context_kv(
-        self, tokens: jax.Array, fused: jax.Array, positions: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """Keys and values [1, B, T, Kh, D] of pairs: token embeddings and fused features [B, T, E],
-        positions int32 [B, T].
-
-        With one layer they depend on the pair and its position alone, so caching them between
-        rounds is exact.
-        """
-        k, v = self.attention.keys_values(
-            self._wide(tokens, fused), rope_table(positions, self.config)
-        )
-        return k[None], v[None]
-
-    def __call__(
-        self, token, fused, position, cache: KVCache, first: jax.Array | None = None
-    ) -> jax.Array:
-        """Hidden states [B, K, E] of a draft, after the final norm; slot k predicts the token k + 1
-        places after `token`.
-
-        Args:
-          token, fused: [B, E], embedding and fused feature of the last known pair.
-          position: int32 [B], its rotary position: the number of pairs before it.
-          cache: keys and values of the pairs before it, from `context_kv`.
-          first: int32 [B], row of the cache where the sequence begins, if it is packed behind
-            others (None: row 0).
-        """
-        batch = token.shape[0]
-        masks = (
-            jnp.broadcast_to(x, (batch, *x.shape)) for x in (self.mask_token, self.mask_feature)
-        )
-        tokens, features = (
-            jnp.concatenate([x[:, None], m], 1) for x, m in zip((token, fused), masks, strict=True)
-        )
-        positions = position[:, None] + jnp.arange(self.config.slots)
-        prefix = (cache.k, cache.v, 0, cache.length, first)
-        rope = rope_table(positions, self.config)
-        attended, _ = self.attention(self._wide(tokens, features), rope, positions, None, prefix)
-        x = features + attended
-        return self.norm(x + self.mlp(self.mlp_norm(x)))
-
-    def logits(self, hidden: jax.Array) -> jax.Array:
-        """Logits [..., D] of the draft vocabulary, from hidden states after the final norm."""
-        return hidden @ self.lm_head
-
-    def _wide(self, tokens, features):
-        return jnp.concatenate([self.token_norm(tokens), self.feature_norm(features)], axis=-1)
+from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
+from jaxspec.drafters.parallelspec.network import ParallelSpec
 
 
 @flax.struct.dataclass
@@ -114,7 +29,6 @@ class ParallelSpecState:
     fused: jax.Array
 
 
-@functools.lru_cache(maxsize=64)
 def make_parallelspec_drafter(config: ParallelSpecConfig) -> Drafter:
     """ParallelSpec: K = `config.slots` tokens in one step.
 

@@ -6,19 +6,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from jaxspec.core.config import ParallelSpecConfig
 from jaxspec.drafters import own_layout
+from jaxspec.drafters.format import About, Format, json_writer
 from jaxspec.drafters.own_layout import for_target
+from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
 from jaxspec.io.weight_map import Leaf
-
-if TYPE_CHECKING:
-    from jaxspec.drafters.dflash.files import About
-
-__all__ = ["check", "config_from_hf", "config_to_hf", "for_target", "matches", "read", "tensors"]
 
 ARCHITECTURE = "ParallelSpecDrafter"
 _SIZES = ("slots",)
@@ -65,3 +61,8 @@ def leaves(config: ParallelSpecConfig) -> list[Leaf]:
         Leaf(("mask_token",), (("mask_token",),), masks),
         Leaf(("mask_feature",), (("mask_feature",),), masks),
     ]
+
+
+FORMAT = Format(
+    matches, config_from_hf, for_target, read, check, json_writer(config_to_hf, tensors)
+)

@@ -1,1 +1,15 @@
-"""Prompt lookup."""
+"""Prompt lookup: copies what followed the last tokens when they occurred before."""
+
+from jaxspec.drafters.prompt_lookup.config import PromptLookupConfig
+from jaxspec.drafters.prompt_lookup.drafter import make_lookup_drafter
+from jaxspec.drafters.record import DrafterRecord
+
+PROMPT_LOOKUP = DrafterRecord(
+    name="prompt_lookup",
+    config=PromptLookupConfig,
+    make=make_lookup_drafter,
+    retrieval=True,
+    weightless=lambda target: PromptLookupConfig(vocab_size=target.vocab_size),
+    peer_method="chain@8",
+    page="prompt_lookup/README.md",
+)

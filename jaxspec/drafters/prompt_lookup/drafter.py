@@ -12,8 +12,8 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from jaxspec.core.config import PromptLookupConfig
 from jaxspec.drafters.base import Drafter, Proposal
+from jaxspec.drafters.prompt_lookup.config import PromptLookupConfig
 
 
 @flax.struct.dataclass
@@ -24,7 +24,6 @@ class Text:
     length: jax.Array
 
 
-@functools.lru_cache(maxsize=64)
 def make_lookup_drafter(config: PromptLookupConfig) -> Drafter:
     """The drafter; one step proposes one chain of up to `config.depth` tokens, none where nothing
     is found.

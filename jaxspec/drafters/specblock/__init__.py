@@ -1,1 +1,18 @@
-"""SpecBlock."""
+"""SpecBlock: blocks of tokens, each from any position of an earlier block."""
+
+from jaxspec.drafters.record import DrafterRecord
+from jaxspec.drafters.specblock.config import SpecBlockConfig
+from jaxspec.drafters.specblock.drafter import make_specblock_drafter
+from jaxspec.drafters.specblock.files import FORMAT
+
+# `best_first`, `expand` and `beam` need every depth before they choose, so they use the first block.
+SPECBLOCK = DrafterRecord(
+    name="specblock",
+    config=SpecBlockConfig,
+    make=make_specblock_drafter,
+    compared=("chain", "rank_guided", "best_first"),
+    further=("static", "expand", "beam"),
+    default_builder="rank_guided",
+    files=FORMAT,
+    page="specblock/README.md",
+)

@@ -9,27 +9,26 @@ ablations; those stand in this library's own fields.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.core.config import SpecBlockConfig
-from jaxspec.drafters.dflash.hf_config import draft_vocab_size, own_fields, score_temperature
 from jaxspec.drafters.eagle3 import files as eagle
-from jaxspec.drafters.specblock.drafter import RANK_FEATURES
+from jaxspec.drafters.feature_layers import Layers, own_layers
+from jaxspec.drafters.format import About, Format, json_writer
+from jaxspec.drafters.hf_fields import draft_vocab_size, own_fields, score_temperature
+from jaxspec.drafters.specblock.config import SpecBlockConfig
+from jaxspec.drafters.specblock.network import RANK_FEATURES
 from jaxspec.io.draft_vocab import MAPPING, mapping_tensors, read_ids
 from jaxspec.io.tensors import Tensors
 from jaxspec.io.torch_files import TorchFile, open_weights
 from jaxspec.io.weight_map import Leaf, check_fit, linear, read_tree, vector, write_tree
-from jaxspec.targets.hf_config import integer, transformer_fields, transformer_fields_to_hf
+from jaxspec.targets.hf_fields import integer, transformer_fields, transformer_fields_to_hf
 from jaxspec.targets.weights import decoder_layer_leaves
-
-if TYPE_CHECKING:
-    from jaxspec.drafters.dflash.files import About
 
 ARCHITECTURE = "LlamaForCausalLMSpecBlock"
 _NAMES = (ARCHITECTURE, "LlamaForCausalLMSpecBlockShift")
@@ -228,3 +227,27 @@ def _feature_layers(own: Mapping[str, Any]) -> tuple[int, ...]:
             f"config.json: jaxspec.feature_layers must be target layers, 0 or higher, not {layers!r}"
         )
     return tuple(layers)
+
+
+def recognise(hf: dict[str, Any], names: Collection[str]) -> bool:
+    """Whether a config.json looks like a SpecBlock drafter's."""
+    architecture = str((hf.get("architectures") or [""])[0])
+    return "SpecBlock" in architecture or "diffspec_draft_token_num" in hf or "rank_classes" in hf
+
+
+def default_layers(hf: dict[str, Any]) -> Layers:
+    """The layers that this library has written, or else those that EAGLE-3 assumes."""
+    return own_layers(hf) or eagle.default_layers(hf)
+
+
+FORMAT = Format(
+    matches,
+    config_from_hf,
+    for_target,
+    read,
+    check,
+    json_writer(config_to_hf, tensors),
+    recognise=recognise,
+    default_layers=default_layers,
+    side_files=(_MAPPING_FILE,),
+)

@@ -1,0 +1,22 @@
+"""Static description of an EAGLE-3 drafter."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jaxspec.core.config import FeatureDrafterConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EagleConfig(FeatureDrafterConfig):
+    """An EAGLE-3 drafter (Li et al. 2025): one decoder layer whose attention reads [token embedding
+    | feature], 2E wide.
+
+    Attributes:
+      depth: longest path that is drafted unless a call says otherwise; one forward a level.
+      norm_before_residual: the residual connection carries the feature after its norm (a choice of
+        the speculators schema).
+    """
+
+    depth: int = 8
+    norm_before_residual: bool = False

@@ -1,0 +1,74 @@
+"""Reads and writes the files of any registered drafter."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.format import About, Format
+from jaxspec.drafters.registry import record_of, records
+
+
+def read_config(hf: dict[str, Any]) -> Any:
+    """The config of the drafter that a config.json describes, as far as the file states it.
+
+    Formats that were registered last are asked first.
+
+    Raises:
+      ValueError: no registered drafter has this architecture, or its entries cannot be read.
+    """
+    readable = [record for record in records() if record.files is not None]
+    for record in reversed(readable):
+        if record.files.matches(hf):
+            return record.files.config_from_hf(hf)
+    named = (hf.get("architectures") or [None])[0]
+    raise ValueError(
+        f"unknown drafter architecture {named!r} (model_type {hf.get('model_type')!r}); supported: "
+        f"{', '.join(record.name for record in readable)}"
+    )
+
+
+def for_target(config: Any, target: TargetConfig) -> Any:
+    """`config` in full, for files that leave some of it to the target; ValueError where it does not
+    fit.
+    """
+    return _format(config).for_target(config, target)
+
+
+def load_drafter(directory: str | os.PathLike, config: Any, dtype: str) -> dict[str, Any]:
+    """Variables (see `jaxspec.drafters.base`) of the drafter in `directory`, whose config.json was
+    read as `config`.
+
+    Raises:
+      FileNotFoundError: no weights.
+      WeightMismatch: missing, unexpected, misshapen and non-float tensors, all in one report.
+      ValueError: unsafe or damaged files, NaN, a wrong map of draft tokens, or a part that is not
+        supported.
+    """
+    return _format(config).read(directory, config, dtype)
+
+
+def check_files(directory: str | os.PathLike, config: Any) -> None:
+    """Raise what `load_drafter` would, but read no weights: only names, shapes and dtypes."""
+    _format(config).check(directory, config)
+
+
+def write_drafter(
+    directory: str | os.PathLike, config: Any, variables: Mapping[str, Any], about: About
+) -> None:
+    """Write a drafter in the layout that it is published in, in its weights' dtype."""
+    _format(config).write(directory, config, variables, about)
+
+
+def borrowed_tensors(config: Any, hf: dict[str, Any] | None = None) -> dict[str, str]:
+    """See `Format.borrowed`."""
+    return _format(config).borrowed(config, hf)
+
+
+def _format(config: Any) -> Format:
+    record = record_of(config)
+    if record.files is None:
+        raise ValueError(f"drafter {record.name!r} has no files: register it with `files`")
+    return record.files

@@ -1,0 +1,174 @@
+"""How a drafter is read from files and written to them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.feature_layers import Layers, own_layers
+from jaxspec.drafters.hf_fields import main_dtype, own_fields
+from jaxspec.io.provenance import Provenance
+from jaxspec.io.safetensors_files import WEIGHTS, write_safetensors
+from jaxspec.io.torch_files import open_weights
+from jaxspec.io.weight_map import Leaf, check_fit, read_tree, write_tree
+
+
+class About(NamedTuple):
+    """What writing a drafter needs to know about its target.
+
+    Attributes:
+      num_layers: decoder layers of the target.
+      max_positions: its longest sequence; engines refuse longer contexts than a drafter's config
+        says.
+      provenance: its name, and the hashes of its tokenizer and chat template.
+      architecture: as its config.json names it; None is unknown.
+      borrowed: those of its tensors that the speculators schema saves with the drafter, by the
+        schema's names.
+    """
+
+    num_layers: int
+    max_positions: int
+    provenance: Provenance = Provenance()
+    architecture: str | None = None
+    borrowed: Mapping[str, np.ndarray] = MappingProxyType({})
+
+
+def _no_borrowed(config: Any, hf: dict[str, Any] | None = None) -> dict[str, str]:
+    return {}
+
+
+def _native(hf: dict[str, Any], names: Collection[str]) -> str:
+    return "native"
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """The files of one drafter: a directory with config.json and weights.
+
+    Attributes:
+      matches: config.json -> whether `config_from_hf` is to read it.
+      config_from_hf: config.json -> config, as far as the file states it.
+      for_target: (config, TargetConfig) -> the config in full; ValueError where it does not fit.
+      read: (directory, config, dtype) -> variables, see `jaxspec.drafters.base`.
+      check: (directory, config) -> None; raises what `read` would, without reading weights.
+      write: (directory, config, variables, About) -> None.
+      recognise: (config.json, names of tensors) -> whether `jaxspec inspect` calls it this drafter;
+        None: what `matches`.
+      layout: (config.json, names of tensors) -> name of the layout, of a recognised drafter.
+      default_layers: config.json -> the target layers that readers assume where none of the fields
+        in use states them, or None.
+      borrowed: (config, config.json or None) -> {tensor: the target's name for it} of the target's
+        tensors that are saved with the drafter: in these files, or (None) in those that `write`
+        makes.
+      weights: names of weight files other than the usual ones, the preferred one first.
+      side_files: names of files besides the weights that change what the drafter computes.
+    """
+
+    matches: Callable[[dict[str, Any]], bool]
+    config_from_hf: Callable[[dict[str, Any]], Any]
+    for_target: Callable[[Any, TargetConfig], Any]
+    read: Callable[[Any, Any, str], dict[str, Any]]
+    check: Callable[[Any, Any], None]
+    write: Callable[[Any, Any, Mapping[str, Any], About], None]
+    recognise: Callable[[dict[str, Any], Collection[str]], bool] | None = None
+    layout: Callable[[dict[str, Any], Collection[str]], str] = _native
+    default_layers: Callable[[dict[str, Any]], Layers | None] = own_layers
+    borrowed: Callable[..., dict[str, str]] = _no_borrowed
+    weights: tuple[str, ...] = ()
+    side_files: tuple[str, ...] = ()
+
+
+def named(*architectures: str) -> Callable[[Mapping[str, Any]], bool]:
+    """`matches` of a format whose config.json names one of `architectures`."""
+    return lambda hf: (hf.get("architectures") or [None])[0] in architectures
+
+
+def json_writer(
+    config_to_hf: Callable[[Any, About, str], dict[str, Any]],
+    tensors: Callable[[Mapping[str, Any], Any], dict[str, np.ndarray]],
+    weights: str = WEIGHTS,
+) -> Callable[[Any, Any, Mapping[str, Any], About], None]:
+    """`write` of a format: config.json from `config_to_hf(config, about, dtype)`, and a file
+    `weights` of `tensors(variables, config)`.
+    """
+
+    def write(
+        directory: str | os.PathLike, config: Any, variables: Mapping[str, Any], about: About
+    ) -> None:
+        found = tensors(variables, config)
+        write_directory(directory, config_to_hf(config, about, main_dtype(found)), found, weights)
+
+    return write
+
+
+def write_directory(
+    directory: str | os.PathLike,
+    hf: Mapping[str, Any],
+    tensors: Mapping[str, np.ndarray],
+    weights: str = WEIGHTS,
+) -> None:
+    """Write config.json and a safetensors file called `weights`; makes the directory."""
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    write_safetensors(Path(directory) / weights, tensors)
+    (Path(directory) / "config.json").write_text(json.dumps(hf, indent=2) + "\n", encoding="utf-8")
+
+
+def simple_format(
+    architecture: str, config_class: type, leaves: Callable[[Any], list[Leaf]]
+) -> Format:
+    """A format for a drafter of your own: config.json holds `architecture` and the config's fields,
+    model.safetensors the tensors of `leaves(config)`.
+
+    Args:
+      config_class: dataclass whose fields are numbers, strings, booleans, None or tuples of them,
+        with the fields of `jaxspec.core.config.DrafterConfig`.
+      leaves: config -> the table of all weights, see `jaxspec.io.weight_map`.
+    """
+    fields = [field.name for field in dataclasses.fields(config_class)]
+
+    def config_from_hf(hf: dict[str, Any]) -> Any:
+        own = hf.get("jaxspec")
+        missing = [name for name in fields if not isinstance(own, dict) or name not in own]
+        if missing:
+            raise ValueError(f"config.json lacks 'jaxspec.{missing[0]}', a field of {architecture}")
+        return config_class(**{name: _tuples(own[name]) for name in fields})
+
+    def config_to_hf(config: Any, about: About, dtype: str) -> dict[str, Any]:
+        own = own_fields(config, about.num_layers, about.provenance) | dataclasses.asdict(config)
+        return {"architectures": [architecture], "model_type": "jaxspec", "dtype": dtype} | {
+            "vocab_size": config.vocab_size,
+            "jaxspec": own,
+        }
+
+    def for_target(config: Any, target: TargetConfig) -> Any:
+        if config.vocab_size != target.vocab_size:
+            raise ValueError(
+                f"the drafter does not fit the target: its vocabulary has {config.vocab_size} "
+                f"tokens, the target's {target.vocab_size}; use a drafter made for this target"
+            )
+        return config
+
+    def read(directory: str | os.PathLike, config: Any, dtype: str) -> dict[str, Any]:
+        return read_tree(leaves(config), open_weights(directory), dtype)
+
+    def check(directory: str | os.PathLike, config: Any) -> None:
+        check_fit(leaves(config), open_weights(directory), lambda name: False)
+
+    def tensors(variables: Mapping[str, Any], config: Any) -> dict[str, np.ndarray]:
+        return write_tree(leaves(config), variables)
+
+    write = json_writer(config_to_hf, tensors)
+    return Format(named(architecture), config_from_hf, for_target, read, check, write)
+
+
+def _tuples(value: Any) -> Any:
+    """`value` with lists, which JSON has for tuples, turned back."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

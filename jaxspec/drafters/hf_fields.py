@@ -1,0 +1,102 @@
+"""Entries of config.json that drafters share, and the check that a drafter fits its target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxspec.core.config import DrafterConfig, TargetConfig
+from jaxspec.io.draft_vocab import MAPPING
+from jaxspec.io.provenance import Provenance
+from jaxspec.targets.hf_fields import integer
+
+FEATURE_CONVENTION = "outputs of target layers, 0-based"
+
+
+def own_fields(
+    config: DrafterConfig, num_target_layers: int, provenance: Provenance | None
+) -> dict[str, Any]:
+    """The `jaxspec` object of a config.json, which other readers pass over.
+
+    `feature_layers` repeats the layers in a convention that is spelt out, since the fields that
+    engines read mean different layers in different places.
+    """
+    return {
+        "feature_convention": FEATURE_CONVENTION,
+        "feature_layers": list(config.feature_layers),
+        "num_target_layers": num_target_layers,
+        "score_temperature": list(config.score_temperature),
+        **(provenance or Provenance()).to_hf(),
+    }
+
+
+def draft_vocab_size(hf: dict, vocab_size: int) -> int | None:
+    """`draft_vocab_size` of a config.json, or None where it is absent or the whole of the target's
+    `vocab_size`.
+    """
+    size = integer(hf, "draft_vocab_size", vocab_size)
+    if size > vocab_size:
+        raise ValueError(
+            f"config.json: draft_vocab_size is {size}, more than the target's {vocab_size} tokens"
+        )
+    return None if size == vocab_size else size
+
+
+def score_temperature(hf: dict) -> tuple[float, float]:
+    """Divisors of the draft logits, greedy and sampled, written into a config.json by this library;
+    1 if it has none.
+
+    A single number stands for both.
+    """
+    value = (hf.get("jaxspec") or {}).get("score_temperature", 1.0)
+    pair = value if isinstance(value, list) else [value, value]
+    if len(pair) != 2 or not all(isinstance(x, int | float) and x > 0 for x in pair):
+        raise ValueError(
+            f"config.json: jaxspec.score_temperature is {value!r}, and must be one or two numbers above 0"
+        )
+    return float(pair[0]), float(pair[1])
+
+
+def check_fits(drafter, target: TargetConfig, *, final_norm: bool = False) -> None:
+    """Raise a one-line ValueError unless `drafter`, of any kind that reads features of layers, can
+    draft for `target`.
+
+    It reads the target's embeddings, features and output projection, so widths, vocabulary and
+    layers must agree. With `final_norm` the number of layers may stand for the state after the
+    final norm (see `jaxspec.drafters.base.Drafter`).
+    """
+    wrong = []
+    if not drafter.hidden_size == drafter.target_hidden_size == target.hidden_size:
+        wrong.append(
+            f"its hidden size is {drafter.hidden_size} (made for a target of {drafter.target_hidden_size}), "
+            f"the target's {target.hidden_size}"
+        )
+    if drafter.vocab_size != target.vocab_size:
+        wrong.append(
+            f"its vocabulary has {drafter.vocab_size} tokens, the target's {target.vocab_size}"
+        )
+    beyond = [layer for layer in drafter.feature_layers if layer >= target.num_layers + final_norm]
+    if beyond:
+        wrong.append(
+            f"it reads target layers {beyond}, the target has layers 0 to {target.num_layers - 1}"
+        )
+    if getattr(drafter, "mask_token_id", 0) >= target.vocab_size:
+        wrong.append(
+            f"its mask token {drafter.mask_token_id} is outside the target's {target.vocab_size} embedding rows"
+        )
+    if wrong:
+        raise ValueError(
+            f"the drafter does not fit the target: {'; '.join(wrong)}; use a drafter trained for this target"
+        )
+
+
+def main_dtype(tensors: Mapping[str, np.ndarray]) -> str:
+    """The dtype that config.json names: the one that most weights are stored in."""
+    sizes: dict[str, int] = {}
+    for name, tensor in tensors.items():
+        if name in MAPPING:
+            continue
+        sizes[tensor.dtype.name] = sizes.get(tensor.dtype.name, 0) + tensor.size
+    return max(sizes, key=sizes.__getitem__)

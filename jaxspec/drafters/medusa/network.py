@@ -1,0 +1,56 @@
+"""Medusa (Cai et al. 2024): independent heads over the target's last hidden state, each for one
+further token.
+
+Head i (from 0) reads the hidden state after the final norm of the last committed token, x_t, from
+which the target draws the root x_{t+1}, and proposes x_{t+2+i}: the token i + 1 levels below the
+root. No head sees what another proposes, so one step is all and nothing is cached.
+"""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jaxspec.drafters.medusa.config import MedusaConfig
+from jaxspec.targets.layers import _INIT
+
+
+class ResidualBlock(nn.Module):
+    """`x + silu(x @ kernel + bias)` of H heads at once; kernels start at zero, so that every block
+    starts as the identity.
+    """
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        heads, width = x.shape[-2:]
+        kernel = self.param("kernel", nn.initializers.zeros, (heads, width, width))
+        bias = self.param("bias", nn.initializers.zeros, (heads, width))
+        return x + nn.silu(jnp.einsum("...he,hef->...hf", x, kernel) + bias)
+
+
+class Medusa(nn.Module):
+    """The heads; where they have no output projection of their own they share the target's."""
+
+    config: MedusaConfig
+
+    def setup(self):
+        c = self.config
+        self.block = [ResidualBlock() for _ in range(c.layers)]
+        if c.own_projection:
+            self.lm_head = self.param("lm_head", _INIT, (c.heads, c.hidden_size, c.vocab_size))
+
+    def __call__(self, hidden: jax.Array) -> jax.Array:
+        """What each head's output projection reads, [..., H, E], of the target's hidden states
+        [..., E].
+        """
+        x = jnp.broadcast_to(
+            hidden[..., None, :], (*hidden.shape[:-1], self.config.heads, hidden.shape[-1])
+        )
+        for block in self.block:
+            x = block(x)
+        return x
+
+    def logits(self, x: jax.Array) -> jax.Array:
+        """Logits [..., H, V] of the heads' own projections."""
+        return jnp.einsum("...he,hev->...hv", x, self.lm_head)

@@ -1,0 +1,25 @@
+"""Qwen3: dense layers with norms over queries and keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxspec.targets.family import TargetFamily
+from jaxspec.targets.hf_fields import integer
+
+
+def _uses_window(hf: dict[str, Any]) -> bool:
+    """Layers from `max_window_layers` on see a window, unless `layer_types` says which do."""
+    if not (hf.get("use_sliding_window") and hf.get("sliding_window")) or hf.get("layer_types"):
+        return False
+    layers = integer(hf, "num_hidden_layers")
+    return hf.get("max_window_layers", layers) < layers
+
+
+QWEN3 = TargetFamily(
+    name="qwen3",
+    architecture="Qwen3ForCausalLM",
+    qk_norm=True,
+    head_dim=128,
+    uses_window=_uses_window,
+)

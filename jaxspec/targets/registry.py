@@ -1,0 +1,66 @@
+"""All families of target models, by name and by architecture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxspec.core.config import TargetConfig
+from jaxspec.targets.family import TargetFamily
+from jaxspec.targets.llama import LLAMA
+from jaxspec.targets.qwen3 import QWEN3
+from jaxspec.targets.qwen3_moe import QWEN3_MOE
+
+_FAMILIES: dict[str, TargetFamily] = {}
+
+
+def register(family: TargetFamily) -> None:
+    """Make a family of target models known to the whole library; ValueError if its name is
+    taken.
+    """
+    if family.name in _FAMILIES:
+        raise ValueError(f"a family is called {family.name!r} already: choose another name")
+    _FAMILIES[family.name] = family
+
+
+def unregister(name: str) -> None:
+    """Undo `register`; ValueError if no family is called `name`."""
+    named(name)
+    del _FAMILIES[name]
+
+
+def families() -> tuple[TargetFamily, ...]:
+    """All families, in the order in which they were registered."""
+    return tuple(_FAMILIES.values())
+
+
+def named(name: str) -> TargetFamily:
+    """The family called `name`; ValueError lists all names."""
+    if name not in _FAMILIES:
+        raise ValueError(f"unknown family {name!r}: choose one of {', '.join(_FAMILIES)}")
+    return _FAMILIES[name]
+
+
+def family_of(config: TargetConfig) -> TargetFamily:
+    """The family of a target."""
+    return named(config.family)
+
+
+def family_of_hf(hf: dict[str, Any]) -> TargetFamily:
+    """The family that a config.json names; ValueError lists the architectures that are supported."""
+    architecture, name = (hf.get("architectures") or [None])[0], hf.get("model_type")
+    family = _FAMILIES.get(name) if isinstance(name, str) else None
+    if family is not None and architecture in (None, family.architecture):
+        return family
+    if "Draft" in str(architecture):
+        raise ValueError(
+            f"config.json describes a drafter ({architecture}), not a target model: pass it as "
+            "`drafter=`"
+        )
+    raise ValueError(
+        f"unknown architecture {architecture!r} (model_type {name!r}); supported: "
+        f"{', '.join(family.architecture for family in families())}"
+    )
+
+
+for _family in (QWEN3, LLAMA, QWEN3_MOE):
+    register(_family)
