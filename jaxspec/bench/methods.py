@@ -66,7 +66,8 @@ def parse_methods(
         budget is the most that a round verifies. The option `policy` is then that name, see
         `jaxspec.policies.named` and `with_policies`.
     `all` is every drafter of `spec` and those without weights, such as `prompt_lookup`, with the
-    builders that their records list as compared; methods that are named as well are measured once. `ar` comes first and is added where it is missing, since every comparison is against it.
+    builders that their records list as compared; methods that are named as well are measured
+    once. `ar` comes first and is added where it is missing, since every comparison is against it.
 
     Args:
       names: such as `ar,jetspec-tree,jetspec-ddtree@12`, `all` or `all,jetspec-beam`.

@@ -17,7 +17,7 @@ from jaxspec.drafters.specblock import files
 from jaxspec.io.weight_map import WeightMismatch
 from jaxspec.targets.hf_config import target_config
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 FOLDER = GOLDEN / "specblock" / "draft"
 ABOUT = About(num_layers=8, max_positions=512)
 

@@ -95,7 +95,7 @@ def test_sliding_windows():
 
 
 def test_default_feature_layers_are_those_of_the_reference():
-    path = Path(__file__).resolve().parent.parent / "golden" / "dflash" / "target_layer_ids.json"
+    path = Path(__file__).parents[2] / "golden" / "dflash" / "target_layer_ids.json"
     table = json.loads(path.read_text())
     for key, layers in table.items():
         target_layers, count = map(int, key.split(","))

@@ -20,12 +20,12 @@ from jaxspec.io.weight_map import WeightMismatch
 from jaxspec.targets.hf_config import target_config
 
 _spec = importlib.util.spec_from_file_location(
-    "torch_zip", Path(__file__).with_name("torch_zip.py")
+    "torch_zip", Path(__file__).parents[2] / "io" / "torch_zip.py"
 )
 torch_zip = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(torch_zip)
 
-GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 DRAFT = GOLDEN / "eagle3" / "draft"
 HF, TENSORS = read_json(DRAFT / "config.json"), load_file(DRAFT / WEIGHTS)
 TARGET = target_config(read_json(GOLDEN / "tiny_llama" / "config.json"))

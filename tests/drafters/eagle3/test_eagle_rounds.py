@@ -22,7 +22,7 @@ from jaxspec.engine.plan import DecodeConfig
 from jaxspec.engine.round import make_round
 
 pytestmark = pytest.mark.slow
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 TREES, GREEDY, SAMPLED = (
     json.loads((GOLDEN / "eagle3" / f"{name}.json").read_text())
     for name in ("trees", "trace_greedy", "trace_sampling")

@@ -22,7 +22,7 @@ from jaxspec.drafters.dflash.drafter import make_block_drafter
 from jaxspec.drafters.dflash.network import BlockDrafter
 from jaxspec.targets.transformer import Transformer
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "dflash"
+GOLDEN = Path(__file__).parents[2] / "golden" / "dflash"
 PROMPTS = [[7, 12, 22, 14, 20, 19], [9, 8, 7]]
 # Fewer tokens than most budgets have rows.
 COUNT = 6

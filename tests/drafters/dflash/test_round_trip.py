@@ -22,12 +22,12 @@ from jaxspec.io.weight_map import WeightMismatch
 from jaxspec.zoo.convert import convert
 
 _spec = importlib.util.spec_from_file_location(
-    "torch_zip", Path(__file__).with_name("torch_zip.py")
+    "torch_zip", Path(__file__).parents[2] / "io" / "torch_zip.py"
 )
 torch_zip = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(torch_zip)
 
-GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 TARGET = GOLDEN / "dflash" / "target"
 # Each format, the drafter to write in it, and how it comes about.
 FORMATS = ["dflash", "jetspec", "speculators", "torch", "transformers"]

@@ -7,7 +7,7 @@ import pytest
 
 import jaxspec
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 RECORDS = [
     record
     for record in json.loads((GOLDEN / "medusa" / "trace.json").read_text())

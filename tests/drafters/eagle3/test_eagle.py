@@ -13,7 +13,7 @@ from jaxspec.drafters.eagle3 import files as eagle
 from jaxspec.drafters.eagle3.drafter import make_eagle_drafter
 from jaxspec.io.safetensors_files import WeightFiles, read_json
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 WIDTH, STEPS, ROWS = (
     4,
     3,
@@ -127,7 +127,3 @@ def test_nothing_committed_changes_nothing(golden):
     np.testing.assert_array_equal(again.hidden, state.hidden)
     assert int(again.cache.length[0]) == 9
     golden.check_build("it0", again)
-
-
-def test_equal_configs_share_a_bundle(golden):
-    assert make_eagle_drafter(dataclasses.replace(golden.config)) is golden.drafter

@@ -28,7 +28,7 @@ from jaxspec.zoo.convert import convert
 from jaxspec.zoo.doctor import diagnose
 from jaxspec.zoo.inspect import describe, render
 
-GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 TARGET = GOLDEN / "dflash" / "target"
 IDS = np.r_[0:20, 30:250:2, 256]
 # What each golden drafter is written as: in the speculators schema, or where that has no word for
