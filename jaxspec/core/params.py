@@ -69,3 +69,15 @@ class Params:
     def drafter(self, name: str) -> Any:
         """Variables of the drafter called `name`; {} of one that has none."""
         return self.drafters.get(name, {})
+
+    def with_drafter(self, name: str, config: Any, variables: Any) -> Params:
+        """These parameters with one more drafter, which becomes the default method.
+
+        Args:
+          name: what to call it; a drafter of that name is replaced.
+          config: its static description, of a class that is registered (`jaxspec.drafters`).
+          variables: {"params": ...}, see `jaxspec.drafters.base`.
+        """
+        others = tuple(pair for pair in self.spec.drafters if pair[0] != name)
+        spec = dataclasses.replace(self.spec, drafters=((name, config), *others))
+        return self.replace(drafters={**self.drafters, name: variables}, spec=spec)

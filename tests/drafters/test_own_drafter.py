@@ -1,0 +1,142 @@
+"""A drafter that a test defines and registers decodes, saves and loads like those of the library."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from own_drafter import BIGRAM, BigramConfig, make_bigram
+
+import jaxspec
+from jaxspec.bench.methods import parse_methods
+from jaxspec.core.config import DrafterConfig, TargetConfig
+from jaxspec.core.params import Params, Spec
+from jaxspec.drafters import DrafterRecord
+from jaxspec.drafters.registry import make_drafter
+from jaxspec.targets.transformer import Transformer
+from jaxspec.zoo.inspect import describe
+
+VOCAB, PROMPTS, NEW = 16, [[4, 9, 2, 14], [7]], 12
+SIZES = dict(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=16)
+TARGET = TargetConfig(**SIZES, vocab_size=VOCAB, max_positions=128)
+
+
+@pytest.fixture
+def bigram():
+    jaxspec.drafters.register(BIGRAM)
+    yield BIGRAM
+    jaxspec.drafters.unregister(BIGRAM.name)
+
+
+@pytest.fixture(scope="module")
+def params():
+    """A random target with the table of what it says after every single token."""
+    generator = np.random.default_rng(3)
+    model, tokens = Transformer(TARGET), jnp.arange(VOCAB)[:, None]
+    shapes = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)
+    target = jax.tree.map(
+        lambda leaf: jnp.asarray(generator.normal(scale=0.8, size=leaf.shape), jnp.float32), shapes
+    )
+
+    def follow(model):
+        return model.logits(model(tokens, jnp.zeros_like(tokens)).hidden[:, 0])
+
+    head = {"lm_head": jnp.asarray(generator.normal(size=(16, VOCAB)), jnp.float32)}
+    target = {"params": target["params"] | head}
+    table = model.apply(target, method=follow)
+    plain = Params(target, {}, Spec(TARGET))
+    return plain.with_drafter(
+        "bigram", BigramConfig(vocab_size=VOCAB), {"params": {"table": table}}
+    )
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("builder", ["chain", "best_first"])
+def test_it_decodes_losslessly(bigram, params, builder, temperature):
+    options = dict(max_new_tokens=NEW, temperature=temperature)
+    plain = jaxspec.decode(params, PROMPTS, method="ar", **options)
+    drafted = jaxspec.decode(params, PROMPTS, builder=builder, budget=8, **options)
+    assert [out.tokens for out in drafted] == [out.tokens for out in plain]
+    assert sum(out.stats.rounds for out in drafted) < len(PROMPTS) * (NEW - 1), "none accepted"
+
+
+def test_it_is_saved_loaded_and_described(bigram, params, tmp_path):
+    jaxspec.save(params, tmp_path)
+    loaded = jaxspec.load(tmp_path, dtype="float32")
+    assert loaded.spec.drafters == params.spec.drafters
+    np.testing.assert_array_equal(
+        loaded.drafters["bigram"]["params"]["table"], params.drafters["bigram"]["params"]["table"]
+    )
+    alone = jaxspec.load(tmp_path, drafter=str(tmp_path / "drafters" / "bigram"))
+    assert [name for name, _ in alone.spec.drafters] == ["bigram"]
+    about = describe(tmp_path / "drafters" / "bigram")
+    assert (about["family"], about["readable"], about["layout"]) == ("bigram", True, "native")
+
+
+def test_files_that_do_not_fit_are_refused_in_one_line(bigram, params, tmp_path):
+    jaxspec.save(params, tmp_path)
+    path = tmp_path / "drafters" / "bigram" / "config.json"
+    hf = json.loads(path.read_text())
+    for change, message in (
+        ({"jaxspec": hf["jaxspec"] | {"vocab_size": 9}}, "its vocabulary has 9 tokens"),
+        ({"jaxspec": {"depth": 2}}, "lacks 'jaxspec.vocab_size'"),
+        ({"jaxspec": [2]}, "lacks 'jaxspec.vocab_size'"),
+        ({"architectures": ["Oak"]}, "unknown drafter architecture 'Oak'.*supported: .*bigram"),
+    ):
+        path.write_text(json.dumps(hf | change))
+        with pytest.raises(ValueError, match=message):
+            jaxspec.load(tmp_path)
+
+
+def test_all_methods_include_it(bigram, params):
+    names = [method.name for method in parse_methods("all", budget=8, spec=params.spec)]
+    assert names == ["ar", "bigram-chain", "bigram-ddtree", "prompt_lookup-chain"]
+
+
+def test_it_is_unknown_once_it_is_unregistered(params):
+    with pytest.raises(ValueError, match="no drafter has a config of type BigramConfig: give its"):
+        jaxspec.decode(params, PROMPTS, max_new_tokens=NEW)
+
+
+def test_names_and_configs_belong_to_one_record(bigram):
+    register = jaxspec.drafters.register
+    with pytest.raises(ValueError, match="a drafter is called 'bigram' already: choose another"):
+        register(dataclasses.replace(BIGRAM, config=DrafterConfig))
+    with pytest.raises(ValueError, match="a drafter is called 'ar' already"):
+        register(dataclasses.replace(BIGRAM, name="ar"))
+    with pytest.raises(ValueError, match="BigramConfig is the config of drafter 'bigram' already"):
+        register(dataclasses.replace(BIGRAM, name="trigram"))
+
+
+def test_two_records_may_share_a_config_class_but_no_config():
+    own = lambda depth: lambda config: config.depth >= depth  # noqa: E731
+    for name, depth in (("short", 1), ("long", 5)):
+        jaxspec.drafters.register(DrafterRecord(name, BigramConfig, make_bigram, own(depth)))
+    try:
+        assert jaxspec.drafters.record_of(BigramConfig(depth=4)).name == "short"
+        with pytest.raises(ValueError, match="drafters 'short' and 'long' both own this config"):
+            jaxspec.drafters.record_of(BigramConfig(depth=5))
+    finally:
+        jaxspec.drafters.unregister("short")
+        jaxspec.drafters.unregister("long")
+
+
+def test_a_drafter_without_weights_is_always_there(params):
+    def always(target):
+        return BigramConfig(vocab_size=target.vocab_size)
+
+    record = dataclasses.replace(BIGRAM, name="always", weightless=always, retrieval=True)
+    jaxspec.drafters.register(record)
+    try:
+        assert params.spec.drafter("always") == always(TARGET)
+    finally:
+        jaxspec.drafters.unregister("always")
+    with pytest.raises(ValueError, match="unknown method 'always'"):
+        params.spec.drafter("always")
+
+
+def test_equal_configs_share_a_bundle(bigram):
+    config = BigramConfig(vocab_size=VOCAB)
+    assert make_drafter(dataclasses.replace(config)) is make_drafter(config)
