@@ -15,9 +15,7 @@ import jax.numpy as jnp
 
 from jaxspec.core.config import MoEConfig, RopeScaling, TargetConfig
 from jaxspec.core.params import Params, Spec
-from jaxspec.core.state import KVCache
-from jaxspec.drafters.dflash.config import BlockDrafterConfig
-from jaxspec.drafters.dflash.network import BlockDrafter
+from jaxspec.drafters.jetspec.head import head_config, init_head
 from jaxspec.targets.transformer import Transformer
 
 DRAFTER = "jetspec"
@@ -96,41 +94,17 @@ def architecture(name: str, *, block_size: int = 16, drafter_layers: int = 5) ->
     if name not in ARCHITECTURES:
         raise ValueError(f"unknown architecture {name!r}: choose one of {', '.join(ARCHITECTURES)}")
     target = ARCHITECTURES[name]
-    shared = (
-        "hidden_size",
-        "num_heads",
-        "num_kv_heads",
-        "head_dim",
-        "ffn_size",
-        "rope_theta",
-        "rope_scaling",
-        "norm_eps",
-    )
-    count, last = (
-        (5, target.num_layers - 3) if target.num_layers > 8 else (3, target.num_layers - 2)
-    )
-    layers = tuple(round(1 + i * (last - 1) / (count - 1)) for i in range(count))
-    head = BlockDrafterConfig(
-        **{field: getattr(target, field) for field in shared},
-        num_layers=drafter_layers,
-        block_size=block_size,
-        mask_token_id=target.vocab_size - 1,
-        feature_layers=layers,
-        causal=True,
-        target_hidden_size=target.hidden_size,
-        vocab_size=target.vocab_size,
-    )
+    head = head_config(target, block_size=block_size, num_layers=drafter_layers)
     return Spec(target, ((DRAFTER, head),))
 
 
 def abstract_params(spec: Spec, dtype=jnp.bfloat16) -> Params:
-    """`Params` of `spec` (a target, and block drafters) whose leaves are `jax.ShapeDtypeStruct`:
+    """`Params` of `spec` (a target, and JetSpec heads) whose leaves are `jax.ShapeDtypeStruct`:
     nothing is allocated.
     """
     target = jax.eval_shape(functools.partial(_init_target, spec.target))
     drafters = {
-        name: jax.eval_shape(functools.partial(_init_head, config))
-        for name, config in spec.drafters
+        name: jax.eval_shape(functools.partial(init_head, config)) for name, config in spec.drafters
     }
     shapes = Params(target, drafters, spec)
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, dtype), shapes)
@@ -168,18 +142,3 @@ def _init_target(config):
         return model.logits(model(row, row).hidden)
 
     return Transformer(config).init(jax.random.key(0), method=touch)
-
-
-def _init_head(config):
-    row = jnp.zeros((1, 1), jnp.int32)
-    features = jnp.zeros((1, 1, len(config.feature_layers) * config.target_hidden_size))
-
-    def touch(head):
-        keys, values = head.context_kv(features, row)
-        return head(
-            jnp.zeros((1, 1, config.hidden_size)),
-            row,
-            KVCache(keys.swapaxes(2, 3), values.swapaxes(2, 3), row[0]),
-        )
-
-    return BlockDrafter(config).init(jax.random.key(0), method=touch)
