@@ -30,8 +30,8 @@ class About(NamedTuple):
         says.
       provenance: its name, and the hashes of its tokenizer and chat template.
       architecture: as its config.json names it; None is unknown.
-      borrowed: those of its tensors that the speculators schema saves with the drafter, by the
-        schema's names.
+      borrowed: those of its tensors that the layout saves with the drafter, by the names that
+        Llama's files have for them.
     """
 
     num_layers: int
@@ -49,7 +49,7 @@ def _native(hf: dict[str, Any], names: Collection[str]) -> str:
     return "native"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Format:
     """The files of one drafter: a directory with config.json and weights.
 
@@ -65,11 +65,14 @@ class Format:
       layout: (config.json, names of tensors) -> name of the layout, of a recognised drafter.
       default_layers: config.json -> the target layers that readers assume where none of the fields
         in use states them, or None.
-      borrowed: (config, config.json or None) -> {tensor: the target's name for it} of the target's
+      borrowed: (config, config.json or None) -> {tensor: Llama's name for it} of the target's
         tensors that are saved with the drafter: in these files, or (None) in those that `write`
         makes.
       weights: names of weight files other than the usual ones, the preferred one first.
       side_files: names of files besides the weights that change what the drafter computes.
+      stored: (directory, config) -> tensors in their stored dtypes, for `writers`.
+      writers: layouts that `jaxspec convert --to` can write, by name:
+        (directory, config, tensors, About) -> None.
     """
 
     matches: Callable[[dict[str, Any]], bool]
@@ -84,6 +87,8 @@ class Format:
     borrowed: Callable[..., dict[str, str]] = _no_borrowed
     weights: tuple[str, ...] = ()
     side_files: tuple[str, ...] = ()
+    stored: Callable[[Any, Any], dict[str, np.ndarray]] | None = None
+    writers: Mapping[str, Callable[..., None]] = dataclasses.field(default_factory=dict)
 
 
 def named(*architectures: str) -> Callable[[Mapping[str, Any]], bool]:

@@ -16,7 +16,7 @@ def _keep(config: Any, depth: int) -> Any:
     return config
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class DrafterRecord:
     """What a drafter is called, what it is made of and which choices suit it.
 

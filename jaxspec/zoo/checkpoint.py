@@ -144,15 +144,14 @@ def save_drafter(target: Params, variables, config, directory) -> None:
     """
     spec = target.spec
     known = provenance.of_target(spec.tokenizer) if spec.tokenizer else provenance.Provenance()
-    names = files.borrowed_tensors(config)
-    if names:
+    sources = files.borrowed_tensors(config).values()
+    if sources:
         quant.refuse(
             target.target,
             "written with the drafter: give the target loaded without quantize",
         )
     borrowed = {
-        name: target_weights.tensor(target.target, spec.target, source)
-        for name, source in names.items()
+        source: target_weights.tensor(target.target, spec.target, source) for source in sources
     }
     about = About(
         spec.target.num_layers,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
+from typing import Any
 
-from jaxspec.drafters.dflash import speculators
-from jaxspec.drafters.dflash.files import WRITERS, read_config, stored_tensors
+import numpy as np
+
+from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.files import borrowed_tensors, for_target, read_config
 from jaxspec.drafters.format import About
-from jaxspec.drafters.hf_fields import check_fits
+from jaxspec.drafters.registry import record_of, records
 from jaxspec.io import provenance
 from jaxspec.io.hub import resolve_drafter, resolve_model
 from jaxspec.io.safetensors_files import WeightFiles, read_json
@@ -16,7 +19,7 @@ from jaxspec.io.torch_files import open_weights
 from jaxspec.targets.hf_config import target_config
 from jaxspec.targets.hf_fields import integer
 from jaxspec.targets.registry import family_of
-from jaxspec.targets.weights import stored_name
+from jaxspec.targets.weights import EMBEDDING, HEAD, stored_name
 
 
 def convert(source, destination, to: str, target=None) -> Path:
@@ -39,8 +42,10 @@ def convert(source, destination, to: str, target=None) -> Path:
       ValueError: the source cannot be read or does not fit `target`, or the format cannot say what
         it is.
     """
-    if to not in WRITERS:
-        raise ValueError(f"unknown format {to!r}: choose one of {', '.join(WRITERS)}")
+    formats = [record.files for record in records() if record.files is not None]
+    known = sorted({name for one in formats for name in one.writers})
+    if to not in known:
+        raise ValueError(f"unknown format {to!r}: choose one of {', '.join(known)}")
     destination = Path(destination)
     if (destination / "config.json").exists():
         raise FileExistsError(f"{destination} holds a model already: choose another directory")
@@ -48,45 +53,57 @@ def convert(source, destination, to: str, target=None) -> Path:
     directory = resolve_drafter(source, model) if model is not None else resolve_model(source)
     hf = read_json(directory / "config.json")
     config = read_config(hf)
-    if config.causal and to == "dflash":
-        to = "jetspec"
-    elif to == "jetspec" and not config.causal:
-        raise ValueError(
-            f"{directory} is a DFlash drafter, whose slots see the whole block: write it with --to dflash"
-        )
+    record = record_of(config)
+    if to not in record.files.writers:
+        choices = " or ".join(record.files.writers)
+        what = f"write it with --to {choices}" if choices else "its files cannot be converted"
+        raise ValueError(f"{directory} is a {record.name} drafter: {what}")
     if model is None:
-        about = _as_recorded(directory, hf)
+        about = _as_recorded(directory, hf, config)
     else:
-        check_fits(config, target_config(read_json(model / "config.json")))
-        about = _of_target(model, provenance.recorded(hf), to)
-    WRITERS[to](destination, config, stored_tensors(directory, config), about)
+        config = for_target(config, target_config(read_json(model / "config.json")))
+        about = _of_target(model, provenance.recorded(hf))
+    record.files.writers[to](destination, config, record.files.stored(directory, config), about)
     return destination
 
 
-def _of_target(model: Path, recorded: provenance.Provenance, to: str) -> About:
+class _TargetTensors(Mapping):
+    """The target's embedding table and output projection, by Llama's names; read when they are
+    asked for.
+    """
+
+    def __init__(self, model: Path, config: TargetConfig):
+        self._files, self._config = WeightFiles(model), config
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in (EMBEDDING, HEAD):
+            raise KeyError(name)
+        return self._files[stored_name(self._config, name)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((EMBEDDING, HEAD))
+
+    def __len__(self) -> int:
+        return 2
+
+
+def _of_target(model: Path, recorded: provenance.Provenance) -> About:
     """What the target's own files say; what the drafter recorded about its tokenizer is kept, for
     it says what it learnt on.
     """
     config = target_config(read_json(model / "config.json"))
     found = provenance.of_target(model)
     kept = {field: value for field, value in recorded._asdict().items() if value is not None}
-    borrowed = {}
-    if to == "speculators":
-        tensors = WeightFiles(model)
-        borrowed = {
-            name: tensors[stored_name(config, theirs)]
-            for name, theirs in speculators.BORROWED.items()
-        }
     return About(
         config.num_layers,
         config.max_positions,
         found._replace(**kept),
         family_of(config).architecture,
-        borrowed,
+        _TargetTensors(model, config),
     )
 
 
-def _as_recorded(directory: Path, hf: dict) -> About:
+def _as_recorded(directory: Path, hf: dict[str, Any], config: Any) -> About:
     """What the drafter's own files say about its target."""
     own, layers = hf.get("jaxspec") or {}, hf.get("transformer_layer_config") or hf
     count = own.get("num_target_layers") or hf.get("num_target_layers")
@@ -95,9 +112,8 @@ def _as_recorded(directory: Path, hf: dict) -> About:
     architectures = ((hf.get("speculators_config") or {}).get("verifier") or {}).get(
         "architectures"
     ) or [None]
-    borrowed = MappingProxyType({})
-    if speculators.is_speculators(hf):
-        tensors = open_weights(directory)
-        borrowed = {name: tensors[name] for name in speculators.BORROWED if name in tensors}
+    names = borrowed_tensors(config, hf)
+    tensors = open_weights(directory) if names else {}
+    borrowed = {source: tensors[name] for name, source in names.items() if name in tensors}
     positions = integer(layers, "max_position_embeddings")
     return About(count, positions, provenance.recorded(hf), architectures[0], borrowed)

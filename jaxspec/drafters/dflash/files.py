@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,13 +119,14 @@ def write_speculators(
         about.architecture,
     )
     hf = speculators.speculators_config_to_hf(config, *known)
-    names = speculators.borrowed_names(config)
-    missing = [name for name in names if name not in about.borrowed]
+    sources = {name: speculators.BORROWED[name] for name in speculators.borrowed_names(config)}
+    missing = [name for name, source in sources.items() if source not in about.borrowed]
     if missing:
         raise ValueError(
             f"the speculators schema saves the target's {missing[0]} with the drafter: give --target"
         )
-    write_directory(directory, hf, {**tensors, **{name: about.borrowed[name] for name in names}})
+    copies = {name: about.borrowed[source] for name, source in sources.items()}
+    write_directory(directory, hf, {**tensors, **copies})
 
 
 def write_own(
@@ -139,15 +140,6 @@ def write_own(
     dtype = main_dtype(tensors)
     borrowed = {name: tensor.astype(dtype) for name, tensor in about.borrowed.items()}
     return write_speculators(directory, config, tensors, about._replace(borrowed=borrowed))
-
-
-# What `jaxspec convert --to` can write. JetSpec heads are DFlash drafters with one flag, and share
-# their layout.
-WRITERS: dict[str, Callable] = {
-    "dflash": write_native,
-    "jetspec": write_native,
-    "speculators": write_speculators,
-}
 
 
 def matches(hf: Mapping[str, Any]) -> bool:
@@ -232,6 +224,8 @@ def _open(directory: Path, config: BlockDrafterConfig):
 
 def block_format(causal: bool) -> Format:
     """The files of DFlash drafters, or with `causal` of JetSpec heads, which share the layout."""
+    writers = {"dflash": write_native, "speculators": write_speculators}
+    writers |= {"jetspec": write_native} if causal else {}
     return Format(
         matches,
         read_config,
@@ -244,4 +238,6 @@ def block_format(causal: bool) -> Format:
         default_layers=default_layers,
         borrowed=borrowed,
         side_files=(_MASK_EMBEDDING,),
+        stored=stored_tensors,
+        writers=writers,
     )

@@ -119,7 +119,7 @@ def test_a_target_without_a_name_can_be_written(tmp_path):
     from jaxspec.drafters.format import About
 
     config, tensors = drafter(write("dflash", tmp_path / "first"))
-    borrowed = {"embed_tokens.weight": WeightFiles(TARGET)["model.embed_tokens.weight"]}
+    borrowed = {"model.embed_tokens.weight": WeightFiles(TARGET)["model.embed_tokens.weight"]}
     write_own(tmp_path / "out", config, tensors, About(6, 512, borrowed=borrowed))
     hf = read_json(tmp_path / "out" / "config.json")
     assert (

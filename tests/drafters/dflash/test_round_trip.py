@@ -213,10 +213,10 @@ def test_what_convert_refuses(tmp_path):
         convert(source("dflash"), tmp_path / "x", "gguf")
     with pytest.raises(FileExistsError, match="holds a model already"):
         convert(source("dflash"), source("dflash"), "dflash")
-    with pytest.raises(
-        ValueError, match="whose slots see the whole block: write it with --to dflash"
-    ):
+    with pytest.raises(ValueError, match="a dflash drafter: write it with --to dflash or specul"):
         convert(source("dflash"), tmp_path / "x", "jetspec")
+    with pytest.raises(ValueError, match="a medusa drafter: its files cannot be converted"):
+        convert(GOLDEN / "medusa" / "draft", tmp_path / "x", "dflash")
     with pytest.raises(ValueError, match="names the target.*give --target"):
         convert(source("dflash"), tmp_path / "x", "speculators")
     with pytest.raises(ValueError, match="no flag for full-attention layers that are causal"):
