@@ -59,7 +59,7 @@ def score_temperature(hf: dict) -> tuple[float, float]:
     return float(pair[0]), float(pair[1])
 
 
-def check_fits(drafter, target: TargetConfig, *, final_norm: bool = False) -> None:
+def check_fits(drafter: Any, target: TargetConfig, *, final_norm: bool = False) -> None:
     """Raise a one-line ValueError unless `drafter`, of any kind that reads features of layers, can
     draft for `target`.
 

@@ -8,6 +8,7 @@ holds what Llama's fields do not, and model.safetensors: linear weights [out, in
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,7 +55,7 @@ def config_from_hf(hf: dict[str, Any], config_class: type, sizes: tuple[str, ...
 
 
 def config_to_hf(
-    config, architecture: str, sizes: tuple[str, ...], about: About, dtype: str
+    config: Any, architecture: str, sizes: tuple[str, ...], about: About, dtype: str
 ) -> dict[str, Any]:
     """Inverse of `config_from_hf`; `dtype` is that of the weights."""
     own = {name: getattr(config, name) for name in (*sizes, "qk_norm")}
@@ -71,13 +72,15 @@ def config_to_hf(
     }
 
 
-def for_target(config, target: TargetConfig):
+def for_target(config: Any, target: TargetConfig) -> Any:
     """`config` itself; ValueError where it does not fit the target."""
     check_fits(config, target, final_norm=True)
     return config
 
 
-def read(directory, config, leaves: list[Leaf], dtype: str) -> dict[str, Any]:
+def read(
+    directory: str | os.PathLike, config: Any, leaves: list[Leaf], dtype: str
+) -> dict[str, Any]:
     """Variables, with the ids of a reduced vocabulary in `draft` (see `jaxspec.drafters.base`).
 
     Raises:
@@ -91,12 +94,12 @@ def read(directory, config, leaves: list[Leaf], dtype: str) -> dict[str, Any]:
     return variables if ids is None else variables | {"draft": {"ids": jnp.asarray(ids)}}
 
 
-def check(directory, config, leaves: list[Leaf]) -> None:
+def check(directory: str | os.PathLike, config: Any, leaves: list[Leaf]) -> None:
     """Raise what `read` would, short of reading weights."""
     _check(open_weights(directory), config, leaves)
 
 
-def tensors(variables: Mapping[str, Any], config, leaves: list[Leaf]) -> dict[str, np.ndarray]:
+def tensors(variables: Mapping[str, Any], config: Any, leaves: list[Leaf]) -> dict[str, np.ndarray]:
     """Tensors by name, in the variables' dtype."""
     written = write_tree(leaves, variables)
     if config.draft_vocab_size is None:
@@ -106,7 +109,7 @@ def tensors(variables: Mapping[str, Any], config, leaves: list[Leaf]) -> dict[st
     )
 
 
-def layer_leaves(config, path: tuple[str, ...], inputs: int) -> list[Leaf]:
+def layer_leaves(config: Any, path: tuple[str, ...], inputs: int) -> list[Leaf]:
     """Attention and feed-forward of the drafter's layer at `path` of the tree, the former reading
     `inputs` components.
     """
@@ -139,7 +142,7 @@ def layer_leaves(config, path: tuple[str, ...], inputs: int) -> list[Leaf]:
     return leaves
 
 
-def ends_leaves(config) -> list[Leaf]:
+def ends_leaves(config: Any) -> list[Leaf]:
     """What both drafters have before and behind their layer: fusion, input norms, final norm and
     output projection.
     """
@@ -156,7 +159,7 @@ def ends_leaves(config) -> list[Leaf]:
     ]
 
 
-def _check(found: Mapping[str, np.ndarray], config, leaves: list[Leaf]) -> np.ndarray | None:
+def _check(found: Mapping[str, np.ndarray], config: Any, leaves: list[Leaf]) -> np.ndarray | None:
     """Names, shapes and dtypes of the tensors; the token ids of a reduced vocabulary."""
     reduced = config.draft_vocab_size is not None
     check_fit(leaves, found, lambda name: reduced and name in MAPPING)

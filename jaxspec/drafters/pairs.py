@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -21,7 +24,7 @@ def last_row(rows: jax.Array, count: jax.Array, before: jax.Array) -> jax.Array:
     )
 
 
-def spread(variables, logits: jax.Array, vocab_size: int) -> jax.Array:
+def spread(variables: Mapping[str, Any], logits: jax.Array, vocab_size: int) -> jax.Array:
     """Logits [..., V] of those [..., D] of a drafter's own projection, -inf outside a reduced draft
     vocabulary.
     """

@@ -7,6 +7,8 @@ thrown away after the round.
 
 from __future__ import annotations
 
+from typing import Any
+
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -29,7 +31,7 @@ class Scratch:
 
 
 def empty(
-    layers: int, batch: int, rows: int, kv_heads: int, head_dim: int, width: int, dtype
+    layers: int, batch: int, rows: int, kv_heads: int, head_dim: int, width: int, dtype: Any
 ) -> Scratch:
     """A scratch whose rows see nothing."""
     shape = (layers, batch, rows, kv_heads, head_dim)

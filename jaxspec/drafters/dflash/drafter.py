@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxspec.core.cache import allocate, append
 from jaxspec.core.state import KVCache
-from jaxspec.drafters.base import Drafter, Proposal, whole_vocabulary
+from jaxspec.drafters.base import Committed, Drafter, Proposal, TargetHead, whole_vocabulary
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.dflash.network import BlockDrafter
 
@@ -18,15 +19,22 @@ def make_block_drafter(config: BlockDrafterConfig) -> Drafter:
     """DFlash, or JetSpec's head with `config.causal`."""
     module = BlockDrafter(config)
 
-    def init(batch, capacity, dtype):
+    def init(batch: int, capacity: int, dtype: Any) -> KVCache:
         return allocate(config, batch, capacity, dtype)
 
-    def absorb(params, cache, target, new):
+    def absorb(params: Any, cache: KVCache, target: TargetHead, new: Committed) -> KVCache:
         positions = new.position[:, None] + jnp.arange(new.token.shape[1])
         k, v = module.apply(params, new.features, positions, method="context_kv")
         return append(cache, k, v, new.count)
 
-    def start(params, cache, target, root, rows, block=None):
+    def start(
+        params: Any,
+        cache: KVCache,
+        target: TargetHead,
+        root: jax.Array,
+        rows: int,
+        block: jax.Array | None = None,
+    ) -> tuple[Proposal, None]:
         # The anchor sits right after the cached context and has no feature of its own yet.
         masks = jnp.full((root.shape[0], config.depth), config.mask_token_id, root.dtype)
         tokens = jnp.concatenate([root[:, None], masks], axis=1)

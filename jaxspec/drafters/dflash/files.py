@@ -84,7 +84,10 @@ def check_files(directory: str | os.PathLike, config: BlockDrafterConfig) -> Non
 
 
 def write_native(
-    directory, config: BlockDrafterConfig, tensors: Mapping[str, np.ndarray], about: About
+    directory: str | os.PathLike,
+    config: BlockDrafterConfig,
+    tensors: Mapping[str, np.ndarray],
+    about: About,
 ) -> None:
     """The native layout of DFlash and JetSpec, which vLLM and SGLang read: config.json and
     model.safetensors.
@@ -99,7 +102,10 @@ def write_native(
 
 
 def write_speculators(
-    directory, config: BlockDrafterConfig, tensors: Mapping[str, np.ndarray], about: About
+    directory: str | os.PathLike,
+    config: BlockDrafterConfig,
+    tensors: Mapping[str, np.ndarray],
+    about: About,
 ) -> None:
     """The speculators schema, which vLLM reads; the target's embeddings and output projection go
     along, as it wants.
@@ -130,7 +136,10 @@ def write_speculators(
 
 
 def write_own(
-    directory, config: BlockDrafterConfig, tensors: Mapping[str, np.ndarray], about: About
+    directory: str | os.PathLike,
+    config: BlockDrafterConfig,
+    tensors: Mapping[str, np.ndarray],
+    about: About,
 ) -> None:
     """The native layout, or where that cannot say what the drafter is, the speculators schema."""
     if not _needs_speculators(config):

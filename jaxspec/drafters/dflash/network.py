@@ -55,8 +55,8 @@ class BlockDrafter(nn.Module):
 
     def __call__(
         self,
-        block,
-        positions,
+        block: jax.Array,
+        positions: jax.Array,
         cache: KVCache,
         first: jax.Array | None = None,
         size: jax.Array | None = None,

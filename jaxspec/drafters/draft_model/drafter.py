@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -11,8 +13,9 @@ import jax.numpy as jnp
 from jaxspec.core.cache import allocate, append
 from jaxspec.core.state import KVCache
 from jaxspec.drafters import scratch
-from jaxspec.drafters.base import Drafter, Proposal
+from jaxspec.drafters.base import Committed, Drafter, Nodes, Proposal, TargetHead
 from jaxspec.drafters.draft_model.config import SmallModelConfig
+from jaxspec.drafters.scratch import Scratch
 from jaxspec.targets.transformer import Transformer
 
 
@@ -32,11 +35,13 @@ def make_small_model_drafter(config: SmallModelConfig) -> Drafter:
     """
     model = Transformer(config.model)
 
-    def init(batch, capacity, dtype):
+    def init(batch: int, capacity: int, dtype: Any) -> SmallModelState:
         cache = allocate(config.model, batch, capacity + 1, dtype)
         return SmallModelState(cache, jnp.zeros((batch, config.model.hidden_size), dtype))
 
-    def absorb(params, state, target, new):
+    def absorb(
+        params: Any, state: SmallModelState, target: TargetHead, new: Committed
+    ) -> SmallModelState:
         # From the first token on: rows of the cache that hold it already are written again, with
         # the same values.
         tokens = jnp.concatenate([new.token[:, :1], new.following], axis=1)
@@ -51,7 +56,9 @@ def make_small_model_drafter(config: SmallModelConfig) -> Drafter:
             cache.replace(length=length), jnp.where(some[:, None], last, state.hidden)
         )
 
-    def start(params, state, target, root, rows):
+    def start(
+        params: Any, state: SmallModelState, target: TargetHead, root: jax.Array, rows: int
+    ) -> tuple[Proposal, Scratch]:
         logits = model.apply(params, state.hidden[:, None], method="logits")
         c, hidden = config.model, state.hidden
         room = scratch.empty(
@@ -65,7 +72,14 @@ def make_small_model_drafter(config: SmallModelConfig) -> Drafter:
         )
         return Proposal(logits[:, None], hidden=state.hidden[:, None, None]), room
 
-    def expand(params, state, room, target, nodes, first):
+    def expand(
+        params: Any,
+        state: SmallModelState,
+        room: Scratch,
+        target: TargetHead,
+        nodes: Nodes,
+        first: jax.Array,
+    ) -> tuple[Proposal, Scratch]:
         room = scratch.look(room, nodes.source, 1, first)
         mask = scratch.mask_words(room, nodes.token.shape[1], first)
         # The root stands at position length - 1.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -9,10 +11,11 @@ import jax.numpy as jnp
 from jaxspec.core.cache import allocate, append
 from jaxspec.core.state import KVCache
 from jaxspec.drafters import scratch as rows_of
-from jaxspec.drafters.base import Drafter, Proposal
+from jaxspec.drafters.base import Committed, Drafter, Nodes, Proposal, TargetHead
 from jaxspec.drafters.eagle3.config import EagleConfig
 from jaxspec.drafters.eagle3.network import EagleDrafter
 from jaxspec.drafters.pairs import check_layers, last_row, spread
+from jaxspec.drafters.scratch import Scratch
 
 
 @flax.struct.dataclass
@@ -38,16 +41,16 @@ def make_eagle_drafter(config: EagleConfig) -> Drafter:
     check_layers(config.num_layers, "EAGLE-3")
     module = EagleDrafter(config)
 
-    def propose(params, hidden):
+    def propose(params: Any, hidden: jax.Array) -> Proposal:
         logits = spread(params, module.apply(params, hidden, method="logits"), config.vocab_size)
         return Proposal(logits[:, :, None], hidden=hidden[:, :, None])
 
-    def init(batch, capacity, dtype):
+    def init(batch: int, capacity: int, dtype: Any) -> EagleState:
         return EagleState(
             allocate(config, batch, capacity, dtype), jnp.zeros((batch, config.hidden_size), dtype)
         )
 
-    def absorb(params, state, target, new):
+    def absorb(params: Any, state: EagleState, target: TargetHead, new: Committed) -> EagleState:
         features = module.apply(params, new.features, method="fuse")
         positions = new.position[:, None] + jnp.arange(new.token.shape[1])
         prefix = (state.cache.k, state.cache.v, 0, state.cache.length, None)
@@ -57,7 +60,9 @@ def make_eagle_drafter(config: EagleConfig) -> Drafter:
         last = last_row(hidden, new.count, state.hidden)
         return EagleState(append(state.cache, k[None], v[None], new.count), last)
 
-    def start(params, state, target, root, rows):
+    def start(
+        params: Any, state: EagleState, target: TargetHead, root: jax.Array, rows: int
+    ) -> tuple[Proposal, Scratch]:
         c, hidden = config, state.hidden[:, None]
         # Row 0 stands for the last pair. Its keys and values are in the cache, so the rows below
         # must not see it here too.
@@ -66,7 +71,14 @@ def make_eagle_drafter(config: EagleConfig) -> Drafter:
         )
         return propose(params, hidden), scratch.replace(hidden=scratch.hidden.at[:, :1].set(hidden))
 
-    def expand(params, state, scratch, target, nodes, first):
+    def expand(
+        params: Any,
+        state: EagleState,
+        scratch: Scratch,
+        target: TargetHead,
+        nodes: Nodes,
+        first: jax.Array,
+    ) -> tuple[Proposal, Scratch]:
         scratch = rows_of.look(scratch, nodes.source, 1, first)
         mask = rows_of.mask_words(scratch, nodes.token.shape[1], first)
         features = jnp.take_along_axis(scratch.hidden, nodes.source[..., None], axis=1)

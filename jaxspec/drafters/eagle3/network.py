@@ -8,6 +8,8 @@ those of drafted nodes are the output of the pair before.
 
 from __future__ import annotations
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -39,7 +41,15 @@ class EagleDrafter(nn.Module):
         """
         return self.fc(features)
 
-    def __call__(self, tokens, features, positions, mask=None, prefix=None, earlier=None):
+    def __call__(
+        self,
+        tokens: jax.Array,
+        features: jax.Array,
+        positions: jax.Array,
+        mask: jax.Array | None = None,
+        prefix: tuple[Any, ...] | None = None,
+        earlier: tuple[jax.Array, jax.Array, jax.Array] | None = None,
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         """Outputs and rotated keys and values of T pairs.
 
         Args:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import flax.struct
 import jax
@@ -11,7 +13,7 @@ import jax.numpy as jnp
 from jaxspec.core.cache import allocate, append
 from jaxspec.core.state import KVCache
 from jaxspec.drafters import scratch as scratches
-from jaxspec.drafters.base import Drafter, Proposal
+from jaxspec.drafters.base import Committed, Drafter, Nodes, Proposal, TargetHead
 from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.drafters.falcon.network import Falcon
 from jaxspec.drafters.pairs import check_layers, spread
@@ -66,90 +68,114 @@ def make_falcon_drafter(config: FalconConfig) -> Drafter:
         raise ValueError(
             f"lstm_size is {config.lstm_size}, lstm_layers {config.lstm_layers}: give at least 1 of each"
         )
-    model, slots, width = Falcon(config), config.slots, config.hidden_size
+    functions = (functools.partial(f, config) for f in (_init, _absorb, _start, _expand))
+    return Drafter(config.feature_layers, config.depth, config.slots, *functions)
+
+
+def _init(config: FalconConfig, batch: int, capacity: int, dtype: Any) -> FalconState:
+    slots = config.slots
     state_size = 2 * config.lstm_layers * config.lstm_size
+    return FalconState(
+        allocate(config, batch, capacity, dtype),
+        jnp.zeros((batch, slots), jnp.int32),
+        jnp.zeros((batch, slots, config.hidden_size), dtype),
+        jnp.zeros((batch, slots + 1, state_size), dtype),
+    )
 
-    def applied(params):
-        return functools.partial(model.apply, {"params": params["params"]})
 
-    def init(batch, capacity, dtype):
-        sizes = ((slots, width), (slots + 1, state_size))
-        fused, memory = (jnp.zeros((batch, *size), dtype) for size in sizes)
-        return FalconState(
-            allocate(config, batch, capacity, dtype),
-            jnp.zeros((batch, slots), jnp.int32),
-            fused,
-            memory,
-        )
+def _absorb(
+    config: FalconConfig, params: Any, state: FalconState, target: TargetHead, new: Committed
+) -> FalconState:
+    apply = _applied(config, params)
+    fused = apply(new.features, method="fuse")
+    x, memory = apply(target.embed(new.following), fused, state.memory[:, -1], method="read")
+    k, v = apply(x, new.position[:, None] + jnp.arange(x.shape[1]), method="context_kv")
+    return FalconState(
+        append(state.cache, k, v, new.count),
+        _slide(state.token, new.following, new.count),
+        _slide(state.fused, fused, new.count),
+        _slide(state.memory, memory, new.count),
+    )
 
-    def absorb(params, state, target, new):
-        apply = applied(params)
-        fused = apply(new.features, method="fuse")
-        x, memory = apply(target.embed(new.following), fused, state.memory[:, -1], method="read")
-        k, v = apply(x, new.position[:, None] + jnp.arange(x.shape[1]), method="context_kv")
-        windows = zip(
-            (state.token, state.fused, state.memory), (new.following, fused, memory), strict=True
-        )
-        return FalconState(
-            append(state.cache, k, v, new.count),
-            *(_slide(old, add, new.count) for old, add in windows),
-        )
 
-    def before(state):
-        """The pairs before the root's block."""
-        return (state.cache.k, state.cache.v, 0, jnp.maximum(state.cache.length - slots, 0), None)
+def _start(
+    config: FalconConfig,
+    params: Any,
+    state: FalconState,
+    target: TargetHead,
+    root: jax.Array,
+    rows: int,
+) -> tuple[Proposal, FalconRows]:
+    apply, slots, batch = _applied(config, params), config.slots, root.shape[0]
+    x, memory = apply(target.embed(state.token), state.fused, state.memory[:, 0], method="read")
+    positions = state.cache.length[:, None] - slots + jnp.arange(slots)
+    hidden, (k, v) = apply(x, positions, full_mask(batch, slots), _before(config, state))
+    proposal, best = _propose(config, params, hidden, 1)
+    row = jnp.concatenate([state.fused, hidden, memory], -1)
+    kept = scratches.empty(1, batch, rows, k.shape[3], k.shape[4], row.shape[-1], hidden.dtype)
+    kept = scratches.write(kept, k, v, row, 0)
+    kept = kept.replace(visible=kept.visible.at[:, :slots, :slots].set(jnp.tri(slots, dtype=bool)))
+    none = jnp.zeros((batch, rows), jnp.int32)
+    tokens, best = (none.at[:, :slots].set(x) for x in (state.token, best))
+    return proposal, FalconRows(kept, tokens, best)
 
-    def propose(params, hidden, nodes):
-        logits = spread(params, applied(params)(hidden, method="logits"), config.vocab_size)
-        return Proposal(logits.reshape(hidden.shape[0], nodes, slots, -1)), logits.argmax(
-            -1
-        ).astype(jnp.int32)
 
-    def start(params, state, target, root, rows):
-        apply, batch = applied(params), root.shape[0]
-        x, memory = apply(target.embed(state.token), state.fused, state.memory[:, 0], method="read")
-        positions = state.cache.length[:, None] - slots + jnp.arange(slots)
-        hidden, (k, v) = apply(x, positions, full_mask(batch, slots), before(state))
-        proposal, best = propose(params, hidden, 1)
-        kept = scratches.empty(
-            1, batch, rows, k.shape[3], k.shape[4], 2 * width + state_size, hidden.dtype
-        )
-        kept = scratches.write(kept, k, v, jnp.concatenate([state.fused, hidden, memory], -1), 0)
-        kept = kept.replace(
-            visible=kept.visible.at[:, :slots, :slots].set(jnp.tri(slots, dtype=bool))
-        )
-        none = jnp.zeros((batch, rows), jnp.int32)
-        return proposal, FalconRows(
-            kept, none.at[:, :slots].set(state.token), none.at[:, :slots].set(best)
-        )
+def _expand(
+    config: FalconConfig,
+    params: Any,
+    state: FalconState,
+    scratch: FalconRows,
+    target: TargetHead,
+    nodes: Nodes,
+    first: jax.Array,
+) -> tuple[Proposal, FalconRows]:
+    slots, (batch, count) = config.slots, nodes.token.shape
+    apply = _applied(config, params)
+    token, feature, memory = _windows(scratch, nodes, slots, config.hidden_size)
+    each = (batch * count, slots)
+    flat = (
+        target.embed(token).reshape(*each, -1),
+        feature.reshape(*each, -1),
+        memory.reshape(each[0], -1),
+    )
+    x, memory = (out.reshape(batch, count * slots, -1) for out in apply(*flat, method="read"))
+    kept = scratches.look(scratch.rows, nodes.source, slots, first)
+    positions = (
+        state.cache.length[:, None, None] + nodes.depth[..., None] + jnp.arange(slots) - slots
+    )
+    earlier = (kept.k[0], kept.v[0], first)
+    mask = _relaxed(kept, count, slots, first)
+    before = _before(config, state)
+    hidden, (k, v) = apply(x, positions.reshape(batch, -1), mask, before, earlier)
+    proposal, best = _propose(config, params, hidden, count)
+    row = jnp.concatenate([feature.reshape(x.shape), hidden, memory], -1)
+    kept = scratches.write(kept, k, v, row, first)
+    written = ((scratch.token, token.reshape(batch, -1)), (scratch.best, best))
+    return proposal, FalconRows(
+        kept, *(jax.lax.dynamic_update_slice(old, new, (0, first)) for old, new in written)
+    )
 
-    def expand(params, state, scratch, target, nodes, first):
-        apply, (batch, count) = applied(params), nodes.token.shape
-        token, feature, memory = _windows(scratch, nodes, slots, width)
-        each = (batch * count, slots)
-        flat = (
-            target.embed(token).reshape(*each, -1),
-            feature.reshape(*each, -1),
-            memory.reshape(each[0], -1),
-        )
-        x, memory = (out.reshape(batch, count * slots, -1) for out in apply(*flat, method="read"))
-        kept = scratches.look(scratch.rows, nodes.source, slots, first)
-        positions = (
-            state.cache.length[:, None, None] + nodes.depth[..., None] + jnp.arange(slots) - slots
-        )
-        earlier = (kept.k[0], kept.v[0], first)
-        mask = _relaxed(kept, count, slots, first)
-        hidden, (k, v) = apply(x, positions.reshape(batch, -1), mask, before(state), earlier)
-        proposal, best = propose(params, hidden, count)
-        kept = scratches.write(
-            kept, k, v, jnp.concatenate([feature.reshape(x.shape), hidden, memory], -1), first
-        )
-        written = ((scratch.token, token.reshape(batch, -1)), (scratch.best, best))
-        return proposal, FalconRows(
-            kept, *(jax.lax.dynamic_update_slice(old, new, (0, first)) for old, new in written)
-        )
 
-    return Drafter(config.feature_layers, config.depth, slots, init, absorb, start, expand)
+def _applied(config: FalconConfig, params: Any) -> Callable[..., Any]:
+    return functools.partial(Falcon(config).apply, {"params": params["params"]})
+
+
+def _before(config: FalconConfig, state: FalconState) -> tuple[Any, ...]:
+    """The pairs before the root's block."""
+    length = jnp.maximum(state.cache.length - config.slots, 0)
+    return state.cache.k, state.cache.v, 0, length, None
+
+
+def _propose(
+    config: FalconConfig, params: Any, hidden: jax.Array, nodes: int
+) -> tuple[Proposal, jax.Array]:
+    """What `nodes` nodes propose, and the most probable token int32 [B, M * K] of every slot, from
+    outputs [B, M * K, E].
+    """
+    own = _applied(config, params)(hidden, method="logits")
+    logits = spread(params, own, config.vocab_size)
+    best = logits.argmax(-1).astype(jnp.int32)
+    return Proposal(logits.reshape(hidden.shape[0], nodes, config.slots, -1)), best
 
 
 def _slide(old: jax.Array, new: jax.Array, count: jax.Array) -> jax.Array:
@@ -160,7 +186,9 @@ def _slide(old: jax.Array, new: jax.Array, count: jax.Array) -> jax.Array:
     return jax.vmap(lambda x, at: jax.lax.dynamic_slice_in_dim(x, at, old.shape[1]))(rows, count)
 
 
-def _windows(scratch: FalconRows, nodes, slots: int, width: int):
+def _windows(
+    scratch: FalconRows, nodes: Nodes, slots: int, width: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The last K pairs of each node's path: tokens int32 [B, M, K], features [B, M, K, E], LSTM's
     state before them [B, M, Z].
 
@@ -173,7 +201,7 @@ def _windows(scratch: FalconRows, nodes, slots: int, width: int):
     own = place < slots
     row = ((nodes.source - slot)[..., None] + place % slots).reshape(batch, -1)
 
-    def take(x, index, *shape):
+    def take(x: jax.Array, index: jax.Array, *shape: int) -> jax.Array:
         return jnp.take_along_axis(
             x, index.reshape(batch, -1, *(1,) * (x.ndim - 2)), axis=1
         ).reshape(batch, count, *shape)

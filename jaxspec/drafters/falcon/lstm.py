@@ -4,12 +4,14 @@ text.
 
 from __future__ import annotations
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 
-def _bias(key, shape, dtype=jnp.float32) -> jax.Array:
+def _bias(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
     """Zero, and one for the forget gate, so that memory is kept at first (Jozefowicz et al.
     2015).
     """
@@ -22,14 +24,16 @@ class LSTMLayer(nn.Module):
     size: int
 
     @nn.compact
-    def __call__(self, x, hidden, cell, restart=None):
+    def __call__(
+        self, x: jax.Array, hidden: jax.Array, cell: jax.Array, restart: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
         lecun, orthogonal = nn.initializers.lecun_normal(), nn.initializers.orthogonal()
         gates = x @ self.param("kernel", lecun, (x.shape[-1], 4 * self.size)) + self.param(
             "bias", _bias, (4 * self.size,)
         )
         recurrent = self.param("recurrent", orthogonal, (self.size, 4 * self.size))
 
-        def step(carry, row):
+        def step(carry: tuple[Any, Any], row: tuple[Any, Any]) -> tuple[Any, Any]:
             gate, again = row
             if again is not None:
                 carry = tuple(jnp.where(again[:, None], 0, part) for part in carry)

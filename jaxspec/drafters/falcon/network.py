@@ -17,6 +17,8 @@ blocks.
 
 from __future__ import annotations
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -48,7 +50,13 @@ class Falcon(nn.Module):
         """Fused features [..., E] of target features [..., len(feature_layers) * Et]."""
         return self.fc(features)
 
-    def read(self, tokens, features, memory, restart=None) -> tuple[jax.Array, jax.Array]:
+    def read(
+        self,
+        tokens: jax.Array,
+        features: jax.Array,
+        memory: jax.Array,
+        restart: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array]:
         """Run the LSTM over T pairs.
 
         Args:
@@ -71,7 +79,14 @@ class Falcon(nn.Module):
         k, v = self.layer.attention.keys_values(self.layer.attention_norm(x), rope)
         return k[None], v[None]
 
-    def __call__(self, x, positions, mask, prefix, earlier=None):
+    def __call__(
+        self,
+        x: jax.Array,
+        positions: jax.Array,
+        mask: jax.Array | None,
+        prefix: tuple[Any, ...] | None,
+        earlier: tuple[jax.Array, jax.Array, jax.Array] | None = None,
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         """Outputs [B, T, E] of rows from `read`, and their keys and values [1, B, T, Kh, D].
 
         `positions` int32 [B, T]: a pair's is the number of pairs before it. `mask`, `prefix` and

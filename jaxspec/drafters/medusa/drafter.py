@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 
-from jaxspec.drafters.base import Drafter, Proposal
+from jaxspec.drafters.base import Committed, Drafter, Proposal, TargetHead
 from jaxspec.drafters.medusa.config import MedusaConfig
 from jaxspec.drafters.medusa.network import Medusa
 from jaxspec.drafters.pairs import last_row
@@ -18,13 +21,17 @@ def make_medusa_drafter(config: MedusaConfig) -> Drafter:
     """
     model = Medusa(config)
 
-    def init(batch, capacity, dtype):
+    def init(batch: int, capacity: int, dtype: Any) -> jax.Array:
         return jnp.zeros((batch, config.hidden_size), dtype)
 
-    def absorb(params, state, target, committed):
+    def absorb(
+        params: Any, state: jax.Array, target: TargetHead, committed: Committed
+    ) -> jax.Array:
         return last_row(committed.features.astype(state.dtype), committed.count, state)
 
-    def start(params, state, target, root, rows):
+    def start(
+        params: Any, state: jax.Array, target: TargetHead, root: jax.Array, rows: int
+    ) -> tuple[Proposal, None]:
         weights = {"params": params["params"]}
         x = model.apply(weights, state[:, None])
         return Proposal(

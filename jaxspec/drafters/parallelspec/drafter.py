@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import flax.struct
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxspec.core.cache import allocate, append
 from jaxspec.core.state import KVCache
-from jaxspec.drafters.base import Drafter, Proposal
+from jaxspec.drafters.base import Committed, Drafter, Proposal, TargetHead
 from jaxspec.drafters.pairs import check_layers, last_row, spread
 from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
 from jaxspec.drafters.parallelspec.network import ParallelSpec
@@ -38,12 +39,14 @@ def make_parallelspec_drafter(config: ParallelSpecConfig) -> Drafter:
     check_layers(config.num_layers, "a ParallelSpec drafter")
     model = ParallelSpec(config)
 
-    def init(batch, capacity, dtype):
+    def init(batch: int, capacity: int, dtype: Any) -> ParallelSpecState:
         return ParallelSpecState(
             allocate(config, batch, capacity, dtype), jnp.zeros((batch, config.hidden_size), dtype)
         )
 
-    def absorb(params, state, target, committed):
+    def absorb(
+        params: Any, state: ParallelSpecState, target: TargetHead, committed: Committed
+    ) -> ParallelSpecState:
         apply = functools.partial(model.apply, {"params": params["params"]})
         fused = apply(committed.features, method="fuse")
         positions = committed.position[:, None] + jnp.arange(fused.shape[1])
@@ -53,7 +56,9 @@ def make_parallelspec_drafter(config: ParallelSpecConfig) -> Drafter:
             last_row(fused, committed.count, state.fused),
         )
 
-    def start(params, state, target, root, rows):
+    def start(
+        params: Any, state: ParallelSpecState, target: TargetHead, root: jax.Array, rows: int
+    ) -> tuple[Proposal, None]:
         apply = functools.partial(model.apply, {"params": params["params"]})
         # The last pair is in the cache already; it runs again as the first slot, which must not see
         # itself twice.

@@ -61,7 +61,12 @@ class ParallelSpec(nn.Module):
         return k[None], v[None]
 
     def __call__(
-        self, token, fused, position, cache: KVCache, first: jax.Array | None = None
+        self,
+        token: jax.Array,
+        fused: jax.Array,
+        position: jax.Array,
+        cache: KVCache,
+        first: jax.Array | None = None,
     ) -> jax.Array:
         """Hidden states [B, K, E] of a draft, after the final norm; slot k predicts the token k + 1
         places after `token`.
@@ -91,5 +96,5 @@ class ParallelSpec(nn.Module):
         """Logits [..., D] of the draft vocabulary, from hidden states after the final norm."""
         return hidden @ self.lm_head
 
-    def _wide(self, tokens, features):
+    def _wide(self, tokens: jax.Array, features: jax.Array) -> jax.Array:
         return jnp.concatenate([self.token_norm(tokens), self.feature_norm(features)], axis=-1)

@@ -7,12 +7,13 @@ No weights and no forward: the floor that a learned drafter must beat.
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
-from jaxspec.drafters.base import Drafter, Proposal
+from jaxspec.drafters.base import Committed, Drafter, Proposal, TargetHead
 from jaxspec.drafters.prompt_lookup.config import PromptLookupConfig
 
 
@@ -29,10 +30,10 @@ def make_lookup_drafter(config: PromptLookupConfig) -> Drafter:
     is found.
     """
 
-    def init(batch, capacity, dtype):
+    def init(batch: int, capacity: int, dtype: Any) -> Text:
         return Text(jnp.zeros((batch, capacity + 1), jnp.int32), jnp.zeros(batch, jnp.int32))
 
-    def absorb(params, text, target, new):
+    def absorb(params: Any, text: Text, target: TargetHead, new: Committed) -> Text:
         # The tokens from the first one on: the root that is among them already is written again.
         tokens = jnp.concatenate([new.token[:, :1], new.following], axis=1)
         slot, count = jnp.arange(tokens.shape[1]), new.count[:, None]
@@ -44,7 +45,9 @@ def make_lookup_drafter(config: PromptLookupConfig) -> Drafter:
         )
         return Text(written, jnp.where(new.count > 0, new.position + new.count + 1, text.length))
 
-    def start(params, text, target, root, rows):
+    def start(
+        params: Any, text: Text, target: TargetHead, root: jax.Array, rows: int
+    ) -> tuple[Proposal, None]:
         depth = min(config.depth, rows)
         begin = jax.vmap(functools.partial(_found, config=config))(text.token, text.length)
         index = begin[:, None] + jnp.arange(depth)

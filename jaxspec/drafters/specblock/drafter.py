@@ -91,7 +91,7 @@ def _absorb(
     if chunk == rows:
         return _read(config, params, state, embedded, new.features, new.position, new.count)
 
-    def step(state, index):
+    def step(state: SpecBlockState, index: jax.Array) -> tuple[SpecBlockState, None]:
         first = index * chunk
         tokens, features = (
             jax.lax.dynamic_slice_in_dim(x, first, chunk, axis=1) for x in (embedded, new.features)
@@ -127,7 +127,7 @@ def _read(
     last = (jnp.maximum(count - 1, 0) * slots)[:, None] + jnp.arange(slots)  # [B, K]
     some = count > 0
 
-    def keep(new, old):
+    def keep(new: jax.Array, old: jax.Array) -> jax.Array:
         return jnp.where(some[:, None, None, None], new.astype(old.dtype), old)
 
     return SpecBlockState(

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.core.state import KVCache
 from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.targets.layers import DecoderLayer, Linear, RMSNorm, rope_table
 
@@ -82,7 +83,15 @@ class SpecBlock(nn.Module):
         before = jnp.concatenate([slots[:, :, :1], slots[:, :, :-1]], axis=2)
         return self.shifts[layer - 1](jnp.concatenate([slots, before], axis=-1)).reshape(x.shape)
 
-    def __call__(self, condition, tokens, rope_positions, mask=None, cache=None, earlier=None):
+    def __call__(
+        self,
+        condition: jax.Array,
+        tokens: jax.Array,
+        rope_positions: jax.Array,
+        mask: jax.Array | None = None,
+        cache: KVCache | None = None,
+        earlier: tuple[jax.Array, jax.Array, jax.Array] | None = None,
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Outputs, keys and values of the slots of T positions.
 
         Args:
