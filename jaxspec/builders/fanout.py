@@ -1,4 +1,5 @@
-"""JetSpec's rules for how many children a node gets, by its depth: the `caps` of `expand.expand`.
+"""JetSpec's rules for how many children a node gets, by its depth: the `caps` of
+`build_expand`.
 
 All take the ranked draft `logprob` float32 [D, K], some the `entropy` float32 [D] (nats) of the
 full distributions too, and return int32 [D], entry d for a node at depth d (the root's is d = 0),
@@ -10,11 +11,12 @@ entropy_gate, entropy_soft, entropy_topk, prob_mass, rank_decay, top2gap_budget_
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import inspect
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -209,44 +211,63 @@ def _filled(caps: Sequence[int], depth: int, width: int, missing: int) -> np.nda
 
 
 Rule = Callable[..., jax.Array]
-RULES = {
-    "top2gap": top2gap,
-    "entropy_gate": entropy_gate,
-    "entropy_soft": entropy_soft,
-    "entropy_topk": entropy_topk,
-    "prob_mass": prob_mass,
-    "rank_decay": rank_decay,
-    "rank_histogram": rank_histogram,
-    "task_router": task_router,
-    "class_histogram": class_histogram,
-    "reasoning_router": reasoning_router,
+"""A fan-out rule: hashable, called with `logprob`, or with `logprob` and `entropy`."""
+
+RULES: dict[str, Rule] = {
+    rule.__name__: rule
+    for rule in (
+        top2gap,
+        entropy_gate,
+        entropy_soft,
+        entropy_topk,
+        prob_mass,
+        rank_decay,
+        rank_histogram,
+        task_router,
+        class_histogram,
+        reasoning_router,
+    )
 }
 
 
-def make_rule(name: str, **settings) -> Rule:
-    """The rule called `name` with its settings bound: a value for `decode(..., builder="expand",
-    fanout=...)`.
+@dataclasses.dataclass(frozen=True)
+class Fanout:
+    """A rule with its settings; equal ones are equal values and share a compilation.
 
-    Equal settings give the identical object, so that they share one compilation. Settings are
-    numbers, names, lists and mappings of them, as in JSON.
+    Attributes:
+      rule: its name. settings: as JSON, sorted.
+    """
+
+    rule: str
+    settings: str = "{}"
+
+    def __call__(self, *seen: jax.Array) -> jax.Array:
+        return RULES[self.rule](*seen, **json.loads(self.settings))
+
+    def __str__(self) -> str:
+        settings = json.loads(self.settings)
+        made = {"rule": self.rule} | settings
+        return json.dumps(made, separators=(",", ":")) if settings else self.rule
+
+
+def make_fanout(rule: str, **settings: Any) -> Fanout:
+    """The fan-out rule called `rule` with its settings, as builder `expand` takes it.
+
+    Settings are numbers, names, lists and mappings of them, as in JSON.
 
     Raises:
       ValueError: unknown rule, or a setting that it does not have.
     """
-    if name not in RULES:
-        raise ValueError(f"unknown fan-out rule {name!r}: choose one of {', '.join(RULES)}")
+    if rule not in RULES:
+        raise ValueError(f"unknown fan-out rule {rule!r}: choose one of {', '.join(RULES)}")
     try:
-        inspect.signature(RULES[name]).bind(*[None] * (1 + reads_entropy(RULES[name])), **settings)
+        inspect.signature(RULES[rule]).bind(*[None] * (1 + reads_entropy(RULES[rule])), **settings)
     except TypeError as error:
-        raise ValueError(f"fan-out rule {name}: {error}") from None
-    return _bound(name, json.dumps(settings, sort_keys=True))
+        raise ValueError(f"fan-out rule {rule}: {error}") from None
+    return Fanout(rule, json.dumps(settings, sort_keys=True))
 
 
 def reads_entropy(rule: Rule) -> bool:
     """Whether a rule is called with the entropies as its second argument."""
+    rule = RULES[rule.rule] if isinstance(rule, Fanout) else rule
     return "entropy" in inspect.signature(rule).parameters
-
-
-@functools.lru_cache
-def _bound(name: str, settings: str) -> Rule:
-    return functools.partial(RULES[name], **json.loads(settings))

@@ -42,8 +42,33 @@ class Score(NamedTuple):
     name: str = "logprob"
     weight: float = 0.0
 
+    def __str__(self) -> str:
+        return f"{self.name}{self.weight:g}" if self.name == "hybrid" else self.name
+
 
 LOGPROB = Score()
+
+
+def make_score(name: str = "logprob", entropy_weight: float | None = None) -> Score:
+    """The score called `name`.
+
+    Args:
+      entropy_weight: lambda of `hybrid` (0.1 if None); the others have none.
+
+    Raises:
+      ValueError: unknown name, or a weight out of range.
+    """
+    if name not in SCORES:
+        raise ValueError(f"unknown score {name!r}: choose one of {', '.join(SCORES)}")
+    if name != "hybrid":
+        if entropy_weight is not None:
+            raise ValueError(f"entropy_weight is for score 'hybrid': leave it out with {name!r}")
+        return Score(name)
+    weight = DEFAULT_ENTROPY_WEIGHT if entropy_weight is None else entropy_weight
+    # Below 0 a child could come before its parent.
+    if isinstance(weight, bool | str) or not 0 <= weight < float("inf"):
+        raise ValueError(f"entropy_weight is {weight!r}: give a number of at least 0")
+    return Score(name, float(weight))
 
 
 class Cost(NamedTuple):
@@ -54,7 +79,7 @@ class Cost(NamedTuple):
     hi: jax.Array
     lo: jax.Array
 
-    def at(self, index) -> Cost:
+    def at(self, index: jax.Array | tuple[int, ...]) -> Cost:
         return Cost(self.hi[index], self.lo[index])
 
 
@@ -89,6 +114,15 @@ def step_costs(
         from_logprob(own, depth_limit),
         Cost(*_fixed_point(weighted, _MAX_NATS / 2 / logprob.shape[0])),
     )
+
+
+def own_costs(
+    score: Score, logprob: jax.Array, entropy: jax.Array | None, depth_limit: jax.Array
+) -> Cost | None:
+    """`step_costs` of scores other than the log-probability; None where minus `logprob` is the
+    cost. Arguments as of `step_costs`.
+    """
+    return None if score == LOGPROB else step_costs(score, logprob, entropy, depth_limit)
 
 
 def _fixed_point(nats: jax.Array, most: float) -> tuple[jax.Array, jax.Array]:

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.builders import make_builder
+from jaxspec.builders import Proposes, beam
 from jaxspec.core.state import Candidates
 from jaxspec.core.tree import validate
 
@@ -41,7 +41,7 @@ def test_equals_brute_force(assert_tree, depth, width, budget):
     )
     fine = -rng.exponential(2, (CASES // 2, depth, width))
     logprob = -np.sort(-np.concatenate([coarse, fine]).astype(np.float32))
-    builder = make_builder("beam", depth=depth, vocab_size=100, budget=budget, tree_width=width)
+    builder = beam(width).bind(Proposes(depth, depth, 100, budget))
     assert (builder.rows, builder.candidates, builder.longest) == (
         budget,
         width,
@@ -70,5 +70,5 @@ def test_equals_brute_force(assert_tree, depth, width, budget):
     ],
 )
 def test_sizes(depth, vocab, budget, width, expected):
-    builder = make_builder("beam", depth=depth, vocab_size=vocab, budget=budget, tree_width=width)
+    builder = beam(width).bind(Proposes(depth, depth, vocab, budget))
     assert (builder.rows, builder.candidates, builder.longest) == expected

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxspec.builders import best_first, make_builder
+from jaxspec.builders import Proposes, best_first
+from jaxspec.builders.trees.best_first import build_best_first
 from jaxspec.core.state import Candidates
 from jaxspec.core.tree import validate
 
@@ -32,7 +33,7 @@ def test_equals_every_ddtree(ddtree, assert_tree, budget):
 def test_builder_equals_ddtree_at_its_own_shape(ddtree, assert_tree, case):
     tree = next(tree for tree in ddtree.trees if tree["case"] == case and tree["budget"] == 64)
     depth, vocab = ddtree.logits(case).shape
-    builder = make_builder("ddtree", depth=depth, vocab_size=vocab, budget=65)
+    builder = best_first().bind(Proposes(depth, depth, vocab, 65))
     assert builder.rows == tree["n"]
     candidates = jax.tree.map(lambda x: x[None], ddtree.candidates(case))
     built = jax.jit(builder.build)(candidates, jnp.array([7]), jnp.array([depth]))
@@ -71,7 +72,7 @@ _NEAR = st.integers(0, 7).map(lambda n: -1.0 - n * 2.0**-22)
 
 @partial(jax.jit, static_argnums=4)
 def build_batch(token, logprob, root, limit, rows):
-    return jax.vmap(partial(best_first, rows=rows), in_axes=(0, 0, None, None))(
+    return jax.vmap(partial(build_best_first, rows=rows), in_axes=(0, 0, None, None))(
         token, logprob, root, limit
     )
 
@@ -91,7 +92,7 @@ def test_equals_brute_force(assert_tree, shape, budget, data):
 
 
 def test_depth_limit_is_per_sequence():
-    builder = make_builder("best_first", depth=3, vocab_size=9, budget=6)
+    builder = best_first().bind(Proposes(3, 3, 9, 6))
     logprob = np.log(np.tile(np.array([0.6, 0.2, 0.1, 0.05, 0.03], np.float32), (2, 3, 1)))
     token = np.tile(np.arange(5, dtype=np.int32), (2, 3, 1))
     built = jax.jit(builder.build)(Candidates(token, logprob), jnp.array([3, 4]), jnp.array([0, 2]))
@@ -102,7 +103,7 @@ def test_depth_limit_is_per_sequence():
 
 
 def test_very_improbable_candidates_are_used_in_order():
-    builder = make_builder("best_first", depth=2, vocab_size=3, budget=13)
+    builder = best_first().bind(Proposes(2, 2, 3, 13))
     logprob = np.array([[[-1e-7, -300.0, -2000.0], [0.0, -900.0, -1e30]]], np.float32)
     token = np.tile(np.arange(3, dtype=np.int32), (1, 2, 1))
     built = jax.jit(builder.build)(Candidates(token, logprob), jnp.array([0]), jnp.array([2]))

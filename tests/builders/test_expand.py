@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.builders import expand, fanout, make_builder
+from jaxspec.builders import Proposes, expand, fanout
+from jaxspec.builders.trees.expand import build_expand
 from jaxspec.core.state import Candidates
 from jaxspec.core.tree import validate
 
@@ -68,7 +69,9 @@ def test_equals_every_jetspec_tree_under_every_fanout_rule(
         own = golden_caps[rule_of(tree)]
         caps[b, : len(own)] = own
     build = jax.jit(
-        jax.vmap(lambda *args: expand(*args[:4], budget, args[4]), in_axes=(0, 0, None, None, 0))
+        jax.vmap(
+            lambda *args: build_expand(*args[:4], budget, args[4]), in_axes=(0, 0, None, None, 0)
+        )
     )
     built = build(candidates.token, candidates.logprob, jnp.int32(7), jnp.int32(99), caps)
     validate(built)
@@ -125,7 +128,9 @@ def test_equals_trees_of_jetspecs_history(historical, history, assert_tree, sort
     for b, (_, caps) in enumerate(trees):
         all_caps[b, : caps.shape[0], : caps.shape[1]] = caps
     build = jax.jit(
-        jax.vmap(lambda *args: expand(*args[:4], budget, args[4]), in_axes=(0, 0, None, None, 0))
+        jax.vmap(
+            lambda *args: build_expand(*args[:4], budget, args[4]), in_axes=(0, 0, None, None, 0)
+        )
     )
     built = build(candidates.token, candidates.logprob, jnp.int32(7), jnp.int32(99), all_caps)
     validate(built)
@@ -135,7 +140,7 @@ def test_equals_trees_of_jetspecs_history(historical, history, assert_tree, sort
 
 @pytest.mark.parametrize("rule", ("entropy_gate", "rank_decay"))
 def test_builder_calls_rules_of_entropy_and_of_rank(rule):
-    builder = make_builder("expand", depth=3, vocab_size=9, budget=20, tree_width=3, fanout=rule)
+    builder = expand(3, rule).bind(Proposes(3, 3, 9, 20))
     assert builder.entropy == (rule == "entropy_gate")
     logprob = np.log(np.tile(np.array([0.6, 0.2, 0.1], np.float32), (2, 3, 1)))
     token = np.tile(np.arange(3, dtype=np.int32), (2, 3, 1))
@@ -162,9 +167,7 @@ def test_builder_equals_accum_logp_at_its_own_shape(
         if (t["case"], t["budget"], t["algo"]) == (case, budget, "accum_logp")
     )
     depth, vocab = jetspec.logits(case).shape
-    builder = make_builder(
-        "expand", depth=depth, vocab_size=vocab, budget=budget, tree_width=tree["tree_width"]
-    )
+    builder = expand(tree["tree_width"]).bind(Proposes(depth, depth, vocab, budget))
     candidates = jax.tree.map(lambda x: x[None], jetspec.candidates(case))
     built = jax.jit(builder.build)(candidates, jnp.array([7]), jnp.array([depth]))
     assert built.token.shape == (1, tree["n"]) == (1, builder.rows)
@@ -173,7 +176,7 @@ def test_builder_equals_accum_logp_at_its_own_shape(
 
 
 def test_unusable_candidates_and_depths_are_left_out():
-    builder = make_builder("expand", depth=3, vocab_size=9, budget=9, tree_width=3)
+    builder = expand(3).bind(Proposes(3, 3, 9, 9))
     logprob = np.log(np.tile(np.array([0.6, 0.2, 0.1], np.float32), (2, 3, 1)))
     logprob[0, :, 1:] = -np.inf
     token = np.tile(np.arange(3, dtype=np.int32), (2, 3, 1))
@@ -188,7 +191,7 @@ def test_ties_are_popped_in_order_of_insertion():
     steps = np.array([[-1.0, -1.5, -2.0], [-1.0, -1.5, -2.0], [-5.0, -6.0, -7.0]], np.float32)
     token = np.tile(np.arange(3, dtype=np.int32), (3, 1))
     # Pops so far: the root, (0), (1). Room for three more: the children of the fourth.
-    tree = jax.jit(expand, static_argnums=4)(token, steps, jnp.int32(0), jnp.int32(3), 13)
+    tree = jax.jit(build_expand, static_argnums=4)(token, steps, jnp.int32(0), jnp.int32(3), 13)
     paths = [()]
     for row in range(1, 13):
         paths.append((*paths[int(tree.parent[row])], int(tree.token[row])))

@@ -85,18 +85,18 @@ def test_mass_and_rank_rules():
     assert fanout.top2gap(gaps(0, 1, 3, 6), strength=0.0).tolist() == [7, 7, 7, 7]
 
 
-def test_make_rule_shares_equal_settings_and_names_wrong_ones():
+def test_make_fanout_shares_equal_settings_and_names_wrong_ones():
     histograms = {"decisive_task": [2, 1]}
-    rule = fanout.make_rule("class_histogram", histograms=histograms, task="math")
-    assert rule is fanout.make_rule("class_histogram", task="math", histograms=dict(histograms))
+    rule = fanout.make_fanout("class_histogram", histograms=histograms, task="math")
+    assert rule == fanout.make_fanout("class_histogram", task="math", histograms=dict(histograms))
     assert rule(gaps(0, 0, 0)).tolist() == [2, 1, 1]
     with pytest.raises(ValueError, match="unknown fan-out rule 'top3': choose one of top2gap"):
-        fanout.make_rule("top3")
+        fanout.make_fanout("top3")
     with pytest.raises(
         ValueError, match="fan-out rule top2gap: got an unexpected keyword argument 'tau'"
     ):
-        fanout.make_rule("top2gap", tau=1)
+        fanout.make_fanout("top2gap", tau=1)
     with pytest.raises(
         ValueError, match="fan-out rule class_histogram: missing a required argument: 'histograms'"
     ):
-        fanout.make_rule("class_histogram")
+        fanout.make_fanout("class_histogram")

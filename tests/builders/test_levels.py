@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.builders.levels import _by_counting, _by_sorting
+from jaxspec.builders.trees.levels import _by_counting, _by_sorting
 
 
 def test_counting_orders_as_sorting_does():

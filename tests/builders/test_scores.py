@@ -6,9 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.builders import best_first, expand, make_builder, rank
+from jaxspec.builders import Proposes, best_first, parse_builder, rank
 from jaxspec.builders.candidates import entropy
-from jaxspec.builders.scores import Score, step_costs
+from jaxspec.builders.scores import Score, make_score, step_costs
+from jaxspec.builders.trees.best_first import build_best_first
+from jaxspec.builders.trees.expand import build_expand
 from jaxspec.core.state import Candidates
 from jaxspec.core.tree import validate
 
@@ -17,7 +19,7 @@ from jaxspec.core.tree import validate
 def expand_hybrid(token, logprob, entropies, weights, rows):
     def one(token, logprob, entropies, weight):
         steps = step_costs(Score("hybrid", weight), logprob, entropies, jnp.int32(99))
-        return expand(token, logprob, jnp.int32(7), jnp.int32(99), rows, steps=steps)
+        return build_expand(token, logprob, jnp.int32(7), jnp.int32(99), rows, steps=steps)
 
     return jax.vmap(one)(token, logprob, entropies, weights)
 
@@ -75,7 +77,7 @@ def test_best_first_equals_brute_force(assert_tree, score):
     @jax.vmap
     def build(token, logprob, entropies):
         steps = step_costs(score, logprob, entropies, jnp.int32(4))
-        return best_first(token, logprob, jnp.int32(0), jnp.int32(4), 24, steps)
+        return build_best_first(token, logprob, jnp.int32(0), jnp.int32(4), 24, steps)
 
     built = build(token, logprob, of_depth)
     costs = np.full((40, 24), np.inf)
@@ -92,17 +94,18 @@ def test_best_first_equals_brute_force(assert_tree, score):
 
 
 @pytest.mark.parametrize(
-    ("name", "score"), [("best_first", "entropy"), ("expand", "hybrid"), ("beam", "entropy")]
+    ("name", "score", "width"),
+    [("best_first", "entropy", ""), ("expand", "hybrid", "/w3"), ("beam", "entropy", "/w3")],
 )
-def test_builders_take_scores(name, score):
+def test_builders_take_scores(name, score, width):
     """Entropy alone cannot tell the nodes of a depth apart: the tree is as wide as the builder
     allows.
     """
     logits = np.random.default_rng(4).normal(size=(2, 4, 30)).astype(np.float32) * 3
-    sizes = {"depth": 4, "vocab_size": 30, "budget": 10, "tree_width": 3}
-    builder = make_builder(name, **sizes, score=score)
-    assert builder.entropy and not make_builder(name, **sizes).entropy
-    assert builder is make_builder(name, **sizes, score=score)
+    sizes = Proposes(4, 4, 30, 10)
+    builder = parse_builder(f"{name}+{score}{width}").bind(sizes)
+    assert builder.entropy and not parse_builder(f"{name}{width}").bind(sizes).entropy
+    assert builder is parse_builder(f"{name}+{score}{width}").bind(sizes)
     candidates = jax.jit(partial(rank, count=builder.candidates, with_entropy=True))(logits)
     p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     np.testing.assert_allclose(candidates.entropy, -(p * np.log(p)).sum(-1), rtol=1e-5)
@@ -119,7 +122,7 @@ def test_builders_take_scores(name, score):
 
 
 def test_candidates_without_entropies_are_refused():
-    builder = make_builder("best_first", depth=2, vocab_size=30, budget=4, score="entropy")
+    builder = best_first("entropy").bind(Proposes(2, 2, 30, 4))
     with pytest.raises(ValueError, match="this builder reads the entropies of the candidates"):
         builder.build(
             Candidates(jnp.zeros((1, 2, 3), jnp.int32), jnp.zeros((1, 2, 3))),
@@ -129,28 +132,23 @@ def test_candidates_without_entropies_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("options", "message"),
     [
-        ({"score": "depth"}, "unknown score 'depth': choose one of logprob, entropy, hybrid"),
+        ({"name": "depth"}, "unknown score 'depth': choose one of logprob, entropy, hybrid"),
         (
-            {"name": "chain", "score": "entropy"},
-            "score 'entropy' is for builders best_first, expand, beam: leave it out with 'chain'",
-        ),
-        (
-            {"score": "hybrid", "entropy_weight": -1},
+            {"name": "hybrid", "entropy_weight": -1},
             "entropy_weight is -1: give a number of at least 0",
         ),
-        ({"score": "hybrid", "entropy_weight": float("nan")}, "entropy_weight is nan"),
+        ({"name": "hybrid", "entropy_weight": float("nan")}, "entropy_weight is nan"),
         (
             {"entropy_weight": 0.1},
             "entropy_weight is for score 'hybrid': leave it out with 'logprob'",
         ),
     ],
 )
-def test_bad_scores(change, message):
-    arguments = {"name": "expand", "depth": 3, "vocab_size": 50, "budget": 8, **change}
+def test_bad_scores(options, message):
     with pytest.raises(ValueError, match=message) as error:
-        make_builder(arguments.pop("name"), **arguments)
+        make_score(**options)
     assert "\n" not in str(error.value)
 
 

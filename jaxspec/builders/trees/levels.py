@@ -23,7 +23,7 @@ import numpy as np
 from jaxspec.builders.scores import NEVER, Cost, add
 
 
-class Nodes(NamedTuple):
+class LevelNodes(NamedTuple):
     """Nodes of one tree: cost, packed rank path (uint32 words), id of the parent, flat index [D *
     C] of the candidate.
     """
@@ -34,7 +34,7 @@ class Nodes(NamedTuple):
     index: jax.Array
 
 
-def grow(steps: Cost, first: int, counts: Sequence[int], keep: int, most: int) -> Nodes:
+def grow_levels(steps: Cost, first: int, counts: Sequence[int], keep: int, most: int) -> LevelNodes:
     """The root, its children, then the best nodes of every level; ids number them so.
 
     Args:
@@ -52,7 +52,7 @@ def grow(steps: Cost, first: int, counts: Sequence[int], keep: int, most: int) -
         tuple(jnp.zeros(1, jnp.uint32) for _ in range(codes.words)),
         jnp.full(1, codes.bits),
     )
-    root = Nodes(
+    root = LevelNodes(
         Cost(jnp.zeros(1, jnp.uint32), jnp.zeros(1, jnp.uint32)),
         root_path,
         jnp.asarray(zero - 1),
@@ -60,7 +60,7 @@ def grow(steps: Cost, first: int, counts: Sequence[int], keep: int, most: int) -
     )
     # The root's children come ranked.
     path, free = codes.append(root_path, root_free, 0 * first, first)
-    children = Nodes(
+    children = LevelNodes(
         Cost(steps.hi[0, first], steps.lo[0, first]),
         path,
         jnp.asarray(0 * first),
@@ -79,8 +79,10 @@ def grow(steps: Cost, first: int, counts: Sequence[int], keep: int, most: int) -
         """
         cost, path, free = above
         path, free = codes.append(path, free, parent, rank)
-        choice, cost, path, free = best(add(cost.at(parent), step.at(rank)), path, keep, free)
-        nodes = Nodes(cost, path, jnp.asarray(parent)[choice], jnp.asarray(rank)[choice])
+        choice, cost, path, free = choose_best(
+            add(cost.at(parent), step.at(rank)), path, keep, free
+        )
+        nodes = LevelNodes(cost, path, jnp.asarray(parent)[choice], jnp.asarray(rank)[choice])
         return _top(cost, path, free, parents), nodes
 
     def levels(unroll, above, steps):
@@ -113,7 +115,7 @@ def _top(cost: Cost, path: tuple[jax.Array, ...], free: jax.Array, count: int):
     return Cost(hi, lo), tuple(path), jnp.pad(free[:count], (0, missing))
 
 
-def best(cost: Cost, path: tuple[jax.Array, ...], keep: int, *others: jax.Array):
+def choose_best(cost: Cost, path: tuple[jax.Array, ...], keep: int, *others: jax.Array):
     """Positions, costs, paths and `others` of the best `keep` nodes, in order; equal paths (prefix,
     extension) by position.
     """

@@ -10,7 +10,7 @@ from jaxspec.core.state import Tree
 from jaxspec.core.tree import assemble, parent_rows
 
 
-def sorted_tree(
+def assemble_sorted(
     token: jax.Array,
     logprob: jax.Array,
     root: jax.Array,

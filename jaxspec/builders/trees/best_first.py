@@ -14,16 +14,72 @@ parent or a sibling before a better-ranked one.
 
 from __future__ import annotations
 
+import dataclasses
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 
-from jaxspec.builders.levels import best, grow
-from jaxspec.builders.rows import sorted_tree
-from jaxspec.builders.scores import NEVER, Cost, from_logprob
+from jaxspec.builders.protocol import Builder, Growth, Proposes, check_one_proposal, grow_at_once
+from jaxspec.builders.scores import (
+    LOGPROB,
+    NEVER,
+    Cost,
+    Score,
+    from_logprob,
+    make_score,
+    own_costs,
+)
+from jaxspec.builders.trees.levels import choose_best, grow_levels
+from jaxspec.builders.trees.rows import assemble_sorted
+from jaxspec.builders.trees.sizes import count_nodes
 from jaxspec.core.state import Tree
 
 
-def best_first(
+@dataclasses.dataclass(frozen=True)
+class BestFirst(Builder):
+    """See `best_first`."""
+
+    name: ClassVar[str] = "best_first"
+    score: Score = LOGPROB
+
+    def check(self, proposes: Proposes) -> None:
+        check_one_proposal(self, proposes)
+
+    @property
+    def by_probability(self) -> bool:
+        return self.score == LOGPROB
+
+    def make_growth(self, proposes: Proposes) -> Growth:
+        budget, levels = proposes.budget, proposes.levels
+        choices = min(budget - 1, proposes.vocab_size)
+        rows = min(budget, count_nodes(choices, levels, budget))
+
+        def build(token, logprob, root, depth_limit, entropy=None):
+            steps = own_costs(self.score, logprob, entropy, depth_limit)
+            return build_best_first(token, logprob, root, depth_limit, rows, steps)
+
+        return grow_at_once(
+            build,
+            rows=rows,
+            candidates=choices,
+            longest=min(levels, rows - 1),
+            entropy=self.score != LOGPROB,
+        )
+
+
+def best_first(score: str = "logprob", entropy_weight: float | None = None) -> BestFirst:
+    """DDTree: the most probable prefixes, as many as the budget holds.
+
+    Args:
+      score: what paths are ordered by: `logprob`, `entropy` (the drafter's entropies along the path
+        alone) or `hybrid` (log-probability minus `entropy_weight` times these entropies).
+      entropy_weight: of `hybrid`; None: 0.1.
+    """
+    return BestFirst(make_score(score, entropy_weight))
+
+
+def build_best_first(
     token: jax.Array,
     logprob: jax.Array,
     root: jax.Array,
@@ -44,7 +100,7 @@ def best_first(
     """
     depths, width = logprob.shape
     budget = rows - 1
-    nodes = grow(
+    nodes = grow_levels(
         from_logprob(logprob, depth_limit) if steps is None else steps,
         first=min(width, budget),
         counts=[min(budget // i - 1, width) for i in range(1, budget // 2 + 1)],
@@ -52,8 +108,8 @@ def best_first(
         # Every node of smaller or equal ranks comes before a node.
         most=budget,
     )
-    order, cost, _ = best(nodes.cost, nodes.path, rows)
-    return sorted_tree(
+    order, cost, _ = choose_best(nodes.cost, nodes.path, rows)
+    return assemble_sorted(
         token,
         logprob,
         root,

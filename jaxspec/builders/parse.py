@@ -1,0 +1,145 @@
+"""Builders by name: the registry, and the one place where strings become builders.
+
+A builder is spelled `<name>[+<score>][/<setting>...]`, as in `expand`, `expand/w3/fanout=top2gap`,
+`best_first+hybrid0.3` or `static/paths=[[0],[0,0],[1]]`. A setting is a letter and a number (`/w3`,
+see `protocol.LETTERS`) or `/<parameter>=<value>`, where the value is JSON, a file whose name ends
+in .json, or plain text. `str(builder)` gives this spelling.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jaxspec.builders.protocol import LETTERS, Builder
+from jaxspec.builders.scores import SCORES
+
+_CONSTRUCTORS: dict[str, Callable[..., Builder]] = {}
+_ALIASES: dict[str, str] = {}
+_SETTING = r"[a-z]\d+(?=/|$)|\w+="
+
+
+def register(name: str, constructor: Callable[..., Builder], aliases: tuple[str, ...] = ()) -> None:
+    """Make a builder known by name: to `decode(builder=name)`, the command line and `bench`.
+
+    Args:
+      name: letters, digits and underscores, as of `Builder.name`.
+      constructor: a subclass of `Builder` or a function that returns one; its parameters are the
+        settings of the spelling.
+      aliases: other names; the first one is what `bench --methods all` calls it.
+
+    Raises:
+      ValueError: a name of another form, or one that is taken.
+    """
+    for one in (name, *aliases):
+        if not re.fullmatch(r"[a-z]\w*", one, re.ASCII):
+            raise ValueError(
+                f"builder name {one!r}: write it in small letters, digits and underscores"
+            )
+        if one in _CONSTRUCTORS or one in _ALIASES:
+            raise ValueError(f"builder name {one!r} is taken: choose another, or unregister it")
+    _CONSTRUCTORS[name] = constructor
+    _ALIASES.update(dict.fromkeys(aliases, name))
+
+
+def unregister(name: str) -> None:
+    """Forget a builder and its aliases.
+
+    Raises:
+      ValueError: no builder of this name.
+    """
+    if name not in _CONSTRUCTORS:
+        raise ValueError(f"no builder is called {name!r}: choose one of {', '.join(_CONSTRUCTORS)}")
+    del _CONSTRUCTORS[name]
+    for alias in [alias for alias, own in _ALIASES.items() if own == name]:
+        del _ALIASES[alias]
+
+
+def list_names(aliases: bool = True) -> list[str]:
+    """Names of the registered builders, in the order of their registration, then their aliases."""
+    return [*_CONSTRUCTORS, *(_ALIASES if aliases else ())]
+
+
+def shorten_name(name: str) -> str:
+    """The first alias of the builder called `name`, or its name."""
+    return next((alias for alias, own in _ALIASES.items() if own == name), name)
+
+
+def parse_builder(text: str) -> Builder:
+    """The builder that `text` spells.
+
+    Raises:
+      ValueError: unknown builder or setting, or a value out of range.
+    """
+    written, *settings = _split(text)
+    name, plus, score = written.partition("+")
+    name = _ALIASES.get(name, name)
+    if name not in _CONSTRUCTORS:
+        raise ValueError(f"unknown builder {name!r}: choose one of {', '.join(list_names())}")
+    constructor = _CONSTRUCTORS[name]
+    options = _read_score(text, score) if plus else {}
+    for setting in settings:
+        key, value = _read_setting(text, setting)
+        if key in options:
+            raise ValueError(f"builder {text!r} gives {key} twice: give it once")
+        options[key] = value
+    known = list(inspect.signature(constructor).parameters)
+    wrong = next((key for key in options if key not in known), None)
+    if wrong is not None:
+        choose = f"choose one of {', '.join(known)}" if known else "it has none"
+        raise ValueError(f"builder {name!r} has no setting {wrong!r}: {choose}")
+    return constructor(**options)
+
+
+def make_builder(builder: str | Builder) -> Builder:
+    """`builder`, parsed if it is a string.
+
+    Raises:
+      TypeError: neither of both. ValueError: as `parse_builder`.
+    """
+    if isinstance(builder, str):
+        return parse_builder(builder)
+    if not isinstance(builder, Builder):
+        raise TypeError(
+            f"builder is {builder!r}: give a name such as 'chain' or a value of jaxspec.builders"
+        )
+    return builder
+
+
+def _split(text: str) -> list[str]:
+    """The name with its score, and the settings; a slash inside a value splits nothing."""
+    return re.split(rf"/(?={_SETTING})", text)
+
+
+def _read_score(text: str, score: str) -> dict[str, Any]:
+    form = re.fullmatch(rf"({'|'.join(SCORES)})(?:(?<=hybrid)(\d+(?:\.\d+)?))?", score, re.ASCII)
+    if form is None:
+        raise ValueError(
+            f"unknown score {score!r} in {text!r}: write +logprob, +entropy or +hybrid0.3"
+        )
+    return {"score": form[1]} | ({"entropy_weight": float(form[2])} if form[2] else {})
+
+
+def _read_setting(text: str, setting: str) -> tuple[str, Any]:
+    key, equals, value = setting.partition("=")
+    if equals:
+        return key, _read_value(key, value)
+    letter, number = setting[0], setting[1:]
+    if letter not in LETTERS:
+        known = ", ".join(f"/{letter}3 for {name}=3" for letter, name in LETTERS.items())
+        raise ValueError(f"unknown setting /{setting} in {text!r}: write {known}, or /name=value")
+    return LETTERS[letter], int(number)
+
+
+def _read_value(key: str, value: str) -> Any:
+    written = Path(value).read_text(encoding="utf-8") if value.endswith(".json") else value
+    try:
+        return json.loads(written)
+    except json.JSONDecodeError as error:
+        if written is not value or value[:1] in ("[", "{"):
+            raise ValueError(f"{key} is not JSON ({error}): correct {value!r}") from None
+        return value

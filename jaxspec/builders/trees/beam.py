@@ -1,0 +1,125 @@
+"""The beam: at every depth the W best nodes among the children of the W above, until the budget is
+spent.
+
+The controlled baseline of BASTION ("beam at the same budget"): levels of equal width whatever the
+drafter's confidence, where the best-first tree puts its nodes wherever they are probable. The i-th
+best parent needs W // i children: the one of rank r (from 0) comes at or after i * (r + 1) nodes of
+its level. Of the last level that the budget reaches, its best nodes are taken.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.builders.protocol import (
+    Builder,
+    Growth,
+    Proposes,
+    check_count,
+    check_one_proposal,
+    check_width,
+    grow_at_once,
+)
+from jaxspec.builders.scores import (
+    LOGPROB,
+    NEVER,
+    Cost,
+    Score,
+    from_logprob,
+    make_score,
+    own_costs,
+)
+from jaxspec.builders.trees.levels import choose_best, grow_levels
+from jaxspec.builders.trees.rows import assemble_sorted
+from jaxspec.core.state import Tree
+
+
+@dataclasses.dataclass(frozen=True)
+class Beam(Builder):
+    """See `beam`."""
+
+    name: ClassVar[str] = "beam"
+    width: int | None = None
+    score: Score = LOGPROB
+
+    def __post_init__(self) -> None:
+        check_count("width", self.width)
+
+    def check(self, proposes: Proposes) -> None:
+        check_one_proposal(self, proposes)
+        check_width(self.width, proposes.vocab_size)
+
+    @property
+    def by_probability(self) -> bool:
+        return self.score == LOGPROB
+
+    def make_growth(self, proposes: Proposes) -> Growth:
+        budget, levels = proposes.budget, proposes.levels
+        width = min(self.width or max(-(-(budget - 1) // levels), 1), proposes.vocab_size)
+        rows = min(budget, 1 + width * levels)
+
+        def build(token, logprob, root, depth_limit, entropy=None):
+            steps = own_costs(self.score, logprob, entropy, depth_limit)
+            return build_beam(token, logprob, root, depth_limit, rows, steps)
+
+        # Every level but the last holds `width` nodes.
+        return grow_at_once(
+            build,
+            rows=rows,
+            candidates=width,
+            longest=min(levels, -(-(rows - 1) // width)),
+            entropy=self.score != LOGPROB,
+        )
+
+
+def beam(
+    width: int | None = None, score: str = "logprob", entropy_weight: float | None = None
+) -> Beam:
+    """The best nodes of every depth.
+
+    Args:
+      width: W, nodes of a depth; None: as many as spend the budget over all depths.
+      score, entropy_weight: of `best_first`.
+    """
+    return Beam(width, make_score(score, entropy_weight))
+
+
+def build_beam(
+    token: jax.Array,
+    logprob: jax.Array,
+    root: jax.Array,
+    depth_limit: jax.Array,
+    rows: int,
+    steps: Cost | None = None,
+) -> Tree:
+    """Build one tree (no batch axis); arguments as in `build_best_first`, with the beam's width W
+    as the number C of candidates.
+    """
+    depths, width = logprob.shape
+    nodes = grow_levels(
+        from_logprob(logprob, depth_limit) if steps is None else steps,
+        first=width,
+        counts=[width // i for i in range(1, width + 1)],
+        keep=width,
+        # Every node of smaller or equal ranks is in the beam, and before the node.
+        most=width,
+    )
+    usable = nodes.cost.hi != NEVER
+    usable &= jnp.cumsum(usable) <= rows  # ids go level by level, best first
+    cost = Cost(jnp.where(usable, nodes.cost.hi, NEVER), nodes.cost.lo)
+    order, cost, _ = choose_best(cost, nodes.path, rows)
+    return assemble_sorted(
+        token,
+        logprob,
+        root,
+        order=order,
+        parent=nodes.parent[order],
+        index=nodes.index[order],
+        size=jnp.sum(usable, dtype=jnp.int32),
+        max_depth=min(depths, rows - 1),
+        cost=cost if steps is None else None,
+    )

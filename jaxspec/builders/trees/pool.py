@@ -1,0 +1,58 @@
+"""The pool of a growing tree: nodes are put into it step by step, and its best ones become the rows
+of the tree (EAGLE-2's re-ranking).
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.core.state import Pool, Tree
+from jaxspec.core.tree import assemble, parent_rows
+
+
+def make_pool(size: int) -> Pool:
+    """A pool of `size` nodes, none of which is there yet."""
+    zero = jnp.zeros(size, jnp.int32)
+    return Pool(zero, zero - 1, zero, jnp.full(size, -jnp.inf, jnp.float32))
+
+
+def put_nodes(
+    pool: Pool,
+    at: int | jax.Array,
+    token: jax.Array,
+    parent: jax.Array,
+    depth: jax.Array,
+    logprob: jax.Array,
+) -> Pool:
+    """`pool` with new nodes, arrays [n] as of `Pool`, from index `at` on."""
+    new = Pool(token, parent, depth, logprob)
+    return jax.tree.map(
+        lambda old, one: jax.lax.dynamic_update_slice(old, one.astype(old.dtype), (at,)), pool, new
+    )
+
+
+def choose_rows(pool: Pool, root: jax.Array, rows: int, longest: int) -> Tree:
+    """The tree of `rows` rows (no batch axis) of the root and the pool's best nodes, equals by
+    index.
+
+    A path's log-probability never rises along it and parents stand before their children, so the
+    best nodes form a tree.
+
+    Args:
+      root: int32 [], token of row 0. longest: no node is deeper.
+    """
+    count = min(rows - 1, pool.token.shape[0])
+    index = jnp.arange(pool.token.shape[0], dtype=jnp.int32)
+    score, best = (x[:count] for x in jax.lax.sort((-pool.logprob, index), num_keys=2))
+    # Ids: the root is 0, node i of the pool i + 1.
+    order = jnp.concatenate([jnp.zeros(1, jnp.int32), best + 1])
+    parent = jnp.concatenate([jnp.full(1, -1, jnp.int32), pool.parent[best] + 1])
+    return assemble(
+        token=jnp.append(root, pool.token[best]),
+        parent=parent_rows(order, parent),
+        depth=jnp.append(jnp.int32(0), pool.depth[best]),
+        logprob=jnp.append(jnp.float32(0), -score),
+        size=1 + jnp.sum(score < jnp.inf, dtype=jnp.int32),
+        max_depth=longest,
+    )

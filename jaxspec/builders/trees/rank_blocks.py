@@ -1,0 +1,237 @@
+"""How rank-guided trees grow, block by block: see `rank_guided`."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.builders.protocol import Growth, StepCandidates
+from jaxspec.builders.trees.pool import choose_rows, make_pool, put_nodes
+from jaxspec.core.state import Nodes, Pool
+
+# (probability of the best token, tokens at most), the higher first, by mode.
+FIRST_SLOT = (
+    (),
+    ((0.9, 3), (0.8, 5), (0.6, 8)),
+    ((0.95, 2), (0.85, 4), (0.6, 7)),
+    ((0.95, 1), (0.9, 2), (0.8, 4), (0.6, 7)),
+    ((0.9, 1), (0.8, 3), (0.6, 6)),
+)
+OTHER_SLOTS = ((), ((0.95, 2), (0.85, 3)), ((0.9, 1), (0.7, 2), (0.5, 3)))
+
+
+class BlockSizes(NamedTuple):
+    """Static sizes and settings of rank-guided trees.
+
+    Attributes:
+      slots: K, tokens of a block. starts: M, nodes that a block is drafted from, at most.
+      first, later: candidates read of the root's slots, and of the others.
+      width: tokens of the root's first slot, and starts of blocks after the second.
+      widths: tokens of a slot by its rank class.
+      slot0, others: modes of the bounds `FIRST_SLOT` and `OTHER_SLOTS`.
+      drafted: nodes of the tree, the root not counted.
+      merge: whether equal siblings become one node.
+    """
+
+    slots: int
+    starts: int
+    first: int
+    later: int
+    width: int
+    widths: tuple[int, ...]
+    slot0: int
+    others: int
+    drafted: int
+    merge: bool
+
+
+def grow_blocks(sizes: BlockSizes, blocks: int, longest: int) -> Growth:
+    root, block = sizes.slots * sizes.first, sizes.slots * sizes.later * sizes.starts
+    last_class = len(sizes.widths) - 1
+
+    def init(offered: StepCandidates, depth_limit: jax.Array) -> tuple[Pool, Nodes]:
+        none = jnp.zeros(1, jnp.int32)
+        nodes = Nodes(none, none, none, none - 1, none == 0)
+        counts, _ = _counts(sizes, offered, first=True)
+        pool = make_pool(root + (blocks - 1) * block)
+        pool, kept = _hang(
+            sizes, pool, nodes, offered, counts, at=0, ranks=sizes.first, depth_limit=depth_limit
+        )
+        ends, allowed = ~_gives_up(offered.classes, last_class), jnp.int32(sizes.starts)
+        return pool, _starts(
+            sizes, pool, kept, counts, ends, at=0, source=0, allowed=allowed, limit=depth_limit
+        )
+
+    def grow(
+        pool: Pool, nodes: Nodes, offered: StepCandidates, step: jax.Array, depth_limit: jax.Array
+    ) -> tuple[Pool, Nodes]:
+        counts, stopped = _counts(sizes, offered, first=False)
+        at = root + step * block
+        pool, kept = _hang(
+            sizes, pool, nodes, offered, counts, at=at, ranks=sizes.later, depth_limit=depth_limit
+        )
+        room = sizes.drafted - jnp.sum(pool.logprob > -jnp.inf, dtype=jnp.int32)
+        allowed = jnp.minimum(sizes.width, jnp.maximum(1, room // sizes.slots))
+        source = sizes.slots + step * sizes.starts * sizes.slots
+        return pool, _starts(
+            sizes,
+            pool,
+            kept,
+            counts,
+            ~stopped,
+            at=at,
+            source=source,
+            allowed=allowed,
+            limit=depth_limit,
+        )
+
+    rows = sizes.drafted + 1
+    finish = functools.partial(choose_rows, rows=rows, longest=longest)
+    return Growth(
+        rows, sizes.first, longest, sizes.slots, sizes.starts, blocks - 1, init, grow, finish
+    )
+
+
+def _counts(sizes: BlockSizes, offered: StepCandidates, first: bool) -> tuple[jax.Array, jax.Array]:
+    """Tokens int32 [M, K] of each slot, 0 and 1 being the greedy one alone, and whether branching
+    stopped, bool [M].
+    """
+    classes, sure = offered.classes, jnp.exp(offered.logprob[..., 0])
+    counts = _bounded(
+        jnp.asarray(sizes.widths, jnp.int32)[classes],
+        sure,
+        OTHER_SLOTS[sizes.others],
+        first and sizes.others == 2,
+    )
+    stops = jnp.zeros(classes.shape, bool)
+    if sizes.widths[-1] == 0:
+        stops = classes == len(sizes.widths) - 1
+        stops = jnp.cumsum(stops.at[:, 0].set(False) if first else stops, axis=1) > 0
+    counts = jnp.where(stops, 0, counts)
+    if first:
+        width = jnp.full_like(counts[:, 0], sizes.width)
+        counts = counts.at[:, 0].set(_bounded(width, sure[:, 0], FIRST_SLOT[sizes.slot0], False))
+    return counts, stops.any(-1)
+
+
+def _bounded(
+    counts: jax.Array, sure: jax.Array, bounds: tuple[tuple[float, int], ...], replace: bool
+) -> jax.Array:
+    """`counts` lowered to the bound of the highest probability that is reached, or replaced by
+    it.
+    """
+    result = counts
+    for probability, most in reversed(bounds):
+        result = jnp.where(
+            sure >= probability, most if replace else jnp.minimum(counts, most), result
+        )
+    return result
+
+
+def _gives_up(classes: jax.Array, last: int) -> jax.Array:
+    """Whether the first slot that is not of class 0 is of the class `last`, bool [M]: the end of
+    the chain starts no block then.
+    """
+    found = classes != 0
+    first = jnp.take_along_axis(classes, found.argmax(-1)[:, None], axis=1)[:, 0]
+    return found.any(-1) & (first == last)
+
+
+def _hang(
+    sizes: BlockSizes,
+    pool: Pool,
+    nodes: Nodes,
+    offered: StepCandidates,
+    counts: jax.Array,
+    *,
+    at: int | jax.Array,
+    ranks: int,
+    depth_limit: jax.Array,
+) -> tuple[Pool, jax.Array]:
+    """The pool with the chains and siblings below `nodes`, and which of them are there, bool [K,
+    ranks, M].
+
+    Slot by slot, ranks before nodes, so that parents stand before their children even where
+    duplicates are merged.
+    """
+    above = jnp.where(nodes.node < 0, 0.0, pool.logprob[jnp.maximum(nodes.node, 0)])
+    parent, rank, kept, size = (
+        nodes.node,
+        jnp.arange(ranks)[:, None],
+        [],
+        ranks * nodes.node.shape[0],
+    )
+    for k in range(sizes.slots):
+        token, step = offered.token[:, k, :ranks].T, offered.logprob[:, k, :ranks].T  # [ranks, M]
+        depth = nodes.depth + k + 1
+        there = nodes.live & (depth <= depth_limit) & ((rank == 0) | (rank < counts[:, k]))
+        score = jnp.where(there, above + step, -jnp.inf)
+        new = [jnp.broadcast_to(x, score.shape).reshape(-1) for x in (token, parent, depth, score)]
+        pool = put_nodes(pool, at + k * size, *new)
+        place = at + k * size + jnp.arange(size)
+        if sizes.merge:
+            pool, place, score = _merge(pool, place, score)
+        parent = place[: nodes.node.shape[0]]
+        above = pool.logprob[parent]
+        kept.append(score > -jnp.inf)
+    return pool, jnp.stack(kept)
+
+
+def _merge(pool: Pool, place: jax.Array, score: jax.Array) -> tuple[Pool, jax.Array, jax.Array]:
+    """The pool without those nodes at `place` that stand in it already, the scores of the others,
+    and where each node stands.
+
+    The higher score holds: mostly that of the later block, which knows more of what stands before
+    the token.
+    """
+    index, there = jnp.arange(pool.token.shape[0]), pool.logprob > -jnp.inf
+    equal = (
+        (pool.parent[place][:, None] == pool.parent)
+        & (pool.token[place][:, None] == pool.token)
+        & there
+    )
+    flat = score.reshape(-1)
+    equal = equal & (index < place[:, None]) & (flat > -jnp.inf)[:, None]
+    twice = equal.any(-1)
+    stands = jnp.where(twice, equal.argmax(-1), place)
+    logprob = pool.logprob.at[stands].max(flat).at[place].min(jnp.where(twice, -jnp.inf, jnp.inf))
+    return (
+        pool.replace(logprob=logprob),
+        stands,
+        jnp.where(twice.reshape(score.shape), -jnp.inf, score),
+    )
+
+
+def _starts(
+    sizes: BlockSizes,
+    pool: Pool,
+    kept: jax.Array,
+    counts: jax.Array,
+    ends: jax.Array,
+    *,
+    at: int | jax.Array,
+    source: int | jax.Array,
+    allowed: jax.Array,
+    limit: jax.Array,
+) -> Nodes:
+    """The nodes that the next block starts from: all of slots that branch, and the ends of chains
+    where `ends` bool [M].
+    """
+    slots, ranks, nodes = kept.shape
+    branches = (counts > 1).T[:, None]  # [K, 1, M]
+    last = (np.arange(slots) == slots - 1)[:, None, None] & ends
+    chosen = kept & (branches | (last & (np.arange(ranks) == 0)[:, None]))
+    index = jnp.arange(chosen.size)
+    score = jnp.where(
+        chosen.reshape(-1), jax.lax.dynamic_slice_in_dim(pool.logprob, at, chosen.size), -jnp.inf
+    )
+    score, best = (x[: sizes.starts] for x in jax.lax.sort((-score, index), num_keys=2))
+    slot, node = best // (ranks * nodes), best % nodes
+    depth = pool.depth[at + best]
+    live = (score < jnp.inf) & (jnp.arange(sizes.starts) < allowed) & (depth < limit)
+    made = Nodes(pool.token[at + best], source + node * slots + slot, depth, at + best, live)
+    return jax.tree.map(lambda x: x if x.dtype == bool else x.astype(jnp.int32), made)

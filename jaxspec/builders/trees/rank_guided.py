@@ -1,0 +1,140 @@
+"""SpecBlock's tree: greedy chains, with siblings where the rank head expects the target's token
+further down the list.
+
+A block hangs a chain of K tokens under its node. The class that the rank head gives a slot says how
+many tokens the slot proposes in all, a high probability of the first lowers that number, and slot 0
+of the root's block takes its own. The next blocks start from the nodes of slots that branch and
+from the ends of chains. What is set out here is what the authors' released code does; their paper
+mentions neither the probabilities nor the width of slot 0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from jaxspec.builders.protocol import Builder, Growth, Proposes, Unsuitable, check_count
+from jaxspec.builders.trees.rank_blocks import FIRST_SLOT, OTHER_SLOTS, BlockSizes, grow_blocks
+
+# Tokens by rank class, and the modes of both bounds. A last class of width 0 also stops the
+# branching of the slots after it.
+WIDTHS = {"default": ((2, 4, 10, 0), 0, 0), "slim": ((2, 4, 6, 4), 1, 1)}
+
+
+@dataclasses.dataclass(frozen=True)
+class RankGuided(Builder):
+    """See `rank_guided`."""
+
+    name: ClassVar[str] = "rank_guided"
+    width: int = 10
+    classes: str | tuple[int, ...] = "slim"
+    adaptive_slot0: int | None = None
+    adaptive_all: int | None = None
+    starts: int | None = None
+    keep_duplicates: bool = False
+
+    def __post_init__(self) -> None:
+        check_count("width", self.width)
+        check_count("starts", self.starts)
+        if isinstance(self.classes, str):
+            if self.classes not in WIDTHS:
+                raise ValueError(
+                    f"unknown classes {self.classes!r}: choose one of {', '.join(WIDTHS)} "
+                    "or give a number of tokens per rank class"
+                )
+        elif not self.classes or any(not _is_count(n) for n in self.classes):
+            raise ValueError(
+                f"classes are {self.classes!r}: "
+                "give a number of tokens, 0 or more, for each rank class"
+            )
+        _, slot0, others = self.table
+        if slot0 not in range(len(FIRST_SLOT)) or others not in range(len(OTHER_SLOTS)):
+            raise ValueError(
+                f"adaptive_slot0 is {slot0} and adaptive_all {others}: give 0 to 4 and 0 to 2"
+            )
+
+    @property
+    def table(self) -> tuple[tuple[int, ...], int, int]:
+        """Widths by rank class, and the modes of both bounds."""
+        named = WIDTHS[self.classes] if isinstance(self.classes, str) else (self.classes, 1, 1)
+        modes = (self.adaptive_slot0, self.adaptive_all)
+        return named[0], *(
+            own if given is None else given for given, own in zip(modes, named[1:], strict=True)
+        )
+
+    @property
+    def varies(self) -> bool:
+        return self.classes != "slim"
+
+    def check(self, proposes: Proposes) -> None:
+        if not (proposes.steps and proposes.rank_classes):
+            raise Unsuitable("builder 'rank_guided' needs a drafter with a rank head (SpecBlock)")
+        count = len(self.table[0])
+        if count != proposes.rank_classes:
+            raise ValueError(
+                f"classes {self.classes!r} are {count} widths, the drafter has "
+                f"{proposes.rank_classes} rank classes: give a tuple of {proposes.rank_classes}"
+            )
+
+    def make_growth(self, proposes: Proposes) -> Growth:
+        slots, vocab, budget = proposes.slots, proposes.vocab_size, proposes.budget
+        table, slot0, others = self.table
+        table, width = tuple(min(n, vocab) for n in table), min(self.width, vocab)
+        later = max(*table, 1)
+        widest = min(max(later, 3 if others == 2 else 0), vocab)
+        bound = slots + width - 1 + (slots - 1) * (widest - 1)
+        sizes = BlockSizes(
+            slots=slots,
+            starts=min(self.starts or max(budget // 4, 4), bound),
+            first=max(width, widest),
+            later=later,
+            width=width,
+            widths=table,
+            slot0=slot0,
+            others=others,
+            drafted=budget - 1,
+            merge=not self.keep_duplicates,
+        )
+        longest = max(min(proposes.depth, budget - 1), 1)
+        return grow_blocks(sizes, -(-proposes.depth // slots), longest)
+
+
+def rank_guided(
+    width: int = 10,
+    classes: str | Sequence[int] = "slim",
+    adaptive_slot0: int | None = None,
+    adaptive_all: int | None = None,
+    starts: int | None = None,
+    keep_duplicates: bool = False,
+) -> RankGuided:
+    """Rank-guided trees (Shi et al., SpecBlock), for drafters that give rank classes. The best
+    nodes of all that were proposed fill the budget.
+
+    Args:
+      width: tokens of the root's first slot, whatever its class, and starts kept for blocks after
+        the second.
+      classes: tokens of a slot by its rank class, or the name of one of the authors' two maps in
+        `WIDTHS`. Equal widths make the tree uniform: the rank head then decides nothing but whether
+        the end of the root's chain starts a block.
+      adaptive_slot0: 0 to 4, how the probability of the best token bounds the width of the root's
+        first slot; 0: not at all. None: what goes with the map, 1 with widths of one's own.
+      adaptive_all: 0 to 2, the same for other slots. In mode 2 the root's slots take the bound for
+        their width, as the authors' numpy code does; everywhere else it only lowers it.
+      starts: nodes that the second block may start from at most, the most probable ones; every one
+        of them costs K rows of a drafter's forward. None: a quarter of the budget, at least 4,
+        which on two golden texts cost at most one round in 22. The authors take all: up to 28 with
+        `slim`, 40 with `default`.
+      keep_duplicates: a block may propose a token where an earlier one did. They are merged, what
+        follows the second going below the first, so that the tree has no equal siblings; True keeps
+        both, as the authors' code does.
+
+    Raises:
+      ValueError: an argument out of range.
+    """
+    table = classes if isinstance(classes, str) else tuple(classes)
+    return RankGuided(width, table, adaptive_slot0, adaptive_all, starts, keep_duplicates)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
