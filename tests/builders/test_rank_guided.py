@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import jaxspec
+from jaxspec.builders import Proposes, StepCandidates, rank_guided
 from jaxspec.builders.candidates import rank
-from jaxspec.builders.rank_guided import make_rank_guided
-from jaxspec.builders.stepwise import Offers, finish
+from jaxspec.builders.trees.pool import choose_rows
 from jaxspec.core.tree import validate
 from jaxspec.drafters.base import Committed, TargetHead
 from jaxspec.drafters.specblock import files
@@ -33,7 +33,7 @@ NO_LIMIT = jnp.int32(100)
 
 
 class Drafts:
-    """The tiny drafter after each golden context: the root's offers, and those of up to 40 nodes a
+    """The tiny drafter after each golden context: the root's candidates, and those of up to 40 nodes a
     step.
     """
 
@@ -76,7 +76,7 @@ class Drafts:
             nodes = proposal.logits.shape[1]
             ranked = rank(proposal.logits.reshape(1, nodes * SLOTS, -1), 10)
             token, logprob = (x.reshape(nodes, SLOTS, -1) for x in (ranked.token, ranked.logprob))
-            return Offers(token, logprob, proposal.classes[0])
+            return StepCandidates(token, logprob, proposal.classes[0])
 
         self._begin, self.expand, self.compiled = jax.jit(begin), jax.jit(expand), {}
 
@@ -85,20 +85,20 @@ class Drafts:
         tokens[0, : len(context)] = context
         return self._begin(tokens, jnp.array([len(context) - 1]))
 
-    def pool(self, stepper, context):
-        """The pool that `stepper` grows after `context`."""
+    def pool(self, growth, context):
+        """The pool that `growth` grows after `context`."""
         offers, state, scratch = self.begin(context)
-        if stepper not in self.compiled:
-            self.compiled[stepper] = jax.jit(stepper.begin), jax.jit(stepper.grow)
-        begin, grow = self.compiled[stepper]
+        if growth not in self.compiled:
+            self.compiled[growth] = jax.jit(growth.init), jax.jit(growth.grow)
+        begin, grow = self.compiled[growth]
         pool, nodes = begin(offers, NO_LIMIT)
-        for step in range(stepper.steps):
-            assert nodes.token.shape == (stepper.nodes,)
+        for step in range(growth.steps):
+            assert nodes.token.shape == (growth.nodes,)
             padded = jax.tree.map(lambda x: jnp.pad(x, (0, STARTS - len(x)))[None], nodes)
             offers, scratch = self.expand(
                 state, scratch, padded, jnp.int32(SLOTS + step * STARTS * SLOTS)
             )
-            offers = jax.tree.map(lambda x: x[: stepper.nodes], offers)
+            offers = jax.tree.map(lambda x: x[: growth.nodes], offers)
             pool, nodes = grow(pool, nodes, offers, jnp.int32(step), NO_LIMIT)
         return jax.tree.map(np.asarray, pool)
 
@@ -108,23 +108,20 @@ def drafts():
     return Drafts()
 
 
-def stepper_of(config, **options):
+def growth_of(config, **options):
     names = {
-        "tree_width": "beam",
+        "width": "beam",
         "adaptive_slot0": "adaptive_slot0",
         "adaptive_all": "adaptive_all",
     }
     settings = {ours: config[theirs] for ours, theirs in names.items()} | options
-    widths = tuple(config["rank_slot_topk"])
-    return make_rank_guided(
-        SLOTS,
-        config["max_blocks"],
-        257,
-        config["total_tokens"] + 1,
-        widths=widths,
-        starts=STARTS,
-        **settings,
-    )
+    builder = rank_guided(classes=config["rank_slot_topk"], starts=STARTS, **settings)
+    return builder.bind(proposes(config["max_blocks"], 257, config["total_tokens"] + 1))
+
+
+def proposes(blocks, vocab_size, budget, depth=None):
+    """What a drafter of four rank classes offers."""
+    return Proposes(depth or SLOTS * blocks, SLOTS, vocab_size, budget, True, rank_classes=4)
 
 
 def paths(tokens, parents):
@@ -136,9 +133,9 @@ def paths(tokens, parents):
 
 
 def same_as_golden(drafts, case):
-    stepper = stepper_of(case["config"], keep_duplicates=True)
-    pool = drafts.pool(stepper, case["context"])
-    tree = finish(pool, jnp.int32(case["tokens"][0]), stepper.rows, stepper.longest)
+    growth = growth_of(case["config"], keep_duplicates=True)
+    pool = drafts.pool(growth, case["context"])
+    tree = growth.finish(pool, jnp.int32(case["tokens"][0]))
     size = int(tree.size)
     assert size == len(case["tokens"])
     assert paths(*np.asarray([tree.token, tree.parent])[:, :size].tolist()) == paths(
@@ -187,19 +184,17 @@ def test_the_decode_loop_goes_the_same_way(drafts):
     )
     runs, options = (
         (RUNS[0], RUNS[2]),
-        {"method": "specblock", "builder": "rank_guided", "fanout": "slim", "budget": 61},
+        {"method": "specblock", "builder": "rank_guided", "budget": 61},
     )
     prompts = [run["prompt"] for run in runs]
     out = jaxspec.decode(params, prompts, max_new_tokens=47, temperature=0, trace=True, **options)
-    stepper = make_rank_guided(SLOTS, 2, 160, 61, 10, "slim")
+    growth = rank_guided().bind(proposes(2, 160, 61))
     for run, found in zip(runs, out, strict=True):
         assert found.tokens == run["tokens"][:47]
         assert found.stats.rounds == len(run["trees"])
         context = run["prompt"] + found.tokens[:1]
         for step in found.rounds:
-            tree = finish(
-                drafts.pool(stepper, context), jnp.int32(context[-1]), stepper.rows, stepper.longest
-            )
+            tree = growth.finish(drafts.pool(growth, context), jnp.int32(context[-1]))
             size = int(tree.size)
             expected = paths(*np.asarray([tree.token, tree.parent])[:, :size].tolist())
             assert paths(step.tree.token.tolist(), step.tree.parent.tolist()) == expected
@@ -213,8 +208,8 @@ def test_the_decode_loop_goes_the_same_way(drafts):
 
 def test_duplicates_are_merged(drafts):
     case = CASES[11]
-    merged = drafts.pool(stepper_of(case["config"]), case["context"])
-    kept = drafts.pool(stepper_of(case["config"], keep_duplicates=True), case["context"])
+    merged = drafts.pool(growth_of(case["config"]), case["context"])
+    kept = drafts.pool(growth_of(case["config"], keep_duplicates=True), case["context"])
     texts = []
     for pool in (merged, kept):
         path = {-1: ()}
@@ -223,7 +218,7 @@ def test_duplicates_are_merged(drafts):
         texts.append(Counter(path.values()))
     assert set(texts[0]) == set(texts[1])
     assert max(texts[0].values()) == 1 < max(texts[1].values())
-    tree = finish(merged, jnp.int32(case["context"][-1]), 61, 8)
+    tree = choose_rows(merged, jnp.int32(case["context"][-1]), 61, 8)
     validate(jax.tree.map(lambda x: x[None], tree))
 
 
@@ -232,7 +227,7 @@ def offers_of(classes, sure, nodes=1):
     logprob = np.log(np.array([sure, *np.full(9, 1e-3)], np.float32))
     token = np.broadcast_to(np.arange(10), (nodes, SLOTS, 10)) + 10 * np.arange(SLOTS)[:, None]
     classes = np.broadcast_to(np.asarray(classes, np.int32), (nodes, SLOTS))
-    return Offers(
+    return StepCandidates(
         jnp.asarray(token, jnp.int32),
         jnp.asarray(np.broadcast_to(logprob, token.shape)),
         jnp.asarray(classes),
@@ -245,7 +240,7 @@ def depths(pool):
 
 
 def test_classes_probabilities_and_limits_decide_the_width():
-    begin = jax.jit(make_rank_guided(SLOTS, 2, 100, 40, 6, "default", 1, 1, starts=STARTS).begin)
+    begin = jax.jit(rank_guided(6, "default", 1, 1, starts=STARTS).bind(proposes(2, 100, 40)).init)
     pool, nodes = begin(offers_of([0, 1, 3, 0], 0.5), NO_LIMIT)
     # The greedy chain, 5 siblings of slot 0, 3 of slot 1; the class of slot 2 stops the rest.
     assert depths(pool) == [6, 4, 1, 1]
@@ -261,28 +256,51 @@ def test_classes_probabilities_and_limits_decide_the_width():
 
 
 def test_starts_can_be_bounded():
-    stepper = make_rank_guided(SLOTS, 2, 100, 40, 6, "default", starts=3)
-    _, nodes = jax.jit(stepper.begin)(offers_of([0, 1, 1, 0], 0.5), NO_LIMIT)
-    assert stepper.nodes == 3
-    assert [make_rank_guided(SLOTS, 2, 100, budget).nodes for budget in (8, 40, 400)] == [4, 10, 28]
+    growth = rank_guided(6, "default", starts=3).bind(proposes(2, 100, 40))
+    _, nodes = jax.jit(growth.init)(offers_of([0, 1, 1, 0], 0.5), NO_LIMIT)
+    assert growth.nodes == 3
+    assert [rank_guided().bind(proposes(2, 100, budget)).nodes for budget in (8, 40, 400)] == [
+        4,
+        10,
+        28,
+    ]
     assert nodes.source.tolist() == [0, 1, 2]  # the greedy chain is the most probable
 
 
-def test_equal_arguments_give_one_stepper_and_bad_ones_are_refused():
-    assert make_rank_guided(4, 2, 100, 60) is make_rank_guided(4, 2, 100, 60)
-    assert [make_rank_guided(4, 2, 100, *n).longest for n in ((60,), (4,), (1,))] == [8, 3, 1]
-    assert make_rank_guided(4, 2, 100, 60, depth=7).longest == 7
+def test_equal_builders_are_bound_once_and_bad_ones_refused():
+    assert rank_guided().bind(proposes(2, 100, 60)) is rank_guided(10).bind(proposes(2, 100, 60))
+    assert [rank_guided().bind(proposes(2, 100, n)).longest for n in (60, 4, 2)] == [8, 3, 1]
+    assert rank_guided().bind(proposes(2, 100, 60, depth=7)).longest == 7
     for bad, match in [
-        (dict(widths="wide"), "unknown widths 'wide': choose one of default, slim"),
-        (dict(widths=(2, -1)), "widths are"),
+        (dict(classes="wide"), "unknown classes 'wide': choose one of default, slim"),
+        (dict(classes=(2, -1)), "classes are"),
         (dict(starts=0), "starts is 0"),
         (dict(adaptive_all=3), "adaptive_all 3"),
     ]:
         with pytest.raises(ValueError, match=match):
-            make_rank_guided(4, 2, 100, 60, **bad)
-    with pytest.raises(ValueError, match="budget is 0"):
-        make_rank_guided(4, 2, 100, 0)
-    with pytest.raises(ValueError, match="rank head"):
-        make_rank_guided(4, 2, 100, 60).begin(
-            offers_of([0] * 4, 0.5).replace(classes=None), NO_LIMIT
-        )
+            rank_guided(**bad)
+
+
+def test_widths_fit_the_rank_classes():
+    """A drafter may have any number of them; the last one stands for tokens beyond the list."""
+    five = proposes(2, 100, 40)._replace(rank_classes=5)
+    with pytest.raises(ValueError, match="classes 'slim' are 4 widths, the drafter has 5 rank cl"):
+        rank_guided().bind(five)
+    with pytest.raises(ValueError, match=r"classes \(2, 4\) are 2 widths, the drafter has 4"):
+        rank_guided(classes=[2, 4]).bind(proposes(2, 100, 40))
+    init = jax.jit(rank_guided(6, (2, 3, 4, 5, 0), starts=STARTS).bind(five).init)
+    # Class 3 is not the last here: its slot branches. Class 4 is, and stops what follows.
+    assert depths(init(offers_of([0, 3, 0, 0], 0.5), NO_LIMIT)[0]) == [6, 5, 2, 2]
+    assert depths(init(offers_of([0, 4, 0, 0], 0.5), NO_LIMIT)[0]) == [6, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("count", "last"), [(2, 1), (4, 3), (5, 4)])
+def test_the_last_class_ends_a_chain(count, last):
+    """Whether the end of the root's chain starts a block: not where the first class but 0 is the
+    last one.
+    """
+    sizes = proposes(2, 100, 40)._replace(rank_classes=count)
+    init = jax.jit(rank_guided(1, (1,) * count, 0, 0, starts=STARTS).bind(sizes).init)
+    for own in range(1, count):
+        _, nodes = init(offers_of([0, own, 0, 0], 0.5), NO_LIMIT)
+        assert int(nodes.live.sum()) == (own != last)

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.builders import make_builder, make_paths
-from jaxspec.builders.static import skips_ranks
+from jaxspec.builders import Proposes, static
+from jaxspec.builders.trees.paths import choose_paths, make_paths, skips_ranks
 from jaxspec.core.state import Candidates
 from jaxspec.core.tree import validate
 
@@ -36,7 +36,7 @@ def test_holds_medusas_tree_buffers():
     """
     golden = np.load(MEDUSA)
     choices = json.loads(str(golden["choices"]))
-    builder = make_builder("static", depth=5, vocab_size=257, budget=9, paths=make_paths(choices))
+    builder = static(choices).bind(Proposes(5, 5, 257, 9))
     assert (builder.rows, builder.candidates, builder.longest) == (64, 10, 4)
     candidates = ranked(5, 12, seeds=3)
     trees = jax.jit(builder.build)(candidates, jnp.array([7, 8, 9]), jnp.array([5, 5, 5]))
@@ -68,7 +68,7 @@ def test_holds_medusas_tree_buffers():
 
 def test_equal_scores_go_by_rank_path_and_unusable_nodes_are_left_out():
     paths = make_paths([[1], [0, 1], [0], [1, 0], [0, 0]])
-    builder = make_builder("static", depth=2, vocab_size=50, budget=1, paths=paths)
+    builder = static(paths).bind(Proposes(2, 2, 50, 1))
     near = [[-1, -1.5], [-0.5 - 2.0**-22, -1]]  # (0, 0) is worse than (1), by little
     logprob = np.array(
         [[[-1, -1], [0, -1]], [[-1, -1], [0, -np.inf]], [[-1, -1], [0, -1]], near], np.float32
@@ -87,10 +87,9 @@ def test_equal_trees_share_a_builder():
     assert made == make_paths(
         np.array([0]) if path == 0 else path for path in ((0, 0), 0, [np.int64(1)])
     )
-    sizes = {"depth": 3, "vocab_size": 50, "budget": 8}
-    assert make_builder("static", **sizes, paths=made) is make_builder(
-        "static", **sizes, paths=make_paths([[0], [1], [0, 0]])
-    )
+    sizes = Proposes(3, 3, 50, 8)
+    assert static(made) == static([[0], [1], [0, 0]])
+    assert static(made).bind(sizes) is static([[0], [1], [0, 0]]).bind(sizes)
     assert (
         not skips_ranks(made)
         and skips_ranks(make_paths([[0], [0, 1]]))
@@ -113,18 +112,31 @@ def test_equal_trees_share_a_builder():
             "paths are up to 4 deep, the drafter drafts 3: give shorter paths or a larger block",
         ),
         ([[50]], "paths hold rank 50: ranks end at 49, the vocabulary's last"),
-        (None, "builder 'static' needs paths: list the rank path of every node"),
     ],
 )
 def test_wrong_paths(paths, message):
     with pytest.raises(ValueError, match=message) as error:
-        made = None if paths is None else make_paths(paths)
-        make_builder("static", depth=3, vocab_size=50, budget=8, paths=made)
+        static(paths).bind(Proposes(3, 3, 50, 8))
     assert "\n" not in str(error.value)
 
 
-def test_paths_belong_to_static():
-    with pytest.raises(
-        ValueError, match="paths are a tree of builder 'static': leave them out with 'chain'"
-    ):
-        make_builder("chain", depth=3, vocab_size=50, budget=8, paths=make_paths([[0]]))
+def test_a_tree_of_its_own_spends_the_budget():
+    """Without paths the tree is the one that is most probable for a drafter of these sizes."""
+    growth = static().bind(Proposes(4, 4, 50, 12))
+    assert (growth.rows, growth.longest) == (12, 4)
+    assert static().bind(Proposes(4, 4, 50, 1)).rows == 1
+    narrow = static().bind(Proposes(2, 2, 2, 12))
+    assert (narrow.rows, narrow.candidates, narrow.longest) == (7, 2, 2)
+    steps = static().bind(Proposes(5, 2, 50, 12, steps=True))
+    assert (steps.rows, steps.slots, steps.steps) == (12, 2, 2) and steps.longest <= 5
+
+
+def test_paths_go_by_probability():
+    """Behind the second level stand only paths whose first rank is 0."""
+    paths = choose_paths(2, 3, 40)
+    assert paths[:4] == ((0,), (0, 0), (1,), (0, 0, 0)) and len(set(paths)) == 40
+    assert {path[:-1] for path in paths} <= {(), *paths} and max(map(len, paths)) == 6
+    assert all(path[0] == 0 for path in paths if len(path) > 2)
+    assert (1, 0) in paths and (0, 1, 0) in paths
+    with pytest.raises(ValueError, match="hit is 1: give a probability between 0 and 1"):
+        choose_paths(2, 3, 4, hit=1)

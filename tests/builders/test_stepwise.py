@@ -3,17 +3,32 @@ whole path.
 """
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.builders import make_stepper, static
-from jaxspec.builders.stepwise import Offers, finish
+from jaxspec.builders import (
+    Proposes,
+    StepCandidates,
+    Unsuitable,
+    best_first,
+    chain,
+    dynamic,
+    rank_guided,
+    static,
+)
+from jaxspec.builders.trees.static import build_static
+from jaxspec.core.state import Candidates
 from jaxspec.core.tree import keep_rows, validate
 
 VOCAB, ROOT = 12, 5
+
+
+def proposes(slots: int, depth: int, budget: int) -> Proposes:
+    return Proposes(depth, slots, VOCAB, budget, steps=True)
 
 
 @functools.cache
@@ -25,29 +40,29 @@ def proposal(path: tuple[int, ...], slots: int) -> np.ndarray:
     return np.asarray(jax.nn.log_softmax(logits))
 
 
-def offers(paths, slots: int, count: int) -> Offers:
+def offers(paths, slots: int, count: int) -> StepCandidates:
     logprob = np.stack([proposal(path, slots) for path in paths])
     token = np.argsort(-logprob, axis=-1, kind="stable")[..., :count]
-    return Offers(jnp.asarray(token), jnp.asarray(np.take_along_axis(logprob, token, -1)))
+    return StepCandidates(jnp.asarray(token), jnp.asarray(np.take_along_axis(logprob, token, -1)))
 
 
-def grown(stepper, depth_limit: int):
+def grown(growth, depth_limit: int):
     """The tree, and the paths drafted from in each step."""
-    begin, grow = jax.jit(stepper.begin), jax.jit(stepper.grow)
-    pool, nodes = begin(offers([()], stepper.slots, stepper.candidates), jnp.int32(depth_limit))
-    drafted, computed = [], [((), slot) for slot in range(stepper.slots)]
-    for step in range(stepper.steps):
+    begin, grow = jax.jit(growth.init), jax.jit(growth.grow)
+    pool, nodes = begin(offers([()], growth.slots, growth.candidates), jnp.int32(depth_limit))
+    drafted, computed = [], [((), slot) for slot in range(growth.slots)]
+    for step in range(growth.steps):
         paths = [path_of(pool, int(node)) for node in nodes.node]
         for path, source, live in zip(paths, nodes.source, nodes.live, strict=True):
             base, slot = computed[int(source)]
             assert not live or (path[: len(base)] == base and len(path) == len(base) + slot + 1), (
                 "proposed by another slot"
             )
-        computed += [(path, slot) for path in paths for slot in range(stepper.slots)]
+        computed += [(path, slot) for path in paths for slot in range(growth.slots)]
         drafted.append([path for path, live in zip(paths, nodes.live, strict=True) if live])
-        offered = offers(paths, stepper.slots, stepper.candidates)
+        offered = offers(paths, growth.slots, growth.candidates)
         pool, nodes = grow(pool, nodes, offered, jnp.int32(step), jnp.int32(depth_limit))
-    tree = finish(pool, jnp.int32(ROOT), stepper.rows, stepper.longest)
+    tree = growth.finish(pool, jnp.int32(ROOT))
     tree = jax.tree.map(lambda x: x[None], tree)
     validate(tree)
     return tree, drafted
@@ -90,10 +105,8 @@ def eagle(width: int, depth: int, rows: int) -> dict[tuple[int, ...], float]:
     ("width", "depth", "rows"), [(3, 4, 12), pytest.param(4, 3, 40, marks=pytest.mark.slow)]
 )
 def test_the_dynamic_tree_is_eagles(width, depth, rows):
-    stepper = make_stepper(
-        "dynamic", slots=1, depth=depth, vocab_size=VOCAB, budget=rows, tree_width=width
-    )
-    tree, drafted = grown(stepper, depth)
+    growth = dynamic(width).bind(proposes(1, depth, rows))
+    tree, drafted = grown(growth, depth)
     expected = eagle(width, depth, rows)
     found = paths_of(tree)
     assert set(found) == set(expected)
@@ -107,14 +120,14 @@ def test_the_dynamic_tree_is_eagles(width, depth, rows):
 
 def test_depth_and_rows_are_run_time_numbers():
     """One compilation of the caps serves every smaller depth and size."""
-    stepper = make_stepper("dynamic", slots=1, depth=4, vocab_size=VOCAB, budget=12, tree_width=3)
+    growth = dynamic(3).bind(proposes(1, 4, 12))
     for depth in (0, 1, 2, 3):
-        tree, drafted = grown(stepper, depth)
+        tree, drafted = grown(growth, depth)
         assert set(paths_of(tree)) == set(eagle(3, depth, 12))
         assert [bool(level) for level in drafted] == [step + 1 < depth for step in range(3)]
-    whole = paths_of(grown(stepper, 4)[0])
+    whole = paths_of(grown(growth, 4)[0])
     for rows in (1, 5, 12, 99):
-        small = jax.jit(keep_rows)(grown(stepper, 4)[0], jnp.array([rows]))
+        small = jax.jit(keep_rows)(grown(growth, 4)[0], jnp.array([rows]))
         validate(small)
         assert list(paths_of(small)) == list(whole)[: rows - 1]
 
@@ -123,14 +136,14 @@ def test_depth_and_rows_are_run_time_numbers():
     ("slots", "depth", "expected_steps"), [pytest.param(1, 4, 3, marks=pytest.mark.slow), (3, 5, 1)]
 )
 def test_a_chain_follows_the_best_tokens(slots, depth, expected_steps):
-    stepper = make_stepper("chain", slots=slots, depth=depth, vocab_size=VOCAB, budget=depth + 1)
-    assert stepper.steps == expected_steps and stepper.rows == depth + 1
+    growth = chain().bind(proposes(slots, depth, depth + 1))
+    assert growth.steps == expected_steps and growth.rows == depth + 1
     path = ()
     while len(path) < depth:
         path += tuple(int(token) for token in proposal(path, slots).argmax(-1))
-    tree, _ = grown(stepper, depth)
+    tree, _ = grown(growth, depth)
     assert list(paths_of(tree)) == [path[: i + 1] for i in range(depth)]
-    tree, _ = grown(stepper, depth - 1)
+    tree, _ = grown(growth, depth - 1)
     assert len(paths_of(tree)) == depth - 1
 
 
@@ -153,14 +166,14 @@ def ranks(path: tuple[int, ...], slots: int) -> tuple[int, ...]:
     "slots", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
 )
 def test_a_static_tree_takes_its_ranks_where_they_were_proposed(slots):
-    stepper = make_stepper("static", slots=slots, depth=4, vocab_size=VOCAB, budget=1, paths=PATHS)
-    tree, drafted = grown(stepper, 4)
+    growth = static(PATHS).bind(proposes(slots, 4, 1))
+    tree, drafted = grown(growth, 4)
     assert set(paths_of(tree)) == {ranks(path, slots) for path in PATHS}
     parents = {path[: len(path) - 1 - (len(path) - 1) % slots] for path in PATHS}
     assert {path for level in drafted for path in level} == {
         ranks(path, slots) for path in parents if path
     }
-    assert set(paths_of(grown(stepper, 2)[0])) == {
+    assert set(paths_of(grown(growth, 2)[0])) == {
         ranks(path, slots) for path in PATHS if len(path) <= 2
     }
 
@@ -168,7 +181,7 @@ def test_a_static_tree_takes_its_ranks_where_they_were_proposed(slots):
 def test_with_proposals_of_a_depth_the_static_tree_is_the_flat_one():
     token = np.stack([np.argsort(-proposal((d,), 1)[0], kind="stable")[:4] for d in range(4)])
     logprob = np.stack([np.take(proposal((d,), 1)[0], token[d]) for d in range(4)])
-    flat = static(
+    flat = build_static(
         jnp.asarray(token),
         jnp.asarray(logprob),
         jnp.int32(ROOT),
@@ -176,34 +189,51 @@ def test_with_proposals_of_a_depth_the_static_tree_is_the_flat_one():
         rows=1 + len(PATHS),
         paths=PATHS,
     )
-    stepper = make_stepper("static", slots=4, depth=4, vocab_size=VOCAB, budget=1, paths=PATHS)
-    pool, _ = stepper.begin(
-        Offers(jnp.asarray(token[None]), jnp.asarray(logprob[None])), jnp.int32(4)
+    growth = static(PATHS).bind(proposes(4, 4, 1))
+    pool, _ = growth.init(
+        StepCandidates(jnp.asarray(token[None]), jnp.asarray(logprob[None])), jnp.int32(4)
     )
-    steps = finish(pool, jnp.int32(ROOT), stepper.rows, 4)
+    steps = growth.finish(pool, jnp.int32(ROOT))
     for name in ("token", "parent", "depth", "ancestors", "size"):
         np.testing.assert_array_equal(getattr(flat, name), getattr(steps, name), name)
     np.testing.assert_allclose(flat.logprob, steps.logprob, atol=1e-5)
 
 
 def test_a_budget_of_one_row_is_the_root():
-    for name in ("chain", "dynamic"):
-        assert make_stepper(name, slots=1, depth=4, vocab_size=VOCAB, budget=1).rows == 1
+    for builder in (chain(), dynamic()):
+        assert builder.bind(proposes(1, 4, 1)).rows == 1
+
+
+def test_a_dynamic_tree_of_one_proposal_takes_no_draft_step():
+    """Its levels follow from candidates that are the same under every node of a depth."""
+    growth = dynamic(3).bind(Proposes(4, 4, VOCAB, 12))
+    assert (growth.rows, growth.steps, growth.nodes, growth.slots) == (12, 0, 0, 4)
+    token = np.stack([np.argsort(-proposal((d,), 1)[0], kind="stable")[:3] for d in range(4)])
+    logprob = np.stack([np.take(proposal((d,), 1)[0], token[d]) for d in range(4)])
+    tree = jax.jit(growth.build)(
+        Candidates(token[None], logprob[None]), jnp.array([ROOT]), jnp.array([4])
+    )
+    validate(tree)
+    assert int(tree.size[0]) == 12
+    paths = list(itertools.product(range(3), repeat=2))
+    second = sorted(paths, key=lambda path: -sum(logprob[d, r] for d, r in enumerate(path)))[:3]
+    best = {tuple(int(token[d, r]) for d, r in enumerate(path)) for path in second}
+    assert {path[:2] for path in paths_of(tree) if len(path) > 2} <= best
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("builder", "sizes", "error", "message"),
     [
-        ({"name": "dynamic", "slots": 4}, "is for drafters of a token at a time"),
-        ({"name": "dynamic", "budget": 0}, "budget is 0"),
-        ({"name": "dynamic", "tree_width": 13}, "between 1 and the vocabulary size 12"),
-        ({"name": "chain", "paths": PATHS}, "paths are a tree of builder 'static'"),
-        ({"name": "static"}, "builder 'static' needs paths"),
-        ({"name": "static", "paths": PATHS, "depth": 3}, "paths are up to 4 deep"),
-        ({"name": "rank_guided"}, "needs a drafter with a rank head"),
-        ({"name": "chain", "classes": "slim"}, "fanout is for builders 'expand' and 'rank_guided'"),
+        (dynamic(), proposes(4, 4, 8), Unsuitable, "needs a drafter of one token at a time"),
+        (best_first(), proposes(1, 4, 8), Unsuitable, "that proposes several tokens at once"),
+        (dynamic(), Proposes(4, 4, 1, 8), Unsuitable, "needs a drafter that proposes alternatives"),
+        (rank_guided(), proposes(1, 4, 8), Unsuitable, "needs a drafter with a rank head"),
+        (dynamic(), proposes(1, 4, 0), ValueError, "budget is 0"),
+        (dynamic(13), proposes(1, 4, 8), ValueError, "width is 13: give at most 12"),
+        (static(PATHS), proposes(1, 3, 8), ValueError, "paths are up to 4 deep"),
     ],
 )
-def test_refusals(options, message):
-    with pytest.raises(ValueError, match=message):
-        make_stepper(**({"slots": 1, "depth": 4, "vocab_size": VOCAB, "budget": 8} | options))
+def test_refusals(builder, sizes, error, message):
+    with pytest.raises(error, match=message) as raised:
+        builder.bind(sizes)
+    assert "\n" not in str(raised.value)

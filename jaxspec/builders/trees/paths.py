@@ -56,7 +56,7 @@ def choose_paths(
     choices: int | None = None,
     hit: float = 0.6,
 ) -> Paths:
-    """The most probable paths, if the candidate of rank r held with hit * (1 - hit) ** r.
+    """The most probable paths, best first, if the candidate of rank r held with hit * (1 - hit) ** r.
 
     Ours; Falcon's authors draw their trees by hand. Nothing is drafted behind a block's end unless
     the tokens before its last one are the most probable, since block drafters assume that.
@@ -83,4 +83,4 @@ def choose_paths(
         inside = len(path) % slots or not any(path[-slots:-1])
         if inside and len(path) < longest:
             heapq.heappush(queue, (cost + down, (*path, 0)))
-    return tuple(sorted(paths))
+    return tuple(paths)

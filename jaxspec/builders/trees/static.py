@@ -63,8 +63,9 @@ class Static(Builder):
         paths = self.paths
         if paths is None:
             blocks = -(-proposes.depth // proposes.slots)
-            paths = choose_paths(
-                proposes.slots, blocks, proposes.budget - 1, proposes.depth, proposes.vocab_size
+            nodes = proposes.budget - 1
+            paths = make_paths(
+                choose_paths(proposes.slots, blocks, nodes, proposes.depth, proposes.vocab_size)
             )
         if proposes.steps:
             return grow_static(paths, proposes.slots)
