@@ -159,14 +159,14 @@ def test_demo(capsys):
         (["generate", *MODEL, *IDS, "--method", "medusa"], "unknown method 'medusa'"),
         (["generate", *MODEL, *IDS, "--budget", "0"], "budget is 0"),
         (["generate", *MODEL, *IDS, "--temperature", "-1"], "temperature"),
-        (["generate", *MODEL, *IDS, "--builder", "static"], "'static' needs paths"),
-        (["generate", *MODEL, *IDS, "--paths", "[[0"], "--paths is not JSON"),
+        (["generate", *MODEL, *IDS, "--builder", "oak/w3"], "unknown builder 'oak'"),
+        (["generate", *MODEL, *IDS, "--builder", "static/paths=[[0"], "paths is not JSON"),
         (
-            ["generate", *MODEL, *IDS, "--paths", "/no/such/tree"],
-            "/no/such/tree: No such file or directory",
+            ["generate", *MODEL, *IDS, "--builder", "static/paths=/no/such/tree.json"],
+            "/no/such/tree.json: No such file or directory",
         ),
         (
-            ["generate", *MODEL, *IDS, "--builder", "static", "--paths", "[[1, 0]]"],
+            ["generate", *MODEL, *IDS, "--builder", "static/paths=[[1,0]]"],
             "path [1, 0] has no parent",
         ),
         (["generate", *MODEL, "--drafter", "second", *IDS], "give one --drafter SOURCE"),
@@ -257,14 +257,10 @@ def test_prompt_sources_and_options(capsys, monkeypatch, tmp_path):
     assert params == ("m", {"drafter": "d", "dtype": "bfloat16", "quantize": None})
     assert prompt == [{"role": "user", "content": "from stdin"}]
     assert options["stop"] == ("x", 7) and options["top_p"] == 0.9 and options["coupled"] is False
-    assert options["max_new_tokens"] == 256 and options["budget"] == 32 and options["paths"] is None
-    file.write_text("[[1], [0]]\n")
-    for paths in ("[[0],[1]]", file):
-        assert (
-            run(capsys, "generate", "--prompt", "x", "--builder", "static", "--paths", paths)[0]
-            == 0
-        )
-        assert calls[-1][2]["paths"] == ((0,), (1,))
+    assert options["max_new_tokens"] == 256 and options["budget"] == 32
+    assert options["builder"] is None
+    assert run(capsys, "generate", "--prompt", "x", "--builder", "static/paths=[[0]]")[0] == 0
+    assert calls[-1][2]["builder"] == "static/paths=[[0]]"
 
 
 def test_calibrate_names_all_that_its_table_is_kept_by(capsys, monkeypatch, tmp_path):
@@ -276,13 +272,12 @@ def test_calibrate_names_all_that_its_table_is_kept_by(capsys, monkeypatch, tmp_
         lambda params, method, **options: made.append(options) or table,
     )
     target, drafter = GOLDEN / "dflash/target", GOLDEN / "jetspec/drafter"
-    sizes = ["--budget", 7, "--tree-width", 3, "--block-size", 5]
-    status, out, err = run(capsys, "calibrate", target, drafter, "--builder", "expand", *sizes)
+    sizes = ["--budget", 7, "--block-size", 5]
+    status, out, err = run(capsys, "calibrate", target, drafter, "--builder", "expand/w3", *sizes)
     assert status == 0, err
     options = {
-        "builder": "expand",
+        "builder": "expand/w3",
         "budget": 7,
-        "tree_width": 3,
         "block_size": 5,
         "temperature": 0.0,
     }

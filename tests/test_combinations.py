@@ -12,11 +12,9 @@ import pytest
 import jaxspec
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
-from jaxspec.core.sampling import SamplingSpec
 from jaxspec.drafters import record_of, records
-from jaxspec.drafters.combinations import suits
-from jaxspec.drafters.paths import static_paths
-from jaxspec.engine.plan import DecodeConfig, drafter_forwards, make_plan
+from jaxspec.engine.plan import drafter_forwards, make_plan
+from jaxspec.engine.session import resolve
 from jaxspec.targets.transformer import Transformer
 from training.drafter_model import ModelOptions
 from training.methods import METHODS
@@ -41,7 +39,9 @@ CONFIGS = {kind: METHODS[kind].config(options, TARGET, None) for kind, options i
 SPEC = Spec(TARGET, tuple(CONFIGS.items()))
 BUDGET, NEW, PROMPTS = 16, 14, [[4, 9, 2, 14, 4, 9], [7]]
 ALL = [
-    (name, builder) for name in [*CONFIGS, "prompt_lookup"] for builder in suits(SPEC.drafter(name))
+    (name, builder)
+    for name in [*CONFIGS, "prompt_lookup"]
+    for builder in record_of(SPEC.drafter(name)).builders
 ]
 # A kind of drafter each that takes part in a step of its own kind; the rest takes minutes.
 QUICK = [("eagle3", "static"), ("specblock", "best_first"), ("prompt_lookup", "chain")]
@@ -92,10 +92,7 @@ def plain(params):
 
 
 def drafted(params, method, builder, temperature=0.0):
-    paths = static_paths(SPEC.drafter(method), BUDGET) if builder == "static" else None
-    options = dict(
-        method=method, builder=builder, budget=BUDGET, paths=paths, temperature=temperature
-    )
+    options = dict(method=method, builder=builder, budget=BUDGET, temperature=temperature)
     return jaxspec.decode(params, PROMPTS, max_new_tokens=NEW, **options)
 
 
@@ -133,7 +130,7 @@ def test_every_kind_of_drafter_is_listed():
 
 
 def plan_of(method, builder, **options):
-    config = DecodeConfig(method, SamplingSpec(greedy=True), builder, BUDGET, **options)
+    config, _ = resolve(SPEC, method=method, builder=builder, budget=BUDGET, **options)
     return make_plan(SPEC, config), config
 
 
@@ -167,11 +164,11 @@ def test_other_builders_are_refused_by_name():
             dict(builder="chain", depth=3),
             "depth is for drafters that work in steps: give 'jetspec' a block_size",
         ),
-        ("falcon", dict(builder="static"), "builder 'static' needs paths"),
+        ("falcon", dict(builder="static/paths=[[0],[1,0]]"), r"path \[1, 0\] has no parent"),
         (
             "small",
             dict(builder="oak"),
-            "unknown builder 'oak': choose one of chain, dynamic, static",
+            "unknown builder 'oak': choose one of chain, best_first, expand",
         ),
     ],
 )

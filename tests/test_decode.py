@@ -29,7 +29,7 @@ def params():
 METHODS = [
     dict(method="dflash", builder="chain", budget=8),
     dict(method="dflash", builder="best_first", budget=12),
-    dict(method="jetspec", builder="expand", budget=16, tree_width=3),
+    dict(method="jetspec", builder="expand/w3", budget=16),
     dict(method="jetspec", builder="best_first", budget=40),
 ]
 
@@ -193,7 +193,7 @@ def test_long_prompts_go_through_in_chunks(params, monkeypatch):
         ([1], {"method": "eagle9"}, "unknown method"),
         ([1], {"builder": "oak"}, "unknown builder"),
         ([1], {"budget": 0}, "budget"),
-        ([1], {"builder": "expand", "tree_width": 0}, "tree_width"),
+        ([1], {"builder": "expand/w0"}, "width is 0"),
         ([1], {"block_size": 1}, "block_size"),
         ([1], {"temperature": -1.0}, "temperature"),
         ([1], {"temperature": 1.0, "top_p": 0.0}, "top_p"),

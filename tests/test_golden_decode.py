@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.builders import make_rule
+from jaxspec.builders import expand, make_fanout
 from jaxspec.builders.fanout import looks_like_reasoning
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -136,21 +136,21 @@ def fanout_of(args):
         case "accum_logp":
             return None
         case "top2gap_fanout":
-            return make_rule("top2gap", beta=knobs.get("beta", 1.0), middle=knobs.get("g_0", 1.0))
+            return make_fanout("top2gap", beta=knobs.get("beta", 1.0), middle=knobs.get("g_0", 1.0))
         case "depth_rank_histogram":
-            return make_rule(
+            return make_fanout(
                 "rank_histogram", profile=profile["depth_rank_accept"], threshold=knobs["tau"]
             )
         case "task_router":
-            return make_rule("task_router", task=prompt["task"])
+            return make_fanout("task_router", task=prompt["task"])
         case "class_histogram":
-            return make_rule(
+            return make_fanout(
                 "class_histogram",
                 histograms=profile.get("per_class_histograms", {}),
                 task=prompt["task"],
             )
         case "reasoning_router":
-            return make_rule("reasoning_router", reasoning=looks_like_reasoning(prompt["text"]))
+            return make_fanout("reasoning_router", reasoning=looks_like_reasoning(prompt["text"]))
 
 
 # Five of six are slow tests: their settings differ, so that each compiles anew.
@@ -165,12 +165,10 @@ def test_jetspec_traces(jetspec, index):
         "ar": dict(method="ar"),
         "chain": dict(builder="chain", budget=args.get("block_size")),
         "dflash_baseline": dict(builder="chain", budget=args.get("block_size")),
-        "tree": dict(
-            builder="expand", budget=args.get("budget"), tree_width=args.get("tree_width")
-        ),
+        "tree": dict(budget=args.get("budget")),
     }[mode]
     if mode == "tree":
-        options["fanout"] = fanout_of(args)
+        options["builder"] = expand(args["tree_width"], fanout_of(args))
     if mode != "ar":
         options["block_size"] = args["block_size"]
     out = jaxspec.decode(

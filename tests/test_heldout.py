@@ -16,13 +16,13 @@ METHODS = [
     dict(method="dflash", builder="chain", budget=8),
     dict(method="dflash", builder="best_first", budget=12),
     dict(method="jetspec", builder="best_first", budget=12),
-    dict(method="jetspec", builder="expand", budget=16, tree_width=3),
-    dict(method="eagle3", builder="dynamic", budget=12, tree_width=4),
+    dict(method="jetspec", builder="expand/w3", budget=16),
+    dict(method="eagle3", builder="dynamic/w4", budget=12),
     dict(method="specblock", builder="rank_guided", budget=12),
     dict(method="medusa", builder="best_first", budget=12),
     dict(method="parallelspec", builder="best_first", budget=12),
     dict(method="falcon", builder="chain", budget=7),
-    dict(method="small", builder="dynamic", budget=12, tree_width=4),
+    dict(method="small", builder="dynamic/w4", budget=12),
     dict(method="prompt_lookup", builder="chain", budget=8),
 ]
 SAMPLING = [{}, *(dict(temperature=t, top_p=p) for t in (0.7, 1.0) for p in (None, 0.9))]

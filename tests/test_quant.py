@@ -159,7 +159,7 @@ def test_float16_does_not_overflow():
 
 METHODS = {
     "dflash": dict(method="dflash", builder="chain", budget=8),
-    "jetspec": dict(method="jetspec", builder="expand", budget=16, tree_width=3),
+    "jetspec": dict(method="jetspec", builder="expand/w3", budget=16),
 }
 slow = pytest.mark.slow
 

@@ -99,8 +99,7 @@ def test_a_controlled_decode_draws_from_the_target(acceptance):
     params = Params(target, {"small": small}, Spec(TARGET, (("small", SmallModelConfig(TARGET)),)))
     options = {
         "method": "small",
-        "builder": "dynamic",
-        "tree_width": 3,
+        "builder": "dynamic/w3",
         "depth": 3,
         "budget": 8,
         "temperature": 1.0,

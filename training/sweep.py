@@ -242,7 +242,7 @@ def _methods(kind: str, block_size: int) -> dict[str, dict]:
         guided = {f"rank-guided@{n}": {"builder": "rank_guided", "budget": n} for n in BUDGETS}
         # The same width everywhere leaves the choice to the scores: the rank head decides nothing.
         uniform = {
-            f"uniform@{n}": {"builder": "rank_guided", "budget": n, "fanout": (4, 4, 4, 4)}
+            f"uniform@{n}": {"builder": "rank_guided/classes=[4,4,4,4]", "budget": n}
             for n in BUDGETS
         }
         return methods | guided | uniform

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.bench.architectures import DRAFTER, abstract_params, architecture
+from jaxspec.builders import make_builder
 from jaxspec.core.params import Spec
 from jaxspec.core.sampling import make_sampling, sequence_keys
 from jaxspec.core.state import Request
@@ -121,7 +122,11 @@ def _settings(
     tree = (
         {}
         if method == "ar"
-        else {"builder": builder, "budget": budget, "policy": decides and decides.settings}
+        else {
+            "builder": make_builder(builder),
+            "budget": budget,
+            "policy": decides and decides.settings,
+        }
     )
     config = DecodeConfig(method, make_sampling(temperature)[0], **tree)
     plan = make_plan(spec, config)

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.builders import ALIASES
+from jaxspec.builders import Builder, make_builder
 from jaxspec.core.params import Params
 from jaxspec.costs.latency_table import LatencyTable, load_table, make_table, save_table
 from jaxspec.drafters.registry import record_of
@@ -35,7 +35,7 @@ from jaxspec.targets import quant
 ROUNDS = 48
 # Options of `jaxspec.decode` that sampling depends on, and all that the time of a round depends on.
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
-TIMED = ("builder", "budget", *SAMPLING, "block_size", "depth", "tree_width", "fanout", "paths")
+TIMED = ("builder", "budget", *SAMPLING, "block_size", "depth")
 # What the fingerprint of such a table is called among the things that a policy was made for.
 ROW_TIMES = "times of rows"
 
@@ -172,7 +172,7 @@ def table_path(
     """
     # Quantised weights compute in the dtype of others, at other speeds.
     weights = f"{params.dtype} {quant.kind_of(params.target) or ''}".strip()
-    options["builder"] = _builder(params, method, options)
+    options["builder"] = str(_builder(params, method, options))
     described = repr(
         (
             params.spec.target,
@@ -205,16 +205,15 @@ def about(params: Params, method: str, options: Mapping[str, Any]) -> dict[str, 
     return {
         "target": _target(params),
         "drafter": method,
-        "builder": _builder(params, method, options),
+        "builder": _builder(params, method, options).name,
         "device": jax.devices()[0].device_kind,
     }
 
 
-def _builder(params: Params, method: str, options: Mapping[str, Any]) -> str:
-    """The one name of the builder that `options` have by any of its names, or by default."""
-    record = record_of(params.spec.drafter(method))
-    builder = options.get("builder") or record.default_builder
-    return ALIASES.get(builder, builder)
+def _builder(params: Params, method: str, options: Mapping[str, Any]) -> Builder:
+    """The builder that `options` have by any of its spellings, or by default."""
+    default = record_of(params.spec.drafter(method)).default_builder
+    return make_builder(options.get("builder") or default)
 
 
 def _target(params: Params) -> str:

@@ -49,7 +49,7 @@ def measure_times(
     for context in contexts:
         plain, drafting = _sessions(params, method, widths, context, tokens, options)
         plan = make_plan(params.spec, drafting.config)
-        deepest = plan.builder.steps if plan.in_steps else 0
+        deepest = plan.steps
         pairs = _pairs(widths, deepest)
         decided = [Constants(*map(jnp.int32, pair)) for pair in pairs]
         taken = round_seconds([(plain, None), *((drafting, one) for one in decided)], repeats)

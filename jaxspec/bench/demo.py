@@ -10,9 +10,8 @@ from jaxspec.bench.methods import parse_methods
 from jaxspec.bench.prompts import read_prompts
 
 PROMPTS = Path(__file__).with_name("demo_prompts.jsonl")
-METHOD = "jetspec-tree"
 # The fastest fixed tree on two CPU cores, where each row of a verification costs.
-BUDGET, TREE_WIDTH = 8, 2
+METHOD, BUDGET = "jetspec-tree/w2", 8
 REPEATS = 3
 
 
@@ -27,7 +26,7 @@ def demo(
     """
     prompts = read_prompts(PROMPTS, tokenizer)
     methods = parse_methods(METHOD, budget=BUDGET)
-    options = {"max_new_tokens": max_new_tokens, "tree_width": TREE_WIDTH}
+    options = {"max_new_tokens": max_new_tokens}
     agreed = True
     for prompt in prompts:
         runs, _ = measure(params, [prompt], methods, repeats=REPEATS, options=options)

@@ -8,36 +8,22 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxspec.bench.calibrate import policy_for
-from jaxspec.core.params import WEIGHTLESS, Spec
-from jaxspec.drafters.paths import static_paths
+from jaxspec.builders import list_names, parse_builder, shorten_name
+from jaxspec.core.params import WEIGHTLESS, Params, Spec
 from jaxspec.drafters.registry import record_of, records
 from jaxspec.policies.named import NAMES
 
-BUILDERS = {
-    "chain": "chain",
-    "ddtree": "best_first",
-    "best_first": "best_first",
-    "tree": "expand",
-    "expand": "expand",
-    "beam": "beam",
-    "static": "static",
-    "dynamic": "dynamic",
-    "rank": "rank_guided",
-    "rank_guided": "rank_guided",
-}
 COUPLED = {"on": (True,), "off": (False,), "both": (True, False)}
 UNCOUPLED = "/uncoupled"
 ALL = "all"
-# What follows a slash: settings that are no part of the budget.
-SETTINGS = {"d": "depth", "w": "tree_width", "b": "block_size"}
-# The names that `all` gives to builders.
-_SHORT = {"best_first": "ddtree", "expand": "tree", "rank_guided": "rank"}
+# Settings of the method; all others are the builder's.
+SETTINGS = {"d": "depth", "b": "block_size"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Method:
     """A way to decode: its name in reports and the keyword arguments of `jaxspec.decode` that
-    select it.
+    select it, a builder by its spelling.
     """
 
     name: str
@@ -49,25 +35,22 @@ def parse_methods(
     *,
     budget: int,
     coupled: str = "on",
-    paths: Sequence[Sequence[int]] | None = None,
     spec: Spec | None = None,
 ) -> list[Method]:
     """Methods of a comma-separated list.
 
     Each is `ar`, `all`, or `<drafter>-<builder>[+<score>][@<budget>][/<setting>...]`:
-      builder: `chain`, `ddtree` (best-first), `tree` (JetSpec's `accum_logp`), `beam`, `static`,
-      `dynamic` (EAGLE-2's),
-        `rank` (SpecBlock's rank-guided), or a builder's name in `jaxspec.decode`;
-      score: `+entropy`, `+hybrid`, or `+hybrid0.3` with an entropy weight;
+      builder, score: a registered builder's name or alias, and its score if it has one, as in
+        `chain`, `ddtree`, `tree+entropy` or `ddtree+hybrid0.3`;
       budget: `@12`, the rows verified in a round with the root included;
-      settings: `/d6` is a `depth` of 6 (longest drafted path), `/w4` a `tree_width` of 4, `/b8` a
-      `block_size` of 8, as in
+      settings: `/d6` is a `depth` of 6 (longest drafted path), `/b8` a `block_size` of 8; others are
+        the builder's, see `jaxspec.builders.parse`: `/w4` is a width of 4, as in
         `eagle3-dynamic@12/d6/w4`; last, a policy's name, as `/best` or `/ddd-ltd`, with which the
         budget is the most that a round verifies. The option `policy` is then that name, see
         `jaxspec.policies.named` and `with_policies`.
     `all` is every drafter of `spec` and those without weights, such as `prompt_lookup`, with the
-    builders that their records list as compared; methods that are named as well are measured
-    once. `ar` comes first and is added where it is missing, since every comparison is against it.
+    builders that their records list as compared; methods that are named as well are measured once.
+    `ar` comes first and is added where it is missing, since every comparison is against it.
 
     Args:
       names: such as `ar,jetspec-tree,jetspec-ddtree@12`, `all` or `all,jetspec-beam`.
@@ -75,26 +58,19 @@ def parse_methods(
       coupled: whether drafters rank under the target's noise at temperature > 0: `on`, `off`, or
         `both`, which measures every drafted method twice, the second time as `<name>/uncoupled`;
         drafters that rank nothing once.
-      paths: the tree of `static`, whose budget is the rows of the tree. None: one of the budget's
-        rows that suits the drafter's sizes, see `jaxspec.drafters.paths.static_paths`.
       spec: of the loaded model; None only checks how names are written, and `all` stands for
         nothing.
 
     Raises:
       ValueError: a name that has not this form.
     """
-    methods = [Method("ar", {"method": "ar"})]
-    written = [
-        name for name in map(str.strip, names.split(",")) if name and name not in ("ar", ALL)
-    ]
-    expanded = (
-        [] if ALL not in map(str.strip, names.split(",")) or spec is None else list(_all(spec))
-    )
+    given = [name for name in _split(names) if name]
+    written = [name for name in given if name not in ("ar", ALL)]
+    expanded = [] if ALL not in given or spec is None else list(_list_all(spec))
     unranked = {record.name for record in records() if record.retrieval}
+    methods = [Method("ar", {"method": "ar"})]
     for name in [name for name in expanded if name not in written] + written:
-        options = _options(name, budget)
-        if options["builder"] == "static":
-            options |= _static(options, paths, spec)
+        options = _read_options(name, budget)
         for on in COUPLED[coupled]:
             if on or coupled != "both" or options["method"] not in unranked:
                 methods.append(Method(name if on else name + UNCOUPLED, options | {"coupled": on}))
@@ -106,7 +82,9 @@ def parse_methods(
     return methods
 
 
-def with_policies(params, methods: Sequence[Method], options: dict[str, Any]) -> list[Method]:
+def with_policies(
+    params: Params, methods: Sequence[Method], options: dict[str, Any]
+) -> list[Method]:
     """The methods with policies in place of their names, over round times that are measured where
     none are kept.
 
@@ -124,36 +102,50 @@ def with_policies(params, methods: Sequence[Method], options: dict[str, Any]) ->
     return found
 
 
-def _all(spec: Spec) -> Iterator[str]:
+def _split(names: str) -> list[str]:
+    """The names between commas; a comma inside brackets is part of a setting's value."""
+    parts, depth = [""], 0
+    for character in names:
+        depth += (character in "[{") - (character in "]}")
+        if character == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
+
+
+def _list_all(spec: Spec) -> Iterator[str]:
     for drafter in dict.fromkeys([*dict(spec.drafters), *WEIGHTLESS]):
         for builder in record_of(spec.drafter(drafter)).compared:
-            yield f"{drafter}-{_SHORT.get(builder, builder)}"
+            yield f"{drafter}-{shorten_name(builder)}"
 
 
-def _static(options: dict[str, Any], paths, spec: Spec | None) -> dict[str, Any]:
-    if paths is None and spec is not None:
-        paths = static_paths(spec.drafter(options["method"]), options["budget"])
-    return {"paths": paths, "budget": 1 + len(paths or ())}
-
-
-def _options(name: str, default_budget: int) -> dict[str, Any]:
-    builder = "|".join(BUILDERS)
-    score = r"\+(?:(logprob|entropy)|(hybrid)(\d+(?:\.\d+)?)?)"
-    settings = rf"((?:/[{''.join(SETTINGS)}]\d+)*)(?:/({'|'.join(NAMES)}))?"
-    form = re.fullmatch(rf"(.+)-({builder})(?:{score})?(?:@(\d+))?{settings}", name, re.ASCII)
+def _read_options(name: str, default_budget: int) -> dict[str, Any]:
+    names = "|".join(sorted(list_names(), key=len, reverse=True))
+    form = re.fullmatch(
+        rf"(.+?)-({names})(\+[\w.]+)?(?:@(\d+))?((?:/.+)?)", name, re.ASCII | re.DOTALL
+    )
     if form is None:
         raise ValueError(
-            f"unknown method {name!r}: write ar, all, or <drafter>-<builder> with builder {', '.join(BUILDERS)}, as in "
-            "jetspec-tree, jetspec-ddtree@12, jetspec-tree+hybrid0.3@12, eagle3-dynamic@12/d6/w4 or jetspec-ddtree@32/best"
+            f"unknown method {name!r}: write ar, all, or <drafter>-<builder> with builder "
+            f"{', '.join(list_names())}, as in jetspec-tree, jetspec-ddtree@12, "
+            "jetspec-tree+hybrid0.3@12, eagle3-dynamic@12/d6/w4 or jetspec-ddtree@32/best"
         )
-    drafter, builder, score, hybrid, weight, budget, settings, rule = form.groups()
-    options = {
+    drafter, builder, score, budget, rest = form.groups()
+    options: dict[str, Any] = {
         "method": drafter,
-        "builder": BUILDERS[builder],
         "budget": int(budget) if budget else default_budget,
     }
-    if score or hybrid:
-        options |= {"score": score or hybrid, "entropy_weight": float(weight) if weight else None}
-    if rule:
-        options |= {"policy": rule}
-    return options | {SETTINGS[setting[0]]: int(setting[1:]) for setting in settings.split("/")[1:]}
+    rest, _, last = rest.rpartition("/")
+    if last in NAMES:
+        options["policy"] = last
+    elif last:
+        rest = f"{rest}/{last}"
+    own = re.compile(rf"/([{''.join(SETTINGS)}])(\d+)(?=/|$)", re.ASCII)
+    for letter, number in own.findall(rest):
+        options[SETTINGS[letter]] = int(number)
+    try:
+        parsed = parse_builder(builder + (score or "") + own.sub("", rest))
+    except ValueError as error:
+        raise ValueError(f"method {name!r}: {error}") from None
+    return options | {"builder": str(parsed)}

@@ -76,6 +76,9 @@ def parse_builder(text: str) -> Builder:
       ValueError: unknown builder or setting, or a value out of range.
     """
     written, *settings = _split(text)
+    written, slash, unknown = written.partition("/")
+    if slash:
+        raise _unknown_setting(unknown, text)
     name, plus, score = written.partition("+")
     name = _ALIASES.get(name, name)
     if name not in _CONSTRUCTORS:
@@ -130,9 +133,13 @@ def _read_setting(text: str, setting: str) -> tuple[str, Any]:
         return key, _read_value(key, value)
     letter, number = setting[0], setting[1:]
     if letter not in LETTERS:
-        known = ", ".join(f"/{letter}3 for {name}=3" for letter, name in LETTERS.items())
-        raise ValueError(f"unknown setting /{setting} in {text!r}: write {known}, or /name=value")
+        raise _unknown_setting(setting, text)
     return LETTERS[letter], int(number)
+
+
+def _unknown_setting(setting: str, text: str) -> ValueError:
+    known = ", ".join(f"/{letter}3 for {name}=3" for letter, name in LETTERS.items())
+    return ValueError(f"unknown setting /{setting} in {text!r}: write {known}, or /name=value")
 
 
 def _read_value(key: str, value: str) -> Any:

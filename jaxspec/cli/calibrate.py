@@ -40,9 +40,6 @@ def add_commands(commands) -> None:
         help="longest drafted path of drafters that work in steps, as of generate",
     )
     parser.add_argument(
-        "--tree-width", type=int, help="children of a node, or nodes of a depth, as of generate"
-    )
-    parser.add_argument(
         "--block-size", type=int, help="slots of the drafter's block, as of generate"
     )
     parser.add_argument(

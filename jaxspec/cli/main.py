@@ -87,7 +87,8 @@ def _parser() -> argparse.ArgumentParser:
         default="ar,dflash-chain,dflash-ddtree,jetspec-tree",
         help="comma-separated: ar, all (every drafter with the builders that suit it), or "
         "<drafter>-<builder>[+score][@budget][/setting...] with builder chain, ddtree, tree, beam, static, dynamic or rank, "
-        "score entropy or hybrid0.1, setting d6 (depth), w4 (tree width) or b8 (block size), as in eagle3-dynamic@12/d6/w4; "
+        "score entropy or hybrid0.1, setting d6 (depth), b8 (block size) or one of the builder's, such as w4 (width) or "
+        "fanout=top2gap, as in eagle3-dynamic@12/d6/w4; "
         "last /best, /bastion-paper or /bastion-code lets a policy choose the rows, up to the budget "
         "(default: %(default)s)",
     )
@@ -181,8 +182,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         raise ValueError(
             "bench needs prompts: give --prompts FILE, or a subcommand such as `jaxspec bench latency`"
         )
-    paths = cli_options.tree_paths(arguments.paths)
-    how = {"budget": arguments.budget, "coupled": arguments.coupled, "paths": paths}
+    how = {"budget": arguments.budget, "coupled": arguments.coupled}
     bench.parse_methods(arguments.methods, **how)  # mistakes are told before a large model is read
     if arguments.coupled == "both" and not any(arguments.temperature):
         raise ValueError(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from pathlib import Path
 from typing import Any
 
 _DECODE_OPTIONS = (
@@ -18,10 +16,6 @@ _DECODE_OPTIONS = (
     "ignore_eos",
     "block_size",
     "depth",
-    "tree_width",
-    "fanout",
-    "score",
-    "entropy_weight",
     "acceptance",
     "score_temperature",
 )
@@ -76,7 +70,9 @@ def add_method(parser: argparse.ArgumentParser) -> None:
     add("--method", help="ar, or the name of a drafter (default: the model's first)")
     add(
         "--builder",
-        help="chain, best_first, expand, beam, static, dynamic or rank_guided (default: what suits the drafter)",
+        help="how candidates become a tree: chain, best_first, expand, beam, static, dynamic or rank_guided, with "
+        "+score and /settings, as in expand/w3/fanout=top2gap, best_first+hybrid0.3, static/paths=[[0],[0,0],[1]] "
+        "or static/paths=tree.json (default: what suits the drafter)",
     )
     add(
         "--coupled",
@@ -128,29 +124,6 @@ def add_decode(
         "--depth",
         type=int,
         help="longest drafted path of drafters that work in steps (default: the drafter's own)",
-    )
-    add(
-        "--tree-width",
-        type=int,
-        help="for expand, children of an expanded node; for beam and dynamic, nodes of a depth",
-    )
-    add(
-        "--fanout",
-        help="for builder expand: rule of how many children nodes get (top2gap, entropy_gate, rank_decay, ...)",
-    )
-    add(
-        "--paths",
-        help="for builder static: rank paths of the tree's nodes as JSON, such as [[0],[0,0],[1]], or a file of it",
-    )
-    add(
-        "--score",
-        default="logprob",
-        help="order of paths: logprob, entropy or hybrid (default: %(default)s)",
-    )
-    add(
-        "--entropy-weight",
-        type=float,
-        help="for score hybrid: what a nat of the drafter's entropy costs (default: 0.1)",
     )
     add(
         "--acceptance",
@@ -232,26 +205,9 @@ def method_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "stop": (*arguments.stop, *arguments.stop_id),
         "method": arguments.method,
         "builder": arguments.builder,
-        "paths": tree_paths(arguments.paths),
         "budget": arguments.budget,
         "coupled": arguments.coupled == "on",
     }
-
-
-def tree_paths(text: str | None):
-    """The value of --paths, checked; None where it was not given."""
-    from jaxspec.builders import make_paths
-
-    if text is None:
-        return None
-    try:
-        return make_paths(
-            json.loads(
-                text if text.lstrip().startswith("[") else Path(text).read_text(encoding="utf-8")
-            )
-        )
-    except json.JSONDecodeError as error:
-        raise ValueError(f"--paths is not JSON ({error}): write it as [[0],[0,0],[1]]") from None
 
 
 def formed(text: str, arguments: argparse.Namespace):

@@ -9,31 +9,32 @@ from jaxspec.drafters.registry import record_of
 _LONGEST = 127
 
 
-def resize_drafter(config: Any, method: str, depth: int | None, given_as: str = "depth") -> Any:
-    """The config of the drafter called `method` with the length of paths that a call asks for.
+def choose_depth(
+    config: Any, method: str, *, depth: int | None = None, block_size: int | None = None
+) -> int | None:
+    """The longest path that a call of the drafter called `method` drafts, in tokens.
 
     Args:
-      depth: longest drafted path, in tokens; None: the drafter's own.
-      given_as: the option by which the caller gave it, `depth` or `block_size` (`depth` + 1 slots,
-        the anchor included).
+      depth, block_size: as the caller gave them; a block holds the anchor and `depth` tokens.
+
+    Returns:
+      None where the caller gave neither: the drafter's own.
 
     Raises:
-      ValueError: the option is not the one of this drafter, or the length is out of range.
+      ValueError: the option is not one of this drafter, or the length is out of range.
     """
-    if depth is None:
-        return config
-    record = record_of(config)
-    if record.blocks and given_as == "depth":
+    blocks = record_of(config).blocks
+    if blocks and depth is not None:
         raise ValueError(f"depth is for drafters that work in steps: give {method!r} a block_size")
-    if not record.blocks and given_as == "block_size":
+    if not blocks and block_size is not None:
         raise ValueError(
             f"block_size is for block drafters: leave it out with {method!r}, or give depth"
         )
-    if record.blocks and not 1 <= depth <= _LONGEST:
+    if block_size is not None and not 2 <= block_size <= _LONGEST + 1:
         raise ValueError(
-            f"block_size is {depth + 1}: give 2 to {_LONGEST + 1}, anchor included "
+            f"block_size is {block_size}: give 2 to {_LONGEST + 1}, anchor included "
             f"({config.depth + 1} trained)"
         )
-    if not 1 <= depth <= _LONGEST + 1:
+    if depth is not None and not 1 <= depth <= _LONGEST + 1:
         raise ValueError(f"depth is {depth}: give 1 to {_LONGEST + 1} drafted tokens")
-    return record.resize(config, depth)
+    return depth if block_size is None else block_size - 1

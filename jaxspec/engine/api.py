@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.builders import Rule
-from jaxspec.builders.static import Paths
+from jaxspec.builders import Builder
 from jaxspec.core.params import Params
 from jaxspec.core.state import DecodeState
 from jaxspec.engine.compilations import compilations
@@ -45,15 +44,10 @@ def decode(
     stop: Stop = (),
     ignore_eos: bool = False,
     method: str | None = None,
-    builder: str | None = None,
+    builder: str | Builder | None = None,
     budget: int = 32,
     block_size: int | None = None,
     depth: int | None = None,
-    tree_width: int | None = None,
-    fanout: str | Rule | None = None,
-    paths: Paths | None = None,
-    score: str = "logprob",
-    entropy_weight: float | None = None,
     acceptance: str = "match",
     coupled: bool = True,
     score_temperature: float | None = None,
@@ -74,22 +68,11 @@ def decode(
         drop that set.
       method: `ar` for plain autoregressive decoding, or the name of a loaded drafter (None: the
         first one).
-      builder: `chain`, `best_first` (DDTree), `expand` (JetSpec's `accum_logp`, with `tree_width`
-        children a node), `beam` (the `tree_width` best nodes of every depth, None: as many as spend
-        the budget), `static` (the tree of `paths`), `dynamic` (EAGLE-2's, drafting from the
-        `tree_width` best nodes of a level) or `rank_guided` (SpecBlock's). None: what suits the
-        drafter.
-      budget: rows verified a round, the root included (32; `static` verifies its `paths`). DDTree's
-        M is M + 1 here.
-      fanout: for `expand`, a rule for how many children nodes get at most, one of
-        `builders.fanout.RULES` by name, or from `builders.make_rule` with settings (None:
-        `tree_width` everywhere); for `rank_guided`, tokens of a slot by its rank class, as a tuple
-        or one of SpecBlock's two maps, `slim` (None) or `default`.
-      paths: for `static`, the tree as the rank path of every node, as in Medusa's choices: [[0],
-        [0, 0], [1]] (None).
-      score: what `best_first`, `expand` and `beam` order paths by: `logprob`, `entropy` (the
-        drafter's entropies along the path alone) or `hybrid` (log-probability minus
-        `entropy_weight`, 0.1 if None, times these entropies).
+      builder: how candidates become a tree: a value of `jaxspec.builders`, such as
+        `builders.expand(width=3, fanout="top2gap")`, or its spelling, `"expand/w3/fanout=top2gap"`.
+        None: what suits the drafter.
+      budget: rows verified a round, the root included (32; `builders.static(paths)` verifies its
+        paths). DDTree's M is M + 1 here.
       block_size: slots of a block drafter's block, the anchor included (None: as trained).
       depth: longest drafted path of drafters that work in steps (None: the drafter's own).
       acceptance: `match`: draft-invariant, the text is the autoregressive one with the same seed;
@@ -124,11 +107,6 @@ def decode(
         budget=budget,
         block_size=block_size,
         depth=depth,
-        tree_width=tree_width,
-        fanout=fanout,
-        paths=paths,
-        score=score,
-        entropy_weight=entropy_weight,
         acceptance=acceptance,
         coupled=coupled,
         score_temperature=score_temperature,
@@ -158,15 +136,10 @@ def stream(
     stop: Stop = (),
     ignore_eos: bool = False,
     method: str | None = None,
-    builder: str | None = None,
+    builder: str | Builder | None = None,
     budget: int = 32,
     block_size: int | None = None,
     depth: int | None = None,
-    tree_width: int | None = None,
-    fanout: str | Rule | None = None,
-    paths: Paths | None = None,
-    score: str = "logprob",
-    entropy_weight: float | None = None,
     acceptance: str = "match",
     coupled: bool = True,
     score_temperature: float | None = None,
@@ -199,11 +172,6 @@ def stream(
         budget=budget,
         block_size=block_size,
         depth=depth,
-        tree_width=tree_width,
-        fanout=fanout,
-        paths=paths,
-        score=score,
-        entropy_weight=entropy_weight,
         acceptance=acceptance,
         coupled=coupled,
         score_temperature=score_temperature,

@@ -1,24 +1,152 @@
-"""Draft: run the drafter after the root of the next tree."""
+"""Draft: run the drafter after the root of the next tree and, as long as the builder takes further
+steps, after the nodes that it chooses.
+"""
 
 from __future__ import annotations
 
-import jax
+import functools
+from typing import Any, NamedTuple
 
-from jaxspec.core.state import DecodeState
-from jaxspec.engine.proposals import Drafted, propose, rank_candidates
+import jax
+import jax.numpy as jnp
+
+from jaxspec.builders import StepCandidates
+from jaxspec.core.state import DecodeState, Nodes
+from jaxspec.drafters.base import Proposal
+from jaxspec.engine.proposals import Drafted, count_slots, limit_depth, propose, rank_candidates
 from jaxspec.engine.round import Round
-from jaxspec.engine.steps import draft_in_steps
+from jaxspec.engine.sources import Sources, init_sources, record_sources
+from jaxspec.engine.stop_rule import apply_stop_rule, asks_policy, choose_where
+
+
+class _Growing(NamedTuple):
+    """The carry of the draft steps.
+
+    Attributes:
+      step: int32 [], steps taken. grown, nodes: the tree so far, and what is drafted from next.
+      scratch: the drafter's. logprob: float32 [B, depth, V], if acceptance needs it.
+      sources: what the policy sees of the distributions.
+    """
+
+    step: jax.Array
+    grown: Any
+    nodes: Nodes
+    scratch: Any
+    logprob: jax.Array | None
+    sources: Sources | None
 
 
 def draft(round: Round, state: DecodeState, noise: jax.Array | None) -> Drafted:
-    """Run the drafter after the root; a drafter that works in steps grows the tree as it goes.
+    """Run the drafter after the root, and after the nodes of a tree that grows in steps.
 
     Args:
       noise: float32 [B, A, V], of the tokens after the root; None for greedy decoding.
     """
     if round.plan.drafter is None:
         return Drafted(None)
-    if round.plan.in_steps:
-        return draft_in_steps(round, state, noise)
-    logits = propose(round, state).logits[:, 0, : round.plan.builder.longest]
-    return Drafted(*rank_candidates(round, state, noise, logits, 0))
+    limit = limit_depth(round, state)
+    growing = _begin(round, state, noise, limit)
+    if round.plan.steps:
+        growing = jax.lax.while_loop(
+            lambda growing: (growing.step < round.plan.steps) & jnp.any(growing.nodes.live),
+            lambda growing: _step(round, state, noise, limit, growing),
+            growing,
+        )
+    return Drafted(growing.grown, growing.logprob, growing.step)
+
+
+def _begin(round: Round, state: DecodeState, noise: jax.Array | None, limit: jax.Array) -> _Growing:
+    """The root's proposal, and the nodes that it starts the tree with."""
+    config, growth, batch = round.config, round.plan.growth, state.root.shape[0]
+    proposal, scratch = propose(round, state)
+    proposal = _take_slots(proposal, growth.slots)
+    known = None
+    if growth.steps and config.acceptance == "rejection" and not config.sampling.greedy:
+        depth = growth.slots * (growth.steps + 1)
+        known = jnp.full((batch, depth, round.params.spec.target.vocab_size), -jnp.inf)
+    depth = jnp.zeros((batch, 1), jnp.int32)
+    candidates, known = _rank_step(round, state, noise, proposal, depth, known, 0)
+    grown, nodes = jax.vmap(growth.init)(candidates, limit)
+    sources = None
+    if asks_policy(round):
+        functions = round.plan.policy
+        carries = functions.act.carry is not None
+        sources = init_sources(proposal, count_slots(round), functions.needs, carries)
+        sources = record_sources(sources, proposal, 0)
+        grown, nodes, sources = apply_stop_rule(round, state, 0, grown, nodes, sources, ~state.done)
+    return _Growing(jnp.int32(0), grown, nodes, scratch, known, sources)
+
+
+def _step(
+    round: Round,
+    state: DecodeState,
+    noise: jax.Array | None,
+    limit: jax.Array,
+    growing: _Growing,
+) -> _Growing:
+    """Draft after the chosen nodes and let the builder choose the next ones."""
+    growth = round.plan.growth
+    i, grown, nodes, scratch, known, sources = growing
+    first = growth.slots + i * growth.nodes * growth.slots
+    proposal, scratch = round.drafter.expand(
+        round.drafter_variables, state.draft, scratch, round.target_head, nodes, first
+    )
+    proposal = _take_slots(proposal, growth.slots)
+    start = growth.slots * (i + 1)
+    candidates, known = _rank_step(round, state, noise, proposal, nodes.depth, known, start)
+    larger, following = jax.vmap(growth.grow, (0, 0, 0, None, 0))(
+        grown, nodes, candidates, i, limit
+    )
+    if asks_policy(round):
+        # Sequences that stopped keep their tree while others' grow.
+        on = nodes.live.any(1)
+        larger, following = jax.tree.map(
+            functools.partial(choose_where, on), (larger, following), (grown, nodes)
+        )
+        sources = record_sources(sources, proposal, first)
+        larger, following, sources = apply_stop_rule(
+            round, state, i + 1, larger, following, sources, on
+        )
+    return _Growing(i + 1, larger, following, scratch, known, sources)
+
+
+def _rank_step(
+    round: Round,
+    state: DecodeState,
+    noise: jax.Array | None,
+    proposal: Proposal,
+    depth: jax.Array,
+    known: jax.Array | None,
+    start: jax.Array | int,
+) -> tuple[StepCandidates, jax.Array | None]:
+    """Ranked candidates of a step, and the draft's log-probabilities known so far.
+
+    Args:
+      depth: int32 [B, M], of the nodes drafted from; the root's is 0.
+      known: float32 [B, depth, V], where several steps fill it. start: its first row to write.
+    """
+    batch, nodes, slots, vocab = proposal.logits.shape
+    ours = noise
+    if noise is not None and round.plan.in_steps:
+        ours = _noise_at(noise, (depth[..., None] + jnp.arange(slots)).reshape(batch, -1))
+    flat = proposal.logits.reshape(batch, -1, vocab)
+    ranked, logprob = rank_candidates(round, state, ours, flat, start)
+    if known is not None:
+        logprob = jax.lax.dynamic_update_slice(known, logprob, (0, start, 0))
+    token, score = (x.reshape(batch, nodes, slots, -1) for x in (ranked.token, ranked.logprob))
+    entropy = None if ranked.entropy is None else ranked.entropy.reshape(batch, nodes, slots)
+    return StepCandidates(token, score, proposal.classes, entropy), logprob
+
+
+def _take_slots(proposal: Proposal, slots: int) -> Proposal:
+    """The first `slots` of what each node proposes."""
+    return Proposal(*(None if x is None else x[:, :, :slots] for x in proposal))
+
+
+def _noise_at(noise: jax.Array, places: jax.Array) -> jax.Array:
+    """Noise [B, N, V] of the tokens at `places` int32 [B, N] after the root.
+
+    Places after the last one get the last one's noise.
+    """
+    at = jnp.minimum(places, noise.shape[1] - 1)[..., None]
+    return jnp.take_along_axis(noise, at, axis=1)

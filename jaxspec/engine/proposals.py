@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxspec.builders.candidates import entropy, rank
 from jaxspec.core.sampling import process
-from jaxspec.core.state import Candidates, DecodeState, Pool, Tree
+from jaxspec.core.state import Candidates, DecodeState, Pool
 from jaxspec.drafters.base import Proposal
 from jaxspec.engine.acceptance import sample_candidates
 from jaxspec.engine.round import Round
@@ -19,34 +19,49 @@ class Drafted(NamedTuple):
     """What the drafter proposes.
 
     Attributes:
-      proposed: ranked candidates; the finished tree if it grew while the drafter ran; None without
-        a drafter.
+      grown: what the tree is made of, see `jaxspec.builders.Growth`; None without a drafter.
       logprob: float32 [B, depth, V], the drafter's log-probabilities, if acceptance needs them.
       steps: int32 [], draft steps after the root's.
-      pool: the nodes that the tree was chosen from, if it grew while the drafter ran.
     """
 
-    proposed: Candidates | Tree | None
+    grown: Any
     logprob: jax.Array | None = None
     steps: jax.Array | int = 0
-    pool: Pool | None = None
+
+    @property
+    def pool(self) -> Pool | None:
+        """The nodes that the tree is chosen from, if it grew while the drafter ran."""
+        return self.grown if isinstance(self.grown, Pool) else None
 
 
-def propose(round: Round, state: DecodeState) -> Proposal:
-    """The drafter's first forward: what follows the root, logits [B, 1, K, V]."""
-    drafter, longest = round.drafter, round.plan.builder.longest
+def count_slots(round: Round) -> int:
+    """Slots that the drafter computes in a round, at most."""
+    drafter, growth = round.drafter, round.plan.growth
     # A drafter that works in steps computes all slots of its first one, even if the tree holds
     # fewer.
-    rows = longest if drafter.expand is None else drafter.slots
+    slots = growth.slots if drafter.expand is None else drafter.slots
+    return slots + growth.steps * growth.nodes * growth.slots
+
+
+def propose(round: Round, state: DecodeState) -> tuple[Proposal, Any]:
+    """The drafter's first forward: what follows the root, logits [B, 1, K, V]; and its scratch."""
     size = {} if state.block is None else {"block": state.block}
-    proposal, _ = drafter.start(
-        round.drafter_variables, state.draft, round.target_head, state.root, rows, **size
+    return round.drafter.start(
+        round.drafter_variables,
+        state.draft,
+        round.target_head,
+        state.root,
+        count_slots(round),
+        **size,
     )
-    return proposal
 
 
 def rank_candidates(
-    round: Round, state: DecodeState, noise: jax.Array | None, logits: jax.Array, start: int
+    round: Round,
+    state: DecodeState,
+    noise: jax.Array | None,
+    logits: jax.Array,
+    start: jax.Array | int,
 ) -> tuple[Candidates, jax.Array | None]:
     """Rank the candidates of draft logits.
 
@@ -57,8 +72,8 @@ def rank_candidates(
     Returns:
       (candidates, the draft's log-probabilities float32 [B, D, V] for acceptance `rejection`).
     """
-    config, request, builder = round.config, round.request, round.plan.builder
-    count, with_entropy = builder.candidates, getattr(builder, "entropy", False)
+    config, request, growth = round.config, round.request, round.plan.growth
+    count, with_entropy = growth.candidates, growth.entropy
     scale = config.score_temperature
     if scale is None:
         own = round.params.spec.drafter(config.method).score_temperature
@@ -77,9 +92,9 @@ def rank_candidates(
     return rank(scores, count, ours, scale, with_entropy), None
 
 
-def depth_limit(round: Round, state: DecodeState) -> jax.Array:
+def limit_depth(round: Round, state: DecodeState) -> jax.Array:
     """Deepest node of each sequence's tree, int32 [B]; 0 for sequences that are done."""
-    longest = round.plan.builder.longest
+    longest = round.plan.growth.longest
     if state.block is not None:
         longest = jnp.minimum(longest, state.block - 1)
     return jnp.where(state.done, 0, longest)

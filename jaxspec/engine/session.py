@@ -16,11 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.builders import Rule, make_paths
-from jaxspec.builders.static import Paths
+from jaxspec.builders import Builder, make_builder
 from jaxspec.core.params import Params, Spec
 from jaxspec.core.sampling import SamplingValues, make_sampling, sequence_keys
 from jaxspec.core.state import DecodeState, Request
+from jaxspec.drafters.registry import record_of
+from jaxspec.drafters.sizes import choose_depth
 from jaxspec.engine.plan import ACCEPTANCE, DecodeConfig, Plan, make_plan
 from jaxspec.engine.prefill import CHUNK, prefill
 from jaxspec.engine.token_ids import Prompt, Prompts, is_batch, number_sequences, pad, to_ids
@@ -68,15 +69,10 @@ def prepare(
     stop: Stop = (),
     ignore_eos: bool = False,
     method: str | None = None,
-    builder: str | None = None,
+    builder: str | Builder | None = None,
     budget: int = 32,
     block_size: int | None = None,
     depth: int | None = None,
-    tree_width: int | None = None,
-    fanout: str | Rule | None = None,
-    paths: Paths | None = None,
-    score: str = "logprob",
-    entropy_weight: float | None = None,
     acceptance: str = "match",
     coupled: bool = True,
     score_temperature: float | None = None,
@@ -101,11 +97,6 @@ def prepare(
         budget=budget,
         block_size=block_size,
         depth=depth,
-        tree_width=tree_width,
-        fanout=fanout,
-        paths=paths,
-        score=score,
-        entropy_weight=entropy_weight,
         acceptance=acceptance,
         coupled=coupled,
         score_temperature=score_temperature,
@@ -141,15 +132,10 @@ def resolve(
     top_p: float | None = None,
     min_p: float | None = None,
     method: str | None = None,
-    builder: str | None = None,
+    builder: str | Builder | None = None,
     budget: int = 32,
     block_size: int | None = None,
     depth: int | None = None,
-    tree_width: int | None = None,
-    fanout: str | Rule | None = None,
-    paths: Paths | None = None,
-    score: str = "logprob",
-    entropy_weight: float | None = None,
     acceptance: str = "match",
     coupled: bool = True,
     score_temperature: float | None = None,
@@ -171,18 +157,13 @@ def resolve(
         raise ValueError(f"score_temperature is {score_temperature}: give a number above 0")
     if method == "ar":
         return DecodeConfig(method, sampling), values
+    drafter = spec.drafter(method)
     config = DecodeConfig(
         method=method,
         sampling=sampling,
-        builder=builder,
+        builder=make_builder(builder or record_of(drafter).default_builder),
         budget=budget,
-        block_size=block_size,
-        depth=depth,
-        tree_width=tree_width,
-        fanout=fanout,
-        paths=None if paths is None else make_paths(paths),
-        score=score,
-        entropy_weight=entropy_weight,
+        depth=choose_depth(drafter, method, depth=depth, block_size=block_size),
         acceptance=acceptance,
         coupled=coupled or acceptance != "match" or sampling.greedy,
         score_temperature=score_temperature,

@@ -35,7 +35,7 @@ def test_methods_take_turns(monkeypatch):
     monkeypatch.setattr(jaxspec, "decode", decode)
     methods = parse_methods("x-chain,x-tree+entropy", budget=4)
     runs, compile_seconds = measure(
-        None, PROMPTS, methods, repeats=2, options={"seed": 3, "score": "logprob"}
+        None, PROMPTS, methods, repeats=2, options={"seed": 3, "budget": 8}
     )
     order = [
         [run.method for run in runs if (run.prompt, run.repeat) == key]
@@ -48,16 +48,15 @@ def test_methods_take_turns(monkeypatch):
         ["ar", "x-tree+entropy", "x-chain"],
     ]
     assert [prompt for prompt, _ in calls] == [[1]] * 6 + [[2]] * 6
-    assert calls[0][1] == {"seed": 3, "score": "logprob", "method": "ar"}
+    assert calls[0][1] == {"seed": 3, "budget": 8, "method": "ar"}
     assert calls[1][1] == {
         "seed": 3,
-        "score": "logprob",
         "method": "x",
         "builder": "chain",
         "budget": 4,
         "coupled": True,
     }
-    assert calls[2][1]["score"] == "entropy"
+    assert calls[2][1]["builder"] == "expand+entropy"
     assert compile_seconds == {"ar": 0, "x-chain": 0, "x-tree+entropy": 0}
     assert runs[0].tokens == (5, 6, 7) and (runs[0].prefill_seconds, runs[0].decode_seconds) == (
         0.5,

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 
 import pytest
 
@@ -34,27 +35,28 @@ def test_names_become_options():
     ]
 
 
-def test_names_carry_scores_and_static_takes_the_paths():
-    methods = parse_methods(
-        "a-tree+entropy,a-b-ddtree+hybrid0.25@9,a-beam+hybrid,a-static", budget=8, paths=[[0], [1]]
-    )
-    assert [method.name for method in methods] == [
-        "ar",
+def test_names_carry_scores_and_settings():
+    names = [
         "a-tree+entropy",
         "a-b-ddtree+hybrid0.25@9",
         "a-beam+hybrid",
-        "a-static",
+        "a-static/paths=[[0],[1]]",
+        'a-tree/w3/fanout={"rule":"top2gap","beta":2.0}',
+        "chain-chain",
     ]
-    wanted = [("a", "expand", 8), ("a-b", "best_first", 9), ("a", "beam", 8), ("a", "static", 3)]
+    methods = parse_methods(",".join(names), budget=8)
+    assert [method.name for method in methods] == ["ar", *names]
     assert [
         tuple(m.options[what] for what in ("method", "builder", "budget")) for m in methods[1:]
-    ] == wanted
-    scores = [
-        (method.options.get("score"), method.options.get("entropy_weight"))
-        for method in methods[1:]
+    ] == [
+        ("a", "expand+entropy", 8),
+        ("a-b", "best_first+hybrid0.25", 9),
+        ("a", "beam+hybrid0.1", 8),
+        ("a", "static/paths=[[0],[1]]", 8),
+        ("a", 'expand/w3/fanout={"rule":"top2gap","beta":2.0}', 8),
+        ("chain", "chain", 8),
     ]
-    assert scores == [("entropy", None), ("hybrid", 0.25), ("hybrid", None), (None, None)]
-    assert [method.options.get("paths") for method in methods] == [None] * 4 + [[[0], [1]]]
+    json.dumps([method.options for method in methods])
 
 
 def test_names_carry_depth_and_widths():
@@ -62,16 +64,34 @@ def test_names_carry_depth_and_widths():
     assert [method.options for method in methods] == [
         {
             "method": "eagle3",
-            "builder": "dynamic",
+            "builder": "dynamic/w4",
             "budget": 12,
             "coupled": True,
-            "tree_width": 4,
             "depth": 6,
         },
         {"method": "s", "builder": "rank_guided", "budget": 9, "coupled": True, "depth": 8},
-        {"method": "j", "builder": "expand", "budget": 9, "coupled": True, "block_size": 8}
-        | {"score": "entropy", "entropy_weight": None},
+        {
+            "method": "j",
+            "builder": "expand+entropy",
+            "budget": 9,
+            "coupled": True,
+            "block_size": 8,
+        },
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("j-chain/w3", "method 'j-chain/w3': builder 'chain' has no setting 'width'"),
+        ("j-tree+depth", "unknown score 'depth'"),
+        ("j-tree/w0", "width is 0: give a whole number of at least 1"),
+    ],
+)
+def test_settings_that_a_builder_has_not(name, message):
+    with pytest.raises(ValueError, match=message) as error:
+        parse_methods(name, budget=8)
+    assert "\n" not in str(error.value)
 
 
 def test_names_carry_a_policys_rule():
@@ -82,7 +102,7 @@ def test_names_carry_a_policys_rule():
         (32, "best", None),
         (9, "bastion-code", 4),
     ]
-    with pytest.raises(ValueError, match="unknown method"):
+    with pytest.raises(ValueError, match="unknown setting /worst in 'ddtree/worst'"):
         parse_methods("jetspec-ddtree/worst", budget=9)
 
 
@@ -99,9 +119,7 @@ def test_all_is_every_drafter_with_the_builders_that_suit_it():
     methods = parse_methods("all", budget=8, spec=SPEC)
     assert [method.name for method in methods] == ["ar", *names, "prompt_lookup-chain"]
     assert {method.options["budget"] for method in methods[1:]} == {8}
-    assert (
-        methods[7].options["paths"][:2] == [(0,), (0, 0)] and len(methods[7].options["paths"]) == 7
-    )
+    assert methods[7].options["builder"] == "static"
     again = parse_methods("eagle3-chain,all,block-beam", budget=8, spec=SPEC)
     assert sorted(method.name for method in again) == sorted(
         ["ar", *names, "prompt_lookup-chain", "block-beam"]

@@ -5,19 +5,20 @@ from pathlib import Path
 import pytest
 
 import jaxspec
+from jaxspec.builders import static
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "jetspec"
 PROMPTS = [[5, 9, 13, 2, 7, 40], [100, 3, 77]]
 PATHS = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 0, 1], [0, 0, 0, 0]]
 DRAFTS = [
-    pytest.param(dict(builder="static", paths=PATHS), marks=pytest.mark.slow),
-    dict(builder="beam", budget=12, score="entropy"),
-    pytest.param(dict(builder="best_first", budget=12, score="entropy"), marks=pytest.mark.slow),
+    pytest.param(dict(builder=static(PATHS)), marks=pytest.mark.slow),
+    dict(builder="beam+entropy", budget=12),
+    pytest.param(dict(builder="best_first+entropy", budget=12), marks=pytest.mark.slow),
     pytest.param(
-        dict(builder="expand", budget=12, score="hybrid", entropy_weight=0.3),
+        dict(builder="expand+hybrid0.3", budget=12),
         marks=pytest.mark.slow,
     ),
-    pytest.param(dict(builder="expand", budget=12, fanout="entropy_gate"), marks=pytest.mark.slow),
+    pytest.param(dict(builder="expand/fanout=entropy_gate", budget=12), marks=pytest.mark.slow),
 ]
 
 
@@ -42,21 +43,19 @@ def plain(decode):
     return decode(method="ar")[0]
 
 
-@pytest.mark.parametrize(
-    "options", DRAFTS, ids=lambda options: "-".join(map(str, list(options.values())[::2]))
-)
+@pytest.mark.parametrize("options", DRAFTS, ids=lambda options: str(options["builder"]))
 def test_greedy_text_is_the_targets(decode, plain, options):
     tokens, drafted = decode(**options)
     assert tokens == plain
-    assert (
-        drafted == [len(PATHS) if options["builder"] == "static" else 11] * 2 or "fanout" in options
+    assert drafted == [11 if "budget" in options else len(PATHS)] * 2 or "fanout" in str(
+        options["builder"]
     )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [dict(builder="static", paths=PATHS), dict(builder="best_first", score="hybrid", budget=12)],
+    [dict(builder=static(PATHS)), dict(builder="best_first+hybrid", budget=12)],
 )
 def test_sampled_text_is_the_targets(decode, options):
     assert decode(temperature=1.0, **options)[0] == decode(temperature=1.0, method="ar")[0]
@@ -67,14 +66,12 @@ def test_entropies_go_with_drawn_candidates(decode):
     """Those of `rejection` come with the entropies of the distributions that they were drawn
     from.
     """
-    tokens, _ = decode(
-        temperature=1.0, acceptance="rejection", builder="beam", budget=8, score="entropy"
-    )
+    tokens, _ = decode(temperature=1.0, acceptance="rejection", builder="beam+entropy", budget=8)
     assert list(map(len, tokens)) == [16, 16]
 
 
 def test_rejection_needs_siblings_of_consecutive_ranks(params):
-    options = dict(builder="static", paths=[[0], [0, 1]], max_new_tokens=4, temperature=1.0)
+    options = dict(builder=static([[0], [0, 1]]), max_new_tokens=4, temperature=1.0)
     with pytest.raises(
         ValueError,
         match="acceptance 'rejection' needs siblings of ranks 0, 1, ...: a node in paths skips one",

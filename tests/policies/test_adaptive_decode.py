@@ -17,7 +17,7 @@ from jaxspec.engine.loop import run
 from jaxspec.engine.prefill import prefill
 from jaxspec.engine.session import prefilled, prepare
 from jaxspec.engine.sources import Sources, record_carried, select_sources
-from jaxspec.engine.steps import _drop_nodes
+from jaxspec.engine.stop_rule import _drop_nodes
 from jaxspec.policies.bastion.controller import make_policy
 from jaxspec.policies.compose import compose
 from jaxspec.policies.controls.random_size import make_random
@@ -36,7 +36,7 @@ from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, unchang
 from jaxspec.policies.thresholds import ddd, gammatune, svip
 
 PROMPTS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]
-EAGLE = dict(method="eagle3", budget=12, depth=4, tree_width=3, max_new_tokens=24)
+EAGLE = dict(method="eagle3", builder="dynamic/w3", budget=12, depth=4, max_new_tokens=24)
 BLOCK = dict(method="dflash", builder="best_first", budget=12, max_new_tokens=24)
 TABLE = make_table((1, 4, 12), (0,), (1.0,), [[1.0], [1.1], [1.4]])
 HIDDEN = 320
@@ -159,9 +159,7 @@ def test_kept_nodes_alone_are_verified_and_numbers_are_handed_down(params):
     )
     plain = jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=24)
     assert [out.tokens for out in outs] == [out.tokens for out in plain]
-    chains = jaxspec.decode(
-        params, PROMPTS, **options | {"builder": "chain", "budget": 5, "tree_width": None}
-    )
+    chains = jaxspec.decode(params, PROMPTS, **options | {"builder": "chain", "budget": 5})
     for out, chain, depth in zip(outs, chains, (4, 3), strict=True):
         assert {tuple(one.tree.depth.tolist()) for one in out.rounds} == {tuple(range(depth + 1))}
         np.testing.assert_array_equal(

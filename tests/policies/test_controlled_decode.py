@@ -84,7 +84,7 @@ def test_sampled_text_is_the_autoregressive_one(params, method):
     ("options", "message"),
     [
         ({"budget": 32}, "budget is 32, and the policy's times reach 12 rows"),
-        ({"score": "entropy"}, "leave score 'entropy' out"),
+        ({"builder": "best_first+entropy"}, "leave the score out"),
         ({"acceptance": "rejection", "temperature": 1.0}, "leave the policy out"),
     ],
 )

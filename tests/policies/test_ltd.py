@@ -80,9 +80,7 @@ def test_trees_that_it_was_not_trained_for_are_refused():
     both = compose(make_static(rows=4, widths=SETTINGS.widths), make_ltd(SETTINGS, *untrained()))
     for shape in (Shape(2, 8, 15), Shape(2, 8, 4, 3, 3, 3), Shape(2, 8, 3, 2, 2, 2)):
         for settings in (SETTINGS, both.settings):
-            with pytest.raises(
-                ValueError, match="give builder 'dynamic', tree_width=2 and depth=4"
-            ):
+            with pytest.raises(ValueError, match="give builder 'dynamic/w2' and depth=4"):
                 settings.check(shape)
     of_trees = LtdSettings((1, 4, 8), sizes=(4, 8), sees="tree")
     of_trees.check(Shape(1, 8, 7))

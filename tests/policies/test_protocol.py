@@ -97,7 +97,9 @@ def dflash():
 
 
 def test_sequences_stop_drafting_on_their_own(eagle):
-    options = dict(method="eagle3", max_new_tokens=20, budget=24, depth=4, tree_width=3, trace=True)
+    options = dict(
+        method="eagle3", builder="dynamic/w3", max_new_tokens=20, budget=24, depth=4, trace=True
+    )
     policy = Policy(Stops(), jnp.array([0, 2]))
     outs = jaxspec.decode(eagle, PROMPTS, policy=policy, **options)
     plain = jaxspec.decode(eagle, PROMPTS, method="ar", max_new_tokens=20)

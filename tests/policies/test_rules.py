@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.builders import make_builder
+from jaxspec.builders import Proposes, best_first
 from jaxspec.core.state import Candidates
 from jaxspec.policies.bastion.rules import best, first_decrease, printed, released, surrogate
 
@@ -31,7 +31,7 @@ def build(q: np.ndarray, rows: int):
     a row.
     """
     token = np.broadcast_to(np.arange(q.shape[1]), q.shape)
-    builder = make_builder("best_first", depth=q.shape[0], vocab_size=q.shape[1], budget=rows)
+    builder = best_first().bind(Proposes(q.shape[0], q.shape[0], q.shape[1], rows))
     width = builder.candidates
     found = Candidates(
         jnp.asarray(token[None, :, :width]), jnp.log(jnp.float32(q))[None, :, :width]
@@ -124,9 +124,7 @@ def test_the_tree_is_bastions(number):
     logprob = jax.nn.log_softmax(read("logits"), axis=-1)
     value, token = jax.lax.top_k(logprob, min(128, logprob.shape[-1]))
     rows = 64
-    builder = make_builder(
-        "best_first", depth=len(token), vocab_size=logprob.shape[-1], budget=rows
-    )
+    builder = best_first().bind(Proposes(len(token), len(token), logprob.shape[-1], rows))
     width = builder.candidates
     found = Candidates(token[None, :, :width], value[None, :, :width])
     tree = jax.jit(builder.build)(found, jnp.array([7]), jnp.array([len(token)]))

@@ -38,7 +38,7 @@ class GridOptions:
         folder of the policy.
       target: `mini`, a directory or a hub id. drafter: one that ships with it, a directory or a hub
         id.
-      builder: None takes what suits the drafter. tree_width: of its trees.
+      builder: of the trees, as in `dynamic/w6`; None takes what suits the drafter.
       steps: draft steps after the root's to try; none for drafters of one step. rows: verified rows
         to try, the root included.
       limit: prompts of each domain. chat: they are users' chat messages. max_new_tokens: of each
@@ -52,7 +52,6 @@ class GridOptions:
     target: str = "mini"
     drafter: str = "eagle3"
     builder: str | None = None
-    tree_width: int | None = None
     steps: tuple[int, ...] = (2, 4, 6, 8)
     rows: tuple[int, ...] = (8, 16, 32, 60)
     limit: int | None = 8
@@ -110,7 +109,6 @@ def search(options: GridOptions) -> tuple[Policy, dict]:
     pairs = [(steps, rows) for steps in options.steps or (None,) for rows in options.rows]
     settings = {
         "builder": options.builder,
-        "tree_width": options.tree_width,
         "budget": max(options.rows),
     }
     settings |= {"depth": max(options.steps) + 1} if options.steps else {}

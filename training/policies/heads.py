@@ -27,6 +27,7 @@ import tyro
 import jaxspec
 from jaxspec.bench.calibrate import about
 from jaxspec.bench.prompts import Prompt, read_prompts
+from jaxspec.builders import dynamic
 from jaxspec.core.params import Params
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.policies.learned import c2t, disco, specdec_plus
@@ -59,7 +60,7 @@ class HeadOptions:
         id.
       limit: prompts of each domain. chat: they are users' chat messages. max_new_tokens: of each
         answer.
-      tree_width, depth, budget: of the trees.
+      width, depth, budget: of the trees.
       threshold: of the rule, see its settings; None is the rule's own.
       width: hidden units of SpecDec++'s head.
       epochs, rate, batch: None takes the rule's, see `EPOCHS`, `RATES` and `BATCHES`.
@@ -77,7 +78,7 @@ class HeadOptions:
     limit: int | None = 32
     chat: bool = False
     max_new_tokens: int = 128
-    tree_width: int = 10
+    width: int = 10
     depth: int = 9
     budget: int = 60
     threshold: float | None = None
@@ -234,7 +235,7 @@ def train(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
     save_policy(
         policy,
         options.out,
-        about(params, method, {"builder": "dynamic"}) | {"model": options.target},
+        about(params, method, {"builder": dynamic()}) | {"model": options.target},
     )
     return policy, evaluate(trained) | {"labels": len(training.x), "held_out": len(held.x)}
 
@@ -247,7 +248,7 @@ def _labels(params: Params, method: str, prompts: Sequence[Prompt], options: Hea
     """
     path = options.out / "labels.npz"
     settings = {
-        name: getattr(options, name) for name in ("tree_width", "depth", "budget", "max_new_tokens")
+        name: getattr(options, name) for name in ("width", "depth", "budget", "max_new_tokens")
     }
     made_with = settings | describe(params, method, prompts)
     if path.is_file():

@@ -22,6 +22,7 @@ import numpy as np
 from tqdm import tqdm
 
 import jaxspec
+from jaxspec.builders import dynamic
 from jaxspec.core.params import Params
 from jaxspec.policies.protocol import Acts, Functions, Observation, Policy, Settings, unchanged
 from training.command import check_made_with
@@ -78,13 +79,22 @@ def _functions(settings: RecorderSettings) -> Functions:
     return Functions(lambda shape: (), Acts(deeper=deeper), unchanged, NEEDS)
 
 
-def collect(params: Params, method: str, prompts: Sequence, *, batch: int = 8, **options) -> Labels:
+def collect(
+    params: Params,
+    method: str,
+    prompts: Sequence,
+    *,
+    batch: int = 8,
+    width: int | None = None,
+    **options,
+) -> Labels:
     """Label the nodes of all rounds of greedy answers.
 
     Args:
       params: target with the drafter `method`, one that shows its hidden states.
       prompts: as `jaxspec.decode` takes them. batch: decoded together.
-      options: of `jaxspec.decode`: tree_width, depth, budget, max_new_tokens and so on.
+      width: of the dynamic trees. options: of `jaxspec.decode`: depth, budget, max_new_tokens and
+        so on.
 
     Raises:
       ValueError: no node was labelled.
@@ -101,7 +111,7 @@ def collect(params: Params, method: str, prompts: Sequence, *, batch: int = 8, *
             params,
             filled,
             method=method,
-            builder="dynamic",
+            builder=dynamic(width),
             temperature=0.0,
             policy=policy,
             trace=True,

@@ -102,8 +102,9 @@ def rounds_of(times: RoundTimes) -> dict[str, Any]:
         raise ValueError(
             f"the times do not tell {missing[0]} of their rounds: measure them with training.rl.times"
         )
-    settings = {"method": told["drafter"], "builder": told["builder"], "budget": times.widths[-1]}
-    return settings | {"tree_width": told["width"], "depth": told["steps"] + 1}
+    builder = f"{told['builder']}/w{told['width']}" if told["width"] else told["builder"]
+    settings = {"method": told["drafter"], "builder": builder, "budget": times.widths[-1]}
+    return settings | {"depth": told["steps"] + 1}
 
 
 def make_rule(options: TuneOptions, steps: int, made_for: dict[str, Any]) -> Policy:

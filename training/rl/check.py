@@ -19,13 +19,13 @@ from tqdm import tqdm
 
 import jaxspec
 from jaxspec.bench.prompts import read_prompts
-from jaxspec.builders.stepwise import finish
+from jaxspec.builders.trees.pool import choose_rows
 from jaxspec.engine.token_ids import to_ids
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.policies.controls.static_size import make_static
 from jaxspec.policies.learned.ltd_features import pool_size
 from training.command import one_line_errors
-from training.rl.options import TextOptions, builder_of, decode_options
+from training.rl.options import TextOptions, decode_options, sees_pool
 from training.rl.record import record_texts
 
 # Share of rounds that must replay.
@@ -41,7 +41,7 @@ def replayed(params, prompt: list[int], choices, options: TextOptions) -> tuple[
     """
     found = record_texts(params, [prompt] * options.batch, options)
     found = jax.tree.map(lambda x: x[found["prompt"] == 0], found)
-    sizes, pool = tuple(options.sizes), builder_of(params, options) == "dynamic"
+    sizes, pool = tuple(options.sizes), sees_pool(params, options)
     rounds = same = right = 0
     for steps, rows in choices:
         policy = make_static(steps if pool else None, rows, widths=tuple(sorted({1, *sizes})))
@@ -82,7 +82,7 @@ def _of_tree(tree, rows: int):
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def _finish(pool, rows: int, longest: int):
-    return finish(pool, jnp.int32(0), rows, longest)
+    return choose_rows(pool, jnp.int32(0), rows, longest)
 
 
 def _equal(real, recorded) -> bool:

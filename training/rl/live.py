@@ -28,7 +28,7 @@ from jaxspec.engine.token_ids import to_ids
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.policies.controls.static_size import Constants, make_static
 from training.rl.environment import Data, Environment, Replay, RoundState
-from training.rl.options import TextOptions, builder_of, decode_options
+from training.rl.options import TextOptions, decode_options, sees_pool
 
 
 class Texts:
@@ -49,7 +49,7 @@ class Texts:
         seed: int = 0,
     ):
         self.params, self.prompts, self.options, self.decide = params, prompts, options, decide
-        self.pool, self.rng = builder_of(params, options) == "dynamic", np.random.default_rng(seed)
+        self.pool, self.rng = sees_pool(params, options), np.random.default_rng(seed)
         self.look = jax.jit(self._look, static_argnames="config")
         self.new_text()
         self.before = self.shown

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from jaxspec.builders import Builder, dynamic, make_builder
 from jaxspec.drafters.registry import record_of
 
 
@@ -54,15 +55,22 @@ class TextOptions(RoundOptions):
     batch: int = 8
 
 
-def builder_of(params, options: RoundOptions) -> str:
-    """Name of the builder that is recorded."""
-    return options.builder or record_of(params.spec.drafter(options.drafter)).default_builder
+def builder_of(params, options: RoundOptions) -> Builder:
+    """The builder that is recorded."""
+    default = record_of(params.spec.drafter(options.drafter)).default_builder
+    builder = make_builder(options.builder or default)
+    return dynamic(options.width) if builder == dynamic() else builder
+
+
+def sees_pool(params, options: RoundOptions) -> bool:
+    """Whether rounds show the pool of a dynamic tree; else they show the tree."""
+    return builder_of(params, options) == dynamic(options.width)
 
 
 def decode_options(params, options: RoundOptions) -> dict:
     """Options of `jaxspec.decode` for rounds like the recorded ones."""
     builder = builder_of(params, options)
     settings = {"method": options.drafter, "builder": builder, "budget": options.sizes[-1]}
-    if builder == "dynamic":
-        settings |= {"tree_width": options.width, "depth": options.steps + 1}
+    if sees_pool(params, options):
+        settings |= {"depth": options.steps + 1}
     return settings | ({} if options.block_size is None else {"block_size": options.block_size})

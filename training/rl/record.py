@@ -33,7 +33,7 @@ from jaxspec.engine.verify import verify
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.policies.controls.static_size import make_static
 from training.command import one_line_errors
-from training.rl.options import TextOptions, builder_of, decode_options
+from training.rl.options import TextOptions, builder_of, decode_options, sees_pool
 from training.rl.pool import committed_of_pool, committed_of_tree
 from training.rl.records import Record, save_record
 
@@ -86,7 +86,7 @@ def record_texts(
     the batch.
     """
     session = _session(params, prompts, options)
-    plan, pool = make_plan(params.spec, session.config), builder_of(params, options) == "dynamic"
+    plan, pool = make_plan(params.spec, session.config), sees_pool(params, options)
     seen, contexts = [], []
     with precision(session):
         state = prefilled(session)
@@ -222,15 +222,12 @@ def record(options: TextOptions) -> Record:
 
 
 def _header(params, options: TextOptions, domains: list[str]) -> dict:
-    builder = builder_of(params, options)
-    pool = builder == "dynamic"
-    steps = (
-        make_plan(params.spec, _session(params, [[0]], options).config).builder.steps if pool else 0
-    )
+    pool = sees_pool(params, options)
+    steps = make_plan(params.spec, _session(params, [[0]], options).config).steps if pool else 0
     return {
         "model": options.target,
         "drafter": options.drafter,
-        "builder": builder,
+        "builder": builder_of(params, options).name,
         "sees": "pool" if pool else "tree",
         "width": options.width if pool else 0,
         "steps": steps,

@@ -232,7 +232,7 @@ def _works(
     )
     if plan.drafter is None:
         return works
-    slots = plan.builder.longest
+    slots = plan.growth.longest
     works["draft"] = lambda context: roofline.draft_forward(
         params, name, batch=batch, slots=slots, context=context
     )

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxspec.builders import best_first
 from jaxspec.core import cache
 from jaxspec.core.params import Params
 from jaxspec.core.sampling import draw, make_sampling, sequence_keys
@@ -23,9 +24,8 @@ from jaxspec.core.tree import root_only
 from jaxspec.drafters.base import Committed
 from jaxspec.engine.acceptance import accept_match
 from jaxspec.engine.commit import absorb, commit
-from jaxspec.engine.grow import grow
 from jaxspec.engine.plan import DecodeConfig, make_plan
-from jaxspec.engine.proposals import Drafted, propose, rank_candidates
+from jaxspec.engine.proposals import limit_depth, propose, rank_candidates
 from jaxspec.engine.round import Round, make_round
 from jaxspec.engine.verify import TargetPass, keep_path, project, run_target
 
@@ -51,7 +51,7 @@ def tree_config(method: str, rows: int) -> DecodeConfig:
     sampling = make_sampling()[0]
     if rows == 1:
         return DecodeConfig("ar", sampling)
-    return DecodeConfig(method, sampling, builder="best_first", budget=rows)
+    return DecodeConfig(method, sampling, builder=best_first(), budget=rows)
 
 
 def make_request(batch: int) -> Request:
@@ -111,10 +111,10 @@ def first_input(piece: str, params: Params, config: DecodeConfig, batch: int) ->
     their rank.
     """
     plan, vocab = make_plan(params.spec, config), params.spec.target.vocab_size
-    longest, key = plan.builder.longest, jax.random.key(7)
+    longest, key = plan.growth.longest, jax.random.key(7)
     if piece == "rank":
         return 2 * jax.random.normal(key, (batch, longest, vocab), params.dtype)
-    shape = (batch, longest, plan.builder.candidates)
+    shape = (batch, longest, plan.growth.candidates)
     token = jax.random.randint(key, shape, 0, vocab)
     weight = (1.0 + jnp.arange(shape[2])) ** -(1.2 + 0.6 * jax.random.uniform(key, (*shape[:2], 1)))
     return Candidates(token.astype(jnp.int32), jnp.log(weight / weight.sum(-1, keepdims=True)))
@@ -168,7 +168,8 @@ def _after(state: DecodeState, tree):
 
 
 def _draft(round: Round, state: DecodeState, given: Any):
-    logits = propose(round, state).logits[:, 0, : round.plan.builder.longest]
+    proposal, _ = propose(round, state)
+    logits = proposal.logits[:, 0, : round.plan.growth.longest]
     return state.replace(root=(logits[:, -1, 0] > 0).astype(jnp.int32)), logits
 
 
@@ -180,7 +181,8 @@ def _rank(round: Round, state: DecodeState, logits: jax.Array):
 
 
 def _tree(round: Round, state: DecodeState, candidates: Candidates):
-    tree = grow(round, state, Drafted(_after(state, candidates)))
+    limit = limit_depth(round, state)
+    tree = round.plan.growth.build(_after(state, candidates), state.root, limit)
     return state.replace(root=tree.token[:, -1]), tree
 
 

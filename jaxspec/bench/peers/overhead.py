@@ -124,7 +124,7 @@ def _target_forward(round: Round, state: DecodeState, tree: Tree):
 
 
 def _draft_forward(round: Round, state: DecodeState) -> jax.Array:
-    return propose(round, state).logits
+    return propose(round, state)[0].logits
 
 
 _run_target = compile_phase(_target_forward)

@@ -236,7 +236,7 @@ def _decoded(params, settings, out, whole: Run, replayed: Run | None, times: Rou
         plan = make_plan(params.spec, prepare(params, [0], **session).config)
         steps = np.full(
             len(rounds.rows),
-            -1 if plan.drafter is None else plan.builder.steps if plan.in_steps else 0,
+            -1 if plan.drafter is None else plan.steps,
         )
     seconds = float(times.of_rounds(rounds.context, steps, rounds.rows).sum())
     return Decoded(

@@ -25,6 +25,7 @@ from jaxspec.bench.sweep.figures import (
     timings,
 )
 from jaxspec.bench.sweep.rounds import rounds_of
+from jaxspec.builders import parse_builder
 from jaxspec.costs.latency_table import LatencyTable
 from jaxspec.policies.bastion.controller import make_policy
 from jaxspec.policies.bastion.rules import RULES
@@ -77,7 +78,7 @@ def make_family(
         len(parsed) != 1
         or "@" in name
         or parsed[0].options.get("policy")
-        or parsed[0].options["builder"] == "static"
+        or not parse_builder(parsed[0].options["builder"]).spends_budget
     ):
         raise ValueError(
             f"cannot sweep the budgets of {name!r}: give one method without budget and policy, as jetspec-ddtree"

@@ -84,7 +84,7 @@ class LtdSettings(Settings):
         elif (shape.nodes, shape.candidates, shape.steps) != trained:
             raise ValueError(
                 f"the policy is for dynamic trees of {self.width} nodes a level and {self.steps} draft steps after the root's: "
-                f"give builder 'dynamic', tree_width={self.width} and depth={self.steps + 1}"
+                f"give builder 'dynamic/w{self.width}' and depth={self.steps + 1}"
             )
 
     def size_inputs(self) -> int:

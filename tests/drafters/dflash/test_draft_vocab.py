@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import jaxspec
+from jaxspec.builders import expand
 from jaxspec.core.cache import filled
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
@@ -183,13 +184,13 @@ def test_logits_are_the_targets_columns(whole, params):
     assert logits[0].shape == logits[1].shape == (1, 3, vocab)
 
 
-def test_tree_width_beyond_the_draft_vocabulary_is_refused(params):
+def test_width_beyond_the_draft_vocabulary_is_refused(params):
     size = len(ids_of(params))
     with pytest.raises(
         ValueError,
-        match=f"tree_width is {size + 1}: it must be between 1 and the vocabulary size {size}",
+        match=f"width is {size + 1}: give at most {size}, the drafter's vocabulary",
     ):
-        jaxspec.decode(params, PROMPTS, builder="expand", tree_width=size + 1, **sampling(0.0))
+        jaxspec.decode(params, PROMPTS, builder=expand(size + 1), **sampling(0.0))
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 
 import jaxspec
+from jaxspec.builders import dynamic
 from jaxspec.core.cache import allocate, append
 from jaxspec.core.sampling import make_sampling
 from jaxspec.drafters.base import Committed
 from jaxspec.engine.acceptance import _walk_sequential
 from jaxspec.engine.draft import draft
+from jaxspec.engine.grow import grow
 from jaxspec.engine.plan import DecodeConfig
 from jaxspec.engine.round import make_round
 
@@ -59,7 +61,7 @@ def round_at(eagle, contexts, size):
     """
     rows, depth, width = size
     config = DecodeConfig(
-        "eagle3", make_sampling()[0], "dynamic", budget=rows, depth=depth + 1, tree_width=width
+        "eagle3", make_sampling()[0], dynamic(width), budget=rows, depth=depth + 1
     )
     length = np.array([len(context) for context in contexts])
     tokens = np.stack([np.pad(context, (0, max(length) - len(context))) for context in contexts])
@@ -82,7 +84,7 @@ def round_at(eagle, contexts, size):
         )
         root = jnp.take_along_axis(tokens, length[:, None] - 1, axis=1)[:, 0]
         session = SimpleNamespace(root=root, done=length < 0, draft=state, cache=cache, block=None)
-        tree = draft(round, session, None).proposed
+        tree = grow(round, session, draft(round, session, None))
         out = plan.target.apply(
             eagle.target, tree.token, cache.length[:, None] + tree.depth, cache, tree.ancestors
         )
@@ -110,10 +112,9 @@ def test_greedy_texts_round_for_round(eagle, size):
     cases, (rows, depth, width) = cases_of(GREEDY, size), size
     options = dict(
         method="eagle3",
-        builder="dynamic",
+        builder=dynamic(width),
         budget=rows,
         depth=depth + 1,
-        tree_width=width,
         trace=True,
     )
     longest = max(len(case["output_ids"]) for case in cases)

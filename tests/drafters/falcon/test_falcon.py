@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxspec.builders import static
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.base import Nodes
 from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.drafters.falcon.drafter import make_falcon_drafter
 from jaxspec.drafters.falcon.network import Falcon
-from jaxspec.drafters.paths import likely_paths
 from training.falcon_loss import init_falcon, make_chains
 
 _SPEC = importlib.util.spec_from_file_location(
@@ -146,20 +146,6 @@ def test_sizes_and_bundles():
         make_falcon_drafter(dataclasses.replace(CONFIG, lstm_size=0))
 
 
-def test_static_trees():
-    """Most probable first; behind the second level stand only paths whose first rank is 0."""
-    paths = likely_paths(2, 3, 40)
-    assert paths[:4] == [(0,), (0, 0), (1,), (0, 0, 0)] and len(set(paths)) == 40
-    assert {path[:-1] for path in paths} <= {(), *paths} and max(map(len, paths)) == 6
-    assert (
-        all(path[0] == 0 for path in paths if len(path) > 2)
-        and (1, 0) in paths
-        and (0, 1, 0) in paths
-    )
-    with pytest.raises(ValueError, match="hit is 1: give a probability between 0 and 1"):
-        likely_paths(2, 3, 4, hit=1)
-
-
 @pytest.fixture(scope="module")
 def params():
     target = TargetConfig(**toys.SIZES | {"num_layers": 3}, vocab_size=toys.VOCAB)
@@ -174,9 +160,9 @@ def params():
 
 @pytest.mark.slow
 def test_text_is_the_targets(params):
-    accepted = toys.check_text(params, "falcon", builder="static", paths=toys.PATHS)
+    accepted = toys.check_text(params, "falcon", builder=static(toys.PATHS))
     assert accepted[2:].sum() > accepted[1] and accepted[3:].any()
-    toys.check_text(params, "falcon", builder="static", paths=likely_paths(2, 3, 12))
+    toys.check_text(params, "falcon", builder="static", budget=13)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import jaxspec
+from jaxspec.builders import static
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 RECORDS = [
@@ -26,8 +27,7 @@ def test_greedy_traces(params):
     paths = json.loads((GOLDEN / "medusa" / "draft" / "config.json").read_text())["medusa_choices"]
     options = dict(
         method="medusa",
-        builder="static",
-        paths=paths,
+        builder=static(paths),
         trace=True,
         max_new_tokens=len(RECORDS[0]["output_ids"]) + 1,
     )

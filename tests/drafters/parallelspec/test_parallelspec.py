@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxspec.builders import static
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
 from jaxspec.drafters.parallelspec.drafter import make_parallelspec_drafter
@@ -82,7 +83,7 @@ def params():
 
 @pytest.mark.slow
 def test_text_is_the_targets(params):
-    accepted = toys.check_text(params, "parallelspec", builder="static", paths=toys.PATHS)
+    accepted = toys.check_text(params, "parallelspec", builder=static(toys.PATHS))
     assert accepted[2:].sum() > accepted[1]
 
 

@@ -138,7 +138,7 @@ def test_labels_of_a_decode(tmp_path):
         for prompt in read_prompts(demo.PROMPTS, load_tokenizer(params.spec.tokenizer))
     ]
     labels = collect(
-        params, "eagle3", prompts, batch=2, budget=12, depth=4, tree_width=3, max_new_tokens=24
+        params, "eagle3", prompts, batch=2, budget=12, depth=4, width=3, max_new_tokens=24
     )
     assert set(labels.prompt) == {0, 1, 2} and set(labels.depth) == {1, 2, 3}
     assert labels.hidden.shape == (len(labels.fed_accepted), 320) and labels.top.shape == (
@@ -163,7 +163,7 @@ def test_labels_of_a_decode(tmp_path):
         1,
         depth=3,
         budget=8,
-        tree_width=3,
+        builder="dynamic/w3",
         max_new_tokens=16,
     )
     assert tokens.tolist() == [15, 15] and rounds[1] <= rounds[0] and np.all(seconds > 0)

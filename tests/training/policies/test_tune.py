@@ -20,7 +20,7 @@ from jaxspec.policies.store import load_about, load_policy, save_policy
 from training.policies import tune
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "dflash"
-ABOUT = {"drafter": "dflash", "builder": "best_first", "width": 2, "steps": 3}
+ABOUT = {"drafter": "dflash", "builder": "dynamic", "width": 2, "steps": 3}
 TIMES = RoundTimes(
     (1, 4, 8),
     np.array([0.0]),
@@ -69,9 +69,8 @@ def test_the_fastest_pair_is_kept(options, monkeypatch):
         asked[0][3].items()
         >= {
             "method": "dflash",
-            "builder": "best_first",
+            "builder": "dynamic/w2",
             "budget": 8,
-            "tree_width": 2,
             "depth": 4,
         }.items()
     )

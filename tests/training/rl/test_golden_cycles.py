@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.builders.dynamic import make_dynamic
-from jaxspec.builders.stepwise import Offers, finish
+from jaxspec.builders import StepCandidates
+from jaxspec.builders.trees.dynamic import grow_dynamic
+from jaxspec.builders.trees.pool import choose_rows
 from jaxspec.policies.learned.ltd_features import depth_observation, pool_size, size_observation
 from training.rl.pool import committed_of_pool, committed_of_tree
 
@@ -52,16 +53,18 @@ def test_observations():
 
 
 @functools.cache
-def stepper():
-    built = make_dynamic(W, STEPS + 1, max(SIZES))
-    return built, jax.jit(built.begin), jax.jit(built.grow)
+def growth():
+    built = grow_dynamic(W, STEPS + 1, max(SIZES))
+    return jax.jit(built.init), jax.jit(built.grow)
 
 
 def rebuilt(g):
     """The pool that our builder makes of the cycle's proposals."""
-    built, begin, grow = stepper()
+    init, grow = growth()
     limit = jnp.int32(STEPS + 1)
-    pool, nodes = begin(Offers(g["tokens"][None, None, :W], g["scores"][None, None, :W]), limit)
+    pool, nodes = init(
+        StepCandidates(g["tokens"][None, None, :W], g["scores"][None, None, :W]), limit
+    )
     for step in range(int(g["depth"])):
         part = slice(pool_size(W, step), pool_size(W, step + 1))
         above = np.asarray(pool.logprob)[np.asarray(nodes.node)]
@@ -69,7 +72,7 @@ def rebuilt(g):
         pool, nodes = grow(
             pool,
             nodes,
-            Offers(g["tokens"][part].reshape(W, 1, W), own[:, None]),
+            StepCandidates(g["tokens"][part].reshape(W, 1, W), own[:, None]),
             jnp.int32(step),
             limit,
         )
@@ -96,7 +99,7 @@ def walked(tree, following, size: int) -> int:
 
 
 def test_trees_and_committed_tokens():
-    cut = jax.jit(functools.partial(finish, rows=max(SIZES), longest=STEPS + 1))
+    cut = jax.jit(functools.partial(choose_rows, rows=max(SIZES), longest=STEPS + 1))
     table = jax.jit(functools.partial(committed_of_pool, width=W, sizes=SIZES))
     of_tree = jax.jit(functools.partial(committed_of_tree, sizes=SIZES))
     text = np.concatenate(
