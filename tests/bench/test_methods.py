@@ -163,7 +163,7 @@ def test_coupling():
     ],
 )
 def test_unknown_methods(name):
-    with pytest.raises(ValueError, match="unknown method"):
+    with pytest.raises(ValueError, match="unknown (method|score|setting)"):
         parse_methods(name, budget=8)
 
 
