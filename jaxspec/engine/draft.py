@@ -57,7 +57,7 @@ def draft(round: Round, state: DecodeState, noise: jax.Array | None) -> Drafted:
 
 def _begin(round: Round, state: DecodeState, noise: jax.Array | None, limit: jax.Array) -> _Growing:
     """The root's proposal, and the nodes that it starts the tree with."""
-    config, growth, batch = round.config, round.plan.growth, state.root.shape[0]
+    config, growth, batch = round.config, round.growth, state.root.shape[0]
     proposal, scratch = propose(round, state)
     proposal = _take_slots(proposal, growth.slots)
     known = None
@@ -69,9 +69,8 @@ def _begin(round: Round, state: DecodeState, noise: jax.Array | None, limit: jax
     grown, nodes = jax.vmap(growth.init)(candidates, limit)
     sources = None
     if asks_policy(round):
-        functions = round.plan.policy
-        carries = functions.act.carry is not None
-        sources = init_sources(proposal, count_slots(round), functions.needs, carries)
+        carries = round.policy.act.carry is not None
+        sources = init_sources(proposal, count_slots(round), round.policy.needs, carries)
         sources = record_sources(sources, proposal, 0)
         grown, nodes, sources = apply_stop_rule(round, state, 0, grown, nodes, sources, ~state.done)
     return _Growing(jnp.int32(0), grown, nodes, scratch, known, sources)
@@ -85,10 +84,12 @@ def _step(
     growing: _Growing,
 ) -> _Growing:
     """Draft after the chosen nodes and let the builder choose the next ones."""
-    growth = round.plan.growth
+    growth = round.growth
     i, grown, nodes, scratch, known, sources = growing
     first = growth.slots + i * growth.nodes * growth.slots
-    proposal, scratch = round.drafter.expand(
+    expand = round.drafter.expand
+    assert expand is not None, "only a drafter that expands nodes is bound to draft steps"
+    proposal, scratch = expand(
         round.drafter_variables, state.draft, scratch, round.target_head, nodes, first
     )
     proposal = _take_slots(proposal, growth.slots)
@@ -97,7 +98,7 @@ def _step(
     larger, following = jax.vmap(growth.grow, (0, 0, 0, None, 0))(
         grown, nodes, candidates, i, limit
     )
-    if asks_policy(round):
+    if sources is not None:
         # Sequences that stopped keep their tree while others' grow.
         on = nodes.live.any(1)
         larger, following = jax.tree.map(
@@ -131,7 +132,7 @@ def _rank_step(
         ours = _noise_at(noise, (depth[..., None] + jnp.arange(slots)).reshape(batch, -1))
     flat = proposal.logits.reshape(batch, -1, vocab)
     ranked, logprob = rank_candidates(round, state, ours, flat, start)
-    if known is not None:
+    if known is not None and logprob is not None:
         logprob = jax.lax.dynamic_update_slice(known, logprob, (0, start, 0))
     token, score = (x.reshape(batch, nodes, slots, -1) for x in (ranked.token, ranked.logprob))
     entropy = None if ranked.entropy is None else ranked.entropy.reshape(batch, nodes, slots)
@@ -140,7 +141,12 @@ def _rank_step(
 
 def _take_slots(proposal: Proposal, slots: int) -> Proposal:
     """The first `slots` of what each node proposes."""
-    return Proposal(*(None if x is None else x[:, :, :slots] for x in proposal))
+    logits, classes, hidden = proposal
+    return Proposal(
+        logits[:, :, :slots],
+        None if classes is None else classes[:, :, :slots],
+        None if hidden is None else hidden[:, :, :slots],
+    )
 
 
 def _noise_at(noise: jax.Array, places: jax.Array) -> jax.Array:

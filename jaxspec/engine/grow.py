@@ -14,4 +14,4 @@ def grow(round: Round, state: DecodeState, drafted: Drafted) -> Tree:
     """The round's draft tree; without a drafter, and for finished sequences, its root alone."""
     if drafted.grown is None:
         return root_only(state.root, 1)
-    return jax.vmap(round.plan.growth.finish)(drafted.grown, state.root)
+    return jax.vmap(round.growth.finish)(drafted.grown, state.root)

@@ -49,15 +49,15 @@ def run(
     policy drafts, and drafted rounds until it does not.
     """
     round = make_round(params, request, config)
-    policy = round.plan.policy
 
     def unfinished(carry: Carry) -> jax.Array:
         state, count = carry
         return (count < max_rounds) & ~jnp.all(state.done)
 
     def wants_draft(state: DecodeState) -> jax.Array:
-        seen = Observation(state.cache.length, ~state.done)
-        return policy.act.draft(request.controls, state.control, seen)
+        ask = round.policy.act.draft
+        assert ask is not None, "rows are queued only under a policy that may skip drafting"
+        return ask(request.controls, state.control, Observation(state.cache.length, ~state.done))
 
     def repeat(
         one: Callable[[Round, DecodeState], DecodeState],
@@ -131,6 +131,7 @@ def observe(round: Round, before: DecodeState, state: DecodeState, steps: jax.Ar
         steps >= 0, state.tree.size, steps, state.tree, state.accepted, before.cache.length, live
     )
     taken = jnp.broadcast_to(steps, live.shape)[:, None]
+    assert state.round_steps is not None, "prefill makes room for them under a policy"
     return state.replace(
         control=policy.observe(round.request.controls, before.control, outcome),
         round_steps=write_columns(state.round_steps, taken, before.rounds),

@@ -1,6 +1,4 @@
-"""What a decode call compiles: its static settings, and the bundles and sizes that they stand
-for.
-"""
+"""What a decode call compiles: its static settings, and what they stand for."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from jaxspec.drafters.registry import make_drafter, record_of
 from jaxspec.policies.protocol import Functions, Settings, Shape
 from jaxspec.targets.transformer import Transformer
 
-# Rows of plain rounds that a drafter absorbs together.
+# Rows of autoregressive rounds that a drafter absorbs together.
 QUEUE = 32
 
 ACCEPTANCE = ("match", "sequential", "rejection")
@@ -72,15 +70,15 @@ class Plan(NamedTuple):
     @property
     def waiting(self) -> int:
         """Rows that may wait for the drafter to absorb them: none where every round drafts."""
-        return (
-            0 if self.policy is None or self.policy.act.draft is None else max(self.longest, QUEUE)
-        )
+        skips = self.policy is not None and self.policy.act.draft is not None
+        return max(self.longest, QUEUE) if skips else 0
 
     def shape(self, batch: int) -> Shape:
         """Sizes that a policy's state may depend on."""
-        growth = self.growth
-        steps = (growth.nodes, growth.candidates, growth.steps) if self.in_steps else (0, 0, 0)
-        return Shape(batch, self.widths[-1], self.longest - 1, *steps)
+        growth, rows, depth = self.growth, self.widths[-1], self.longest - 1
+        if growth is None or not self.in_steps:
+            return Shape(batch, rows, depth)
+        return Shape(batch, rows, depth, growth.nodes, growth.candidates, growth.steps)
 
     @property
     def in_steps(self) -> bool:
@@ -114,7 +112,7 @@ def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
     if config.acceptance == "rejection":
         _check_rejection(config, builder, growth)
     if config.policy is not None:
-        _check_policy(config, record.blocks, builder, growth)
+        _check_policy(config, config.policy, record.blocks, builder, growth)
     if growth.rows == 1:
         return Plan(target, None, None, (1,), 1)
     if record.causal_slots and growth.longest < drafter_config.depth:
@@ -179,8 +177,10 @@ def _check_rejection(config: DecodeConfig, builder: Builder, growth: Growth) -> 
     builder.check_drawn(growth)
 
 
-def _check_policy(config: DecodeConfig, blocks: bool, builder: Builder, growth: Growth) -> None:
-    act, in_steps = config.policy.functions().act, growth.nodes > 0
+def _check_policy(
+    config: DecodeConfig, policy: Settings, blocks: bool, builder: Builder, growth: Growth
+) -> None:
+    act, in_steps = policy.functions().act, growth.nodes > 0
     if act.block and not blocks:
         raise ValueError(
             f"the policy chooses block sizes, and {config.method!r} drafts no blocks: "
@@ -201,9 +201,9 @@ def _check_policy(config: DecodeConfig, blocks: bool, builder: Builder, growth: 
             f"a policy weighs path probabilities, builder '{builder}' orders paths by another "
             "score: leave the score out"
         )
-    if config.policy.widths and growth.rows > config.policy.widths[-1]:
+    if policy.widths and growth.rows > policy.widths[-1]:
         raise ValueError(
-            f"budget is {config.budget}, and the policy's times reach {config.policy.widths[-1]} "
+            f"budget is {config.budget}, and the policy's times reach {policy.widths[-1]} "
             "rows: give at most that, or measure again"
         )
 

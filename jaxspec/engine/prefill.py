@@ -108,8 +108,7 @@ def _run_prompt(
       (the target's cache, the drafter's state, each last token's hidden state [B, E] and features
       [B, F]). The drafter has absorbed all but the last token.
     """
-    params, plan = round.params, round.plan
-    batch, width = tokens.shape
+    plan, (batch, width) = round.plan, tokens.shape
     size = min(width, CHUNK)
     following = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
 
@@ -119,9 +118,7 @@ def _run_prompt(
             jax.lax.dynamic_slice_in_dim(x, start, size, axis=1) for x in (tokens, following)
         )
         positions = jnp.broadcast_to(start + jnp.arange(size), chunk.shape)
-        out = plan.target.apply(
-            params.target, chunk, positions, prefix, feature_layers=round.feature_layers
-        )
+        out = round.target(chunk, positions, prefix, feature_layers=round.feature_layers)
         row = lengths - 1 - start
         here = ((row >= 0) & (row < size))[:, None]
         at = jnp.clip(row, 0, size - 1)[:, None, None]

@@ -36,7 +36,7 @@ class Drafted(NamedTuple):
 
 def count_slots(round: Round) -> int:
     """Slots that the drafter computes in a round, at most."""
-    drafter, growth = round.drafter, round.plan.growth
+    drafter, growth = round.drafter, round.growth
     # A drafter that works in steps computes all slots of its first one, even if the tree holds
     # fewer.
     slots = growth.slots if drafter.expand is None else drafter.slots
@@ -72,7 +72,7 @@ def rank_candidates(
     Returns:
       (candidates, the draft's log-probabilities float32 [B, D, V] for acceptance `rejection`).
     """
-    config, request, growth = round.config, round.request, round.plan.growth
+    config, request, growth = round.config, round.request, round.growth
     count, with_entropy = growth.candidates, growth.entropy
     scale = config.score_temperature
     if scale is None:
@@ -88,13 +88,13 @@ def rank_candidates(
         return drawn.replace(entropy=entropy(q) if with_entropy else None), q
     scores = process(logits, config.sampling, request.sampling)
     coupled = config.acceptance == "match" and config.coupled
-    ours = noise[:, : logits.shape[1]] if coupled else None
+    ours = noise[:, : logits.shape[1]] if coupled and noise is not None else None
     return rank(scores, count, ours, scale, with_entropy), None
 
 
 def limit_depth(round: Round, state: DecodeState) -> jax.Array:
     """Deepest node of each sequence's tree, int32 [B]; 0 for sequences that are done."""
-    longest = round.plan.growth.longest
+    longest = jnp.int32(round.growth.longest)
     if state.block is not None:
         longest = jnp.minimum(longest, state.block - 1)
     return jnp.where(state.done, 0, longest)

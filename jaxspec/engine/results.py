@@ -89,7 +89,8 @@ def _output(
 ) -> Output:
     tokens, text, by_text = read_sequence(session, host, b)
     stop_ids = set(np.asarray(session.request.stop).tolist())
-    emitted = _cut_rounds(host.round_emitted[b][: int(host.rounds[b])], len(tokens) - 1)
+    rounds = int(host.rounds[b])
+    emitted = _cut_rounds(np.asarray(host.round_emitted[b][:rounds]), len(tokens) - 1)
     count = len(emitted)
     longest = host.accepted.path.shape[1]
     stats = Stats(
@@ -103,9 +104,9 @@ def _output(
     )
     per_round = PerRound(
         tokens=emitted,
-        rows=host.round_drafted[b][:count] + 1,
+        rows=np.asarray(host.round_drafted[b][:count]) + 1,
         context=session.lengths[b] + np.cumsum(emitted) - emitted,
-        steps=None if host.round_steps is None else host.round_steps[b][:count],
+        steps=None if host.round_steps is None else np.asarray(host.round_steps[b][:count]),
         block=None if host.block is None else int(host.block[b]),
     )
     traced = None if traces is None else traces[b][:count]

@@ -14,11 +14,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxspec.builders import Growth
 from jaxspec.core.params import Params
 from jaxspec.core.sampling import gumbel
 from jaxspec.core.state import Request
 from jaxspec.drafters.base import Drafter, TargetHead
 from jaxspec.engine.plan import DecodeConfig, Plan, make_plan
+from jaxspec.policies.protocol import Functions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +45,25 @@ class Round:
         return self.plan.drafter
 
     @property
+    def growth(self) -> Growth:
+        """How the call's trees grow; only where the call has a drafter."""
+        if self.plan.growth is None:
+            raise ValueError("autoregressive decoding has no draft tree")
+        return self.plan.growth
+
+    @property
+    def policy(self) -> Functions:
+        """The policy's functions; only where the call has a policy."""
+        if self.plan.policy is None:
+            raise ValueError("this call has no policy")
+        return self.plan.policy
+
+    @property
+    def target(self) -> Callable[..., Any]:
+        """The target network with its weights: its forward, or another of its methods."""
+        return functools.partial(self.plan.target.apply, self.params.target)
+
+    @property
     def drafter_variables(self) -> Any:
         """The drafter's weights."""
         return self.params.drafter(self.config.method)
@@ -50,9 +71,9 @@ class Round:
     @property
     def target_head(self) -> TargetHead:
         """The target's embedding and output projection, which drafters borrow."""
-        apply = functools.partial(self.plan.target.apply, self.params.target)
         return TargetHead(
-            functools.partial(apply, method="embed"), functools.partial(apply, method="logits")
+            embed=functools.partial(self.target, method="embed"),
+            unembed=functools.partial(self.target, method="logits"),
         )
 
     @property

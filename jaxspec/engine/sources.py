@@ -50,7 +50,9 @@ def init_sources(
     return Sources(
         jnp.zeros((batch, slots)) if "entropy" in needs else None,
         jnp.zeros((batch, slots, TOP)) if "top" in needs else None,
-        jnp.zeros((batch, slots, like.shape[-1]), like.dtype) if "hidden" in needs else None,
+        jnp.zeros((batch, slots, like.shape[-1]), like.dtype)
+        if "hidden" in needs and like is not None
+        else None,
         jnp.zeros((batch, slots)) if carries else None,
     )
 
@@ -63,13 +65,12 @@ def record_sources(sources: Sources, proposal: Proposal, first: jax.Array | int)
         value = value.reshape(batch, -1, *room.shape[2:]).astype(room.dtype)
         return jax.lax.dynamic_update_slice(room, value, (0, first) + (0,) * (room.ndim - 2))
 
-    if sources.entropy is not None or sources.top is not None:
-        logprob = jax.nn.log_softmax(proposal.logits.astype(jnp.float32))
+    logprob = jax.nn.log_softmax(proposal.logits.astype(jnp.float32))  # dead code if not asked for
     if sources.entropy is not None:
         sources = sources.replace(entropy=put(sources.entropy, entropy(logprob)))
     if sources.top is not None:
         sources = sources.replace(top=put(sources.top, jnp.exp(jax.lax.top_k(logprob, TOP)[0])))
-    if sources.hidden is not None:
+    if sources.hidden is not None and proposal.hidden is not None:
         sources = sources.replace(hidden=put(sources.hidden, proposal.hidden))
     return sources
 
@@ -78,10 +79,10 @@ def record_carried(
     sources: Sources, values: jax.Array, slots: int, first: jax.Array | int
 ) -> Sources:
     """Write `values` float32 [B, M] for each node's `slots` slots, from number `first` int32 [] on."""
+    assert sources.carried is not None, "init_sources makes room if the policy carries numbers"
     values = jnp.repeat(values, slots, axis=1)
-    return sources.replace(
-        carried=jax.lax.dynamic_update_slice(sources.carried, values, (0, first))
-    )
+    carried = jax.lax.dynamic_update_slice(sources.carried, values, (0, first))
+    return sources.replace(carried=carried)
 
 
 def select_sources(sources: Sources, source: jax.Array) -> dict[str, jax.Array]:

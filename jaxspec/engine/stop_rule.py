@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,8 @@ def asks_policy(round: Round) -> bool:
     """Whether the policy decides after draft steps."""
     if round.plan.policy is None or not round.plan.in_steps:
         return False
-    return (round.plan.policy.act.deeper or round.plan.policy.act.keep) is not None
+    act = round.plan.policy.act
+    return act.deeper is not None or act.keep is not None
 
 
 def apply_stop_rule(
@@ -36,10 +38,9 @@ def apply_stop_rule(
     Args:
       steps: draft steps taken after the root's. grew: bool [B], sequences that took the last one.
     """
-    policy, growth = round.plan.policy, round.plan.growth
-    act, controls = policy.act, round.request.controls
+    growth, act, controls = round.growth, round.policy.act, round.request.controls
     logprob = jnp.take_along_axis(pool.logprob, nodes.node, axis=1)
-    figures = select_sources(sources, nodes.source)
+    figures: dict[str, Any] = select_sources(sources, nodes.source)
     seen = Observation(state.cache.length, ~state.done, steps, pool, logprob, **figures)
     if act.keep is not None:
         kept = act.keep(controls, state.control, seen) & (logprob > -jnp.inf)

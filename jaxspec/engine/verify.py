@@ -93,8 +93,7 @@ def verify_rows(
 
 def run_target(round: Round, state: DecodeState, tree: Tree) -> TargetPass:
     """The target's forward over the rows of `tree`, after the cached tokens."""
-    out = round.plan.target.apply(
-        round.params.target,
+    out = round.target(
         tree.token,
         state.cache.length[:, None] + tree.depth,
         state.cache,
@@ -106,7 +105,7 @@ def run_target(round: Round, state: DecodeState, tree: Tree) -> TargetPass:
 
 def project(round: Round, hidden: jax.Array) -> jax.Array:
     """The target's logits [B, N, V] of its hidden states [B, N, E]."""
-    return round.plan.target.apply(round.params.target, hidden, method="logits")
+    return round.target(hidden, method="logits")
 
 
 def accept(
@@ -131,6 +130,8 @@ def accept(
     known = (sampling, values, request.keys, state.cache.length, longest)
     if config.acceptance == "sequential":
         return accept_sequential(tree, logits, *known)
+    if draft_logprob is None:
+        raise ValueError("acceptance 'rejection' needs the draft's log-probabilities")
     return accept_rejection(tree, logits, draft_logprob, *known)
 
 
