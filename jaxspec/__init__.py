@@ -8,7 +8,7 @@ from jaxspec.core.distribution import check as _check_distribution
 
 _check_distribution()
 
-from jaxspec import builders  # noqa: E402
+from jaxspec import builders, policies  # noqa: E402
 from jaxspec.core.params import Params  # noqa: E402
 from jaxspec.core.state import Tree  # noqa: E402
 from jaxspec.engine.api import decode, stream  # noqa: E402  (the check comes first, so that its message is the one that is seen)
@@ -25,6 +25,7 @@ __all__ = [
     "builders",
     "decode",
     "load",
+    "policies",
     "save",
     "stream",
 ]

@@ -15,7 +15,7 @@ import jaxspec
 from jaxspec.bench.calibrate import table_path, timed
 from jaxspec.cli import main as cli
 from jaxspec.core import distribution as _distribution
-from jaxspec.costs.latency_table import make_table
+from jaxspec.costs.round_costs import make_costs
 from jaxspec.engine import session
 from jaxspec.engine.plan import DecodeConfig
 
@@ -266,7 +266,7 @@ def test_prompt_sources_and_options(capsys, monkeypatch, tmp_path):
 def test_calibrate_names_all_that_its_table_is_kept_by(capsys, monkeypatch, tmp_path):
     """The options of a decode and of its calibration lead to the same file."""
     monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
-    table, made = make_table((1, 2), (0,), (1.0,), [[1.0], [2.0]]), []
+    table, made = make_costs((1, 2), (0,), (1.0,), [[1.0], [2.0]]), []
     monkeypatch.setattr(
         "jaxspec.bench.calibrate.measured",
         lambda params, method, **options: made.append(options) or table,

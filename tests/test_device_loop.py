@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.costs.latency_table import make_table
+from jaxspec.costs.round_costs import make_costs
 from jaxspec.engine.loop import run
 from jaxspec.engine.session import prefilled, prepare
-from jaxspec.policies.bastion.controller import make_policy
+from jaxspec.policies.bastion.controller import make_bastion
 
 GOLDEN = Path(__file__).parent / "golden" / "dflash"
 
@@ -28,8 +28,8 @@ def compiled(request, params):
     prompt = [[1, 2, 3]] * 4 if request.param == "batch" else [1, 2, 3]
     options = dict(method="ar") if request.param == "ar" else dict(builder="best_first", budget=12)
     if request.param == "policy":
-        options["policy"] = make_policy(
-            make_table((1, 4, 13), (0,), (1.0,), [[10.0], [11.0], [14.0]])
+        options["policy"] = make_bastion(
+            make_costs((1, 4, 13), (0,), (1.0,), [[10.0], [11.0], [14.0]])
         )
     session = prepare(params, prompt, max_new_tokens=40, **options)
     state = prefilled(session)

@@ -90,4 +90,6 @@ def test_links_lead_somewhere(page):
         path = (page.parent / target).resolve() if target else page
         assert path.exists(), f"{page.name} links to {target}, which is not there"
         if anchor and path.suffix == ".md":
-            assert anchor in anchors(path), f"{page.name} links to {target}{anchor}: no such heading"
+            assert anchor in anchors(path), (
+                f"{page.name} links to {target}{anchor}: no such heading"
+            )

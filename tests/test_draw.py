@@ -7,9 +7,9 @@ import pytest
 
 import jaxspec
 from jaxspec.cli import main as cli
-from jaxspec.costs.latency_table import make_table
+from jaxspec.costs.round_costs import make_costs
 from jaxspec.engine.output import DraftTree, Output, Stats, TracedRound
-from jaxspec.policies.bastion.controller import make_policy
+from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.view import notebook as show
 from jaxspec.view import pictures as draw
 from jaxspec.view.unpruned import uncut_tree
@@ -206,9 +206,9 @@ def test_commands(fake, capsys, tmp_path):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_uncut_tree_is_the_one_that_the_policy_cut(temperature):
     params = jaxspec.load(GOLDEN / "dflash/target", drafter={"jetspec": GOLDEN / "jetspec/drafter"})
-    table = make_table((1, 2, 4, 8), (1.0,), (1e-4,), [[1e-3]] * 4)
+    table = make_costs((1, 2, 4, 8), (1.0,), (1e-4,), [[1e-3]] * 4)
     options = {"method": "jetspec", "budget": 8, "max_new_tokens": 12, "temperature": temperature}
-    options["policy"] = make_policy(table, "fixed", rows=3)
+    options["policy"] = make_bastion(table, "fixed", rows=3)
     prompt = [117, 142, 122, 64, 240, 19]
     out = jaxspec.decode(params, prompt, trace=True, **options)
     for number in (1, 3):

@@ -12,9 +12,9 @@ import scipy.stats
 import jaxspec
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
-from jaxspec.costs.latency_table import make_table
+from jaxspec.costs.round_costs import make_costs
 from jaxspec.drafters.draft_model.config import SmallModelConfig
-from jaxspec.policies.bastion.controller import make_policy
+from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.targets.transformer import Transformer
 
 VOCAB, PROMPT, LENGTH, BATCH, SEEDS = 5, [1, 3, 2], 4, 64, 90
@@ -30,7 +30,7 @@ TARGET = TargetConfig(
 )
 
 # Rows cost enough that the size depends on the scores.
-TABLE = make_table((1, 2, 4, 8), (0,), (0.02,), [[1.0], [1.02], [1.1], [1.25]])
+TABLE = make_costs((1, 2, 4, 8), (0,), (0.02,), [[1.0], [1.02], [1.1], [1.25]])
 
 
 def model(seed: int):
@@ -104,7 +104,7 @@ def test_a_controlled_decode_draws_from_the_target(acceptance):
         "budget": 8,
         "temperature": 1.0,
     }
-    policy, outs = make_policy(TABLE), []
+    policy, outs = make_bastion(TABLE), []
     for seed in range(SEEDS):
         # What was learned of one call's scores decides about the sizes of the next.
         call = {"max_new_tokens": LENGTH, "seed": seed, "policy": policy, "acceptance": acceptance}

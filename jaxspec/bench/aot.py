@@ -21,11 +21,11 @@ from jaxspec.builders import make_builder
 from jaxspec.core.params import Spec
 from jaxspec.core.sampling import make_sampling, sequence_keys
 from jaxspec.core.state import Request
-from jaxspec.costs.latency_table import make_table
+from jaxspec.costs.round_costs import make_costs
 from jaxspec.engine.loop import run
 from jaxspec.engine.plan import DecodeConfig, make_plan
 from jaxspec.engine.prefill import prefill
-from jaxspec.policies.bastion.controller import make_policy
+from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.protocol import Policy
 from pallas_kernels.aot import Program, compile_report
 
@@ -102,7 +102,7 @@ def _controller(rule: str | None, budget: int) -> Policy | None:
     if rule is None:
         return None
     widths = (*(width for width in (1, 4, 16, 64, 256) if width < budget), budget)
-    return make_policy(make_table(widths, (0, 1024), (1.0, 1.0), [[1.0, 1.0]] * len(widths)), rule)
+    return make_bastion(make_costs(widths, (0, 1024), (1.0, 1.0), [[1.0, 1.0]] * len(widths)), rule)
 
 
 def _settings(
@@ -125,7 +125,7 @@ def _settings(
         else {
             "builder": make_builder(builder),
             "budget": budget,
-            "policy": decides and decides.settings,
+            "policy": decides and decides.config,
         }
     )
     config = DecodeConfig(method, make_sampling(temperature)[0], **tree)

@@ -1,15 +1,15 @@
-"""Measure what rounds of a drafter take on this machine, for the policies that choose by it.
+"""Measure what rounds of a drafter cost on this machine, by rows verified and cached tokens.
 
 The rounds are those of the decode loop itself, compiled once with a policy of fixed size, so that
-what is measured is what the controller will be charged: a table over (rows verified, cached
-tokens), see `jaxspec.costs.latency_table`.
+BASTION's controller is charged what was measured. Tables are kept on disk, one for each device,
+model, drafter and setting.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,26 +18,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.bench.round_clock import Case, plan_rounds, time_rounds
 from jaxspec.builders import Builder, make_builder
 from jaxspec.core.params import Params
-from jaxspec.costs.latency_table import LatencyTable, load_table, make_table, save_table
+from jaxspec.costs.files import load_costs, save_costs
+from jaxspec.costs.round_costs import RoundCosts, make_costs
 from jaxspec.drafters.registry import record_of
-from jaxspec.engine.loop import run
-from jaxspec.engine.plan import make_plan
-from jaxspec.engine.session import precision, prefilled, prepare
-from jaxspec.policies.bastion.controller import make_policy
+from jaxspec.io.fingerprint import fingerprint
+from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.named import make_named
 from jaxspec.policies.protocol import Policy
-from jaxspec.policies.store import fingerprint
 from jaxspec.targets import quant
 
-# Rounds of a sample: so many that the call around them does not count.
-ROUNDS = 48
 # Options of `jaxspec.decode` that sampling depends on, and all that the time of a round depends on.
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 TIMED = ("builder", "budget", *SAMPLING, "block_size", "depth")
-# What the fingerprint of such a table is called among the things that a policy was made for.
-ROW_TIMES = "times of rows"
+# Under this name a saved policy keeps the fingerprint of the round costs that it was made with.
+ROW_COSTS = "round costs by rows"
 
 
 def default_widths(budget: int) -> tuple[int, ...]:
@@ -45,14 +42,6 @@ def default_widths(budget: int) -> tuple[int, ...]:
     among them.
     """
     return (*(1 << i for i in range((budget - 1).bit_length())), budget)
-
-
-def default_contexts(max_positions: int, tokens: int) -> tuple[int, ...]:
-    """Context lengths to measure at: powers of four from 64 on, as far as the model goes if
-    `tokens` are to follow.
-    """
-    room = max_positions - tokens
-    return tuple(4**i for i in range(3, 9) if 4**i <= room) or (max(room // 2, 1),)
 
 
 def calibrate(
@@ -65,16 +54,15 @@ def calibrate(
     batch: int = 1,
     repeats: int = 9,
     **options: Any,
-) -> LatencyTable:
+) -> RoundCosts:
     """Median times of rounds, by rows verified and cached tokens.
 
     Args:
       method: a drafter's name. budget: rows of the largest tree.
       widths: rows to compile verification for, 1 and `budget` among them (None: powers of two).
       contexts: cached tokens (None: 64, 256, 1,024, … as far as the model goes).
-      batch: sequences decoded together. repeats: samples of each time; all sizes and contexts take
-        turns in every repeat.
-      options: of `jaxspec.decode` that the rounds are to have: builder, temperature and so on.
+      batch: sequences decoded together. repeats: samples of each time.
+      options: of `jaxspec.decode` for these rounds: builder, temperature and so on.
 
     Raises:
       ValueError: `ar`, a size out of range, or a context beyond the model's positions.
@@ -87,90 +75,35 @@ def calibrate(
             f"widths are {list(widths)}: give them in ascending order, from 1 to the budget, {budget}"
         )
     # Any positive times do: the size is fixed, nothing is chosen by them.
-    fixed = make_policy(
-        make_table(widths, (0.0,), (1.0,), [[1.0]] * len(widths)), "fixed", corrected=True
+    policy = make_bastion(
+        make_costs(widths, (0.0,), 1.0, [[1.0]] * len(widths)), "fixed", corrected=True
     )
-    options = {"method": method, "budget": budget, "policy": fixed, **options}
-    tokens = tokens_of(params, options)
-    contexts = (
-        default_contexts(params.spec.target.max_positions, tokens)
-        if contexts is None
-        else tuple(contexts)
-    )
-    rng = np.random.default_rng(0)
-    cases = []
-    for context in contexts:
-        prompt = [
-            rng.integers(0, params.spec.target.vocab_size, context).tolist() for _ in range(batch)
-        ]
-        session = prepare(params, prompt, max_new_tokens=tokens, ignore_eos=True, **options)
-        if session.policy is None:
-            raise ValueError(
-                f"method {method!r} with a budget of {budget} drafts nothing: there is nothing to choose"
-            )
-        cases += [
-            (session, session.request.controls.replace(rows=jnp.int32(size)))
-            for size in (0, *widths)
-        ]
-    # All contexts in one go, for what the machine does meanwhile would seem to be theirs.
+    options = {"method": method, "budget": budget, "policy": policy, **options}
+    if plan_rounds(params, options).policy is None:
+        raise ValueError(
+            f"method {method!r} with a budget of {budget} drafts nothing: there is nothing to choose"
+        )
+    cases = [Case(options, policy.controls.replace(rows=jnp.int32(size))) for size in (0, *widths)]
+    contexts, seconds = time_rounds(params, cases, contexts, repeats=repeats, batch=batch)
     draft, verify = [], []
-    for plain, *drafted in round_seconds(cases, repeats).reshape(len(contexts), -1):
-        # More rows do not take less time: where they seem to, a choice by these times would fall
-        # for the noise in them.
+    for plain, *drafted in seconds:
+        # More rows do not take less time: if they seem to, that is noise, and a choice by these
+        # times would follow it.
         drafted = isotonic_regression(drafted).x
         draft.append(max(drafted[0] - plain, 0.0))
         verify.append([plain, *np.maximum(drafted[1:] - draft[-1], 1e-9)])
-    return make_table(widths, contexts, draft, np.transpose(verify))
-
-
-def tokens_of(params: Params, options: Mapping[str, Any]) -> int:
-    """Room for the tokens of a sample; `options` of `jaxspec.decode`."""
-    return (ROUNDS + 1) * make_plan(params.spec, prepare(params, [0], **options).config).longest
-
-
-def round_seconds(cases: Sequence[tuple[Any, Any]], repeats: int) -> np.ndarray:
-    """Seconds a round of every case: float64 [len(cases)].
-
-    All cases take turns in every repeat, every other time backwards. By how much a whole repeat was
-    slower or faster, since the machine was, is divided out before the median over the repeats is
-    taken.
-
-    Args:
-      cases: (session, what its policy reads) each; None keeps what the session has.
-    """
-    samples = np.zeros((repeats, len(cases)))
-    with precision(cases[0][0]):
-        starts = {id(session): jax.block_until_ready(prefilled(session)) for session, _ in cases}
-        for repeat in range(-1, repeats):  # the first turn compiles
-            for i in range(len(cases))[:: -1 if repeat % 2 else 1]:
-                session, controls = cases[i]
-                request = (
-                    session.request
-                    if controls is None
-                    else session.request.replace(controls=controls)
-                )
-                state = jax.block_until_ready(jax.tree.map(jnp.copy, starts[id(session)]))
-                began = time.perf_counter()
-                state = jax.block_until_ready(
-                    run(session.params, request, state, jnp.int32(ROUNDS), config=session.config)
-                )
-                if repeat >= 0:
-                    samples[repeat, i] = (time.perf_counter() - began) / max(
-                        int(jnp.max(state.rounds)), 1
-                    )
-    drift = np.exp(np.log(samples).mean(axis=1, keepdims=True))
-    return np.median(samples / drift, axis=0) * np.median(drift)
+    return make_costs(widths, contexts, draft, np.transpose(verify))
 
 
 def table_path(
     params: Params, method: str, *, budget: int = 32, batch: int = 1, **options: Any
 ) -> Path:
-    """Where the table of such rounds is kept: one file for each device, model, drafter, settings
+    """Where the costs of these rounds are kept: one file for each device, model, drafter, setting
     and version of JAX.
 
-    Under the folder of the environment variable `JAXSPEC_CACHE`, else of the user's cache.
+    The folder is that of the environment variable `JAXSPEC_CACHE`, else the user's cache.
     """
-    # Quantised weights compute in the dtype of others, at other speeds.
+    # Quantised weights compute in the same dtype as others, at other speeds.
     weights = f"{params.dtype} {quant.kind_of(params.target) or ''}".strip()
     options["builder"] = str(_builder(params, method, options))
     described = repr(
@@ -190,14 +123,15 @@ def table_path(
 
 
 def timed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of `options` that the time of a round depends on, as `measured` takes them; None stands
-    for the default.
+    """The `options` that the time of a round depends on, as `measured` takes them; without those
+    that are None, the default.
     """
     return {name: options[name] for name in TIMED if options.get(name) is not None}
 
 
 def about(params: Params, method: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """What policies are made for, by name, to be kept with them; see `jaxspec.policies.store`.
+    """What a policy is made for: target, drafter, builder and device. It is saved with the policy,
+    see `jaxspec.policies.store`.
 
     Args:
       options: of `jaxspec.decode`.
@@ -217,11 +151,11 @@ def _builder(params: Params, method: str, options: Mapping[str, Any]) -> Builder
 
 
 def _target(params: Params) -> str:
-    """A target by its sizes and its norms' weights, which are few, are in no two models alike, and
-    are never quantised.
+    """A target by its sizes and its norms' weights, which are small, differ between models, and are
+    never quantised.
     """
     leaves = jax.tree_util.tree_leaves_with_path(params.target["params"])
-    # Rounded, so that a model that is loaded in another dtype is the same one.
+    # Rounded, so that a model has one name whatever dtype it is loaded in.
     norms = [
         leaf.astype(jnp.bfloat16)
         for path, leaf in leaves
@@ -236,49 +170,47 @@ def policy_for(
     method: str,
     name: str,
     options: Mapping[str, Any],
-    told: Mapping[str, Any] | None = None,
+    made_with: Mapping[str, Any] | None = None,
 ) -> Policy:
-    """The policy of a name, see `jaxspec.policies.named.make_named`, over times that are measured
-    here if none are kept.
+    """The policy of a name, see `jaxspec.policies.named.make_named`. Round costs that it needs are
+    measured now if none are kept.
 
-    One that was saved is compared with what it is to be used for, and with the times that are kept,
-    if there are any.
+    A saved policy is compared with what it is to be used for, and with the round costs that are
+    kept, if any.
 
     Args:
-      options: of `jaxspec.decode`. told: further entries to compare with those that were saved.
+      options: of `jaxspec.decode`.
+      made_with: further entries to compare with those that were saved.
 
     Raises:
       ValueError: no such policy.
     """
     path = table_path(params, method, **timed(options))
-    kept = {ROW_TIMES: fingerprint(load_table(path))} if path.is_file() else {}
-    made_for = about(params, method, options) | kept | (told or {})
-    return make_named(name, lambda: measured(params, method, **timed(options)), made_for)
+    kept = {ROW_COSTS: load_costs(path).fingerprint} if path.is_file() else {}
+    use = about(params, method, options) | kept | (made_with or {})
+    return make_named(name, lambda: measured(params, method, **timed(options)), use)
 
 
-def measured(params: Params, method: str, **options: Any) -> LatencyTable:
-    """The table of `table_path`, measured and kept if it is not there; arguments as of
-    `calibrate`.
+def measured(
+    params: Params,
+    method: str,
+    *,
+    widths: Sequence[int] | None = None,
+    contexts: Sequence[int] | None = None,
+    repeats: int | None = None,
+    **options: Any,
+) -> RoundCosts:
+    """The table of `table_path`, measured and kept if it is not there or if the measurement is
+    specified; arguments as of `calibrate`.
     """
-    sizes = {
-        name: options.get(name)
-        for name in ("widths", "contexts", "repeats")
-        if options.get(name) is not None
-    }
-    named = {
-        name: value
-        for name, value in options.items()
-        if name not in ("widths", "contexts", "repeats")
-    }
-    path = table_path(params, method, **named)
+    sizes = {"widths": widths, "contexts": contexts, "repeats": repeats}
+    sizes = {name: value for name, value in sizes.items() if value is not None}
+    path = table_path(params, method, **options)
     if path.is_file() and not sizes:
-        return load_table(path)
-    table = calibrate(params, method, **options)
-    described = {
-        "device": jax.devices()[0].device_kind,
-        "jax": jax.__version__,
-        "method": method,
-        **named,
-    }
-    save_table(table, path, {name: str(value) for name, value in described.items()})
-    return table
+        return load_costs(path)
+    costs = calibrate(params, method, **sizes, **options)
+    device = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "method": method}
+    described = {name: str(value) for name, value in (device | options).items()}
+    costs = dataclasses.replace(costs, about=described)
+    save_costs(costs, path)
+    return costs

@@ -11,7 +11,7 @@ from jaxspec.bench.calibrate import policy_for
 from jaxspec.builders import list_names, parse_builder, shorten_name
 from jaxspec.core.params import WEIGHTLESS, Params, Spec
 from jaxspec.drafters.registry import record_of, records
-from jaxspec.policies.named import NAMES
+from jaxspec.policies.registry import policy_names
 
 COUPLED = {"on": (True,), "off": (False,), "both": (True, False)}
 UNCOUPLED = "/uncoupled"
@@ -137,7 +137,7 @@ def _read_options(name: str, default_budget: int) -> dict[str, Any]:
         "budget": int(budget) if budget else default_budget,
     }
     rest, _, last = rest.rpartition("/")
-    if last in NAMES:
+    if last in policy_names():
         options["policy"] = last
     elif last:
         rest = f"{rest}/{last}"

@@ -43,12 +43,12 @@ def _add_latency(commands) -> None:
     )
     add(
         "--widths",
-        type=_numbers,
+        type=cli_options.parse_sizes,
         help="tree rows verified, as in 1,64,256 (default: what suits the device)",
     )
     add(
         "--contexts",
-        type=_numbers,
+        type=cli_options.parse_sizes,
         help="cached tokens, as in 512,8k (default: what suits the device)",
     )
     add("--batch", type=int, default=1, help="sequences (default: %(default)s)")
@@ -71,14 +71,6 @@ def _add_latency(commands) -> None:
     )
     add("--json", type=Path, metavar="OUT.json", help="write settings and results here")
     add("--plot", type=Path, metavar="OUT.png", help="draw them here (needs matplotlib)")
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    """Whole numbers separated by commas, each once; 8k is 8192."""
-    numbers = (
-        int(item[:-1]) * 1024 if item[-1:] in ("k", "K") else int(item) for item in text.split(",")
-    )
-    return tuple(dict.fromkeys(numbers))
 
 
 def _latency(arguments: argparse.Namespace) -> int:

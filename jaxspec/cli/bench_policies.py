@@ -51,8 +51,8 @@ def add_compare(commands) -> None:
     add(
         "--times",
         type=Path,
-        help="times of rounds that policies were trained with, of `python -m training.rl.times`; one of others warns (default: "
-        "measure them)",
+        help="round costs that policies were trained with, of `python -m training.rl.times`; a policy trained "
+        "with others warns (default: measure them)",
     )
     add("--json", type=Path, metavar="OUT.json", help="write settings and results here")
 
@@ -60,10 +60,10 @@ def add_compare(commands) -> None:
 def _compare(arguments: argparse.Namespace) -> int:
     from jaxspec.bench import demo, parse_methods, read_prompts
     from jaxspec.bench.calibrate import default_widths, timed
-    from jaxspec.bench.calibrate_steps import measure_times
+    from jaxspec.bench.calibrate_steps import calibrate_steps
     from jaxspec.bench.policies.report import render
     from jaxspec.bench.policies.run import compare, contenders
-    from jaxspec.costs.round_times import load_times
+    from jaxspec.costs.files import load_costs
     from jaxspec.io.tokenizer import load_tokenizer
 
     cli_options.check_folders(arguments, "json")
@@ -76,7 +76,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     prompts = read_prompts(arguments.prompts or demo.PROMPTS, tokenizer, limit=arguments.limit)
     found, report, show = [], {}, cli_options.progress
-    given = load_times(arguments.times) if arguments.times else None
+    given = load_costs(arguments.times) if arguments.times else None
     for temperature in arguments.temperature:
         options = {
             "max_new_tokens": arguments.max_new_tokens,
@@ -89,7 +89,7 @@ def _compare(arguments: argparse.Namespace) -> int:
             name: value for name, value in timed(options | base.options).items() if name != "budget"
         }
         widths = default_widths(base.options["budget"])
-        times = given or measure_times(params, base.options["method"], widths, **settings)
+        times = given or calibrate_steps(params, base.options["method"], widths, **settings)
         asked = {"repeats": arguments.repeats, "against": arguments.against, "options": options}
         report = compare(params, prompts, chosen, times, **asked, progress=show)
         found.append(

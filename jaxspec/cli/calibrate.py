@@ -6,16 +6,18 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from jaxspec.policies.named import NAMES
+from jaxspec.cli import options as cli_options
+from jaxspec.policies.registry import policy_forms
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:
     """The option that chooses a policy by name."""
     parser.add_argument(
         "--policy",
-        help=f"what decides how much each round drafts and verifies, up to --budget: {', '.join(NAMES)}, static:STEPSxROWS, or "
-        "the folder of a saved policy. The first, of BASTION, weigh rows by their measured time; times are measured once and "
-        "kept, see `jaxspec calibrate`",
+        help="what decides how much each round drafts and verifies, up to --budget: "
+        f"{', '.join(policy_forms())}, or the folder of a saved policy. `best` and BASTION's rules "
+        "weigh rows by their measured time, which is measured once and kept, see `jaxspec "
+        "calibrate`",
     )
 
 
@@ -52,6 +54,11 @@ def add_commands(commands) -> None:
         "--batch", type=int, default=1, help="sequences decoded together (default: %(default)s)"
     )
     parser.add_argument(
+        "--contexts",
+        type=cli_options.parse_sizes,
+        help="cached tokens to measure at, comma-separated (default: 64,256,... as far as the model goes)",
+    )
+    parser.add_argument(
         "--repeats", type=int, default=9, help="samples of each time (default: %(default)s)"
     )
     parser.add_argument(
@@ -60,11 +67,11 @@ def add_commands(commands) -> None:
 
 
 def policy_of(params, name: str | None, options: Mapping[str, Any]):
-    """The policy that `--policy` names; None without the option. Times that it needs and are not
-    known are measured now.
+    """The policy that `--policy` names; None without the option, or for autoregressive decoding.
+    Round costs that it needs and are not known are measured now.
 
     Args:
-      options: of `jaxspec.decode`; plain decoding has nothing to choose.
+      options: of `jaxspec.decode`.
     """
     from jaxspec.bench.calibrate import policy_for
 
@@ -87,13 +94,14 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     )
     method = arguments.drafter if weightless else params.spec.drafters[0][0]
     options = timed(vars(arguments)) | ({"batch": arguments.batch} if arguments.batch != 1 else {})
-    table = measured(params, method, repeats=arguments.repeats, **options)
+    measurement = {"repeats": arguments.repeats, "contexts": arguments.contexts}
+    table = measured(params, method, **measurement, **options)
     print(
         f"{'cached tokens':>13} {'drafting':>9} {'ar':>9} "
         + " ".join(f"{width:>4} rows" for width in table.widths[1:])
     )
     for column, context in enumerate(table.contexts.tolist()):
-        times = [table.draft[column], *table.verify[:, column]]
+        times = [table.draft[column], *table.verify[0, :, column]]
         print(f"{context:13.0f} " + " ".join(f"{1e3 * float(time):6.3f} ms" for time in times))
     print(f"kept in {table_path(params, method, **options)}")
     return 0

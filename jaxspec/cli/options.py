@@ -225,3 +225,11 @@ def formed(text: str, arguments: argparse.Namespace):
             f"{wrong!r} is not a token id: with --token-ids the prompt is integers separated by spaces or commas"
         )
     return [int(item) for item in ids]
+
+
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """Whole numbers separated by commas, each once; 8k is 8192."""
+    numbers = (
+        int(item[:-1]) * 1024 if item[-1:] in ("k", "K") else int(item) for item in text.split(",")
+    )
+    return tuple(dict.fromkeys(numbers))

@@ -1,19 +1,22 @@
-"""What a forward of the target must compute and move, and the time that a device's peak rates allow
-for it.
+"""Costs from the roofline: what a forward of the target computes and moves, at a device's peak rates.
 
-The counts are those of BASTION (Zheng et al. 2026, appendix; equal to its released code to the
-integer): they read the whole embedding table, write attention scores to memory, and know dense
-models alone. What a forward must at least move, with fused attention, tied embeddings and sparse
-layers, is counted by `jaxspec.bench.latency.floors`.
+The counts are those of BASTION (Oh, Cao et al. 2026, arXiv 2605.29727, appendix; equal to its
+released code to the integer): they read the whole embedding table, write attention scores to
+memory, and cover dense models only. `jaxspec.bench.latency.floors` counts what a forward must move
+at least, with fused attention, tied embeddings and sparse layers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jaxspec.core.config import TargetConfig
+from jaxspec.costs.roofline_fit import RooflineFit
+from jaxspec.costs.round_costs import RoundCosts, make_costs
 
 
 class Device(NamedTuple):
@@ -39,7 +42,7 @@ DEVICES = {
 }
 
 
-def paper_flops(config: TargetConfig, new, cached):
+def paper_flops(config: TargetConfig, new: ArrayLike, cached: ArrayLike) -> ArrayLike:
     """Operations of a forward of `new` tokens over `cached` ones; integers, or integer arrays that
     broadcast.
     """
@@ -50,7 +53,9 @@ def paper_flops(config: TargetConfig, new, cached):
     return c.num_layers * layer + 2 * s * e * c.vocab_size
 
 
-def paper_bytes(config: TargetConfig, new, cached, itemsize: int = 2):
+def paper_bytes(
+    config: TargetConfig, new: ArrayLike, cached: ArrayLike, itemsize: int = 2
+) -> ArrayLike:
     """Bytes that the same forward moves, by the paper's formula; numbers of `itemsize` bytes."""
     c, s = config, new
     heads, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
@@ -61,8 +66,37 @@ def paper_bytes(config: TargetConfig, new, cached, itemsize: int = 2):
     return itemsize * (2 * v * e + s * (e + v) + c.num_layers * layer)
 
 
-def roofline_seconds(flops, moved, device: Device):
+def roofline_seconds(flops: ArrayLike, moved: ArrayLike, device: Device) -> np.ndarray:
     """The larger of the times that the operations and the bytes take at the device's rates;
     seconds, as a NumPy array.
     """
     return np.maximum(np.asarray(flops) / device.flops, np.asarray(moved) / device.bandwidth)
+
+
+def roofline_costs(
+    config: TargetConfig,
+    device: Device,
+    widths: Sequence[int],
+    contexts: Sequence[int],
+    *,
+    draft: ArrayLike = 0.0,
+    itemsize: int = 2,
+    fit: RooflineFit | None = None,
+) -> RoundCosts:
+    """Round costs that a device's peak rates allow for, as BASTION counts them, instead of measured
+    ones.
+
+    Args:
+      widths: rows of a verification, ascending from 1. contexts: cached tokens, ascending.
+      draft: seconds of drafting, a number or one for each context.
+      itemsize: bytes of a weight.
+      fit: of measured times to those of the roofline, see `roofline_fit.fit_roofline` (None: the
+        bare roofline).
+
+    Raises:
+      ValueError: as `make_costs`.
+    """
+    new, cached = np.array(widths)[:, None], np.array(contexts)[None]
+    compute = np.asarray(paper_flops(config, new, cached)) / device.flops
+    memory = np.asarray(paper_bytes(config, new, cached, itemsize)) / device.bandwidth
+    return make_costs(widths, contexts, draft, (fit or RooflineFit()).seconds(compute, memory))

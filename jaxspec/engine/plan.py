@@ -11,7 +11,7 @@ from jaxspec.core.params import Spec
 from jaxspec.core.sampling import SamplingSpec
 from jaxspec.drafters.base import Drafter
 from jaxspec.drafters.registry import make_drafter, record_of
-from jaxspec.policies.protocol import Functions, Settings, Shape
+from jaxspec.policies.protocol import Functions, PolicyConfig, Shape
 from jaxspec.targets.transformer import Transformer
 
 # Rows of autoregressive rounds that a drafter absorbs together.
@@ -46,7 +46,7 @@ class DecodeConfig:
     acceptance: str = "match"
     coupled: bool = True
     score_temperature: float | None = None
-    policy: Settings | None = None
+    policy: PolicyConfig | None = None
 
 
 class Plan(NamedTuple):

@@ -75,7 +75,9 @@ def _learned(
     policy = session.policy.replace(state=state.control)
     if seconds is None:
         return policy
-    controls = policy.settings.clocked(policy.controls, session.policy.state, host.control, seconds)
+    controls = policy.config.observe_seconds(
+        policy.controls, session.policy.state, host.control, seconds
+    )
     return policy.replace(controls=controls)
 
 

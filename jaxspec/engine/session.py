@@ -26,7 +26,7 @@ from jaxspec.engine.plan import ACCEPTANCE, DecodeConfig, Plan, make_plan
 from jaxspec.engine.prefill import CHUNK, prefill
 from jaxspec.engine.token_ids import Prompt, Prompts, is_batch, number_sequences, pad, to_ids
 from jaxspec.io.tokenizer import load_tokenizer
-from jaxspec.policies.protocol import Policy, Settings
+from jaxspec.policies.protocol import Policy, PolicyConfig
 
 # Strings and token ids that end a sequence, or one of them.
 Stop = str | int | Iterable[str | int]
@@ -100,7 +100,7 @@ def prepare(
         acceptance=acceptance,
         coupled=coupled,
         score_temperature=score_temperature,
-        policy=None if policy is None else policy.settings,
+        policy=None if policy is None else policy.config,
     )
     plan = make_plan(spec, config)
     tokenizer = load_tokenizer(spec.tokenizer) if spec.tokenizer else None
@@ -139,7 +139,7 @@ def resolve(
     acceptance: str = "match",
     coupled: bool = True,
     score_temperature: float | None = None,
-    policy: Settings | None = None,
+    policy: PolicyConfig | None = None,
 ) -> tuple[DecodeConfig, SamplingValues]:
     """What a call compiles, and the numbers of its sampling, which compile nothing.
 
@@ -216,7 +216,7 @@ def _token_ids(
 def _start_policy(policy: Policy, plan: Plan, batch: int, temperature: float) -> Policy:
     """The policy with a state, a new one if it has seen nothing at this temperature."""
     shape = plan.shape(batch)
-    policy.settings.check(shape)
+    policy.config.check(shape)
     policy = policy.at_temperature(temperature)
     new = _strip_weak_types(plan.policy.init(shape))
     if policy.state is None:

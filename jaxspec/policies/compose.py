@@ -1,4 +1,4 @@
-"""Policies side by side: a block size for the request from one, a row budget for the round from
+"""Compose policies: take the block size of the request from one and the rows of a round from
 another.
 """
 
@@ -9,14 +9,18 @@ import functools
 
 import jax
 
-from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, Shape
+from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, Shape
+from jaxspec.policies.registry import tagged
 
 
+@tagged("composed")
 @dataclasses.dataclass(frozen=True)
-class ComposedSettings(Settings):
-    """Attributes: parts: the policies' settings; an act is the first one's that has it."""
+class ComposedConfig(PolicyConfig):
+    """Attributes:
+    parts: the policies' configs; each act is decided by the first part that has it.
+    """
 
-    parts: tuple[Settings, ...] = ()
+    parts: tuple[PolicyConfig, ...] = ()
 
     def functions(self) -> Functions:
         return _functions(self)
@@ -25,37 +29,36 @@ class ComposedSettings(Settings):
         for part in self.parts:
             part.check(shape)
 
-    def clocked(self, controls, before, after, seconds):
+    def observe_seconds(self, controls, before, after, seconds):
         own = zip(self.parts, controls, before, after, strict=True)
-        return tuple(part.clocked(*rest, seconds) for part, *rest in own)
+        return tuple(part.observe_seconds(*rest, seconds) for part, *rest in own)
 
 
 def compose(*policies: Policy) -> Policy:
-    """One policy of several, each act decided by the first that decides it; all of them see what
-    came of a round.
+    """One policy of several: the first that decides an act decides it, and all observe every round.
 
     Raises:
-      ValueError: no policies, none of whose acts would be asked, or widths that differ.
+      ValueError: no policies, a policy that would never be asked, or widths that differ.
     """
-    settings = tuple(policy.settings for policy in policies)
-    widths = dict.fromkeys(one.widths for one in settings if one.widths)
+    config = tuple(policy.config for policy in policies)
+    widths = dict.fromkeys(one.widths for one in config if one.widths)
     if len(widths) > 1:
         raise ValueError(
             f"the policies' widths differ, {' and '.join(map(str, widths))}: give all of them the same"
         )
     taken = set()
-    for one in settings:
+    for one in config:
         acts = {name for name, act in one.functions().act._asdict().items() if act is not None}
         if acts <= taken:
             raise ValueError(
                 f"{type(one).__name__} would never be asked: policies before it decide {', '.join(sorted(acts))}"
             )
         taken |= acts
-    if not settings:
+    if not config:
         raise ValueError("there is nothing to compose: give at least one policy")
     controls = tuple(policy.controls for policy in policies)
     return Policy(
-        ComposedSettings(next(iter(widths), ()), settings),
+        ComposedConfig(next(iter(widths), ()), config),
         controls,
         _states(policies),
         _temperature(policies),
@@ -63,14 +66,14 @@ def compose(*policies: Policy) -> Policy:
 
 
 def _states(policies) -> tuple | None:
-    """The states of policies that have learned something; None where none has."""
+    """The states of all policies; None if none has learned anything."""
     if all(policy.state is None for policy in policies):
         return None
     return tuple(_empty(policy) if policy.state is None else policy.state for policy in policies)
 
 
 def _temperature(policies) -> float | None:
-    """The sampling temperature at which the policies have learned."""
+    """The sampling temperature at which the policies learned; None if none has."""
     found = {
         policy.temperature
         for policy in policies
@@ -84,9 +87,9 @@ def _temperature(policies) -> float | None:
 
 
 def _empty(policy: Policy):
-    state = policy.settings.functions().init(Shape(1, 1, 1))
+    state = policy.config.functions().init(Shape(1, 1, 1))
     if jax.tree.leaves(state):
-        name = type(policy.settings).__name__
+        name = type(policy.config).__name__
         raise ValueError(
             f"{name} has learned nothing yet, and another policy has: compose before either is used, or after both"
         )
@@ -94,8 +97,8 @@ def _empty(policy: Policy):
 
 
 @functools.lru_cache
-def _functions(settings: ComposedSettings) -> Functions:
-    parts = [one.functions() for one in settings.parts]
+def _functions(config: ComposedConfig) -> Functions:
+    parts = [one.functions() for one in config.parts]
 
     def act(name):
         for i, part in enumerate(parts):

@@ -1,10 +1,9 @@
-"""The policy protocol: what a policy sees, when it is asked, and what it answers, as a bundle of
-pure functions.
+"""The policy protocol: what a policy sees, when it is asked, and what it answers.
 
-A policy decides how many slots a block has (once a request), whether a round drafts, whether a tree
-that grows in steps grows further, and how many of the tree's rows are verified. It answers with
-numbers below static caps, never with shapes, so that no decision compiles anything. Drafters change
-speed and never text, and so do policies.
+A policy is a bundle of pure functions. It decides how many slots a block has (once per request),
+whether a round drafts, whether a tree that grows in steps grows further, and how many of the tree's
+rows are verified. It answers with numbers below static caps, never with shapes, so that no decision
+compiles anything. Like drafters, policies change speed and never text.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import jax
 
 from jaxspec.core.state import Accepted, Pool, Tree
 
-# What costs something to observe, and is computed for policies that name it.
+# Observations that cost time; they are computed only for policies that name them.
 NEEDS = frozenset({"entropy", "top", "hidden", "logits"})
 # Probabilities in `Observation.top`.
 TOP = 10
@@ -29,8 +28,9 @@ class Shape(NamedTuple):
 
     Attributes:
       batch: B sequences. rows: N, of the largest tree. depth: longest drafted path.
-      nodes: M, nodes that a step drafts from. candidates: C, offered after each. steps: draft steps
-        after the root's; a block drafter has none, and no nodes.
+      nodes: M, nodes that a step drafts from; 0 for a block drafter.
+      candidates: C, tokens drafted after each node.
+      steps: draft steps after the root's; 0 for a block drafter.
     """
 
     batch: int
@@ -43,23 +43,23 @@ class Shape(NamedTuple):
 
 @flax.struct.dataclass
 class Observation:
-    """What a policy sees. None: not there at this moment, or not asked for in `Functions.needs`.
+    """What a policy sees. None: not available at this moment, or not named in `Functions.needs`.
 
     Attributes:
       context: int32 [B], cached tokens. live: bool [B], sequences that are not finished.
       steps: int32 [], draft steps after the root's that the batch has taken; a sequence that
         stopped took fewer.
-      pool: candidates [B, P] in the order of their generation.
-      frontier: float32 [B, M], path log-probabilities of the nodes to be drafted from next; -inf:
-        no node.
-      entropy: float32 [B, M], nats, of the distribution that each of these nodes is a candidate of.
-      top: float32 [B, M, TOP], the largest probabilities of the same distribution, in falling
-        order.
+      pool: candidates [B, P] in the order in which they were drafted.
+      frontier: float32 [B, M], path log-probabilities of the nodes to draft from next; -inf marks
+        an empty slot.
+      entropy: float32 [B, M], nats: entropy of the draft distribution that each frontier node was
+        sampled from.
+      top: float32 [B, M, TOP], the largest probabilities of that distribution, in descending order.
       hidden: [B, M, E], the drafter's hidden state that the distribution was projected from.
-      carried: float32 [B, M], what the act `carry` gave for the node below which each of these
-        hangs; 0 below the root.
+      carried: float32 [B, M], the answer of the act `carry` for the parent of each frontier node; 0
+        for children of the root.
       tree: the round's tree at capacity.
-      logits: float32 [B, V], the target's after the last prompt token.
+      logits: float32 [B, V], the target's logits after the last prompt token.
     """
 
     context: jax.Array
@@ -77,13 +77,16 @@ class Observation:
 
 @flax.struct.dataclass
 class Outcome:
-    """What came of a round.
+    """The result of a round.
 
     Attributes:
-      drafted: bool [], whether it drafted. rows: int32 [B], verified rows, the root included.
-        steps: int32 [], draft steps.
-      tree: as verified. accepted: with `count` int32 [B], the emitted tokens. context: int32 [B],
-        cached tokens before the round. live: bool [B], not finished before it.
+      drafted: bool [], whether the round drafted.
+      rows: int32 [B], verified rows, the root included.
+      steps: int32 [], draft steps.
+      tree: as verified.
+      accepted: with `count` int32 [B], the emitted tokens.
+      context: int32 [B], cached tokens before the round.
+      live: bool [B], sequences that were not finished before the round.
     """
 
     drafted: jax.Array
@@ -96,23 +99,20 @@ class Outcome:
 
 
 class Acts(NamedTuple):
-    """Decisions, each (controls, state, Observation) -> answer, or None where the policy leaves
-    things as they are.
+    """Decisions, each a function (controls, state, Observation) -> answer; None decides nothing.
 
     Attributes:
-      block: int32 [B], slots of a block drafter's block, the anchor included; asked once, after the
+      block: int32 [B], slots of a block drafter's block, the anchor included. Asked once, after the
         prefill.
-      draft: bool [], whether the next round drafts. Rounds that do and rounds that do not have a
-        loop each, and both loops ask: the answer must follow from controls, state and context
-        alone.
-      keep: bool [B, M], which of the nodes to be drafted from next become part of the tree; all
-        other candidates of their level are dropped. Asked after each draft step of a drafter that
-        proposes a token a step.
-      deeper: bool [B], whether to take another draft step; asked after each of a drafter that works
-        in steps.
-      carry: float32 [B, M], a number for each of these nodes, which `Observation.carried` holds for
-        those below it.
-      rows: int32 [] or [B], rows to verify, the root included; asked when the tree is at hand.
+      draft: bool [], whether the next round drafts. Drafting rounds and other rounds run in a loop
+        each, and both loops ask: the answer must depend on controls, state and context only.
+      keep: bool [B, M], which frontier nodes become part of the tree; all other candidates of their
+        level are dropped. Asked after each draft step of a drafter that proposes one token a step.
+      deeper: bool [B], whether to take another draft step. Asked after each step of a drafter that
+        works in steps.
+      carry: float32 [B, M], a number for each frontier node, which its children see as
+        `Observation.carried`.
+      rows: int32 [] or [B], rows to verify, the root included. Asked when the tree is complete.
     """
 
     block: Callable[..., jax.Array] | None = None
@@ -124,15 +124,15 @@ class Acts(NamedTuple):
 
 
 class Functions(NamedTuple):
-    """A policy's functions, closed over its static settings.
+    """A policy's functions, closed over its static config.
 
     Attributes:
-      init: (Shape) -> state, any pytree; what `act` reads and `observe` writes.
+      init: (Shape) -> state, any pytree that `act` reads and `observe` writes.
       act: the decisions.
-      observe: (controls, state, Outcome) -> state.
-      needs: of `NEEDS`, what `act` reads of an observation beyond what is at hand anyway.
-      resume: (state) -> state, as a call begins, whose texts may be of another kind than those
-        before.
+      observe: (controls, state, Outcome) -> state, after every round.
+      needs: the observations of `NEEDS` that `act` reads.
+      resume: (state) -> state. Called at the start of each decode; reset anything specific to the
+        previous prompts.
     """
 
     init: Callable[[Shape], Any]
@@ -143,39 +143,39 @@ class Functions(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """Static choices of a policy; each distinct value is one compilation. Subclasses give the
-    functions.
+class PolicyConfig:
+    """Static choices of a policy; each distinct value is one compilation. Subclasses define
+    `functions`.
 
     Attributes:
-      widths: rows that verification is compiled for, ascending from 1; trees have the last one's
-        rows at most.
+      widths: rows that verification is compiled for, ascending from 1. The last one is the most
+        that a tree has.
     """
 
     widths: tuple[int, ...] = ()
 
     def functions(self) -> Functions:
-        """The policy's functions; equal settings must give the identical ones, hence
-        `functools.lru_cache` below them.
+        """The policy's functions. Equal configs must give identical functions: cache them with
+        `functools.lru_cache`.
         """
-        # Not an abstract method, since what else a subclass may define has a default here.
+        # Not an abstract method: everything else that a subclass may define has a default here.
         raise NotImplementedError(
             f"{type(self).__name__} has no functions: define the method, it is what a policy does"
         )
 
     def check(self, shape: Shape) -> None:
-        """Raise a ValueError where the policy cannot decide about rounds of these sizes, and say
-        which it can.
+        """Raise a ValueError if the policy cannot decide about rounds of these sizes; the message
+        names sizes that it can.
         """
 
-    def clocked(self, controls: Any, before: Any, after: Any, seconds: float) -> Any:
-        """The controls after a call, for policies that predict what rounds take; on the host,
-        between calls.
+    def observe_seconds(self, controls: Any, before: Any, after: Any, seconds: float) -> Any:
+        """The controls after a decode, for policies that predict how long rounds take. Called on
+        the host, between decodes.
 
         Args:
-          before, after: the state before and after the call's rounds. seconds: what they took,
-            wall-clock; only calls whose rounds ran in one device loop and compiled nothing are
-            told.
+          before, after: the state before and after the rounds of the decode.
+          seconds: wall-clock time of these rounds. Only decodes whose rounds ran in one device loop
+            and compiled nothing are reported.
         """
         return controls
 
@@ -185,13 +185,14 @@ class Policy:
     """A policy for `jaxspec.decode(policy=...)`; what it learned comes back in `Output.policy`.
 
     Attributes:
-      settings: static. controls: read by the rounds: latency tables, weights. state: written by
-        them; None: nothing was seen.
-      temperature: that of the rounds that `state` comes from; None: of those to come. elsewhere:
-        states of other temperatures.
+      config: static choices, which rounds are compiled for.
+      controls: any pytree that rounds read: round costs, weights, thresholds.
+      state: what rounds wrote; None before the first.
+      temperature: sampling temperature of the rounds that wrote `state`; None before the first.
+      elsewhere: {temperature: state} of other temperatures.
     """
 
-    settings: Settings = flax.struct.field(pytree_node=False)
+    config: PolicyConfig = flax.struct.field(pytree_node=False)
     controls: Any
     state: Any = None
     temperature: float | None = flax.struct.field(pytree_node=False, default=None)
@@ -200,8 +201,8 @@ class Policy:
     def at_temperature(self, temperature: float) -> Policy:
         """The policy with what it learned at this sampling temperature.
 
-        Drafting pays less when sampling, and where the drafter ranks under the target's noise a
-        score means something else.
+        State is kept per temperature; a new temperature starts fresh. Drafting gains less when
+        sampling, and a drafter that ranks under the target's noise has other scores.
         """
         if self.temperature in (None, temperature):
             return self.replace(temperature=temperature)
@@ -211,6 +212,6 @@ class Policy:
         )
 
 
-def unchanged(controls, state, outcome: Outcome):
+def keep_state(controls: Any, state: Any, outcome: Outcome) -> Any:
     """`observe` of a policy that learns nothing from rounds."""
     return state

@@ -1,18 +1,15 @@
-"""Policies on disk: the arrays with Orbax, everything else as JSON beside them, with what they were
-trained for.
+"""Save and load policies: arrays with Orbax, everything else as JSON.
 
-A policy chooses well for one target, one drafter, one builder and the times of one device. It is
-therefore kept with their names, and loading it for others warns.
+A policy chooses well for one target, drafter and builder and for the round costs of one device. It
+is saved with their names, and loading it for others warns. Files hold the tags of the classes that
+a policy is made of, see `jaxspec.policies.registry.tagged`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import importlib
 import json
 import os
-import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,22 +18,27 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxspec.costs.row_costs import RowCosts
 from jaxspec.policies.protocol import Policy
+from jaxspec.policies.registry import tag_of, tagged, tagged_class
 
 HEADER, ARRAYS = "policy.json", "arrays"
+
+tagged("policy")(Policy)
+tagged("row-costs")(RowCosts)
 
 
 def save_policy(
     policy: Policy, path: str | os.PathLike, about: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a policy with what it has learned into the folder `path`, in place of one that is
-    there.
+    """Write a policy with what it has learned into the folder `path`, replacing a policy there.
 
     Args:
-      about: what it was trained for, such as target, drafter, builder, device and latency table:
-        names, as JSON.
+      about: what it was trained for, such as target, drafter, builder, device and the fingerprint
+        of round costs: names, as JSON.
 
     Raises:
+      ValueError: a part of the policy has no tag, or cannot be saved.
       ImportError: Orbax is not installed.
     """
     checkpoints, arrays = _orbax(), []
@@ -53,10 +55,10 @@ def load_policy(path: str | os.PathLike, *, about: Mapping[str, Any] | None = No
     """Read a policy of `save_policy`.
 
     Args:
-      about: what it is to be used for; a warning names every entry of the saved one that differs.
+      about: what it is to be used for; a warning names every saved entry that differs.
 
     Raises:
-      FileNotFoundError: there is none. ValueError: it is damaged, or its class is not to be found.
+      FileNotFoundError: there is none. ValueError: it is damaged, or a part has an unknown tag.
       ImportError: Orbax is not installed.
     """
     checkpoints, path = _orbax(), Path(path).absolute()
@@ -82,14 +84,6 @@ def load_about(path: str | os.PathLike) -> dict[str, Any]:
     return _header(Path(path).absolute())["about"]
 
 
-def fingerprint(tree: Any) -> str:
-    """A short name of a pytree of arrays, such as a latency table."""
-    digest = hashlib.sha256()
-    for leaf in jax.tree.leaves(tree):
-        digest.update(np.ascontiguousarray(leaf).tobytes())
-    return digest.hexdigest()[:12]
-
-
 def _header(path: Path) -> dict[str, Any]:
     if not (path / HEADER).is_file():
         raise FileNotFoundError(f"no policy in {path}: {HEADER} is missing")
@@ -101,13 +95,13 @@ def _compare(saved: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) ->
         if name in saved and saved[name] != value:
             warnings.warn(
                 f"the policy in {path} was trained for {name} {saved[name]}, not {value}: it may choose badly; train it again "
-                f"for this {name}, or see with `jaxspec bench policies` what it is worth here",
+                f"for this {name}, or measure it here with `jaxspec bench policies`",
                 stacklevel=3,
             )
 
 
 def _encode(value: Any, arrays: list) -> Any:
-    """`value` as JSON; arrays are put aside and stand as their numbers."""
+    """`value` as JSON; arrays are appended to `arrays` and replaced by their numbers."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, jax.Array | np.ndarray | np.generic):
@@ -120,7 +114,7 @@ def _encode(value: Any, arrays: list) -> Any:
             field.name for field in dataclasses.fields(value)
         ]
         fields = {name: _encode(getattr(value, name), arrays) for name in names}
-        return {"class": f"{type(value).__module__}:{type(value).__qualname__}", "fields": fields}
+        return {"tag": tag_of(type(value)), "fields": fields}
     if isinstance(value, tuple):
         return {"tuple": [_encode(one, arrays) for one in value]}
     if isinstance(value, dict) and all(isinstance(name, str) for name in value):
@@ -141,26 +135,15 @@ def _decode(value: Any, arrays: Mapping[str, Any]) -> Any:
         return tuple(_decode(one, arrays) for one in value["tuple"])
     if "dict" in value:
         return {name: _decode(one, arrays) for name, one in value["dict"].items()}
-    return _class(value["class"])(
-        **{name: _decode(one, arrays) for name, one in value["fields"].items()}
-    )
-
-
-def _class(name: str) -> type:
-    """The class of a name from a file: of this package, or of a module that the caller has
-    imported.
-    """
-    module, _, qualified = name.partition(":")
-    if module.startswith("jaxspec.policies."):
-        importlib.import_module(module)
-    found = getattr(sys.modules.get(module), qualified, None)
-    if not (
-        isinstance(found, type) and (dataclasses.is_dataclass(found) or hasattr(found, "_fields"))
-    ):
+    found = tagged_class(value.get("tag"))
+    fields = {name: _decode(one, arrays) for name, one in value.get("fields", {}).items()}
+    try:
+        return found(**fields)
+    except TypeError as error:
         raise ValueError(
-            f"the saved policy is made of {name}, which is not to be found: import its module before loading it"
-        )
-    return found
+            f"the saved policy's part {value['tag']!r} does not fit {found.__name__} ({error}): "
+            "train the policy again"
+        ) from None
 
 
 def _orbax():

@@ -8,53 +8,21 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.bench.calibrate_steps import _apart, _pairs
+from jaxspec.bench.calibrate_steps import _pairs, _separate
 from jaxspec.bench.measure import Run
 from jaxspec.bench.methods import Method
 from jaxspec.bench.policies import run as policies
 from jaxspec.bench.policies.report import render
 from jaxspec.bench.policies.run import compare, contenders
 from jaxspec.bench.prompts import Prompt
-from jaxspec.costs.round_times import RoundTimes, load_times, save_times
-from jaxspec.policies.controls.replayed import make_replay
+from jaxspec.costs.round_costs import make_costs
+from jaxspec.policies.baselines.replayed import make_replay
 from jaxspec.policies.learned.c2t import make_c2t
 from jaxspec.policies.named import make_named
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "dflash"
-TIMES = RoundTimes(
-    (1, 4, 12),
-    np.array([0.0, 100.0]),
-    np.array([1.0, 2.0]),
-    np.array([[3.0, 3], [4, 4], [6, 8]]),
-    np.array([2.0, 2]),
-    {},
-)
+TIMES = make_costs((1, 4, 12), (0, 100), 0.0, [[3, 3], [4, 4], [6, 8]], plain=(2, 2), step=(1, 2))
 BASE = Method("dflash-ddtree@12", {"method": "dflash", "builder": "best_first", "budget": 12})
-
-
-def test_times_of_rounds():
-    seconds = TIMES.of_rounds([0, 50, 100], [2, 0, -1], [1, 5, 1])
-    np.testing.assert_allclose(seconds, [2 * 1 + 3, 7, 2])
-    whole = TIMES.seconds(np.array([0, 50]), 2, (1, 5))
-    assert whole.shape == (2, 3, 2)
-    np.testing.assert_allclose(whole[:, 2, 1], [2 * 1 + 6, 2 * 1.5 + 7])
-    with pytest.raises(ValueError, match="times reach 12 rows, not 13"):
-        TIMES.of_rounds([0], [0], [13])
-
-
-def test_times_come_back_from_a_file(tmp_path):
-    save_times(TIMES, tmp_path / "t" / "times.json")
-    found = load_times(tmp_path / "t" / "times.json")
-    assert found.widths == TIMES.widths
-    assert (
-        found.fingerprint
-        == TIMES.fingerprint
-        != dataclasses.replace(TIMES, step=TIMES.plain).fingerprint
-    )
-    np.testing.assert_array_equal(found.rest, TIMES.rest)
-    (tmp_path / "bad.json").write_text("{}")
-    with pytest.raises(ValueError, match="bad.json holds no times of rounds"):
-        load_times(tmp_path / "bad.json")
 
 
 def test_parts_of_measured_rounds():
@@ -62,7 +30,7 @@ def test_parts_of_measured_rounds():
     pairs = _pairs(widths, 5)
     rest = dict(zip(widths, (3.0, 4.0, 6.0), strict=True))
     taken = np.array([rest[rows] + 0.5 * steps for steps, rows in pairs])
-    step, found, error = _apart(taken, len(widths), 5, pairs)
+    step, found, error = _separate(taken, len(widths), 5, pairs)
     assert (step, error) == (
         pytest.approx(0.5),
         pytest.approx(0),
@@ -70,10 +38,10 @@ def test_parts_of_measured_rounds():
     # Where one step is all, rounds without it tell what it takes.
     pairs = _pairs(widths, 1)
     taken = np.array([0.5 * steps + rest[rows] for steps, rows in pairs])
-    step, found, error = _apart(taken, len(widths), 1, pairs)
+    step, found, error = _separate(taken, len(widths), 1, pairs)
     assert step == pytest.approx(0.5) and error == pytest.approx(0)
     np.testing.assert_allclose(found, [rest[rows] for rows in widths])
-    step, found, _ = _apart(np.array([3.0, 4.0, 6.0, 4.0, 6.0, 6.0]), 3, 0, _pairs(widths, 0))
+    step, found, _ = _separate(np.array([3.0, 4.0, 6.0, 4.0, 6.0, 6.0]), 3, 0, _pairs(widths, 0))
     assert step == 0 and found.tolist() == [3, 4, 6]
 
 
@@ -200,15 +168,14 @@ def test_contenders_by_each_clock():
 
 def test_names():
     assert (
-        make_named("static:3x", None).settings.rows is False
+        make_named("static:3x", None).config.rows is False
         and make_named("static:3x8", None).controls.rows == 8
     )
-    assert make_named("gammatune-ltd", None).settings.start == 8
-    for name in ("static:x", "nothing"):
-        with pytest.raises(
-            ValueError, match=f"'{name}' is no policy: name one of best, .*ddd-paper"
-        ):
-            make_named(name, None)
+    assert make_named("gammatune-ltd", None).config.start == 8
+    with pytest.raises(ValueError, match="'nothing' is no policy: name one of .*best, .*ddd-paper"):
+        make_named("nothing", None)
+    with pytest.raises(ValueError, match="'static:x' is no policy: write static:STEPSxROWS"):
+        make_named("static:x", None)
 
 
 def test_what_counts_do_not_tell_is_not_repeated():

@@ -27,8 +27,8 @@ from jaxspec.bench.sweep.report import render
 from jaxspec.bench.sweep.rounds import variance
 from jaxspec.bench.sweep.run import default_budgets, figures, make_family, scrambled
 from jaxspec.cli import main as cli
-from jaxspec.costs.latency_table import make_table
-from jaxspec.policies.bastion.controller import init_control
+from jaxspec.costs.round_costs import make_costs
+from jaxspec.policies.bastion.controller import init_controller
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "dflash"
 PROMPTS = [Prompt(domain, [1]) for domain in ("math", "math", "code", "code")]
@@ -289,7 +289,7 @@ def test_a_sweep(monkeypatch, tmp_path):
         calls.append(options)
         policy, count = options.get("policy"), rounds[options.get("budget", "ar")]
         if policy is not None:
-            state = policy.state or init_control(3, 4)
+            state = policy.state or init_controller(3, 4)
             sizes = state.sizes.at[4].add(count)
             policy = policy.replace(
                 state=state.replace(
@@ -310,7 +310,7 @@ def test_a_sweep(monkeypatch, tmp_path):
     monkeypatch.setattr(
         module,
         "measured",
-        lambda params, drafter, **options: make_table((1, 4), (64,), (1,), [[1], [2]]),
+        lambda params, drafter, **options: make_costs((1, 4), (64,), (1,), [[1], [2]]),
     )
     monkeypatch.setattr(module, "rounds_of", lambda *_: [traced | {"prompt": i} for i in range(4)])
     monkeypatch.setattr(

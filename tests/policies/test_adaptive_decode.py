@@ -12,33 +12,33 @@ import pytest
 
 import jaxspec
 from jaxspec.core.state import Nodes, Pool
-from jaxspec.costs.latency_table import make_table
+from jaxspec.costs.round_costs import make_costs
 from jaxspec.engine.loop import run
 from jaxspec.engine.prefill import prefill
 from jaxspec.engine.session import prefilled, prepare
 from jaxspec.engine.sources import Sources, record_carried, select_sources
 from jaxspec.engine.stop_rule import _drop_nodes
-from jaxspec.policies.bastion.controller import make_policy
+from jaxspec.policies.baselines.random_actions import make_random
+from jaxspec.policies.baselines.static import make_static
+from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.compose import compose
-from jaxspec.policies.controls.random_size import make_random
-from jaxspec.policies.controls.static_size import make_static
 from jaxspec.policies.learned import (
     blockpilot,
     c2t,
     disco,
-    expected_acceptance,
     ltd,
     ltd_features,
+    regression,
     specdec_plus,
 )
-from jaxspec.policies.learned.heads import init_layers
-from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, unchanged
-from jaxspec.policies.thresholds import ddd, gammatune, svip
+from jaxspec.policies.learned.networks import init_layers
+from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, keep_state
+from jaxspec.policies.rules import ddd, gammatune, svip
 
 PROMPTS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]
 EAGLE = dict(method="eagle3", builder="dynamic/w3", budget=12, depth=4, max_new_tokens=24)
 BLOCK = dict(method="dflash", builder="best_first", budget=12, max_new_tokens=24)
-TABLE = make_table((1, 4, 12), (0,), (1.0,), [[1.0], [1.1], [1.4]])
+TABLE = make_costs((1, 4, 12), (0,), (1.0,), [[1.0], [1.1], [1.4]])
 HIDDEN = 320
 
 
@@ -50,13 +50,13 @@ def params():
 def policies() -> dict:
     """(policy, options of the decode) of each by name; learned ones with their first weights."""
     key = jax.random.key(0)
-    predictor = blockpilot.Predictor(blockpilot.init_layers_of(key, 4096, 3, width=8))
+    predictor = blockpilot.Predictor(blockpilot.init_blockpilot(key, 4096, 3, width=8))
     pilot = blockpilot.make_blockpilot((3, 5, 8), predictor)
-    regression = expected_acceptance.make_regression(TABLE, init_layers(key, (12, 3)))
-    learned = ltd.LtdSettings((12,), width=3, steps=3, depths=(0, 1, 2), sizes=(2, 4, 12))
+    by_regression = regression.make_regression(TABLE, init_layers(key, (12, 3)))
+    learned = ltd.LtdConfig((12,), width=3, steps=3, depths=(0, 1, 2), sizes=(2, 4, 12))
     deeper = init_layers(key, (ltd_features.depth_inputs(3), 16, 2))
     return {
-        "best": (make_policy(TABLE), EAGLE),
+        "best": (make_bastion(TABLE), EAGLE),
         "ltd": (
             ltd.make_ltd(learned, deeper, init_layers(key, (learned.size_inputs(), 16, 3))),
             EAGLE,
@@ -65,16 +65,16 @@ def policies() -> dict:
         "ddd": (ddd.make_ddd(checks=(1, 2), threshold=-1.0, widths=(12,)), EAGLE),
         "svip": (svip.make_svip((12,), threshold=0.7), EAGLE),
         "gammatune": (gammatune.make_gammatune((12,), confidence=0.05), EAGLE),
-        "disco": (disco.make_disco(disco.init_weights(key), (12,)), EAGLE),
+        "disco": (disco.make_disco(disco.init_disco(key), (12,)), EAGLE),
         "specdec_plus": (
-            specdec_plus.make_specdec_plus(specdec_plus.init_weights(key, HIDDEN, 16), (12,)),
+            specdec_plus.make_specdec_plus(specdec_plus.init_specdec_plus(key, HIDDEN, 16), (12,)),
             EAGLE,
         ),
-        "c2t": (c2t.make_c2t(c2t.init_weights(key), (12,)), EAGLE),
+        "c2t": (c2t.make_c2t(c2t.init_c2t(key), (12,)), EAGLE),
         "random": (make_random({0: 1, 3: 2}, {2: 1, 12: 3}), EAGLE),
-        "regression": (regression, EAGLE),
+        "regression": (by_regression, EAGLE),
         "blockpilot": (pilot, BLOCK),
-        "composed": (compose(pilot, regression), BLOCK),
+        "composed": (compose(pilot, by_regression), BLOCK),
     }
 
 
@@ -127,7 +127,7 @@ def test_the_smallest_trees(params, name):
 
 
 @dataclasses.dataclass(frozen=True)
-class Picky(Settings):
+class Picky(PolicyConfig):
     """Keeps a level's best node; counts levels by what it hands down, and stops where the count is
     wrong.
     """
@@ -148,7 +148,7 @@ def _picky():
         counted = jnp.where(seen.frontier > -jnp.inf, seen.carried, seen.steps) == seen.steps
         return counted.all(1) & (seen.steps < controls)
 
-    return Functions(lambda shape: (), Acts(keep=keep, deeper=deeper, carry=carry), unchanged)
+    return Functions(lambda shape: (), Acts(keep=keep, deeper=deeper, carry=carry), keep_state)
 
 
 @pytest.mark.slow

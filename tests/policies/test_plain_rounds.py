@@ -11,7 +11,7 @@ import pytest
 
 import jaxspec
 from jaxspec.engine.plan import QUEUE
-from jaxspec.policies.protocol import Acts, Functions, Policy, Settings
+from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "dflash"
 PROMPT = [117, 142, 122, 64, 240, 19]
@@ -20,7 +20,7 @@ OPTIONS = {"method": "dflash", "builder": "best_first", "budget": 12}
 
 
 @dataclasses.dataclass(frozen=True)
-class LateSettings(Settings):
+class LateConfig(PolicyConfig):
     """A policy that drafts after so many rounds of a call, its controls."""
 
     def functions(self):
@@ -47,7 +47,7 @@ def decode(params, prompt, policy, tokens: int):
 
 
 def late(first: int) -> Policy:
-    return Policy(LateSettings(), jnp.int32(first))
+    return Policy(LateConfig(), jnp.int32(first))
 
 
 @pytest.mark.parametrize("plain", [QUEUE - 2, QUEUE, QUEUE + 9])

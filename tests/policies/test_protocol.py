@@ -14,7 +14,7 @@ from jaxspec.drafters.base import Proposal
 from jaxspec.engine.loop import run
 from jaxspec.engine.session import prepare
 from jaxspec.engine.sources import init_sources, record_sources, select_sources
-from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, unchanged
+from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, keep_state
 from jaxspec.targets.attention import full_mask
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -22,7 +22,7 @@ PROMPTS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Stops(Settings):
+class Stops(PolicyConfig):
     """Sequence b drafts `controls[b]` steps after the root's; its state counts drafted steps and
     asks to see everything.
     """
@@ -52,7 +52,7 @@ def _stops():
 
 
 @dataclasses.dataclass(frozen=True)
-class Blocks(Settings):
+class Blocks(PolicyConfig):
     """Blocks of `controls` slots, plus the prompt's last logits' largest index modulo 1, so that
     these are read.
     """
@@ -66,11 +66,11 @@ def _blocks():
     def block(controls, state, seen):
         return controls + jnp.argmax(seen.logits, -1) % 1
 
-    return Functions(lambda shape: None, Acts(block=block), unchanged, frozenset({"logits"}))
+    return Functions(lambda shape: None, Acts(block=block), keep_state, frozenset({"logits"}))
 
 
 @dataclasses.dataclass(frozen=True)
-class Counts(Settings):
+class Counts(PolicyConfig):
     """Counts rounds, in a state whose type JAX calls weak until it is added to."""
 
     def functions(self):

@@ -9,27 +9,29 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.costs.latency_table import make_table
-from jaxspec.policies.bastion.controller import make_policy
+from jaxspec.costs.round_costs import make_costs
+from jaxspec.io.fingerprint import fingerprint
+from jaxspec.policies.baselines.static import make_static
+from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.compose import compose
-from jaxspec.policies.controls.static_size import make_static
-from jaxspec.policies.protocol import Policy, Settings
-from jaxspec.policies.store import fingerprint, load_policy, save_policy
+from jaxspec.policies.protocol import Policy, PolicyConfig
+from jaxspec.policies.registry import tagged
+from jaxspec.policies.store import load_policy, save_policy
 
 ABOUT = {"drafter": "eagle3", "device": "cpu"}
 
 
 def test_a_policy_comes_back_whole(tmp_path):
-    table = make_table((1, 4), (0, 64), (0.5, 1.0), [[1.0, 2.0], [3.0, 4.0]])
-    policy = compose(make_static(steps=2), make_policy(table)).replace(state=((), jnp.arange(3)))
+    table = make_costs((1, 4), (0, 64), (0.5, 1.0), [[1.0, 2.0], [3.0, 4.0]])
+    policy = compose(make_static(steps=2), make_bastion(table)).replace(state=((), jnp.arange(3)))
     save_policy(policy, tmp_path / "policy", ABOUT)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = load_policy(tmp_path / "policy", about=ABOUT | {"unknown": 1})
-    assert found.settings == policy.settings and hash(found.settings) == hash(policy.settings)
+    assert found.config == policy.config and hash(found.config) == hash(policy.config)
     assert jax.tree.structure(found) == jax.tree.structure(policy)
     jax.tree.map(np.testing.assert_array_equal, found, policy)
-    assert found.settings.functions() is policy.settings.functions()
+    assert found.config.functions() is policy.config.functions()
     assert fingerprint(found) == fingerprint(policy) != fingerprint(make_static(rows=2))
 
 
@@ -43,8 +45,9 @@ def test_another_use_warns(tmp_path):
     assert int(found.controls.rows) == 5
 
 
+@tagged("local")
 @dataclasses.dataclass(frozen=True)
-class Local(Settings):
+class Local(PolicyConfig):
     odd: object = None
 
 
@@ -55,7 +58,11 @@ def test_refusals(tmp_path):
         save_policy(Policy(Local(odd=lambda: 0), None), tmp_path)
     save_policy(make_static(rows=4), tmp_path)
     header = json.loads((tmp_path / "policy.json").read_text())
-    header["policy"]["class"] = "os:system"
+    header["policy"]["tag"] = "os:system"
     (tmp_path / "policy.json").write_text(json.dumps(header))
-    with pytest.raises(ValueError, match="made of os:system, which is not to be found"):
+    with pytest.raises(ValueError, match="tagged 'os:system', which is not registered: import the"):
+        load_policy(tmp_path)
+    header["policy"] = {"tag": "static-constants", "fields": {"steps": 1, "columns": 2}}
+    (tmp_path / "policy.json").write_text(json.dumps(header))
+    with pytest.raises(ValueError, match="does not fit Constants .*: train the policy again"):
         load_policy(tmp_path)

@@ -1,9 +1,9 @@
-"""What rounds of any block size commit on known texts, without verifying one of them.
+"""What rounds of any block size commit on known texts, without verifying any of them.
 
-A greedy text is unique, and what a block drafter proposes at a position depends on the text before
-it alone, not on how earlier rounds were cut. So a text is decoded once, one prefill over prompt and
-answer gives the drafter its context at every position, and each block size then costs the drafter's
-forwards of the rounds that it has.
+A greedy text is unique, and what a block drafter proposes at a position depends only on the text
+before it, not on earlier rounds. So each text is decoded once, one prefill over prompt and answer
+gives the drafter its context at every position, and each block size then costs only the drafter's
+forwards of its rounds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jaxspec.engine.draft import draft
 from jaxspec.engine.grow import grow
 from jaxspec.engine.round import make_round
 from jaxspec.engine.session import precision, prefilled, prepare
-from training.rl.pool import committed_of_tree
+from training.replay.committed import committed_of_tree
 
 
 def decode_settings(size: int, builder: str, budget: int) -> dict:
@@ -58,17 +58,27 @@ def committed_rounds(
     texts = [list(prompt) + out.tokens for prompt, out in zip(prompts, outputs, strict=True)]
     ends = np.array([len(text) - 1 for text in texts], np.int32)
     starts = np.array([len(prompt) for prompt in prompts], np.int32)
+    # Nothing is drafted from a text's last token, and the target may have no position after it.
     session = prepare(
-        params, texts, max_new_tokens=1, method=method, **decode_settings(trained, builder, budget)
+        params,
+        [text[:-1] for text in texts],
+        max_new_tokens=1,
+        method=method,
+        **decode_settings(trained, builder, budget),
     )
-    tokens = np.pad(session.tokens, ((0, 0), (0, max(sizes))))
-    tokens = np.where(np.arange(tokens.shape[1]) <= ends[:, None], tokens, -1)
+    tokens = np.full((len(texts), session.tokens.shape[1] + 1 + max(sizes)), -1, np.int32)
+    for row, text in zip(tokens, texts, strict=True):
+        row[: len(text)] = text
     found = []
     with precision(session):
         state = prefilled(session)
         for size in sizes:
             config = prepare(
-                params, [[0]], method=method, **decode_settings(size, builder, budget)
+                params,
+                [[0]],
+                method=method,
+                max_new_tokens=1,
+                **decode_settings(size, builder, budget),
             ).config
             rounds = _replay(params, session.request, state, tokens, starts, ends, config=config)
             found.append([row[row > 0].tolist() for row in np.asarray(rounds)])

@@ -23,7 +23,7 @@ from jaxspec.policies.learned.blockpilot import Predictor, make_blockpilot
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import save_policy
 from training.command import one_line_errors
-from training.policies.block_times import policy_widths
+from training.policies.block_costs import policy_widths
 from training.policies.blockpilot_data import best_of, labels_of
 from training.policies.blockpilot_fit import choices_of, fit_predictor, inputs, predicted, shuffled
 from training.policies.blockpilot_problem import BlockPilotOptions, Problem, load_problem
@@ -35,7 +35,7 @@ def constants(problem: Problem, label: str) -> dict[str, Choice]:
     training, _, test = problem.parts
     score, count = problem.score(label), len(test)
     sizes = problem.answers.sizes.tolist()
-    classes = {FIXED: problem.score(label, alone=True)[training].mean(0).argmax()}
+    classes = {FIXED: problem.score(label, single=True)[training].mean(0).argmax()}
     if problem.trained in sizes:
         classes["trained size"] = sizes.index(problem.trained)
     classes["commonest label"] = np.bincount(labels_of(score[training])).argmax()

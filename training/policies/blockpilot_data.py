@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from jaxspec.bench.prompts import Prompt
 from jaxspec.core.params import Params
+from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.engine.token_ids import to_ids
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.targets.transformer import Transformer
@@ -65,15 +66,13 @@ class Answers(NamedTuple):
         """
         return self.tokens / self.rounds
 
-    def seconds(self, contexts: np.ndarray, times: np.ndarray) -> np.ndarray:
-        """float64 [P, C], of all rounds, charged times [C, K] measured at `contexts` [K] cached
-        tokens.
-        """
+    def seconds(self, costs: RoundCosts) -> np.ndarray:
+        """Seconds of all rounds of each answer, by block size: float64 [P, C]."""
         taken = np.zeros((len(self.committed), len(self.sizes)))
         for prompt, own in enumerate(self.committed):
             for size, rounds in enumerate(own):
                 cached = self.context[prompt] + np.cumsum(rounds) - rounds
-                taken[prompt, size] = np.interp(cached, contexts, times[size]).sum()
+                taken[prompt, size] = costs.seconds(cached, block=self.sizes[size]).sum()
         return taken
 
     def choose(self, sizes: Sequence[int]) -> Answers:

@@ -11,14 +11,14 @@ import optax
 from tqdm import tqdm
 
 from jaxspec.policies.learned.blockpilot import (
-    BlockPilotSettings,
-    features,
-    init_layers_of,
-    principal_projection,
-    random_projection,
-    scaled,
+    BlockPilotConfig,
+    blockpilot_features,
+    draw_projection,
+    fit_projection,
+    init_blockpilot,
+    scale_logits,
 )
-from jaxspec.policies.learned.heads import residual_mlp
+from jaxspec.policies.learned.networks import residual_mlp
 from training.policies.blockpilot_data import Answers, labels_of
 from training.policies.blockpilot_problem import BlockPilotOptions
 
@@ -83,7 +83,7 @@ def fit_predictor(x: np.ndarray, score: np.ndarray, part, options: BlockPilotOpt
     training, validation = part
     optimizer, epoch = _epoch(options.rate, options.weight_decay, options.objective)
     key, rng = jax.random.key(options.seed), np.random.default_rng(options.seed)
-    layers = init_layers_of(key, x.shape[1], score.shape[1], options.width, options.layers)
+    layers = init_blockpilot(key, x.shape[1], score.shape[1], options.width, options.layers)
     state, batch = optimizer.init(layers), min(options.batch, len(training))
     inputs, wanted = jnp.asarray(x), jnp.asarray(targets(score, options.objective))
     best, kept = -np.inf, None
@@ -112,15 +112,18 @@ def inputs(
     """
     projection = None
     if options.reduction == "projection" and options.random:
-        projection = random_projection(
+        projection = draw_projection(
             jax.random.key(options.seed), answers.logits.shape[1], options.rank
         )
     elif options.reduction == "projection":
-        projection = principal_projection(
-            scaled(answers.logits[training], options.scale), min(options.rank, len(training) - 1)
+        projection = fit_projection(
+            scale_logits(answers.logits[training], options.scale),
+            min(options.rank, len(training) - 1),
         )
-    settings = BlockPilotSettings((), tuple(answers.sizes.tolist()), **choices_of(options))
-    return projection, np.asarray(features(settings, jnp.asarray(answers.logits), projection))
+    settings = BlockPilotConfig((), tuple(answers.sizes.tolist()), **choices_of(options))
+    return projection, np.asarray(
+        blockpilot_features(settings, jnp.asarray(answers.logits), projection)
+    )
 
 
 def shuffled(x: np.ndarray, parts, seed: int) -> np.ndarray:
@@ -134,5 +137,5 @@ def shuffled(x: np.ndarray, parts, seed: int) -> np.ndarray:
 
 
 def choices_of(options: BlockPilotOptions) -> dict:
-    """What `BlockPilotSettings` has of the options."""
+    """What `BlockPilotConfig` has of the options."""
     return {"scale": options.scale, "reduction": options.reduction, "top": options.rank}

@@ -14,12 +14,12 @@ import jaxspec
 from jaxspec.bench.prompts import read_prompts
 from jaxspec.core.params import Params
 from jaxspec.io.tokenizer import load_tokenizer
-from training.policies.block_times import (
-    BlockTimes,
-    BlockTimesOptions,
-    load_block_times,
+from training.policies.block_costs import (
+    BlockCosts,
+    BlockCostsOptions,
+    load_block_costs,
     measure_blocks,
-    save_block_times,
+    save_block_costs,
 )
 from training.policies.blockpilot_data import Answers, answer, neighbourhood, split
 
@@ -39,11 +39,11 @@ class BlockPilotOptions:
         these instead.
       builder, budget: of the trees; a chain verifies the whole block (the paper).
       label: of the block sizes, by tokens a round (`acceptance`, the paper) or a second (`speed`).
-      times: JSON file of what rounds take, see `block_times`; measured if it is not there, which
+      times: JSON file of what rounds take, see `block_costs`; measured if it is not there, which
         wants a quiet machine. None: one in `out` where the label is `speed`, else no times.
       objective: what is trained for: the `label` (the paper), the smallest block of equals; or
         small `regret`, where equals are equal and a size that is nearly best is nearly right.
-      scale, reduction: what is read of the logits, see `BlockPilotSettings`. rank: numbers of
+      scale, reduction: what is read of the logits, see `BlockPilotConfig`. rank: numbers of
         `top`, or axes of a projection.
       random: random axes instead of principal ones.
       width, layers: of the network. epochs, batch, rate, weight_decay: of AdamW; the paper names
@@ -99,16 +99,16 @@ class Problem(NamedTuple):
     trained: int
     answers: Answers
     parts: tuple[np.ndarray, np.ndarray, np.ndarray]
-    times: BlockTimes | None
+    times: BlockCosts | None
 
-    def score(self, label: str, alone: bool = False) -> np.ndarray:
-        """float64 [P, C], tokens a round or a modelled second; `alone`: in rounds that are compiled
-        for one size.
+    def score(self, label: str, single: bool = False) -> np.ndarray:
+        """float64 [P, C], tokens a round or a modelled second; `single`: in rounds compiled for
+        one size.
         """
         if label == "acceptance":
             return self.answers.length
-        times = self.times.alone if alone else self.times.chosen
-        return self.answers.tokens / self.answers.seconds(self.times.contexts, times)
+        costs = self.times.single if single else self.times.chosen
+        return self.answers.tokens / self.answers.seconds(costs)
 
 
 def load_problem(options: BlockPilotOptions) -> Problem:
@@ -145,14 +145,14 @@ def load_problem(options: BlockPilotOptions) -> Problem:
     )
 
 
-def _times(params, method: str, sizes, options: BlockPilotOptions) -> BlockTimes | None:
+def _times(params, method: str, sizes, options: BlockPilotOptions) -> BlockCosts | None:
     path = options.times or (options.out / "times.json" if options.label == "speed" else None)
     if path is None:
         return None
     if not path.is_file():
         names = ("target", "drafter", "dtype", "builder", "budget", "width", "layers", "rank")
         given = {name: getattr(options, name) for name in names}
-        save_block_times(
-            measure_blocks(params, method, BlockTimesOptions(path, tuple(sizes), **given)), path
+        save_block_costs(
+            measure_blocks(params, method, BlockCostsOptions(path, tuple(sizes), **given)), path
         )
-    return load_block_times(path, sizes)
+    return load_block_costs(path, sizes)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxspec.bench.report.bootstrap import interval, resamples
-from training.policies.block_times import BlockTimes
+from training.policies.block_costs import BlockCosts
 from training.policies.blockpilot_data import Answers
 
 FIXED = "best fixed size"
@@ -29,24 +29,24 @@ class Choice(NamedTuple):
     reads: str
 
 
-def costs_of(answers: Answers, times: BlockTimes | None, reads: str) -> dict[str, np.ndarray]:
+def costs_of(answers: Answers, times: BlockCosts | None, reads: str) -> dict[str, np.ndarray]:
     """What each answer costs with each size, float [P, C], by measure.
 
     `rounds`: their number. `choice`: modelled seconds, all sizes in rounds that are compiled for
-    all of them, predictions free. `deployed`: constants in rounds compiled for their size alone,
+    all of them, predictions free. `deployed`: constants in rounds compiled for their size only,
     predictions charged.
     """
     found = {"rounds": answers.rounds.astype(float)}
     if times is not None:
-        chosen = answers.seconds(times.contexts, times.chosen)
-        alone = answers.seconds(times.contexts, times.alone)
+        chosen = answers.seconds(times.chosen)
+        single = answers.seconds(times.single)
         found["choice"] = chosen
-        found["deployed"] = alone if reads == CONSTANT else chosen + times.predict.get(reads, 0.0)
+        found["deployed"] = single if reads == CONSTANT else chosen + times.predict.get(reads, 0.0)
     return found
 
 
 def report(
-    answers: Answers, choices: dict[str, Choice], best: np.ndarray, times: BlockTimes | None = None
+    answers: Answers, choices: dict[str, Choice], best: np.ndarray, times: BlockCosts | None = None
 ) -> dict[str, dict]:
     """Rows by name of the choice.
 
@@ -85,7 +85,7 @@ def report(
 
 
 def difference(
-    answers: Answers, one: Choice, other: Choice, measure: str, times: BlockTimes | None = None
+    answers: Answers, one: Choice, other: Choice, measure: str, times: BlockCosts | None = None
 ) -> dict:
     """Ratio of tokens per `measure` of two choices, and its 95 % interval over prompts; seeds are
     averaged.

@@ -112,7 +112,7 @@ def study(options: StudyOptions) -> dict:
             for name in options.variants
             if (control := SHUFFLED[VARIANTS[name].get("objective", "label")]) in choices
         },
-        "times": None if times is None else times.about | {"predict": times.predict},
+        "times": None if times is None else times.single.about | {"predict": times.predict},
     }
 
 
@@ -123,9 +123,9 @@ def _by_size(problem: Problem) -> dict[str, list[float]]:
     answers, times = problem.answers.take(problem.parts[2]), problem.times
     tokens = answers.tokens.sum(0)
     found = {"tokens_per_round": (tokens / answers.rounds.sum(0)).tolist()}
-    for name in ("alone", "chosen") if times is not None else ():
+    for name in ("single", "chosen") if times is not None else ():
         found[f"tokens_per_second_{name}"] = (
-            tokens / answers.seconds(times.contexts, getattr(times, name)).sum(0)
+            tokens / answers.seconds(getattr(times, name)).sum(0)
         ).tolist()
     return found
 

@@ -1,5 +1,5 @@
 """Fit the regression of what every number of rows would commit, from recorded rounds:
-`expected_acceptance`.
+`jaxspec.policies.learned.regression`.
 
     python -m training.policies.expected --record eagle3.npz --table times.json --out
     policies/regression
@@ -20,17 +20,20 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxspec.bench.calibrate import ROW_TIMES
-from jaxspec.costs.latency_table import LatencyTable, load_table, make_table
-from jaxspec.costs.round_times import RoundTimes, load_times
-from jaxspec.policies.learned.expected_acceptance import committed, features, make_regression
-from jaxspec.policies.learned.heads import Layer, init_layers
+from jaxspec.bench.calibrate import ROW_COSTS
+from jaxspec.bench.calibrate_steps import STEP_COSTS
+from jaxspec.costs.files import load_costs
 from jaxspec.policies.learned.ltd_features import pool_size
-from jaxspec.policies.learned.mlp import mlp
+from jaxspec.policies.learned.networks import Layer, init_layers, mlp
+from jaxspec.policies.learned.regression import (
+    make_regression,
+    predict_committed,
+    regression_features,
+)
 from jaxspec.policies.protocol import Policy
-from jaxspec.policies.store import fingerprint, save_policy
+from jaxspec.policies.store import save_policy
 from training.command import one_line_errors
-from training.rl.records import Record, load_record, split
+from training.replay.records import Record, load_record, split
 
 
 @dataclasses.dataclass
@@ -66,7 +69,7 @@ def examples(record: Record, steps: int) -> tuple[np.ndarray, np.ndarray]:
     if record.header["sees"] == "pool":
         scores = scores[:, : pool_size(record.header["width"], steps)]
     best = -np.sort(-scores, axis=1)[:, : record.sizes[-1] - 1]
-    x = features(jnp.asarray(best), jnp.asarray(record.context), best.shape[1])
+    x = regression_features(jnp.asarray(best), jnp.asarray(record.context), best.shape[1])
     return np.asarray(x), record.committed[:, steps].astype(np.float32)
 
 
@@ -77,15 +80,10 @@ def choose_sizes(
     would by these times.
 
     Args:
-      seconds: [N, S, V], see `RoundTimes.seconds`.
+      seconds: [N, S, V], see `RoundCosts.seconds`.
     """
     x, _ = examples(record, steps)
-    return np.asarray(committed(layers, x) / seconds[:, steps]).argmax(-1)
-
-
-def table_of(times: RoundTimes, steps: int) -> LatencyTable:
-    """The times of rounds with so many draft steps, for a policy that decides about rows alone."""
-    return make_table(times.widths, times.contexts, times.step * steps, times.rest)
+    return np.asarray(predict_committed(layers, x) / seconds[:, steps]).argmax(-1)
 
 
 def fit_ridge(x: np.ndarray, y: np.ndarray, ridge: float) -> list[Layer]:
@@ -140,15 +138,15 @@ def train(options: RegressionOptions) -> tuple[Policy, dict]:
         raise ValueError(
             f"depth is {steps}: give draft steps from 0 to {record.steps}, which are recorded"
         )
-    times = None if options.depth is None else load_times(options.table)
-    table = load_table(options.table) if times is None else table_of(times, steps)
+    costs = load_costs(options.table)
     training, held_out = (examples(part, steps) for part in split(record))
     layers = (
         fit_network(*training, options) if options.hidden else fit_ridge(*training, options.ridge)
     )
-    policy = make_regression(table, layers, record.sizes)
+    taken = 0 if options.depth is None and costs.step is None else steps
+    policy = make_regression(costs, layers, record.sizes, steps=taken)
     x, y = held_out
-    error = np.asarray(committed(layers, x)) - y
+    error = np.asarray(predict_committed(layers, x)) - y
     spread = y - training[1].mean(0)
     report = {
         "positions": len(training[1]),
@@ -161,13 +159,11 @@ def train(options: RegressionOptions) -> tuple[Policy, dict]:
         .tolist(),
     }
     about = {name: record.header[name] for name in ("model", "drafter", "builder")}
-    about |= {
-        name: times.about[name] for name in ("target",) if times is not None and name in times.about
-    }
-    table_name = (
-        {ROW_TIMES: fingerprint(table)} if times is None else {"latency table": times.fingerprint}
-    )
-    about |= {"steps": steps, "device": jax.devices()[0].device_kind} | table_name
+    if "target" in costs.about:
+        about["target"] = costs.about["target"]
+    made_with = ROW_COSTS if costs.step is None else STEP_COSTS
+    about |= {"steps": steps, "device": jax.devices()[0].device_kind}
+    about[made_with] = costs.fingerprint
     save_policy(policy, options.out, about)
     return policy, report
 

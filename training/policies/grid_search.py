@@ -23,7 +23,7 @@ from jaxspec.bench.calibrate import about
 from jaxspec.bench.prompts import read_prompts
 from jaxspec.core.params import Params
 from jaxspec.io.tokenizer import load_tokenizer
-from jaxspec.policies.controls.static_size import make_static
+from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import save_policy
 from training.command import one_line_errors

@@ -24,7 +24,7 @@ from tqdm import tqdm
 import jaxspec
 from jaxspec.builders import dynamic
 from jaxspec.core.params import Params
-from jaxspec.policies.protocol import Acts, Functions, Observation, Policy, Settings, unchanged
+from jaxspec.policies.protocol import Acts, Functions, Observation, Policy, PolicyConfig, keep_state
 from training.command import check_made_with
 
 NEEDS = frozenset({"entropy", "top", "hidden"})
@@ -59,7 +59,7 @@ class Labels(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class RecorderSettings(Settings):
+class RecorderConfig(PolicyConfig):
     """Attributes: sink: called on the host with every observation of a step, in order; compared by
     identity.
     """
@@ -71,12 +71,12 @@ class RecorderSettings(Settings):
 
 
 @functools.lru_cache(maxsize=4)
-def _functions(settings: RecorderSettings) -> Functions:
+def _functions(settings: RecorderConfig) -> Functions:
     def deeper(controls, state, seen):
         jax.experimental.io_callback(settings.sink, None, seen, ordered=True)
         return jnp.ones_like(seen.live)
 
-    return Functions(lambda shape: (), Acts(deeper=deeper), unchanged, NEEDS)
+    return Functions(lambda shape: (), Acts(deeper=deeper), keep_state, NEEDS)
 
 
 def collect(
@@ -100,7 +100,7 @@ def collect(
       ValueError: no node was labelled.
     """
     seen: list[Observation] = []
-    policy = Policy(RecorderSettings(sink=seen.append), ())
+    policy = Policy(RecorderConfig(sink=seen.append), ())
     parts, chosen = [], list(prompts)
     for start in tqdm(range(0, len(chosen), batch), desc="label", unit="batch"):
         own = chosen[start : start + batch]

@@ -6,7 +6,7 @@
 
 The papers' thresholds are those of other drafters, and rules that decide how deep to draft leave
 all rows of a round to be verified. Every threshold is therefore tried with every number of rows, a
-constant beside the rule, in decodes of validation prompts: those that `training.policies.heads`
+constant beside the rule, in decodes of validation prompts: those that `training.policies.classifiers`
 holds out with the same `--prompts` and `--limit`. Both are read by the rounds, so that a search
 compiles once. Scored are tokens a second by modelled time, the times of `training.rl.times`, which
 also say what the rounds are; the best pair is saved. The network of a learned rule is that of a
@@ -31,17 +31,22 @@ from tqdm import tqdm
 
 import jaxspec
 from jaxspec.bench.calibrate import about
+from jaxspec.bench.calibrate_steps import STEP_COSTS
 from jaxspec.bench.prompts import read_prompts
 from jaxspec.core.params import Params
-from jaxspec.costs.round_times import RoundTimes, load_times
+from jaxspec.costs.files import load_costs
+from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.compose import compose
-from jaxspec.policies.controls.static_size import make_static
+from jaxspec.policies.learned.c2t import C2TConfig
+from jaxspec.policies.learned.disco import DiscoConfig
+from jaxspec.policies.learned.specdec_plus import SpecDecPlusConfig
 from jaxspec.policies.protocol import Policy
+from jaxspec.policies.rules.ddd import make_ddd
+from jaxspec.policies.rules.svip import make_svip
+from jaxspec.policies.stopping import replace_threshold
 from jaxspec.policies.store import load_policy, save_policy
-from jaxspec.policies.thresholds.ddd import make_ddd
-from jaxspec.policies.thresholds.svip import make_svip
-from jaxspec.policies.thresholds.threshold import Thresholded, with_threshold
 from training.command import one_line_errors
 from training.splits import HELD_OUT, held_out
 
@@ -53,6 +58,9 @@ THRESHOLDS = {
     "specdec_plus": (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95),
     "c2t": (0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8),
 }
+
+# Rules whose networks `training.policies.classifiers` trains.
+CONFIGS = {"disco": DiscoConfig, "specdec_plus": SpecDecPlusConfig, "c2t": C2TConfig}
 
 
 @dataclasses.dataclass
@@ -90,7 +98,7 @@ class TuneOptions:
     dtype: str | None = None
 
 
-def rounds_of(times: RoundTimes) -> dict[str, Any]:
+def rounds_of(times: RoundCosts) -> dict[str, Any]:
     """Options of `jaxspec.decode` for the rounds that these are the times of.
 
     Raises:
@@ -100,7 +108,7 @@ def rounds_of(times: RoundTimes) -> dict[str, Any]:
     missing = [name for name in ("drafter", "builder", "width", "steps") if name not in told]
     if missing:
         raise ValueError(
-            f"the times do not tell {missing[0]} of their rounds: measure them with training.rl.times"
+            f"the round costs do not name the {missing[0]} of their rounds: measure them with training.rl.times"
         )
     builder = f"{told['builder']}/w{told['width']}" if told["width"] else told["builder"]
     settings = {"method": told["drafter"], "builder": builder, "budget": times.widths[-1]}
@@ -120,19 +128,18 @@ def make_rule(options: TuneOptions, steps: int, made_for: dict[str, Any]) -> Pol
         return make_svip()
     if options.head is None:
         raise ValueError(
-            f"{options.rule} has a network: give --head, the folder of training.policies.heads"
+            f"{options.rule} has a network: give --head, the folder of training.policies.classifiers"
         )
     policy = load_policy(options.head, about=made_for)
-    name = f"jaxspec.policies.{options.rule}"
-    if type(policy.settings).__module__ != name or not isinstance(policy.controls, Thresholded):
+    if not isinstance(policy.config, CONFIGS[options.rule]):
         raise ValueError(
-            f"{options.head} holds a {type(policy.settings).__name__}: give the folder of a {options.rule} policy"
+            f"{options.head} holds a {type(policy.config).__name__}: give the folder of a {options.rule} policy"
         )
     return policy
 
 
 def measure(
-    params: Params, prompts: Sequence, policies: Sequence[Policy], times: RoundTimes, **options
+    params: Params, prompts: Sequence, policies: Sequence[Policy], times: RoundCosts, **options
 ) -> np.ndarray:
     """Totals of decodes of all prompts with each policy: float64 [policies, 5].
 
@@ -145,7 +152,7 @@ def measure(
     for prompt in tqdm(prompts, desc="tune", unit="prompt"):
         for own, policy in zip(found, policies, strict=True):
             done = jaxspec.decode(params, prompt, policy=policy, **options).per_round
-            seconds = times.of_rounds(done.context, done.steps, done.rows).sum()
+            seconds = times.seconds(done.context, rows=done.rows, steps=done.steps).sum()
             own += done.tokens.sum(), len(done.tokens), seconds, done.steps.sum(), done.rows.sum()
     return found
 
@@ -158,7 +165,7 @@ def search(options: TuneOptions) -> tuple[Policy, dict[str, Any]]:
       ValueError, OSError: unusable prompts, times or options.
     """
     times, params = (
-        load_times(options.times),
+        load_costs(options.times),
         jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype),
     )
     settings = rounds_of(times)
@@ -182,7 +189,7 @@ def search(options: TuneOptions) -> tuple[Policy, dict[str, Any]]:
     )
     widths = (1, *(width for width in times.widths if width > 1))
     policies = [
-        compose(with_threshold(rule, value), make_static(rows=rows, widths=widths))
+        compose(replace_threshold(rule, value), make_static(rows=rows, widths=widths))
         for value, rows in pairs
     ]
     settings |= {"max_new_tokens": options.max_new_tokens, "temperature": options.temperature}
@@ -202,7 +209,7 @@ def search(options: TuneOptions) -> tuple[Policy, dict[str, Any]]:
     save_policy(
         policies[best],
         options.out,
-        made_for | {"model": options.target, "latency table": times.fingerprint},
+        made_for | {"model": options.target, STEP_COSTS: times.fingerprint},
     )
     (options.out / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     return policies[best], report

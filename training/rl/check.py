@@ -22,7 +22,7 @@ from jaxspec.bench.prompts import read_prompts
 from jaxspec.builders.trees.pool import choose_rows
 from jaxspec.engine.token_ids import to_ids
 from jaxspec.io.tokenizer import load_tokenizer
-from jaxspec.policies.controls.static_size import make_static
+from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.learned.ltd_features import pool_size
 from training.command import one_line_errors
 from training.rl.options import TextOptions, decode_options, sees_pool

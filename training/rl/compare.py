@@ -21,15 +21,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxspec.costs.round_times import load_times
-from jaxspec.policies.learned.expected_acceptance import Regression
+from jaxspec.costs.files import load_costs
+from jaxspec.policies.learned.regression import Regression
 from jaxspec.policies.store import load_about, load_policy
 from training.command import one_line_errors
 from training.policies.expected import choose_sizes
+from training.replay.records import Record, load_record, split
 from training.rl import replay
 from training.rl.controls import layers_of
 from training.rl.evaluate import check_record, over
-from training.rl.records import Record, load_record, split
 
 
 @dataclasses.dataclass
@@ -88,9 +88,7 @@ def decided(record: Record, seconds: np.ndarray, folder: Path, half: str, static
     layers = layers_of(policy)
     if half and half not in layers:
         raise ValueError(f"the policy in {folder} does not decide about {half}: leave :{half} out")
-    return replay.decisions(
-        record, {half: layers[half]} if half else layers, policy.settings, static
-    )
+    return replay.decisions(record, {half: layers[half]} if half else layers, policy.config, static)
 
 
 def pooled(walks: list[replay.Walk]) -> replay.Walk:
@@ -114,11 +112,11 @@ def compare(options: CompareOptions) -> dict[str, dict]:
     """
     record, times, tuned = (
         load_record(options.record),
-        load_times(options.times),
+        load_costs(options.times),
         split(load_record(options.tuned_on))[0],
     )
-    static = replay.best_static(tuned, times.seconds(tuned.context, tuned.steps, tuned.sizes))
-    seconds = times.seconds(record.context, record.steps, record.sizes)
+    static = replay.best_static(tuned, tuned.round_seconds(times))
+    seconds = record.round_seconds(times)
     walks = {"static": [replay.walk(record, seconds, *static)]}
     walks["oracle"] = [replay.walk(record, seconds, *replay.oracle(record, seconds))]
     for way in map(parse, options.ways):

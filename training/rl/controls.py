@@ -19,14 +19,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxspec.costs.round_times import RoundTimes, load_times
-from jaxspec.policies.controls.random_size import make_random
-from jaxspec.policies.controls.static_size import make_static
+from jaxspec.costs.files import load_costs
+from jaxspec.costs.round_costs import RoundCosts
+from jaxspec.policies.baselines.random_actions import make_random
+from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import load_about, load_policy, save_policy
 from training.command import one_line_errors
+from training.replay.records import Record, load_record, split
 from training.rl import replay
-from training.rl.records import Record, load_record, split
 
 
 @dataclasses.dataclass
@@ -72,14 +73,14 @@ def layers_of(policy: Policy) -> dict:
 
 
 def make_controls(
-    record: Record, times: RoundTimes, policy: Policy, static: tuple[int, int]
+    record: Record, times: RoundCosts, policy: Policy, static: tuple[int, int]
 ) -> Controls:
     """The actions of an LTD policy in the rounds that it has on the texts of `record`; `static`
     decides what it does not.
     """
-    seconds = times.seconds(record.context, record.steps, record.sizes)
+    seconds = record.round_seconds(times)
     walk = replay.walk(
-        record, seconds, *replay.decisions(record, layers_of(policy), policy.settings, static)
+        record, seconds, *replay.decisions(record, layers_of(policy), policy.config, static)
     )
     actions = list(zip(walk.steps.tolist(), walk.sizes.tolist(), strict=True))
     steps, sizes = (dict(sorted(Counter(x).items())) for x in zip(*actions, strict=True))
@@ -113,17 +114,15 @@ def main(options: ControlOptions) -> None:
     """Count the policy's actions, print them, and write the controls."""
     record, times, policy = (
         load_record(options.record),
-        load_times(options.times),
+        load_costs(options.times),
         load_policy(options.policy),
     )
     training = split(record)[0]
-    static = replay.best_static(
-        training, times.seconds(training.context, training.steps, training.sizes)
-    )
+    static = replay.best_static(training, training.round_seconds(times))
     controls = make_controls(training, times, policy, static)
     about = load_about(options.policy)
     for name, control in policies_of(
-        controls, record, policy.settings.widths, static, options.seed
+        controls, record, policy.config.widths, static, options.seed
     ).items():
         save_policy(control, options.out / name, about)
     rounds, (steps, size) = sum(controls.steps.values()), controls.commonest

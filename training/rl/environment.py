@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.costs.round_times import RoundTimes
+from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.policies.learned import ltd_features as features
-from training.rl.records import Record
+from training.replay.records import Record
 
 
 @flax.struct.dataclass
@@ -101,9 +101,9 @@ class RoundState:
     before: tuple[jax.Array, jax.Array]
 
 
-def make_replay(record: Record, times: RoundTimes) -> Replay:
+def make_replay(record: Record, times: RoundCosts) -> Replay:
     """A record with the times of its rounds."""
-    seconds = times.seconds(record.context, record.steps, record.sizes)
+    seconds = record.round_seconds(times)
     arrays = (
         record.scores,
         record.committed,

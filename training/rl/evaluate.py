@@ -17,12 +17,13 @@ import json
 from pathlib import Path
 
 from jaxspec.bench.report.bootstrap import interval, resamples
-from jaxspec.costs.round_times import RoundTimes, load_times
+from jaxspec.costs.files import load_costs
+from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.policies.store import load_policy
 from training.command import one_line_errors
+from training.replay.records import Record, load_record, split
 from training.rl import replay
 from training.rl.controls import Controls, layers_of, make_controls
-from training.rl.records import Record, load_record, split
 
 
 @dataclasses.dataclass
@@ -45,14 +46,14 @@ class EvaluateOptions:
 
 
 def walks_of(
-    record: Record, times: RoundTimes, policy, static: tuple[int, int], controls: Controls
+    record: Record, times: RoundCosts, policy, static: tuple[int, int], controls: Controls
 ) -> dict[str, replay.Walk]:
     """Texts of `record` under the policy, its halves, its controls, the best constant (steps, size
     index) and the oracle.
     """
-    settings = policy.settings
+    config = policy.config
     check_record(policy, record)
-    seconds = times.seconds(record.context, record.steps, record.sizes)
+    seconds = record.round_seconds(times)
     plan = {"static": static, "oracle": replay.oracle(record, seconds)}
     plan |= {
         "random control": controls.drawn(len(record.context)),
@@ -61,19 +62,19 @@ def walks_of(
     layers = layers_of(policy)
     for kind in layers:
         plan[f"{kind} policy alone"] = replay.decisions(
-            record, {kind: layers[kind]}, settings, static
+            record, {kind: layers[kind]}, config, static
         )
     if len(layers) > 1:
-        plan["both policies"] = replay.decisions(record, layers, settings, static)
+        plan["both policies"] = replay.decisions(record, layers, config, static)
     return {name: replay.walk(record, seconds, *chosen) for name, chosen in plan.items()}
 
 
 def check_record(policy, record: Record) -> None:
     """Raise a ValueError where an LTD policy chooses among other rounds than those of `record`."""
-    settings = policy.settings
-    if settings.sizes and settings.sizes != record.sizes or settings.steps != record.steps:
+    config = policy.config
+    if config.sizes and config.sizes != record.sizes or config.steps != record.steps:
         raise ValueError(
-            f"the policy chooses among {list(settings.sizes)} rows and {settings.steps} steps, the record has "
+            f"the policy chooses among {list(config.sizes)} rows and {config.steps} steps, the record has "
             f"{list(record.sizes)} and {record.steps}: record with the policy's"
         )
 
@@ -92,11 +93,11 @@ def evaluate(options: EvaluateOptions) -> dict[str, dict[str, dict]]:
     """Figures by domain, `all` among them, and way."""
     record, times, policy = (
         load_record(options.record),
-        load_times(options.times),
+        load_costs(options.times),
         load_policy(options.policy),
     )
     tuned = split(load_record(options.tuned_on))[0]
-    static = replay.best_static(tuned, times.seconds(tuned.context, tuned.steps, tuned.sizes))
+    static = replay.best_static(tuned, tuned.round_seconds(times))
     controls = make_controls(tuned, times, policy, static)
     parts = {name: record.domain(name) for name in dict.fromkeys(record.header["domains"])}
     results = {}

@@ -26,7 +26,7 @@ from jaxspec.engine.round import make_round
 from jaxspec.engine.session import precision, prefilled, prepare
 from jaxspec.engine.token_ids import to_ids
 from jaxspec.io.tokenizer import load_tokenizer
-from jaxspec.policies.controls.static_size import Constants, make_static
+from jaxspec.policies.baselines.static import Constants, make_static
 from training.rl.environment import Data, Environment, Replay, RoundState
 from training.rl.options import TextOptions, decode_options, sees_pool
 

@@ -21,19 +21,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.costs.round_times import load_times
+from jaxspec.bench.calibrate_steps import STEP_COSTS
+from jaxspec.costs.files import load_costs
+from jaxspec.io.fingerprint import fingerprint
 from jaxspec.policies.learned.ltd import make_ltd
-from jaxspec.policies.store import fingerprint, save_policy
+from jaxspec.policies.store import save_policy
 from training.checkpoints import Checkpoints
 from training.command import one_line_errors
 from training.metrics import RunLog
+from training.replay.records import load_record
 from training.rl import replay
 from training.rl.curves import plot_stages
 from training.rl.live import load_texts, make_live
 from training.rl.networks import init_actor_critic
 from training.rl.ppo import learning_rate
 from training.rl.problem import Problem, data_of, environment_of, pose
-from training.rl.records import load_record
 from training.rl.stages import Learner, make_update, start
 
 
@@ -92,7 +94,7 @@ def train(options: LtdOptions) -> dict[str, dict[str, float]]:
     """
     problem = pose(
         load_record(options.record),
-        load_times(options.times),
+        load_costs(options.times),
         options.preset,
         reward=options.reward,
         observes=options.observes,
@@ -101,9 +103,7 @@ def train(options: LtdOptions) -> dict[str, dict[str, float]]:
         size_actor=options.size_actor,
         depth_actor=options.depth_actor,
     )
-    validation_seconds = problem.times.seconds(
-        problem.validation.context, problem.validation.steps, problem.validation.sizes
-    )
+    validation_seconds = problem.validation.round_seconds(problem.times)
     params: dict[str, dict] = {}
     results = {
         "static": _figures(problem, validation_seconds, *problem.static),
@@ -136,7 +136,7 @@ def _figures(problem: Problem, seconds, steps, sizes) -> dict[str, float]:
 
 
 def _decisions(problem: Problem, layers: dict) -> tuple[np.ndarray, np.ndarray]:
-    return replay.decisions(problem.validation, layers, problem.settings, problem.absent)
+    return replay.decisions(problem.validation, layers, problem.config, problem.absent)
 
 
 def _texts(problem: Problem, options: LtdOptions, kind: str, others: dict):
@@ -148,10 +148,10 @@ def _texts(problem: Problem, options: LtdOptions, kind: str, others: dict):
     def decide(scores, context):
         if kind == "depth":
             return replay.sizes_of(
-                others["size"], scores, context, settings=problem.settings
+                others["size"], scores, context, config=problem.config
             ) if others else fixed, None
         return None, replay.depths_of(
-            others["depth"], scores, context, settings=problem.settings
+            others["depth"], scores, context, config=problem.config
         ) if others else drawn
 
     return load_texts(options.live, problem.training.header, decide, options.seed)
@@ -270,20 +270,20 @@ def _restored(checkpoints: Checkpoints, learner: Learner) -> tuple[int, Learner]
 
 
 def _save(problem: Problem, options: LtdOptions, layers: dict, folder: Path) -> None:
-    settings, header = problem.settings, problem.training.header
+    config, header = problem.config, problem.training.header
     depths, sizes = (
-        settings.depths if "depth" in layers else (),
-        settings.sizes if "size" in layers else (),
+        config.depths if "depth" in layers else (),
+        config.sizes if "size" in layers else (),
     )
-    settings = dataclasses.replace(settings, depths=depths, sizes=sizes)
+    config = dataclasses.replace(config, depths=depths, sizes=sizes)
     times = problem.times
     about = {name: header[name] for name in ("model", "drafter", "builder")}
     # The record does not tell targets of one name apart, and times that were measured long ago do
     # not either.
     about |= {name: times.about[name] for name in ("target", "device") if name in times.about}
-    about |= {"latency table": times.fingerprint}
+    about |= {STEP_COSTS: times.fingerprint}
     about |= {"preset": options.preset, "reward": problem.preset.reward}
-    save_policy(make_ltd(settings, layers.get("depth"), layers.get("size")), folder, about)
+    save_policy(make_ltd(config, layers.get("depth"), layers.get("size")), folder, about)
 
 
 def main(options: LtdOptions) -> None:

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from jaxspec.policies.learned.heads import init_layers
-from jaxspec.policies.learned.mlp import mlp
+from jaxspec.policies.learned.networks import init_layers, mlp
 
 # Gains of hidden layers, of the action head and of the value head.
 HIDDEN_GAIN, ACTION_GAIN, VALUE_GAIN = 2**0.5, 0.01, 1.0

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.costs.round_times import RoundTimes
-from jaxspec.policies.learned.ltd import LtdSettings
+from jaxspec.costs.round_costs import RoundCosts
+from jaxspec.policies.learned.ltd import LtdConfig
+from training.replay.records import Record, split
 from training.rl import replay
 from training.rl.environment import (
     Data,
@@ -22,7 +23,6 @@ from training.rl.environment import (
     make_size_environment,
 )
 from training.rl.presets import PRESETS, Preset
-from training.rl.records import Record, split
 
 
 class Problem(NamedTuple):
@@ -32,24 +32,24 @@ class Problem(NamedTuple):
       preset: as changed by options. times, training, validation: what was loaded, by prompts.
       replay: the training record on the device. seconds: of its rounds, float32 [N, S, V].
       static: the best constant, steps and size index. absent: what a policy that is not there
-        stands for, the same unless the rows are given. settings: of both policies together, as they
+        stands for, the same unless the rows are given. config: of both policies together, as they
         act.
     """
 
     preset: Preset
-    times: RoundTimes
+    times: RoundCosts
     training: Record
     validation: Record
     replay: Replay
     seconds: np.ndarray
     static: tuple[int, int]
     absent: tuple[int, int]
-    settings: LtdSettings
+    config: LtdConfig
 
 
 def pose(
     record: Record,
-    times: RoundTimes,
+    times: RoundCosts,
     preset: str,
     *,
     reward: str | None = None,
@@ -88,7 +88,7 @@ def pose(
             f"{preset} decides after {chosen.first_act} draft steps, and {record.steps} are recorded: record more"
         )
     training, validation = split(record)
-    seconds = times.seconds(training.context, training.steps, training.sizes)
+    seconds = training.round_seconds(times)
     absent = static = replay.best_static(training, seconds)
     if fixed_rows is not None:
         if fixed_rows not in record.sizes:
@@ -96,7 +96,7 @@ def pose(
                 f"fixed_rows is {fixed_rows}: choose one of {list(record.sizes)}, which are recorded"
             )
         absent = (static[0], record.sizes.index(fixed_rows))
-    settings = _settings(record, chosen)
+    config = _config(record, chosen)
     return Problem(
         chosen,
         times,
@@ -106,18 +106,18 @@ def pose(
         seconds,
         static,
         absent,
-        settings,
+        config,
     )
 
 
-def _settings(record: Record, preset: Preset) -> LtdSettings:
-    """Settings of both policies together, as they act."""
+def _config(record: Record, preset: Preset) -> LtdConfig:
+    """The config of both policies together, as they act."""
     every = range(preset.first_act, record.steps, preset.acts_every)
     widths = tuple(sorted({1, *record.sizes}))
     activation = preset.size.activation
     header = record.header
     sees = {"sees": header["sees"], "observes": preset.observes}
-    return LtdSettings(
+    return LtdConfig(
         widths,
         header["width"],
         record.steps,
@@ -159,10 +159,10 @@ def data_of(problem: Problem, kind: str, others: dict) -> Data:
     shape = (len(record.context), record.steps + 1)
     if kind == "depth":
         fixed = np.full(shape, problem.absent[1], np.int32)
-        size = replay.choose_sizes(record, others["size"], problem.settings) if others else fixed
+        size = replay.choose_sizes(record, others["size"], problem.config) if others else fixed
         return Data(problem.replay, size=jnp.asarray(size))
     fixed = np.full(
         shape[0], -1 if problem.preset.random_depth and record.steps else record.steps, np.int32
     )
-    depth = replay.choose_depths(record, others["depth"], problem.settings) if others else fixed
+    depth = replay.choose_depths(record, others["depth"], problem.config) if others else fixed
     return Data(problem.replay, depth=jnp.asarray(depth))

@@ -31,11 +31,11 @@ from jaxspec.engine.session import precision, prefilled, prepare
 from jaxspec.engine.token_ids import to_ids
 from jaxspec.engine.verify import verify
 from jaxspec.io.tokenizer import load_tokenizer
-from jaxspec.policies.controls.static_size import make_static
+from jaxspec.policies.baselines.static import make_static
 from training.command import one_line_errors
+from training.replay.committed import committed_of_pool, committed_of_tree
+from training.replay.records import Record, save_record
 from training.rl.options import TextOptions, builder_of, decode_options, sees_pool
-from training.rl.pool import committed_of_pool, committed_of_tree
-from training.rl.records import Record, save_record
 
 # Positions that one call of the device records.
 CHUNK = 32

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.policies.learned import ltd_features as features
-from jaxspec.policies.learned.ltd import LtdSettings
-from jaxspec.policies.learned.mlp import mlp
-from training.rl.records import Record
+from jaxspec.policies.learned.ltd import LtdConfig
+from jaxspec.policies.learned.networks import mlp
+from training.replay.records import Record
 
 # Positions that one call of the device decides about.
 CHUNK = 1024
@@ -49,7 +49,7 @@ def walk(record: Record, seconds: np.ndarray, steps: np.ndarray, sizes: np.ndarr
     """Generate every text.
 
     Args:
-      seconds: [N, S, V], see `RoundTimes.seconds`. steps, sizes: int [N] or numbers, each
+      seconds: [N, S, V], see `RoundCosts.seconds`. steps, sizes: int [N] or numbers, each
         position's decision, were it a root.
     """
     steps, sizes = (np.broadcast_to(x, len(record.context)) for x in (steps, sizes))
@@ -95,66 +95,62 @@ def oracle(record: Record, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def decisions(
-    record: Record, layers: dict, settings: LtdSettings, static: tuple[int, int]
+    record: Record, layers: dict, config: LtdConfig, static: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """(steps, size index) int [N] of networks {"depth": layers, "size": layers}; those of `static`
     for one that is missing.
     """
     count, (steps, size) = len(record.context), static
     depths = (
-        choose_depths(record, layers["depth"], settings)
+        choose_depths(record, layers["depth"], config)
         if "depth" in layers
         else np.full(count, steps)
     )
     if "size" not in layers:
         return depths, np.full(count, size)
-    return depths, choose_sizes(record, layers["size"], settings)[np.arange(count), depths]
+    return depths, choose_sizes(record, layers["size"], config)[np.arange(count), depths]
 
 
-def choose_depths(record: Record, layers, settings: LtdSettings) -> np.ndarray:
+def choose_depths(record: Record, layers, config: LtdConfig) -> np.ndarray:
     """int32 [N], draft steps that the depth policy takes at every position."""
-    return _in_chunks(functools.partial(depths_of, layers, settings=settings), record)
+    return _in_chunks(functools.partial(depths_of, layers, config=config), record)
 
 
-def choose_sizes(record: Record, layers, settings: LtdSettings) -> np.ndarray:
+def choose_sizes(record: Record, layers, config: LtdConfig) -> np.ndarray:
     """int32 [N, S], index of the rows that the size policy verifies after 0, 1, ... draft steps."""
-    return _in_chunks(functools.partial(sizes_of, layers, settings=settings), record)
+    return _in_chunks(functools.partial(sizes_of, layers, config=config), record)
 
 
-@functools.partial(jax.jit, static_argnames="settings")
-def depths_of(layers, scores, context, *, settings: LtdSettings):
+@functools.partial(jax.jit, static_argnames="config")
+def depths_of(layers, scores, context, *, config: LtdConfig):
     """`choose_depths` of scores [C, P] and contexts int32 [C], compiled."""
-    depths = jnp.array(settings.depths, jnp.int32)
+    depths = jnp.array(config.depths, jnp.int32)
 
     def goes_on(steps):
-        seen = features.depth_observation(scores, context, steps, settings.width, settings.observes)
-        return jnp.argmax(mlp(layers, seen, settings.activation), axis=-1) == 1
+        seen = features.depth_observation(scores, context, steps, config.width, config.observes)
+        return jnp.argmax(mlp(layers, seen, config.activation), axis=-1) == 1
 
     stops = ~jax.lax.map(goes_on, depths)
-    return jnp.where(stops.any(0), depths[jnp.argmax(stops, axis=0)], settings.steps)
+    return jnp.where(stops.any(0), depths[jnp.argmax(stops, axis=0)], config.steps)
 
 
-@functools.partial(jax.jit, static_argnames="settings")
-def sizes_of(layers, scores, context, *, settings: LtdSettings):
+@functools.partial(jax.jit, static_argnames="config")
+def sizes_of(layers, scores, context, *, config: LtdConfig):
     """`choose_sizes` of scores [C, P] and contexts int32 [C], compiled."""
 
     def choose(steps):
-        if settings.sees == "pool":
-            seen = features.size_observation(
-                scores, context, steps, settings.width, settings.observes
-            )
-            available = jnp.broadcast_to(
-                1 + features.pool_size(settings.width, steps), context.shape
-            )
+        if config.sees == "pool":
+            seen = features.size_observation(scores, context, steps, config.width, config.observes)
+            available = jnp.broadcast_to(1 + features.pool_size(config.width, steps), context.shape)
         else:
-            seen = features.tree_observation(scores, context, settings.observes)
+            seen = features.tree_observation(scores, context, config.observes)
             available = 1 + jnp.sum(scores > -jnp.inf, axis=-1)
-        logits = mlp(layers, seen, settings.activation)
+        logits = mlp(layers, seen, config.activation)
         return jnp.argmax(
-            jnp.where(features.allowed_sizes(settings.sizes, available), logits, -jnp.inf), axis=-1
+            jnp.where(features.allowed_sizes(config.sizes, available), logits, -jnp.inf), axis=-1
         )
 
-    return jax.lax.map(choose, jnp.arange(settings.steps + 1)).T.astype(jnp.int32)
+    return jax.lax.map(choose, jnp.arange(config.steps + 1)).T.astype(jnp.int32)
 
 
 def _in_chunks(decide: Callable, record: Record) -> np.ndarray:

@@ -12,8 +12,9 @@ import dataclasses
 from pathlib import Path
 
 import jaxspec
-from jaxspec.bench.calibrate_steps import measure_times
-from jaxspec.costs.round_times import RoundTimes, save_times
+from jaxspec.bench.calibrate_steps import calibrate_steps
+from jaxspec.costs.files import save_costs
+from jaxspec.costs.round_costs import RoundCosts
 from training.command import one_line_errors
 from training.rl.options import RoundOptions, decode_options
 
@@ -35,14 +36,14 @@ class TimesOptions(RoundOptions):
 
 def times_of(
     params, rounds: RoundOptions, contexts: tuple[int, ...] | None = None, repeats: int = 7
-) -> RoundTimes:
+) -> RoundCosts:
     """The times of rounds like the recorded ones."""
     options = {
         name: value
         for name, value in decode_options(params, rounds).items()
         if name not in ("method", "budget")
     }
-    times = measure_times(
+    times = calibrate_steps(
         params, rounds.drafter, rounds.sizes, contexts=contexts, repeats=repeats, **options
     )
     return dataclasses.replace(
@@ -54,10 +55,10 @@ def main(options: TimesOptions) -> None:
     """Measure, print and write."""
     params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
     times = times_of(params, options, options.contexts, options.repeats)
-    save_times(times, options.out)
+    save_costs(times, options.out)
     for i, context in enumerate(times.contexts):
         parts = " ".join(
-            f"{width}:{1e3 * times.rest[j, i]:.3f}" for j, width in enumerate(times.widths)
+            f"{width}:{1e3 * times.verify[0, j, i]:.3f}" for j, width in enumerate(times.widths)
         )
         plain, step = 1e3 * times.plain[i], 1e3 * times.step[i]
         print(

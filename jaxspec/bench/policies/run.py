@@ -25,16 +25,16 @@ import numpy as np
 import jaxspec
 from jaxspec.bench.benchmark import check_prompts, groups
 from jaxspec.bench.calibrate import policy_for
+from jaxspec.bench.calibrate_steps import STEP_COSTS
 from jaxspec.bench.measure import Run, drift_of, in_turn, run_of, steadied, without_compilation
 from jaxspec.bench.methods import Method
 from jaxspec.bench.prompts import Prompt
 from jaxspec.bench.report.summary import environment, summarise
+from jaxspec.bench.round_clock import plan_rounds
 from jaxspec.bench.turns import ask_in_turns
-from jaxspec.costs.round_times import RoundTimes
-from jaxspec.engine.plan import make_plan
-from jaxspec.engine.session import prepare
+from jaxspec.costs.round_costs import RoundCosts
+from jaxspec.policies.baselines.replayed import make_replay
 from jaxspec.policies.compose import compose
-from jaxspec.policies.controls.replayed import make_replay
 
 CLOCKS = ("modelled", "replayed", "whole")
 
@@ -56,7 +56,7 @@ def contenders(
     base: Method,
     names: Sequence[str],
     options: dict[str, Any],
-    times: RoundTimes | None = None,
+    times: RoundCosts | None = None,
 ) -> list[Method]:
     """`ar`, and the method with each policy.
 
@@ -64,19 +64,21 @@ def contenders(
       names: `[LABEL=]POLICY`, where POLICY is `none`, a name or folder as of `make_named`, or
         several joined by `+`.
       options: keyword arguments of `jaxspec.decode` common to all.
-      times: that policies which were trained with a table of such times are to have been trained
-        with (None: with any).
+      times: round costs that trained policies should have been trained with; others warn (None:
+        do not compare).
 
     Raises:
       ValueError: two of one label, or no such policy.
     """
     found, settings = [Method("ar", {"method": "ar"})], options | base.options
-    told = {} if times is None else {"latency table": times.fingerprint}
+    made_with = {} if times is None else {STEP_COSTS: times.fingerprint}
     for name in map(str.strip, names):
         label, equals, given = name.rpartition("=")
         label = label if equals else Path(given).name
         joined = [] if given == "none" else given.split("+")
-        parts = [policy_for(params, settings["method"], part, settings, told) for part in joined]
+        parts = [
+            policy_for(params, settings["method"], part, settings, made_with) for part in joined
+        ]
         policy = {"policy": parts[0] if len(parts) == 1 else compose(*parts)} if parts else {}
         found.append(Method(label, base.options | policy))
     repeated = [
@@ -95,7 +97,7 @@ def compare(
     params,
     prompts: Sequence[Prompt],
     contenders: Sequence[Method],
-    times: RoundTimes,
+    times: RoundCosts,
     *,
     repeats: int = 5,
     against: str | None = None,
@@ -214,7 +216,7 @@ def _replayed(decode, settings: dict[str, Any], out):
     policy = settings["policy"]
     if policy is None:
         return out
-    if policy.settings.functions().act.keep is not None:
+    if policy.config.functions().act.keep is not None:
         return None
     # Rounds never outnumber tokens; a multiple of 64 keeps to one compilation.
     room = -(-settings.get("max_new_tokens", 256) // 64) * 64
@@ -228,17 +230,17 @@ def _replayed(decode, settings: dict[str, Any], out):
     return again
 
 
-def _decoded(params, settings, out, whole: Run, replayed: Run | None, times: RoundTimes) -> Decoded:
+def _decoded(params, settings, out, whole: Run, replayed: Run | None, times: RoundCosts) -> Decoded:
     rounds = out.per_round
     steps = rounds.steps
     if steps is None:
         session = {name: value for name, value in settings.items() if name != "policy"}
-        plan = make_plan(params.spec, prepare(params, [0], **session).config)
+        plan = plan_rounds(params, session)
         steps = np.full(
             len(rounds.rows),
             -1 if plan.drafter is None else plan.steps,
         )
-    seconds = float(times.of_rounds(rounds.context, steps, rounds.rows).sum())
+    seconds = float(times.seconds(rounds.context, rows=rounds.rows, steps=steps).sum())
     return Decoded(
         dataclasses.replace(whole, decode_seconds=seconds), replayed, whole, steps, rounds.rows
     )

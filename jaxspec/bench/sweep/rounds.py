@@ -14,7 +14,7 @@ from jaxspec.bench.prompts import Prompt
 from jaxspec.core.state import Tree
 from jaxspec.engine.loop import run
 from jaxspec.engine.session import precision, prefilled, prepare
-from jaxspec.policies.bastion.scores import corrected
+from jaxspec.policies.bastion.score_correction import correct_scores
 
 
 def rounds_of(
@@ -46,8 +46,8 @@ def rounds_of(
                     session.params, session.request, state, jnp.int32(1), config=session.config
                 )
                 right = (
-                    corrected(scores, state.tree.logprob, state.tree.depth)
-                    if policy.settings.corrected
+                    correct_scores(scores, state.tree.logprob, state.tree.depth)
+                    if policy.config.corrected
                     else None
                 )
                 tree, count, right = jax.device_get((state.tree, state.accepted.count, right))

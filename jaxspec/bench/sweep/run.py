@@ -26,9 +26,9 @@ from jaxspec.bench.sweep.figures import (
 )
 from jaxspec.bench.sweep.rounds import rounds_of
 from jaxspec.builders import parse_builder
-from jaxspec.costs.latency_table import LatencyTable
-from jaxspec.policies.bastion.controller import make_policy
-from jaxspec.policies.bastion.rules import RULES
+from jaxspec.costs.round_costs import RoundCosts
+from jaxspec.policies.bastion.controller import make_bastion
+from jaxspec.policies.bastion.size_rules import SIZE_RULES
 
 # What a rule's name ends with for a policy that corrects its times by a running mean, and the
 # weight of a decode in it.
@@ -87,10 +87,10 @@ def make_family(
         raise ValueError(
             f"budgets are {list(budgets)} and {largest}: give numbers of rows, the root included, of at least 1"
         )
-    unknown = next((rule for rule in rules if rule.removesuffix(EMA) not in RULES), None)
+    unknown = next((rule for rule in rules if rule.removesuffix(EMA) not in SIZE_RULES), None)
     if unknown is not None:
         raise ValueError(
-            f"unknown rule {unknown!r}: choose among {', '.join(RULES)}, each also with {EMA}"
+            f"unknown rule {unknown!r}: choose among {', '.join(SIZE_RULES)}, each also with {EMA}"
         )
     options, (head, slash, settings) = parsed[0].options, parsed[0].name.partition("/")
     drafter, drafted = options["method"], sorted({budget for budget in budgets if budget > 1})
@@ -184,7 +184,7 @@ def _at(
     )
     progress("tracing rounds")
     # Policies of equal settings differ in what the clock told them, and no clock runs here.
-    traced = {method.options["policy"].settings: method for method in reversed(policies)}
+    traced = {method.options["policy"].config: method for method in reversed(policies)}
     rounds = [
         one
         for method in reversed(traced.values())
@@ -249,27 +249,24 @@ def figures(
 
 def _table(
     params, method: Method, options: dict[str, Any], widths: Sequence[int] | None
-) -> LatencyTable:
+) -> RoundCosts:
     settings = timed(options | method.options)
     if widths is None:
         return measured(params, method.options["method"], **settings)
     return calibrate(params, method.options["method"], widths=widths, **settings)
 
 
-def _with_policy(method: Method, table: LatencyTable) -> Method:
+def _with_policy(method: Method, table: RoundCosts) -> Method:
     rule = method.options["policy"]
-    policy = make_policy(
+    policy = make_bastion(
         table, rule.removesuffix(EMA), running=EMA_WEIGHT if rule.endswith(EMA) else 0.0
     )
     return Method(method.name, method.options | {"policy": policy})
 
 
-def _plain(table: LatencyTable) -> dict[str, Any]:
-    arrays = {
-        name: np.asarray(getattr(table, name), np.float64).tolist()
-        for name in ("contexts", "draft", "verify")
-    }
-    return {"widths": list(table.widths), **arrays}
+def _plain(table: RoundCosts) -> dict[str, Any]:
+    arrays = {"contexts": table.contexts, "draft": table.draft, "verify": table.verify[0]}
+    return {"widths": list(table.widths)} | {name: x.tolist() for name, x in arrays.items()}
 
 
 def _watcher() -> tuple[list[dict[str, Any]], Callable[[Run, Any], None]]:

@@ -1,11 +1,11 @@
-"""The controller of BASTION on the device: how many rows of the round's tree to verify, and whether
-to draft at all.
+"""BASTION's controller on the device: how many rows of the round's tree to verify, and whether to
+draft at all.
 
-Zheng et al. 2026, section 4: grow the best-first tree until the next node no longer pays for
-itself. Here the tree is built once to its capacity, and the size is chosen over all prefixes of its
-rows from the expected committed tokens of each and the measured time of the compiled width that
-would hold it. Beyond the paper: scores corrected by what was accepted, and rounds of plain decoding
-while drafting does not pay.
+Oh, Cao et al. 2026 (arXiv 2605.29727), section 4: grow the best-first tree until the next node no
+longer pays for itself. Here the tree is built once to its capacity, and the size is chosen over all
+prefixes of its rows, from the expected committed tokens of each and the time of the compiled width
+that holds it. Beyond the paper: scores are corrected by what was accepted, and rounds decode
+autoregressively while drafting does not pay.
 """
 
 from __future__ import annotations
@@ -18,26 +18,41 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.state import Accepted, Tree
-from jaxspec.costs.calibration import running_correction
-from jaxspec.costs.latency_table import LatencyTable, bucket_of
-from jaxspec.policies.bastion.pauses import PauseState, init_pauses, paid, resumed, waited
-from jaxspec.policies.bastion.rules import RULES
-from jaxspec.policies.bastion.scores import ScoreState, corrected, init_scores, observed, refreshed
-from jaxspec.policies.protocol import Acts, Functions, Observation, Outcome, Policy, Settings
+from jaxspec.costs.roofline_fit import correct_running
+from jaxspec.costs.round_costs import RoundCosts
+from jaxspec.costs.row_costs import RowCosts, width_indices
+from jaxspec.policies.bastion.pauses import (
+    PauseState,
+    count_pause,
+    init_pauses,
+    record_gain,
+    resume_pauses,
+)
+from jaxspec.policies.bastion.score_correction import (
+    ScoreState,
+    correct_scores,
+    count_nodes,
+    init_scores,
+    refresh_ratios,
+)
+from jaxspec.policies.bastion.size_rules import SIZE_RULES
+from jaxspec.policies.protocol import Acts, Functions, Observation, Outcome, Policy, PolicyConfig
+from jaxspec.policies.registry import register, tagged
 
-# Rounds between two looks at whether the counts call for another correction of scores.
+# Rounds between two updates of the correction of scores.
 REFRESH = 16
 
 
+@tagged("bastion")
 @dataclasses.dataclass(frozen=True)
-class ControllerSettings(Settings):
+class ControllerConfig(PolicyConfig):
     """Static choices of the controller.
 
     Attributes:
       rule: `best` (arg max over all sizes), `bastion-paper` (first decrease), `bastion-code` (the
-        released constants), or `fixed`, which verifies `Controls.rows`: for measuring.
-      corrected: learn what path scores are worth from what is accepted; False takes raw scores.
-      pauses: decode plainly while drafting does not pay.
+        released constants), or `fixed`, which verifies `ControllerInputs.rows`, for measurements.
+      corrected: correct path scores by what is accepted; False uses raw scores.
+      pauses: decode autoregressively while drafting does not pay.
     """
 
     rule: str = "best"
@@ -45,57 +60,61 @@ class ControllerSettings(Settings):
     pauses: bool = True
 
     def __post_init__(self):
-        if self.rule not in (*RULES, "fixed"):
+        if self.rule not in (*SIZE_RULES, "fixed"):
             raise ValueError(
-                f"unknown rule {self.rule!r}: choose one of {', '.join((*RULES, 'fixed'))}"
+                f"unknown rule {self.rule!r}: choose one of {', '.join((*SIZE_RULES, 'fixed'))}"
             )
 
     def functions(self) -> Functions:
         return _functions(self)
 
-    def clocked(
-        self, controls: Controls, before: ControlState, after: ControlState, seconds: float
-    ) -> Controls:
-        """BASTION's EMA, fed with whole calls: what their rounds took against what was predicted of
-        them.
-        """
+    def observe_seconds(
+        self,
+        controls: ControllerInputs,
+        before: ControllerState,
+        after: ControllerState,
+        seconds: float,
+    ) -> ControllerInputs:
+        """BASTION's EMA, updated once per decode: measured over predicted time of its rounds."""
         rate, factor = float(controls.running), float(controls.factor)
         predicted = float(after.predicted) - float(before.predicted)
         if not rate or not predicted > 0:
             return controls
-        factor = running_correction([seconds], [predicted / factor], rate, factor)[-1]
+        factor = correct_running([seconds], [predicted / factor], rate, factor)[-1]
         return controls.replace(factor=jnp.float32(factor))
 
 
+@tagged("bastion-inputs")
 @flax.struct.dataclass
-class Controls:
-    """What the rounds of a call read.
+class ControllerInputs:
+    """What rounds read.
 
     Attributes:
-      table: measured round times.
-      factor: float32 [], correction of the times, see `calibration.running_correction`.
-      rows: int32 [], of the rule `fixed`; 0 decodes plainly.
-      running: float32 [], weight of a call's measured time in `factor`; 0 leaves `factor` as it is.
+      costs: round costs, measured or of the roofline.
+      factor: float32 [], correction of the costs, see `roofline_fit.correct_running`.
+      rows: int32 [], rows of the rule `fixed`; 0 decodes autoregressively.
+      running: float32 [], weight of a decode's measured time in `factor`; 0 keeps `factor`.
     """
 
-    table: LatencyTable
+    costs: RowCosts
     factor: jax.Array
     rows: jax.Array
     running: jax.Array
 
 
+@tagged("bastion-state")
 @flax.struct.dataclass
-class ControlState:
-    """What the rounds of a call write; a later call may start from it.
+class ControllerState:
+    """What rounds write; a later decode may start from it.
 
     Attributes:
-      scores: see `ScoreState`.
-      pauses: see `PauseState`.
-      rounds: int32 [], all rounds of the batch; drafted: int32 [], those that drafted.
-      predicted: float32 [], the predicted seconds of all rounds. worth: float32 [], expected
-        committed tokens of all rounds.
-      sizes: int32 [N + 1], rounds by the rows that were verified; entry 0 counts rounds that did
-        not draft.
+      scores: correction of path scores.
+      pauses: whether drafting pays.
+      rounds: int32 [], all rounds of the batch.
+      drafted: int32 [], rounds that drafted.
+      predicted: float32 [], predicted seconds of all rounds.
+      worth: float32 [], expected committed tokens of all rounds.
+      sizes: int32 [N + 1], rounds by verified rows; entry 0 counts rounds that did not draft.
     """
 
     scores: ScoreState
@@ -107,8 +126,8 @@ class ControlState:
     sizes: jax.Array
 
 
-def make_policy(
-    table: LatencyTable,
+def make_bastion(
+    costs: RoundCosts,
     rule: str = "best",
     *,
     corrected: bool | None = None,
@@ -116,42 +135,57 @@ def make_policy(
     rows: int = 0,
     running: float = 0.0,
 ) -> Policy:
-    """A controller over round times; arguments as of `ControllerSettings`.
+    """BASTION's controller over round costs.
 
     Args:
-      corrected, pauses: None: as the rule's source has it, and BASTION has neither.
+      costs: measured by `jaxspec.bench.calibrate`, or of `jaxspec.costs.roofline.roofline_costs`.
+      rule, corrected, pauses: as of `ControllerConfig`; None for the last two: on for the rule
+        `best`, off for BASTION's rules, which have neither.
       rows: for the rule `fixed`.
-      running: weight of every call's measured time in a running correction of the predicted ones,
-        which goes on with `Output.policy`. Over a measured or calibrated table this is BASTION's
-        "EMA + calibration", over the bare `latency.roofline_table` its "EMA"; its golden traces
-        have weights of 0.1 and 0.2.
+      running: weight of each decode's measured time in a running correction of the costs, which
+        continues with `Output.policy`. Over measured or fitted costs this is BASTION's "EMA +
+        calibration", over the bare roofline its "EMA"; its golden traces have weights of 0.1 and
+        0.2.
 
     Raises:
       ValueError: unknown rule, or `running` not in 0 to 1.
     """
     if not 0 <= running <= 1:
         raise ValueError(
-            f"running is {running}: give a weight from 0, no correction, to 1, the last call alone"
+            f"running is {running}: give a weight from 0, no correction, to 1, the last decode only"
         )
-    theirs = rule.startswith("bastion")
-    corrected, pauses = (not theirs if given is None else given for given in (corrected, pauses))
-    settings = ControllerSettings(table.widths, rule, corrected, pauses)
-    return Policy(settings, Controls(table, jnp.float32(1), jnp.int32(rows), jnp.float32(running)))
+    ours = not rule.startswith("bastion")
+    config = ControllerConfig(
+        costs.widths,
+        rule,
+        corrected=ours if corrected is None else corrected,
+        pauses=ours if pauses is None else pauses,
+    )
+    inputs = ControllerInputs(
+        costs.by_rows(), jnp.float32(1), jnp.int32(rows), jnp.float32(running)
+    )
+    return Policy(config, inputs)
+
+
+for _rule in SIZE_RULES:
+    register(_rule, functools.partial(make_bastion, rule=_rule), by_costs=True)
 
 
 @functools.lru_cache
-def _functions(settings: ControllerSettings) -> Functions:
-    acts = Acts(draft=functools.partial(drafts, settings), rows=functools.partial(choose, settings))
-    observes = functools.partial(observe, settings)
+def _functions(config: ControllerConfig) -> Functions:
+    acts = Acts(
+        draft=functools.partial(decide_draft, config), rows=functools.partial(choose_rows, config)
+    )
+    observes = functools.partial(observe_round, config)
     return Functions(
-        lambda shape: init_control(shape.depth, shape.rows), acts, observes, resume=_resumed
+        lambda shape: init_controller(shape.depth, shape.rows), acts, observes, resume=_resumed
     )
 
 
-def init_control(depth: int, rows: int) -> ControlState:
-    """The state before anything was seen, of trees up to `rows` rows and `depth` deep."""
+def init_controller(depth: int, rows: int) -> ControllerState:
+    """The state before the first round, for trees of up to `rows` rows and `depth` levels."""
     zero, count = jnp.float32(0), jnp.int32(0)
-    return ControlState(
+    return ControllerState(
         scores=init_scores(depth),
         pauses=init_pauses(),
         rounds=count,
@@ -162,51 +196,57 @@ def init_control(depth: int, rows: int) -> ControlState:
     )
 
 
-def _resumed(state: ControlState) -> ControlState:
-    return state.replace(pauses=resumed(state.pauses))
+def _resumed(state: ControllerState) -> ControllerState:
+    return state.replace(pauses=resume_pauses(state.pauses))
 
 
-def drafts(
-    settings: ControllerSettings, controls: Controls, state: ControlState, observation: Observation
+def decide_draft(
+    config: ControllerConfig,
+    controls: ControllerInputs,
+    state: ControllerState,
+    observation: Observation,
 ) -> jax.Array:
     """Whether the round drafts: bool []."""
-    if settings.rule == "fixed":
+    if config.rule == "fixed":
         return controls.rows > 0
-    return state.pauses.left == 0 if settings.pauses else jnp.bool_(True)
+    return state.pauses.left == 0 if config.pauses else jnp.bool_(True)
 
 
-def choose(
-    settings: ControllerSettings, controls: Controls, state: ControlState, observation: Observation
+def choose_rows(
+    config: ControllerConfig,
+    controls: ControllerInputs,
+    state: ControllerState,
+    observation: Observation,
 ) -> jax.Array:
-    """The number of rows int32 [] that pays best for the batch, whose sequences are verified in one
-    pass.
+    """The number of rows int32 [] that commits most tokens per second for the batch, whose sequences
+    are verified in one pass.
     """
     tree, live = observation.tree, observation.live
     rows = tree.token.shape[1]
-    if settings.rule == "fixed":
+    if config.rule == "fixed":
         return jnp.clip(controls.rows, 1, rows)
     draft, verify = _seconds(controls, observation.context, live)
-    cost = (draft + verify)[bucket_of(rows, controls.table.widths)]
-    return RULES[settings.rule](
-        jnp.cumsum(jnp.sum(_values(settings, state, tree, live), axis=0)), cost
+    cost = (draft + verify)[width_indices(rows, controls.costs.widths)]
+    return SIZE_RULES[config.rule](
+        jnp.cumsum(jnp.sum(_values(config, state, tree, live), axis=0)), cost
     )
 
 
-def observe(
-    settings: ControllerSettings, controls: Controls, state: ControlState, outcome: Outcome
-) -> ControlState:
+def observe_round(
+    config: ControllerConfig, controls: ControllerInputs, state: ControllerState, outcome: Outcome
+) -> ControllerState:
     """The state after a round."""
     draft, verify = _seconds(controls, outcome.context, outcome.live)
 
     def drafted():
-        return _drafted(settings, controls, state, outcome, draft + verify, verify[0])
+        return _drafted(config, controls, state, outcome, draft + verify, verify[0])
 
     def plainly():
         return state.replace(
             predicted=state.predicted + verify[0],
             worth=state.worth + jnp.sum(outcome.live),
             sizes=state.sizes.at[0].add(1),
-            pauses=waited(state.pauses),
+            pauses=count_pause(state.pauses),
         )
 
     state = jax.lax.cond(outcome.drafted, drafted, plainly)
@@ -214,56 +254,66 @@ def observe(
 
 
 def _drafted(
-    settings, controls: Controls, state: ControlState, outcome: Outcome, cost, plain
-) -> ControlState:
-    """The state after a round that drafted; `cost` float32 [W] of every width, `plain` of plain
-    decoding.
+    config: ControllerConfig,
+    controls: ControllerInputs,
+    state: ControllerState,
+    outcome: Outcome,
+    cost: jax.Array,
+    plain: jax.Array,
+) -> ControllerState:
+    """The state after a round that drafted.
+
+    Args:
+      cost: float32 [W], seconds of a round of every width.
+      plain: float32 [], seconds of a round of autoregressive decoding.
     """
     tree, live = outcome.tree, outcome.live
     size = jnp.max(outcome.rows)
-    seconds = cost[jnp.asarray(bucket_of(tree.token.shape[1], controls.table.widths))[size - 1]]
+    seconds = cost[jnp.asarray(width_indices(tree.token.shape[1], controls.costs.widths))[size - 1]]
     state = state.replace(
         drafted=state.drafted + 1,
         predicted=state.predicted + seconds,
-        worth=state.worth + jnp.sum(_values(settings, state, tree, live)),
+        worth=state.worth + jnp.sum(_values(config, state, tree, live)),
         sizes=state.sizes.at[size].add(1),
     )
-    if settings.corrected:
+    if config.corrected:
         seen = jnp.where(live[:, None], tree.logprob, -jnp.inf)
-        scores = observed(state.scores, seen, tree.depth, _on_path(tree, outcome.accepted))
+        scores = count_nodes(state.scores, seen, tree.depth, _on_path(tree, outcome.accepted))
         due = state.drafted % REFRESH == 0
-        state = state.replace(scores=jax.lax.cond(due, refreshed, lambda scores: scores, scores))
-    if settings.pauses and settings.rule != "fixed":
+        state = state.replace(
+            scores=jax.lax.cond(due, refresh_ratios, lambda scores: scores, scores)
+        )
+    if config.pauses and config.rule != "fixed":
         committed = jnp.sum(jnp.where(live, outcome.accepted.count, 0)) / jnp.maximum(
             jnp.sum(live), 1
         )
-        state = state.replace(pauses=paid(state.pauses, committed - seconds / plain))
+        state = state.replace(pauses=record_gain(state.pauses, committed - seconds / plain))
     return state
 
 
 def _values(
-    settings: ControllerSettings, state: ControlState, tree: Tree, live: jax.Array
+    config: ControllerConfig, state: ControllerState, tree: Tree, live: jax.Array
 ) -> jax.Array:
-    """Expected committed tokens float32 [B, N] of each row; a finished sequence's are worth
-    nothing.
-    """
+    """Expected committed tokens float32 [B, N] of each row; 0 for finished sequences."""
     value = (
-        corrected(state.scores, tree.logprob, tree.depth)
-        if settings.corrected
+        correct_scores(state.scores, tree.logprob, tree.depth)
+        if config.corrected
         else jnp.exp(tree.logprob)
     )
     return jnp.where(live[:, None], value, 0.0)
 
 
-def _seconds(controls: Controls, context, live) -> tuple[jax.Array, jax.Array]:
-    draft, verify = controls.table.at(jnp.max(jnp.where(live, context, 0)))
-    # Whole calls are timed: a machine that runs slower than when its table was measured does so in
-    # all parts of a round.
+def _seconds(
+    controls: ControllerInputs, context: jax.Array, live: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    draft, verify = controls.costs.interpolate(jnp.max(jnp.where(live, context, 0)))
+    # The factor comes from whole decodes: a machine that is slower than when its costs were measured
+    # is slower in all parts of a round.
     return controls.factor * draft, controls.factor * verify
 
 
 def _on_path(tree: Tree, accepted: Accepted) -> jax.Array:
-    """bool [B, N], drafted rows whose token was committed."""
+    """Drafted rows whose token was committed: bool [B, N]."""
     rows, slot = tree.token.shape[1], jnp.arange(accepted.path.shape[1])
     row = jnp.where((slot > 0) & (slot < accepted.count[:, None]), accepted.path, rows)
     return (row[..., None] == jnp.arange(rows)).any(1)

@@ -1,9 +1,9 @@
 """BlockPilot: one prediction after the prefill chooses the block size of the request.
 
 arXiv 2606.31315: a residual perceptron reads the target's logits after the last prompt token and
-names one of a few block sizes around the trained one, the one with which the request is expected to
-commit most tokens a round. Trained by `python -m training.policies.blockpilot`, which says beside
-it what always choosing one size, and knowing the best, would give.
+predicts which of a few block sizes around the trained one commits most tokens per round for this
+request. `python -m training.policies.blockpilot` trains it and compares it with the best constant
+size and with an oracle.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.policies.learned.heads import Layer, init_layers, residual_mlp
-from jaxspec.policies.learned.mlp import check_layers
-from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, unchanged
+from jaxspec.policies.learned.networks import Layer, check_network, init_layers, residual_mlp
+from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, keep_state
+from jaxspec.policies.registry import tagged
 
 SCALES = ("raw", "softmax", "zscore", "l2")
 REDUCTIONS = ("all", "top", "projection")
 
 
+@tagged("blockpilot")
 @dataclasses.dataclass(frozen=True)
-class BlockPilotSettings(Settings):
+class BlockPilotConfig(PolicyConfig):
     """Static choices.
 
     Attributes:
       sizes: block sizes to choose from, ascending, the anchor included.
-      scale: what is read of the logits: `raw` (the paper's choice), their `softmax`, or normalised,
-        by mean and standard deviation (`zscore`) or to unit length (`l2`); the paper does not say
-        which.
-      reduction: `all` of the vocabulary; the `top` numbers in falling order; or a `projection` to
-        few dimensions.
-      top: numbers of the reduction `top`.
+      scale: how logits are read: `raw` (the paper's choice), as `softmax`, or normalised, by mean
+        and standard deviation (`zscore`) or to unit length (`l2`); the paper does not say how its
+        normalised ones are.
+      reduction: `all` of the vocabulary; the `top` numbers in descending order; or a `projection`
+        to few dimensions.
+      top: how many numbers the reduction `top` reads.
     """
 
     sizes: tuple[int, ...] = ()
@@ -59,12 +60,13 @@ class BlockPilotSettings(Settings):
         return _functions(self)
 
 
+@tagged("blockpilot-predictor")
 @flax.struct.dataclass
 class Predictor:
     """Weights.
 
     Attributes:
-      layers: of the perceptron, see `heads.residual_mlp`.
+      layers: of the perceptron, see `networks.residual_mlp`.
       projection: {"mean": float32 [V], "axes": float32 [V, R]} of the reduction `projection`, else
         None.
     """
@@ -74,23 +76,23 @@ class Predictor:
 
 
 def make_blockpilot(sizes, predictor: Predictor, widths: tuple[int, ...] = (), **choices) -> Policy:
-    """The policy with trained weights; `choices` as of `BlockPilotSettings`.
+    """The policy with trained weights; `choices` as of `BlockPilotConfig`.
 
     Raises:
-      ValueError: a choice that is none, or layers that do not end in one number a size.
+      ValueError: an unknown choice, or layers that do not end in one number per size.
     """
-    settings = BlockPilotSettings(tuple(widths), tuple(sizes), **choices)
-    if (settings.reduction == "projection") != (predictor.projection is not None):
+    config = BlockPilotConfig(tuple(widths), tuple(sizes), **choices)
+    if (config.reduction == "projection") != (predictor.projection is not None):
         raise ValueError(
-            f"reduction is {settings.reduction!r}: give the predictor axes for `projection`, and for no other"
+            f"reduction is {config.reduction!r}: give the predictor axes for `projection`, and for no other"
         )
-    check_layers(
-        predictor.layers, predictor.layers[0]["kernel"].shape[0], len(settings.sizes), "BlockPilot"
+    check_network(
+        predictor.layers, predictor.layers[0]["kernel"].shape[0], len(config.sizes), "BlockPilot"
     )
-    return Policy(settings, predictor)
+    return Policy(config, predictor)
 
 
-def init_layers_of(
+def init_blockpilot(
     key: jax.Array, inputs: int, classes: int, width: int = 2048, layers: int = 2
 ) -> list[Layer]:
     """First weights: hidden layers by He et al. 2015 (uniform), the last by Glorot and Bengio 2010;
@@ -100,8 +102,8 @@ def init_layers_of(
     return init_layers(key, (inputs, *(width,) * layers, classes), he, glorot)
 
 
-def scaled(logits: jax.Array, scale: str) -> jax.Array:
-    """What is read of logits [..., V], float32."""
+def scale_logits(logits: jax.Array, scale: str) -> jax.Array:
+    """Logits [..., V] on a scale of `SCALES`, float32."""
     x = logits.astype(jnp.float32)
     if scale == "softmax":
         return jax.nn.softmax(x, axis=-1)
@@ -110,18 +112,16 @@ def scaled(logits: jax.Array, scale: str) -> jax.Array:
     return x / jnp.linalg.norm(x, axis=-1, keepdims=True) if scale == "l2" else x
 
 
-def features(settings: BlockPilotSettings, logits: jax.Array, projection=None) -> jax.Array:
+def blockpilot_features(config: BlockPilotConfig, logits: jax.Array, projection=None) -> jax.Array:
     """The network's inputs [..., F] of logits [..., V]."""
-    x = scaled(logits, settings.scale)
-    if settings.reduction == "top":
-        return jax.lax.top_k(x, min(settings.top, x.shape[-1]))[0]
-    return (
-        (x - projection["mean"]) @ projection["axes"] if settings.reduction == "projection" else x
-    )
+    x = scale_logits(logits, config.scale)
+    if config.reduction == "top":
+        return jax.lax.top_k(x, min(config.top, x.shape[-1]))[0]
+    return (x - projection["mean"]) @ projection["axes"] if config.reduction == "projection" else x
 
 
-def random_projection(key: jax.Array, vocab_size: int, rank: int) -> dict[str, jax.Array]:
-    """Axes of Johnson and Lindenstrauss: independent normal numbers that keep lengths on
+def draw_projection(key: jax.Array, vocab_size: int, rank: int) -> dict[str, jax.Array]:
+    """Random axes (Johnson and Lindenstrauss): independent normal numbers that preserve lengths on
     average.
     """
     return {
@@ -130,9 +130,9 @@ def random_projection(key: jax.Array, vocab_size: int, rank: int) -> dict[str, j
     }
 
 
-def principal_projection(x: np.ndarray, rank: int) -> dict[str, jax.Array]:
+def fit_projection(x: np.ndarray, rank: int) -> dict[str, jax.Array]:
     """The `rank` principal axes of features [P, V], each divided by the standard deviation along
-    it; computed on the host.
+    it. Computed on the host.
     """
     x = np.asarray(x, np.float32)
     mean = x.mean(axis=0)
@@ -145,10 +145,10 @@ def principal_projection(x: np.ndarray, rank: int) -> dict[str, jax.Array]:
 
 
 @functools.lru_cache
-def _functions(settings: BlockPilotSettings) -> Functions:
+def _functions(config: BlockPilotConfig) -> Functions:
     def block(predictor, state, seen):
-        x = features(settings, seen.logits, predictor.projection)
+        x = blockpilot_features(config, seen.logits, predictor.projection)
         best = jnp.argmax(residual_mlp(predictor.layers, x), axis=-1)
-        return jnp.asarray(settings.sizes, jnp.int32)[best]
+        return jnp.asarray(config.sizes, jnp.int32)[best]
 
-    return Functions(lambda shape: (), Acts(block=block), unchanged, frozenset({"logits"}))
+    return Functions(lambda shape: (), Acts(block=block), keep_state, frozenset({"logits"}))

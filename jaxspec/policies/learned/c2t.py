@@ -1,16 +1,16 @@
-"""C2T: a classifier of candidates decides which of them are drafted from and verified.
+"""C2T: a classifier decides which candidates are drafted from and verified.
 
-Huo et al. 2025 (arXiv 2502.13652), rebuilt from the paper: level by level, of the candidates the K
-with the largest confidence above a threshold go on; they, and no others, become rows of the tree.
-The confidence is a small network's, of the joint probability of a candidate's path, the entropy of
-the distribution it is from, and its depth. Trained by `python -m training.policies.heads`. Here the
-network is asked about the candidates that the tree's builder would draft from, the best of a level
-by joint probability, instead of about all of them, and entropies are of all tokens, not of the 1000
-likeliest.
+Huo et al. 2025 (arXiv 2502.13652), rebuilt from the paper: at each level, the K candidates with the
+largest confidence above a threshold go on, and only these become rows of the tree. A small network
+gives the confidence from the joint probability of a candidate's path, the entropy of the
+distribution it was drawn from, and its depth. `python -m training.policies.classifiers` trains it.
+Two differences: the network judges the candidates that the tree's builder would draft from, the
+best of a level by joint probability, instead of all of them; and entropies are over all tokens, not
+over the 1000 most probable.
 
 Learning to Draft's variant reads the log of the joint probability and the depth. Its published code
-only filters the nodes behind the last step, which leaves the verified tree as it is; here it does
-what C2T does.
+only filters nodes after the last step, which does not change the verified tree; here the variant
+does what C2T does.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jaxspec.policies.learned.heads import Layer, init_layers
-from jaxspec.policies.learned.mlp import check_layers, mlp
-from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, unchanged
-from jaxspec.policies.thresholds.threshold import thresholded
+from jaxspec.policies.learned.networks import Layer, check_network, init_layers, mlp
+from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, keep_state
+from jaxspec.policies.registry import tagged
+from jaxspec.policies.stopping import make_threshold
 
-# Numbers read and hidden units.
+# Inputs and hidden units of the network.
 INPUTS, WIDTHS = {"paper": 3, "ltd": 2}, {"paper": 48, "ltd": 64}
 PRESETS = {"c2t-paper": {}, "c2t-ltd": {"reads": "ltd", "threshold": 0.5, "most": 10}}
 
 
+@tagged("c2t")
 @dataclasses.dataclass(frozen=True)
-class C2TSettings(Settings):
+class C2TConfig(PolicyConfig):
     """Constants of the rule.
 
     Attributes:
       reads: `paper` or `ltd`, the features.
-      most: candidates of a level that go on.
+      most: largest number of candidates of a level that go on.
     """
 
     reads: str = "paper"
@@ -59,50 +60,59 @@ def make_c2t(
     Args:
       threshold: least confidence of a candidate that goes on (the paper: 0.25 to 0.7, which sets
         the tree's size).
-      constants: as of `C2TSettings`, see `PRESETS`.
+      constants: as of `C2TConfig`, see `PRESETS`.
 
     Raises:
       ValueError: the weights are not of a network with these inputs, or unknown features.
     """
-    settings = C2TSettings(tuple(widths), **constants)
-    check_layers(weights, INPUTS[settings.reads], 1, "C2T")
-    return Policy(settings, thresholded(threshold, weights))
+    config = C2TConfig(tuple(widths), **constants)
+    check_network(weights, INPUTS[config.reads], 1, "C2T")
+    return Policy(config, make_threshold(threshold, weights))
 
 
-def init_weights(key: jax.Array, reads: str = "paper") -> list[Layer]:
-    """Weights before training."""
+def init_c2t(key: jax.Array, reads: str = "paper") -> list[Layer]:
+    """First weights."""
     return init_layers(key, (INPUTS[reads], WIDTHS[reads], 1))
 
 
-def features(reads: str, logprob: jax.Array, entropy: jax.Array | None, depth) -> jax.Array:
-    """float32 [..., 3 or 2] of path log-probabilities and entropies in nats [...] and of the depth
-    from 1, in tens.
+def c2t_features(reads: str, logprob: jax.Array, entropy: jax.Array | None, depth) -> jax.Array:
+    """Inputs float32 [..., 3 or 2] of the network.
+
+    Args:
+      logprob: float32 [...], of paths. entropy: [...], nats; not read by `ltd`. depth: of the
+        candidates, from 1; the network reads it divided by 10.
     """
     depth = jnp.broadcast_to(jnp.asarray(depth, jnp.float32) / 10, logprob.shape)
-    # Nodes that are not there have no finite score, and are never kept.
+    # Empty slots have a score of -inf, and are never kept.
     logprob = jnp.maximum(logprob, -100.0)
     return jnp.stack(
         [logprob, depth] if reads == "ltd" else [jnp.exp(logprob), entropy, depth], axis=-1
     )
 
 
-def logit(weights: list[Layer], x: jax.Array) -> jax.Array:
-    """Of the confidence [...] in candidates with features [..., 3 or 2]."""
+def c2t_logit(weights: list[Layer], x: jax.Array) -> jax.Array:
+    """Logit [...] of the confidence in candidates with features [..., 3 or 2]."""
     return mlp(weights, x, "relu")[..., 0]
 
 
-def chosen(settings: C2TSettings, threshold, confidence: jax.Array) -> jax.Array:
-    """Which candidates [..., M] of a level go on: bool [..., M]; equals by index."""
+def choose_candidates(config: C2TConfig, threshold, confidence: jax.Array) -> jax.Array:
+    """Which candidates of a level go on, bool [..., M]; the first of equals.
+
+    Args:
+      confidence: float32 [..., M].
+    """
     place = jnp.argsort(jnp.argsort(-confidence, axis=-1, stable=True), axis=-1)
-    return (confidence >= threshold) & (place < settings.most)
+    return (confidence >= threshold) & (place < config.most)
 
 
 @functools.lru_cache
-def _functions(settings: C2TSettings) -> Functions:
+def _functions(config: C2TConfig) -> Functions:
     def keep(controls, state, seen):
-        x = features(settings.reads, seen.frontier, seen.entropy, seen.steps + 1)
-        confidence = jax.nn.sigmoid(logit(controls.weights, x))
-        return chosen(settings, controls.threshold, confidence) & (seen.frontier > -jnp.inf)
+        x = c2t_features(config.reads, seen.frontier, seen.entropy, seen.steps + 1)
+        confidence = jax.nn.sigmoid(c2t_logit(controls.weights, x))
+        return choose_candidates(config, controls.threshold, confidence) & (
+            seen.frontier > -jnp.inf
+        )
 
-    needs = frozenset({"entropy"} if settings.reads == "paper" else ())
-    return Functions(lambda shape: (), Acts(keep=keep), unchanged, needs)
+    needs = frozenset({"entropy"} if config.reads == "paper" else ())
+    return Functions(lambda shape: (), Acts(keep=keep), keep_state, needs)

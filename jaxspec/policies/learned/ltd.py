@@ -1,8 +1,8 @@
 """LTD, Learning to Draft (Zhang et al. 2026, arXiv 2603.01639): two small networks decide how deep
-and how many.
+to draft and how many rows to verify.
 
-After a draft step one network says whether to take another; when the tree is at hand the other says
-how many of its rows to verify. `training.rl.ltd` trains them with PPO. They run inside the round:
+After a draft step one network decides whether to take another; when the tree is complete the other
+decides how many of its rows to verify. `training.rl.ltd` trains them with PPO. They run inside the round:
 no decision leaves the device.
 """
 
@@ -17,25 +17,27 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.policies.learned import ltd_features as features
-from jaxspec.policies.learned.mlp import ACTIVATIONS, check_layers, mlp
-from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, Shape, unchanged
+from jaxspec.policies.learned.networks import ACTIVATIONS, check_network, mlp
+from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, Shape, keep_state
+from jaxspec.policies.registry import tagged
 
 SEES = ("pool", "tree")
 
 
+@tagged("ltd")
 @dataclasses.dataclass(frozen=True)
-class LtdSettings(Settings):
+class LtdConfig(PolicyConfig):
     """Static choices of LTD's policies.
 
     Attributes:
       width: W, nodes of a level that the dynamic tree drafts from; 0 with `sees` "tree".
-      steps: most draft steps after the root's, the code's D. depths: after so many of them the
-        depth policy is asked, in training and here; elsewhere drafting goes on. Empty: there is no
-        depth policy.
-      sizes: rows that the size policy chooses between, ascending, the root included. Empty: there
-        is no size policy.
-      sees: the size policy's scores: of the `pool` of a dynamic tree, or of the sorted rows of any
-        `tree`.
+      steps: largest number of draft steps after the root's, the code's D.
+      depths: numbers of draft steps after which the depth policy is asked; after others drafting
+        goes on. (): no depth policy.
+      sizes: numbers of rows that the size policy chooses from, ascending, the root included. ():
+        no size policy.
+      sees: which scores the size policy reads: of the `pool` of a dynamic tree, or of the sorted
+        rows of any `tree`.
       observes: what both networks see, one of `ltd_features.OBSERVES`.
       activation: of both networks.
     """
@@ -96,62 +98,63 @@ class LtdSettings(Settings):
         )
 
 
+@tagged("ltd-weights")
 @flax.struct.dataclass
 class LtdWeights:
-    """Layers of the two networks, see `policies.mlp`; None where there is none."""
+    """Layers of the two networks, see `networks.mlp`; None: no such policy."""
 
     depth: Any = None
     size: Any = None
 
 
-def make_ltd(settings: LtdSettings, depth=None, size=None) -> Policy:
+def make_ltd(config: LtdConfig, depth=None, size=None) -> Policy:
     """A policy from trained networks.
 
     Args:
       depth: layers from `ltd_features.depth_inputs(W)` inputs to the logits of stopping and of
         going on.
-      size: layers from `settings.size_inputs()` inputs to a logit for each of `settings.sizes`.
+      size: layers from `config.size_inputs()` inputs to a logit for each of `config.sizes`.
 
     Raises:
-      ValueError: networks that the settings do not name, or of other sizes.
+      ValueError: networks that the config do not name, or of other sizes.
     """
-    for name, layers, wanted in (("depth", depth, settings.depths), ("size", size, settings.sizes)):
+    for name, layers, wanted in (("depth", depth, config.depths), ("size", size, config.sizes)):
         if (layers is None) == bool(wanted):
             raise ValueError(
-                f"the settings {'name a' if wanted else 'have no'} {name} policy: give its layers just then"
+                f"the config {'name a' if wanted else 'have no'} {name} policy: give its layers just then"
             )
     if depth is not None:
-        check_layers(depth, features.depth_inputs(settings.width), 2, "depth")
+        check_network(depth, features.depth_inputs(config.width), 2, "depth")
     if size is not None:
-        check_layers(size, settings.size_inputs(), len(settings.sizes), "size")
-    return Policy(settings, LtdWeights(depth, size))
+        check_network(size, config.size_inputs(), len(config.sizes), "size")
+    return Policy(config, LtdWeights(depth, size))
 
 
 @functools.lru_cache
-def _functions(settings: LtdSettings) -> Functions:
+def _functions(config: LtdConfig) -> Functions:
     # NumPy's, for this may first run while something is traced.
-    asked = np.isin(np.arange(settings.steps + 1), settings.depths)
+    asked = np.isin(np.arange(config.steps + 1), config.depths)
 
     def deeper(controls: LtdWeights, state, seen):
         x = features.depth_observation(
-            seen.pool.logprob, seen.context, seen.steps, settings.width, settings.observes
+            seen.pool.logprob, seen.context, seen.steps, config.width, config.observes
         )
         return ~jnp.asarray(asked)[seen.steps] | (
-            jnp.argmax(mlp(controls.depth, x, settings.activation), axis=-1) == 1
+            jnp.argmax(mlp(controls.depth, x, config.activation), axis=-1) == 1
         )
 
     def rows(controls: LtdWeights, state, seen):
-        if settings.sees == "pool":
+        if config.sees == "pool":
             # A sequence's own steps, for the batch may have gone on without it.
-            steps = features.steps_taken(seen.pool.logprob, settings.width)
+            steps = features.steps_taken(seen.pool.logprob, config.width)
             x = features.size_observation(
-                seen.pool.logprob, seen.context, steps, settings.width, settings.observes
+                seen.pool.logprob, seen.context, steps, config.width, config.observes
             )
         else:
-            x = features.tree_observation(seen.tree.logprob[:, 1:], seen.context, settings.observes)
-        logits = mlp(controls.size, x, settings.activation)
-        logits = jnp.where(features.allowed_sizes(settings.sizes, seen.tree.size), logits, -jnp.inf)
-        return jnp.array(settings.sizes, jnp.int32)[jnp.argmax(logits, axis=-1)]
+            x = features.tree_observation(seen.tree.logprob[:, 1:], seen.context, config.observes)
+        logits = mlp(controls.size, x, config.activation)
+        logits = jnp.where(features.allowed_sizes(config.sizes, seen.tree.size), logits, -jnp.inf)
+        return jnp.array(config.sizes, jnp.int32)[jnp.argmax(logits, axis=-1)]
 
-    acts = Acts(deeper=deeper if settings.depths else None, rows=rows if settings.sizes else None)
-    return Functions(init=lambda shape: (), act=acts, observe=unchanged)
+    acts = Acts(deeper=deeper if config.depths else None, rows=rows if config.sizes else None)
+    return Functions(init=lambda shape: (), act=acts, observe=keep_state)

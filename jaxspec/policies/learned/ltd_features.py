@@ -1,4 +1,4 @@
-"""What LTD's two policies see (Zhang et al. 2026, Learning to Draft, section 4; layout of the
+"""What LTD's two policies observe (Zhang et al. 2026, Learning to Draft, section 4; layout of the
 released code).
 
 A dynamic tree that drafts from W nodes of a level has W candidates after the root's proposal and W
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 LENGTH_SCALE, STEP_SCALE = 1000.0, 10.0
 DEPTH_COPIES, SIZE_COPIES = 14, 29
 # What the networks see: P, path log-probabilities; L, the length of the context; D, the depth. The
-# paper's ablation of observations; what is left out is zero, so that the networks' sizes stay.
+# paper's ablation of observations. What is left out is zero, so that networks keep their sizes.
 OBSERVES = ("P", "P+L", "P+D", "P+D+L")
 # A candidate that must not be used has -inf; no path that is ever verified comes near this.
 FLOOR = -100.0
@@ -41,7 +41,7 @@ def depth_inputs(width: int) -> int:
 
 
 def size_inputs(scores: int) -> int:
-    """Length of `size_observation` and `tree_observation`, of so many scores."""
+    """Length of `size_observation` and `tree_observation` of this many scores."""
     return scores + 2 * SIZE_COPIES
 
 

@@ -1,12 +1,12 @@
-"""SpecDec++: stop drafting when a rejection on the way has become likely.
+"""SpecDec++: stop drafting when a rejection along the path has become likely.
 
 Huang, Guo and Wang 2024 (arXiv 2405.19715): stopping is a Markov decision process whose optimal
 policy is a threshold on the probability that some drafted token is rejected. A head on the
 drafter's hidden state gives the probability that the token just fed to the drafter is accepted if
-those before it are; their product along a path is compared with the threshold. Trained by `python
--m training.policies.heads`. On a tree, the path is that of the frontier's likeliest node; its own
-token, not yet fed, counts as accepted. The head is that of Learning to Draft's comparison: one
-layer with a linear shortcut beside it.
+those before it are; their product along a path is compared with the threshold. `python -m
+training.policies.classifiers` trains the head. On a tree, the path is that of the frontier's most
+probable node; its own token has not been fed and counts as accepted. The head is that of Learning
+to Draft's comparison: one layer with a linear shortcut.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jaxspec.policies.learned.heads import Layer, init_silu_head, silu_head
-from jaxspec.policies.protocol import Acts, Functions, Policy, Settings, unchanged
-from jaxspec.policies.thresholds.frontier import at_best
-from jaxspec.policies.thresholds.threshold import thresholded
+from jaxspec.policies.learned.networks import Layer, init_silu_head, silu_head
+from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, keep_state
+from jaxspec.policies.registry import tagged
+from jaxspec.policies.stopping import make_threshold, take_best
 
 WIDTH = 1024
 
 
+@tagged("specdec-plus")
 @dataclasses.dataclass(frozen=True)
-class SpecDecPlusSettings(Settings):
+class SpecDecPlusConfig(PolicyConfig):
     """Constants of the rule.
 
     Attributes:
-      least, most: drafted tokens of a path.
+      least, most: bounds on the drafted tokens of a path.
     """
 
     least: int = 2
@@ -43,48 +44,53 @@ class SpecDecPlusSettings(Settings):
 def make_specdec_plus(
     weights: dict[str, Layer], widths: tuple[int, ...] = (), threshold: float = 0.5, **constants
 ) -> Policy:
-    """The rule with trained weights, see `heads.silu_head`.
+    """The rule with trained weights, see `networks.silu_head`.
 
     Args:
       threshold: of the probability of a rejection, 0.3 to 0.7 in the paper. constants: as of
-        `SpecDecPlusSettings`.
+        `SpecDecPlusConfig`.
     """
-    return Policy(SpecDecPlusSettings(tuple(widths), **constants), thresholded(threshold, weights))
+    return Policy(SpecDecPlusConfig(tuple(widths), **constants), make_threshold(threshold, weights))
 
 
-def init_weights(key: jax.Array, hidden_size: int, width: int = WIDTH) -> dict[str, Layer]:
-    """Weights before training."""
+def init_specdec_plus(key: jax.Array, hidden_size: int, width: int = WIDTH) -> dict[str, Layer]:
+    """First weights."""
     return init_silu_head(key, hidden_size, width)
 
 
 def log_accepted(weights: dict[str, Layer], hidden: jax.Array) -> jax.Array:
-    """Log-probability float32 [...] that the token is accepted whose feeding gave the hidden state
+    """Log-probability float32 [...] of acceptance of the tokens whose feeding gave `hidden`
     [..., E].
     """
     return jax.nn.log_sigmoid(silu_head(weights, hidden.astype(jnp.float32)))
 
 
-def goes_on(settings: SpecDecPlusSettings, threshold, log_path: jax.Array, drafted) -> jax.Array:
-    """Whether to draft on, bool [...], when a path of `drafted` tokens is accepted with probability
-    exp(log_path) [...].
+def passes_specdec_plus(
+    config: SpecDecPlusConfig, threshold, log_path: jax.Array, drafted
+) -> jax.Array:
+    """Whether to take another draft step, bool [...].
+
+    Args:
+      log_path: float32 [...], log-probability that the whole path is accepted.
+      drafted: int, its drafted tokens.
     """
     likely = 1 - jnp.exp(log_path) <= threshold
-    return (likely | (drafted < settings.least)) & (drafted < settings.most)
+    return (likely | (drafted < config.least)) & (drafted < config.most)
 
 
 @functools.lru_cache
-def _functions(settings: SpecDecPlusSettings) -> Functions:
+def _functions(config: SpecDecPlusConfig) -> Functions:
     def path(controls, state, seen):
-        # What was fed for the first level is the root, which is committed.
+        # The first level was drafted by feeding the root, which is committed.
         fed = jnp.where(
             jnp.asarray(seen.steps) > 0, log_accepted(controls.weights, seen.hidden), 0.0
         )
         return seen.carried + fed
 
     def deeper(controls, state, seen):
-        likely = at_best(path(controls, state, seen), seen.frontier)
-        return goes_on(settings, controls.threshold, likely, seen.steps + 1)
+        likely = take_best(path(controls, state, seen), seen.frontier)
+        return passes_specdec_plus(config, controls.threshold, likely, seen.steps + 1)
 
     return Functions(
-        lambda shape: (), Acts(deeper=deeper, carry=path), unchanged, frozenset({"hidden"})
+        lambda shape: (), Acts(deeper=deeper, carry=path), keep_state, frozenset({"hidden"})
     )

@@ -12,15 +12,17 @@ import pytest
 
 import jaxspec
 from jaxspec.bench.prompts import Prompt
+from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies.store import load_policy
 from training.policies import blockpilot, blockpilot_study
-from training.policies.block_times import (
-    BlockTimes,
-    BlockTimesOptions,
-    load_block_times,
+from training.policies.block_costs import (
+    BlockCosts,
+    BlockCostsOptions,
+    load_block_costs,
     measure_blocks,
-    save_block_times,
+    save_block_costs,
 )
+from training.policies.block_replay import committed_rounds
 from training.policies.blockpilot_data import (
     Answers,
     answer,
@@ -43,13 +45,10 @@ from training.policies.blockpilot_report import (
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 RECORDED = np.load(GOLDEN / "blockpilot" / "blockpilot.npz")
-TIMES = BlockTimes(
-    (2, 3),
-    np.array([0.0, 100.0]),
-    np.array([[1.0, 2.0], [2.0, 4.0]]),
-    np.array([[1.5, 2.5], [2.0, 4.0]]),
+TIMES = BlockCosts(
+    make_costs((3,), (0, 100), 0.0, [[[1, 2]], [[2, 4]]], plain=1.0, blocks=(2, 3)),
+    make_costs((3,), (0, 100), 0.0, [[[1.5, 2.5]], [[2, 4]]], plain=1.0, blocks=(2, 3)),
     {"all": 0.5},
-    {},
 )
 
 
@@ -102,7 +101,7 @@ def test_rounds_are_charged_the_times_of_their_size_and_context():
     # Cached tokens before each round of the second prompt: 10, 12, 14; a size's seconds grow by 1
     # or 2 in 100 tokens.
     expected = [3 + 0.36, 6 * 2 + 2 * (10 + 11 + 12 + 13 + 14 + 15) / 100]
-    np.testing.assert_allclose(answers.seconds(TIMES.contexts, TIMES.alone)[1], expected)
+    np.testing.assert_allclose(answers.seconds(TIMES.single)[1], expected)
     assert answers.choose([3]).committed[0] == [[3, 3]] and answers.choose([3]).sizes.tolist() == [
         3
     ]
@@ -154,12 +153,10 @@ def test_constants_and_predictions_are_charged_differently():
     }
     choices["oracle"] = Choice(np.zeros((1, 5), int), TOLD)
     rows = report(answers, choices, best_of(answers.length), TIMES)
-    alone, chosen = (
-        answers.seconds(TIMES.contexts, times)[:, 0].sum() for times in (TIMES.alone, TIMES.chosen)
-    )
+    single, chosen = (answers.seconds(costs)[:, 0].sum() for costs in TIMES[:2])
     assert rows["mine"]["choice"]["ratio"] == 1.0 and rows[FIXED]["deployed"][
         "value"
-    ] == pytest.approx(30 / alone)
+    ] == pytest.approx(30 / single)
     assert rows["mine"]["deployed"]["value"] == pytest.approx(30 / (chosen + 5 * 0.5)), (
         "a prediction for each prompt"
     )
@@ -167,15 +164,16 @@ def test_constants_and_predictions_are_charged_differently():
 
 
 def test_times_are_kept(tmp_path):
-    save_block_times(TIMES, tmp_path / "times.json")
-    found = load_block_times(tmp_path / "times.json", (2, 3))
-    for field in dataclasses.fields(BlockTimes):
-        np.testing.assert_array_equal(getattr(found, field.name), getattr(TIMES, field.name))
+    save_block_costs(TIMES, tmp_path / "times.json")
+    found = load_block_costs(tmp_path / "times.json", (2, 3))
+    assert found.predict == TIMES.predict
+    for own, kept in zip(found[:2], TIMES[:2], strict=True):
+        assert own.fingerprint == kept.fingerprint and own.blocks == (2, 3)
     with pytest.raises(ValueError, match=r"of block sizes \[2, 3\], not \[2, 4\]"):
-        load_block_times(tmp_path / "times.json", (2, 4))
+        load_block_costs(tmp_path / "times.json", (2, 4))
     (tmp_path / "times.json").write_text("{}")
-    with pytest.raises(ValueError, match="holds no times of blocks"):
-        load_block_times(tmp_path / "times.json", (2, 3))
+    with pytest.raises(ValueError, match="holds no costs of blocks"):
+        load_block_costs(tmp_path / "times.json", (2, 3))
 
 
 def test_features_are_shuffled_within_their_part():
@@ -258,6 +256,17 @@ def test_rounds_follow_from_the_text(tmp_path, settings):
     assert np.argmax(found.logits, axis=1).tolist() == [out.tokens[0] for out in greedy]
 
 
+def test_texts_that_fill_a_short_target_are_replayed(toy):
+    """A target of 64 positions, all of which prompt and answer take."""
+    target = dataclasses.replace(toy.spec.target, max_positions=64)
+    short = toy.replace(spec=dataclasses.replace(toy.spec, target=target))
+    prompt = [117, 142, 122, 64]
+    ((rounds,),) = committed_rounds(short, "dflash", [prompt], (4,), max_new_tokens=60)
+    options = {"method": "dflash", "builder": "chain", "block_size": 4, "budget": 4}
+    out = jaxspec.decode(short, prompt, max_new_tokens=60, **options)
+    assert rounds == out.per_round.tokens.tolist()
+
+
 @pytest.mark.slow
 def test_answers_are_kept_and_go_on(toy, tmp_path):
     prompts = [Prompt("a", [117, 142, 122, 64]), Prompt("b", [40, 41, 42])]
@@ -277,14 +286,13 @@ def test_answers_are_kept_and_go_on(toy, tmp_path):
 
 @pytest.mark.slow
 def test_every_size_is_timed(toy, tmp_path):
-    options = BlockTimesOptions(tmp_path / "t", (2, 3), contexts=(16,), repeats=1, width=8, rank=4)
+    options = BlockCostsOptions(tmp_path / "t", (2, 3), contexts=(16,), repeats=1, width=8, rank=4)
     times = measure_blocks(toy, "dflash", options)
-    assert (
-        times.alone.shape == times.chosen.shape == (2, 1)
-        and min(times.alone.min(), times.chosen.min()) > 0
-    )
+    for costs in times[:2]:
+        assert costs.verify.shape == (2, 1, 1) and costs.verify.min() > 0
     assert set(times.predict) == {"all", "top", "projection"} and min(times.predict.values()) > 0
-    assert times.about["drafter"] == "dflash" and times.about["builder"] == "chain"
+    about = times.single.about
+    assert about["drafter"] == "dflash" and about["builder"] == "chain"
 
 
 @pytest.mark.slow
@@ -309,12 +317,12 @@ def test_the_commands_end_to_end(tmp_path):
         held_out=tmp_path / "test.jsonl",
         times=tmp_path / "times.json",
     )
-    save_block_times(TIMES, files["times"])
+    save_block_costs(TIMES, files["times"])
     policy, found = blockpilot.train(BlockPilotOptions(out=tmp_path / "out", **files, **given))
     assert found["prompts"] == [8, 2, 4] and found["test"]["BlockPilot"]["deployed"]["ratio"] > 0
     assert load_policy(
         tmp_path / "out" / "policy"
-    ).settings == policy.settings and policy.settings.widths == (2, 3)
+    ).config == policy.config and policy.config.widths == (2, 3)
     params = jaxspec.load(given["target"], drafter=given["drafter"], dtype="float32")
     prompt = rng.integers(3, 150, 6).tolist()
     out = jaxspec.decode(

@@ -11,29 +11,23 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.costs.round_times import RoundTimes, load_times, save_times
+from jaxspec.costs.files import load_costs, save_costs
+from jaxspec.costs.round_costs import make_costs
 from jaxspec.engine.loop import run
 from jaxspec.engine.output import PerRound
-from jaxspec.policies.controls.static_size import make_static
+from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.learned import c2t, disco
 from jaxspec.policies.store import load_about, load_policy, save_policy
 from training.policies import tune
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "dflash"
 ABOUT = {"drafter": "dflash", "builder": "dynamic", "width": 2, "steps": 3}
-TIMES = RoundTimes(
-    (1, 4, 8),
-    np.array([0.0]),
-    np.array([1.0]),
-    np.array([[2.0], [3.0], [9.0]]),
-    np.array([2.0]),
-    ABOUT,
-)
+TIMES = make_costs((1, 4, 8), (0,), 0.0, [[2.0], [3.0], [9.0]], plain=2.0, step=1.0, about=ABOUT)
 
 
 @pytest.fixture
 def options(tmp_path):
-    save_times(TIMES, tmp_path / "times.json")
+    save_costs(TIMES, tmp_path / "times.json")
     (tmp_path / "prompts.jsonl").write_text(
         "".join(json.dumps({"prompt": [1, i]}) + "\n" for i in range(8))
     )
@@ -89,12 +83,12 @@ def test_the_fastest_pair_is_kept(options, monkeypatch):
     )
     found = load_policy(options.out)
     assert jax.tree.map(float, found.controls) == jax.tree.map(float, policy.controls)
-    assert found.settings.functions() is policy.settings.functions() and found.settings.widths == (
+    assert found.config.functions() is policy.config.functions() and found.config.widths == (
         1,
         4,
         8,
     )
-    assert load_about(options.out)["latency table"] == TIMES.fingerprint
+    assert load_about(options.out)["round costs by steps"] == TIMES.fingerprint
     assert json.loads((options.out / "report.json").read_text())["best"] == report["best"]
 
 
@@ -102,17 +96,15 @@ def test_refusals(options, tmp_path):
     with pytest.raises(ValueError, match="disco has a network: give --head"):
         tune.search(dataclasses.replace(options, rule="disco"))
     save_policy(make_static(rows=4), tmp_path / "static")
-    with pytest.raises(
-        ValueError, match="holds a StaticSettings: give the folder of a disco policy"
-    ):
+    with pytest.raises(ValueError, match="holds a StaticConfig: give the folder of a disco policy"):
         tune.search(dataclasses.replace(options, rule="disco", head=tmp_path / "static"))
     with pytest.raises(ValueError, match="every 4th prompt of a domain is used, and there is none"):
         tune.search(dataclasses.replace(options, limit=3))
-    save_times(
+    save_costs(
         dataclasses.replace(TIMES, about={"drafter": "dflash", "builder": "chain", "steps": 3}),
         options.times,
     )
-    with pytest.raises(ValueError, match="the times do not tell width of their rounds"):
+    with pytest.raises(ValueError, match="the round costs do not name the width of their rounds"):
         tune.search(options)
 
 
@@ -125,10 +117,10 @@ def test_real_decodes_compile_once(options, rule, ends, tmp_path):
     never.
     """
     about = {"drafter": "eagle3", "builder": "dynamic", "width": 2, "steps": 3}
-    save_times(dataclasses.replace(load_times(options.times), about=about), options.times)
+    save_costs(dataclasses.replace(load_costs(options.times), about=about), options.times)
     makers = {
-        "disco": (disco.make_disco, disco.init_weights),
-        "c2t": (c2t.make_c2t, c2t.init_weights),
+        "disco": (disco.make_disco, disco.init_disco),
+        "c2t": (c2t.make_c2t, c2t.init_c2t),
     }
     if rule in makers:
         make, first = makers[rule]

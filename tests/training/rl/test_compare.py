@@ -9,19 +9,19 @@ import jax
 import numpy as np
 import pytest
 
-from jaxspec.costs.round_times import save_times
-from jaxspec.policies.learned.heads import init_layers
-from jaxspec.policies.learned.ltd import LtdSettings, make_ltd
+from jaxspec.costs.files import save_costs
+from jaxspec.policies.learned.ltd import LtdConfig, make_ltd
 from jaxspec.policies.learned.ltd_features import depth_inputs
+from jaxspec.policies.learned.networks import init_layers
 from jaxspec.policies.store import save_policy
 from training.policies import expected
+from training.replay.records import save_record
 from training.rl import compare, replay
-from training.rl.records import save_record
 
 _spec = importlib.util.spec_from_file_location("rl_toy", Path(__file__).with_name("toy.py"))
 toy = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(toy)
-SETTINGS = LtdSettings((1, 2, 4), toy.WIDTH, toy.STEPS, (0, 1, 2), toy.SIZES)
+SETTINGS = LtdConfig((1, 2, 4), toy.WIDTH, toy.STEPS, (0, 1, 2), toy.SIZES)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compare")
     save_record(toy.make_record(8), folder / "train.npz")
     save_record(toy.make_record(8, seed=1), folder / "test.npz")
-    save_times(toy.TIMES, folder / "times.json")
+    save_costs(toy.TIMES, folder / "times.json")
     zero, keys = jax.nn.initializers.zeros, jax.random.split(jax.random.key(0))
     depth = init_layers(keys[0], (depth_inputs(toy.WIDTH), 4, 2), zero, zero)
     depth[-1]["bias"] = depth[-1]["bias"].at[1].set(1.0)
@@ -68,7 +68,7 @@ def test_ways_are_pooled_and_compared(folder, capsys):
         and "four" in capsys.readouterr().out
     )
     record = toy.make_record(8, seed=1)
-    seconds = toy.TIMES.seconds(record.context, record.steps, record.sizes)
+    seconds = record.round_seconds(toy.TIMES)
     walks = [replay.walk(record, seconds, toy.STEPS, size) for size in (1, 0)]
     speed = [walk.tokens.sum() / walk.seconds.sum() for walk in walks]
     assert found["four"]["tokens_per_second"] == pytest.approx(speed[0])
@@ -98,9 +98,6 @@ def test_regressions_fit_the_trees_of_a_depth(folder):
     assert x.shape == (len(record.context), toy.WIDTH + 1) and np.array_equal(
         y, record.committed[:, 0]
     )
-    table = expected.table_of(toy.TIMES, 2)
-    np.testing.assert_allclose(table.draft, 2 * toy.TIMES.step)
-    np.testing.assert_allclose(table.verify, toy.TIMES.rest)
     with pytest.raises(ValueError, match="depth is 4: give draft steps from 0 to 3"):
         expected.train(
             expected.RegressionOptions(

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.costs.round_times import load_times, save_times
-from jaxspec.policies.learned.ltd import LtdSettings, make_ltd
+from jaxspec.costs.files import load_costs, save_costs
+from jaxspec.policies.learned.ltd import LtdConfig, make_ltd
 from jaxspec.policies.learned.ltd_features import depth_observation, size_observation
 from jaxspec.policies.store import save_policy
+from training.replay.records import load_record, save_record, split
 from training.rl import controls, problem, replay
 from training.rl.environment import (
     Data,
@@ -22,18 +23,18 @@ from training.rl.environment import (
     reward_of,
 )
 from training.rl.evaluate import EvaluateOptions, evaluate
-from training.rl.records import load_record, save_record, split
 
 _spec = importlib.util.spec_from_file_location("rl_toy", Path(__file__).with_name("toy.py"))
 toy = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(toy)
 
 RECORD = toy.make_record()
-SECONDS = toy.TIMES.seconds(RECORD.context, RECORD.steps, RECORD.sizes)
+SECONDS = RECORD.round_seconds(toy.TIMES)
 
 
 def test_times_are_those_of_compiled_widths():
-    seconds = toy.TIMES.seconds(np.array([0, 50, 900]), 2, (2, 3, 4))
+    context, steps = np.array([0, 50, 900])[:, None, None], np.arange(3)[:, None]
+    seconds = toy.TIMES.seconds(context, rows=(2, 3, 4), steps=steps)
     np.testing.assert_allclose(
         seconds[0], [[0.005, 0.01, 0.01], [0.006, 0.011, 0.011], [0.007, 0.012, 0.012]], rtol=1e-6
     )
@@ -41,19 +42,19 @@ def test_times_are_those_of_compiled_widths():
         seconds[1, 1], [0.0075 + 0.0015, 0.015 + 0.0015, 0.015 + 0.0015], rtol=1e-6
     )
     np.testing.assert_allclose(seconds[2, 0], [0.01, 0.02, 0.02], rtol=1e-6)
-    with pytest.raises(ValueError, match="times reach 4 rows, not 8"):
-        toy.TIMES.seconds(np.zeros(1), 1, (8,))
+    with pytest.raises(ValueError, match="costs reach 4 rows, not 8"):
+        toy.TIMES.seconds(0, rows=8)
 
 
 def test_files(tmp_path):
     save_record(RECORD, tmp_path / "a" / "record.npz")
     found = load_record(tmp_path / "a" / "record.npz")
     assert found.header == RECORD.header and (found.committed == RECORD.committed).all()
-    save_times(toy.TIMES, tmp_path / "times.json")
-    np.testing.assert_array_equal(load_times(tmp_path / "times.json").rest, toy.TIMES.rest)
+    save_costs(toy.TIMES, tmp_path / "times.json")
+    np.testing.assert_array_equal(load_costs(tmp_path / "times.json").verify, toy.TIMES.verify)
     (tmp_path / "times.json").write_text("{}")
-    with pytest.raises(ValueError, match="holds no times of rounds"):
-        load_times(tmp_path / "times.json")
+    with pytest.raises(ValueError, match="holds no table of round costs"):
+        load_costs(tmp_path / "times.json")
     (tmp_path / "no.npz").write_text("no")
     with pytest.raises(ValueError, match="is no record of rounds"):
         load_record(tmp_path / "no.npz")
@@ -188,14 +189,14 @@ def test_rewards():
 
 
 def test_evaluation(tmp_path):
-    settings = LtdSettings((1, 2, 4), 2, 3, (0, 1, 2), (2, 4))
+    settings = LtdConfig((1, 2, 4), 2, 3, (0, 1, 2), (2, 4))
     # Goes on and verifies four rows where the root's best score is near 0, else stops at once with
     # two.
     depth = [{"kernel": jnp.zeros((32, 2)).at[0, 1].set(1.0), "bias": jnp.array([0.0, 3.0])}]
     size = [{"kernel": jnp.zeros((72, 2)).at[0, 1].set(1.0), "bias": jnp.array([0.0, 3.0])}]
     save_policy(make_ltd(settings, depth, size), tmp_path / "policy")
     save_record(RECORD, tmp_path / "record.npz")
-    save_times(toy.TIMES, tmp_path / "times.json")
+    save_costs(toy.TIMES, tmp_path / "times.json")
     paths = [tmp_path / name for name in ("record.npz", "times.json", "policy", "record.npz")]
     results = evaluate(EvaluateOptions(*paths))
     assert set(results) == {"code", "math", "all"}
@@ -209,7 +210,7 @@ def test_evaluation(tmp_path):
 
 
 def test_controls_act_as_often_as_the_policy():
-    settings = LtdSettings((1, 2, 4), 2, 3, (0, 1, 2), (2, 4))
+    settings = LtdConfig((1, 2, 4), 2, 3, (0, 1, 2), (2, 4))
     depth = [{"kernel": jnp.zeros((32, 2)).at[0, 1].set(1.0), "bias": jnp.array([0.0, 3.0])}]
     policy = make_ltd(
         settings, depth, [{"kernel": jnp.zeros((72, 2)), "bias": jnp.array([0.0, 3.0])}]
@@ -228,7 +229,7 @@ def test_controls_act_as_often_as_the_policy():
     for step, rounds in found.steps.items():
         assert np.mean(drawn == step) == pytest.approx(rounds / len(walk.steps), abs=0.04)
     made = controls.policies_of(found, RECORD, settings.widths, (2, 0))
-    assert (rows == 1).all() and made["random"].settings.rows == (4,)
+    assert (rows == 1).all() and made["random"].config.rows == (4,)
     assert (int(made["constant"].controls.steps), int(made["constant"].controls.rows)) == (
         found.commonest[0],
         4,
@@ -240,7 +241,7 @@ def test_given_rows_stand_for_a_size_policy_and_are_no_baseline():
     best = problem.pose(RECORD, toy.TIMES, "jaxspec")
     given = problem.pose(RECORD, toy.TIMES, "jaxspec", fixed_rows=2, observes="P+L")
     assert given.static == best.static == best.absent and best.static[1] == 1
-    assert given.absent == (best.static[0], 0) and given.settings.observes == "P+L"
+    assert given.absent == (best.static[0], 0) and given.config.observes == "P+L"
     assert (problem.data_of(given, "depth", {}).size == 0).all() and (
         problem.data_of(best, "depth", {}).size == 1
     ).all()
@@ -277,8 +278,8 @@ def test_networks_see_what_they_are_shown():
             assert seen[:, 0].any()
     layers = [{"kernel": jnp.zeros((72, 2)).at[-30, 1].set(1.0), "bias": jnp.array([0.35, 0.0])}]
     for observes, chosen in (("P+L", [0, 0, 0, 0, 1, 1, 1, 1]), ("P+D", [0] * 8)):
-        settings = LtdSettings((1, 2, 4), 2, 3, sizes=(2, 4), observes=observes)
-        assert replay.sizes_of(layers, scores, context, settings=settings)[:, 2].tolist() == chosen
+        settings = LtdConfig((1, 2, 4), 2, 3, sizes=(2, 4), observes=observes)
+        assert replay.sizes_of(layers, scores, context, config=settings)[:, 2].tolist() == chosen
         task = make_size_environment(
             "pool", 2, 3, (2, 4), RECORD.scores.shape[1], "time", observes=observes
         )

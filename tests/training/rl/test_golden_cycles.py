@@ -11,7 +11,7 @@ from jaxspec.builders import StepCandidates
 from jaxspec.builders.trees.dynamic import grow_dynamic
 from jaxspec.builders.trees.pool import choose_rows
 from jaxspec.policies.learned.ltd_features import depth_observation, pool_size, size_observation
-from training.rl.pool import committed_of_pool, committed_of_tree
+from training.replay.committed import committed_of_pool, committed_of_tree
 
 FILE = np.load(Path(__file__).parents[2] / "golden" / "ltd" / "env_cycles.npz")
 GOLDEN = dict(FILE)

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.costs.round_times import save_times
+from jaxspec.costs.files import save_costs
 from jaxspec.policies.store import load_policy
 from training.checkpoints import CheckpointError
+from training.replay.records import load_record, save_record
 from training.rl import ltd, problem, replay
 from training.rl.environment import make_depth_environment, make_size_environment
 from training.rl.live import Texts, make_live
 from training.rl.options import TextOptions
 from training.rl.presets import PRESETS
 from training.rl.record import record_texts
-from training.rl.records import load_record, save_record
 
 pytestmark = pytest.mark.slow
 _spec = importlib.util.spec_from_file_location("rl_toy", Path(__file__).with_name("toy.py"))
@@ -43,7 +43,7 @@ def options(tmp_path, monkeypatch):
     )
     monkeypatch.setitem(problem.PRESETS, "jaxspec", tiny)
     save_record(toy.make_record(texts=16), tmp_path / "record.npz")
-    save_times(toy.TIMES, tmp_path / "times.json")
+    save_costs(toy.TIMES, tmp_path / "times.json")
     return ltd.LtdOptions(
         tmp_path / "record.npz", tmp_path / "times.json", tmp_path / "run", parallel=16
     )
@@ -76,13 +76,13 @@ def test_it_learns_and_resumes_to_the_same_policy(options, tmp_path, monkeypatch
 
     # What was saved decides as the run said.
     record = load_record(options.record)
-    posed = problem.pose(record, ltd.load_times(options.times), "jaxspec")
-    seconds = posed.times.seconds(posed.validation.context, record.steps, record.sizes)
+    posed = problem.pose(record, ltd.load_costs(options.times), "jaxspec")
+    seconds = posed.validation.round_seconds(posed.times)
     layers = {"depth": first.controls.depth, "size": first.controls.size}
     found = replay.walk(
         posed.validation,
         seconds,
-        *replay.decisions(posed.validation, layers, posed.settings, posed.absent),
+        *replay.decisions(posed.validation, layers, posed.config, posed.absent),
     )
     assert found.figures(record)["tokens_per_second"] == pytest.approx(speed["2-size"], rel=1e-4)
     with pytest.raises(CheckpointError, match="was made with seed=0, not 1"):

@@ -10,19 +10,19 @@ import pytest
 import jaxspec
 from jaxspec.engine.loop import run
 from jaxspec.engine.prefill import prefill
-from jaxspec.policies.learned.heads import init_layers
-from jaxspec.policies.learned.ltd import LtdSettings, make_ltd
+from jaxspec.policies.learned.ltd import LtdConfig, make_ltd
 from jaxspec.policies.learned.ltd_features import depth_inputs
+from jaxspec.policies.learned.networks import init_layers
+from training.replay.records import Record
 from training.rl import check, replay
 from training.rl.options import TextOptions, decode_options
 from training.rl.record import record_texts
-from training.rl.records import Record
 
 pytestmark = pytest.mark.slow
 GOLDEN = Path(__file__).parents[2] / "golden"
 PROMPTS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]
 OPTIONS = TextOptions(prompts=Path(), width=3, steps=3, sizes=(2, 8), max_new_tokens=24, batch=2)
-SETTINGS = LtdSettings((2, 8), 3, 3, (1, 2), (2, 8))
+SETTINGS = LtdConfig((2, 8), 3, 3, (1, 2), (2, 8))
 
 
 @pytest.fixture(scope="module")

@@ -2,18 +2,19 @@
 
 import numpy as np
 
-from jaxspec.costs.round_times import RoundTimes
+from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies.learned.ltd_features import pool_size
-from training.rl.records import Record
+from training.replay.records import Record
 
 WIDTH, STEPS, SIZES, LENGTH = 2, 3, (2, 4), 40
-TIMES = RoundTimes(
+TIMES = make_costs(
     (1, 2, 4),
-    np.array([0.0, 100.0]),
-    np.array([0.001, 0.002]),
-    np.array([[0.004, 0.008], [0.005, 0.01], [0.01, 0.02]]),
-    np.array([0.003, 0.006]),
-    {"model": "toy", "drafter": "eagle3", "builder": "dynamic", "device": "cpu"},
+    (0, 100),
+    0.0,
+    [[0.004, 0.008], [0.005, 0.01], [0.01, 0.02]],
+    plain=(0.003, 0.006),
+    step=(0.001, 0.002),
+    about={"model": "toy", "drafter": "eagle3", "builder": "dynamic", "device": "cpu"},
 )
 
 

@@ -1,0 +1,56 @@
+"""What a round costs by the rows that it verifies, as policies read it on the device."""
+
+from __future__ import annotations
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+@flax.struct.dataclass
+class RowCosts:
+    """Seconds of a round's two parts; W compiled widths, K context lengths, both ascending.
+
+    `RoundCosts.by_rows` makes it from a table on the host.
+
+    Attributes:
+      widths: rows that verification is compiled for; the first is 1 (static). A tree of n rows
+        costs what the smallest width that holds it costs.
+      contexts: float32 [K], cached tokens.
+      draft: float32 [K], drafting, building the tree and absorbing what was committed.
+      verify: float32 [W, K], the target's pass, acceptance and commit; verify[0] is a whole round of
+        autoregressive decoding.
+    """
+
+    widths: tuple[int, ...] = flax.struct.field(pytree_node=False)
+    contexts: jax.Array
+    draft: jax.Array
+    verify: jax.Array
+
+    def interpolate(self, context: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Costs at `context` int32 []: linear between the measured contexts, constant beyond them.
+
+        Returns:
+          (draft float32 [], verify float32 [W]), seconds.
+        """
+        context = context.astype(jnp.float32)
+        if len(self.contexts) == 1:
+            return self.draft[0], self.verify[:, 0]
+        # Counted, because a search is a loop that the host drives: it would cut a round's command
+        # buffer in two.
+        cell = jnp.clip(jnp.sum(self.contexts < context) - 1, 0, len(self.contexts) - 2)
+        low, high = self.contexts[cell], self.contexts[cell + 1]
+        part = jnp.clip((context - low) / (high - low), 0.0, 1.0)
+        draft = (1 - part) * self.draft[cell] + part * self.draft[cell + 1]
+        return draft, (1 - part) * self.verify[:, cell] + part * self.verify[:, cell + 1]
+
+
+def width_indices(rows: int, widths: tuple[int, ...]) -> np.ndarray:
+    """For trees of 1 to `rows` rows, the index of the smallest width that holds them.
+
+    Returns:
+      int32 [rows]; the last width's index for trees that no width holds.
+    """
+    found = np.searchsorted(widths, np.arange(1, rows + 1))
+    return np.minimum(found, len(widths) - 1).astype(np.int32)

@@ -1,0 +1,1 @@
+"""Baselines to compare policies with: constant, random and replayed decisions."""

@@ -1,0 +1,102 @@
+"""A baseline: the same depth and the same number of rows in every round.
+
+Grid search finds such constants (Learning to Draft's baseline), and another policy's most frequent
+action is one. Rounds read both numbers, so that a search over them compiles once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, keep_state
+from jaxspec.policies.registry import register, tagged
+
+
+@tagged("static")
+@dataclasses.dataclass(frozen=True)
+class StaticConfig(PolicyConfig):
+    """What is constant.
+
+    Attributes:
+      depth: every round takes `Constants.steps`; False: as many as the tree has.
+      rows: every round verifies `Constants.rows`; False: the whole tree.
+    """
+
+    depth: bool = True
+    rows: bool = True
+
+    def functions(self) -> Functions:
+        return _functions(self)
+
+
+@tagged("static-constants")
+@flax.struct.dataclass
+class Constants:
+    """The constants that rounds read.
+
+    Attributes:
+      steps: int32 [], draft steps after the root's (LTD's D).
+      rows: int32 [], verified rows, the root included.
+    """
+
+    steps: jax.Array
+    rows: jax.Array
+
+
+def make_static(
+    steps: int | None = None, rows: int | None = None, widths: tuple[int, ...] = ()
+) -> Policy:
+    """A policy of constants.
+
+    Args:
+      steps: draft steps after the root's (None: as many as the tree has).
+      rows: verified rows, the root included (None: all).
+      widths: as of `PolicyConfig`.
+
+    Raises:
+      ValueError: neither is given, or one is out of range.
+    """
+    if steps is None and rows is None:
+        raise ValueError("a static policy needs steps, rows or both: give one")
+    if (steps or 0) < 0 or (rows is not None and rows < 1):
+        raise ValueError(
+            f"steps is {steps} and rows is {rows}: give at least 0 draft steps and at least 1 row"
+        )
+    config = StaticConfig(tuple(widths), steps is not None, rows is not None)
+    return Policy(config, Constants(jnp.int32(steps or 0), jnp.int32(rows or 0)))
+
+
+def parse_static(text: str) -> Policy:
+    """The policy that `static:TEXT` names: `4x24` is 4 draft steps and 24 rows in every round; `4x`
+    and `x24` leave one to the tree.
+
+    Raises:
+      ValueError: text of another form.
+    """
+    found = re.fullmatch(r"(\d*)x(\d*)", text, re.ASCII)
+    if not found or text == "x":
+        raise ValueError(
+            f"'static:{text}' is no policy: write static:STEPSxROWS, as static:4x24 or static:x24"
+        )
+    return make_static(*(int(number) if number else None for number in found.groups()))
+
+
+@functools.lru_cache
+def _functions(config: StaticConfig) -> Functions:
+    def deeper(constants, state, seen):
+        return jnp.broadcast_to(seen.steps < constants.steps, seen.live.shape)
+
+    def rows(constants, state, seen):
+        return constants.rows
+
+    acts = Acts(deeper=deeper if config.depth else None, rows=rows if config.rows else None)
+    return Functions(lambda shape: (), acts, keep_state)
+
+
+register("static", parse_static, argument="STEPSxROWS")

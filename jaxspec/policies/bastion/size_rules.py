@@ -1,0 +1,69 @@
+"""Rules for how many rows of a sorted tree to verify, by what each size commits and costs.
+
+A tree's rows come in descending path probability, so its first N rows are the best tree of that
+size (BASTION, Oh, Cao et al. 2026, arXiv 2605.29727, Prop. 2.3). N counts the root everywhere.
+`worth[n - 1]` is the expected number of committed tokens of the first n rows and `seconds[n - 1]`
+the time of a round that verifies them. The rules maximise their ratio, tokens per second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+# Constants of BASTION's released code: the smallest size that it chooses, and the number that sizes
+# are multiples of.
+RELEASED_LEAST, RELEASED_STEP = 32, 32
+
+
+def compute_surrogate(logprob: jax.Array) -> jax.Array:
+    """Expected committed tokens float32 [..., N] of each prefix of a tree: sums of path
+    probabilities, the root's 1 included.
+
+    Args:
+      logprob: float32 [..., N], cumulative log-probabilities; -inf marks empty rows.
+    """
+    return jnp.cumsum(jnp.exp(logprob), axis=-1)
+
+
+def choose_best(worth: jax.Array, seconds: jax.Array) -> jax.Array:
+    """The size with the largest ratio, int32 [...]. Measured latency is a staircase, which gives the
+    ratio many peaks; this rule, which is ours, finds the highest.
+    """
+    return jnp.argmax(worth / seconds, axis=-1).astype(jnp.int32) + 1
+
+
+def choose_first_decrease(worth: jax.Array, seconds: jax.Array, least: int = 1) -> jax.Array:
+    """The paper's rule (Prop. 2.4): the first size, at least `least`, whose successor has no larger
+    ratio; int32 [...].
+    """
+    rate = worth / seconds
+    size = jnp.arange(1, rate.shape[-1] + 1)
+    stops = (rate[..., 1:] <= rate[..., :-1]) & (size[:-1] >= least)
+    return jnp.where(stops.any(-1), jnp.argmax(stops, axis=-1) + 1, rate.shape[-1]).astype(
+        jnp.int32
+    )
+
+
+def choose_printed(worth: jax.Array, seconds: jax.Array) -> jax.Array:
+    """Algorithm 1 as printed, int32 [...], drafted nodes. It counts drafted nodes only, and charges
+    the latency of one row too few.
+    """
+    return choose_first_decrease(worth[..., 1:], seconds[..., :-1])
+
+
+def choose_released(worth: jax.Array, seconds: jax.Array) -> jax.Array:
+    """The released code's rule, int32 [...]: `choose_first_decrease` from 32 rows on, rounded down to
+    a multiple of 32; a smaller tree is verified whole.
+    """
+    size = choose_first_decrease(worth, seconds, RELEASED_LEAST)
+    return jnp.where(size < RELEASED_LEAST, size, size - size % RELEASED_STEP)
+
+
+SIZE_RULES: dict[str, Callable] = {
+    "best": choose_best,
+    "bastion-paper": choose_first_decrease,
+    "bastion-code": choose_released,
+}

@@ -1,1 +1,0 @@
-"""Controls to compare policies with: constant, random and replayed decisions."""

@@ -1,1 +1,0 @@
-"""Rules that stop drafting at a threshold, without training: DDD, SVIP and GammaTune."""

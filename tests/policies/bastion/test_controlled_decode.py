@@ -1,0 +1,93 @@
+"""A policy changes how many rows are verified, never the text."""
+
+import itertools
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+
+import jaxspec
+from jaxspec.costs.round_costs import make_costs
+from jaxspec.engine import api
+from jaxspec.policies.bastion.controller import make_bastion
+
+WIDTHS = (1, 12)
+
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "dflash"
+
+
+@pytest.fixture(scope="module")
+def params():
+    return jaxspec.load(GOLDEN / "target", drafter={"dflash": GOLDEN / "drafter"})
+
+
+def table(draft: float, verify) -> object:
+    return make_costs(WIDTHS, (0, 512), (draft, draft), [[x, 2 * x] for x in verify])
+
+
+CHEAP = table(0.0, (1.0, 0.5))
+DEAR = table(50.0, (1.0, 90.0))
+OPTIONS = {"method": "dflash", "builder": "best_first", "budget": 12, "max_new_tokens": 24}
+PROMPTS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]
+
+
+def decode(params, policy, **options):
+    return jaxspec.decode(params, PROMPTS, policy=policy, **(OPTIONS | options))
+
+
+def test_the_text_is_the_autoregressive_one_whatever_is_chosen(params):
+    plain = [out.tokens for out in jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=24)]
+    always, seldom = decode(params, make_bastion(CHEAP)), decode(params, make_bastion(DEAR))
+    assert [out.tokens for out in always] == [out.tokens for out in seldom] == plain
+    assert always[0].stats.rounds < seldom[0].stats.rounds
+    state = always[0].policy.state
+    assert int(state.sizes.sum()) == int(state.rounds) == max(out.stats.rounds for out in always)
+    assert int(state.sizes[0]) == 0 and int(seldom[0].policy.state.sizes[0]) > 10
+    # What was learned goes on in the next call, and a policy may be used again.
+    again = decode(params, seldom[0].policy)
+    assert int(again[0].policy.state.rounds) > int(seldom[0].policy.state.rounds)
+    assert int(again[0].policy.state.drafted) - int(seldom[0].policy.state.drafted) <= 2
+
+
+def test_times_of_calls_correct_those_that_are_predicted(params, monkeypatch):
+    policy = decode(params, make_bastion(CHEAP, running=0.25))[
+        0
+    ].policy  # compiles, if this is the first test that is run
+    for factor in (1.0, 3.0):
+        given = policy.replace(controls=policy.controls.replace(factor=jnp.float32(factor)))
+        out = decode(params, given)[0]
+        predicted = float(out.policy.state.predicted - policy.state.predicted) / factor
+        wanted = 0.75 * factor + 0.25 * out.stats.decode_seconds / predicted
+        assert float(out.policy.controls.factor) == pytest.approx(wanted, rel=1e-4)
+    # The host looks between the rounds of a trace, and without a weight nothing is corrected.
+    traced = jaxspec.decode(params, PROMPTS, policy=given, trace=True, **OPTIONS)
+    assert float(traced[0].policy.controls.factor) == 3.0
+    # Nor is it where something was compiled meanwhile.
+    monkeypatch.setattr(api, "compilations", itertools.count().__next__)
+    assert float(decode(params, given)[0].policy.controls.factor) == 3.0
+    monkeypatch.undo()
+    still = given.replace(controls=given.controls.replace(running=jnp.float32(0)))
+    assert float(decode(params, still)[0].policy.controls.factor) == 3.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["dflash", "prompt_lookup"])
+def test_sampled_text_is_the_autoregressive_one(params, method):
+    options = {"temperature": 1.0, "seed": 3}
+    plain = jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=24, **options)
+    outs = decode(params, make_bastion(CHEAP), method=method, builder=None, **options)
+    assert [out.tokens for out in outs] == [out.tokens for out in plain]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"budget": 32}, "budget is 32, and the policy's times reach 12 rows"),
+        ({"builder": "best_first+entropy"}, "leave the score out"),
+        ({"acceptance": "rejection", "temperature": 1.0}, "leave the policy out"),
+    ],
+)
+def test_refusals(params, options, message):
+    with pytest.raises(ValueError, match=message):
+        decode(params, make_bastion(CHEAP), **options)

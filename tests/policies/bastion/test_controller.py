@@ -1,0 +1,214 @@
+"""The controller's decisions, on trees and times made up for the purpose."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxspec.core.state import Accepted, Tree
+from jaxspec.core.tree import ancestor_words, keep_rows, root_only
+from jaxspec.costs.roofline_fit import correct_running
+from jaxspec.costs.round_costs import make_costs
+from jaxspec.policies.bastion.controller import (
+    choose_rows,
+    decide_draft,
+    init_controller,
+    make_bastion,
+    observe_round,
+)
+from jaxspec.policies.bastion.pauses import FIRST, LONGEST_PAUSE, MOST, SHORTEST_PAUSE, TRIAL
+from jaxspec.policies.protocol import Observation, Outcome
+
+ROWS, WIDTHS = 6, (1, 2, 4, 6)
+TABLE = make_costs(WIDTHS, (0, 100), (1.0, 1.0), [[10, 20], [11, 21], [12, 22], [16, 26]])
+LIVE = jnp.array([True, True])
+
+
+def chain(probability) -> Tree:
+    """A batch of chains whose nodes have these conditional probabilities [B, N - 1]."""
+    logprob = np.concatenate(
+        [np.zeros((len(probability), 1)), np.cumsum(np.log(probability), 1)], 1
+    ).astype(np.float32)
+    row = np.tile(np.arange(ROWS), (len(probability), 1))
+    words = jax.vmap(ancestor_words)(jnp.asarray(row - 1))
+    return Tree(
+        *map(jnp.asarray, (row, row - 1, row)),
+        words,
+        jnp.asarray(logprob),
+        jnp.full(len(row), ROWS),
+    )
+
+
+def decide(policy, state, tree, context=0, live=LIVE) -> int:
+    return int(
+        choose_rows(
+            policy.config,
+            policy.controls,
+            state,
+            Observation(jnp.full(len(live), context), live, tree=tree),
+        )
+    )
+
+
+def after(policy, state, tree, count=1, context=(0, 0), live=LIVE, drafted=True):
+    """The state after a round that verified this tree and committed `count` tokens."""
+    path = jnp.tile(jnp.arange(ROWS), (2, 1))
+    accepted = Accepted(path, jnp.full(2, count), jnp.zeros(2, jnp.int32))
+    steps = jnp.int32(0)
+    outcome = Outcome(
+        jnp.bool_(drafted), tree.size, steps, tree, accepted, jnp.asarray(context), live
+    )
+    return observe_round(policy.config, policy.controls, state, outcome)
+
+
+def test_the_size_is_the_arg_max_over_what_buckets_cost():
+    policy, state = make_bastion(TABLE, corrected=False), init_controller(ROWS - 1, ROWS)
+    tree = chain([[0.9, 0.8, 0.5, 0.05, 0.01]] * 2)
+    rows = decide(policy, state, tree)
+    worth = 2 * np.cumsum([1, 0.9, 0.72, 0.36, 0.018, 0.00018])
+    cost = 1 + np.array([10, 11, 12, 12, 16, 16])
+    assert rows == 1 + int(np.argmax(worth / cost)) == 4
+    cut = keep_rows(tree, jnp.full(2, rows))
+    seen = after(policy, state, cut)
+    np.testing.assert_allclose((seen.worth, seen.predicted), (worth[3], cost[3]), rtol=1e-5)
+    # A machine that is slower than its table is so in all parts of a round.
+    slower = policy.replace(controls=policy.controls.replace(factor=jnp.float32(2)))
+    np.testing.assert_allclose(after(slower, state, cut).predicted, 2 * (1 + 12), rtol=1e-5)
+
+
+def test_the_running_correction_is_bastions():
+    policy = make_bastion(TABLE, running=0.1)
+    before = init_controller(ROWS - 1, ROWS).replace(predicted=jnp.float32(5))
+    factors, observed, predicted = [], [12.0, 9.0, 30.0], [10.0, 10.0, 20.0]
+    for took, model in zip(observed, predicted, strict=True):
+        # The prediction of the rounds is the factor times the model's.
+        after = before.replace(predicted=before.predicted + policy.controls.factor * model)
+        policy = policy.replace(
+            controls=policy.config.observe_seconds(policy.controls, before, after, took)
+        )
+        factors.append(float(policy.controls.factor))
+    np.testing.assert_allclose(factors, correct_running(observed, predicted, 0.1), rtol=1e-6)
+    nothing = policy.config.observe_seconds(policy.controls, before, before, 3.0)
+    assert float(nothing.factor) == factors[-1], "a call of no rounds says nothing"
+    with pytest.raises(ValueError, match="running is 1.5"):
+        make_bastion(TABLE, running=1.5)
+
+
+def test_finished_sequences_do_not_vote_and_the_longest_context_is_charged():
+    policy, state = make_bastion(TABLE, corrected=False), init_controller(ROWS - 1, ROWS)
+    tree = chain([[0.99] * 5, [0.01] * 5])
+    assert decide(policy, state, tree, live=jnp.array([True, False])) == 6
+    assert decide(policy, state, tree, live=jnp.array([False, True])) == 1
+    plain, context = root_only(jnp.zeros(2, jnp.int32), ROWS), (50, 0)
+    assert float(after(policy, state, plain, context=context, drafted=False).predicted) == 15.0
+    second = after(
+        policy, state, plain, context=context, live=jnp.array([False, True]), drafted=False
+    )
+    assert float(second.predicted) == 10.0 and float(second.worth) == 1.0
+
+
+def test_rules_by_name():
+    state, tree = init_controller(ROWS - 1, ROWS), chain([[0.9, 0.8, 0.5, 0.05, 0.01]] * 2)
+    # One more row costs nothing from 3 to 4: the first decrease is where a bucket begins.
+    stairs = make_costs(WIDTHS, (0,), (0.0,), [[1.0], [2.5], [2.6], [9.0]])
+    assert decide(make_bastion(stairs, "bastion-paper", corrected=False), state, tree) == 1
+    assert decide(make_bastion(stairs, "best", corrected=False), state, tree) == 4
+    assert decide(make_bastion(stairs, "fixed", rows=3), state, tree) == 3
+    assert decide(make_bastion(stairs, "bastion-code", corrected=False), state, tree) == ROWS
+    with pytest.raises(
+        ValueError,
+        match="unknown rule 'worst': choose one of best, bastion-paper, bastion-code, fixed",
+    ):
+        make_bastion(stairs, "worst")
+    paper, ours = make_bastion(stairs, "bastion-paper").config, make_bastion(stairs).config
+    assert not (paper.corrected or paper.pauses) and ours.corrected and ours.pauses
+
+
+def play(policy, state, committed: float, rounds: int):
+    """Rounds in which drafting commits `committed` tokens a sequence; returns the state and which
+    rounds drafted.
+    """
+    tree, drafted = chain([[0.9, 0.8, 0.5, 0.05, 0.01]] * 2), []
+    seen = Observation(jnp.zeros(2, jnp.int32), LIVE, tree=tree)
+
+    @jax.jit
+    def step(state, committed):
+        did = decide_draft(policy.config, policy.controls, state, seen)
+        cut = keep_rows(
+            tree, jnp.broadcast_to(choose_rows(policy.config, policy.controls, state, seen), 2)
+        )
+        verified = jax.tree.map(
+            lambda a, b: jnp.where(did, a, b), cut, root_only(tree.token[:, 0], ROWS)
+        )
+        return after(policy, state, verified, jnp.where(did, committed, 1), drafted=did), did
+
+    for _ in range(rounds):
+        state, did = step(state, jnp.int32(committed))
+        drafted.append(bool(did))
+    return state, drafted
+
+
+# A drafted round of four rows takes 2.7 times as long as one of plain decoding.
+DEAR = make_costs(WIDTHS, (0,), (16.0,), [[10], [10], [11], [16]])
+
+
+def test_a_drafter_that_does_not_pay_is_paused_longer_and_longer_and_comes_back():
+    policy = make_bastion(DEAR, corrected=False)
+    state, drafted = play(policy, init_controller(ROWS - 1, ROWS), 1, 600)
+    begins = np.flatnonzero(np.diff(drafted, prepend=False) & np.array(drafted))
+    ends = np.flatnonzero(np.diff(drafted, append=True) & np.array(drafted))
+    # Each drafted round loses 1.7 tokens: five of them the eight that it begins with, one of them a
+    # trial.
+    trials = ends - begins + 1
+    assert trials[0] == 1 + int(FIRST / 1.7) and set(trials[1:-1]) == {1 + int(TRIAL / 1.7)}
+    pauses = begins[1:] - ends[:-1] - 1
+    assert (
+        pauses[:3].tolist() == [SHORTEST_PAUSE, 2 * SHORTEST_PAUSE, 4 * SHORTEST_PAUSE]
+        and pauses.max() == LONGEST_PAUSE
+    )
+    assert 1.7 * sum(drafted[200:]) < 0.05 * 400
+
+    state, drafted = play(policy, state, 5, LONGEST_PAUSE + 40)
+    back = drafted.index(True)
+    assert (
+        all(drafted[back:])
+        and int(state.pauses.following) == SHORTEST_PAUSE
+        and float(state.pauses.balance) == MOST
+    )
+    # From its bound the sum forgets a long good time within a few rounds.
+    _, drafted = play(policy, state, 1, 20)
+    assert drafted.index(False) == 1 + int(MOST / 1.7)
+    # Another call's texts may be better ones: it begins with a trial, after the longest pauses
+    # every other one does.
+    policy, state = make_bastion(DEAR, corrected=False), init_controller(ROWS - 1, ROWS)
+    resume, begun = policy.config.functions().resume, []
+    for _ in range(12):
+        state, drafted = play(policy, resume(state), 1, 96)
+        begun.append(drafted[0])
+    assert begun[:3] == [True] * 3 and begun[-6:] in ([True, False] * 3, [False, True] * 3)
+    assert play(policy, resume(resume(state)), 5, 96)[1] == [True] * 96
+    never, drafted = play(make_bastion(DEAR, pauses=False), init_controller(ROWS - 1, ROWS), 1, 50)
+    assert all(drafted) and int(never.pauses.left) == 0
+
+
+def test_a_few_rounds_of_bad_luck_are_no_reason():
+    policy, state = make_bastion(DEAR, corrected=False), init_controller(ROWS - 1, ROWS)
+    for committed, rounds in ((6, 1), (1, 4), (6, 2), (1, 4), (6, 2)):
+        state, drafted = play(policy, state, committed, rounds)
+        assert all(drafted)
+
+
+def test_counts_of_a_round():
+    policy = make_bastion(TABLE, "fixed", rows=3)
+    state, drafted = play(policy, init_controller(ROWS - 1, ROWS), 2, 20)
+    assert (
+        state.sizes.tolist() == [0, 0, 0, 20, 0, 0, 0]
+        and int(state.rounds) == int(state.drafted) == 20
+    )
+    np.testing.assert_allclose(state.predicted, 20 * 13, rtol=1e-5)
+    # Of two nodes in each tree the first was accepted: its correction has grown, that of the second
+    # has fallen.
+    np.testing.assert_allclose(
+        state.scores.hits.sum(1)[:3] / state.scores.count.sum(1)[:3], [1, 0, np.nan], atol=1e-6
+    )
+    assert float(state.scores.ratio[0, 0]) > 1 > float(state.scores.ratio[1, 0])

@@ -1,0 +1,275 @@
+"""Train the heads of Disco, SpecDec++ or C2T: is a drafted token accepted?
+
+    python -m training.policies.classifiers disco --prompts corpus.jsonl.gz --out policies/disco
+
+Labels come from greedy answers to the prompts, drafted with EAGLE's dynamic trees
+(`training.policies.labels`), and are kept in `out`; run the same command again to continue a run
+that was stopped. Labels of other models, prompts or trees are refused. A quarter of the prompts is
+held out: its figures are printed, with those of always giving the commoner answer. The rule
+`c2t-ltd` is Learning to Draft's variant of C2T.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import scipy.stats
+import tyro
+
+import jaxspec
+from jaxspec.bench.calibrate import about
+from jaxspec.bench.prompts import Prompt, read_prompts
+from jaxspec.builders import dynamic
+from jaxspec.core.params import Params
+from jaxspec.io.fingerprint import fingerprint
+from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.policies.learned import c2t, disco, specdec_plus
+from jaxspec.policies.learned.networks import silu_head
+from jaxspec.policies.protocol import Policy
+from jaxspec.policies.store import save_policy
+from training.command import one_line_errors
+from training.loop import LoopOptions, fit
+from training.policies.labels import Labels, collect, load_labels, save_labels
+from training.splits import HELD_OUT, held_out
+
+RULES = ("disco", "specdec_plus", "c2t", "c2t-ltd")
+# Epochs and rates of the papers, or where they say none of Learning to Draft's comparison.
+EPOCHS = {"disco": 50, "specdec_plus": 5, "c2t": 10, "c2t-ltd": 50}
+RATES = {"disco": 1e-4, "specdec_plus": 1e-4, "c2t": 1e-3, "c2t-ltd": 1e-4}
+# Labels of a step: SpecDec++'s and C2T's papers; Learning to Draft does not say.
+BATCHES = {"disco": 64, "specdec_plus": 32, "c2t": 1024, "c2t-ltd": 256}
+WEIGHT_DECAY = 0.01
+
+
+@dataclasses.dataclass
+class HeadOptions:
+    """Options of the training of a head.
+
+    Attributes:
+      rule: whose head.
+      prompts: JSON Lines of prompts to learn from, see `jaxspec.bench.prompts.read_prompts`.
+      out: folder for the policy, the labels and the run's metrics.
+      target: `mini`, a directory or a hub id. drafter: one that ships with it, a directory or a hub
+        id.
+      limit: prompts of each domain. chat: they are users' chat messages. max_new_tokens: of each
+        answer.
+      width, depth, budget: of the trees.
+      threshold: of the rule, see its settings; None is the rule's own.
+      width: hidden units of SpecDec++'s head.
+      epochs, rate, batch: None takes the rule's, see `EPOCHS`, `RATES` and `BATCHES`.
+      rejected_weight: weight of rejected tokens (SpecDec++'s paper: 6); None lets both answers
+        weigh alike.
+      seed: of first weights and of the order of labels.
+      dtype: of the weights of target and drafter; None picks what suits the device.
+    """
+
+    rule: Annotated[Literal["disco", "specdec_plus", "c2t", "c2t-ltd"], tyro.conf.Positional]
+    prompts: Path
+    out: Path
+    target: str = "mini"
+    drafter: str = "eagle3"
+    limit: int | None = 32
+    chat: bool = False
+    max_new_tokens: int = 128
+    width: int = 10
+    depth: int = 9
+    budget: int = 60
+    threshold: float | None = None
+    width: int = specdec_plus.WIDTH
+    epochs: int | None = None
+    rate: float | None = None
+    batch: int | None = None
+    rejected_weight: float | None = None
+    seed: int = 0
+    dtype: str | None = None
+
+
+class Examples(NamedTuple):
+    """What a head reads and should say. Attributes: x: float [n, F]. accepted: bool [n]. prompt:
+    int32 [n].
+    """
+
+    x: np.ndarray
+    accepted: np.ndarray
+    prompt: np.ndarray
+
+
+def examples(rule: str, labels: Labels) -> Examples:
+    """The examples of one rule."""
+    if rule == "specdec_plus":
+        return Examples(labels.hidden, labels.fed_accepted, labels.fed_prompt)
+    if rule == "disco":
+        # It is asked about the likeliest node of a level, and siblings, of one distribution, look
+        # alike to it.
+        best = labels.best
+        x = disco.disco_features(labels.top[best], labels.entropy[best], labels.depth[best])
+        return Examples(np.asarray(x), labels.accepted[best], labels.prompt[best])
+    x = c2t.c2t_features(
+        "ltd" if rule == "c2t-ltd" else "paper", labels.logprob, labels.entropy, labels.depth
+    )
+    return Examples(np.asarray(x), labels.accepted, labels.prompt)
+
+
+def split(data: Examples, domains: Sequence[str]) -> tuple[Examples, Examples]:
+    """(training, held out): whole prompts, by `training.splits.held_out` of all prompts' domains.
+
+    Raises:
+      ValueError: one of the two would be empty.
+    """
+    held = held_out(domains)[data.prompt]
+    if not held.any() or held.all():
+        count = len(np.unique(data.prompt))
+        raise ValueError(
+            f"labels of {count} prompts cannot be split: give at least {HELD_OUT} of a domain"
+        )
+    return Examples(*(x[~held] for x in data)), Examples(*(x[held] for x in data))
+
+
+def first_weights(rule: str, data: Examples, options: HeadOptions):
+    """Weights before training."""
+    key = jax.random.key(options.seed)
+    if rule == "specdec_plus":
+        return specdec_plus.init_specdec_plus(key, data.x.shape[1], options.width)
+    return (
+        disco.init_disco(key)
+        if rule == "disco"
+        else c2t.init_c2t(key, "ltd" if rule == "c2t-ltd" else "paper")
+    )
+
+
+def logits(rule: str, weights, x: jax.Array) -> jax.Array:
+    """The head's [n] of features [n, F]."""
+    if rule == "specdec_plus":
+        return silu_head(weights, x.astype(jnp.float32))
+    return disco.disco_logit(weights, x) if rule == "disco" else c2t.c2t_logit(weights, x)
+
+
+def make_rule(rule: str, weights, threshold: float | None = None) -> Policy:
+    """The policy with trained weights."""
+    constants: dict[str, Any] = {} if threshold is None else {"threshold": threshold}
+    if rule == "specdec_plus":
+        return specdec_plus.make_specdec_plus(weights, **constants)
+    if rule == "disco":
+        return disco.make_disco(weights, **constants)
+    return c2t.make_c2t(
+        weights, **(c2t.PRESETS["c2t-ltd"] if rule == "c2t-ltd" else {}) | constants
+    )
+
+
+def figures(found: np.ndarray, accepted: np.ndarray) -> dict[str, float]:
+    """Of logits [n] against labels: accuracy, also the mean over both answers; area under the ROC;
+    the commoner's share.
+    """
+    said, rank = found > 0, scipy.stats.rankdata(found)
+    yes, no = int(accepted.sum()), int((~accepted).sum())
+    area = (rank[accepted].sum() - yes * (yes + 1) / 2) / max(yes * no, 1)
+    both = [np.mean(said[accepted]) if yes else np.nan, np.mean(~said[~accepted]) if no else np.nan]
+    return {
+        "accuracy": float(np.mean(said == accepted)),
+        "balanced_accuracy": float(np.nanmean(both)),
+        "auc": float(area) if yes and no else float("nan"),
+        "commoner_answer": max(yes, no) / len(found),
+    }
+
+
+def train(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
+    """Label, train and save; returns the policy and its figures on held-out prompts.
+
+    Raises:
+      ValueError, OSError: unusable prompts, options or checkpoints.
+    """
+    params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
+    method = params.spec.drafters[0][0]
+    tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
+    prompts = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
+    found = examples(options.rule, _labels(params, method, prompts, options))
+    rule, (training, held) = options.rule, split(found, [prompt.domain for prompt in prompts])
+    yes = training.accepted.mean()
+    # Class-weighted cross-entropy, with weights of mean 1.
+    weights = (
+        (0.5 / max(1 - yes, 1e-6), 0.5 / max(yes, 1e-6))
+        if options.rejected_weight is None
+        else (options.rejected_weight, 1)
+    )
+    batch = min(options.batch or BATCHES[rule], len(training.x))
+    steps = max((options.epochs or EPOCHS[rule]) * len(training.x) // batch, 1)
+
+    def batches(step):
+        per_epoch = len(training.x) // batch
+        rng = np.random.default_rng((options.seed, step // per_epoch))
+        rows = rng.permutation(len(training.x))[step % per_epoch * batch :][:batch]
+        return {"x": training.x[rows], "accepted": training.accepted[rows].astype(np.float32)}
+
+    def loss(params, frozen, batch):
+        target = batch["accepted"]
+        weight = jnp.where(target > 0, weights[1], weights[0])
+        losses = optax.sigmoid_binary_cross_entropy(logits(rule, params, batch["x"]), target)
+        return {"loss": (jnp.sum(weight * losses), jnp.sum(weight))}
+
+    def evaluate(params):
+        return figures(np.asarray(logits(rule, params, jnp.asarray(held.x))), held.accepted)
+
+    first = first_weights(rule, training, options)
+    optimizer = optax.adamw(options.rate or RATES[rule], weight_decay=WEIGHT_DECAY)
+    run = LoopOptions(
+        options.out / "run",
+        steps,
+        save_every=max(steps // 4, 1),
+        eval_every=max(steps // 10, 1),
+        parts=1,
+    )
+    recipe = {
+        name: str(value) for name, value in dataclasses.asdict(options).items() if name != "out"
+    }
+    trained = jax.tree.map(
+        jnp.asarray, fit(first, optimizer, loss, batches, run, recipe, evaluate=evaluate)
+    )
+    policy = make_rule(rule, trained, options.threshold)
+    save_policy(
+        policy,
+        options.out,
+        about(params, method, {"builder": dynamic()}) | {"model": options.target},
+    )
+    return policy, evaluate(trained) | {"labels": len(training.x), "held_out": len(held.x)}
+
+
+def _labels(params: Params, method: str, prompts: Sequence[Prompt], options: HeadOptions) -> Labels:
+    """The labels in `out`, made if there are none.
+
+    Raises:
+      ValueError: those that are there were made with another model, other prompts or other trees.
+    """
+    path = options.out / "labels.npz"
+    settings = {
+        name: getattr(options, name) for name in ("width", "depth", "budget", "max_new_tokens")
+    }
+    made_with = settings | describe(params, method, prompts)
+    if path.is_file():
+        return load_labels(path, made_with)
+    labels = collect(params, method, [prompt.content for prompt in prompts], **settings)
+    save_labels(labels, path, made_with)
+    return labels
+
+
+def describe(params: Params, method: str, prompts: Sequence[Prompt]) -> dict[str, str]:
+    """Weights and prompts by their content: what greedy answers depend on besides the settings."""
+    contents = json.dumps([prompt.content for prompt in prompts]).encode()
+    return {
+        "target": about(params, method, {})["target"],
+        "drafter": f"{method} {fingerprint(params.drafter(method))}",
+        "dtype": str(params.dtype),
+        "prompts": f"{len(prompts)}, {fingerprint(np.frombuffer(contents, np.uint8))}",
+    }
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        print(json.dumps(train(tyro.cli(HeadOptions))[1], indent=1))
