@@ -104,7 +104,7 @@ def test_families():
         (("a-tree,b-tree", (1,), 8), "give one method"),
         (("a-tree@8", (1,), 8), "give one method"),
         (("a-tree/best", (1,), 8), "give one method"),
-        (("a-static", (1,), 8), "give one method"),
+        (("a-static/paths=[[0]]", (1,), 8), "give one method"),
         (("a-tree", (0, 2), 8), r"budgets are \[0, 2\] and 8"),
         (("a-tree", (1,), 8, ("worst",)), "unknown rule 'worst'"),
     ],
