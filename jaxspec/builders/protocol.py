@@ -66,8 +66,7 @@ class Proposes(NamedTuple):
         return min(self.depth, self.slots)
 
 
-@flax.struct.dataclass
-class StepCandidates:
+class StepCandidates(flax.struct.PyTreeNode):
     """Ranked candidates of the M nodes of one step, for one tree; the root's step has M = 1.
 
     Attributes:

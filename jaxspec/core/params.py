@@ -44,8 +44,7 @@ class Spec:
         raise ValueError(f"unknown method {name!r}: choose one of {names} or load another drafter")
 
 
-@flax.struct.dataclass
-class Params:
+class Params(flax.struct.PyTreeNode):
     """Weights of a target and of its drafters; jit over it, donate it, shard it, save it.
 
     Attributes:

@@ -39,8 +39,7 @@ class SamplingSpec:
     min_p: bool = False
 
 
-@flax.struct.dataclass
-class SamplingValues:
+class SamplingValues(flax.struct.PyTreeNode):
     """Traced half: changing a value never recompiles.
 
     Attributes:

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 
-@flax.struct.dataclass
-class RowCosts:
+class RowCosts(flax.struct.PyTreeNode):
     """Seconds of a round's two parts; W compiled widths, K context lengths, both ascending.
 
     `RoundCosts.by_rows` makes it from a table on the host.

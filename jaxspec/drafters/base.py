@@ -35,8 +35,7 @@ class TargetHead(NamedTuple):
     unembed: Callable[[jax.Array], jax.Array]
 
 
-@flax.struct.dataclass
-class Committed:
+class Committed(flax.struct.PyTreeNode):
     """T rows that became part of the text; those at or beyond `count` are garbage.
 
     Attributes:

@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 
 
-@flax.struct.dataclass
-class Scratch:
+class Scratch(flax.struct.PyTreeNode):
     """R rows of B sequences.
 
     Attributes:

@@ -22,7 +22,7 @@ def compilations() -> int:
 def _listen() -> None:
     """Count from now on (listeners cannot be removed, hence one for the process)."""
 
-    def count(event: str, duration: float, **_: str | int) -> None:
+    def count(event: str, duration_secs: float, **kwargs: str | int) -> None:
         global _count
         _count += event == _COMPILED
 

@@ -178,7 +178,7 @@ def _check_rejection(config: DecodeConfig, builder: Builder, growth: Growth) -> 
 
 
 def _check_policy(
-    config: DecodeConfig, policy: Settings, blocks: bool, builder: Builder, growth: Growth
+    config: DecodeConfig, policy: PolicyConfig, blocks: bool, builder: Builder, growth: Growth
 ) -> None:
     act, in_steps = policy.functions().act, growth.nodes > 0
     if act.block and not blocks:

@@ -41,8 +41,7 @@ class Shape(NamedTuple):
     steps: int = 0
 
 
-@flax.struct.dataclass
-class Observation:
+class Observation(flax.struct.PyTreeNode):
     """What a policy sees. None: not available at this moment, or not named in `Functions.needs`.
 
     Attributes:
@@ -75,8 +74,7 @@ class Observation:
     logits: jax.Array | None = None
 
 
-@flax.struct.dataclass
-class Outcome:
+class Outcome(flax.struct.PyTreeNode):
     """The result of a round.
 
     Attributes:
@@ -180,8 +178,7 @@ class PolicyConfig:
         return controls
 
 
-@flax.struct.dataclass
-class Policy:
+class Policy(flax.struct.PyTreeNode):
     """A policy for `jaxspec.decode(policy=...)`; what it learned comes back in `Output.policy`.
 
     Attributes:

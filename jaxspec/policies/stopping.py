@@ -16,8 +16,7 @@ from jaxspec.policies.registry import tagged
 
 
 @tagged("threshold")
-@flax.struct.dataclass
-class Threshold:
+class Threshold(flax.struct.PyTreeNode):
     """Controls of a rule with a threshold.
 
     Attributes:

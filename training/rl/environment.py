@@ -22,8 +22,7 @@ from jaxspec.policies.learned import ltd_features as features
 from training.replay.records import Record
 
 
-@flax.struct.dataclass
-class Replay:
+class Replay(flax.struct.PyTreeNode):
     """A record and its times on the device; attributes as of `Record`, and
 
     seconds: float32 [N, S, V], of every round there could be. first: int32 [Q], where the texts
@@ -38,8 +37,7 @@ class Replay:
     first: jax.Array
 
 
-@flax.struct.dataclass
-class Data:
+class Data(flax.struct.PyTreeNode):
     """What an environment reads: the replay and the other policy's decisions at every position.
 
     Attributes:
@@ -90,8 +88,7 @@ class Environment(NamedTuple):
     verifies: Callable[..., jax.Array]
 
 
-@flax.struct.dataclass
-class RoundState:
+class RoundState(flax.struct.PyTreeNode):
     """Where E episodes are: position, and draft steps so far, both int32 [E]; `before`: (position,
     steps) shown before.
     """

@@ -61,8 +61,7 @@ class PpoSettings:
             )
 
 
-@flax.struct.dataclass
-class Batch:
+class Batch(flax.struct.PyTreeNode):
     """Samples to learn from, axis 0.
 
     Attributes:

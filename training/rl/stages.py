@@ -15,8 +15,7 @@ from training.rl.networks import apply_actor_critic, masked_log_probabilities
 from training.rl.ppo import Batch, PpoSettings, advantages, make_optimizer, update
 
 
-@flax.struct.dataclass
-class Learner:
+class Learner(flax.struct.PyTreeNode):
     """All that a stage needs to go on, arrays alone.
 
     Attributes:

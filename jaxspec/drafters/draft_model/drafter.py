@@ -19,8 +19,7 @@ from jaxspec.drafters.scratch import Scratch
 from jaxspec.targets.transformer import Transformer
 
 
-@flax.struct.dataclass
-class SmallModelState:
+class SmallModelState(flax.struct.PyTreeNode):
     """The model's cache of all tokens so far, the root included, and its last hidden state [B, E],
     after the root.
     """

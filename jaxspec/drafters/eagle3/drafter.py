@@ -18,8 +18,7 @@ from jaxspec.drafters.pairs import check_layers, last_row, spread
 from jaxspec.drafters.scratch import Scratch
 
 
-@flax.struct.dataclass
-class EagleState:
+class EagleState(flax.struct.PyTreeNode):
     """What is kept between rounds.
 
     Attributes:

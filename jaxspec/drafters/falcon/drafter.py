@@ -21,8 +21,7 @@ from jaxspec.drafters.scratch import Scratch
 from jaxspec.targets.attention import full_mask
 
 
-@flax.struct.dataclass
-class FalconState:
+class FalconState(flax.struct.PyTreeNode):
     """What is kept between rounds. Of a text of fewer than K pairs the window's first entries are
     zeros.
 
@@ -39,8 +38,7 @@ class FalconState:
     memory: jax.Array
 
 
-@flax.struct.dataclass
-class FalconRows:
+class FalconRows(flax.struct.PyTreeNode):
     """Rows of one round.
 
     Attributes:

@@ -17,8 +17,7 @@ from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
 from jaxspec.drafters.parallelspec.network import ParallelSpec
 
 
-@flax.struct.dataclass
-class ParallelSpecState:
+class ParallelSpecState(flax.struct.PyTreeNode):
     """What is kept between rounds.
 
     Attributes:

@@ -17,8 +17,7 @@ from jaxspec.drafters.base import Committed, Drafter, Proposal, TargetHead
 from jaxspec.drafters.prompt_lookup.config import PromptLookupConfig
 
 
-@flax.struct.dataclass
-class Text:
+class Text(flax.struct.PyTreeNode):
     """Tokens int32 [B, S] so far, the root included, and their number int32 [B]."""
 
     token: jax.Array

@@ -25,8 +25,7 @@ from jaxspec.drafters.specblock.network import (
 _CHUNK = 128  # pairs that `absorb` reads at a time: attention scores are K * _CHUNK by K * capacity
 
 
-@flax.struct.dataclass
-class SpecBlockState:
+class SpecBlockState(flax.struct.PyTreeNode):
     """What is kept between rounds.
 
     Attributes:

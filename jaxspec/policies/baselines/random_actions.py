@@ -39,8 +39,7 @@ class RandomConfig(PolicyConfig):
 
 
 @tagged("random-frequencies")
-@flax.struct.dataclass
-class Frequencies:
+class Frequencies(flax.struct.PyTreeNode):
     """Log-probabilities of the actions.
 
     Attributes:

@@ -33,8 +33,7 @@ class ReplayConfig(PolicyConfig):
 
 
 @tagged("replay-decisions")
-@flax.struct.dataclass
-class Decisions:
+class Decisions(flax.struct.PyTreeNode):
     """The decisions of R rounds, see `PerRound`.
 
     Attributes:

@@ -36,8 +36,7 @@ class StaticConfig(PolicyConfig):
 
 
 @tagged("static-constants")
-@flax.struct.dataclass
-class Constants:
+class Constants(flax.struct.PyTreeNode):
     """The constants that rounds read.
 
     Attributes:

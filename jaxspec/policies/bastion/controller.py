@@ -85,8 +85,7 @@ class ControllerConfig(PolicyConfig):
 
 
 @tagged("bastion-inputs")
-@flax.struct.dataclass
-class ControllerInputs:
+class ControllerInputs(flax.struct.PyTreeNode):
     """What rounds read.
 
     Attributes:
@@ -103,8 +102,7 @@ class ControllerInputs:
 
 
 @tagged("bastion-state")
-@flax.struct.dataclass
-class ControllerState:
+class ControllerState(flax.struct.PyTreeNode):
     """What rounds write; a later decode may start from it.
 
     Attributes:

@@ -23,8 +23,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 8, 256
 
 
 @tagged("bastion-pauses")
-@flax.struct.dataclass
-class PauseState:
+class PauseState(flax.struct.PyTreeNode):
     """Whether drafting has paid lately, for a batch whose sequences draft together.
 
     Attributes:

@@ -25,8 +25,7 @@ KEEP = 0.998
 
 
 @tagged("bastion-scores")
-@flax.struct.dataclass
-class ScoreState:
+class ScoreState(flax.struct.PyTreeNode):
     """Decayed counts and the correction that follows from them; D depths, K bins.
 
     Attributes:

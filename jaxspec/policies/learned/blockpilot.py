@@ -61,8 +61,7 @@ class BlockPilotConfig(PolicyConfig):
 
 
 @tagged("blockpilot-predictor")
-@flax.struct.dataclass
-class Predictor:
+class Predictor(flax.struct.PyTreeNode):
     """Weights.
 
     Attributes:

@@ -99,8 +99,7 @@ class LtdConfig(PolicyConfig):
 
 
 @tagged("ltd-weights")
-@flax.struct.dataclass
-class LtdWeights:
+class LtdWeights(flax.struct.PyTreeNode):
     """Layers of the two networks, see `networks.mlp`; None: no such policy."""
 
     depth: Any = None

@@ -43,8 +43,7 @@ class RegressionConfig(PolicyConfig):
 
 
 @tagged("regression-weights")
-@flax.struct.dataclass
-class Regression:
+class Regression(flax.struct.PyTreeNode):
     """What rounds read.
 
     Attributes:

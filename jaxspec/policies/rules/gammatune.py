@@ -56,8 +56,7 @@ class GammaTuneConfig(PolicyConfig):
 
 
 @tagged("gammatune-windows")
-@flax.struct.dataclass
-class WindowState:
+class WindowState(flax.struct.PyTreeNode):
     """Windows of B sequences.
 
     Attributes:
