@@ -136,7 +136,7 @@ def test_what_does_not_compile_is_reported():
     options = {"calls": [SHAPE | {"rows": 16}], "implementation": registry.names()[0]}
     report = aot.compile_report("pallas_kernels.aot_programs:tree_attention", options, "t4")
     assert not report["compiles"] and "needs compute capability 8.0" in report["error"]
-    assert tool.render([{"options": {"method": "ar"}} | report]).startswith(
+    assert tool.render_compiled([{"options": {"method": "ar"}} | report]).startswith(
         "ar does not compile: ValueError: "
     )
 
@@ -153,9 +153,9 @@ def test_options_out_of_range_are_refused():
     with pytest.raises(ValueError, match="unknown GPU 'h900': choose one of h100, "):
         aot.gpu("h900")
     with pytest.raises(ValueError, match="layers is 99: qwen3-8b has 36"):
-        tool.report(arch="qwen3-8b", layers=99)
+        tool.compile_decode_loop(arch="qwen3-8b", layers=99)
     with pytest.raises(ValueError, match="a cache of 64 rows is too small: give at least 80"):
-        tool.report(arch="mini", capacity=64)
+        tool.compile_decode_loop(arch="mini", capacity=64)
 
 
 THUNKS = """\

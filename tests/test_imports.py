@@ -156,7 +156,7 @@ def test_rules():
     assert forbidden("jaxspec.builders.chain", "jaxspec.drafters.registry")
     assert forbidden("jaxspec.core.tree", "jaxspec.engine.loop")
     assert forbidden("jaxspec.engine.loop", "training.loop")
-    assert forbidden("jaxspec.engine.loop", "jaxspec.bench.measure")
+    assert forbidden("jaxspec.engine.loop", "jaxspec.bench.measure.decodes")
     assert forbidden("jaxspec.policies.store", "jaxspec.engine.loop")
     assert forbidden("pallas_kernels.reference", "jaxspec.core.config")
     assert not forbidden("jaxspec.engine.loop", "jaxspec.drafters.registry")

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import jaxspec
-from jaxspec.bench.prompts import Prompt, read_prompts
+from jaxspec.bench.measure.prompt_files import LabelledPrompt, read_prompts
 from jaxspec.core.params import Params
 from jaxspec.io.tokenizer import load_tokenizer
 
@@ -22,7 +22,7 @@ class EvalOptions:
     """How acceptance is measured while training.
 
     Attributes:
-      prompts: JSON Lines of prompts that are not trained on, see `jaxspec.bench.read_prompts`;
+      prompts: JSON Lines of prompts that are not trained on, see `jaxspec.bench.measure.prompt_files.read_prompts`;
         None: nothing is measured.
       limit: prompts of each domain.
       max_new_tokens: tokens of each answer.
@@ -41,7 +41,9 @@ class EvalOptions:
     chat: bool = False
 
 
-def acceptance_of(bundle: Params, name: str, prompts: list[Prompt], **options) -> dict[str, float]:
+def acceptance_of(
+    bundle: Params, name: str, prompts: list[LabelledPrompt], **options
+) -> dict[str, float]:
     """{domain: tokens committed a round, bonus included}, all rounds of a domain pooled, and their
     mean under `mean`.
 

@@ -23,7 +23,7 @@ from typing import Annotated, Literal
 import jax
 import tyro
 
-from jaxspec.bench.prompts import read_prompts
+from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.io.tokenizer import load_tokenizer
 from training.acceptance import EvalOptions, acceptance_of
 from training.command import check_made_with, one_line_errors

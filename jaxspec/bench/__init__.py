@@ -1,23 +1,7 @@
-"""Measurements of decoding: prompts, methods, timing, reports and the demonstration."""
+"""Measurements of decoding, and the `jaxspec bench` commands.
 
-from jaxspec.bench.benchmark import benchmark
-from jaxspec.bench.measure import Run, measure
-from jaxspec.bench.methods import Method, parse_methods
-from jaxspec.bench.profile import profile
-from jaxspec.bench.prompts import Prompt, read_prompts
-from jaxspec.bench.report.summary import environment, summarise
-from jaxspec.bench.report.table import table
-
-__all__ = [
-    "Method",
-    "Prompt",
-    "Run",
-    "benchmark",
-    "environment",
-    "measure",
-    "parse_methods",
-    "profile",
-    "read_prompts",
-    "summarise",
-    "table",
-]
+- `measure`: prompt files, methods, timed decodes that take turns, timed phases of a round;
+- `report`: figures and intervals, one table renderer, Markdown, other tools' formats;
+- `latency`, `sweep`, `policies`, `peers`: one folder for each subcommand;
+- here: the whole benchmark, the demonstration, named architectures, and calibration.
+"""

@@ -1,7 +1,6 @@
-"""Compile the decode loop of a named architecture for a GPU that need not be there, and say what a
-round became.
+"""Compile the decode loop of a named architecture for a GPU you don't have, and report its rounds.
 
-Weights are shapes alone: nothing is allocated, and an 8B model compiles on a laptop.
+Weights are shapes only: nothing is allocated, and an 8B model compiles on a laptop.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.bench.architectures import DRAFTER, abstract_params, architecture
+from jaxspec.bench.report.table import tabulate
 from jaxspec.builders import make_builder
 from jaxspec.core.params import Spec
 from jaxspec.core.sampling import make_sampling, sequence_keys
@@ -54,7 +54,7 @@ def decode_loop(
       method: `ar` or `jetspec`. builder, budget: as of `jaxspec.decode` (not read by `ar`).
       capacity: rows of the caches. batch: sequences. temperature: 0 is greedy, another samples
         (`match`, coupled).
-      layers: the target's, where fewer than the architecture has.
+      layers: use only this many of the target's layers; None: all.
       policy: a rule of the controller, which verifies a power of four of rows up to the budget, or
         does not draft.
 
@@ -98,7 +98,7 @@ def decode_loop(
 
 
 def _controller(rule: str | None, budget: int) -> Policy | None:
-    """A controller whose times are 1: what is compiled does not depend on them."""
+    """Make a controller whose times are 1; the compiled program does not depend on them."""
     if rule is None:
         return None
     widths = (*(width for width in (1, 4, 16, 64, 256) if width < budget), budget)
@@ -137,9 +137,7 @@ def _settings(
 
 
 def _fewer_layers(spec: Spec, layers: int) -> Spec:
-    """`spec` with a target of `layers` layers and a head of as many at most, that reads the last of
-    them.
-    """
+    """Cut the target to `layers` layers, and the head to at most as many; it reads the last ones."""
     name, head = spec.drafters[0]
     features = tuple(range(layers))[-len(head.feature_layers) :]
     head = dataclasses.replace(
@@ -150,7 +148,7 @@ def _fewer_layers(spec: Spec, layers: int) -> Spec:
     )
 
 
-def report(
+def compile_decode_loop(
     gpu: str = "h100", *, large: int = 2**23, spills: bool = True, **options
 ) -> dict[str, Any]:
     """Compile `decode_loop(**options)` for `gpu`, see `pallas_kernels.aot.compile_report`.
@@ -171,8 +169,8 @@ def report(
     return {"options": options} | compiled
 
 
-def render(reports: list[dict[str, Any]]) -> str:
-    """`report`s of one GPU as a table, a column each, and what the last program's round consists
+def render_compiled(reports: list[dict[str, Any]]) -> str:
+    """reports of one GPU as a table, a column each, and what the last program's round consists
     of.
     """
     shown = [one for one in reports if one["compiles"]]
@@ -181,13 +179,8 @@ def render(reports: list[dict[str, Any]]) -> str:
     ]
     if not shown:
         return "\n".join(failed)
-    rows = {"": map(_title, shown)} | {label: map(show, shown) for label, show in _ROWS.items()}
-    cells = [[label, *values] for label, values in rows.items()]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
+    rows = [[label, *map(show, shown)] for label, show in _ROWS.items()]
+    lines = [tabulate(["", *map(_title, shown)], rows).to_text()]
     last = shown[-1]
     if last["round"]:
         parts = ", ".join(
@@ -220,7 +213,7 @@ def _title(one: dict[str, Any]) -> str:
 
 
 def _large(results: list[dict[str, Any]]) -> list[str]:
-    """A line for results of one size and one part of the program, layers not told apart."""
+    """List results by size and part of the program, one line for all layers."""
     parts = [
         re.sub(r"\d+", "*", each["source"].removeprefix("jit(run)/")) or each["name"]
         for each in results

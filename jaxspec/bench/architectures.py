@@ -1,5 +1,4 @@
-"""Published architectures by name, with random weights: for measuring speed and for compiling
-without a checkpoint.
+"""Published architectures by name, with random weights: speed and compilation need no checkpoint.
 
 Sizes are those of the models' own config.json. Each comes with a JetSpec head of the published
 size: five layers, blocks of 16.
@@ -89,7 +88,7 @@ def architecture(name: str, *, block_size: int = 16, drafter_layers: int = 5) ->
         than 9 layers).
 
     Raises:
-      ValueError: no such name.
+      ValueError: the name is unknown.
     """
     if name not in ARCHITECTURES:
         raise ValueError(f"unknown architecture {name!r}: choose one of {', '.join(ARCHITECTURES)}")
@@ -111,8 +110,9 @@ def abstract_params(spec: Spec, dtype=jnp.bfloat16) -> Params:
 
 
 def random_params(spec: Spec, dtype=jnp.bfloat16, seed: int = 0) -> Params:
-    """`Params` of `spec` with random weights, drawn on the device one tensor at a time (norm scales
-    are one, biases zero).
+    """Draw random `Params` of `spec` on the device, one tensor at a time.
+
+    Norm scales are one and biases zero.
     """
 
     def fill(path, leaf):

@@ -1,6 +1,4 @@
-"""A whole benchmark: timed decodes, the split of a round, what drafters cost, and the report of it
-all.
-"""
+"""The whole benchmark: timed decodes, a round split into phases, drafters' costs, the report."""
 
 from __future__ import annotations
 
@@ -9,19 +7,20 @@ from typing import Any
 
 import jax
 
-from jaxspec.bench.measure import Run, measure
-from jaxspec.bench.methods import UNCOUPLED, Method, with_policies
-from jaxspec.bench.profile import profile
-from jaxspec.bench.prompts import Prompt
-from jaxspec.bench.report.summary import environment, summarise
-from jaxspec.bench.turns import ask_in_turns
+from jaxspec.bench.measure.conversations import ask_conversations
+from jaxspec.bench.measure.decodes import Run, check_prompts, group_methods, time_decodes
+from jaxspec.bench.measure.methods import UNCOUPLED, Method, attach_policies
+from jaxspec.bench.measure.phases import time_phases
+from jaxspec.bench.measure.prompt_files import LabelledPrompt
+from jaxspec.bench.report.summary import describe_environment, summarise
+from jaxspec.core.params import Params
 from jaxspec.engine.plan import drafter_forwards, make_plan
 from jaxspec.engine.session import prepare
 
 
 def benchmark(
-    params,
-    prompts: Sequence[Prompt],
+    params: Params,
+    prompts: Sequence[LabelledPrompt],
     methods: Sequence[Method],
     *,
     repeats: int = 3,
@@ -30,27 +29,27 @@ def benchmark(
     costs: dict[str, dict[str, float]] | None = None,
     with_profile: bool = True,
     progress: Callable[[str], None] = lambda line: None,
-    keep: Callable[[float, list[Prompt], list[Run]], None] = lambda temperature, prompts, runs: (
-        None
-    ),
+    keep: Callable[
+        [float, list[LabelledPrompt], list[Run]], None
+    ] = lambda temperature, prompts, runs: None,
 ) -> dict[str, Any]:
     """Measure `methods` (the first is `ar`) on `prompts`, ready for JSON.
 
-    Methods take turns within groups, see `groups`; speed-ups are over the `ar` of the same group,
-    and its records those of the first.
+    Methods take turns within groups, see `group_methods`. Speed-ups are over the `ar` of the same
+    group; the records of `ar` are those of the first group.
 
     Args:
       options: keyword arguments of `jaxspec.decode` common to all methods that do not set them.
       temperatures: everything is measured at each (None: at that of `options`, else 0). At 0
-        nothing is drawn, so uncoupled methods are left out there if they have a coupled twin.
+        nothing is sampled, so an uncoupled method with a coupled twin is left out.
       costs: what training each drafter took, from `jaxspec.zoo.checkpoint.training_costs`.
-      keep: called with a temperature, the prompts as asked there and a group's runs of them, which
-        the report reduces to sums.
+      keep: called with a temperature, its prompts and a group's runs; the report itself keeps sums
+        only.
 
     Returns:
       `device`, `versions`, `dtype`, `options`, `repeats`, `compile_seconds` {method: s}, `drafters`
       {name: {"parameters", "training"}}, and `results`, the flat records of
-      `jaxspec.bench.summarise`, each with its `temperature`, `drafter` and `forwards` (see
+      `jaxspec.bench.report.summary.summarise`, each with its `temperature`, `drafter` and `forwards` (see
       `jaxspec.engine.plan.drafter_forwards`).
     """
     common = dict(options or {})
@@ -58,11 +57,13 @@ def benchmark(
     results, compile_seconds = [], dict.fromkeys((method.name for method in methods), 0.0)
     for temperature in temperatures:
         at = common | {"temperature": temperature}
-        chosen = with_policies(params, _without_twins(methods) if temperature == 0 else methods, at)
-        asked = ask_in_turns(params, prompts, options=at, progress=progress)
+        chosen = attach_policies(
+            params, _without_twins(methods) if temperature == 0 else methods, at
+        )
+        asked = ask_conversations(params, prompts, options=at, progress=progress)
         check_prompts(params, asked, at)
-        for number, group in enumerate(groups(chosen)):
-            runs, seconds = measure(
+        for number, group in enumerate(group_methods(chosen)):
+            runs, seconds = time_decodes(
                 params, asked, group, repeats=repeats, options=at, progress=progress
             )
             keep(temperature, asked, [run for run in runs if number == 0 or run.method != "ar"])
@@ -70,7 +71,7 @@ def benchmark(
             progress("timing the phases of a round" if with_profile else "")
             # The phases of rounds whose size varies are not one figure each.
             fixed = [method for method in group if method.options.get("policy") is None]
-            split = profile(params, asked, fixed, options=at) if with_profile else None
+            split = time_phases(params, asked, fixed, options=at) if with_profile else None
             _free()
             progress("")
             known = {method.name: _known(params, method, at) for method in group}
@@ -83,7 +84,7 @@ def benchmark(
                 name: compile_seconds[name] + value for name, value in seconds.items()
             }
     return {
-        **environment(params),
+        **describe_environment(params),
         "options": common,
         "repeats": repeats,
         "compile_seconds": compile_seconds,
@@ -92,38 +93,15 @@ def benchmark(
     }
 
 
-def groups(methods: Sequence[Method], size: int = 12) -> list[list[Method]]:
-    """Groups of at most `size` methods and the first, `ar`, which every group is compared with.
-
-    Methods of a group take turns, so their programs are all alive at once; those of forty exhaust a
-    process's memory maps.
-    """
-    first, others = methods[0], list(methods[1:])
-    return [[first, *others[i : i + size]] for i in range(0, len(others), size)] or [[first]]
-
-
-def check_prompts(params, prompts: Sequence[Prompt], options: dict[str, Any]) -> None:
-    """Refuse a prompt that cannot be decoded before the first one is timed.
-
-    Raises:
-      ValueError: as `jaxspec.decode`, with the prompt's place.
-    """
-    for number, prompt in enumerate(prompts, 1):
-        try:
-            prepare(params, prompt.content, **options | {"method": "ar"})
-        except ValueError as error:
-            raise ValueError(f"prompt {number}, of {prompt.domain}: {error}") from None
-
-
 def _without_twins(methods: Sequence[Method]) -> list[Method]:
-    """The methods without those that another is the coupled twin of."""
+    """Drop uncoupled methods that have a coupled twin."""
     names = {method.name for method in methods}
     twins = {name + UNCOUPLED for name in names}
     return [method for method in methods if method.name not in twins]
 
 
-def _known(params, method: Method, options: dict[str, Any]) -> dict[str, Any]:
-    """What a method's settings say before it is run."""
+def _known(params: Params, method: Method, options: dict[str, Any]) -> dict[str, Any]:
+    """What a method's settings say before it runs."""
     config = prepare(params, [0], **{**options, **method.options}).config
     drafter = None if config.method == "ar" else config.method
     return {
@@ -132,10 +110,8 @@ def _known(params, method: Method, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _drafter(params, name: str, costs: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """Size of a drafter, embeddings and output projections of the target not counted, and its
-    training.
-    """
+def _drafter(params: Params, name: str, costs: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """Size of a drafter, without embeddings and projections of the target, and its training."""
     weights = params.drafter(name).get("params", {})
     return {
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(weights)),
@@ -144,7 +120,5 @@ def _drafter(params, name: str, costs: dict[str, dict[str, float]]) -> dict[str,
 
 
 def _free() -> None:
-    """Drop compiled programs: those of many methods exhaust the memory maps that a process may
-    hold.
-    """
+    """Drop compiled programs: many of them exhaust a process's memory maps."""
     jax.clear_caches()

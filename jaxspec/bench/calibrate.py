@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.bench.round_clock import Case, plan_rounds, time_rounds
+from jaxspec.bench.measure.round_clock import Case, plan_rounds, time_rounds
 from jaxspec.builders import Builder, make_builder
 from jaxspec.core.params import Params
 from jaxspec.costs.files import load_costs, save_costs

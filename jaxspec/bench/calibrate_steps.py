@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.bench.calibrate import SAMPLING, about
-from jaxspec.bench.round_clock import Case, plan_rounds, time_rounds
+from jaxspec.bench.measure.round_clock import Case, plan_rounds, time_rounds
 from jaxspec.core.params import Params
 from jaxspec.costs.round_costs import RoundCosts, make_costs
 from jaxspec.policies.baselines.static import Constants, make_static

@@ -1,35 +1,45 @@
-"""The demonstration: held-out prompts, decoded plainly and with the JetSpec tree, side by side."""
+"""The demonstration: held-out prompts, decoded autoregressively and with the JetSpec tree."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from jaxspec.bench.measure import Run, measure
-from jaxspec.bench.methods import parse_methods
-from jaxspec.bench.prompts import read_prompts
+from jaxspec.bench.measure.decodes import Run, time_decodes
+from jaxspec.bench.measure.methods import parse_methods
+from jaxspec.bench.measure.prompt_files import read_prompts
+from jaxspec.core.params import Params
 
-PROMPTS = Path(__file__).with_name("demo_prompts.jsonl")
-# The fastest fixed tree on two CPU cores, where each row of a verification costs.
+DEMO_PROMPTS = Path(__file__).with_name("demo_prompts.jsonl")
+# The fastest fixed tree on two CPU cores, where every verified row costs time.
 METHOD, BUDGET = "jetspec-tree/w2", 8
 REPEATS = 3
 
 
 def demo(
-    params, tokenizer, *, max_new_tokens: int = 128, show: Callable[[str], None] = print
+    params: Params,
+    tokenizer: Any,
+    *,
+    max_new_tokens: int = 128,
+    show: Callable[[str], None] = print,
 ) -> bool:
-    """Decode one held-out prompt per domain with `ar` and with the JetSpec tree; show texts, speeds
-    and whether they agree.
+    """Decode one held-out prompt per domain with `ar` and with the JetSpec tree.
+
+    Shows texts, speeds and whether the texts agree.
+
+    Args:
+      show: called with each line.
 
     Returns:
       Whether every text is identical to the autoregressive one.
     """
-    prompts = read_prompts(PROMPTS, tokenizer)
+    prompts = read_prompts(DEMO_PROMPTS, tokenizer)
     methods = parse_methods(METHOD, budget=BUDGET)
     options = {"max_new_tokens": max_new_tokens}
     agreed = True
     for prompt in prompts:
-        runs, _ = measure(params, [prompt], methods, repeats=REPEATS, options=options)
+        runs, _ = time_decodes(params, [prompt], methods, repeats=REPEATS, options=options)
         plain, drafted = (
             _median([run for run in runs if run.method == name]) for name in ("ar", METHOD)
         )

@@ -74,34 +74,35 @@ def _add_latency(commands) -> None:
 
 
 def _latency(arguments: argparse.Namespace) -> int:
-    from jaxspec.bench.latency import run as latency
+    from jaxspec.bench.latency import measure_latency as latency
     from jaxspec.bench.latency.forced import read_histogram
-    from jaxspec.bench.latency.table import plot, render
+    from jaxspec.bench.latency.latency_plot import plot_latency
+    from jaxspec.bench.latency.latency_tables import render_latency
 
     given = {
         name: getattr(arguments, name)
         for name in ("arch", "widths", "contexts", "batch", "dtype", "quantize", "layers")
     }
     forced = arguments.force_acceptance
-    settings = latency.Settings(
+    settings = latency.LatencyOptions(
         **given,
         repeats=arguments.repeats,
         minutes=arguments.minutes,
         histogram=None if forced is None else read_histogram(forced),
     )
-    latency.resolve(settings)
+    latency.resolve_options(settings)
     cli_options.check_folders(arguments, "json", "plot")
 
     def save(report) -> None:
         if arguments.json:
             arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
-    report = latency.latency(
+    report = latency.measure_latency(
         settings, progress=lambda line: print(line, file=sys.stderr, flush=True), save=save
     )
-    print(render(report))
+    print(render_latency(report))
     if arguments.plot:
-        plot(report, arguments.plot)
+        plot_latency(report, arguments.plot)
     return 0
 
 
@@ -135,8 +136,11 @@ def _add_peers(commands) -> None:
 
 def _peers(arguments: argparse.Namespace) -> int:
     import jaxspec
-    from jaxspec.bench import demo, parse_methods, read_prompts
-    from jaxspec.bench.peers import run as peers
+    from jaxspec.bench import demo
+    from jaxspec.bench.measure.methods import parse_methods
+    from jaxspec.bench.measure.prompt_files import read_prompts
+    from jaxspec.bench.peers import race_peers as peers
+    from jaxspec.bench.peers.peer_tables import render_peers
     from jaxspec.io.hub import resolve_model
     from jaxspec.io.tokenizer import load_tokenizer
     from jaxspec.zoo.checkpoint import drafter_directories
@@ -148,12 +152,14 @@ def _peers(arguments: argparse.Namespace) -> int:
     spec = params.spec
     methods = parse_methods(arguments.methods or peers.default_methods(spec), budget=32, spec=spec)
     tokenizer = load_tokenizer(spec.tokenizer) if spec.tokenizer else None
-    report = peers.compare(
+    report = peers.compare_peers(
         params,
-        read_prompts(arguments.prompts or demo.PROMPTS, tokenizer, limit=arguments.limit),
+        read_prompts(arguments.prompts or demo.DEMO_PROMPTS, tokenizer, limit=arguments.limit),
         methods,
         resolve_model(arguments.model),
-        peers.small_models(spec, drafter_directories(arguments.model, drafter=arguments.drafter)),
+        peers.find_assistants(
+            spec, drafter_directories(arguments.model, drafter=arguments.drafter)
+        ),
         max_new_tokens=arguments.max_new_tokens,
         repeats=arguments.repeats,
         progress=cli_options.progress,
@@ -164,7 +170,7 @@ def _peers(arguments: argparse.Namespace) -> int:
     }
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print(peers.render(report["results"], report["overhead"]))
+    print(render_peers(report["results"], report["overhead"]))
     if report["note"]:
         print(report["note"])
     return 0

@@ -58,11 +58,13 @@ def add_compare(commands) -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from jaxspec.bench import demo, parse_methods, read_prompts
+    from jaxspec.bench import demo
     from jaxspec.bench.calibrate import default_widths, timed
     from jaxspec.bench.calibrate_steps import calibrate_steps
-    from jaxspec.bench.policies.report import render
-    from jaxspec.bench.policies.run import compare, contenders
+    from jaxspec.bench.measure.methods import parse_methods
+    from jaxspec.bench.measure.prompt_files import read_prompts
+    from jaxspec.bench.policies.compare_policies import compare_policies, make_contenders
+    from jaxspec.bench.policies.policy_tables import render_policies
     from jaxspec.costs.files import load_costs
     from jaxspec.io.tokenizer import load_tokenizer
 
@@ -74,7 +76,7 @@ def _compare(arguments: argparse.Namespace) -> int:
             f"cannot compare policies on {arguments.method!r}: give a drafted method without policy"
         )
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
-    prompts = read_prompts(arguments.prompts or demo.PROMPTS, tokenizer, limit=arguments.limit)
+    prompts = read_prompts(arguments.prompts or demo.DEMO_PROMPTS, tokenizer, limit=arguments.limit)
     found, report, show = [], {}, cli_options.progress
     given = load_costs(arguments.times) if arguments.times else None
     for temperature in arguments.temperature:
@@ -83,7 +85,7 @@ def _compare(arguments: argparse.Namespace) -> int:
             "temperature": temperature,
             "seed": arguments.seed,
         }
-        chosen = contenders(params, base, arguments.policies.split(","), options, given)
+        chosen = make_contenders(params, base, arguments.policies.split(","), options, given)
         show("" if given else "measuring the times of rounds")
         settings = {
             name: value for name, value in timed(options | base.options).items() if name != "budget"
@@ -91,7 +93,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         widths = default_widths(base.options["budget"])
         times = given or calibrate_steps(params, base.options["method"], widths, **settings)
         asked = {"repeats": arguments.repeats, "against": arguments.against, "options": options}
-        report = compare(params, prompts, chosen, times, **asked, progress=show)
+        report = compare_policies(params, prompts, chosen, times, **asked, progress=show)
         found.append(
             {
                 "temperature": temperature,
@@ -103,5 +105,5 @@ def _compare(arguments: argparse.Namespace) -> int:
     report |= {"method": base.name, "policies": arguments.policies, "temperatures": found}
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print(render(report))
+    print(render_policies(report))
     return 0

@@ -73,7 +73,7 @@ def check_outputs(arguments: argparse.Namespace) -> None:
 
 
 class Kept:
-    """Runs and their prompts by temperature, as `jaxspec.bench.benchmark` hands them to `keep`."""
+    """Runs and their prompts by temperature, as `jaxspec.bench.benchmark.benchmark` hands them to `keep`."""
 
     def __init__(self):
         self.found: dict[float, tuple[list, list]] = {}
@@ -92,8 +92,8 @@ def write_outputs(
       report: of `jaxspec.bench.benchmark`. tokenizer: the model's, or None: answers are token ids
         then.
     """
-    from jaxspec.bench.report.formats import spec_bench, write_spec_bench, write_vllm
-    from jaxspec.bench.report.markdown import write_report
+    from jaxspec.bench.report.exports import make_spec_bench, write_spec_bench, write_vllm
+    from jaxspec.bench.report_folder import write_report_folder
 
     model = Path(arguments.model).name
     if arguments.json:
@@ -105,16 +105,16 @@ def write_outputs(
         for temperature, (prompts, runs) in kept.found.items():
             several = f"-T{temperature:g}" if len(kept.found) > 1 else ""
             path = arguments.spec_bench.with_stem(f"{arguments.spec_bench.stem}{several}")
-            write_spec_bench(path, spec_bench(prompts, runs, model, decode))
+            write_spec_bench(path, make_spec_bench(prompts, runs, model, decode))
     if arguments.report:
-        print(f"wrote {write_report(report, arguments.report)}")
+        print(f"wrote {write_report_folder(report, arguments.report)}")
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from jaxspec.bench.report.markdown import write_report
+    from jaxspec.bench.report_folder import write_report_folder
 
     sweep = None if arguments.sweep is None else _json(arguments.sweep)
-    print(f"wrote {write_report(_json(arguments.result), arguments.out, sweep)}")
+    print(f"wrote {write_report_folder(_json(arguments.result), arguments.out, sweep)}")
     return 0
 
 

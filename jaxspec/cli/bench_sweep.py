@@ -84,10 +84,16 @@ def _integers(text: str) -> tuple[int, ...]:
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
-    from jaxspec.bench import demo, read_prompts
-    from jaxspec.bench.sweep.plots import plot
-    from jaxspec.bench.sweep.report import render
-    from jaxspec.bench.sweep.run import default_budgets, make_family, scrambled, sweep
+    from jaxspec.bench import demo
+    from jaxspec.bench.measure.prompt_files import read_prompts
+    from jaxspec.bench.sweep.sweep_budgets import (
+        default_budgets,
+        make_family,
+        scramble_drafter,
+        sweep_budgets,
+    )
+    from jaxspec.bench.sweep.sweep_plot import plot_sweep
+    from jaxspec.bench.sweep.sweep_tables import render_sweep
     from jaxspec.io.tokenizer import load_tokenizer
 
     budgets = arguments.budgets or default_budgets(arguments.budget)
@@ -97,11 +103,11 @@ def _sweep(arguments: argparse.Namespace) -> int:
     cli_options.check_folders(arguments, "json", "plot")
     params = cli_options.load(arguments)
     if arguments.scramble is not None:
-        params = scrambled(params, family.drafter, arguments.scramble)
+        params = scramble_drafter(params, family.drafter, arguments.scramble)
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
-    report = sweep(
+    report = sweep_budgets(
         params,
-        read_prompts(arguments.prompts or demo.PROMPTS, tokenizer, limit=arguments.limit),
+        read_prompts(arguments.prompts or demo.DEMO_PROMPTS, tokenizer, limit=arguments.limit),
         family,
         temperatures=arguments.temperature,
         repeats=arguments.repeats,
@@ -121,7 +127,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     }
     if arguments.json:
         arguments.json.write_text(json.dumps(report) + "\n", encoding="utf-8")
-    print(render(report))
+    print(render_sweep(report))
     if arguments.plot:
-        plot(report, arguments.plot)
+        plot_sweep(report, arguments.plot)
     return 0

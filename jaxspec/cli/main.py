@@ -93,7 +93,9 @@ def _parser() -> argparse.ArgumentParser:
         "(default: %(default)s)",
     )
     bench.add_argument(
-        "--prompts", type=Path, help="required: .jsonl or .jsonl.gz; see jaxspec.bench.read_prompts"
+        "--prompts",
+        type=Path,
+        help="required: .jsonl or .jsonl.gz; see jaxspec.bench.measure.prompt_files",
     )
     bench.add_argument(
         "--limit", type=int, default=30, help="prompts per domain (default: %(default)s)"
@@ -174,7 +176,10 @@ def _prompt(arguments: argparse.Namespace):
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from jaxspec import bench
+    from jaxspec.bench.benchmark import benchmark
+    from jaxspec.bench.measure.methods import parse_methods
+    from jaxspec.bench.measure.prompt_files import read_prompts, uses_template
+    from jaxspec.bench.report.speed_table import tabulate_speeds
     from jaxspec.io.tokenizer import load_tokenizer
     from jaxspec.zoo.checkpoint import training_costs
 
@@ -183,19 +188,19 @@ def _bench(arguments: argparse.Namespace) -> int:
             "bench needs prompts: give --prompts FILE, or a subcommand such as `jaxspec bench latency`"
         )
     how = {"budget": arguments.budget, "coupled": arguments.coupled}
-    bench.parse_methods(arguments.methods, **how)  # mistakes are told before a large model is read
+    parse_methods(arguments.methods, **how)  # mistakes are told before a large model is read
     if arguments.coupled == "both" and not any(arguments.temperature):
         raise ValueError(
             "--coupled both compares drafting at a temperature above 0: give --temperature"
         )
     cli_report.check_outputs(arguments)
     params = cli_options.load(arguments)
-    methods = bench.parse_methods(arguments.methods, **how, spec=params.spec)
+    methods = parse_methods(arguments.methods, **how, spec=params.spec)
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     chat = None if arguments.chat is None else arguments.chat == "on"
-    prompts = bench.read_prompts(arguments.prompts, tokenizer, limit=arguments.limit, chat=chat)
+    prompts = read_prompts(arguments.prompts, tokenizer, limit=arguments.limit, chat=chat)
     options, kept = cli_options.decode_options(arguments), cli_report.Kept()
-    report = bench.benchmark(
+    report = benchmark(
         params,
         prompts,
         methods,
@@ -217,10 +222,10 @@ def _bench(arguments: argparse.Namespace) -> int:
     settings = {
         key: value.name if isinstance(value, Path) else value for key, value in given.items()
     }
-    settings["chat"] = bench.prompts.uses_template(tokenizer, chat)
+    settings["chat"] = uses_template(tokenizer, chat)
     report["settings"] = settings | {"methods": {method.name: method.options for method in methods}}
     cli_report.write_outputs(arguments, report, kept, tokenizer)
-    print(bench.table(report["results"], report["drafters"]))
+    print(tabulate_speeds(report["results"], report["drafters"]).to_text())
     print(
         "compilation, seconds: "
         + ", ".join(f"{name} {value:.1f}" for name, value in report["compile_seconds"].items())

@@ -131,7 +131,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _aot(arguments: argparse.Namespace) -> int:
-    from jaxspec.bench.aot import render, report
+    from jaxspec.bench.aot import compile_decode_loop, render_compiled
 
     cli_options.check_folders(arguments, "json")
     shared = {
@@ -142,12 +142,14 @@ def _aot(arguments: argparse.Namespace) -> int:
         name: getattr(arguments, name) for name in ("builder", "budget", "policy")
     }
     reports = [
-        report(arguments.gpu, large=arguments.large * 2**20, method=method, **shared, **tree)
+        compile_decode_loop(
+            arguments.gpu, large=arguments.large * 2**20, method=method, **shared, **tree
+        )
         for method in dict.fromkeys(("ar", arguments.method))
     ]
     if arguments.json:
         arguments.json.write_text(json.dumps(reports, indent=1) + "\n", encoding="utf-8")
-    print(render(reports))
+    print(render_compiled(reports))
     return 0 if all(one["compiles"] for one in reports) else WARNED
 
 

@@ -15,7 +15,7 @@ from jaxspec.core.state import Accepted, DecodeState, KVCache, Request
 from jaxspec.core.tree import root_only
 from jaxspec.drafters.base import Committed
 from jaxspec.engine.commit import is_stop, make_pending
-from jaxspec.engine.plan import DecodeConfig
+from jaxspec.engine.plan import DecodeConfig, Plan
 from jaxspec.engine.round import Round, make_round
 from jaxspec.engine.verify import project
 from jaxspec.policies.protocol import Observation
@@ -53,31 +53,57 @@ def prefill(
     at_root = jnp.zeros((batch, 1), jnp.int32)
     noise = round.noise(lengths, 1)
     first = draw(logits, noise, at_root, config.sampling, request.sampling)[:, 0]
-    buffer = jnp.zeros((batch, max_tokens + plan.longest), jnp.int32)
-    zeros = jnp.zeros_like(lengths)
     control = plan.policy and plan.policy.resume(control)
     block = _choose_block(round, control, lengths, logits[:, 0])
     if plan.drafter:
         # What follows the prompt's last token is known only now.
         token = jnp.take_along_axis(tokens, lengths[:, None] - 1, axis=1)
-        end = Committed(token, first[:, None], features[:, None], lengths - 1, zeros + 1)
+        one = jnp.ones_like(lengths)
+        end = Committed(token, first[:, None], features[:, None], lengths - 1, one)
         draft = _absorb(round, draft, end)
-    return DecodeState(
-        tokens=buffer.at[:, 0].set(first),
-        emitted=zeros + 1,
+    state = begin_state(plan, first, cache, draft, max_tokens=max_tokens)
+    return state.replace(
+        tokens=state.tokens.at[:, 0].set(first),
         done=is_stop(first, request) | (request.limit <= 1),
-        root=first,
-        cache=cache,
-        draft=draft,
-        rounds=zeros,
-        round_emitted=buffer,
-        round_drafted=buffer,
-        tree=root_only(first, plan.widths[-1]),
-        accepted=Accepted(jnp.zeros((batch, plan.longest), jnp.int32), zeros, first),
         control=control,
         block=block,
         pending=make_pending(features, plan.waiting) if plan.waiting else None,
-        round_steps=None if plan.policy is None else buffer,
+    )
+
+
+def begin_state(
+    plan: Plan, root: jax.Array, cache: KVCache, draft: Any = None, *, max_tokens: int
+) -> DecodeState:
+    """The state before a first round: one token is emitted, nothing is done, no policy has decided.
+
+    The caches are taken as they are. All other arrays are new and no two share a buffer, so the
+    state can be donated.
+
+    Args:
+      root: int32 [B], the last committed token, whose keys and values are not cached yet.
+      cache: the target's, of the tokens before the root. draft: the drafter's state; None without
+        a drafter.
+      max_tokens: room for generated tokens.
+    """
+    batch = root.shape[0]
+
+    def zeros(*shape: int) -> jax.Array:
+        return jnp.zeros((batch, *shape), jnp.int32)
+
+    room = max_tokens + plan.longest
+    return DecodeState(
+        tokens=zeros(room),
+        emitted=zeros() + 1,
+        done=jnp.zeros(batch, bool),
+        root=root,
+        cache=cache,
+        draft=draft,
+        rounds=zeros(),
+        round_emitted=zeros(room),
+        round_drafted=zeros(room),
+        tree=root_only(root, plan.widths[-1]),
+        accepted=Accepted(zeros(plan.longest), zeros(), root + 0),
+        round_steps=None if plan.policy is None else zeros(room),
     )
 
 

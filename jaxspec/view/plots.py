@@ -132,7 +132,7 @@ def plot_speedups(records: Sequence[dict[str, Any]], figure=None):
     figure.
 
     Args:
-      records: of one temperature, as `jaxspec.bench.summarise` returns them.
+      records: of one temperature, as `jaxspec.bench.report.summary.summarise` returns them.
       figure: a matplotlib figure, or None for a new one.
     """
     domains = dict.fromkeys(record["domain"] for record in records)

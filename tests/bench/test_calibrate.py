@@ -20,7 +20,7 @@ from jaxspec.bench.calibrate import (
     timed,
 )
 from jaxspec.bench.calibrate_steps import calibrate_steps
-from jaxspec.bench.round_clock import default_contexts, sample_tokens
+from jaxspec.bench.measure.round_clock import default_contexts, sample_tokens
 from jaxspec.costs.files import save_costs
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies.baselines.static import make_static

@@ -7,7 +7,7 @@ import pytest
 from own_builder import Comb
 
 import jaxspec
-from jaxspec.bench.methods import parse_methods
+from jaxspec.bench.measure.methods import parse_methods
 from jaxspec.builders import Proposes, parse_builder
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "jetspec"

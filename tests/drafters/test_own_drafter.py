@@ -12,7 +12,7 @@ import pytest
 from own_drafter import BIGRAM, BigramConfig, make_bigram
 
 import jaxspec
-from jaxspec.bench.methods import parse_methods
+from jaxspec.bench.measure.methods import parse_methods
 from jaxspec.core.config import DrafterConfig, TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.drafters import DrafterRecord

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.bench.methods import parse_methods
+from jaxspec.bench.measure.methods import parse_methods
 from jaxspec.core.state import Accepted
 from jaxspec.policies import Acts, Outcome, Policy, Shape, make_named, registry
 

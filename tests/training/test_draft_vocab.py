@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.bench.prompts import Prompt
+from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.io.safetensors_files import read_json
@@ -234,7 +234,7 @@ def test_a_trained_drafter_is_written_and_loaded(options, capsys):
 @pytest.mark.slow
 def test_a_causal_head_is_measured_written_natively_and_decodes(options, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "training.acceptance.read_prompts", lambda *_, **__: [Prompt("ids", [1, 2, 3])]
+        "training.acceptance.read_prompts", lambda *_, **__: [LabelledPrompt("ids", [1, 2, 3])]
     )
     evaluation = EvalOptions(tmp_path / "prompts.jsonl", max_new_tokens=16)
     model = dataclasses.replace(options.model, kind="jetspec")

@@ -21,7 +21,7 @@ import numpy as np
 
 import jaxspec
 from jaxspec.bench.calibrate import about
-from jaxspec.bench.round_clock import Case, time_rounds
+from jaxspec.bench.measure.round_clock import Case, time_rounds
 from jaxspec.core.params import Params
 from jaxspec.costs.files import decode_costs, encode_costs, read_json, write_json
 from jaxspec.costs.round_costs import RoundCosts, make_costs

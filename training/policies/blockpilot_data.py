@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from jaxspec.bench.prompts import Prompt
+from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.core.params import Params
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.engine.token_ids import to_ids
@@ -161,7 +161,7 @@ def _last_logits(params: Params, tokens, last):
 def answer(
     params: Params,
     method: str,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[LabelledPrompt],
     sizes: Sequence[int],
     path: Path,
     *,

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 import jaxspec
-from jaxspec.bench.prompts import read_prompts
+from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.core.params import Params
 from jaxspec.io.tokenizer import load_tokenizer
 from training.policies.block_costs import (
@@ -29,7 +29,7 @@ class BlockPilotOptions:
     """Options of the training.
 
     Attributes:
-      prompts: JSON Lines, see `jaxspec.bench.prompts.read_prompts`. out: folder of everything.
+      prompts: JSON Lines, see `jaxspec.bench.measure.prompt_files.read_prompts`. out: folder of everything.
       held_out: the same, of the test; None: a fifth of `prompts`. test_limit: prompts of each
         domain.
       answers: folder where rounds are kept, of these sizes or more (None: `out`).

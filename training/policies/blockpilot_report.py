@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxspec.bench.report.bootstrap import interval, resamples
+from jaxspec.bench.report.bootstrap import bound_ratio, resample_prompts
 from training.policies.block_costs import BlockCosts
 from training.policies.blockpilot_data import Answers
 
@@ -60,7 +60,7 @@ def report(
       seconds, "ratio": of it to the best fixed size's, "interval": of the ratio, 95 %, "seeds": the
         ratio of each seed}}}.
     """
-    count, drawn = len(answers.domains), resamples(answers.domains.tolist())
+    count, drawn = len(answers.domains), resample_prompts(answers.domains.tolist())
     at, tokens = np.arange(count), answers.tokens[:, 0].astype(float)
     base = {
         measure: cost[at, choices[FIXED].classes[0]]
@@ -77,7 +77,7 @@ def report(
             row[measure] = {
                 "value": float(tokens.sum() / taken.mean(0).sum()),
                 "ratio": float(base[measure].sum() / taken.mean(0).sum()),
-                "interval": interval(drawn, (base[measure],), (taken.mean(0),)),
+                "interval": bound_ratio(drawn, (base[measure],), (taken.mean(0),)),
                 "seeds": (base[measure].sum() / taken.sum(1)).tolist(),
             }
         rows[name] = row
@@ -90,13 +90,13 @@ def difference(
     """Ratio of tokens per `measure` of two choices, and its 95 % interval over prompts; seeds are
     averaged.
     """
-    at, drawn = np.arange(len(answers.domains)), resamples(answers.domains.tolist())
+    at, drawn = np.arange(len(answers.domains)), resample_prompts(answers.domains.tolist())
     first, second = (
         costs_of(answers, times, c.reads)[measure][at, c.classes].mean(0) for c in (one, other)
     )
     return {
         "ratio": float(second.sum() / first.sum()),
-        "interval": interval(drawn, (second,), (first,)),
+        "interval": bound_ratio(drawn, (second,), (first,)),
     }
 
 

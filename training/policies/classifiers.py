@@ -26,7 +26,7 @@ import tyro
 
 import jaxspec
 from jaxspec.bench.calibrate import about
-from jaxspec.bench.prompts import Prompt, read_prompts
+from jaxspec.bench.measure.prompt_files import LabelledPrompt, read_prompts
 from jaxspec.builders import dynamic
 from jaxspec.core.params import Params
 from jaxspec.io.fingerprint import fingerprint
@@ -55,7 +55,7 @@ class HeadOptions:
 
     Attributes:
       rule: whose head.
-      prompts: JSON Lines of prompts to learn from, see `jaxspec.bench.prompts.read_prompts`.
+      prompts: JSON Lines of prompts to learn from, see `jaxspec.bench.measure.prompt_files.read_prompts`.
       out: folder for the policy, the labels and the run's metrics.
       target: `mini`, a directory or a hub id. drafter: one that ships with it, a directory or a hub
         id.
@@ -241,7 +241,9 @@ def train(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
     return policy, evaluate(trained) | {"labels": len(training.x), "held_out": len(held.x)}
 
 
-def _labels(params: Params, method: str, prompts: Sequence[Prompt], options: HeadOptions) -> Labels:
+def _labels(
+    params: Params, method: str, prompts: Sequence[LabelledPrompt], options: HeadOptions
+) -> Labels:
     """The labels in `out`, made if there are none.
 
     Raises:
@@ -259,7 +261,7 @@ def _labels(params: Params, method: str, prompts: Sequence[Prompt], options: Hea
     return labels
 
 
-def describe(params: Params, method: str, prompts: Sequence[Prompt]) -> dict[str, str]:
+def describe(params: Params, method: str, prompts: Sequence[LabelledPrompt]) -> dict[str, str]:
     """Weights and prompts by their content: what greedy answers depend on besides the settings."""
     contents = json.dumps([prompt.content for prompt in prompts]).encode()
     return {

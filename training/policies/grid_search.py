@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 import jaxspec
 from jaxspec.bench.calibrate import about
-from jaxspec.bench.prompts import read_prompts
+from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.core.params import Params
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.policies.baselines.static import make_static
@@ -34,7 +34,7 @@ class GridOptions:
     """Options of the search.
 
     Attributes:
-      prompts: JSON Lines of validation prompts, see `jaxspec.bench.prompts.read_prompts`. out:
+      prompts: JSON Lines of validation prompts, see `jaxspec.bench.measure.prompt_files.read_prompts`. out:
         folder of the policy.
       target: `mini`, a directory or a hub id. drafter: one that ships with it, a directory or a hub
         id.

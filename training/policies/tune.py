@@ -32,7 +32,7 @@ from tqdm import tqdm
 import jaxspec
 from jaxspec.bench.calibrate import about
 from jaxspec.bench.calibrate_steps import STEP_COSTS
-from jaxspec.bench.prompts import read_prompts
+from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.core.params import Params
 from jaxspec.costs.files import load_costs
 from jaxspec.costs.round_costs import RoundCosts
@@ -69,7 +69,7 @@ class TuneOptions:
 
     Attributes:
       rule: to be tuned.
-      prompts: JSON Lines, see `jaxspec.bench.prompts.read_prompts`. times: what rounds take. out:
+      prompts: JSON Lines, see `jaxspec.bench.measure.prompt_files.read_prompts`. times: what rounds take. out:
         folder of the policy.
       head: folder of the policy whose network a learned rule has.
       target: `mini`, a directory or a hub id. drafter: one that ships with it, a directory or a hub

@@ -18,7 +18,7 @@ import numpy as np
 from tqdm import tqdm
 
 import jaxspec
-from jaxspec.bench.prompts import read_prompts
+from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.builders.trees.pool import choose_rows
 from jaxspec.engine.token_ids import to_ids
 from jaxspec.io.tokenizer import load_tokenizer

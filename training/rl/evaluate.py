@@ -16,7 +16,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-from jaxspec.bench.report.bootstrap import interval, resamples
+from jaxspec.bench.report.bootstrap import bound_ratio, resample_prompts
 from jaxspec.costs.files import load_costs
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.policies.store import load_policy
@@ -83,10 +83,10 @@ def over(record: Record, walk: replay.Walk, other: replay.Walk) -> list[float] |
     """95 % of the ratio of total speeds, by paired bootstrap over the prompts of each domain; None
     for one prompt of each.
     """
-    drawn = resamples(
+    drawn = resample_prompts(
         [record.header["domains"][number] for number in record.prompt[record.first()]]
     )
-    return interval(drawn, (walk.tokens, other.seconds), (walk.seconds, other.tokens))
+    return bound_ratio(drawn, (walk.tokens, other.seconds), (walk.seconds, other.tokens))
 
 
 def evaluate(options: EvaluateOptions) -> dict[str, dict[str, dict]]:

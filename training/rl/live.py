@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxspec
-from jaxspec.bench.prompts import read_prompts
+from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.engine.draft import draft
 from jaxspec.engine.grow import grow
 from jaxspec.engine.loop import run

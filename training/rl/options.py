@@ -41,7 +41,7 @@ class TextOptions(RoundOptions):
     """Texts in such rounds.
 
     Attributes:
-      prompts: .jsonl or .jsonl.gz file, see `jaxspec.bench.prompts.read_prompts`.
+      prompts: .jsonl or .jsonl.gz file, see `jaxspec.bench.measure.prompt_files.read_prompts`.
       limit: prompts of each domain.
       chat: pass prompts as a user's chat message.
       max_new_tokens: of a text.

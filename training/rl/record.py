@@ -20,7 +20,7 @@ import numpy as np
 from tqdm import tqdm
 
 import jaxspec
-from jaxspec.bench.prompts import read_prompts
+from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.core.tree import root_only
 from jaxspec.engine.commit import absorb, commit
 from jaxspec.engine.draft import draft

@@ -1,12 +1,9 @@
-"""What the device itself can do: bandwidth of a large copy, rate of a large matrix product, size of
-the last cache.
-"""
+"""What the device can do at best: bandwidth of a copy, rate of a matrix product, last cache."""
 
 from __future__ import annotations
 
 import functools
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.bench.measure.clock import time_call
 from pallas_kernels.aot import GPUS
 
 
-def ceilings(dtype, *, megabytes: int, size: int, repeats: int = 5) -> dict[str, Any]:
+def measure_ceilings(dtype, *, megabytes: int, size: int, repeats: int = 5) -> dict[str, Any]:
     """Measure both ceilings, several times in turn.
 
     The copy reads and writes an array once a pass; the product is of two square matrices,
@@ -43,9 +41,9 @@ def ceilings(dtype, *, megabytes: int, size: int, repeats: int = 5) -> dict[str,
     copied, left = copy(copied), product(left, right)
     rates: dict[str, list[float]] = {"copy": [], "matmul": []}
     for _ in range(repeats):
-        seconds, copied = _timed(copy, copied)
+        copied, seconds = time_call(copy, copied)
         rates["copy"].append(2 * passes * copied.nbytes / seconds)
-        seconds, left = _timed(product, left, right)
+        left, seconds = time_call(product, left, right)
         rates["matmul"].append(2 * passes * float(size) ** 3 / seconds)
     return {
         "copy_bytes_per_second": _summary(rates["copy"]),
@@ -65,13 +63,6 @@ def _product(x, y, passes):
     return jax.lax.fori_loop(0, passes, lambda i, x: x @ y, x)
 
 
-def _timed(function, *args):
-    jax.block_until_ready(args)
-    started = time.perf_counter()
-    out = jax.block_until_ready(function(*args))
-    return time.perf_counter() - started, out
-
-
 def _summary(values: list[float]) -> dict[str, Any]:
     low, middle, high = np.percentile(values, [25, 50, 75])
     return {
@@ -81,8 +72,8 @@ def _summary(values: list[float]) -> dict[str, Any]:
     }
 
 
-def last_cache_bytes() -> float | None:
-    """Size of the last-level cache of the default device, None where it is not known."""
+def find_cache_bytes() -> float | None:
+    """Find the size of the default device's last-level cache; None if it is unknown."""
     device = jax.devices()[0]
     if device.platform == "gpu":
         return next(
@@ -107,10 +98,8 @@ def last_cache_bytes() -> float | None:
     )
 
 
-def memory_bytes() -> float:
-    """Memory of the default device that can be used: a GPU's share that JAX may take, a host's free
-    memory.
-    """
+def find_memory_bytes() -> float:
+    """Find the usable memory of the default device: JAX's share of a GPU, or a host's free memory."""
     stats = jax.devices()[0].memory_stats() or {}
     if "bytes_limit" in stats:
         return float(stats["bytes_limit"])

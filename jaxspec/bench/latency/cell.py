@@ -1,4 +1,4 @@
-"""One width of the latency benchmark: its programs compiled, and timed in turn at every context."""
+"""One width of the latency benchmark: compile its programs, time them in turn at every context."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.bench.latency import floors as roofline
+from jaxspec.bench.latency import floors
+from jaxspec.bench.latency.count_kernels import count_kernels
 from jaxspec.bench.latency.floors import Work
-from jaxspec.bench.latency.forced import replay, run_forced
-from jaxspec.bench.latency.hlo import kernels_per_round
+from jaxspec.bench.latency.forced import order_histogram, run_forced
 from jaxspec.bench.latency.pieces import (
-    PIECES,
-    first_input,
+    make_input,
+    make_random_cache,
     make_request,
     make_state,
-    random_cache,
-    repeated,
-    tree_config,
+    make_tree_config,
+    repeat_piece,
 )
+from jaxspec.bench.measure.clock import order_turns, time_call
+from jaxspec.bench.measure.phases import PIECES
 from jaxspec.core.params import Params
 from jaxspec.core.state import KVCache
 from jaxspec.core.tree import root_only
@@ -38,9 +38,7 @@ _LARGE = ("ar", "draft", "verify", "round")
 
 @dataclasses.dataclass
 class Caches:
-    """The caches that all programs of one capacity hand on to one another, since each donates
-    them.
-    """
+    """The caches of one capacity; each program donates them and hands them to the next."""
 
     target: KVCache
     draft: KVCache
@@ -48,19 +46,21 @@ class Caches:
     @classmethod
     def random(cls, params: Params, method: str, batch: int, capacity: int) -> Caches:
         configs = (params.spec.target, params.spec.drafter(method))
-        return cls(*(random_cache(config, batch, capacity, params.dtype) for config in configs))
+        return cls(
+            *(make_random_cache(config, batch, capacity, params.dtype) for config in configs)
+        )
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class CompiledPiece:
     """A compiled piece.
 
     Attributes:
       name: one of `PIECES`, `ar`, `round` or `forced`.
       config: of its state. call: state -> (state, result). times: repetitions in a call.
-      works: context -> Work of every part, each with a floor of its own; none where time is no
-        matter of bytes.
-      kernels: per repetition. tokens: that a call commits a sequence, where that is replayed.
+      works: context -> Work of every part, each with a floor of its own; empty if bytes do not
+        bound its time.
+      kernels: per repetition. tokens: committed per call and sequence, if acceptance is replayed.
     """
 
     name: str
@@ -73,21 +73,21 @@ class Program:
     tokens: int | None = None
 
 
-def slack(params: Params, method: str, widths: Sequence[int], platform: str) -> int:
-    """Rows that the caches need beyond the longest context: what the longest loop may commit, and a
-    path more.
-    """
+def count_slack(params: Params, method: str, widths: Sequence[int], platform: str) -> int:
+    """Count cache rows beyond the longest context: the longest loop's commits and one more path."""
     large, _, rounds = TIMES[platform]
-    longest = max(make_plan(params.spec, tree_config(method, rows)).longest for rows in widths)
+    longest = max(make_plan(params.spec, make_tree_config(method, rows)).longest for rows in widths)
     return (max(large, rounds) + 1) * longest
 
 
-def compile_ar(params: Params, method: str, caches: Caches, context: int, platform: str) -> Program:
-    """Plain decoding in the device loop."""
+def compile_ar(
+    params: Params, method: str, caches: Caches, context: int, platform: str
+) -> CompiledPiece:
+    """Compile autoregressive decoding in the device loop."""
     batch = caches.target.k.shape[1]
     works = (_target_work(params, batch, 1),)
     return _compile_rounds(
-        "ar", params, tree_config(method, 1), caches, context, TIMES[platform][0], works
+        "ar", params, make_tree_config(method, 1), caches, context, TIMES[platform][0], works
     )
 
 
@@ -100,20 +100,20 @@ def compile_cell(
     platform: str,
     histogram: Sequence[float] | None,
     on_time: Callable[[], bool],
-) -> list[Program]:
-    """Programs of width `rows`, each run once; those that `on_time` leaves no time for are missing
-    at the end.
+) -> list[CompiledPiece]:
+    """Compile the programs of width `rows`, and run each once.
 
-    A single row has no drafter: only its forward and its commit are there.
+    Programs are missing at the end if `on_time` says that time is up. A single row has no drafter,
+    so only its forward and its commit are compiled.
     """
-    config, batch = tree_config(method, rows), caches.target.k.shape[1]
+    config, batch = make_tree_config(method, rows), caches.target.k.shape[1]
     large, small, rounds = TIMES[platform]
     found, works = [], _works(params, config, batch, rows)
     given = root_only(jnp.ones(batch, jnp.int32), 1)
     for name in PIECES if rows > 1 else ("verify", "commit"):
         if not on_time():
             return found
-        given = first_input(name, params, config, batch) if name in ("rank", "tree") else given
+        given = make_input(name, params, config, batch) if name in ("rank", "tree") else given
         times = large if name in _LARGE else small
         own = (works[name],) if name in works else ()
         program, given = _compile_piece(name, params, config, caches, context, times, own, given)
@@ -122,7 +122,7 @@ def compile_cell(
         total = tuple(works.values())
         found.append(_compile_rounds("round", params, config, caches, context, large, total))
         if histogram is not None and on_time():
-            lengths = replay(histogram, rounds, make_plan(params.spec, config).longest)
+            lengths = order_histogram(histogram, rounds, make_plan(params.spec, config).longest)
             found.append(
                 _compile_rounds("forced", params, config, caches, context, rounds, total, lengths)
             )
@@ -130,25 +130,22 @@ def compile_cell(
 
 
 def time_programs(
-    params: Params, programs: Sequence[Program], caches: Caches, context: int, repeats: int
+    params: Params, programs: Sequence[CompiledPiece], caches: Caches, context: int, repeats: int
 ) -> dict[str, list[float]]:
-    """Milliseconds a repetition of every program, `repeats` samples each, in turn, in an order that
-    rotates.
-    """
+    """Time every program in turns, see `order_turns`: milliseconds per repetition, `repeats` each."""
     samples: dict[str, list[float]] = {program.name: [] for program in programs}
     for repeat in range(repeats):
-        shift = repeat % len(programs)
-        for program in (*programs[shift:], *programs[:shift]):
+        for program in order_turns(programs, 0, repeat):
             seconds, _ = _timed(params, program, caches, context)
             samples[program.name].append(1e3 * seconds / program.times)
     return samples
 
 
-def _timed(params: Params, program: Program, caches: Caches, context: int) -> tuple[float, Any]:
-    state = jax.block_until_ready(_state(params, program.config, caches, context, program.times))
-    started = time.perf_counter()
-    state, result = jax.block_until_ready(program.call(state))
-    seconds = time.perf_counter() - started
+def _timed(
+    params: Params, program: CompiledPiece, caches: Caches, context: int
+) -> tuple[float, Any]:
+    state = _state(params, program.config, caches, context, program.times)
+    (state, result), seconds = time_call(program.call, state)
     _take_back(caches, state)
     return seconds, result
 
@@ -171,14 +168,14 @@ def _take_back(caches: Caches, state) -> None:
 
 def _compile_piece(
     name, params, config, caches, context, times, works, given
-) -> tuple[Program, Any]:
+) -> tuple[CompiledPiece, Any]:
     request, state = (
         make_request(caches.target.k.shape[1]),
         _state(params, config, caches, context, times),
     )
     started = time.perf_counter()
     compiled = (
-        repeated(name, params, request, config, times)
+        repeat_piece(name, params, request, config, times)
         .lower(params, request, state, given)
         .compile()
     )
@@ -187,13 +184,15 @@ def _compile_piece(
     def call(state):
         return compiled(params, request, state, given)
 
-    program = Program(
-        name, config, call, times, works, kernels_per_round(compiled.as_text()), seconds
+    program = CompiledPiece(
+        name, config, call, times, works, count_kernels(compiled.as_text()), seconds
     )
     return program, _timed(params, program, caches, context)[1]
 
 
-def _compile_rounds(name, params, config, caches, context, times, works, lengths=None) -> Program:
+def _compile_rounds(
+    name, params, config, caches, context, times, works, lengths=None
+) -> CompiledPiece:
     request, state = (
         make_request(caches.target.k.shape[1]),
         _state(params, config, caches, context, times),
@@ -211,8 +210,8 @@ def _compile_rounds(name, params, config, caches, context, times, works, lengths
         return state, state.emitted - 1
 
     tokens = None if lengths is None else int(lengths.sum())
-    program = Program(
-        name, config, call, times, works, kernels_per_round(compiled.as_text()), seconds, tokens
+    program = CompiledPiece(
+        name, config, call, times, works, count_kernels(compiled.as_text()), seconds, tokens
     )
     _, committed = _timed(params, program, caches, context)
     if tokens is not None and not np.all(np.asarray(committed) == tokens):
@@ -227,21 +226,23 @@ def _works(
     plan, name = make_plan(params.spec, config), config.method
     layers = len(plan.drafter.feature_layers) if plan.drafter else 0
     works = {"verify": _target_work(params, batch, rows)}
-    works["commit"] = lambda context: roofline.commit_rows(
+    works["commit"] = lambda context: floors.count_commit(
         params, batch=batch, rows=plan.longest, feature_layers=layers
     )
     if plan.drafter is None:
         return works
     slots = plan.growth.longest
-    works["draft"] = lambda context: roofline.draft_forward(
+    works["draft"] = lambda context: floors.count_draft_forward(
         params, name, batch=batch, slots=slots, context=context
     )
-    works["rank"] = lambda context: roofline.rank_logits(params, batch=batch, slots=slots)
-    works["absorb"] = lambda context: roofline.absorb_features(
+    works["rank"] = lambda context: floors.count_ranking(params, batch=batch, slots=slots)
+    works["absorb"] = lambda context: floors.count_absorb(
         params, name, batch=batch, rows=plan.longest
     )
     return works
 
 
 def _target_work(params: Params, batch: int, rows: int) -> Callable[[int], Work]:
-    return lambda context: roofline.target_forward(params, batch=batch, rows=rows, context=context)
+    return lambda context: floors.count_target_forward(
+        params, batch=batch, rows=rows, context=context
+    )

@@ -1,10 +1,8 @@
-"""What the pieces of a round must at least move and compute, and how long that takes at measured
-ceilings.
+"""The least that the pieces of a round must move and compute, and its time at measured ceilings.
 
-Counted is each byte that must be read once: weights, output projection included, and keys and
-values of the context. Left out are activations, logits, the embedding rows that tokens are looked
-up in, and rereading. Operations are those of the matrix products (two a multiplication) and of
-attention over the context.
+Bytes are counted once: weights, output projection included, and keys and values of the context.
+Activations, logits, looked-up embedding rows and rereading are left out. Operations are those of
+matrix products (two per multiplication) and of attention over the context.
 """
 
 from __future__ import annotations
@@ -34,16 +32,15 @@ class Work(NamedTuple):
 
 
 def floor_seconds(work: Work, bytes_per_second: float, flops_per_second: float) -> float:
-    """The longer of moving and computing, at the given rates."""
+    """Seconds of moving or of computing, whichever is longer, at the given rates."""
     return max(work.bytes / bytes_per_second, work.flops / flops_per_second)
 
 
-def target_forward(params: Params, *, batch: int, rows: int, context: int) -> Work:
-    """A forward of `rows` rows of each of `batch` sequences over `context` cached tokens, logits of
-    all rows included.
+def count_target_forward(params: Params, *, batch: int, rows: int, context: int) -> Work:
+    """Count a target's forward of `rows` rows per sequence over `context` cached tokens, with logits.
 
-    Of sparse layers the experts count that as many tokens touch on average if the router chooses
-    them uniformly, see `distinct_experts`.
+    Sparse layers count the experts that a router would touch on average if it chose uniformly, see
+    `expect_experts`.
 
     Args:
       params: weights as arrays or shapes; quantised ones count as they are stored.
@@ -55,16 +52,14 @@ def target_forward(params: Params, *, batch: int, rows: int, context: int) -> Wo
         product = leaf.ndim > 1 and not name.startswith("['quant']")
         read, used = _bytes(leaf), 2 * leaf.size * tokens if product else 0
         if config.moe is not None and _EXPERTS.search(name):
-            read *= distinct_experts(config.moe, tokens) / config.moe.num_experts
+            read *= expect_experts(config.moe, tokens) / config.moe.num_experts
             used *= config.moe.experts_per_token / config.moe.num_experts
         total += Work(read, used)
     return total + _attention(config, params.dtype, batch, rows, context)
 
 
-def draft_forward(params: Params, name: str, *, batch: int, slots: int, context: int) -> Work:
-    """A block drafter's forward of the anchor and `slots` drafted tokens, with the target's output
-    projection of the latter.
-    """
+def count_draft_forward(params: Params, name: str, *, batch: int, slots: int, context: int) -> Work:
+    """Count a block drafter's forward of the anchor and `slots` tokens, with their logits."""
     config, tokens, total = params.spec.drafter(name), batch * (slots + 1), Work(0, 0)
     for path, leaf in _leaves(params.drafter(name)):
         # Keys and values of the block itself are projected by the same weights as those of the
@@ -78,9 +73,10 @@ def draft_forward(params: Params, name: str, *, batch: int, slots: int, context:
     return total + _attention(config, params.dtype, batch, slots + 1, context)
 
 
-def absorb_features(params: Params, name: str, *, batch: int, rows: int) -> Work:
-    """A block drafter's intake of `rows` committed rows: the features' fusion, then keys and values
-    of every layer.
+def count_absorb(params: Params, name: str, *, batch: int, rows: int) -> Work:
+    """Count a block drafter's intake of `rows` committed rows.
+
+    The features are fused, then give keys and values of every layer.
     """
     tokens, total = batch * rows, Work(0, 0)
     for path, leaf in _leaves(params.drafter(name)):
@@ -89,46 +85,43 @@ def absorb_features(params: Params, name: str, *, batch: int, rows: int) -> Work
     return total
 
 
-def rank_logits(params: Params, *, batch: int, slots: int) -> Work:
-    """One pass over the draft logits."""
+def count_ranking(params: Params, *, batch: int, slots: int) -> Work:
+    """Count one pass over the draft logits."""
     return Work(batch * slots * params.spec.target.vocab_size * params.dtype.itemsize, 0)
 
 
-def commit_rows(params: Params, *, batch: int, rows: int, feature_layers: int) -> Work:
-    """Gathering `rows` rows of the path and writing them to the cache: each is read and written
-    once.
-    """
+def count_commit(params: Params, *, batch: int, rows: int, feature_layers: int) -> Work:
+    """Count the commit of `rows` rows of the path: each is read and written once."""
     config = params.spec.target
     row = (
-        kv_bytes(config, params.dtype) + feature_layers * config.hidden_size * params.dtype.itemsize
+        count_kv_bytes(config, params.dtype)
+        + feature_layers * config.hidden_size * params.dtype.itemsize
     )
     return Work(2 * batch * rows * row, 0)
 
 
-def tree_attention(
+def count_attention(
     config: TransformerConfig, dtype, *, batch: int, rows: int, context: int
 ) -> Work:
-    """Attention of one layer over its context, without projections."""
+    """Count one layer's attention over its context, without projections."""
     whole = _attention(config, dtype, batch, rows, context)
     return Work(whole.bytes / config.num_layers, whole.flops / config.num_layers)
 
 
-def kv_bytes(config: TransformerConfig, dtype) -> int:
-    """Bytes of keys and values that a token of context takes, over all layers."""
+def count_kv_bytes(config: TransformerConfig, dtype) -> int:
+    """Count the bytes of keys and values of one cached token, over all layers."""
     return 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
 
 
-def distinct_experts(moe, tokens: int) -> float:
-    """Expected number of experts that `tokens` tokens touch, each choosing `experts_per_token`
-    uniformly.
-    """
+def expect_experts(moe, tokens: int) -> float:
+    """Expected number of experts that `tokens` tokens touch if each chooses uniformly."""
     return moe.num_experts * (1 - (1 - moe.experts_per_token / moe.num_experts) ** tokens)
 
 
 def _attention(config: TransformerConfig, dtype, batch: int, rows: int, context: int) -> Work:
-    """Every row sees the whole context and itself; what it sees of its tree is left out."""
+    """Every row sees the whole context and itself; its tree is left out."""
     used = 4 * config.num_layers * config.num_heads * config.head_dim * batch * rows * (context + 1)
-    return Work(batch * context * kv_bytes(config, dtype), used)
+    return Work(batch * context * count_kv_bytes(config, dtype), used)
 
 
 def _leaves(tree: Any) -> Iterator[tuple[str, Any]]:

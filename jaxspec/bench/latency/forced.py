@@ -1,8 +1,7 @@
-"""Rounds whose acceptance is replayed from a histogram: the engine's speed at a published
-acceptance length.
+"""Rounds that replay a histogram of acceptance: the speed at a published acceptance length.
 
-Every round does all of its work, acceptance included; only the number of rows that it commits is
-taken from the histogram. The text means nothing.
+Every round does all of its work, acceptance included; only the number of rows that it commits comes
+from the histogram. The text is meaningless.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from jaxspec.engine.verify import Verified, verify
 
 
 def read_histogram(text: str) -> tuple[float, ...]:
-    """What `--force-acceptance` gives: a file, a JSON list or a number.
+    """Read the value of `--force-acceptance`: a file, a JSON list or a number.
 
     Entry i is the share of rounds that commit i tokens, the bonus included, as in `accept_hist` of
     the reports; shares sum to 1, unless all entries are whole numbers, which are counts of rounds.
@@ -84,9 +83,10 @@ def _shares(values: Sequence[float]) -> tuple[float, ...]:
     return tuple(float(value) for value in values)
 
 
-def replay(histogram: Sequence[float], rounds: int, longest: int) -> np.ndarray:
-    """Tokens that each round commits, int32 [rounds]: as the histogram says up to whole rounds, in
-    a fixed mixed order.
+def order_histogram(histogram: Sequence[float], rounds: int, longest: int) -> np.ndarray:
+    """Choose the tokens that each round commits, int32 [rounds], in a fixed mixed order.
+
+    Their counts follow the histogram, rounded to whole rounds.
 
     Raises:
       ValueError: the histogram has rounds longer than `longest`.
@@ -118,15 +118,15 @@ def run_forced(
         state, i = carry
         drafted = draft(round, state, None)
         tree = grow(round, state, drafted)
-        verified = force(verify(round, state, tree, None, drafted.logprob), lengths[i])
+        verified = force_length(verify(round, state, tree, None, drafted.logprob), lengths[i])
         state, committed = commit(round, state, tree, verified)
         return absorb(round, state, committed), i + 1
 
     return jax.lax.while_loop(lambda carry: carry[1] < lengths.shape[0], body, (state, 0))[0]
 
 
-def force(verified: Verified, length: jax.Array) -> Verified:
-    """`verified` with paths of `length` tokens; the true count is still waited for."""
+def force_length(verified: Verified, length: jax.Array) -> Verified:
+    """Replace the paths' lengths by `length`; the result still depends on the true count."""
     accepted = verified.accepted
     return verified._replace(
         accepted=accepted.replace(count=length + jnp.minimum(accepted.count, 0))

@@ -1,9 +1,9 @@
 """The pieces of a round as programs of their own, each a loop on the device.
 
-Every piece is repeated inside one program, so that dispatch and synchronisation fall on many
-repetitions at once. A repetition depends on the one before through `state.root`, from which a zero
-is made that the compiler cannot know: without it, whatever does not change would be computed once,
-before the loop. Weights and caches are read anew in every repetition.
+Each program repeats one piece, so that dispatch and synchronisation are shared by many repetitions.
+A repetition depends on the one before through `state.root`: a zero is computed from it that the
+compiler cannot predict. Otherwise XLA would compute what does not change once, before the loop.
+Every repetition reads weights and caches again.
 """
 
 from __future__ import annotations
@@ -15,26 +15,24 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxspec.bench.measure.phases import forward_drafter, forward_target
 from jaxspec.builders import best_first
 from jaxspec.core import cache
 from jaxspec.core.params import Params
 from jaxspec.core.sampling import draw, make_sampling, sequence_keys
-from jaxspec.core.state import Accepted, Candidates, DecodeState, KVCache, Request, Tree
-from jaxspec.core.tree import root_only
+from jaxspec.core.state import Candidates, DecodeState, KVCache, Request, Tree
 from jaxspec.drafters.base import Committed
 from jaxspec.engine.acceptance import accept_match
 from jaxspec.engine.commit import absorb, commit
 from jaxspec.engine.plan import DecodeConfig, make_plan
-from jaxspec.engine.proposals import limit_depth, propose, rank_candidates
+from jaxspec.engine.prefill import begin_state
+from jaxspec.engine.proposals import limit_depth, rank_candidates
 from jaxspec.engine.round import Round, make_round
-from jaxspec.engine.verify import TargetPass, keep_path, project, run_target
-
-# In the order in which a round runs them; each takes what the one before gives.
-PIECES = ("draft", "rank", "tree", "verify", "commit", "absorb")
+from jaxspec.engine.verify import TargetPass, keep_path
 
 
 class Forwarded(NamedTuple):
-    """What acceptance and commit take of a verified tree.
+    """What acceptance and commit need of a verified tree.
 
     Attributes:
       tree: the tree. token: int32 [B, N], the target's token after each row.
@@ -46,8 +44,8 @@ class Forwarded(NamedTuple):
     passed: TargetPass
 
 
-def tree_config(method: str, rows: int) -> DecodeConfig:
-    """Greedy decoding with best-first trees of `rows` rows; of a single row, plain decoding."""
+def make_tree_config(method: str, rows: int) -> DecodeConfig:
+    """Configure greedy decoding with best-first trees of `rows` rows; one row is autoregressive."""
     sampling = make_sampling()[0]
     if rows == 1:
         return DecodeConfig("ar", sampling)
@@ -55,7 +53,7 @@ def tree_config(method: str, rows: int) -> DecodeConfig:
 
 
 def make_request(batch: int) -> Request:
-    """A request that nothing ends."""
+    """Make a request that never stops."""
     return Request(
         limit=jnp.full(batch, 2**30, jnp.int32),
         stop=jnp.full(1, -1, jnp.int32),
@@ -65,8 +63,8 @@ def make_request(batch: int) -> Request:
 
 
 @functools.partial(jax.jit, static_argnames=("config", "batch", "capacity", "dtype"))
-def random_cache(config, batch: int, capacity: int, dtype) -> KVCache:
-    """A cache of random rows, the same in every layer; its length is 0."""
+def make_random_cache(config, batch: int, capacity: int, dtype) -> KVCache:
+    """Make a cache of random rows, the same in every layer; its length is 0."""
     empty = jax.eval_shape(functools.partial(cache.allocate, config, batch, capacity, dtype))
     k, v = (jax.random.normal(jax.random.key(i), empty.k.shape[1:], dtype) for i in (0, 1))
     return KVCache(
@@ -81,35 +79,20 @@ def make_state(
     draft: KVCache | None,
     context: int,
     room: int,
-):
-    """A state in mid-decode after `context` tokens, with room for `room` more, around caches that
-    are not copied.
+) -> DecodeState:
+    """Make a state in mid-decode after `context` tokens, with room for `room` more.
+
+    The caches are not copied. The state may be donated.
     """
     plan, batch = make_plan(params.spec, config), target.k.shape[1]
-    length, root = (jnp.full(batch, value, jnp.int32) for value in (context, 1))
-    zeros = [jnp.zeros(batch, jnp.int32) for _ in range(2)]
-    tokens, emitted, drafted = (
-        jnp.zeros((batch, room + plan.longest), jnp.int32) for _ in range(3)
-    )
-    return DecodeState(
-        tokens=tokens,
-        emitted=jnp.ones(batch, jnp.int32),
-        done=jnp.zeros(batch, bool),
-        root=root,
-        cache=target.replace(length=length),
-        draft=None if plan.drafter is None else draft.replace(length=length + 0),
-        rounds=zeros[0],
-        round_emitted=emitted,
-        round_drafted=drafted,
-        tree=root_only(root, plan.widths[-1]),
-        accepted=Accepted(jnp.zeros((batch, plan.longest), jnp.int32), zeros[1], root + 0),
-    )
+    # The root and both lengths are written by rounds, so each needs a buffer of its own.
+    root, length, drafted = (jnp.full(batch, value, jnp.int32) for value in (1, context, context))
+    own = None if plan.drafter is None or draft is None else draft.replace(length=drafted)
+    return begin_state(plan, root, target.replace(length=length), own, max_tokens=room)
 
 
-def first_input(piece: str, params: Params, config: DecodeConfig, batch: int) -> Any:
-    """Input of `rank` or `tree`: random logits or candidates, whose probability falls off with
-    their rank.
-    """
+def make_input(piece: str, params: Params, config: DecodeConfig, batch: int) -> Any:
+    """Make the input of `rank` or `tree`: random logits, or candidates of falling probability."""
     plan, vocab = make_plan(params.spec, config), params.spec.target.vocab_size
     longest, key = plan.growth.longest, jax.random.key(7)
     if piece == "rank":
@@ -120,7 +103,7 @@ def first_input(piece: str, params: Params, config: DecodeConfig, batch: int) ->
     return Candidates(token.astype(jnp.int32), jnp.log(weight / weight.sum(-1, keepdims=True)))
 
 
-def repeated(
+def repeat_piece(
     piece: str, params: Params, request: Request, config: DecodeConfig, times: int
 ) -> Callable:
     """`(params, request, state, given) -> (state, result)`: `piece` run `times` times on `given`,
@@ -150,7 +133,7 @@ def repeated(
 
 
 def _renewed(state: DecodeState, context: jax.Array) -> DecodeState:
-    """The state as it was before the first round, in a way that depends on the last repetition."""
+    """Reset the state to before the first round, in a way that depends on the last repetition."""
     zero = _zero(state)
     draft = None if state.draft is None else state.draft.replace(length=context + zero)
     counts = dict(emitted=1 + zero, rounds=zero, done=zero < 0)
@@ -163,13 +146,12 @@ def _zero(state: DecodeState) -> jax.Array:
 
 
 def _after(state: DecodeState, tree):
-    """The arrays of `tree`, unchanged, but only known once `state` is."""
+    """Make the arrays of `tree` depend on `state`, without changing them."""
     return jax.tree.map(lambda x: x + _zero(state).sum().astype(x.dtype), tree)
 
 
 def _draft(round: Round, state: DecodeState, given: Any):
-    proposal, _ = propose(round, state)
-    logits = proposal.logits[:, 0, : round.plan.growth.longest]
+    logits = forward_drafter(round, state)
     return state.replace(root=(logits[:, -1, 0] > 0).astype(jnp.int32)), logits
 
 
@@ -188,8 +170,7 @@ def _tree(round: Round, state: DecodeState, candidates: Candidates):
 
 def _verify(round: Round, state: DecodeState, tree: Tree):
     now = _after(state, tree)
-    passed = run_target(round, state, now)
-    logits = project(round, passed.hidden)
+    passed, logits = forward_target(round, state, now)
     token = draw(logits, None, now.depth, round.config.sampling, round.request.sampling)
     return state.replace(root=token[:, -1]), Forwarded(tree, token, passed)
 

@@ -1,1 +1,1 @@
-"""`jaxspec bench peers`: our loop next to transformers'."""
+"""`jaxspec bench peers`: our decoding against transformers' in PyTorch."""

@@ -1,4 +1,4 @@
-"""transformers' decoders in PyTorch, as peers that ours are raced with."""
+"""transformers' decoders in PyTorch, which ours are raced against."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ HOW_TO_INSTALL = "PyTorch is not installed, so transformers is left out: pip ins
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """Something that decodes: its name, and token ids -> `Decoded`."""
+    """Something that decodes: its name, and token ids -> `PeerDecode`."""
 
     name: str
-    decode: Callable[[list[int]], Decoded]
+    decode: Callable[[list[int]], PeerDecode]
 
 
 @dataclasses.dataclass(frozen=True)
-class Decoded:
+class PeerDecode:
     """One decode.
 
     Attributes:
@@ -41,26 +41,25 @@ class Decoded:
 
 
 def torch_installed() -> bool:
-    """Whether PyTorch can be imported; nothing is."""
+    """Whether PyTorch can be imported; it is not imported here."""
     return importlib.util.find_spec("torch") is not None
 
 
 def torch_peers(
     directory, assistants: dict[str, Any], eos: Sequence[int], max_new_tokens: int
 ) -> list[Peer]:
-    """transformers' ways to decode the model in `directory`, float32 on the CPU with as many
-    threads as it may use.
+    """Make transformers' decoders of the model in `directory`: float32, on all allowed CPU threads.
 
     Args:
       directory: of the model, in Hugging Face layout.
-      assistants: {name: directory} of smaller models with the same tokenizer.
+      assistants: {name: directory} of draft models with the same tokenizer.
       eos: token ids that end a text.
       max_new_tokens: tokens to generate at most.
     """
     import torch
     import transformers
 
-    torch.set_num_threads(threads())
+    torch.set_num_threads(count_threads())
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
 
@@ -71,7 +70,7 @@ def torch_peers(
 
     model = read(directory)
 
-    def decode(options, ids) -> Decoded:
+    def decode(options, ids) -> PeerDecode:
         clock, given = _Clock(), torch.tensor([list(ids)])
         with torch.inference_mode():
             started = time.perf_counter()
@@ -87,7 +86,7 @@ def torch_peers(
             )
             ended = time.perf_counter()
         tokens = tuple(out[0, len(ids) :].tolist())
-        return Decoded(tokens, ended - started, ended - clock.first, len(tokens) - clock.count)
+        return PeerDecode(tokens, ended - started, ended - clock.first, len(tokens) - clock.count)
 
     ways = {PLAIN: {}}
     ways |= {
@@ -99,9 +98,7 @@ def torch_peers(
 
 
 class _Clock:
-    """A streamer, as transformers calls it, that notes when the first tokens came and how many
-    these were.
-    """
+    """A streamer of transformers that notes when the first tokens arrive, and how many."""
 
     def __init__(self):
         self.calls, self.first, self.count = 0, 0.0, 0
@@ -115,6 +112,6 @@ class _Clock:
         pass
 
 
-def threads() -> int:
-    """CPU cores that this process may use, which is how many threads XLA takes."""
+def count_threads() -> int:
+    """Count the CPU cores that this process may use; XLA takes as many threads."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

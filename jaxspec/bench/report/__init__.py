@@ -1,1 +1,1 @@
-"""Results as tables, Markdown, plots and other projects' formats."""
+"""Results: figures with intervals, tables, Markdown, and other projects' formats."""

@@ -1,5 +1,6 @@
-"""Confidence intervals of ratios of sums over prompts, by the bootstrap (Efron 1979): percentiles
-over resampled prompts.
+"""Confidence intervals of ratios of sums over prompts, by the bootstrap (Efron 1979).
+
+Bounds are percentiles over resampled prompts.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ RESAMPLES = 2000
 LEVEL = 95.0
 
 
-def resamples(
+def resample_prompts(
     domains: Sequence[str],
     questions: Sequence[Hashable] | None = None,
     *,
     count: int = RESAMPLES,
     seed: int = 0,
 ) -> np.ndarray:
-    """How often each prompt is drawn, int64 [count, P]: as many questions of every domain as there
-    are, with replacement.
+    """Resample the questions of every domain with replacement, keeping each domain's number.
+
+    Returns:
+      int64 [count, P], how often each prompt is drawn.
 
     Args:
       domains: of the P prompts. Domains are settings, not samples, so each keeps its number of
@@ -42,17 +45,17 @@ def resamples(
     return drawn
 
 
-def interval(
+def bound_ratio(
     drawn: np.ndarray, above: Sequence[np.ndarray], below: Sequence[np.ndarray]
 ) -> list[float] | None:
     """Bounds of the 95 % interval of (product of the sums of `above`) / (product of the sums of
     `below`).
 
     Args:
-      drawn: from `resamples`. above, below: arrays [P], a value per prompt.
+      drawn: from `resample_prompts`. above, below: arrays [P], a value per prompt.
 
     Returns:
-      [low, high]; None for a single prompt of each domain, or where nothing stands below.
+      [low, high]; None for a single prompt of each domain, or if `below` sums to 0 throughout.
     """
     if (drawn == 1).all():
         return None

@@ -1,5 +1,4 @@
-"""The field's figures of speculative decoding, side by side: which paper or system counts what,
-from the same counts.
+"""The field's figures of speculative decoding: what each paper and system counts.
 
 All follow from how many rounds committed how many tokens (`accept_hist`), the nodes that were
 verified (`drafted`) and seconds. The last token of a round is the target's own, the bonus, so a
@@ -87,31 +86,31 @@ DEFINITIONS = (
 )
 
 
-def acceptance(histograms: Sequence[Sequence[int]], drafted: int) -> dict[str, Any]:
-    """Figures of acceptance; None where nothing was decoded in rounds or nothing was drafted.
+def measure_acceptance(histograms: Sequence[Sequence[int]], drafted: int) -> dict[str, Any]:
+    """Compute figures of acceptance; None if no round was decoded or nothing was drafted.
 
     Args:
       histograms: of every prompt; entry i of one counts the rounds that committed i tokens, as
         `Stats.accept_hist`.
       drafted: nodes verified in all of them, roots not counted.
     """
-    counts = padded(histograms)
+    counts = pad_histograms(histograms)
     rounds, committed = counts.sum(1), counts @ np.arange(counts.shape[1])
     prompts, total = len(histograms), int(rounds.sum())
     each = committed[rounds > 0] / rounds[rounds > 0]
     # Entry p: rounds that accepted at least p drafted tokens.
     reached = counts.sum(0)[1:][::-1].cumsum()[::-1] if counts.shape[1] > 1 else np.zeros(1, int)
-    micro, macro = over(committed.sum(), total), over(each.sum(), len(each))
+    micro, macro = divide(committed.sum(), total), divide(each.sum(), len(each))
     return {
         "mean_acceptance_length": micro,
         "mean_accepted_length": None if micro is None else micro - 1,
         "mean_acceptance_length_macro": macro,
         "mean_accepted_length_macro": None if macro is None else macro - 1,
-        "tokens_per_verification": over(committed.sum() + prompts, total),
-        "draft_acceptance_rate": over(committed.sum() - total, drafted),
-        "acceptance_rate_per_pos": [over(count, total) for count in reached[1:]],
+        "tokens_per_verification": divide(committed.sum() + prompts, total),
+        "draft_acceptance_rate": divide(committed.sum() - total, drafted),
+        "acceptance_rate_per_pos": [divide(count, total) for count in reached[1:]],
         "acceptance_rate_per_pos_conditional": [
-            over(now, before) for before, now in zip(reached, reached[1:], strict=False)
+            divide(now, before) for before, now in zip(reached, reached[1:], strict=False)
         ],
     }
 
@@ -130,10 +129,10 @@ class Timed(NamedTuple):
     decoding: np.ndarray
 
 
-def speed_ratios(
+def compare_speeds(
     own: Timed, plain: Timed, questions: Sequence[Hashable]
 ) -> dict[str, float | None]:
-    """Speed-ups that are means over questions, whose turns are summed; see `DEFINITIONS`.
+    """Compute speed-ups that are means over questions, whose turns are summed; see `DEFINITIONS`.
 
     Args:
       questions: of the P prompts; equal entries are turns of one question.
@@ -145,21 +144,21 @@ def speed_ratios(
     speeds = [one.after[drafted] / one.decoding[drafted] for one in (own, plain)]
     whole = [one.tokens / one.seconds for one in (own, plain)]
     return {
-        "speedup_mean_of_ratios": over(np.sum(speeds[0] / speeds[1]), drafted.sum()),
-        "speedup_of_mean_speeds": over(whole[0].mean(), whole[1].mean()),
+        "speedup_mean_of_ratios": divide(np.sum(speeds[0] / speeds[1]), drafted.sum()),
+        "speedup_of_mean_speeds": divide(whole[0].mean(), whole[1].mean()),
     }
 
 
-def padded(histograms: Sequence[Sequence[int]]) -> np.ndarray:
-    """Histograms of unequal lengths as the rows of an array."""
+def pad_histograms(histograms: Sequence[Sequence[int]]) -> np.ndarray:
+    """Pad histograms of unequal lengths with zeros, as the rows of an int array."""
     counts = np.zeros((len(histograms), max(map(len, histograms))), int)
     for row, histogram in zip(counts, histograms, strict=True):
         row[: len(histogram)] = histogram
     return counts
 
 
-def over(above, below) -> float | None:
-    """A quotient; None where nothing stands below."""
+def divide(above: Any, below: Any) -> float | None:
+    """Divide; None if the divisor is 0."""
     return float(above / below) if below else None
 
 

@@ -1,4 +1,4 @@
-"""A benchmark's JSON as a Markdown report with pictures beside it."""
+"""A benchmark's JSON as a Markdown report with pictures."""
 
 from __future__ import annotations
 
@@ -6,60 +6,36 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxspec.bench.report.definitions import DEFINITIONS, acceptance
-from jaxspec.bench.report.formats import file_name
-from jaxspec.bench.report.summary import ALL
-from jaxspec.bench.report.table import show
+from jaxspec.bench.measure.prompt_files import ALL_DOMAINS
+from jaxspec.bench.report.definitions import DEFINITIONS, measure_acceptance
+from jaxspec.bench.report.exports import file_name
+from jaxspec.bench.report.table import NOTHING, Column, Table, fixed, tabulate
+
+
+def _show_bounds(bounds: Sequence[float] | None) -> str:
+    return " – ".join(map(fixed(2), bounds)) if bounds else NOTHING
+
 
 _COLUMNS = (
-    "method",
-    "tok/s",
-    "speed-up",
-    "95 %",
-    "acceptance, bonus in",
-    "95 %",
-    "ms/round",
-    "= ar",
+    Column("method"),
+    Column("tok/s", fixed(1)),
+    Column("speed-up", fixed(2)),
+    Column("95 %", _show_bounds),
+    Column("acceptance, bonus in", fixed(2)),
+    Column("95 %", _show_bounds),
+    Column("ms/round", fixed(2)),
+    Column("= ar"),
 )
 
 
-def write_report(report: dict[str, Any], folder: Path, sweep: dict[str, Any] | None = None) -> Path:
-    """Write `report.md` and its pictures into a folder, which is made; needs matplotlib.
+def write_benchmark_lines(
+    report: dict[str, Any], folder: Path, sweep: Sequence[str] = ()
+) -> list[str]:
+    """Draw a benchmark's pictures into a folder and make the lines of its report.
 
     Args:
-      report: what `jaxspec bench --json` wrote, or `jaxspec bench sweep --json`.
-      sweep: what the latter wrote, for a section of a report on the former.
-
-    Returns:
-      The path of `report.md`.
-
-    Raises:
-      ValueError: not such reports.
+      report: what `jaxspec bench --json` wrote. sweep: lines of a section on a budget sweep.
     """
-    of_sweep = sweep is None and _holds(report, "temperatures")
-    if not of_sweep and not _holds(report, "results"):
-        raise ValueError(
-            "this JSON holds no results of a benchmark: give a file that `jaxspec bench --json` wrote"
-        )
-    if sweep is not None and not _holds(sweep, "temperatures"):
-        raise ValueError(
-            "this JSON holds no sweep: give a file that `jaxspec bench sweep --json` wrote"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    if of_sweep:
-        lines = _sweep(report, folder, "#")
-    else:
-        lines = _benchmark(report, folder, [] if sweep is None else _sweep(sweep, folder, "##"))
-    path = folder / "report.md"
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
-
-
-def _holds(report, key: str) -> bool:
-    return isinstance(report, dict) and isinstance(report.get(key), list) and bool(report[key])
-
-
-def _benchmark(report: dict[str, Any], folder: Path, sweep: list[str]) -> list[str]:
     from jaxspec.view.plots import plot_acceptance, plot_speedups
 
     lines = _head(report)
@@ -71,7 +47,7 @@ def _benchmark(report: dict[str, Any], folder: Path, sweep: list[str]) -> list[s
             for record in report["results"]
             if record.get("temperature", 0.0) == temperature
         ]
-        whole = [record for record in records if record["domain"] == ALL]
+        whole = [record for record in records if record["domain"] == ALL_DOMAINS]
         at = f"T{temperature:g}"
         for name, figure in (
             ("speedups", plot_speedups(records)),
@@ -87,7 +63,7 @@ def _benchmark(report: dict[str, Any], folder: Path, sweep: list[str]) -> list[s
             lines += [
                 f"### {_title(domain, records)}",
                 "",
-                *_speeds([r for r in records if r["domain"] == domain]),
+                _tabulate_speeds([r for r in records if r["domain"] == domain]).to_markdown(),
                 "",
             ]
         lines += [
@@ -99,7 +75,7 @@ def _benchmark(report: dict[str, Any], folder: Path, sweep: list[str]) -> list[s
         lines += [
             "### The same by the field's definitions, all domains",
             "",
-            *_definitions(whole),
+            _tabulate_definitions(whole).to_markdown(),
             "",
         ]
     return [
@@ -112,34 +88,11 @@ def _benchmark(report: dict[str, Any], folder: Path, sweep: list[str]) -> list[s
     ]
 
 
-def _sweep(sweep: dict[str, Any], folder: Path, level: str) -> list[str]:
-    from jaxspec.bench.sweep.plots import plot
-    from jaxspec.bench.sweep.report import render
-
-    plot(sweep, folder / "sweep.png")
-    about = (
-        "Left: speed-up over the budget, each policy's star at its mean of rows. Middle: predicted against "
-        "measured time of rounds. Right: expected against committed tokens of rounds."
-    )
-    return [
-        f"{level} Budget sweep",
-        "",
-        "![Budgets, times and expectations](sweep.png)",
-        "",
-        about,
-        "",
-        "```text",
-        render(sweep),
-        "```",
-        "",
-    ]
-
-
 def _derived(record: dict[str, Any]) -> dict[str, Any]:
-    """A record with the figures that its histogram gives, which older files have not."""
+    """Add the figures that follow from a record's histogram; older files lack them."""
     if "accept_hist" not in record:
         return record
-    found = acceptance([record["accept_hist"]], record["drafted"])
+    found = measure_acceptance([record["accept_hist"]], record["drafted"])
     # The others need every prompt's own histogram.
     return {
         key: found[key] for key in found if "rate" in key or key == "mean_accepted_length"
@@ -158,7 +111,7 @@ def _head(report: dict[str, Any]) -> list[str]:
         "tokens": f"{report['options'].get('max_new_tokens')} at most, {report['repeats']} repeats, medians",
     }
     lines = [f"# Benchmark of {Path(settings.get('model', 'a model')).name}", ""]
-    lines += _table(("", ""), [(name, value) for name, value in about.items()])
+    lines.append(tabulate(("", ""), list(about.items())).to_markdown())
     notes = (
         "Speeds are tokens over seconds after the prefill, summed over the prompts; methods took turns within each prompt. "
         "Intervals are of 95 %, by a paired bootstrap over questions: how far other prompts might move a figure, "
@@ -184,53 +137,44 @@ def _title(domain: str, records: Sequence[dict[str, Any]]) -> str:
     first = next(record for record in records if record["domain"] == domain)
     questions = first.get("questions", first["prompts"])
     turns = f", {first['prompts']} turns" if first["prompts"] != questions else ""
-    return f"{'All domains' if domain == ALL else domain} ({questions} question{'s' * (questions != 1)}{turns})"
+    return f"{'All domains' if domain == ALL_DOMAINS else domain} ({questions} question{'s' * (questions != 1)}{turns})"
 
 
-def _speeds(records: Sequence[dict[str, Any]]) -> list[str]:
-    return _table(
+def _tabulate_speeds(records: Sequence[dict[str, Any]]) -> Table:
+    return Table(
         _COLUMNS,
         [
-            (
+            [
                 _code(record["method"]),
-                show(record["tokens_per_second"], 1),
-                show(record["speedup"], 2),
-                _interval(record.get("speedup_ci")),
-                show(record["mean_acceptance_length"], 2),
-                _interval(record.get("mean_acceptance_length_ci")),
-                show(record["ms_per_round"], 2),
+                record["tokens_per_second"],
+                record["speedup"],
+                record.get("speedup_ci"),
+                record["mean_acceptance_length"],
+                record.get("mean_acceptance_length_ci"),
+                record["ms_per_round"],
                 "yes" if record["identical_to_ar"] else f"**no** ({record['differing_prompts']})",
-            )
+            ]
             for record in records
         ],
     )
 
 
-def _definitions(records: Sequence[dict[str, Any]]) -> list[str]:
-    rows = [
-        (_code(record["method"]), *(_figure(record.get(one.key)) for one in DEFINITIONS))
-        for record in records
-    ]
-    return _table(("method", *(one.name for one in DEFINITIONS)), rows)
+def _tabulate_definitions(records: Sequence[dict[str, Any]]) -> Table:
+    columns = [Column("method"), *(Column(one.name, _show_figure) for one in DEFINITIONS)]
+    return Table(
+        columns,
+        [
+            [_code(record["method"]), *(record.get(one.key) for one in DEFINITIONS)]
+            for record in records
+        ],
+    )
 
 
-def _figure(value: float | Sequence[float | None] | None) -> str:
+def _show_figure(value: float | Sequence[float | None] | None) -> str:
     if isinstance(value, list | tuple):
-        return " ".join(show(one, 2) for one in value) or "-"
-    return show(value, 2)
-
-
-def _interval(bounds: Sequence[float] | None) -> str:
-    return f"{show(bounds[0], 2)} – {show(bounds[1], 2)}" if bounds else "-"
+        return " ".join(map(fixed(2), value)) or NOTHING
+    return fixed(2)(value)
 
 
 def _code(name: str) -> str:
     return f"`{name}`"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    body = [
-        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |"
-        for row in (head, *rows)
-    ]
-    return [body[0], "|" + " --- |" * len(head), *body[1:]]

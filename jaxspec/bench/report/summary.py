@@ -1,4 +1,4 @@
-"""From runs to figures: one flat record per method and domain, and a table of them."""
+"""From runs to figures: one flat record per method and domain."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxspec.bench.measure import Run
-from jaxspec.bench.prompts import Prompt
-from jaxspec.bench.report.bootstrap import interval, resamples
-from jaxspec.bench.report.definitions import Timed, acceptance, over, padded, speed_ratios
-from jaxspec.bench.turns import questions
+from jaxspec.bench.measure.conversations import number_questions
+from jaxspec.bench.measure.decodes import Run
+from jaxspec.bench.measure.phases import DRAFTING, PHASES
+from jaxspec.bench.measure.prompt_files import ALL_DOMAINS, LabelledPrompt
+from jaxspec.bench.report.bootstrap import bound_ratio, resample_prompts
+from jaxspec.bench.report.definitions import (
+    Timed,
+    compare_speeds,
+    divide,
+    measure_acceptance,
+    pad_histograms,
+)
+from jaxspec.core.params import Params
 from jaxspec.targets import quant
-
-ALL = "all"
-PHASES = ("draft", "tree", "verify", "absorb", "rest")
-# Phases that plain decoding has not: the cost of drafting.
-DRAFTING = ("draft", "tree", "absorb")
 
 
 def summarise(
     runs: Sequence[Run],
-    prompts: Sequence[Prompt],
+    prompts: Sequence[LabelledPrompt],
     profile: dict | None = None,
     *,
     baseline: str = "ar",
@@ -36,33 +39,33 @@ def summarise(
     """Flat records, one per method and domain, and one per method over `all` prompts.
 
     Every prompt counts with the median of its repeats. `tokens_per_second` is tokens over seconds,
-    summed over the prompts; tokens drawn by a prefill are counted only where prefill is included.
+    summed over the prompts; tokens drawn by a prefill count only in figures that include it.
     Keys ending in `_median` and `_iqr` (25th and 75th percentile) are over the prompts;
     `repeat_spread` is the median over the prompts of (slowest - fastest) / median repeat.
     `accept_hist[i]` rounds committed i tokens; what is derived from it is described in
     `jaxspec.bench.report.definitions`. `questions` counts the turns of a conversation as one.
     `speedup` is the ratio of `tokens_per_second` to the baseline's on the same prompts. Keys ending
     in `_ci` are the bounds of a 95 % confidence interval, see `jaxspec.bench.report.bootstrap`: how
-    far other prompts of these domains might move the figure, not how far the machine's speed might.
+    far other prompts of these domains might move the figure. Noise of the machine is not in it.
 
     Args:
-      profile: {(method, domain): {phase: milliseconds a round}}, from `jaxspec.bench.profile`; adds
+      profile: {(method, domain): {phase: milliseconds a round}}, from `jaxspec.bench.measure.phases`; adds
         `ms_draft`, `ms_tree`, `ms_verify`, `ms_absorb` and `ms_rest`, measured apart from the loop,
-        so that they need not add up to `ms_per_round`, and `draft_share`, what of their sum goes to
-        drafting: draft, tree and absorb.
-      baseline: the method whose speeds the others' are compared with, and whose tokens:
-        `identical_to_ar` speaks of it.
+        so their sum may differ from `ms_per_round`, and `draft_share`, the share of that sum which
+        goes to drafting: draft, tree and absorb.
+      baseline: the method that speeds and tokens are compared with; `identical_to_ar` is about it
+        too.
     """
     grouped: dict[tuple[str, int], list[Run]] = defaultdict(list)
     for run in runs:
         grouped[run.method, run.prompt].append(run)
     methods = dict.fromkeys(run.method for run in runs)
     domains = dict.fromkeys(prompt.domain for prompt in prompts)
-    asked, records = questions(prompts), []
-    for domain in (*domains, ALL):
-        chosen = [i for i, prompt in enumerate(prompts) if domain in (ALL, prompt.domain)]
+    asked, records = number_questions(prompts), []
+    for domain in (*domains, ALL_DOMAINS):
+        chosen = [i for i, prompt in enumerate(prompts) if domain in (ALL_DOMAINS, prompt.domain)]
         others, of = [grouped[baseline, i] for i in chosen], [asked[i] for i in chosen]
-        drawn = resamples([prompts[i].domain for i in chosen], of)
+        drawn = resample_prompts([prompts[i].domain for i in chosen], of)
         for method in methods:
             groups = [grouped[method, i] for i in chosen]
             record = {"method": method, "domain": domain, **_record(groups, others, drawn, of)}
@@ -74,7 +77,7 @@ def _phases(method: str, phases: dict[str, float]) -> dict[str, float | None]:
     if not phases:
         return {}
     share = sum(phases[phase] for phase in DRAFTING) / sum(phases.values())
-    # Plain decoding drafts nothing: what is timed there is the dispatch of empty programs.
+    # Autoregressive decoding drafts nothing; what is timed is the dispatch of empty programs.
     return {f"ms_{phase}": phases[phase] for phase in PHASES} | {
         "draft_share": None if method == "ar" else share
     }
@@ -102,7 +105,7 @@ def _record(
         for s in ([run.decode_seconds for run in group] for group in groups)
     ]
     histograms, drafted = [run.accept_hist for run in first], sum(run.drafted for run in first)
-    speed = over(own.after.sum(), own.decoding.sum())
+    speed = divide(own.after.sum(), own.decoding.sum())
     return {
         "prompts": len(groups),
         "questions": len(set(of)),
@@ -110,21 +113,21 @@ def _record(
         "rounds": rounds,
         "drafted": drafted,
         "tokens_per_second": speed,
-        "tokens_per_second_with_prefill": over(own.tokens.sum(), own.seconds.sum()),
+        "tokens_per_second_with_prefill": divide(own.tokens.sum(), own.seconds.sum()),
         "tokens_per_second_median": _percentile(rates, 50),
         "tokens_per_second_iqr": [_percentile(rates, 25), _percentile(rates, 75)],
-        "speedup": _ratio(speed, over(plain.after.sum(), plain.decoding.sum())),
-        "speedup_ci": interval(drawn, (own.after, plain.decoding), (own.decoding, plain.after)),
+        "speedup": _ratio(speed, divide(plain.after.sum(), plain.decoding.sum())),
+        "speedup_ci": bound_ratio(drawn, (own.after, plain.decoding), (own.decoding, plain.after)),
         "speedup_median": _percentile(ratios, 50),
         "speedup_iqr": [_percentile(ratios, 25), _percentile(ratios, 75)],
-        **speed_ratios(own, plain, of),
+        **compare_speeds(own, plain, of),
         "repeat_spread": _percentile(np.array(spread), 50),
-        **acceptance(histograms, drafted),
-        "mean_acceptance_length_ci": interval(
+        **measure_acceptance(histograms, drafted),
+        "mean_acceptance_length_ci": bound_ratio(
             drawn, (own.after,), (np.array([run.rounds for run in first]),)
         ),
-        "accept_hist": padded(histograms).sum(0).tolist(),
-        "ms_per_round": over(1e3 * own.decoding.sum(), rounds),
+        "accept_hist": pad_histograms(histograms).sum(0).tolist(),
+        "ms_per_round": divide(1e3 * own.decoding.sum(), rounds),
         "ms_prefill": _percentile(
             np.array([1e3 * run.prefill_seconds for group in groups for run in group]), 50
         ),
@@ -165,8 +168,8 @@ def _percentile(values: np.ndarray, q: float) -> float | None:
     return float(np.percentile(values, q)) if len(values) else None
 
 
-def environment(params) -> dict[str, Any]:
-    """Device, versions and weights' dtype: what a figure depends on besides the settings."""
+def describe_environment(params: Params) -> dict[str, Any]:
+    """Describe device, versions and weights' dtype, which every figure depends on."""
     first = jax.devices()[0]
     device = {
         "platform": first.platform,

@@ -1,101 +1,115 @@
-"""A benchmark's records as text."""
+"""The one table of all reports: typed columns and rows, printed as plain text or as Markdown."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from jaxspec.bench.report.summary import PHASES
+CellFormat = Callable[[Any], str]
+# What stands in a cell without a value.
+NOTHING = "-"
 
 
-def table(
-    records: Sequence[dict[str, Any]], drafters: dict[str, dict[str, Any]] | None = None
-) -> str:
-    """Readable table of the records that `summarise` or `benchmark` returns.
+def show_value(value: Any) -> str:
+    """CellFormat a value by `str`; None as a dash."""
+    return NOTHING if value is None else str(value)
 
-    Args:
-      drafters: {name: {"parameters", "training"}} as in the report of `benchmark`; adds what each
-        drafter took to train.
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+      title: its heading.
+      show: a row's value -> the text of its cell, see the formats below.
+      align: the side on which text output aligns its cells.
     """
-    columns = {
-        name: cell
-        for name, (needed, cell) in _COLUMNS.items()
-        if any(needed in record for record in records)
-    }
-    if drafters:
-        columns["parameters"] = lambda r: _count(
-            (drafters.get(r.get("drafter")) or {}).get("parameters")
+
+    title: str
+    show: CellFormat = show_value
+    align: Literal["left", "right"] = "left"
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Rows of values under columns.
+
+    Attributes:
+      columns: headings and formats, left to right.
+      rows: one value per column each.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Any]]
+
+    def cells(self) -> list[list[str]]:
+        """The heading and every row as texts.
+
+        Raises:
+          ValueError: a row has another number of values than there are columns.
+        """
+        body = [
+            [column.show(value) for column, value in zip(self.columns, row, strict=True)]
+            for row in self.rows
+        ]
+        return [[column.title for column in self.columns], *body]
+
+    def to_text(self) -> str:
+        """Lines with aligned columns, two spaces apart."""
+        cells = self.cells()
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        return "\n".join(self._line(row, widths) for row in cells)
+
+    def to_markdown(self) -> str:
+        """A Markdown table; vertical bars in cells are escaped."""
+        head, *body = (
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+            for row in self.cells()
         )
-        columns["training"] = lambda r: _training(
-            (drafters.get(r.get("drafter")) or {}).get("training")
+        rules = (" ---: |" if column.align == "right" else " --- |" for column in self.columns)
+        return "\n".join([head, "|" + "".join(rules), *body])
+
+    def _line(self, row: Sequence[str], widths: Sequence[int]) -> str:
+        padded = (
+            cell.rjust(width) if column.align == "right" else cell.ljust(width)
+            for column, cell, width in zip(self.columns, row, widths, strict=True)
         )
-    return align(
-        [list(columns), *([cell(record) for cell in columns.values()] for record in records)]
-    )
+        return "  ".join(padded).rstrip()
 
 
-def align(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of as many cells each as lines of columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    aligned = ([cell.ljust(w) for cell, w in zip(row, widths, strict=True)] for row in rows)
-    return "\n".join("  ".join(row).rstrip() for row in aligned)
+def tabulate(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    """Make a table whose cells are shown by `show_value`."""
+    return Table([Column(title) for title in titles], rows)
 
 
-def show(value: float | None, digits: int = 3) -> str:
-    """A number with so many digits after the point, a dash where there is none."""
-    return "-" if value is None else f"{value:.{digits}f}"
+def fixed(digits: int = 3, unit: str = "") -> CellFormat:
+    """CellFormat a number with `digits` decimals and a unit; None as a dash."""
+    return lambda value: NOTHING if value is None else f"{value:.{digits}f}{unit}"
 
 
-def _number(key: str, digits: int) -> tuple[str, Callable[[dict], str]]:
-    return key, lambda record: show(record.get(key), digits)
+def percent(digits: int = 0) -> CellFormat:
+    """CellFormat a share of 1 as percent; None as a dash."""
+    return lambda share: NOTHING if share is None else f"{100 * share:.{digits}f}%"
 
 
-def _interval(key: str) -> tuple[str, Callable[[dict], str]]:
-    return key, lambda record: "[{}, {}]".format(
-        *(show(bound, 2) for bound in record.get(key) or (None, None))
-    )
+def interval(digits: int = 2) -> CellFormat:
+    """CellFormat a pair of bounds as `[low, high]`; None as a pair of dashes."""
+    show = fixed(digits)
+    return lambda bounds: "[{}, {}]".format(*map(show, bounds or (None, None)))
 
 
-def _percent(record: dict) -> str:
-    share = record.get("draft_share")
-    return "-" if share is None else f"{100 * share:.0f}%"
+def with_interval(digits: int = 2) -> CellFormat:
+    """CellFormat (value, bounds) as `value [low, high]`, without the bounds if they are None."""
+    show, bounded = fixed(digits), interval(digits)
+
+    def join(pair: tuple[float | None, Sequence[float] | None]) -> str:
+        value, bounds = pair
+        return show(value) + ("" if bounds is None else f" {bounded(bounds)}")
+
+    return join
 
 
-def _same(record: dict) -> str:
-    return "yes" if record["identical_to_ar"] else f"NO ({record['differing_prompts']})"
-
-
-def _count(number: float | None) -> str:
-    if not number:
-        return "-"
-    unit, letter = next(
-        (pair for pair in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if number >= pair[0]), (1, "")
-    )
-    return f"{number / unit:.1f}{letter}" if letter else f"{number:.0f}"
-
-
-def _training(cost: dict[str, float] | None) -> str:
-    if not cost:
-        return "-"
-    parts = [f"{cost['steps']:,} steps"] if "steps" in cost else []
-    parts += [f"{_count(cost['tokens'])} tokens"] if "tokens" in cost else []
-    return ", ".join([*parts, *([f"{cost['minutes']:.0f} min"] if "minutes" in cost else [])])
-
-
-# {heading: (key that some record must have, record -> cell)}
-_COLUMNS: dict[str, tuple[str, Callable[[dict], str]]] = {
-    "T": ("temperature", lambda record: f"{record['temperature']:g}"),
-    "domain": ("domain", lambda record: record["domain"]),
-    "method": ("method", lambda record: record["method"]),
-    "tok/s": _number("tokens_per_second", 1),
-    "with prefill": _number("tokens_per_second_with_prefill", 1),
-    "speed-up": _number("speedup", 2),
-    "[95%]": _interval("speedup_ci"),
-    "accepted+bonus": _number("mean_acceptance_length", 2),
-    "[95%] ": _interval("mean_acceptance_length_ci"),
-    "= ar": ("identical_to_ar", _same),
-    "forwards": ("forwards", lambda record: str(record["forwards"])),
-    "ms/round": _number("ms_per_round", 2),
-    **{phase: _number(f"ms_{phase}", 2) for phase in PHASES},
-    "drafting": ("draft_share", _percent),
-}
+def show_agreement(differing: int) -> str:
+    """CellFormat how many prompts got other tokens than autoregressive decoding gives them."""
+    return "yes" if differing == 0 else f"NO ({differing})"

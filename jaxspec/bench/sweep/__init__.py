@@ -1,1 +1,1 @@
-"""`jaxspec bench sweep`: fixed budgets, beams and the controller, interleaved."""
+"""`jaxspec bench sweep`: fixed budgets, beams and policies, which take turns."""

@@ -1,4 +1,4 @@
-"""Rounds of decodes with a policy, one by one: what was expected of each, and what it committed."""
+"""Trace the rounds of decodes with a policy: the tokens expected of each, and those committed."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.bench.methods import Method
-from jaxspec.bench.prompts import Prompt
+from jaxspec.bench.measure.methods import Method
+from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.core.state import Tree
 from jaxspec.engine.loop import run
 from jaxspec.engine.session import precision, prefilled, prepare
 from jaxspec.policies.bastion.score_correction import correct_scores
 
 
-def rounds_of(
-    params, prompts: Sequence[Prompt], method: Method, options: dict[str, Any]
+def trace_rounds(
+    params, prompts: Sequence[LabelledPrompt], method: Method, options: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """Decode every prompt once with a policy of `jaxspec.policies.bastion.controller` and look at
     each round.
@@ -32,7 +32,7 @@ def rounds_of(
       A record a round: `method`, `prompt`, `rows` verified (1 where the round did not draft),
       `raw`, the sum of the rows' path probabilities, `corrected`, the same as the policy corrects
       them (raw where it does not), and `committed` tokens; with `raw_variance` and
-      `corrected_variance`, see `variance`.
+      `corrected_variance`, see `estimate_variance`.
     """
     policy, records = method.options["policy"], []
     for index, prompt in enumerate(prompts):
@@ -69,12 +69,12 @@ def _expected(tree: Tree, right: np.ndarray | None) -> dict[str, Any]:
     for name, value in {"raw": raw, "corrected": raw if right is None else right[0, :rows]}.items():
         record |= {
             name: float(value.sum()),
-            f"{name}_variance": variance(value, tree.depth[0, :rows]),
+            f"{name}_variance": estimate_variance(value, tree.depth[0, :rows]),
         }
     return record
 
 
-def variance(probability: np.ndarray, depth: np.ndarray) -> float:
+def estimate_variance(probability: np.ndarray, depth: np.ndarray) -> float:
     """Variance of the tokens that a tree commits, if its nodes are accepted with these
     probabilities: what no score can tell.
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.bench.prompts import Prompt
+from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies.store import load_policy
 from training.policies import blockpilot, blockpilot_study
@@ -233,8 +233,8 @@ def toy():
 def test_rounds_follow_from_the_text(tmp_path, settings):
     params = jaxspec.load("mini", drafter="dflash", dtype="float32")
     prompts = [
-        Prompt("a", "It was the best of times, it was"),
-        Prompt("b", "def main(argv):\n    for"),
+        LabelledPrompt("a", "It was the best of times, it was"),
+        LabelledPrompt("b", "def main(argv):\n    for"),
     ]
     path, options = tmp_path / "answers.jsonl", settings | {"max_new_tokens": 30}
     found = answer(params, "dflash", prompts, (3, 6), path, batch=2, **options)
@@ -269,7 +269,7 @@ def test_texts_that_fill_a_short_target_are_replayed(toy):
 
 @pytest.mark.slow
 def test_answers_are_kept_and_go_on(toy, tmp_path):
-    prompts = [Prompt("a", [117, 142, 122, 64]), Prompt("b", [40, 41, 42])]
+    prompts = [LabelledPrompt("a", [117, 142, 122, 64]), LabelledPrompt("b", [40, 41, 42])]
     path, options = tmp_path / "answers.jsonl", {"builder": "chain", "max_new_tokens": 16}
     first = answer(toy, "dflash", prompts[:1], (3, 5), path, batch=2, **options)
     lines = path.read_text()

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import jaxspec
-from jaxspec.bench import demo, read_prompts
-from jaxspec.bench.prompts import Prompt
+from jaxspec.bench import demo
+from jaxspec.bench.measure.prompt_files import LabelledPrompt, read_prompts
 from jaxspec.costs.files import save_costs
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.io.tokenizer import load_tokenizer
@@ -82,7 +82,7 @@ def test_prompts_are_held_out_whole():
 
 
 def test_labels_of_other_settings_are_refused(tmp_path, monkeypatch):
-    path, asked = tmp_path / "labels.npz", [Prompt("a", [1, 2])]
+    path, asked = tmp_path / "labels.npz", [LabelledPrompt("a", [1, 2])]
     params = jaxspec.load(GOLDEN / "target", drafter={"dflash": GOLDEN / "drafter"})
     monkeypatch.setattr(classifiers, "collect", lambda *arguments, **options: made_up())
     options = classifiers.HeadOptions("c2t", Path("none"), tmp_path)
@@ -101,7 +101,7 @@ def test_labels_of_other_settings_are_refused(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="was made with drafter 'dflash "):
         classifiers._labels(other, "dflash", asked, options)
     with pytest.raises(ValueError, match="was made with prompts '1, "):
-        classifiers._labels(params, "dflash", [Prompt("a", [1, 3])], options)
+        classifiers._labels(params, "dflash", [LabelledPrompt("a", [1, 3])], options)
     np.savez(path, **made_up()._asdict())
     with pytest.raises(ValueError, match="holds no labels, or does not say what of"):
         load_labels(path)
@@ -134,7 +134,7 @@ def test_labels_of_a_decode(tmp_path):
     params = jaxspec.load("mini", drafter="eagle3", dtype="float32")
     prompts = [
         prompt.content
-        for prompt in read_prompts(demo.PROMPTS, load_tokenizer(params.spec.tokenizer))
+        for prompt in read_prompts(demo.DEMO_PROMPTS, load_tokenizer(params.spec.tokenizer))
     ]
     labels = collect(
         params, "eagle3", prompts, batch=2, budget=12, depth=4, width=3, max_new_tokens=24

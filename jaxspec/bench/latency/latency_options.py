@@ -1,0 +1,104 @@
+"""Options of `jaxspec bench latency`: defaults by device, and the architecture they choose."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+
+from jaxspec.bench.architectures import DRAFTER, architecture
+from jaxspec.core.params import Spec
+from jaxspec.targets.quant import check_kind
+from jaxspec.zoo.checkpoint import default_dtype
+
+# Heads that differ from the published size: the one that ships with the model.
+HEADS = {"mini": {"block_size": 8, "drafter_layers": 2}}
+DEFAULTS = {
+    "gpu": {
+        "widths": (1, 8, 16, 32, 64, 128, 256),
+        "contexts": (512, 1024, 2048, 8192, 32768),
+        "minutes": 8.0,
+    },
+    "cpu": {"widths": (1, 8, 32), "contexts": (512,), "minutes": 8.0},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class LatencyOptions:
+    """What to measure; None stands for the default of the device.
+
+    Attributes:
+      arch: one of `jaxspec.bench.architectures`. layers: use only this many of the
+        target's, for a quick try.
+      dtype: of weights and caches. quantize: `int8`, `fp8` or None.
+      batch: sequences. widths: tree rows. contexts: cached tokens.
+      repeats: samples of each figure.
+      minutes: stop starting new measurements after this time.
+      histogram: shares of rounds by tokens committed, see `forced.read_histogram`; None: rounds
+        commit what the weights accept.
+    """
+
+    arch: str = "mini"
+    layers: int | None = None
+    dtype: str | None = None
+    quantize: str | None = None
+    batch: int = 1
+    widths: tuple[int, ...] | None = None
+    contexts: tuple[int, ...] | None = None
+    repeats: int = 5
+    minutes: float | None = None
+    histogram: tuple[float, ...] | None = None
+
+
+def resolve_options(settings: LatencyOptions) -> tuple[LatencyOptions, Spec]:
+    """Settings with the device's defaults in place, and the architecture they mean.
+
+    Raises:
+      ValueError: an unknown architecture or quantisation, or a number out of range.
+    """
+    spec = architecture(settings.arch, **HEADS.get(settings.arch, {}))
+    limit = spec.target.max_positions
+    check_kind(settings.quantize)
+    chosen = {
+        key: value
+        for key, value in DEFAULTS[default_platform()].items()
+        if getattr(settings, key) is None
+    }
+    if "contexts" in chosen:
+        chosen["contexts"] = tuple(context for context in chosen["contexts"] if context <= limit)
+    settings = dataclasses.replace(settings, **chosen, dtype=settings.dtype or default_dtype())
+    for name in ("batch", "repeats", "minutes"):
+        if not getattr(settings, name) > 0:
+            raise ValueError(f"{name} is {getattr(settings, name)}: give more than 0")
+    for width in settings.widths:
+        if not 1 <= width <= 1024:
+            raise ValueError(f"width {width}: give 1 to 1024 tree rows, the root included")
+    for context in settings.contexts:
+        if not 1 <= context <= limit:
+            raise ValueError(
+                f"context {context}: {settings.arch} has {limit} positions, give 1 to {limit}"
+            )
+    if settings.layers is not None:
+        if not 1 <= settings.layers <= spec.target.num_layers:
+            raise ValueError(
+                f"layers is {settings.layers}: {settings.arch} has {spec.target.num_layers}, give 1 to that many"
+            )
+        spec = shorten_target(spec, settings.layers)
+    return settings, spec
+
+
+def shorten_target(spec: Spec, layers: int) -> Spec:
+    """Cut the target to `layers` layers; the head reads as many features as before, some twice."""
+    head = spec.drafters[0][1]
+    features = tuple(min(layer, layers - 1) for layer in head.feature_layers)
+    target = dataclasses.replace(spec.target, num_layers=layers)
+    return dataclasses.replace(
+        spec,
+        target=target,
+        drafters=((DRAFTER, dataclasses.replace(head, feature_layers=features)),),
+    )
+
+
+def default_platform() -> str:
+    """The key of the defaults: `gpu` or `cpu`."""
+    return "gpu" if jax.default_backend() == "gpu" else "cpu"

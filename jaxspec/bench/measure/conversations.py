@@ -1,0 +1,62 @@
+"""Conversations: each later turn becomes a prompt that holds everything said before it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jaxspec
+from jaxspec.bench.measure.prompt_files import LabelledPrompt
+from jaxspec.core.params import Params
+
+
+def ask_conversations(
+    params: Params,
+    prompts: Sequence[LabelledPrompt],
+    *,
+    options: dict[str, Any] | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> list[LabelledPrompt]:
+    """Add each prompt's `later` turns as prompts that hold everything said before them.
+
+    Answers are decoded here, untimed, with `ar`. Decoding is lossless, so every method would give
+    the same answers, and all methods are measured in the same context. Without a chat template a
+    later turn follows the answer after an empty line.
+
+    Args:
+      options: keyword arguments of `jaxspec.decode`, as of the measurement.
+
+    Raises:
+      ValueError: as `jaxspec.decode`, for instance if a conversation outgrows the model's positions.
+    """
+    asked = []
+    for prompt in prompts:
+        asked.append(dataclasses.replace(prompt, later=()))
+        for number, turn in enumerate(prompt.later, 1):
+            progress(f"turn {number} of a conversation ({prompt.domain})")
+            before = asked[-1]
+            answer = jaxspec.decode(
+                params, before.content, **(options or {}) | {"method": "ar"}
+            ).text
+            content = _append_turn(before.content, answer, turn)
+            asked.append(dataclasses.replace(before, content=content, turn=number))
+    return asked
+
+
+def number_questions(prompts: Sequence[LabelledPrompt]) -> list[Hashable]:
+    """Give turns of one question equal keys, and turns of different questions different ones."""
+    found: list[Hashable] = []
+    for index, prompt in enumerate(prompts):
+        found.append(found[-1] if prompt.turn else (prompt.domain, index))
+    return found
+
+
+def _append_turn(content: Any, answer: str, turn: str) -> Any:
+    if isinstance(content, str):
+        return f"{content}{answer}\n\n{turn}"
+    return [
+        *content,
+        {"role": "assistant", "content": answer.strip()},
+        {"role": "user", "content": turn},
+    ]

@@ -1,0 +1,151 @@
+"""Names of methods on the command line, and the options of `jaxspec.decode` that they stand for."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from jaxspec.bench.calibrate import policy_for
+from jaxspec.builders import list_names, parse_builder, shorten_name
+from jaxspec.core.params import WEIGHTLESS, Params, Spec
+from jaxspec.drafters.registry import record_of, records
+from jaxspec.policies.registry import policy_names
+
+COUPLED = {"on": (True,), "off": (False,), "both": (True, False)}
+UNCOUPLED = "/uncoupled"
+ALL_METHODS = "all"
+# Settings of the method; all others are the builder's.
+SETTINGS = {"d": "depth", "b": "block_size"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A way to decode: its name in reports and the keyword arguments of `jaxspec.decode` that
+    select it, a builder by its spelling.
+    """
+
+    name: str
+    options: dict[str, Any]
+
+
+def parse_methods(
+    names: str,
+    *,
+    budget: int,
+    coupled: str = "on",
+    spec: Spec | None = None,
+) -> list[Method]:
+    """Methods of a comma-separated list.
+
+    Each is `ar`, `all`, or `<drafter>-<builder>[+<score>][@<budget>][/<setting>...]`:
+      builder, score: a registered builder's name or alias, and its score if it has one, as in
+        `chain`, `ddtree`, `tree+entropy` or `ddtree+hybrid0.3`;
+      budget: `@12`, the rows verified in a round with the root included;
+      settings: `/d6` is a `depth` of 6 (longest drafted path), `/b8` a `block_size` of 8; others are
+        the builder's, see `jaxspec.builders.parse`: `/w4` is a width of 4, as in
+        `eagle3-dynamic@12/d6/w4`; last, a policy's name, as `/best` or `/ddd-ltd`, with which the
+        budget is the most that a round verifies. The option `policy` is then that name, see
+        `jaxspec.policies.named` and `with_policies`.
+    `all` is every drafter of `spec` and those without weights, such as `prompt_lookup`, with the
+    builders that their records list as compared; methods that are named as well are measured once.
+    `ar` comes first and is added where it is missing, since every comparison is against it.
+
+    Args:
+      names: such as `ar,jetspec-tree,jetspec-ddtree@12`, `all` or `all,jetspec-beam`.
+      budget: of methods that name none.
+      coupled: whether drafters rank under the target's noise at temperature > 0: `on`, `off`, or
+        `both`, which measures every drafted method twice, the second time as `<name>/uncoupled`;
+        drafters that rank nothing once.
+      spec: of the loaded model; None only checks how names are written, and `all` stands for
+        nothing.
+
+    Raises:
+      ValueError: a name that has not this form.
+    """
+    given = [name for name in _split(names) if name]
+    written = [name for name in given if name not in ("ar", ALL_METHODS)]
+    expanded = [] if ALL_METHODS not in given or spec is None else list(_list_all(spec))
+    unranked = {record.name for record in records() if record.retrieval}
+    methods = [Method("ar", {"method": "ar"})]
+    for name in [name for name in expanded if name not in written] + written:
+        options = _read_options(name, budget)
+        for on in COUPLED[coupled]:
+            if on or coupled != "both" or options["method"] not in unranked:
+                methods.append(Method(name if on else name + UNCOUPLED, options | {"coupled": on}))
+    repeated = {
+        method.name for method in methods if sum(other.name == method.name for other in methods) > 1
+    }
+    if repeated:
+        raise ValueError(f"method {min(repeated)} is listed twice: name each once")
+    return methods
+
+
+def attach_policies(
+    params: Params, methods: Sequence[Method], options: dict[str, Any]
+) -> list[Method]:
+    """The methods with policies in place of their names, over round times that are measured where
+    none are kept.
+
+    Args:
+      options: keyword arguments of `jaxspec.decode` common to all methods that do not set them.
+    """
+    found = []
+    for method in methods:
+        if isinstance(method.options.get("policy"), str):
+            policy = policy_for(
+                params, method.options["method"], method.options["policy"], options | method.options
+            )
+            method = Method(method.name, method.options | {"policy": policy})
+        found.append(method)
+    return found
+
+
+def _split(names: str) -> list[str]:
+    """The names between commas; a comma inside brackets is part of a setting's value."""
+    parts, depth = [""], 0
+    for character in names:
+        depth += (character in "[{") - (character in "]}")
+        if character == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
+
+
+def _list_all(spec: Spec) -> Iterator[str]:
+    for drafter in dict.fromkeys([*dict(spec.drafters), *WEIGHTLESS]):
+        for builder in record_of(spec.drafter(drafter)).compared:
+            yield f"{drafter}-{shorten_name(builder)}"
+
+
+def _read_options(name: str, default_budget: int) -> dict[str, Any]:
+    names = "|".join(sorted(list_names(), key=len, reverse=True))
+    form = re.fullmatch(
+        rf"(.+?)-({names})(\+[\w.]+)?(?:@(\d+))?((?:/.+)?)", name, re.ASCII | re.DOTALL
+    )
+    if form is None:
+        raise ValueError(
+            f"unknown method {name!r}: write ar, all, or <drafter>-<builder> with builder "
+            f"{', '.join(list_names())}, as in jetspec-tree, jetspec-ddtree@12, "
+            "jetspec-tree+hybrid0.3@12, eagle3-dynamic@12/d6/w4 or jetspec-ddtree@32/best"
+        )
+    drafter, builder, score, budget, rest = form.groups()
+    options: dict[str, Any] = {
+        "method": drafter,
+        "budget": int(budget) if budget else default_budget,
+    }
+    rest, _, last = rest.rpartition("/")
+    if last in policy_names():
+        options["policy"] = last
+    elif last:
+        rest = f"{rest}/{last}"
+    own = re.compile(rf"/([{''.join(SETTINGS)}])(\d+)(?=/|$)", re.ASCII)
+    for letter, number in own.findall(rest):
+        options[SETTINGS[letter]] = int(number)
+    try:
+        parsed = parse_builder(builder + (score or "") + own.sub("", rest))
+    except ValueError as error:
+        raise ValueError(f"method {name!r}: {error}") from None
+    return options | {"builder": str(parsed)}

@@ -1,0 +1,159 @@
+"""The phases of a round as programs of their own, timed one by one.
+
+This is the only place where benchmarks compile single phases: `time_phases` splits a round for
+`jaxspec bench`, `jaxspec.bench.peers.overhead` compares a round with its forwards, and
+`jaxspec.bench.latency.pieces` repeats the same forwards inside device loops.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.bench.measure.clock import time_call
+from jaxspec.bench.measure.methods import Method
+from jaxspec.bench.measure.prompt_files import ALL_DOMAINS, LabelledPrompt
+from jaxspec.core.params import Params
+from jaxspec.core.state import DecodeState, Tree
+from jaxspec.engine.commit import absorb, commit
+from jaxspec.engine.draft import draft
+from jaxspec.engine.grow import grow
+from jaxspec.engine.proposals import propose
+from jaxspec.engine.round import Round, compile_phase
+from jaxspec.engine.session import Session, precision, prefilled, prepare
+from jaxspec.engine.verify import TargetPass, project, run_target, verify
+
+# Phases of a round as reports name them, in order; `rest` is sampling noise and commit.
+PHASES = ("draft", "tree", "verify", "absorb", "rest")
+# Phases that autoregressive decoding does not have: the cost of drafting.
+DRAFTING = ("draft", "tree", "absorb")
+# The same round in finer pieces, each of which takes what the one before gives: `rank` is the part
+# of `draft` after the drafter's forward, and `commit` the part of `rest` without noise.
+PIECES = ("draft", "rank", "tree", "verify", "commit", "absorb")
+
+
+def draw_noise(round: Round, state: DecodeState) -> jax.Array | None:
+    """Draw the round's sampling noise; None for greedy decoding."""
+    return round.noise(state.cache.length + 1, round.plan.longest)
+
+
+def forward_target(round: Round, state: DecodeState, tree: Tree) -> tuple[TargetPass, jax.Array]:
+    """Run the target over the rows of a tree: its pass, and its logits [B, N, V]."""
+    passed = run_target(round, state, tree)
+    return passed, project(round, passed.hidden)
+
+
+def forward_drafter(round: Round, state: DecodeState) -> jax.Array:
+    """Run a drafter that proposes all depths at once: its logits [B, depth, V]."""
+    proposal, _ = propose(round, state)
+    return proposal.logits[:, 0, : round.growth.longest]
+
+
+def _choose_tokens(round: Round, state: DecodeState, tree: Tree) -> tuple[jax.Array, ...]:
+    """`forward_target` with the argmax in place of the logits, which no loop writes to memory."""
+    passed, logits = forward_target(round, state, tree)
+    return jnp.argmax(logits, -1), passed.features, passed.k, passed.v
+
+
+run_noise = compile_phase(draw_noise)
+run_draft = compile_phase(draft)
+run_grow = compile_phase(grow)
+run_verify = compile_phase(verify)
+run_commit = compile_phase(commit, donate_state=True)
+run_absorb = compile_phase(absorb, donate_state=True)
+run_target_forward = compile_phase(_choose_tokens)
+run_drafter_forward = compile_phase(forward_drafter)
+
+
+def time_phases(
+    params: Params,
+    prompts: Sequence[LabelledPrompt],
+    methods: Sequence[Method],
+    *,
+    options: dict[str, Any] | None = None,
+    rounds: int = 16,
+) -> dict[tuple[str, str], dict[str, float]]:
+    """Time each phase of a round: medians over up to `rounds` rounds of one prompt per domain.
+
+    `draft` is the drafter's forwards and the ranking of its candidates; `tree` assembles them (a
+    tree that grows with its drafter is part of `draft`); `verify` is the target's forward and
+    acceptance; `absorb` is the drafter's intake of new features, which for drafters such as EAGLE-3
+    is a forward too; `rest` is the sampling noise and the cache updates. Each phase is a program of
+    its own here: dispatch adds a little to each, and XLA cannot overlap or fuse across phases.
+
+    Methods take turns round by round, so that drift of the machine falls on all of them alike.
+
+    Args:
+      params: from `jaxspec.load`. options: keyword arguments of `jaxspec.decode` for all methods
+        that do not set them. rounds: at least 1.
+
+    Returns:
+      {(method, domain): {phase: ms}}, with domain `all` over every prompt used.
+    """
+    first = {prompt.domain: prompt for prompt in reversed(prompts)}
+    samples: dict[tuple[str, str], list[dict[str, float]]] = defaultdict(list)
+    for domain, prompt in first.items():
+        sessions = prepare_sessions(params, prompt, methods, options)
+        for name, seconds in _time_rounds(sessions, rounds):
+            samples[name, domain].append(seconds)
+            samples[name, ALL_DOMAINS].append(seconds)
+    return {
+        key: {phase: float(np.median([1e3 * s[phase] for s in some])) for phase in PHASES}
+        for key, some in samples.items()
+    }
+
+
+def prepare_sessions(
+    params: Params,
+    prompt: LabelledPrompt,
+    methods: Sequence[Method],
+    options: dict[str, Any] | None,
+) -> dict[str, Session]:
+    """Prepare a prompt's decode by each method, by the methods' names."""
+    return {
+        method.name: prepare(params, prompt.content, **{**(options or {}), **method.options})
+        for method in methods
+    }
+
+
+def _time_rounds(
+    sessions: dict[str, Session], rounds: int
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield (method, seconds by phase) of up to `rounds` rounds of each session, in turn."""
+    states = {}
+    for name, session in sessions.items():
+        with precision(session):
+            time_round(session, prefilled(session))  # compiles; its result is thrown away
+            states[name] = prefilled(session)
+    for _ in range(rounds):
+        for name, session in sessions.items():
+            if not bool(np.all(states[name].done)):
+                with precision(session):
+                    states[name], seconds = time_round(session, states[name])
+                yield name, seconds
+
+
+def time_round(session: Session, state: DecodeState) -> tuple[DecodeState, dict[str, float]]:
+    """Run one round phase by phase: the next state, and seconds by phase. `state` is donated."""
+    seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+
+    def timed(phase: str, program: Any, *args: Any) -> Any:
+        result, taken = time_call(
+            program, session.params, session.request, *args, config=session.config
+        )
+        seconds[phase] += taken
+        return result
+
+    noise = timed("rest", run_noise, state)
+    drafted = timed("draft", run_draft, state, noise)
+    tree = timed("tree", run_grow, state, drafted)
+    verified = timed("verify", run_verify, state, tree, noise, drafted.logprob)
+    state, committed = timed("rest", run_commit, state, tree, verified)
+    if session.config.method != "ar":
+        state = timed("absorb", run_absorb, state, committed)
+    return state, seconds

@@ -1,0 +1,214 @@
+"""Read prompt files: JSON lines in the forms of public benchmarks.
+
+A file gives the same prompts every time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# What figures over the prompts of all domains are reported under.
+ALL_DOMAINS = "all"
+# A passage is cut from a text at every 2,048 characters; its first tokens are a prompt.
+PROMPT_TOKENS = 96
+PASSAGE_CHARACTERS = 2048
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledPrompt:
+    """One prompt, with what it is reported under.
+
+    Attributes:
+      domain: its group in reports, such as `math`.
+      content: what `jaxspec.decode` takes: text, token ids or chat messages.
+      question: its identifier in the file (`question_id`, `task_id`); None without one.
+      turn: which of the question's turns it is, from 0.
+      later: user turns that follow and are still to be asked, see `jaxspec.bench.measure.conversations`.
+    """
+
+    domain: str
+    content: Any
+    question: Any = None
+    turn: int = 0
+    later: tuple[str, ...] = ()
+
+
+class _Text(NamedTuple):
+    """What a record asks.
+
+    Attributes:
+      text: the prompt, a text or token ids. plain: the prompt for models without a chat template.
+      kind: `passage` (cut to PROMPT_TOKENS), `asked` (public sets, meant for chat models) or
+        `given`.
+      question: its identifier; None without one. later: user turns that follow.
+    """
+
+    text: Any
+    kind: str
+    plain: Any
+    question: Any = None
+    later: tuple[str, ...] = ()
+
+
+def read_prompts(
+    path: str | os.PathLike, tokenizer: Any, *, limit: int | None = None, chat: bool | None = False
+) -> list[LabelledPrompt]:
+    """Read the prompts of a .jsonl or .jsonl.gz file, grouped by domain in order of appearance.
+
+    A record holds one of these keys:
+      `prompt`: the prompt (with `task_id`: HumanEval).
+      `turns`: a conversation's user turns (Spec-Bench, MT-Bench). The first is the prompt, the
+        others are its `later`.
+      `question`: in a chat the prompt as it is, else `Question: …`, a line break and `Answer:`
+        (GSM8K).
+      `text` with domain `math`: the prompt ends with the first `Answer:`.
+      `text` otherwise: it is cut at the line start after every 2,048 characters, and the first 96
+        tokens of each piece are a prompt.
+    The domain is the record's `domain` or `category`. Without them it is `humaneval` or `gsm8k` if
+    the record has the form of these sets, else the file's name.
+
+    Args:
+      path: the file.
+      tokenizer: the model's; None reads only records that give the whole prompt.
+      limit: prompts per domain, spread evenly over the file; a conversation counts as one. None
+        takes all.
+      chat: pass whole prompts as a user's chat message. None does so for HumanEval, `turns` and
+        `question` if the model has a chat template.
+
+    Raises:
+      FileNotFoundError: the file does not exist.
+      ValueError: a line is not JSON or holds none of these keys, the file has no prompts, or
+        `limit` is below 1.
+    """
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit is {limit}: give at least 1 prompt per domain")
+    path = Path(path)
+    domains: dict[str, list[_Text]] = {}
+    for where, record in _records(path):
+        domain = str(
+            record.get("domain")
+            or record.get("category")
+            or _public_set(record)
+            or path.name.split(".")[0]
+        )
+        domains.setdefault(domain, []).extend(_texts(record, domain, where))
+    if not domains:
+        raise ValueError(f"{path} holds no prompts")
+    return [
+        LabelledPrompt(domain, _content(text, tokenizer, chat), text.question, 0, text.later)
+        for domain, texts in domains.items()
+        for text in _spread(texts, limit)
+    ]
+
+
+def uses_template(tokenizer: Any, chat: bool | None) -> bool:
+    """Whether `read_prompts` puts the public sets' prompts into the model's chat template."""
+    return bool(tokenizer is not None and tokenizer.has_chat_template) if chat is None else chat
+
+
+def _public_set(record: dict) -> str | None:
+    """The public set whose form a record has, or None."""
+    if "prompt" in record and str(record.get("task_id")).startswith("HumanEval/"):
+        return "humaneval"
+    if "question" in record and "####" in str(record.get("answer")):
+        return "gsm8k"
+    return None
+
+
+def _records(path: Path) -> Iterator[tuple[str, dict]]:
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            where = f"{path}, line {number}"
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(
+                    f"{where} is not JSON ({error.msg}): a prompt file holds one JSON object a line"
+                ) from None
+            if not isinstance(record, dict):
+                raise ValueError(f"{where} is not a JSON object: a prompt file holds one a line")
+            yield where, record
+
+
+def _texts(record: dict, domain: str, where: str) -> list[_Text]:
+    """The prompts of a record."""
+    name = record.get("question_id", record.get("task_id"))
+    # A prompt may be token ids.
+    for key, kind in {
+        "prompt": str | list,
+        "turns": str | list,
+        "question": str,
+        "text": str,
+    }.items():
+        if key in record and not (isinstance(record[key], kind) and record[key]):
+            raise ValueError(
+                f"{where}: {key} is {json.dumps(record[key])}: write a text that is not empty, or drop the line"
+            )
+    if "prompt" in record:
+        return [
+            _Text(
+                record["prompt"],
+                "asked" if "task_id" in record else "given",
+                record["prompt"],
+                name,
+            )
+        ]
+    if "turns" in record:
+        turns = record["turns"]
+        if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
+            raise ValueError(
+                f"{where}: turns is not a list of texts: write one text for each of the user's turns"
+            )
+        return [_Text(turns[0], "asked", turns[0], name, tuple(turns[1:]))]
+    if "question" in record:
+        return [
+            _Text(record["question"], "asked", f"Question: {record['question']}\nAnswer:", name)
+        ]
+    if "text" not in record:
+        raise ValueError(
+            f"{where} has none of the keys prompt, turns, question, text: rename the one that holds the prompt"
+        )
+    head, answer, _ = record["text"].partition("\nAnswer:")
+    if domain == "math" and answer:
+        return [_Text(head + answer, "given", head + answer, name)]
+    return [_Text(passage, "passage", passage) for passage in _passages(record["text"])]
+
+
+def _passages(text: str) -> list[str]:
+    starts = {0} | {
+        text.find("\n", at) + 1 for at in range(PASSAGE_CHARACTERS, len(text), PASSAGE_CHARACTERS)
+    }
+    pieces = [text[start : start + PASSAGE_CHARACTERS] for start in sorted(starts)]
+    # The last piece may be too short to continue; a text that is short as a whole is kept.
+    return pieces[:1] + [piece for piece in pieces[1:] if len(piece) >= PASSAGE_CHARACTERS // 2]
+
+
+def _spread(items: Sequence, limit: int | None) -> Sequence:
+    """Choose `limit` items, evenly spaced."""
+    if limit is None or limit >= len(items):
+        return items
+    return [items[i * len(items) // limit] for i in range(limit)]
+
+
+def _content(text: _Text, tokenizer: Any, chat: bool | None) -> Any:
+    if text.kind == "passage":
+        if tokenizer is None:
+            raise ValueError(
+                "this model has no tokenizer, so texts cannot be cut into prompts: use a model with a tokenizer"
+            )
+        return list(tokenizer.encode(text.text))[:PROMPT_TOKENS]
+    wrapped = uses_template(tokenizer, chat) and (chat or text.kind == "asked")
+    return (
+        [{"role": "user", "content": text.text}]
+        if wrapped and isinstance(text.text, str)
+        else text.plain
+    )

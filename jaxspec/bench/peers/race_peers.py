@@ -1,0 +1,204 @@
+"""Race our decoding against transformers' in PyTorch: same weights, prompts, threads and machine.
+
+transformers decodes autoregressively (`generate`), with a draft model (assisted generation) and by
+prompt lookup. All decode greedily in float32 and take turns within a prompt, and their tokens are
+compared with ours.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import jaxspec
+from jaxspec.bench.measure.clock import order_turns, repeat_until_compiled
+from jaxspec.bench.measure.methods import Method
+from jaxspec.bench.measure.prompt_files import LabelledPrompt
+from jaxspec.bench.peers.overhead import measure_overhead
+from jaxspec.bench.peers.pytorch import (
+    HOW_TO_INSTALL,
+    PLAIN,
+    Peer,
+    PeerDecode,
+    count_threads,
+    torch_installed,
+    torch_peers,
+)
+from jaxspec.bench.report.summary import describe_environment
+from jaxspec.core.params import WEIGHTLESS, Spec
+from jaxspec.drafters.registry import record_of
+from jaxspec.engine.token_ids import to_ids
+from jaxspec.io.tokenizer import load_tokenizer
+
+
+def compare_peers(
+    params,
+    prompts: Sequence[LabelledPrompt],
+    methods: Sequence[Method],
+    model: Any,
+    assistants: dict[str, Any],
+    *,
+    max_new_tokens: int = 128,
+    repeats: int = 5,
+    progress: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """The whole comparison, ready for JSON.
+
+    Args:
+      params: float32, from `jaxspec.load`.
+      methods: ours, of which the first is `ar`.
+      model, assistants: directories, see `torch_peers`; without PyTorch only ours are measured.
+
+    Returns:
+      `device`, `versions`, `dtype`, `threads`, `max_new_tokens`, `repeats`, `results` (see
+      `summary`), `overhead` (of our methods, see `jaxspec.bench.peers.overhead`), and `note`, what
+      was left out and why, or None.
+    """
+    peers, found, torch = (
+        our_peers(params, methods, max_new_tokens),
+        describe_environment(params),
+        torch_installed(),
+    )
+    if torch:
+        peers += torch_peers(model, assistants, params.spec.eos, max_new_tokens)
+        found["versions"] |= {
+            name: importlib.metadata.version(name) for name in ("torch", "transformers")
+        }
+    return {
+        **found,
+        "threads": count_threads(),
+        "max_new_tokens": max_new_tokens,
+        "repeats": repeats,
+        "results": race_peers(params, prompts, peers, repeats=repeats, progress=progress),
+        "overhead": measure_overhead(
+            params, prompts, methods, options={"max_new_tokens": max_new_tokens}
+        ),
+        "note": None if torch else HOW_TO_INSTALL,
+    }
+
+
+def default_methods(spec: Spec) -> str:
+    """Methods to compare for a model: of each kind of drafter that it has, the preferred one with
+    the `peer_method` of its record. The sizes are those that are fastest on two CPU cores.
+    """
+    methods: dict[type, str] = {}
+    for name in dict.fromkeys([*dict(spec.drafters), *WEIGHTLESS]):
+        record = record_of(spec.drafter(name))
+        if record.peer_method is not None:
+            methods.setdefault(record.config, f"{name}-{record.peer_method}")
+    return ",".join(methods.values())
+
+
+def our_peers(params, methods: Sequence[Method], max_new_tokens: int) -> list[Peer]:
+    """`methods` of ours, greedy, whatever else they say; a decode that compiled something is run
+    again.
+    """
+
+    def decode(options, ids) -> PeerDecode:
+        call = functools.partial(
+            jaxspec.decode, params, ids, max_new_tokens=max_new_tokens, **options
+        )
+        out, _ = repeat_until_compiled(call)
+        stats = out.stats
+        whole = stats.prefill_seconds + stats.decode_seconds
+        return PeerDecode(tuple(out.tokens), whole, stats.decode_seconds, len(out.tokens) - 1)
+
+    return [Peer(method.name, functools.partial(decode, method.options)) for method in methods]
+
+
+def find_assistants(spec: Spec, directories: dict[str, Any]) -> dict[str, Any]:
+    """{name: directory} of those drafters that are language models themselves."""
+    return {
+        name: directories[name] for name, config in spec.drafters if record_of(config).assistant
+    }
+
+
+def race_peers(
+    params,
+    prompts: Sequence[LabelledPrompt],
+    peers: Sequence[Peer],
+    *,
+    repeats: int = 5,
+    progress: Callable[[str], None] = lambda line: None,
+) -> list[dict[str, Any]]:
+    """Let `peers`, of which the first is our `ar`, decode every prompt `repeats` times, in turns,
+    see `measure.in_turn`.
+
+    Returns:
+      For each peer `summary` of its decodes, in order.
+    """
+    tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
+    found: dict[str, dict[int, list[PeerDecode]]] = {peer.name: defaultdict(list) for peer in peers}
+    for index, prompt in enumerate(prompts):
+        progress(f"prompt {index + 1} of {len(prompts)} ({prompt.domain})")
+        ids = to_ids(prompt.content, tokenizer, params.spec.target)
+        for peer in peers:
+            peer.decode(ids)  # compiles, allocates and warms up
+        for repeat in range(repeats):
+            for peer in order_turns(peers, index, repeat):
+                found[peer.name][index].append(peer.decode(ids))
+    progress("")
+    return [summarise_peer(peer.name, found) for peer in peers]
+
+
+def summarise_peer(name: str, found: dict[str, dict[int, list[PeerDecode]]]) -> dict[str, Any]:
+    """Figures of one peer.
+
+    `tokens_per_second` (after the first token) and `tokens_per_second_with_prefill` are tokens over
+    seconds, summed over the prompts, each with its median repeat; `spread` is the median over the
+    prompts of (slowest - fastest) / median repeat. `against_plain` is the median,
+    `against_plain_iqr` the quartiles, of the ratios of its speed with prefill to that of
+    transformers' `generate` in the same repeat of the same prompt (None without PyTorch), `speedup`
+    of those to our `ar`'s.
+    """
+    own, ours = found[name], next(iter(found.values()))
+    decodes = [d for some in own.values() for d in some]
+    median = {index: np.median([d.seconds for d in some]) for index, some in own.items()}
+    after = [
+        (some[0].decode_tokens, np.median([d.decode_seconds for d in some]))
+        for some in own.values()
+    ]
+    differing = [
+        index for index, some in own.items() if any(d.tokens != ours[index][0].tokens for d in some)
+    ]
+    ratios = {other: _ratios(own, found.get(other)) for other in (PLAIN, next(iter(found)))}
+    plain, speedups = ratios.values()
+    return {
+        "name": name,
+        "tokens_per_second": _over(
+            sum(tokens for tokens, _ in after), sum(seconds for _, seconds in after)
+        ),
+        "tokens_per_second_with_prefill": _over(
+            sum(len(some[0].tokens) for some in own.values()), sum(median.values())
+        ),
+        "spread": float(
+            np.median(
+                [np.ptp([d.seconds for d in some]) / median[index] for index, some in own.items()]
+            )
+        ),
+        "against_plain": None if plain is None else float(np.median(plain)),
+        "against_plain_iqr": None
+        if plain is None
+        else [float(q) for q in np.percentile(plain, [25, 75])],
+        "speedup": float(np.median(speedups)),
+        "identical_to_ar": not differing,
+        "differing_prompts": len(differing),
+        "decodes": len(decodes),
+    }
+
+
+def _ratios(own, others) -> list[float] | None:
+    """Speed over another's speed, tokens per second with prefill, repeat by repeat."""
+    if others is None:
+        return None
+    pairs = [pair for index, some in own.items() for pair in zip(some, others[index], strict=True)]
+    return [(len(a.tokens) / a.seconds) / (len(b.tokens) / b.seconds) for a, b in pairs]
+
+
+def _over(tokens: int, seconds: float) -> float | None:
+    return float(tokens / seconds) if seconds else None

@@ -1,0 +1,172 @@
+import dataclasses
+import json
+
+import pytest
+
+from jaxspec.bench.measure.methods import parse_methods
+from jaxspec.core.config import TargetConfig
+from jaxspec.core.params import Spec
+from jaxspec.drafters.dflash.config import BlockDrafterConfig
+from jaxspec.drafters.eagle3.config import EagleConfig
+from jaxspec.drafters.falcon.config import FalconConfig
+
+SIZES = dict(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=16)
+DRAFTERS = (
+    ("block", BlockDrafterConfig(**SIZES, block_size=4, vocab_size=40)),
+    ("eagle3", EagleConfig(**SIZES, vocab_size=40)),
+    ("falcon", FalconConfig(**SIZES, lstm_size=4, vocab_size=40)),
+)
+SPEC = Spec(TargetConfig(**SIZES, vocab_size=40), DRAFTERS)
+
+
+def test_names_become_options():
+    methods = parse_methods("dflash-chain, ar,jetspec-tree@16,my-own-ddtree", budget=32)
+    assert [(method.name, method.options) for method in methods] == [
+        ("ar", {"method": "ar"}),
+        ("dflash-chain", {"method": "dflash", "builder": "chain", "budget": 32, "coupled": True}),
+        (
+            "jetspec-tree@16",
+            {"method": "jetspec", "builder": "expand", "budget": 16, "coupled": True},
+        ),
+        (
+            "my-own-ddtree",
+            {"method": "my-own", "builder": "best_first", "budget": 32, "coupled": True},
+        ),
+    ]
+
+
+def test_names_carry_scores_and_settings():
+    names = [
+        "a-tree+entropy",
+        "a-b-ddtree+hybrid0.25@9",
+        "a-beam+hybrid",
+        "a-static/paths=[[0],[1]]",
+        'a-tree/w3/fanout={"rule":"top2gap","beta":2.0}',
+        "chain-chain",
+    ]
+    methods = parse_methods(",".join(names), budget=8)
+    assert [method.name for method in methods] == ["ar", *names]
+    assert [
+        tuple(m.options[what] for what in ("method", "builder", "budget")) for m in methods[1:]
+    ] == [
+        ("a", "expand+entropy", 8),
+        ("a-b", "best_first+hybrid0.25", 9),
+        ("a", "beam+hybrid0.1", 8),
+        ("a", "static/paths=[[0],[1]]", 8),
+        ("a", 'expand/w3/fanout={"rule":"top2gap","beta":2.0}', 8),
+        ("chain", "chain", 8),
+    ]
+    json.dumps([method.options for method in methods])
+
+
+def test_names_carry_depth_and_widths():
+    methods = parse_methods("eagle3-dynamic@12/w4/d6,s-rank/d8,j-tree+entropy/b8", budget=9)[1:]
+    assert [method.options for method in methods] == [
+        {
+            "method": "eagle3",
+            "builder": "dynamic/w4",
+            "budget": 12,
+            "coupled": True,
+            "depth": 6,
+        },
+        {"method": "s", "builder": "rank_guided", "budget": 9, "coupled": True, "depth": 8},
+        {
+            "method": "j",
+            "builder": "expand+entropy",
+            "budget": 9,
+            "coupled": True,
+            "block_size": 8,
+        },
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("j-chain/w3", "method 'j-chain/w3': builder 'chain' has no setting 'width'"),
+        ("j-tree+depth", "unknown score 'depth'"),
+        ("j-tree/w0", "width is 0: give a whole number of at least 1"),
+    ],
+)
+def test_settings_that_a_builder_has_not(name, message):
+    with pytest.raises(ValueError, match=message) as error:
+        parse_methods(name, budget=8)
+    assert "\n" not in str(error.value)
+
+
+def test_names_carry_a_policys_rule():
+    methods = parse_methods("jetspec-ddtree@32/best,e-dynamic/d4/bastion-code", budget=9)[1:]
+    assert [
+        (m.options["budget"], m.options["policy"], m.options.get("depth")) for m in methods
+    ] == [
+        (32, "best", None),
+        (9, "bastion-code", 4),
+    ]
+    with pytest.raises(ValueError, match="unknown setting /worst in 'ddtree/worst'"):
+        parse_methods("jetspec-ddtree/worst", budget=9)
+
+
+def test_all_is_every_drafter_with_the_builders_that_suit_it():
+    names = [
+        "block-chain",
+        "block-ddtree",
+        "block-tree",
+        "eagle3-chain",
+        "eagle3-dynamic",
+        "falcon-chain",
+        "falcon-static",
+    ]
+    methods = parse_methods("all", budget=8, spec=SPEC)
+    assert [method.name for method in methods] == ["ar", *names, "prompt_lookup-chain"]
+    assert {method.options["budget"] for method in methods[1:]} == {8}
+    assert methods[7].options["builder"] == "static"
+    again = parse_methods("eagle3-chain,all,block-beam", budget=8, spec=SPEC)
+    assert sorted(method.name for method in again) == sorted(
+        ["ar", *names, "prompt_lookup-chain", "block-beam"]
+    )
+    assert [method.name for method in parse_methods("all,x-tree", budget=8)] == ["ar", "x-tree"], (
+        "without a model"
+    )
+    alone = dataclasses.replace(SPEC, drafters=())
+    assert [method.name for method in parse_methods("all", budget=8, spec=alone)] == [
+        "ar",
+        "prompt_lookup-chain",
+    ]
+
+
+def test_coupling():
+    assert [method.name for method in parse_methods("a-tree", budget=8, coupled="both")] == [
+        "ar",
+        "a-tree",
+        "a-tree/uncoupled",
+    ]
+    assert [
+        method.options["coupled"] for method in parse_methods("a-tree", budget=8, coupled="off")[1:]
+    ] == [False]
+    assert len(parse_methods("prompt_lookup-chain", budget=8, coupled="both")) == 2, (
+        "it ranks nothing"
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "jetspec",
+        "jetspec-bush",
+        "-tree",
+        "jetspec-tree@",
+        "jetspec-tree@x",
+        "a-tree+",
+        "a-tree+entropy1",
+        "a-tree/d",
+        "a-tree/x3",
+    ],
+)
+def test_unknown_methods(name):
+    with pytest.raises(ValueError, match="unknown (method|score|setting)"):
+        parse_methods(name, budget=8)
+
+
+def test_repeated_method():
+    with pytest.raises(ValueError, match="listed twice"):
+        parse_methods("a-tree,a-tree", budget=8)
