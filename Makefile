@@ -7,7 +7,7 @@ AOT := .venv-aot
 # A file's tests share fixtures and compiled programs, so they stay in one process.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo test test-slow test-torch test-aot install-aot test-matrix lint clean
+.PHONY: demo test test-slow test-torch test-aot install-aot test-matrix lint house clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m jaxspec demo
@@ -33,6 +33,10 @@ install-aot: $(AOT)/.installed
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
+
+# Figures of the project's own structure, with their limits.
+house: $(VENV)/.installed-dev
+	$(BIN)/python tests/house.py
 
 $(BIN)/python:
 	@$(PYTHON) -c "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))" || \
