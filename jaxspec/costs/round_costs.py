@@ -36,8 +36,8 @@ class RoundCosts:
         that was measured apart from `verify`; else 0.
       verify: float64 [C, W, K], the rest of a round; C is 1 without `blocks`.
       plain: float64 [K], a round of autoregressive decoding.
-      step: float64 [K], each draft step after the root's; None: draft steps are not told apart.
-      blocks: block sizes, the anchor included; (): not told apart.
+      step: float64 [K], each draft step after the root's; None: not distinguished.
+      blocks: block sizes, the anchor included; (): not distinguished.
       about: what was measured: device, model, drafter and so on. Names and numbers, as JSON.
     """
 
@@ -87,7 +87,7 @@ class RoundCosts:
         drafted = np.any(steps > 0)
         if drafted and self.step is None:
             raise ValueError(
-                "this table does not tell draft steps apart: measure one that does with "
+                "this table does not distinguish draft steps: measure one that does with "
                 "`python -m training.rl.times`"
             )
         if drafted:
@@ -99,13 +99,13 @@ class RoundCosts:
         """The costs by rows alone, on the device, of rounds with `steps` draft steps.
 
         Raises:
-          ValueError: the table tells block sizes apart, or does not tell steps apart.
+          ValueError: the table is by block size, or `steps` are given and not distinguished.
         """
         if self.blocks:
             raise ValueError("this table is by block size: give one that was measured by rows")
         if steps and self.step is None:
             raise ValueError(
-                "this table does not tell draft steps apart: leave the number of steps out"
+                "this table does not distinguish draft steps: leave the number of steps out"
             )
         verify = self.verify[0]
         # What a round of one row takes beyond autoregressive decoding is drafting.
@@ -145,7 +145,7 @@ class RoundCosts:
         if block is None:
             return np.asarray(0)
         if not np.all(np.isin(block, self.blocks)):
-            known = f"of {list(self.blocks)}" if self.blocks else "not told apart by block size"
+            known = f"of {list(self.blocks)}" if self.blocks else "not by block size"
             raise ValueError(
                 f"round costs are {known}, and block sizes {np.unique(block).tolist()} are asked "
                 "for: measure them with these"
@@ -208,7 +208,7 @@ def make_costs(
 
 
 def _spread(name: str, values: ArrayLike, count: int) -> np.ndarray:
-    """float64 [count] of a number or of so many numbers."""
+    """A number, or `count` numbers, as float64 [count]."""
     values = np.asarray(values, np.float64)
     if values.shape not in ((), (count,)):
         raise ValueError(f"{name} has shape {values.shape}: give one time for each context")

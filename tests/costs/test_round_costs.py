@@ -66,17 +66,17 @@ def test_a_round_is_charged_its_steps_and_the_width_that_holds_its_rows():
     with pytest.raises(ValueError, match="costs reach 12 rows, not 13"):
         BY_STEPS.seconds(0, rows=13)
     np.testing.assert_allclose(BY_ROWS.seconds(0, steps=[0, -1], rows=8), [12, 10])
-    with pytest.raises(ValueError, match="does not tell draft steps apart: measure"):
+    with pytest.raises(ValueError, match="does not distinguish draft steps: measure"):
         BY_ROWS.seconds(0, steps=2)
 
 
-def test_blocks_are_told_apart():
+def test_block_sizes_have_an_axis():
     np.testing.assert_allclose(BY_BLOCKS.seconds([0, 50], block=[4, 8]), [2, 4])
     with pytest.raises(ValueError, match=r"of \[4, 8\], and block sizes \[5\] are asked for"):
         BY_BLOCKS.seconds(0, block=5)
     with pytest.raises(ValueError, match=r"by block size: name one of \[4, 8\]"):
         BY_BLOCKS.seconds(0)
-    with pytest.raises(ValueError, match="not told apart by block size"):
+    with pytest.raises(ValueError, match="not by block size"):
         BY_ROWS.seconds(0, block=4)
     with pytest.raises(ValueError, match="give one that was measured by rows"):
         BY_BLOCKS.by_rows()

@@ -13,26 +13,26 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
 from jaxspec.core.state import Accepted, Tree
 from jaxspec.costs.roofline_fit import correct_running
 from jaxspec.costs.round_costs import RoundCosts
-from jaxspec.costs.row_costs import RowCosts, width_indices
+from jaxspec.costs.row_costs import width_indices
+from jaxspec.policies.bastion.controller_state import (
+    ControllerInputs,
+    ControllerState,
+    init_controller,
+)
 from jaxspec.policies.bastion.pauses import (
-    PauseState,
     count_pause,
-    init_pauses,
     record_gain,
     resume_pauses,
 )
 from jaxspec.policies.bastion.score_correction import (
-    ScoreState,
     correct_scores,
     count_nodes,
-    init_scores,
     refresh_ratios,
 )
 from jaxspec.policies.bastion.size_rules import SIZE_RULES
@@ -82,46 +82,6 @@ class ControllerConfig(PolicyConfig):
             return controls
         factor = correct_running([seconds], [predicted / factor], rate, factor)[-1]
         return controls.replace(factor=jnp.float32(factor))
-
-
-@tagged("bastion-inputs")
-class ControllerInputs(flax.struct.PyTreeNode):
-    """What rounds read.
-
-    Attributes:
-      costs: round costs, measured or of the roofline.
-      factor: float32 [], correction of the costs, see `roofline_fit.correct_running`.
-      rows: int32 [], rows of the rule `fixed`; 0 decodes autoregressively.
-      running: float32 [], weight of a decode's measured time in `factor`; 0 keeps `factor`.
-    """
-
-    costs: RowCosts
-    factor: jax.Array
-    rows: jax.Array
-    running: jax.Array
-
-
-@tagged("bastion-state")
-class ControllerState(flax.struct.PyTreeNode):
-    """What rounds write; a later decode may start from it.
-
-    Attributes:
-      scores: correction of path scores.
-      pauses: whether drafting pays.
-      rounds: int32 [], all rounds of the batch.
-      drafted: int32 [], rounds that drafted.
-      predicted: float32 [], predicted seconds of all rounds.
-      worth: float32 [], expected committed tokens of all rounds.
-      sizes: int32 [N + 1], rounds by verified rows; entry 0 counts rounds that did not draft.
-    """
-
-    scores: ScoreState
-    pauses: PauseState
-    rounds: jax.Array
-    drafted: jax.Array
-    predicted: jax.Array
-    worth: jax.Array
-    sizes: jax.Array
 
 
 def make_bastion(
@@ -180,20 +140,6 @@ def _functions(config: ControllerConfig) -> Functions:
     )
 
 
-def init_controller(depth: int, rows: int) -> ControllerState:
-    """The state before the first round, for trees of up to `rows` rows and `depth` levels."""
-    zero, count = jnp.float32(0), jnp.int32(0)
-    return ControllerState(
-        scores=init_scores(depth),
-        pauses=init_pauses(),
-        rounds=count,
-        drafted=count,
-        predicted=zero,
-        worth=zero,
-        sizes=jnp.zeros(rows + 1, jnp.int32),
-    )
-
-
 def _resumed(state: ControllerState) -> ControllerState:
     return state.replace(pauses=resume_pauses(state.pauses))
 
@@ -236,10 +182,10 @@ def observe_round(
     """The state after a round."""
     draft, verify = _seconds(controls, outcome.context, outcome.live)
 
-    def drafted():
+    def after_drafting() -> ControllerState:
         return _drafted(config, controls, state, outcome, draft + verify, verify[0])
 
-    def plainly():
+    def after_plain() -> ControllerState:
         return state.replace(
             predicted=state.predicted + verify[0],
             worth=state.worth + jnp.sum(outcome.live),
@@ -247,7 +193,7 @@ def observe_round(
             pauses=count_pause(state.pauses),
         )
 
-    state = jax.lax.cond(outcome.drafted, drafted, plainly)
+    state = jax.lax.cond(outcome.drafted, after_drafting, after_plain)
     return state.replace(rounds=state.rounds + 1)
 
 

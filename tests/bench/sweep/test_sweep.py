@@ -32,7 +32,7 @@ from jaxspec.bench.sweep.sweep_plot import parse_budget, plot_sweep
 from jaxspec.bench.sweep.sweep_tables import render_sweep
 from jaxspec.cli import main as cli
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.policies.bastion.controller import init_controller
+from jaxspec.policies.bastion.controller_state import init_controller
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "dflash"
 PROMPTS = [LabelledPrompt(domain, [1]) for domain in ("math", "math", "code", "code")]

@@ -12,10 +12,10 @@ from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies.bastion.controller import (
     choose_rows,
     decide_draft,
-    init_controller,
     make_bastion,
     observe_round,
 )
+from jaxspec.policies.bastion.controller_state import init_controller
 from jaxspec.policies.bastion.pauses import FIRST, LONGEST_PAUSE, MOST, SHORTEST_PAUSE, TRIAL
 from jaxspec.policies.protocol import Observation, Outcome
 

@@ -1,0 +1,66 @@
+"""What BASTION's controller reads and writes on the device."""
+
+from __future__ import annotations
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from jaxspec.costs.row_costs import RowCosts
+from jaxspec.policies.bastion.pauses import PauseState, init_pauses
+from jaxspec.policies.bastion.score_correction import ScoreState, init_scores
+from jaxspec.policies.registry import tagged
+
+
+@tagged("bastion-inputs")
+class ControllerInputs(flax.struct.PyTreeNode):
+    """What rounds read.
+
+    Attributes:
+      costs: round costs, measured or of the roofline.
+      factor: float32 [], correction of the costs, see `roofline_fit.correct_running`.
+      rows: int32 [], rows of the rule `fixed`; 0 decodes autoregressively.
+      running: float32 [], weight of a decode's measured time in `factor`; 0 keeps `factor`.
+    """
+
+    costs: RowCosts
+    factor: jax.Array
+    rows: jax.Array
+    running: jax.Array
+
+
+@tagged("bastion-state")
+class ControllerState(flax.struct.PyTreeNode):
+    """What rounds write; a later decode may start from it.
+
+    Attributes:
+      scores: correction of path scores.
+      pauses: whether drafting pays.
+      rounds: int32 [], all rounds of the batch.
+      drafted: int32 [], rounds that drafted.
+      predicted: float32 [], predicted seconds of all rounds.
+      worth: float32 [], expected committed tokens of all rounds.
+      sizes: int32 [N + 1], rounds by verified rows; entry 0 counts rounds that did not draft.
+    """
+
+    scores: ScoreState
+    pauses: PauseState
+    rounds: jax.Array
+    drafted: jax.Array
+    predicted: jax.Array
+    worth: jax.Array
+    sizes: jax.Array
+
+
+def init_controller(depth: int, rows: int) -> ControllerState:
+    """The state before the first round, for trees of up to `rows` rows and `depth` levels."""
+    zero, count = jnp.float32(0), jnp.int32(0)
+    return ControllerState(
+        scores=init_scores(depth),
+        pauses=init_pauses(),
+        rounds=count,
+        drafted=count,
+        predicted=zero,
+        worth=zero,
+        sizes=jnp.zeros(rows + 1, jnp.int32),
+    )
