@@ -10,9 +10,6 @@ DRAFTERS, BUILDERS = house.find_drafter_namers(), house.find_builder_namers()
 OPEN = {
     "dflash": "cli lists its layouts",
     "jetspec": "cli lists its layouts and names a default method",
-    "chain": "builders become values",
-    "best_first": "builders become values",
-    "static": "builders become values",
     "tracked": "drafters get a byte a weight",
 }
 
