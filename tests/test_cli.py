@@ -1,6 +1,4 @@
-"""The command line, on the golden tiny target, which has no tokenizer; the library is replaced
-where text matters.
-"""
+"""The command line, on the golden tiny target, which has no tokenizer."""
 
 import dataclasses
 import inspect
@@ -197,13 +195,13 @@ def test_demo(capsys):
         ),
     ],
 )
-def test_mistakes_are_told_in_one_line(capsys, arguments, message):
+def test_mistakes_are_reported_in_one_line(capsys, arguments, message):
     status, out, err = run(capsys, *arguments)
     assert status == cli.USER_ERROR and out == ""
     assert err.startswith("jaxspec: error: ") and err.count("\n") == 1 and message in err, err
 
 
-def test_every_decode_option_has_a_flag_and_a_line_in_the_readme():
+def test_every_decode_option_has_a_flag_and_a_line_in_the_documentation():
     functions = (session.prepare, session.resolve)
     parameters = [
         one for function in functions for one in inspect.signature(function).parameters.values()
@@ -212,12 +210,11 @@ def test_every_decode_option_has_a_flag_and_a_line_in_the_readme():
         parameter.name for parameter in parameters if parameter.kind == parameter.KEYWORD_ONLY
     }
     options |= {field.name for field in dataclasses.fields(DecodeConfig)} - {"sampling"}
-    parser = cli._parser()._subparsers._group_actions[0].choices["generate"]
+    parser = cli.make_parser()._subparsers._group_actions[0].choices["generate"]
     flags = {action.dest for action in parser._actions}
-    readme = (Path(__file__).parent.parent / "README.md").read_text()
-    table = readme.partition("### Options of `decode` and `stream`")[2].partition("**Budget.**")[0]
+    page = (Path(__file__).parent.parent / "docs/options.md").read_text()
     assert options <= flags
-    assert not [name for name in options if not re.search(rf"\b{name}\b", table)]
+    assert not [name for name in options if not re.search(rf"\b{name}\b", page)]
 
 
 def test_astronomy_package_is_refused(capsys, monkeypatch):

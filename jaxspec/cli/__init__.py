@@ -1,1 +1,1 @@
-"""The `jaxspec` command, one module per subcommand."""
+"""The `jaxspec` command: one module per subcommand, each with `add_command` and `run`."""

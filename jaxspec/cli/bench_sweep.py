@@ -1,90 +1,74 @@
-"""The subcommand `sweep` of `jaxspec bench`."""
+"""`jaxspec bench sweep`: compare fixed verification budgets with a policy."""
 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from jaxspec.cli import options as cli_options
+from jaxspec.cli import options, values
 
 
-def add_sweep(commands) -> None:
-    """Register `sweep` with argparse's `commands`."""
-    sweep = commands.add_parser(
-        "sweep", help="fixed budgets against a policy that chooses the rows of every round"
+def add_command(commands: options.Commands) -> None:
+    """Add the command to the parser of `bench`."""
+    parser = options.add_parser(
+        commands,
+        "sweep",
+        run,
+        "compare fixed budgets with a policy that chooses the rows of every round",
+        "jaxspec bench sweep --method jetspec-ddtree --budgets 1,4,16 --budget 16 --limit 2",
     )
-    sweep.set_defaults(run=_sweep)
-    add = sweep.add_argument
-    cli_options.add_model(sweep)
+    add, default = parser.add_argument, options.DEFAULT
+    options.add_model(parser)
     add(
         "--method",
         default="jetspec-ddtree",
-        help="as for bench, without budget and policy (default: %(default)s)",
+        help=f"as for bench, without budget and policy {default}",
     )
     add(
         "--budget",
         type=int,
         default=32,
-        help="rows that a policy may verify, and the largest budget (default: %(default)s)",
+        help=f"largest budget, and the rows that a policy may verify {default}",
     )
     add(
         "--budgets",
-        type=_integers,
-        help="fixed budgets, as in 1,4,16; 1 is ar (default: 1, 2, 4, 8, 12, ... up to --budget)",
+        type=options.parse_integers,
+        help="fixed budgets, as in 1,4,16; 1 is autoregressive decoding "
+        "(default: 1, 2, 4, 8, 12, ... up to --budget)",
     )
     add(
         "--policies",
-        type=_names,
+        type=options.parse_names,
         default=("best",),
         help="best, bastion-paper or bastion-code, each also with +ema (default: best)",
     )
     add(
         "--widths",
-        type=_integers,
-        help="rows that a policy's verification is compiled for, 1 to --budget; times anew",
+        type=options.parse_integers,
+        help="numbers of rows to compile a policy's verification for, from 1 to --budget; "
+        "measures their cost again",
     )
-    add("--beam", action="store_true", help="beams of the same budgets too, for their acceptance")
-    add(
-        "--scramble",
-        type=int,
-        metavar="SEED",
-        help="put the entries of the drafter's weights in random order",
-    )
+    add("--beam", action="store_true", help="also measure the acceptance of beams of each budget")
+    add("--scramble", type=int, metavar="SEED", help="shuffle the drafter's weights as a control")
     add(
         "--prompts",
         type=Path,
-        help=".jsonl or .jsonl.gz, as for bench, first turns alone (default: the demonstration's)",
+        help=f"{options.PROMPT_FILE}; only first turns are used "
+        "(default: the prompts of `jaxspec demo`)",
     )
-    add("--limit", type=int, default=8, help="prompts per domain (default: %(default)s)")
-    add("--max-new-tokens", type=int, default=128, help="(default: %(default)s)")
-    cli_options.add_temperatures(sweep)
-    add(
-        "--score-temperature",
-        type=float,
-        help="divisor of draft scores; below 1, deeper trees (default: the drafter's own)",
-    )
-    add("--seed", type=int, default=0, help="(default: %(default)s)")
-    add(
-        "--repeats",
-        type=int,
-        default=3,
-        help="decodes of each prompt by each method (default: %(default)s)",
-    )
-    add("--json", type=Path, metavar="OUT.json", help="write settings and results here")
-    add("--plot", type=Path, metavar="OUT.png", help="draw them here (needs matplotlib)")
+    add("--limit", type=int, default=8, help=f"prompts per domain {default}")
+    options.add_max_new_tokens(parser)
+    options.add_temperatures(parser)
+    options.add_score_temperature(parser)
+    options.add_seed(parser)
+    options.add_repeats(parser, 3, "number of times that each method decodes each prompt")
+    options.add_json_file(parser)
+    options.add_plot(parser)
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(item.strip() for item in text.split(",") if item.strip()))
-
-
-def _integers(text: str) -> tuple[int, ...]:
-    return tuple(int(item) for item in _names(text))
-
-
-def _sweep(arguments: argparse.Namespace) -> int:
-    from jaxspec.bench import demo
+def run(arguments: argparse.Namespace) -> int:
+    """Measure all budgets and policies and print a table."""
+    from jaxspec.bench.demo import DEMO_PROMPTS
     from jaxspec.bench.measure.prompt_files import read_prompts
     from jaxspec.bench.sweep.sweep_budgets import (
         default_budgets,
@@ -94,39 +78,29 @@ def _sweep(arguments: argparse.Namespace) -> int:
     )
     from jaxspec.bench.sweep.sweep_plot import plot_sweep
     from jaxspec.bench.sweep.sweep_tables import render_sweep
-    from jaxspec.io.tokenizer import load_tokenizer
 
     budgets = arguments.budgets or default_budgets(arguments.budget)
     family = make_family(
         arguments.method, budgets, arguments.budget, arguments.policies, arguments.beam
     )
-    cli_options.check_folders(arguments, "json", "plot")
-    params = cli_options.load(arguments)
+    values.check_folders(arguments, "json", "plot")
+    params = values.load_params(arguments)
     if arguments.scramble is not None:
         params = scramble_drafter(params, family.drafter, arguments.scramble)
-    tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
+    tokenizer = values.load_model_tokenizer(params.spec)
+    names = ("max_new_tokens", "seed", "score_temperature")
     report = sweep_budgets(
         params,
-        read_prompts(arguments.prompts or demo.DEMO_PROMPTS, tokenizer, limit=arguments.limit),
+        read_prompts(arguments.prompts or DEMO_PROMPTS, tokenizer, limit=arguments.limit),
         family,
         temperatures=arguments.temperature,
         repeats=arguments.repeats,
         widths=arguments.widths,
-        options={
-            name: getattr(arguments, name)
-            for name in ("max_new_tokens", "seed", "score_temperature")
-        },
-        progress=cli_options.progress,
+        options={name: getattr(arguments, name) for name in names},
+        progress=values.show_progress,
     )
-    # Files go by name, as in the reports of bench.
-    given = {
-        key: value for key, value in vars(arguments).items() if key not in ("run", "json", "plot")
-    }
-    report["settings"] = {
-        key: value.name if isinstance(value, Path) else value for key, value in given.items()
-    }
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report) + "\n", encoding="utf-8")
+    report["settings"] = values.collect_settings(arguments, "json", "plot")
+    values.write_json(arguments.json, report, indent=None)
     print(render_sweep(report))
     if arguments.plot:
         plot_sweep(report, arguments.plot)

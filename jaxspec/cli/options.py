@@ -1,235 +1,257 @@
-"""Options that several subcommands of `jaxspec` share, and what they stand for."""
+"""Command line options that several commands share; `jaxspec.cli.values` reads them."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
 
-_DECODE_OPTIONS = (
-    "max_new_tokens",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "seed",
-    "ignore_eos",
-    "block_size",
-    "depth",
-    "acceptance",
-    "score_temperature",
-)
+from jaxspec.policies.registry import policy_forms
+
+# argparse has no public name for what `add_subparsers` returns.
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Run: TypeAlias = Callable[[argparse.Namespace], int]
+
+DTYPES = ("float32", "bfloat16", "float16")
+PROMPT_FILE = "a .jsonl or .jsonl.gz file, as for bench"
+DEFAULT = "(default: %(default)s)"
+
+
+def add_parser(
+    commands: Commands, name: str, run: Run, summary: str, example: str
+) -> argparse.ArgumentParser:
+    """Add a command to a parser.
+
+    Args:
+      commands: what `add_subparsers` returned.
+      run: takes the parsed arguments and returns the exit status.
+      summary: one sentence, without a capital or a full stop, for the list of commands.
+      example: a command line that works, shown below the options.
+    """
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=f"Example: {example}",
+    )
+    parser.set_defaults(run=run)
+    return parser
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """The options that name a model and its drafters."""
+    """Add the options that name a model and its drafters."""
     parser.add_argument(
-        "--model", default="mini", help="mini, a hub id or a directory (default: %(default)s)"
+        "--model", default="mini", help=f"name of a shipped model, hub id or directory {DEFAULT}"
     )
     add_sources(parser)
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
-    """The options of loading a model whose name is known."""
+    """Add the options that say how to load a model: drafters, dtype and quantisation."""
     parser.add_argument(
         "--drafter",
         action="append",
         metavar="[NAME=]SOURCE",
-        help="a shipped drafter's name, hub id or directory; with NAME= may be repeated (default: all that ship)",
+        help="name of a shipped drafter, hub id or directory; give NAME=SOURCE several times to "
+        "load several (default: all drafters that ship with the model)",
     )
+    add_dtype(parser)
     parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16", "float16"), help="default: what suits the device"
+        "--quantize", choices=("int8", "fp8"), help="store each weight of the target in one byte"
     )
+
+
+def add_dtype(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names the dtype of weights and activations."""
     parser.add_argument(
-        "--quantize", choices=("int8", "fp8"), help="store the target's weights in one byte each"
+        "--dtype",
+        choices=DTYPES,
+        help="dtype of weights and caches (default: the one that suits the device)",
     )
 
 
 def add_prompt_form(parser: argparse.ArgumentParser) -> None:
-    """The options that say what a prompt is."""
-    parser.add_argument("--chat", action="store_true", help="the prompt is a user's chat message")
+    """Add the options that say what kind of prompt is given."""
+    parser.add_argument("--chat", action="store_true", help="treat the prompt as a chat message")
     parser.add_argument(
         "--token-ids",
         action="store_true",
-        help="the prompt is token ids, separated by spaces or commas",
+        help="read the prompt as token ids separated by spaces or commas",
     )
 
 
 def add_method(parser: argparse.ArgumentParser) -> None:
-    """The options that choose how a single prompt is decoded."""
+    """Add the options that choose how a single prompt is decoded."""
     add = parser.add_argument
-    add("--stop", action="append", default=[], metavar="TEXT", help="stop string; may be repeated")
+    add("--stop", action="append", default=[], metavar="TEXT", help="stop at this text; repeatable")
     add(
         "--stop-id",
         action="append",
         default=[],
         type=int,
         metavar="ID",
-        help="stop token; may be repeated",
+        help="stop at this token id; repeatable",
     )
-    add("--method", help="ar, or the name of a drafter (default: the model's first)")
+    add(
+        "--method",
+        help="ar for autoregressive decoding, or the name of a drafter (default: the first drafter)",
+    )
     add(
         "--builder",
-        help="how candidates become a tree: chain, best_first, expand, beam, static, dynamic or rank_guided, with "
-        "+score and /settings, as in expand/w3/fanout=top2gap, best_first+hybrid0.3, static/paths=[[0],[0,0],[1]] "
-        "or static/paths=tree.json (default: what suits the drafter)",
+        help="how candidates become a tree: chain, best_first, expand, beam, static, dynamic or "
+        "rank_guided, with +SCORE and /SETTINGS, as in expand/w3/fanout=top2gap, "
+        "best_first+hybrid0.3, static/paths=[[0],[0,0],[1]] or static/paths=tree.json "
+        "(default: the one that suits the drafter)",
     )
     add(
         "--coupled",
         choices=("on", "off"),
         default="on",
-        help="draft under the target's noise (default: on)",
+        help=f"draft under the target's sampling noise; changes speed, never text {DEFAULT}",
     )
 
 
 def add_decode(
     parser: argparse.ArgumentParser, max_new_tokens: int = 256, several: bool = False
 ) -> None:
-    """The options of decoding that `bench` shares.
+    """Add the options of decoding that `generate`, `tree` and `bench` share.
 
     Args:
-      several: whether more than one temperature may be given.
+      max_new_tokens: default of --max-new-tokens.
+      several: let --temperature take several values.
     """
     add = parser.add_argument
-    add("--max-new-tokens", type=int, default=max_new_tokens, help="(default: %(default)s)")
+    add_max_new_tokens(parser, max_new_tokens)
     if several:
         add_temperatures(parser)
     else:
-        add("--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)")
+        add("--temperature", type=float, default=0.0, help=f"0 decodes greedily {DEFAULT}")
     add("--top-k", type=int, help="sample among the k most probable tokens")
-    add(
-        "--top-p",
-        type=float,
-        help="sample among the most probable tokens that hold this much probability",
-    )
-    add(
-        "--min-p",
-        type=float,
-        help="sample among tokens at least this fraction as probable as the first",
-    )
-    add("--seed", type=int, default=0, help="(default: %(default)s)")
+    add("--top-p", type=float, help="sample among the most probable tokens of this total mass")
+    add("--min-p", type=float, help="drop tokens below this fraction of the highest probability")
+    add_seed(parser)
     add("--ignore-eos", action="store_true", help="do not stop at the model's end-of-text tokens")
-    add(
-        "--budget",
-        type=int,
-        default=32,
-        help="rows verified in a round, the root included (default: %(default)s)",
-    )
+    add_budget(parser)
     add(
         "--block-size",
         type=int,
-        help="slots of the drafter's block, the anchor included (default: as trained)",
+        help="slots of a block drafter's block, the anchor included (default: as trained)",
     )
     add(
         "--depth",
         type=int,
-        help="longest drafted path of drafters that work in steps (default: the drafter's own)",
+        help="longest drafted path of a drafter that works in steps (default: the drafter's own)",
     )
-    add(
-        "--acceptance",
-        default="match",
-        help="match, sequential or rejection (default: %(default)s)",
+
+    add("--acceptance", default="match", help=f"match, sequential or rejection {DEFAULT}")
+    add_score_temperature(parser)
+
+
+def add_budget(parser: argparse.ArgumentParser) -> None:
+    """Add the verification budget."""
+    parser.add_argument(
+        "--budget",
+        type=int,
+        default=32,
+        help=f"rows that the target verifies per round, the root included {DEFAULT}",
     )
-    add(
+
+
+def add_max_new_tokens(parser: argparse.ArgumentParser, default: int = 128) -> None:
+    """Add the limit of generated tokens."""
+    parser.add_argument(
+        "--max-new-tokens",
+        type=int,
+        default=default,
+        help=f"generate at most this many tokens per prompt {DEFAULT}",
+    )
+
+
+def add_seed(parser: argparse.ArgumentParser) -> None:
+    """Add the seed of sampling."""
+    parser.add_argument("--seed", type=int, default=0, help=f"seed of sampling {DEFAULT}")
+
+
+def add_score_temperature(parser: argparse.ArgumentParser) -> None:
+    """Add the divisor of draft logits."""
+    parser.add_argument(
         "--score-temperature",
         type=float,
-        help="divisor of draft scores; below 1, deeper trees (default: the drafter's own)",
+        help="divide draft logits by this when scoring paths; below 1 makes deeper trees "
+        "(default: the drafter's own)",
     )
 
 
 def add_temperatures(parser: argparse.ArgumentParser) -> None:
-    """The option of measurements that take several temperatures."""
-    what = "0 is greedy; several, as in 0,1, are measured one after the other (default: 0)"
-    parser.add_argument("--temperature", type=_numbers, default=(0.0,), help=what)
+    """Add --temperature for measurements at several temperatures."""
+    parser.add_argument(
+        "--temperature",
+        type=_parse_temperatures,
+        default=(0.0,),
+        help="0 decodes greedily; a list such as 0,1 measures each in turn (default: 0)",
+    )
 
 
-def _numbers(text: str) -> tuple[float, ...]:
-    """Numbers separated by commas, each once."""
+def add_policy(parser: argparse.ArgumentParser) -> None:
+    """Add the option that chooses a policy by name."""
+    parser.add_argument(
+        "--policy",
+        help="decides how much each round drafts and verifies, up to --budget: "
+        f"{', '.join(policy_forms())}, or the folder of a saved policy. Measures what rounds cost "
+        "if the policy needs it, and keeps the result (see `jaxspec calibrate`)",
+    )
+
+
+def add_repeats(parser: argparse.ArgumentParser, default: int, what: str) -> None:
+    """Add the number of repeats; `what` says what is repeated."""
+    parser.add_argument("--repeats", type=int, default=default, help=f"{what} {DEFAULT}")
+
+
+def add_json_file(
+    parser: argparse.ArgumentParser, what: str = "write settings and results to this file"
+) -> None:
+    """Add the option that names a JSON file to write; `what` says what it holds."""
+    parser.add_argument("--json", type=Path, metavar="OUT.json", help=what)
+
+
+def add_plot(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names a picture to write."""
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="OUT.png",
+        help="plot the results to this file; needs matplotlib",
+    )
+
+
+def parse_integers(text: str) -> tuple[int, ...]:
+    """Read whole numbers separated by commas, each once; 8k is 8192.
+
+    Raises:
+      argparse.ArgumentTypeError: an item is no whole number.
+    """
+    try:
+        numbers = [
+            int(item[:-1]) * 1024 if item[-1:] in ("k", "K") else int(item)
+            for item in parse_names(text)
+        ]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a list of whole numbers: write it as in 1,4,16"
+        ) from None
+    return tuple(dict.fromkeys(numbers))
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Read names separated by commas, each once."""
+    return tuple(dict.fromkeys(item.strip() for item in text.split(",") if item.strip()))
+
+
+def _parse_temperatures(text: str) -> tuple[float, ...]:
     try:
         return tuple(dict.fromkeys(float(number) for number in text.split(",")))
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no list of numbers: write them as in 0,1"
+            f"{text!r} is not a list of numbers: write it as in 0,1"
         ) from None
-
-
-def check_folders(arguments: argparse.Namespace, *names: str) -> None:
-    """Refuse files that could not be written, before anything is measured.
-
-    Raises:
-      FileNotFoundError: the folder of an option that was given is not there.
-    """
-    for name in names:
-        path = getattr(arguments, name)
-        if path and not path.absolute().parent.is_dir():
-            raise FileNotFoundError(
-                f"--{name.replace('_', '-')}: there is no directory {path.parent}"
-            )
-
-
-def progress(line: str) -> None:
-    """Show a line in place of the last one, on a terminal alone."""
-    if sys.stderr.isatty():
-        print(f"\r{line}\033[K", end="", file=sys.stderr, flush=True)
-
-
-def load(arguments: argparse.Namespace):
-    """The model and drafters that the options name."""
-    import jaxspec
-
-    return jaxspec.load(
-        arguments.model,
-        drafter=drafters(arguments),
-        dtype=arguments.dtype,
-        quantize=arguments.quantize,
-    )
-
-
-def drafters(arguments: argparse.Namespace):
-    """The value of --drafter as `jaxspec.load` takes it."""
-    named = dict(item.partition("=")[::2] for item in arguments.drafter or () if "=" in item)
-    plain = [item for item in arguments.drafter or () if "=" not in item]
-    if len(plain) + bool(named) > 1:
-        raise ValueError("give one --drafter SOURCE, or each as --drafter NAME=SOURCE")
-    return named or (plain[0] if plain else None)
-
-
-def decode_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Keyword arguments of `jaxspec.decode` from `add_decode`."""
-    return {name: getattr(arguments, name) for name in _DECODE_OPTIONS}
-
-
-def method_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Keyword arguments of `jaxspec.decode` from `add_decode` and `add_method`."""
-    return decode_options(arguments) | {
-        "stop": (*arguments.stop, *arguments.stop_id),
-        "method": arguments.method,
-        "builder": arguments.builder,
-        "budget": arguments.budget,
-        "coupled": arguments.coupled == "on",
-    }
-
-
-def formed(text: str, arguments: argparse.Namespace):
-    """The prompt that a text is under the options of `add_prompt_form`.
-
-    Raises:
-      ValueError: not token ids.
-    """
-    if not arguments.token_ids:
-        return [{"role": "user", "content": text}] if arguments.chat else text
-    ids = text.replace(",", " ").split()
-    wrong = next((item for item in ids if not item.isdecimal()), None)
-    if wrong is not None:
-        raise ValueError(
-            f"{wrong!r} is not a token id: with --token-ids the prompt is integers separated by spaces or commas"
-        )
-    return [int(item) for item in ids]
-
-
-def parse_sizes(text: str) -> tuple[int, ...]:
-    """Whole numbers separated by commas, each once; 8k is 8192."""
-    numbers = (
-        int(item[:-1]) * 1024 if item[-1:] in ("k", "K") else int(item) for item in text.split(",")
-    )
-    return tuple(dict.fromkeys(numbers))

@@ -1,0 +1,99 @@
+"""Files that `jaxspec bench` writes."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxspec.cli import options, values
+
+if TYPE_CHECKING:
+    from jaxspec.bench.measure.conversations import Prompt
+    from jaxspec.bench.measure.decodes import Run
+    from jaxspec.io.tokenizer import Tokenizer
+
+FILES = ("json", "spec_bench", "vllm")
+OUTPUTS = (*FILES, "report")
+
+
+def add_outputs(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `bench` that name files to write."""
+    add = parser.add_argument
+    options.add_json_file(parser)
+    add(
+        "--spec-bench",
+        type=Path,
+        metavar="OUT.jsonl",
+        help="write answers in Spec-Bench's form, one file per method (OUT-ar.jsonl, ...)",
+    )
+    add(
+        "--vllm",
+        type=Path,
+        metavar="OUT.json",
+        help="write counts under vLLM's metric names; OUT.prom writes them for Prometheus",
+    )
+    add(
+        "--report",
+        type=Path,
+        metavar="DIR",
+        help="write report.md with plots to this folder; needs matplotlib",
+    )
+
+
+def check_outputs(arguments: argparse.Namespace) -> None:
+    """Refuse files that could not be written, before anything is measured.
+
+    Raises:
+      FileNotFoundError: the folder of a file does not exist.
+      ModuleNotFoundError: a report is wanted and matplotlib is not installed.
+    """
+    values.check_folders(arguments, *FILES)
+    if arguments.report:
+        importlib.import_module("matplotlib")
+
+
+class KeptRuns:
+    """Collects prompts and runs by temperature: the `keep` callback of `benchmark`.
+
+    Attributes:
+      found: {temperature: (prompts, runs)}.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[float, tuple[list[Prompt], list[Run]]] = {}
+
+    def __call__(self, temperature: float, prompts: list[Prompt], runs: list[Run]) -> None:
+        """Add the runs of one group of methods."""
+        self.found.setdefault(temperature, (prompts, []))[1].extend(runs)
+
+
+def write_outputs(
+    arguments: argparse.Namespace,
+    report: dict[str, Any],
+    kept: KeptRuns,
+    tokenizer: Tokenizer | None,
+) -> None:
+    """Write the files that the options name.
+
+    Args:
+      report: what `jaxspec.bench.benchmark.benchmark` returned.
+      kept: the runs that it kept.
+      tokenizer: of the model. Without one, answers are written as token ids.
+    """
+    from jaxspec.bench.report.exports import make_spec_bench, write_spec_bench, write_vllm
+    from jaxspec.bench.report_folder import write_report_folder
+
+    model = Path(arguments.model).name
+    values.write_json(arguments.json, report)
+    if arguments.vllm:
+        write_vllm(arguments.vllm, report["results"], model)
+    if arguments.spec_bench:
+        decode = tokenizer.decode if tokenizer else lambda ids: " ".join(map(str, ids))
+        for temperature, (prompts, runs) in kept.found.items():
+            several = f"-T{temperature:g}" if len(kept.found) > 1 else ""
+            path = arguments.spec_bench.with_stem(f"{arguments.spec_bench.stem}{several}")
+            write_spec_bench(path, make_spec_bench(prompts, runs, model, decode))
+    if arguments.report:
+        print(f"wrote {write_report_folder(report, arguments.report)}")

@@ -1,0 +1,42 @@
+"""`jaxspec convert`: write a drafter in another checkpoint format."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from jaxspec.cli import options
+
+
+def add_command(commands: options.Commands) -> None:
+    """Add the command to the parser."""
+    parser = options.add_parser(
+        commands,
+        "convert",
+        run,
+        "write a drafter in another checkpoint format",
+        "jaxspec convert dflash converted/ --to speculators --target mini",
+    )
+    parser.add_argument(
+        "source", help="directory or hub id; with --target, also a drafter that ships with it"
+    )
+    parser.add_argument("destination", type=Path, help="directory to create")
+    parser.add_argument(
+        "--to",
+        required=True,
+        choices=("dflash", "jetspec", "speculators"),
+        help="dflash or jetspec: the native layout, for vLLM and SGLang; speculators: for vLLM",
+    )
+    parser.add_argument(
+        "--target",
+        help="the model that the drafter serves; speculators files carry its embeddings",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Convert the drafter and say where it was written."""
+    from jaxspec.zoo.convert import convert
+
+    written = convert(arguments.source, arguments.destination, arguments.to, arguments.target)
+    print(f"wrote {written}")
+    return 0

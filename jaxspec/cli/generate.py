@@ -1,0 +1,87 @@
+"""`jaxspec generate`: complete a prompt."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxspec.cli import options, values
+
+if TYPE_CHECKING:
+    from jaxspec.core.params import Params
+
+
+def add_command(commands: options.Commands) -> None:
+    """Add the command to the parser."""
+    parser = options.add_parser(
+        commands,
+        "generate",
+        run,
+        "complete a prompt; the text streams to the terminal",
+        'jaxspec generate --prompt "def fibonacci(n):" --max-new-tokens 100',
+    )
+    options.add_model(parser)
+    prompt = parser.add_mutually_exclusive_group()
+    prompt.add_argument(
+        "--prompt", help="text to complete (default: --prompt-file, else standard input)"
+    )
+    prompt.add_argument("--prompt-file", type=Path, help="file that holds the prompt")
+    options.add_prompt_form(parser)
+    options.add_method(parser)
+    parser.add_argument(
+        "--show",
+        action="store_true",
+        help="print the text when it is complete, with accepted drafted tokens marked",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print text, tokens, counts and timings as JSON instead"
+    )
+    options.add_decode(parser)
+    options.add_policy(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Decode the prompt and print it as the options ask."""
+    import jaxspec
+
+    prompt = _read_prompt(arguments)
+    params = values.load_params(arguments)
+    given = values.collect_method_options(arguments)
+    given["policy"] = values.make_policy(params, arguments.policy, given)
+    if arguments.json:
+        out = jaxspec.decode(params, prompt, **given)
+        print(json.dumps({"text": out.text, "tokens": out.tokens, "stats": out.stats.to_dict()}))
+    elif arguments.show:
+        _print_marked(params, prompt, given)
+    else:
+        for piece in jaxspec.stream(params, prompt, **given):
+            text = piece if isinstance(piece, str) else "".join(f"{token} " for token in piece)
+            print(text, end="", flush=True)
+        print()
+    return 0
+
+
+def _read_prompt(arguments: argparse.Namespace) -> Any:
+    """Read the prompt from the command line, a file or standard input."""
+    if arguments.prompt is not None:
+        return values.make_prompt(arguments.prompt, arguments)
+    if arguments.prompt_file is not None:
+        text = arguments.prompt_file.read_text(encoding="utf-8")
+    elif sys.stdin.isatty():
+        raise ValueError("no prompt: give --prompt, --prompt-file or text on standard input")
+    else:
+        text = sys.stdin.read()
+    return values.make_prompt(text.removesuffix("\n"), arguments)
+
+
+def _print_marked(params: Params, prompt: Any, given: dict[str, Any]) -> None:
+    """Decode and print the text with accepted drafted tokens marked."""
+    import jaxspec
+    from jaxspec.view import notebook
+    from jaxspec.view.pictures import token_text, wants_colour
+
+    view = notebook.text(jaxspec.decode(params, prompt, trace=True, **given), params)
+    print(token_text(view.out, view.decode, colour=wants_colour(sys.stdout.isatty())))

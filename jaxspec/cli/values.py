@@ -1,0 +1,157 @@
+"""Turn parsed command line options into values that the library takes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxspec.core.params import Params, Spec
+    from jaxspec.io.tokenizer import Tokenizer
+    from jaxspec.policies.protocol import Policy
+
+_DECODE_OPTIONS = (
+    "max_new_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "seed",
+    "ignore_eos",
+    "block_size",
+    "depth",
+    "acceptance",
+    "score_temperature",
+)
+
+
+def load_params(arguments: argparse.Namespace) -> Params:
+    """Load the model and the drafters that the options of `add_model` name."""
+    import jaxspec
+
+    return jaxspec.load(
+        arguments.model,
+        drafter=read_drafters(arguments),
+        dtype=arguments.dtype,
+        quantize=arguments.quantize,
+    )
+
+
+def read_drafters(arguments: argparse.Namespace) -> str | dict[str, str] | None:
+    """Return the value of --drafter as `jaxspec.load` takes it.
+
+    Raises:
+      ValueError: several sources without a name.
+    """
+    given = arguments.drafter or ()
+    named = dict(item.partition("=")[::2] for item in given if "=" in item)
+    plain = [item for item in given if "=" not in item]
+    if len(plain) + bool(named) > 1:
+        raise ValueError("give one --drafter SOURCE, or each as --drafter NAME=SOURCE")
+    return named or (plain[0] if plain else None)
+
+
+def load_model_tokenizer(spec: Spec) -> Tokenizer | None:
+    """Load the model's tokenizer; None if it has none."""
+    from jaxspec.io.tokenizer import load_tokenizer
+
+    return load_tokenizer(spec.tokenizer) if spec.tokenizer else None
+
+
+def make_prompt(text: str, arguments: argparse.Namespace) -> str | list[int] | list[dict[str, str]]:
+    """Make the prompt that `text` is under the options of `add_prompt_form`.
+
+    Raises:
+      ValueError: --token-ids, and an item is no integer.
+    """
+    if not arguments.token_ids:
+        return [{"role": "user", "content": text}] if arguments.chat else text
+    ids = text.replace(",", " ").split()
+    wrong = next((item for item in ids if not item.isdecimal()), None)
+    if wrong is not None:
+        raise ValueError(
+            f"{wrong!r} is not a token id: with --token-ids, "
+            "give integers separated by spaces or commas"
+        )
+    return [int(item) for item in ids]
+
+
+def collect_decode_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return keyword arguments of `jaxspec.decode` from the options of `add_decode`."""
+    return {name: getattr(arguments, name) for name in _DECODE_OPTIONS}
+
+
+def collect_method_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return keyword arguments of `jaxspec.decode` from `add_decode` and `add_method`."""
+    return collect_decode_options(arguments) | {
+        "stop": (*arguments.stop, *arguments.stop_id),
+        "method": arguments.method,
+        "builder": arguments.builder,
+        "budget": arguments.budget,
+        "coupled": arguments.coupled == "on",
+    }
+
+
+def make_policy(params: Params, name: str | None, options: Mapping[str, Any]) -> Policy | None:
+    """Make the policy that --policy names; measure what rounds cost if it needs that.
+
+    Args:
+      name: value of --policy; None for no policy.
+      options: of `jaxspec.decode`. Autoregressive decoding takes no policy.
+    """
+    from jaxspec.bench.calibrate import policy_for
+
+    if name is None:
+        return None
+    method = options["method"] or (params.spec.drafters[0][0] if params.spec.drafters else "ar")
+    if method == "ar":
+        return None
+    return policy_for(params, method, name, options)
+
+
+def check_folders(arguments: argparse.Namespace, *names: str) -> None:
+    """Refuse output files that could not be written, before anything is measured.
+
+    Args:
+      names: options that name files, such as `json`.
+
+    Raises:
+      FileNotFoundError: the folder of one of these files does not exist.
+    """
+    for name in names:
+        path = getattr(arguments, name)
+        if path and not path.absolute().parent.is_dir():
+            raise FileNotFoundError(
+                f"--{name.replace('_', '-')}: there is no directory {path.parent}: create it"
+            )
+
+
+def write_json(path: Path | None, report: Any, indent: int | None = 1) -> None:
+    """Write a report as JSON; do nothing without a path."""
+    if path:
+        path.write_text(json.dumps(report, indent=indent) + "\n", encoding="utf-8")
+
+
+def collect_settings(arguments: argparse.Namespace, *outputs: str) -> dict[str, Any]:
+    """Return the options for a report, without output files; paths by their names alone.
+
+    A report may be published, and where its input files lay says nothing about the figures.
+
+    Args:
+      outputs: options to leave out.
+    """
+    return {
+        name: value.name if isinstance(value, Path) else value
+        for name, value in vars(arguments).items()
+        if name not in ("run", *outputs)
+    }
+
+
+def show_progress(line: str) -> None:
+    """Replace the last line of a terminal; write nothing to files and pipes."""
+    if sys.stderr.isatty():
+        print(f"\r{line}\033[K", end="", file=sys.stderr, flush=True)
