@@ -5,7 +5,7 @@ from pathlib import Path
 import nbclient
 import nbformat
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOK = ROOT / "notebooks" / "quickstart.ipynb"
 
 
@@ -38,16 +38,28 @@ def test_no_outputs_are_committed():
 
 
 def test_first_cell_leaves_jax_alone():
-    """It installs the package without its dependencies, from the repository and never by the name
-    that PyPI gave away.
+    """It installs the package without its dependencies, and never under its import name, which
+    belongs to another project on PyPI.
     """
     source = next(
         cell.source
         for cell in nbformat.read(NOTEBOOK, as_version=4).cells
         if cell.cell_type == "code"
     )
-    assert (
-        'find_spec("jaxspec") is None' in source
-        and '"--no-deps", f"jax-speculative @ {REPOSITORY}"' in source
-    )
+    assert 'find_spec("jaxspec") is None' in source
+    assert 'pip_install("--no-deps", find_source())' in source
     assert "install jaxspec" not in source and '"jax"' not in source
+
+
+def test_first_cell_finds_the_clone_or_the_distribution(tmp_path, monkeypatch):
+    source = next(
+        cell.source
+        for cell in nbformat.read(NOTEBOOK, as_version=4).cells
+        if cell.cell_type == "code"
+    )
+    names = {}
+    exec(source.partition("if importlib")[0], names)
+    monkeypatch.chdir(NOTEBOOK.parent)
+    assert names["find_source"]() == str(ROOT)
+    monkeypatch.chdir(tmp_path)
+    assert names["find_source"]() == "jax-speculative"
