@@ -10,9 +10,10 @@ from jaxspec.cli import main as cli
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.engine.output import DraftTree, Output, Stats, TracedRound
 from jaxspec.policies.bastion.controller import make_bastion
-from jaxspec.view import notebook as show
-from jaxspec.view import pictures as draw
-from jaxspec.view.unpruned import uncut_tree
+from jaxspec.view import notebook
+from jaxspec.view import text as text_view
+from jaxspec.view.pictures import find_makers, make_picture
+from jaxspec.view.unpruned import grow_unpruned_tree
 
 GOLDEN = Path(__file__).parent / "golden"
 WORDS = {1: "the", 2: " cat", 3: " dog", 4: " sat", 5: " ran", 6: " on", 7: " a", 8: " mat", 9: "."}
@@ -47,19 +48,19 @@ def output(rounds=(FIRST, LAST), tokens=(1, 2, 4, 6, 7)):
 
 
 def test_makers_tell_drafted_tokens_from_the_targets_own():
-    made = draw.makers(output())
+    made = find_makers(output())
     assert [one.kind for one in made] == ["prefill", "accepted", "accepted", "bonus", "accepted"]
     assert [one.round for one in made] == [0, 1, 1, 1, 2]
-    stopped = draw.makers(output(tokens=[1, 2]))
+    stopped = find_makers(output(tokens=[1, 2]))
     assert [one.kind for one in stopped] == ["prefill", "accepted"], (
         "a stop string cut the first round"
     )
-    ended = draw.makers(output((FIRST, TracedRound(LAST.tree, (0,), 9)), (1, 2, 4, 6, 9)))
+    ended = find_makers(output((FIRST, TracedRound(LAST.tree, (0,), 9)), (1, 2, 4, 6, 9)))
     assert ended[-1].kind == "bonus", "no child of the path's end holds it"
 
 
 def test_tree_as_text():
-    text = draw.tree_text(draw.picture(output(), 1), word)
+    text = text_view.format_tree(make_picture(output(), 1), word)
     assert text.splitlines() == [
         "round 1: 5 rows verified, 2 drafted accepted, then the bonus",
         "                given parent  path",
@@ -70,7 +71,7 @@ def test_tree_as_text():
         "│  └─ ' ran'            0.12  0.10",
         "└─ ' dog'               0.10  0.10",
     ]
-    coloured = draw.tree_text(draw.picture(output(), 1), word, colour=True).splitlines()
+    coloured = text_view.format_tree(make_picture(output(), 1), word, colour=True).splitlines()
     assert (
         coloured[3].startswith("\x1b[32m")
         and coloured[5].startswith("\x1b[33m")
@@ -79,15 +80,15 @@ def test_tree_as_text():
 
 
 def test_a_round_cut_by_the_limit_ends_in_a_drafted_token():
-    shown = draw.picture(output(), 2)
+    shown = make_picture(output(), 2)
     assert shown.bonus is None and shown.accepted.tolist() == [True, True, False]
-    assert "bonus" not in draw.tree_text(shown, word)
+    assert "bonus" not in text_view.format_tree(shown, word)
 
 
 def test_what_a_policy_cut_is_drawn_too():
     """Rows are matched by their paths: the whole tree has them in another order, and lacks one."""
     whole = tree([1, 3, 2, 4, 8, 9], [-1, 0, 0, 2, 1, 3], [1, 0.1, 0.8, 0.6, 0.05, 0.3])
-    shown = draw.picture(output(), 1, whole)
+    shown = make_picture(output(), 1, whole)
     assert shown.token.tolist() == [1, 3, 2, 4, 8, 9, 5] and shown.parent.tolist() == [
         -1,
         0,
@@ -101,7 +102,7 @@ def test_what_a_policy_cut_is_drawn_too():
     assert (
         shown.accepted.tolist() == [True, False, True, True, False, False, False] and shown.end == 3
     )
-    lines = draw.tree_text(shown, word, colour=True).splitlines()
+    lines = text_view.format_tree(shown, word, colour=True).splitlines()
     assert lines[0] == "round 1: 5 of 7 rows verified, 2 drafted accepted, then the bonus"
     assert [line for line in lines if "not verified" in line] == [
         "\x1b[2m│  └─ ' mat'            0.50  0.05  not verified\x1b[0m",
@@ -110,18 +111,18 @@ def test_what_a_policy_cut_is_drawn_too():
 
 
 def test_text_marks_who_made_it():
-    plain = draw.token_text(output(), words)
+    plain = text_view.format_tokens(output(), words)
     assert plain.splitlines()[0] == "the[ cat sat] on[ a]"
     legend = (
         "[3 drafted and accepted], 1 bonus, the target's own, 1 from the prefill; "
-        "2 rounds, 2.00 tokens a round with the bonus"
+        "2 rounds, 2.00 tokens per round with the bonus"
     )
     assert plain.splitlines()[2] == legend
     assert (
-        draw.token_text(output(), lambda ids: words(ids).removesuffix(" a")).splitlines()[0]
+        text_view.format_tokens(output(), lambda ids: words(ids).removesuffix(" a")).splitlines()[0]
         == "the[ cat sat] on"
     )
-    assert "\x1b[32m cat sat\x1b[0m\x1b[33m on\x1b[0m" in draw.token_text(
+    assert "\x1b[32m cat sat\x1b[0m\x1b[33m on\x1b[0m" in text_view.format_tokens(
         output(), words, colour=True
     )
 
@@ -132,35 +133,37 @@ def test_pieces_join_to_the_text_where_a_character_is_split():
     def decode(ids):
         return bytes(ids).decode(errors="replace")
 
-    pieces = draw.token_pieces(data, decode)
+    pieces = text_view.split_pieces(data, decode)
     assert "".join(pieces) == "a 😀é b" and len(pieces) == len(data)
     assert pieces[2:6] == ["", "", "", "😀"]
-    assert "".join(draw.token_pieces(data[:4], decode)) == decode(data[:4]), (
+    assert "".join(text_view.split_pieces(data[:4], decode)) == decode(data[:4]), (
         "a text may end inside a character"
     )
 
 
 def test_colour_is_for_terminals_without_no_color():
-    assert draw.wants_colour(True, {"TERM": "xterm"})
-    assert not draw.wants_colour(False, {}) and not draw.wants_colour(True, {"NO_COLOR": "1"})
-    assert not draw.wants_colour(True, {"TERM": "dumb"}) and draw.wants_colour(
+    assert text_view.wants_colour(True, {"TERM": "xterm"})
+    assert not text_view.wants_colour(False, {}) and not text_view.wants_colour(
+        True, {"NO_COLOR": "1"}
+    )
+    assert not text_view.wants_colour(True, {"TERM": "dumb"}) and text_view.wants_colour(
         True, {"NO_COLOR": ""}
     )
 
 
 def test_mistakes():
     with pytest.raises(ValueError, match="trace=True"):
-        show.text(output(None))
+        notebook.show_text(output(None))
     with pytest.raises(ValueError, match="trace=True"):
-        show.tree(output(()))
-    with pytest.raises(ValueError, match="round is 3: this text took 2 rounds"):
-        show.tree(output(), 3)
-    with pytest.raises(ValueError, match="tree.gif: a tree is written as"):
-        show.tree(output(), 1).save("tree.gif")
+        notebook.show_tree(output(()))
+    with pytest.raises(ValueError, match="round is 3: this decode took 2 rounds"):
+        notebook.show_tree(output(), 3)
+    with pytest.raises(ValueError, match="tree.gif: give a file name"):
+        notebook.show_tree(output(), 1).save("tree.gif")
 
 
 def test_notebook_views(tmp_path):
-    view = show.tree(output())
+    view = notebook.show_tree(output())
     assert view.shown.number == 1 and "round 1" in str(view), "the round that committed the most"
     drawn = "".join(ElementTree.fromstring(view._repr_svg_()).itertext())
     assert "0.75 (0.60)" in drawn and "round 1: 5 rows verified" in drawn
@@ -169,7 +172,7 @@ def test_notebook_views(tmp_path):
     assert (tmp_path / "tree.txt").read_text() == f"{view}\n" and (
         tmp_path / "tree.png"
     ).read_bytes()[1:4] == b"PNG"
-    html = show.TextView(output(), lambda ids: "".join(f"<{i}>" for i in ids))._repr_html_()
+    html = notebook.TextView(output(), lambda ids: "".join(f"<{i}>" for i in ids))._repr_html_()
     assert ElementTree.fromstring(f"<p>{html}</p>") is not None
     assert html.count("accepted, round") == 3 and "&lt;2&gt;" in html and "2 rounds" in html
 
@@ -212,9 +215,9 @@ def test_the_uncut_tree_is_the_one_that_the_policy_cut(temperature):
     prompt = [117, 142, 122, 64, 240, 19]
     out = jaxspec.decode(params, prompt, trace=True, **options)
     for number in (1, 3):
-        whole = uncut_tree(params, prompt, number, **options)
+        whole = grow_unpruned_tree(params, prompt, number, **options)
         cut = out.rounds[number - 1].tree
         assert len(cut.token) == 3 and len(whole.token) == 8
         for name in ("token", "parent", "depth", "logprob"):
             np.testing.assert_array_equal(getattr(cut, name), getattr(whole, name)[:3])
-        assert show.tree(out, number, whole=whole).shown.verified.sum() == 3
+        assert notebook.show_tree(out, number, whole=whole).shown.verified.sum() == 3

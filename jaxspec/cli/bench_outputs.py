@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jaxspec.cli import options, values
 
 if TYPE_CHECKING:
-    from jaxspec.bench.measure.conversations import Prompt
+    from jaxspec.bench.measure.prompt_files import LabelledPrompt
     from jaxspec.bench.measure.decodes import Run
     from jaxspec.io.tokenizer import Tokenizer
 
@@ -62,9 +62,9 @@ class KeptRuns:
     """
 
     def __init__(self) -> None:
-        self.found: dict[float, tuple[list[Prompt], list[Run]]] = {}
+        self.found: dict[float, tuple[list[LabelledPrompt], list[Run]]] = {}
 
-    def __call__(self, temperature: float, prompts: list[Prompt], runs: list[Run]) -> None:
+    def __call__(self, temperature: float, prompts: list[LabelledPrompt], runs: list[Run]) -> None:
         """Add the runs of one group of methods."""
         self.found.setdefault(temperature, (prompts, []))[1].extend(runs)
 

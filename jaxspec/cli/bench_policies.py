@@ -10,7 +10,7 @@ from jaxspec.cli import options, values
 
 if TYPE_CHECKING:
     from jaxspec.bench.measure.methods import Method
-    from jaxspec.bench.measure.conversations import Prompt
+    from jaxspec.bench.measure.prompt_files import LabelledPrompt
     from jaxspec.core.params import Params
 
 
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _compare(
     arguments: argparse.Namespace,
     params: Params,
-    prompts: list[Prompt],
+    prompts: list[LabelledPrompt],
     method: Method,
     temperature: float,
 ) -> dict[str, Any]:

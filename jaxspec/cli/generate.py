@@ -81,7 +81,7 @@ def _print_marked(params: Params, prompt: Any, given: dict[str, Any]) -> None:
     """Decode and print the text with accepted drafted tokens marked."""
     import jaxspec
     from jaxspec.view import notebook
-    from jaxspec.view.pictures import token_text, wants_colour
+    from jaxspec.view.text import format_tokens, wants_colour
 
-    view = notebook.text(jaxspec.decode(params, prompt, trace=True, **given), params)
-    print(token_text(view.out, view.decode, colour=wants_colour(sys.stdout.isatty())))
+    view = notebook.show_text(jaxspec.decode(params, prompt, trace=True, **given), params)
+    print(format_tokens(view.out, view.decode, colour=wants_colour(sys.stdout.isatty())))

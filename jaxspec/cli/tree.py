@@ -44,8 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Decode the prompt and draw one of its rounds."""
     import jaxspec
     from jaxspec.view import notebook
-    from jaxspec.view.pictures import tree_text, wants_colour
-    from jaxspec.view.unpruned import uncut_tree
+    from jaxspec.view.text import format_tree, wants_colour
+    from jaxspec.view.unpruned import grow_unpruned_tree
 
     values.check_folders(arguments, "out")
     prompt = values.make_prompt(arguments.prompt, arguments)
@@ -53,13 +53,15 @@ def run(arguments: argparse.Namespace) -> int:
     given = values.collect_method_options(arguments)
     given["policy"] = values.make_policy(params, arguments.policy, given)
     out = jaxspec.decode(params, prompt, trace=True, **given)
-    number = notebook.longest_round(out) if arguments.round is None else arguments.round
-    view = notebook.tree(out, number, params)  # refuses a wrong --round before decoding again
+    number = notebook.find_longest_round(out) if arguments.round is None else arguments.round
+    view = notebook.show_tree(out, number, params)  # refuses a wrong --round before decoding again
     if given["policy"] is not None:
-        view = notebook.tree(out, number, params, whole=uncut_tree(params, prompt, number, **given))
+        view = notebook.show_tree(
+            out, number, params, whole=grow_unpruned_tree(params, prompt, number, **given)
+        )
     if arguments.out:
         view.save(arguments.out)
         print(f"wrote {arguments.out}: {view.shown.title}")
     else:
-        print(tree_text(view.shown, view.decode_token, colour=wants_colour(sys.stdout.isatty())))
+        print(format_tree(view.shown, view.decode_token, colour=wants_colour(sys.stdout.isatty())))
     return 0

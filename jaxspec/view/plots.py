@@ -1,6 +1,4 @@
-"""Pictures of a decode and of a benchmark; matplotlib (the `bench` extra) is imported when one is
-drawn.
-"""
+"""Plots of decodes and benchmarks; needs matplotlib (the `bench` extra)."""
 
 from __future__ import annotations
 
@@ -10,34 +8,35 @@ from typing import Any
 import numpy as np
 
 from jaxspec.engine.output import Output, TracedRound
-from jaxspec.view.pictures import Picture, picture_of
+from jaxspec.view.pictures import Picture, make_round_picture
 
 _ACCEPTED, _BONUS, _CUT = "tab:green", "tab:orange", "0.85"
-# Methods that one picture of acceptance by position has room for.
+# One plot of acceptance by position has room for this many methods.
 LINES = 10
 
 
-def plot_tree(traced: TracedRound | Picture, decode_token: Callable[[int], str] = str, axes=None):
-    """Draw a round's draft tree: the accepted path green, the bonus token orange, rows that a
-    policy cut pale.
+def plot_tree(
+    traced: TracedRound | Picture, decode_token: Callable[[int], str] = str, axes: Any = None
+) -> Any:
+    """Plot a round's draft tree: accepted path green, bonus token orange, cut rows pale.
 
-    Below a token stand its probability given its parent and, where its depth is above 1, that of
-    its path.
+    The numbers below a token are its probability given its parent and, in brackets, that of its
+    path.
 
     Args:
-      traced: an entry of `Output.rounds`, from `decode(…, trace=True)`, or what
-        `jaxspec.view.pictures.picture` makes of one.
-      decode_token: token id to the text of its node.
-      axes: matplotlib axes, or None for a new figure.
+      traced: an entry of `Output.rounds`, from `decode(…, trace=True)`, or a picture from
+        `jaxspec.view.pictures.make_picture`.
+      decode_token: token id to text.
+      axes: matplotlib axes (default: those of a new figure).
 
     Returns:
       The axes.
     """
-    shown = traced if isinstance(traced, Picture) else picture_of(traced)
+    shown = traced if isinstance(traced, Picture) else make_round_picture(traced)
     parent, depth = shown.parent, shown.depth
     if shown.bonus is not None:  # a leaf like the others, after them
         parent, depth = np.append(parent, shown.end), np.append(depth, depth[shown.end] + 1)
-    axes = _new_axes(*tree_size(shown)) if axes is None else axes
+    axes = _new_axes(*measure_tree(shown)) if axes is None else axes
     heights = _leaf_heights(parent)
     for row, above in enumerate(parent):
         drafted = row < len(shown.token)
@@ -79,15 +78,20 @@ def plot_tree(traced: TracedRound | Picture, decode_token: Callable[[int], str] 
     return axes
 
 
-def tree_size(shown: Picture) -> tuple[float, float]:
-    """Width and height in inches of a figure that holds the tree."""
+def measure_tree(shown: Picture) -> tuple[float, float]:
+    """Return width and height in inches of a figure that holds the tree."""
     leaves = len(shown.token) - len(set(shown.parent[1:].tolist())) + 1
     return 2 + 1.3 * (int(np.max(shown.depth)) + 1), 1 + 0.42 * leaves
 
 
 def _leaf_heights(parent: np.ndarray) -> np.ndarray:
-    """Vertical position of each row: leaves below one another, depth first; a parent in the middle
-    of its children.
+    """Place leaves below one another, depth first, and parents in the middle of their children.
+
+    Args:
+      parent: int [N], parents before their children.
+
+    Returns:
+      float [N], vertical positions.
     """
     children = [np.flatnonzero(parent == row) for row in range(len(parent))]
     heights, leaves, stack = np.zeros(len(parent)), 0, [0]
@@ -102,15 +106,21 @@ def _leaf_heights(parent: np.ndarray) -> np.ndarray:
     return heights
 
 
-def plot_tokens_per_round(outputs: Mapping[str, Output], axes=None):
-    """Histogram of the tokens that rounds committed, bonus included, for several decodes by name;
-    returns the axes.
+def plot_tokens_per_round(outputs: Mapping[str, Output], axes: Any = None) -> Any:
+    """Plot a histogram of tokens committed per round, bonus included.
+
+    Args:
+      outputs: {name: decode}.
+      axes: matplotlib axes (default: those of a new figure).
+
+    Returns:
+      The axes.
     """
     axes = _new_axes(7, 3.5) if axes is None else axes
     width = 0.8 / len(outputs)
     for i, (name, out) in enumerate(outputs.items()):
         counts = np.asarray(out.stats.accept_hist)
-        label = f"{name}: {out.stats.mean_acceptance_length:.2f} tokens a round"
+        label = f"{name}: {out.stats.mean_acceptance_length:.2f} tokens per round"
         axes.bar(
             np.arange(len(counts)) + (i - (len(outputs) - 1) / 2) * width,
             counts / counts.sum(),
@@ -127,13 +137,15 @@ def plot_tokens_per_round(outputs: Mapping[str, Output], axes=None):
     return axes
 
 
-def plot_speedups(records: Sequence[dict[str, Any]], figure=None):
-    """Bars of the speed-up over `ar`, a panel a domain, with the 95 % intervals; returns the
-    figure.
+def plot_speedups(records: Sequence[dict[str, Any]], figure: Any = None) -> Any:
+    """Plot the speed-up over autoregressive decoding with 95 % intervals, one panel per domain.
 
     Args:
-      records: of one temperature, as `jaxspec.bench.report.summary.summarise` returns them.
-      figure: a matplotlib figure, or None for a new one.
+      records: results at one temperature, from `jaxspec.bench.report.summary.summarise`.
+      figure: a matplotlib figure (default: a new one).
+
+    Returns:
+      The figure.
     """
     domains = dict.fromkeys(record["domain"] for record in records)
     methods = [
@@ -168,13 +180,16 @@ def plot_speedups(records: Sequence[dict[str, Any]], figure=None):
     return figure
 
 
-def plot_acceptance(records: Sequence[dict[str, Any]], figure=None):
-    """Share of the rounds that accepted so many drafted tokens at least, a line a method; returns
-    the figure.
+def plot_acceptance(records: Sequence[dict[str, Any]], figure: Any = None) -> Any:
+    """Plot the share of rounds that accepted at least 1, 2, ... drafted tokens, a line per method.
 
     Args:
-      records: of one temperature and domain; the ten with the longest acceptance are drawn.
-      figure: a matplotlib figure, or None for a new one.
+      records: results at one temperature and in one domain, from `jaxspec.bench.report.summary.summarise`. The ten
+        methods with the longest acceptance are shown.
+      figure: a matplotlib figure (default: a new one).
+
+    Returns:
+      The figure.
     """
     drafted = [record for record in records if record.get("acceptance_rate_per_pos")]
     chosen = sorted(drafted, key=lambda record: -record["mean_acceptance_length"])[:LINES]
@@ -192,14 +207,14 @@ def plot_acceptance(records: Sequence[dict[str, Any]], figure=None):
     return figure
 
 
-def _new_figure(width: float, height: float):
-    """A figure that no window or notebook shows by itself."""
+def _new_figure(width: float, height: float) -> Any:
+    """Make a figure that neither windows nor notebooks show by themselves."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height))
 
 
-def _new_axes(width: float, height: float):
+def _new_axes(width: float, height: float) -> Any:
     import matplotlib.pyplot as plt
 
     return plt.subplots(figsize=(width, height))[1]

@@ -1,30 +1,36 @@
-"""The tree of a round before a policy cut it, for pictures of the cut."""
+"""Grow the tree of a round as it was before a policy cut it."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.core.params import Params
+from jaxspec.core.state import DecodeState, Request, Tree
 from jaxspec.engine.commit import absorb_pending
 from jaxspec.engine.draft import draft
 from jaxspec.engine.grow import grow
 from jaxspec.engine.loop import run
 from jaxspec.engine.output import DraftTree
+from jaxspec.engine.plan import DecodeConfig
 from jaxspec.engine.round import make_round
 from jaxspec.engine.session import precision, prefilled, prepare
 
 
-def uncut_tree(params, prompt, round: int, **options) -> DraftTree:
-    """What the drafter and the builder make of the state that round `round` of a decode starts
-    from, with no policy.
+def grow_unpruned_tree(params: Params, prompt: Any, round: int, **options: Any) -> DraftTree:
+    """Run a decode up to a round, then draft and grow that round's tree without the policy.
 
     Args:
-      prompt: a single one. round: from 1. options: of `jaxspec.decode`, its `policy` among them:
-        the rounds before are the decode's own, so that the tree is the one that the policy cut.
+      params: weights, from `jaxspec.load`.
+      prompt: a single prompt.
+      round: number of the round, from 1.
+      options: of `jaxspec.decode`. Earlier rounds follow its `policy`, so that the tree is the one
+        that the policy cut.
 
     Raises:
       ValueError: as `jaxspec.decode`.
@@ -36,7 +42,7 @@ def uncut_tree(params, prompt, round: int, **options) -> DraftTree:
             state = run(
                 session.params, session.request, state, jnp.int32(round - 1), config=session.config
             )
-        tree = jax.device_get(_tree(session.params, session.request, state, session.config))
+        tree = jax.device_get(_grow_tree(session.params, session.request, state, session.config))
     rows = int(tree.size[0])
     return DraftTree(
         *(
@@ -47,7 +53,7 @@ def uncut_tree(params, prompt, round: int, **options) -> DraftTree:
 
 
 @functools.partial(jax.jit, static_argnames=("config",))
-def _tree(params, request, state, config):
+def _grow_tree(params: Params, request: Request, state: DecodeState, config: DecodeConfig) -> Tree:
     state = absorb_pending(make_round(params, request, config), state)
     round = make_round(params, request, dataclasses.replace(config, policy=None))
     noise = round.noise(state.cache.length + 1, round.plan.longest)

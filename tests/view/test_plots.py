@@ -96,4 +96,4 @@ def test_tokens_per_round():
     heights = [[bar.get_height() for bar in group] for group in axes.containers]
     assert heights == [[0, 0.25, 0.25, 0.25, 0.25], [0, 1]]
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert labels == ["tree: 2.50 tokens a round", "ar: 1.00 tokens a round"]
+    assert labels == ["tree: 2.50 tokens per round", "ar: 1.00 tokens per round"]

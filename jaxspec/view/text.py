@@ -1,0 +1,130 @@
+"""A traced decode as text for a terminal: a round's tree, and who made each token."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from jaxspec.engine.output import Output
+from jaxspec.view.pictures import ACCEPTED, BONUS, PREFILL, Picture, find_makers
+
+_GREEN, _YELLOW, _DIM, _RESET = "\x1b[32m", "\x1b[33m", "\x1b[2m", "\x1b[0m"
+_COLOURS = {PREFILL: _DIM, ACCEPTED: _GREEN, BONUS: _YELLOW}
+
+
+def format_tree(
+    shown: Picture, decode_token: Callable[[int], str] = str, *, colour: bool = False
+) -> str:
+    """Format a round's tree, one node per line.
+
+    A line holds the token, its probability given the parent, the probability of its path, and
+    whether it was accepted or cut.
+
+    Args:
+      shown: from `jaxspec.view.pictures`.
+      decode_token: token id to text.
+      colour: add ANSI colours.
+    """
+    lines = [(repr(decode_token(int(shown.token[0]))), "", "", "", None)]
+    for row, prefix in _indent_rows(shown):
+        if row is None:
+            lines.append((prefix + repr(decode_token(shown.bonus)), "", "", "bonus", _YELLOW))
+            continue
+        state = "accepted" if shown.accepted[row] else "" if shown.verified[row] else "not verified"
+        painted = _GREEN if shown.accepted[row] else None if shown.verified[row] else _DIM
+        numbers = (f"{shown.conditional[row]:.2f}", f"{shown.path[row]:.2f}")
+        lines.append((prefix + repr(decode_token(int(shown.token[row]))), *numbers, state, painted))
+    width = max(len(line[0]) for line in lines)
+    text = [shown.title, f"{'':{width}}  given parent  path"]
+    for label, conditional, path, state, painted in lines:
+        line = f"{label:{width}}  {conditional:>12}  {path:>4}  {state}".rstrip()
+        text.append(f"{painted}{line}{_RESET}" if colour and painted else line)
+    return "\n".join(text)
+
+
+def format_tokens(
+    out: Output, decode: Callable[[Sequence[int]], str], *, colour: bool = False
+) -> str:
+    """Format the text of a traced decode, with accepted drafted tokens marked, above a legend.
+
+    Args:
+      out: from `jaxspec.decode(…, trace=True)`.
+      decode: token ids to text.
+      colour: mark by ANSI colours. Otherwise brackets surround the drafted tokens of a round.
+
+    Raises:
+      ValueError: the decode was not traced.
+    """
+    made, text = find_makers(out), ""
+    pieces = split_pieces([one.token for one in made], decode)
+    for (kind, _), run in itertools.groupby(
+        zip(made, pieces, strict=True), lambda pair: (pair[0].kind, pair[0].round)
+    ):
+        text += _mark("".join(part for _, part in run), kind, colour)
+    return f"{text}\n\n{format_legend(out, colour=colour)}"
+
+
+def format_legend(out: Output, *, colour: bool = False) -> str:
+    """Format one line with the number of rounds and of tokens by origin."""
+    count = {kind: sum(one.kind == kind for one in find_makers(out)) for kind in _COLOURS}
+    names = {
+        ACCEPTED: "drafted and accepted",
+        BONUS: "bonus, the target's own",
+        PREFILL: "from the prefill",
+    }
+    counts = ", ".join(_mark(f"{count[kind]} {name}", kind, colour) for kind, name in names.items())
+    length = out.stats.mean_acceptance_length
+    return f"{counts}; {out.stats.rounds} rounds, {length:.2f} tokens per round with the bonus"
+
+
+def _mark(text: str, kind: str, colour: bool) -> str:
+    """Mark a piece of text by colour, or by brackets if it was drafted; empty text stays empty."""
+    marks = (_COLOURS[kind], _RESET) if colour else ("[", "]") if kind == ACCEPTED else ("", "")
+    return text.join(marks) if text else ""
+
+
+def split_pieces(tokens: Sequence[int], decode: Callable[[Sequence[int]], str]) -> list[str]:
+    """Return the text that each token adds.
+
+    A character that is split over several tokens belongs to the last of them.
+    """
+    pieces, start, shown = [], 0, ""
+    for end in range(1, len(tokens) + 1):
+        text = decode(tokens[start:end])
+        if text.endswith("\N{REPLACEMENT CHARACTER}") and end < len(tokens):
+            pieces.append("")
+            continue
+        pieces.append(text[len(shown) :])
+        # Decode each token after the one before it: some tokenizers drop a leading space.
+        start, shown = end - 1, decode(tokens[end - 1 : end])
+    return pieces
+
+
+def wants_colour(is_terminal: bool, environment: Mapping[str, str] = os.environ) -> bool:
+    """Say whether to write colours: to a terminal, unless it is dumb or NO_COLOR is set.
+
+    See https://no-color.org.
+    """
+    return is_terminal and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
+
+
+def _indent_rows(shown: Picture) -> list[tuple[int | None, str]]:
+    """List rows below the root, depth first, with the lines that lead to them; None is the bonus."""
+    children: dict[int, list[int | None]] = {}
+    for row, parent in enumerate(shown.parent.tolist()):
+        children.setdefault(parent, []).append(row)
+    if shown.bonus is not None:
+        children.setdefault(shown.end, []).insert(0, None)
+    found: list[tuple[int | None, str]] = []
+
+    def add_children(row: int, before: str) -> None:
+        own = children.get(row, [])
+        for place, child in enumerate(own):
+            last = place == len(own) - 1
+            found.append((child, before + ("└─ " if last else "├─ ")))
+            if child is not None:
+                add_children(child, before + ("   " if last else "│  "))
+
+    add_children(0, "")
+    return found
