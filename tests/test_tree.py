@@ -9,9 +9,9 @@ from jaxspec.core.tree import (
     ancestor_words,
     assemble,
     chain_words,
-    draw,
     pad_rows,
     parent_rows,
+    render_tree,
     root_only,
     take_rows,
     validate,
@@ -123,13 +123,15 @@ def test_validate_names_what_is_wrong(field, row, value, message):
 
 def test_drawing():
     tree = batch([-1, 0, 0, 1], np.log([1, 0.5, 0.25, 0.2]), rows=5)
-    assert draw(tree).split("\n") == [
+    assert render_tree(tree).split("\n") == [
         "10 p=1 row 0",
         "├─ 11 p=0.5 row 1",
         "│  └─ 13 p=0.2 row 3",
         "└─ 12 p=0.25 row 2",
     ]
-    assert draw(tree, lambda token: chr(token + 87)).startswith("'a' p=1 row 0\n├─ 'b' p=0.5")
+    assert render_tree(tree, lambda token: chr(token + 87)).startswith(
+        "'a' p=1 row 0\n├─ 'b' p=0.5"
+    )
 
 
 def test_padding_changes_nothing_in_use():

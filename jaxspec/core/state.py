@@ -13,10 +13,10 @@ import jax
 
 
 class KVCache(flax.struct.PyTreeNode):
-    """Keys and values of the committed tokens. Rows at or beyond `length` are masked, never read.
+    """Keys and values of the committed tokens. Rows at or beyond `length` are masked.
 
     Attributes:
-      k, v: [L, B, K, S, D], a head's rows side by side (reason in `jaxspec.core.cache`).
+      k, v: [L, B, K, S, D]; the rows of a head are contiguous (see `jaxspec.core.cache`).
       length: int32 [B].
     """
 
@@ -26,15 +26,14 @@ class KVCache(flax.struct.PyTreeNode):
 
 
 class Candidates(flax.struct.PyTreeNode):
-    """What a block drafter proposes: a ranked list per depth, the same under every parent of that
-    depth.
+    """A block drafter's proposal: a ranked list per depth, the same under every parent there.
 
     Attributes:
       token: int32 [B, depth, C], best first.
       logprob: float32 [B, depth, C], non-increasing over C; -inf marks a candidate that must not be
         used.
-      entropy: float32 [B, depth], nats, of the distributions that the log-probabilities are of;
-        None where no builder reads it.
+      entropy: float32 [B, depth], entropy in nats of the draft distribution at each depth; None if
+        the builder does not read it.
     """
 
     token: jax.Array
@@ -43,18 +42,18 @@ class Candidates(flax.struct.PyTreeNode):
 
 
 class Nodes(flax.struct.PyTreeNode):
-    """Nodes of the growing tree that are drafted from in one step.
+    """Nodes of the growing tree that one step drafts from.
 
     Attributes:
       token: int32 [B, M].
-      source: int32 [B, M], index of the slot that proposed the node, counting slots in the order
-        that they were computed: the root's K come first, then M * K of every later step.
+      source: int32 [B, M], index of the slot that proposed the node. Slots are counted in the order
+        in which they were computed: first the root's K, then M * K per later step.
       depth: int32 [B, M]; the root's is 0.
       node: int32 [B, M], index in the builder's pool, -1 for the root.
-      live: bool [B, M]; what is proposed after the others is not looked at.
-      before: int32 [B, M, K - 1], tokens between the node and the one it was proposed after, where
-        nodes are at the ends of blocks and the builder does not always take the best ones; else
-        None.
+      live: bool [B, M]; proposals under other nodes are ignored.
+      before: int32 [B, M, K - 1], tokens between the node and the one it was proposed after, for
+        drafters that draft from the ends of blocks and builders that do not always take the best
+        candidates; else None.
     """
 
     token: jax.Array
@@ -66,13 +65,15 @@ class Nodes(flax.struct.PyTreeNode):
 
 
 class Pool(flax.struct.PyTreeNode):
-    """P candidate nodes of a growing tree; parents stand before their children. Builders handle one
-    tree, without the B.
+    """P candidate nodes of a growing tree; parents come before their children.
+
+    Builders take one tree, without the batch axis B.
 
     Attributes:
-      token: int32 [B, P]. parent: int32 [B, P], index in the pool, -1 below the root. depth: int32
-        [B, P], from 1.
-      logprob: float32 [B, P], of the path; -inf marks a node that is not there.
+      token: int32 [B, P].
+      parent: int32 [B, P], index in the pool, -1 below the root.
+      depth: int32 [B, P], from 1.
+      logprob: float32 [B, P], log-probability of the path; -inf marks an empty entry.
     """
 
     token: jax.Array
@@ -84,15 +85,15 @@ class Pool(flax.struct.PyTreeNode):
 class Tree(flax.struct.PyTreeNode):
     """A draft tree of N rows; row 0 is the root, the last committed token.
 
-    Rows are in non-increasing path score (the log-probability, unless the builder was given another
-    score) with parents before children, so that every prefix of the rows is a valid tree. Rows at
-    or beyond `size` are padding: they see only themselves and are never accepted.
+    Rows are sorted by path score (the log-probability, unless the builder was given another score),
+    best first, with parents before children. Every prefix of the rows is therefore a valid tree.
+    Rows at or beyond `size` are padding: they see only themselves and are never accepted.
 
     Attributes:
       token: int32 [B, N].
       parent: int32 [B, N]; the root's is -1.
       depth: int32 [B, N]; the root's is 0.
-      ancestors: uint32 [B, N, W]; bit j of row i is set when j is i or an ancestor of i.
+      ancestors: uint32 [B, N, W]; bit j of row i is set if j is i or an ancestor of i.
       logprob: float32 [B, N], cumulative drafter log-probability of the path; the root's is 0,
         padding is -inf.
       size: int32 [B], rows in use, the root included.
@@ -111,9 +112,9 @@ class Accepted(flax.struct.PyTreeNode):
 
     Attributes:
       path: int32 [B, A], accepted rows from the root on; entries at or beyond `count` are 0.
-      count: int32 [B], rows on the path, the root included: the tokens this round commits, bonus
-        included.
-      bonus: int32 [B], the target's own token after the path; the next round's root.
+      count: int32 [B], rows on the path, the root included. This is also the number of tokens that
+        the round commits, the bonus included.
+      bonus: int32 [B], the target's own token after the path, and the next round's root.
     """
 
     path: jax.Array
@@ -122,14 +123,14 @@ class Accepted(flax.struct.PyTreeNode):
 
 
 class Request(flax.struct.PyTreeNode):
-    """What the caller asked for: read by every round, never written.
+    """The caller's request: every round reads it, none writes it.
 
     Attributes:
-      limit: int32 [B], tokens to generate at most.
+      limit: int32 [B], maximum number of tokens to generate.
       stop: int32 [E], token ids that end a sequence; -1 entries are padding.
       keys: PRNG keys [B], one per sequence, for draft-invariant sampling.
-      sampling: traced values of temperature, top-k, top-p and min-p.
-      controls: what a policy reads; None without one.
+      sampling: `jaxspec.core.sampling.SamplingValues`.
+      controls: traced values that a policy reads; None without a policy.
     """
 
     limit: jax.Array
@@ -140,26 +141,26 @@ class Request(flax.struct.PyTreeNode):
 
 
 class DecodeState(flax.struct.PyTreeNode):
-    """The carry of the decode loop, donated from call to call.
+    """The carry of the decode loop. Each call donates it.
 
     Attributes:
       tokens: int32 [B, M], generated tokens; entries at or beyond `emitted` are garbage.
       emitted: int32 [B].
-      done: bool [B]; a finished sequence changes no more.
+      done: bool [B]; a finished sequence no longer changes.
       root: int32 [B], the last committed token, whose keys and values are not cached yet.
       cache: the target's KVCache.
       draft: the drafter's state, or None.
       rounds: int32 [B].
-      round_emitted: int32 [B, M], tokens emitted in each round (bonus included); all acceptance
+      round_emitted: int32 [B, M], tokens emitted in each round, the bonus included. All acceptance
         figures derive from it.
       round_drafted: int32 [B, M], drafted nodes verified in each round, the root not counted.
-      tree, accepted: the last round's, for traces.
-      control: the policy's state; None without one.
-      block: int32 [B], slots of a block as a policy wants them, the anchor included; None: all.
-      pending: what rounds without drafting committed and the drafter has not absorbed, a
-        `jaxspec.drafters.base.Committed`; None where every round drafts.
-      round_steps: int32 [B, M], draft steps of each round after the root's, -1 where it did not
-        draft; None without a policy.
+      tree, accepted: of the last round, for traces.
+      control: the policy's state; None without a policy.
+      block: int32 [B], slots per block that the policy asks for, the anchor included; None for all.
+      pending: tokens that rounds without drafting committed and the drafter has not absorbed, a
+        `jaxspec.drafters.base.Committed`; None if every round drafts.
+      round_steps: int32 [B, M], draft steps of each round after the root's, -1 for a round that did
+        not draft; None without a policy.
     """
 
     tokens: jax.Array

@@ -1,9 +1,7 @@
-"""Tree algebra: the mask of a draft tree, its assembly from rows, prefixes of it, checks and
-drawings.
+"""Draft trees as arrays: masks, assembly from rows, prefixes, checks and a text rendering.
 
-Functions on arrays without a batch axis are written for one tree and are meant to be vmapped;
-`take_rows`, `validate` and `draw` take the batched `jaxspec.core.state.Tree`. N rows, W = ceil(N /
-32) mask words, B sequences.
+Functions on arrays without a batch axis take one tree and are meant to be vmapped. Functions on
+`jaxspec.core.state.Tree` take a batch. N rows, W = ceil(N / 32) mask words, B sequences.
 """
 
 from __future__ import annotations
@@ -20,21 +18,22 @@ WORD = 32
 
 
 def mask_words(rows: int) -> int:
-    """Words W of a mask over `rows` columns."""
+    """Return the number of words W of a mask over `rows` columns."""
     return -(-rows // WORD)
 
 
 def self_words(rows: int) -> np.ndarray:
-    """uint32 [N, W] under which every row sees only itself."""
+    """Return the mask uint32 [N, W] under which every row sees only itself."""
     return _pack(np.eye(rows, dtype=bool))
 
 
 def chain_words(rows: int) -> np.ndarray:
-    """uint32 [N, W] of a chain: row i sees rows 0..i."""
+    """Return the mask uint32 [N, W] of a chain: row i sees rows 0..i."""
     return _pack(np.tri(rows, dtype=bool))
 
 
 def _pack(mask: np.ndarray) -> np.ndarray:
+    """Pack bool [N, N] into uint32 [N, W]."""
     rows = len(mask)
     padded = np.zeros((rows, mask_words(rows), WORD), np.uint64)
     padded.reshape(rows, -1)[:, :rows] = mask
@@ -42,19 +41,21 @@ def _pack(mask: np.ndarray) -> np.ndarray:
 
 
 def ancestor_words(parent: jax.Array, max_depth: int | None = None) -> jax.Array:
-    """Mask of one tree by pointer doubling: bit j of row i is set when j is i or an ancestor of i.
+    """Compute the mask of one tree by pointer doubling.
+
+    Bit j of row i is set if j is i or an ancestor of i.
 
     Args:
       parent: int32 [N]; parents come before children and the root's entry is negative.
-      max_depth: static bound on the depth (N - 1 if not given); `max_depth.bit_length()` rounds are
-        run.
+      max_depth: static bound on the depth (default: N - 1). The loop takes `max_depth.bit_length()`
+        rounds.
 
     Returns:
       uint32 [N, W].
     """
     rows = parent.shape[0]
     words, jump = jnp.asarray(self_words(rows)), jnp.maximum(parent, 0)
-    # After round r a row holds its 2^r nearest ancestors (itself included) and `jump` points at the
+    # After round r, a row holds its 2^r nearest ancestors, itself included. `jump` points at the
     # next one.
     for _ in range((rows - 1 if max_depth is None else max_depth).bit_length()):
         words, jump = words | words[jump], jump[jump]
@@ -71,15 +72,15 @@ def assemble(
     max_depth: int | None = None,
     words: jax.Array | np.ndarray | None = None,
 ) -> Tree:
-    """One tree (no batch axis) from its rows, which must be sorted, with padding made harmless.
+    """Assemble one tree (no batch axis) from sorted rows, and make padding harmless.
 
     Args:
       token, parent, depth: int32 [N]; row 0 is the root and `parent[0]` is -1.
       logprob: float32 [N], non-increasing.
-      size: int32 [], rows in use. What the other rows hold is replaced: token, parent and depth 0,
+      size: int32 [], rows in use. The others are overwritten with token, parent and depth 0,
         log-probability -inf, and a mask of themselves only.
       max_depth: static bound on the depth, see `ancestor_words`.
-      words: the mask uint32 [N, W] where it is already known.
+      words: the mask uint32 [N, W], if it is known already.
     """
     rows = token.shape[0]
     live = jnp.arange(rows) < size
@@ -95,7 +96,7 @@ def assemble(
 
 
 def root_only(root: jax.Array, rows: int) -> Tree:
-    """Batched tree of `rows` rows that holds nothing but its root int32 [B]."""
+    """Make a batched tree of `rows` rows that holds only its root int32 [B]."""
     shape = (root.shape[0], rows)
     return Tree(
         token=jnp.zeros(shape, jnp.int32).at[:, 0].set(root),
@@ -108,23 +109,24 @@ def root_only(root: jax.Array, rows: int) -> Tree:
 
 
 def parent_rows(order: jax.Array, parent: jax.Array) -> jax.Array:
-    """Rows of the parents after sorting: where in `order` each kept node's parent stands.
+    """Find the rows of parents after sorting: the index in `order` of each kept node's parent.
 
     Args:
       order: int32 [N], node ids in row order, the root's first.
       parent: int32 [N], the id of each row's parent; the root's matches no id.
 
     Returns:
-      int32 [N], -1 for the root. An N x N comparison: cheaper on a GPU than inverting the order
-      with a scatter.
+      int32 [N], -1 for the root. The comparison is N x N, which is cheaper on a GPU than inverting
+      the order with a scatter.
     """
     rows = jnp.argmax(parent[:, None] == order[None, :], axis=1).astype(jnp.int32)
     return rows.at[0].set(-1)
 
 
 def take_rows(tree: Tree, rows: int) -> Tree:
-    """The first `rows` (static) rows of a batched tree: again a valid tree, because rows are sorted
-    by score.
+    """Take the first `rows` (static) rows of a batched tree.
+
+    The result is a valid tree, because rows are sorted by score.
     """
     return Tree(
         token=tree.token[:, :rows],
@@ -137,7 +139,7 @@ def take_rows(tree: Tree, rows: int) -> Tree:
 
 
 def pad_rows(tree: Tree, rows: int) -> Tree:
-    """A batched tree with padding up to `rows` (static) rows, at least as many as it has."""
+    """Pad a batched tree to `rows` (static) rows; it must not have more."""
     have = tree.token.shape[1]
     more = root_only(tree.token[:, 0], rows)
 
@@ -156,8 +158,9 @@ def pad_rows(tree: Tree, rows: int) -> Tree:
 
 
 def keep_rows(tree: Tree, count: jax.Array) -> Tree:
-    """A batched tree of which only the first `count` int32 [B] rows (at least 1) are in use: a
-    budget that is no shape.
+    """Keep the first `count` int32 [B] rows (at least 1) of each tree and make the others padding.
+
+    This limits a tree to a budget that is traced, so it does not change shapes.
     """
     size = jnp.minimum(tree.size, jnp.maximum(count, 1))
     rows = tree.token.shape[1]
@@ -173,21 +176,24 @@ def keep_rows(tree: Tree, count: jax.Array) -> Tree:
 
 
 def validate(tree: Tree, score: np.ndarray | None = None) -> None:
-    """Check every tree of a batch on the host; raises ValueError saying what is wrong and where.
+    """Check every tree of a batch on the host.
 
     Args:
       tree: batched tree.
-      score: float [B, N], what the rows were sorted by where that is not `tree.logprob`.
+      score: float [B, N], the score that rows are sorted by (default: `tree.logprob`).
+
+    Raises:
+      ValueError: says which tree is wrong, in which row and how.
     """
     tree = jax.tree.map(np.asarray, tree)
     score = tree.logprob if score is None else np.asarray(score)
     for b in range(tree.token.shape[0]):
-        problem = _problem(jax.tree.map(lambda x, b=b: x[b], tree), score[b])
+        problem = _find_problem(jax.tree.map(lambda x, b=b: x[b], tree), score[b])
         if problem:
             raise ValueError(f"tree {b}: {problem}")
 
 
-def _problem(tree: Tree, score: np.ndarray) -> str | None:
+def _find_problem(tree: Tree, score: np.ndarray) -> str | None:
     rows, size = len(tree.token), int(tree.size)
     if not 1 <= size <= rows:
         return f"size {size} is not in 1..{rows}"
@@ -221,13 +227,15 @@ def _problem(tree: Tree, score: np.ndarray) -> str | None:
     return None
 
 
-def draw(tree: Tree, decode_token: Callable[[int], str] | None = None, index: int = 0) -> str:
-    """Text drawing of one tree of a batch, a line per node, best child first.
+def render_tree(
+    tree: Tree, decode_token: Callable[[int], str] | None = None, index: int = 0
+) -> str:
+    """Render one tree of a batch as text, one line per node, best child first.
 
     Args:
       tree: batched tree.
-      decode_token: token id to text; ids are shown where it is not given.
-      index: which sequence of the batch.
+      decode_token: token id to text (default: show ids).
+      index: index of the sequence in the batch.
 
     Returns:
       Lines such as `|- 17 p=0.42 row 3`, where p is the drafter's probability of the whole path.

@@ -1,6 +1,4 @@
-"""Where a model's files are: one that ships with jaxspec, a local directory, or a Hugging Face hub
-id.
-"""
+"""Find a model's files: shipped with jaxspec, in a local directory, or on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -11,29 +9,32 @@ from pathlib import Path
 ZOO = Path(__file__).resolve().parent.parent / "zoo"
 _TEXTS = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 _FILES = (*_TEXTS, "*.safetensors", "mask_embedding.pt")
-# Asked for only where there are no safetensors: many repositories hold the same weights in both.
+# Downloaded only if there are no safetensors: many repositories hold the same weights in both.
 _PICKLED = ("pytorch_model*.bin",)
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
 def shipped(directory: Path | None = None) -> tuple[str, ...]:
-    """Names of the models in `directory`: by default those that ship; `MODEL / "drafters"` for a
-    model's drafters.
+    """List the models in a directory.
+
+    Args:
+      directory: default: the models that ship with jaxspec. `MODEL / "drafters"` lists a model's
+        drafters.
     """
     return tuple(sorted(path.parent.name for path in (directory or ZOO).glob("*/config.json")))
 
 
 def resolve_model(name: str | os.PathLike, *, weights: bool = True) -> Path:
-    """Directory with the files of a target model.
+    """Find the directory with the files of a target model; download them if needed.
 
     Args:
-      name: a model that ships (`mini`), a local directory, or a hub id; `ID::SUBFOLDER` names a
+      name: name of a shipped model (`mini`), local directory, or hub id; `ID::SUBFOLDER` names a
         folder inside either of the last two. Hub files come through `huggingface_hub` and its
-        cache, also offline.
-      weights: False leaves the weights on the hub: config and tokenizer are enough to plan with.
+        cache, which also works offline.
+      weights: download weights too. Config and tokenizer are enough to plan with.
 
     Raises:
-      FileNotFoundError: nothing by that name; the message says what was tried.
+      FileNotFoundError: nothing has this name; the message says what was tried.
     """
     if str(name) in shipped():
         return ZOO / str(name)
@@ -43,8 +44,14 @@ def resolve_model(name: str | os.PathLike, *, weights: bool = True) -> Path:
 
 
 def resolve_drafter(name: str | os.PathLike, model: Path) -> Path:
-    """Directory with the files of a drafter: one that ships with the `model` directory, else as
-    `resolve_model`.
+    """Find the directory with the files of a drafter; download them if needed.
+
+    Args:
+      name: name of a drafter that ships with the model, or as of `resolve_model`.
+      model: directory of the target.
+
+    Raises:
+      FileNotFoundError: nothing has this name; the message says what was tried.
     """
     own = shipped(model / "drafters")
     if str(name) in own:
@@ -69,14 +76,11 @@ def _resolve(name: str, shipped_kind: str, weights: bool = True) -> Path:
 
 
 def _download(repo: str, subfolder: str, shipped_kind: str, weights: bool) -> Path:
-    """The hub snapshot of `repo`, only with the files that are read: those of one folder, not of
-    the folders below it.
-    """
+    """Download a hub snapshot: only files that are read, from one folder without its subfolders."""
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     prefix = f"{subfolder.rstrip('/')}/" if subfolder else ""
-    # Without an owner only a handful of old models have a hub id; a mistyped short name is far more
-    # likely.
+    # Few old models have a hub id without an owner; a mistyped short name is far more likely.
     hint = "" if "/" in repo else f" ({repo!r} is also not {shipped_kind}, nor a directory here)"
     try:
         path = _snapshot(repo, prefix, _FILES if weights else _TEXTS)
@@ -84,13 +88,14 @@ def _download(repo: str, subfolder: str, shipped_kind: str, weights: bool) -> Pa
             path = _snapshot(repo, prefix, _FILES + _PICKLED)
     except LocalEntryNotFoundError:
         raise FileNotFoundError(
-            f"{repo} is not in the local Hugging Face cache and the hub cannot be reached (or HF_HUB_OFFLINE is set): "
-            f"go online once, or pass a directory{hint}"
+            f"{repo} is not in the local Hugging Face cache and the hub cannot be reached "
+            f"(or HF_HUB_OFFLINE is set): go online once, or pass a directory{hint}"
         ) from None
     except (HfHubHTTPError, HFValidationError) as error:
         reason = str(error).strip().splitlines()[0]
         raise FileNotFoundError(
-            f"{repo} cannot be had from the Hugging Face hub: {reason}; check the name, or log in with `hf auth login`{hint}"
+            f"cannot download {repo} from the Hugging Face hub: {reason}; "
+            f"check the name, or log in with `hf auth login`{hint}"
         ) from None
     return path
 

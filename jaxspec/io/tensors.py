@@ -1,6 +1,4 @@
-"""What all readers of weight files share: a mapping from names to tensors that are read when they
-are asked for.
-"""
+"""Base class of readers of weight files: maps names to tensors, which are read on access."""
 
 from __future__ import annotations
 
@@ -11,10 +9,11 @@ import numpy as np
 
 
 class Tensors(Mapping[str, np.ndarray]):
-    """Tensors by name; looking at names reads nothing.
+    """Tensors by name. Listing names reads no tensor.
 
     Attributes:
-      _home: whose keys are the names; subclasses fill it, and define indexing, `shape` and `dtype`.
+      _home: mapping with the names as keys. Subclasses fill it, and define indexing, `shape` and
+        `dtype`.
     """
 
     _home: Mapping[str, Any]

@@ -1,20 +1,20 @@
-"""The pickle inside a PyTorch checkpoint, read without running what a pickle may ask for.
+"""Read the pickle inside a PyTorch checkpoint without running its code.
 
-A pickle is a program for a small machine that can call any function it names. Here it can name only
-dictionaries, storages and the functions that make tensors of them, and those are stand-ins that
-describe a tensor instead of making one.
+A pickle is a program that can call any function it names. Here it may name only dictionaries,
+storages and the functions that make tensors from them. These functions are replaced by ones that
+describe a tensor instead of making it.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections import OrderedDict
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
-# The storage classes that a pickle may name, and what their elements are.
+# Storage classes that a pickle may name, and the dtypes of their elements.
 _STORAGES = {
     "FloatStorage": np.float32,
     "HalfStorage": np.float16,
@@ -30,10 +30,14 @@ _STORAGES = {
 
 
 class StorageType(NamedTuple):
+    """A storage class by its name in PyTorch."""
+
     name: str
 
 
 class Storage(NamedTuple):
+    """A flat array of `size` elements; `key` names its file in the archive."""
+
     key: str
     dtype: np.dtype
     size: int
@@ -48,10 +52,8 @@ class Tensor(NamedTuple):
     strides: tuple[int, ...]
 
 
-def _rebuild_tensor(storage, offset, shape, strides, *_unused) -> Tensor:
-    """Stands in for torch._utils._rebuild_tensor and _rebuild_tensor_v2; gradients and hooks are
-    passed over.
-    """
+def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_unused: Any) -> Tensor:
+    """Replace torch._utils._rebuild_tensor and _rebuild_tensor_v2; ignore gradients and hooks."""
     numbers = (offset, *shape, *strides)
     if (
         not isinstance(storage, Storage)
@@ -59,15 +61,16 @@ def _rebuild_tensor(storage, offset, shape, strides, *_unused) -> Tensor:
         or not all(type(n) is int and n >= 0 for n in numbers)
     ):
         raise ValueError(
-            "a tensor is described by something other than a storage, an offset, a shape and strides"
+            "a tensor is not described by a storage, an offset, a shape and strides: "
+            "save its values with safetensors"
         )
     return Tensor(storage, offset, tuple(shape), tuple(strides))
 
 
-def _rebuild_parameter(data, *_unused) -> Tensor:
-    """Stands in for torch._utils._rebuild_parameter."""
+def _rebuild_parameter(data: Any, *_unused: Any) -> Tensor:
+    """Replace torch._utils._rebuild_parameter."""
     if not isinstance(data, Tensor):
-        raise ValueError("a parameter is made of something other than a tensor")
+        raise ValueError("a parameter is not made from a tensor: save its values with safetensors")
     return data
 
 
@@ -85,15 +88,16 @@ class UnsafePickle(ValueError):
 
 
 class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str):
+    def find_class(self, module: str, name: str) -> Any:
         found = _GLOBALS.get((module, name))
         if found is None:
             raise UnsafePickle(
-                f"its pickle asks for {module}.{name}, and only plain tensors in a dictionary are read"
+                f"its pickle asks for {module}.{name}, but only plain tensors in a dictionary are "
+                "read: save its tensors with safetensors"
             )
         return found
 
-    def persistent_load(self, pid):
+    def persistent_load(self, pid: Any) -> Storage:
         kind, storage_type, key, _device, size = pid
         if (
             kind != "storage"
@@ -101,16 +105,18 @@ class _Unpickler(pickle.Unpickler):
             or type(size) is not int
             or size < 0
         ):
-            raise ValueError("a storage is described in an unknown way")
+            raise ValueError("its pickle describes a storage in an unknown way")
         return Storage(str(key), np.dtype(_STORAGES[storage_type.name]), size)
 
 
-def read_pickle(stream) -> Any:
-    """What a checkpoint's `data.pkl` describes: dictionaries and other plain values, with a
-    `Tensor` for every tensor.
+def read_pickle(stream: BinaryIO) -> Any:
+    """Read a checkpoint's `data.pkl`: plain values, with a `Tensor` for every tensor.
+
+    Args:
+      stream: binary file.
 
     Raises:
-      UnsafePickle: it names a global that is not on the short list; nothing was run.
+      UnsafePickle: it names anything other than tensors and dictionaries; nothing was run.
       ValueError: it is truncated or corrupt.
     """
     try:

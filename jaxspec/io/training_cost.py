@@ -1,6 +1,4 @@
-"""What training a drafter took, as its config.json records it beside the settings that are this
-library's own.
-"""
+"""The cost of training a drafter, as its config.json records it in the `jaxspec` object."""
 
 from __future__ import annotations
 
@@ -11,15 +9,12 @@ from pathlib import Path
 
 from jaxspec.io.safetensors_files import read_json
 
-# Optimizer steps; rows that they read; tokens in those rows; minutes of training alone, on whatever
-# machine it was.
+# Optimizer steps; rows that they read; tokens in these rows; minutes of training, on any machine.
 KEYS = ("steps", "rows", "tokens", "minutes")
 
 
 def training_cost(directory: str | os.PathLike) -> dict[str, float] | None:
-    """The `training` object in the `jaxspec` object of a drafter's config.json, of `KEYS`; None
-    where there is none.
-    """
+    """Read the cost of training from a drafter's directory: numbers by `KEYS`, or None."""
     own = read_json(Path(directory) / "config.json").get("jaxspec")
     found = own.get("training") if isinstance(own, dict) else None
     if not isinstance(found, dict):
@@ -28,8 +23,10 @@ def training_cost(directory: str | os.PathLike) -> dict[str, float] | None:
 
 
 def write_training_cost(directory: str | os.PathLike, cost: Mapping[str, float]) -> None:
-    """Add `cost` to the config.json in `directory`; ValueError names a key that is none of
-    `KEYS`.
+    """Add the cost of training to the config.json in `directory`.
+
+    Raises:
+      ValueError: a key is not one of `KEYS`.
     """
     unknown = [key for key in cost if key not in KEYS]
     if unknown:

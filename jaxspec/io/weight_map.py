@@ -1,8 +1,8 @@
-"""Moves weights between named Hugging Face tensors and a parameter tree, by a table of leaves.
+"""Move weights between named Hugging Face tensors and a parameter tree, by a table of leaves.
 
-PyTorch stores linear weights [out, in], one tensor per projection and per expert; the parameter
-tree stores [in, out], with projections that read the same input side by side and experts stacked. A
-`Leaf` says how one array of the tree is put together; the same table reads and writes.
+PyTorch stores linear weights as [out, in], one tensor per projection and per expert. The parameter
+tree stores [in, out]; projections that read the same input are concatenated, and experts stacked. A
+`Leaf` says which tensors make up one array of the tree. One table serves reading and writing.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Leaf(NamedTuple):
 
     Attributes:
       path: keys below "params".
-      names: tensors by group and part; groups (experts) are stacked on a new first axis, parts
-        concatenated on the last one.
+      names: names of tensors by group and part. Groups (experts) are stacked on a new first axis,
+        parts are concatenated on the last one.
       shapes: shape of each part as the file stores it.
-      transpose: the file stores [out, in].
-      stacked: the first axis is the group; otherwise there is one group.
+      transpose: whether the file stores [out, in].
+      stacked: whether the first axis is the group; otherwise there is one group.
     """
 
     path: tuple[str, ...]
@@ -37,7 +37,7 @@ class Leaf(NamedTuple):
     stacked: bool = False
 
     def parts(self) -> Iterable[tuple[str, int, slice, tuple[int, ...]]]:
-        """(name, group, slice of the last axis, stored shape) of every tensor."""
+        """Yield (name, group, slice of the last axis, stored shape) of every tensor."""
         for group, names in enumerate(self.names):
             start = 0
             for name, shape in zip(names, self.shapes, strict=True):
@@ -46,7 +46,7 @@ class Leaf(NamedTuple):
                 start += width
 
     def array_shape(self) -> tuple[int, ...]:
-        """Shape of the array in the tree."""
+        """Return the shape of the array in the tree."""
         first = self.shapes[0][::-1] if self.transpose else self.shapes[0]
         width = sum(shape[0] if self.transpose else shape[-1] for shape in self.shapes)
         return (*((len(self.names),) if self.stacked else ()), *first[:-1], width)
@@ -56,9 +56,9 @@ class WeightMismatch(ValueError):
     """Tensors do not fit the config.
 
     Attributes:
-      missing, unexpected: tensor names.
-      misshapen: {name: (shape in the file, shape expected)}.
-      mistyped: {name: stored dtype}, of tensors that hold no floats.
+      missing, unexpected: names of tensors.
+      misshapen: {name: (shape in the file, expected shape)}.
+      mistyped: {name: stored dtype} of tensors that do not hold floats.
     """
 
     def __init__(
@@ -90,15 +90,22 @@ class WeightMismatch(ValueError):
         )
         listed = [f"{len(items)} {kind}: {_first(items)}" for kind, items in kinds if items]
         super().__init__(
-            f"the weights do not fit config.json: {'; '.join(listed)}; check that both come from the same checkpoint"
+            f"the weights do not fit config.json: {'; '.join(listed)}; "
+            "check that both come from the same checkpoint"
         )
 
 
 def linear(
     path: tuple[str, ...], names: Iterable[str], inputs: int, outputs: Iterable[int], bias: bool
 ) -> list[Leaf]:
-    """Leaves of a (fused) linear layer: kernel [in, sum of out], and bias. `names` are module
-    names.
+    """Make the leaves of a (fused) linear layer: kernel [in, sum of out], and bias [sum of out].
+
+    Args:
+      path: keys of the layer below "params".
+      names: module names, one per fused part.
+      inputs: size of the input.
+      outputs: size of each part's output.
+      bias: whether the layer has a bias.
     """
     names, outputs = tuple(names), tuple(outputs)
     weights = tuple(f"{name}.weight" for name in names)
@@ -112,7 +119,7 @@ def linear(
 
 
 def vector(path: tuple[str, ...], name: str, size: int) -> Leaf:
-    """Leaf of a norm's scale [size]."""
+    """Make the leaf of a norm's scale [size]."""
     return Leaf((*path, "scale"), ((f"{name}.weight",),), ((size,),))
 
 
@@ -123,18 +130,17 @@ def read_tree(
     ignore: Callable[[str], bool] = lambda name: False,
     place: Callable[[Leaf, np.ndarray], Any] = lambda leaf, array: jnp.asarray(array),
 ) -> dict[str, Any]:
-    """{"params": tree} on the default device, in `dtype`; peak host memory is the tree plus one
-    leaf.
+    """Read {"params": tree} to the default device; host memory holds at most the tree and one leaf.
 
     Args:
       leaves: the table.
-      read: tensors by name; a `WeightFiles` reads each only when its turn comes.
+      read: tensors by name. A `WeightFiles` reads each tensor on access.
       dtype: `float32`, `float16` or `bfloat16`.
-      ignore: names that may be present and are not used.
+      ignore: says whether a tensor of this name may be present unused.
       place: puts a host array on the device.
 
     Raises:
-      WeightMismatch: missing, unexpected, misshapen and non-float tensors, all in one report.
+      WeightMismatch: tensors are missing, unexpected, misshapen or no floats; reports all of them.
       ValueError: a tensor holds NaN or infinity, or overflows `dtype`.
     """
     check_fit(leaves, read, ignore)
@@ -156,10 +162,10 @@ def read_tree(
 
 
 def write_tree(leaves: list[Leaf], params: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Inverse of `read_tree`: host arrays by Hugging Face name, in the parameters' dtype.
+    """Invert `read_tree`: return host arrays by Hugging Face name, in the parameters' dtype.
 
     Raises:
-      ValueError: an array is absent from `params` or has another shape than the config says.
+      ValueError: `params` lacks an array, or its shape differs from what the config says.
     """
     tensors = {}
     for leaf in leaves:
@@ -186,8 +192,10 @@ def read_stored(
     read: Mapping[str, np.ndarray],
     ignore: Callable[[str], bool] = lambda name: False,
 ) -> dict[str, np.ndarray]:
-    """The tensors of `leaves` by their Hugging Face name and in their stored dtypes, after the
-    checks of `read_tree`.
+    """Read the tensors of `leaves` by Hugging Face name, in their stored dtypes.
+
+    Raises:
+      WeightMismatch, ValueError: as `read_tree`.
     """
     check_fit(leaves, read, ignore)
     tensors = {name: _float(name, read[name]) for leaf in leaves for name, *_ in leaf.parts()}
@@ -199,11 +207,13 @@ def read_stored(
 def check_fit(
     leaves: list[Leaf], read: Mapping[str, np.ndarray], ignore: Callable[[str], bool]
 ) -> None:
-    """Raise `WeightMismatch` unless `read` holds exactly the tensors of `leaves`, in their shapes
-    and as floats.
+    """Check that `read` holds exactly the tensors of `leaves`, in their shapes and as floats.
 
-    Shapes and dtypes come from `read.shape(name)` and `read.dtype(name)` where it has these methods
-    (files do: only headers are read then), and dtypes are otherwise left to the reading.
+    If `read` has methods `shape(name)` and `dtype(name)`, as files do, only headers are read.
+    Otherwise dtypes are checked when tensors are read.
+
+    Raises:
+      WeightMismatch: tensors are missing, unexpected, misshapen or no floats; reports all of them.
     """
     wanted = {name: shape for leaf in leaves for name, _, _, shape in leaf.parts()}
     shape_of = getattr(read, "shape", lambda name: read[name].shape)
@@ -221,9 +231,7 @@ def check_fit(
 
 
 def _float(name: str, tensor: np.ndarray) -> np.ndarray:
-    """`tensor`, unless it holds something other than floats, which a cast would silently turn into
-    weights.
-    """
+    """Refuse a tensor of integers, which a cast would silently turn into weights."""
     if tensor.dtype.name not in ("float32", "float16", "bfloat16"):
         raise WeightMismatch([], [], {}, {name: tensor.dtype.name})
     return tensor
@@ -237,13 +245,16 @@ def _check_finite(name: str, stored: np.ndarray, cast: np.ndarray) -> None:
             f"{name} does not fit in {cast.dtype.name}: load it with dtype='float32' or 'bfloat16'"
         )
     raise ValueError(
-        f"{name} holds NaN or infinite values: the checkpoint is damaged; download or export it again"
+        f"{name} holds NaN or infinite values: the checkpoint is damaged; "
+        "download or export it again"
     )
 
 
 def _finite(x: np.ndarray) -> bool:
-    """Extremes carry NaN and infinity along; in two-byte floats, whose arithmetic is slow, the
-    exponent bits tell.
+    """Say whether all values are finite.
+
+    Minimum and maximum are NaN or infinite if any value is. Arithmetic on two-byte floats is slow,
+    so compare their exponent bits instead.
     """
     if x.dtype.itemsize == 2:
         exponent = 0x7C00 if x.dtype == np.float16 else 0x7F80

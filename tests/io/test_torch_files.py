@@ -112,7 +112,7 @@ def test_a_pickle_that_calls_something_is_refused_and_not_run(tmp_path, monkeypa
 
 def test_a_pickled_module_is_named():
     with pytest.raises(
-        UnsafePickle, match="asks for torch.nn.modules.linear.Linear, and only plain tensors"
+        UnsafePickle, match="asks for torch.nn.modules.linear.Linear, but only plain tensors"
     ):
         TorchFile(GOLDEN / "module.pt")
 

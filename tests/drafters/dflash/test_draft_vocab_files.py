@@ -156,15 +156,15 @@ WHOLE = "config.json says nothing: its draft_vocab_size must be below 257"
         ({"d2t": np.r_[-1, OFFSETS[1:]]}, "d2t maps draft token 0 to -1, outside"),
         (
             {"d2t": np.r_[OFFSETS[:1], 2, OFFSETS[2:]]},
-            "draft tokens 1 and 2 to 3 and 2, and ids must ascend",
+            "draft tokens 1 and 2 to 3 and 2, but ids must ascend",
         ),
         (
             {"d2t": np.r_[OFFSETS[:1], -1, OFFSETS[2:]]},
-            "draft tokens 0 and 1 to 0 and 0, and ids must ascend",
+            "draft tokens 0 and 1 to 0 and 0, but ids must ascend",
         ),
         (
             {"d2t": OFFSETS.astype(np.int32)},
-            r"d2t is int32 \[131\], and config.json makes it int64 \[131\]",
+            r"d2t is int32 \[131\], but config.json says int64 \[131\]",
         ),
         ({"d2t": OFFSETS[:-1]}, r"d2t is int64 \[130\]"),
         ({"t2d": np.zeros(257, bool)}, "t2d and d2t disagree about 131 tokens, first 0"),
