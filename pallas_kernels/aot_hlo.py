@@ -1,6 +1,4 @@
-"""What optimised HLO says of a program: where instructions come from, how often loops run, what is
-written anew.
-"""
+"""Read optimised HLO: where instructions come from, how often loops run, what is copied."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ _MOVES = _NO_RESULT | {
 
 
 def trip_counts(text: str) -> dict[str, int]:
-    """How often loops run, by the name of the instruction, where XLA knows."""
+    """Return {name of a loop's instruction: number of iterations}, for loops that XLA knows."""
     found = {}
     for line in text.splitlines():
         match = _INSTRUCTION.match(line)
@@ -51,8 +49,9 @@ def trip_counts(text: str) -> dict[str, int]:
 
 
 def op_names(text: str) -> dict[str, str]:
-    """The `op_name` of every instruction; of a fusion without one, the first inside that names a
-    layer, else the first.
+    """Return {instruction: its `op_name`}.
+
+    For a fusion without one, take the first name inside that mentions a layer, else the first name.
     """
     computations = _computations(text)
     found = {}
@@ -77,12 +76,13 @@ def op_names(text: str) -> dict[str, str]:
 
 
 def large_results(text: str, least: int) -> list[dict[str, Any]]:
-    """What a program writes anew in pieces of `least` bytes and more, largest first.
+    """List the results that a program writes, of at least `least` bytes, largest first.
 
     Results that are written in place (dynamic update slices) are left out.
 
     Args:
       text: optimised HLO.
+      least: bytes.
 
     Returns:
       Dicts of `name`, `shape`, `bytes`, `moves` (whether it only moves or converts data: a copy)
@@ -121,9 +121,7 @@ def _computations(text: str) -> dict[str, list[tuple[str, str, str, str]]]:
 
 
 def _executed(text: str, computations) -> list[str]:
-    """Computations that run as they stand, not as parts of fusions: the entry, and those of loops,
-    branches and calls.
-    """
+    """List computations that run by themselves: the entry, and those of loops, branches, calls."""
     entry = re.search(r"^ENTRY %?([\w.\-]+)", text, re.MULTILINE)
     reached, left = [], [entry[1]] if entry else []
     while left:
@@ -142,7 +140,7 @@ def _executed(text: str, computations) -> list[str]:
 
 
 def _bytes(shape: str) -> int:
-    """Bytes of an array type such as bf16[4,16]{1,0}; of a tuple those of its largest."""
+    """Return the bytes of an array type like bf16[4,16]{1,0}; for a tuple, of its largest array."""
     sizes = [0]
     for dtype, dims in _ARRAY.findall(shape):
         bits = re.search(r"\d+", dtype)

@@ -1,4 +1,4 @@
-"""Programs of single kernels, to be compiled by `aot.compile_report`."""
+"""Programs that call single kernels, for `aot.compile_report`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pallas_kernels.registry import Problem, resolve, using
 
 
 def tree_attention(*, calls: list[dict[str, Any]], implementation: str | None = None) -> Program:
-    """Verification attention in several shapes, one call after the other.
+    """Make a program that calls tree attention in several shapes, one after the other.
 
     Args:
-      calls: for each `rows`, `heads`, `kv_heads`, `head_dim`, `capacity`, and, where they are not
-        the defaults, `batch` (1), `dtype` (bfloat16) and `window` (None).
-      implementation: its name (None: the registry's choice).
+      calls: one dict per call, with `rows`, `heads`, `kv_heads`, `head_dim`, `capacity`, and
+        optionally `batch` (default: 1), `dtype` (bfloat16) and `window` (None).
+      implementation: name of an implementation (default: the registry's choice).
     """
 
     def run(length, inputs):

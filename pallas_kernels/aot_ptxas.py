@@ -1,4 +1,4 @@
-"""Registers and spills of dumped kernels, by NVIDIA's assembler."""
+"""Count registers and spills of dumped kernels with NVIDIA's assembler."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ _REGISTERS = re.compile(r"Used (\d+) registers")
 
 
 def find_ptxas() -> str | None:
-    """NVIDIA's assembler: on the path, or of the wheels nvidia-cuda-nvcc-cu12 and
-    nvidia-cuda-nvcc.
-    """
+    """Find ptxas on the path or in the wheels nvidia-cuda-nvcc-cu12 and nvidia-cuda-nvcc."""
     places = [
         Path(path) / "nvidia" / folder / "bin" / "ptxas"
         for path in sys.path
@@ -27,15 +25,16 @@ def find_ptxas() -> str | None:
 
 
 def register_spills(files: list[Path], architecture: str) -> dict[str, Any]:
-    """Registers and spills of kernels, by ptxas.
+    """Count registers and spills of kernels with ptxas.
 
     Args:
-      files: PTX, as dumped. architecture: such as sm_90a.
+      files: dumped PTX.
+      architecture: for example sm_90a.
 
     Returns:
-      `tool` (ptxas' path, or None where there is none), `reason` (why nothing or not all was
-      checked, or None), `checked` (kernels), `most_registers`, and `spilling`: bytes stored and
-      loaded by kernel, where not 0.
+      `tool` (path of ptxas, or None), `reason` (why some kernels were not checked, or None),
+      `checked` (number of kernels), `most_registers`, and `spilling`: {kernel: bytes stored and
+      loaded} of kernels that spill.
     """
     tool = find_ptxas()
     if tool is None:
@@ -47,7 +46,7 @@ def register_spills(files: list[Path], architecture: str) -> dict[str, Any]:
         }
     files = [path for path in files if ".entry" in path.read_text(encoding="utf-8")]
     outputs, reason = [], None
-    for start in range(0, len(files), 16):  # it refuses some long lists
+    for start in range(0, len(files), 16):  # ptxas refuses some long lists
         command = [
             tool,
             "-v",
@@ -65,8 +64,9 @@ def register_spills(files: list[Path], architecture: str) -> dict[str, Any]:
 
 
 def parse_ptxas(text: str) -> dict[str, Any]:
-    """`checked`, `most_registers` and `spilling` of `register_spills`, from what `ptxas -v`
-    prints.
+    """Parse the output of `ptxas -v` into `checked`, `most_registers` and `spilling`.
+
+    See `register_spills`.
     """
     spilling, kernel = {}, None
     for line in text.splitlines():

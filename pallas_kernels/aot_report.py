@@ -1,5 +1,6 @@
-"""What XLA's dump says of a compiled GPU program: kernels, command buffers, large results, register
-spills.
+"""Report what a compiled GPU program consists of, from XLA's dump.
+
+The report counts kernels, copies, command buffers, large results and register spills.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 from pallas_kernels.aot_hlo import large_results, op_names, trip_counts
 from pallas_kernels.aot_ptxas import register_spills
 
-# Thunks that hold others; all the rest are kernels, library calls or copies.
+# Thunks that contain others. All others are kernels, library calls or copies.
 _CONTAINERS = {"kCommandBuffer", "kWhile", "kConditional", "kSequential", "kDynamicSliceFusion"}
 _COPIES = {"kCopy", "kMemset", "kMemzero", "kMemset32BitValue"}
 _LINE = re.compile(r"^(\s*)(\d+): (k\w+)\s*\[[^\]]*\]\s*(?:(\S+) grid:.*)?")
@@ -23,10 +24,11 @@ class Thunk(NamedTuple):
     """A step of XLA's GPU runtime: a kernel, a copy, or a container (`body`) of others.
 
     Attributes:
-      kind: XLA's name, such as kCustomKernel. ident: its number in the dump. name: the kernel's, ""
-        of others.
-      body: thunks inside; of a loop those of its body, of a conditional its branches.
-      condition: of a loop.
+      kind: XLA's name, for example kCustomKernel.
+      ident: number in the dump.
+      name: name of a kernel; "" for others.
+      body: thunks inside: a loop's body, or a conditional's branches.
+      condition: thunks of a loop's condition.
     """
 
     kind: str
@@ -37,14 +39,14 @@ class Thunk(NamedTuple):
 
 
 class Count(NamedTuple):
-    """Launches of a sequence of thunks, loops counted as often as they run (once where that is
-    unknown).
+    """Launches of a sequence of thunks. Loops count as often as they run, or once if unknown.
 
     Attributes:
-      kernels, copies: inside and outside of command buffers. outside: how many of them are not in a
-        command buffer.
-      buffers: launches of command buffers. loops: inner loops, which the host drives. unknown: how
-        many of these run unknown times.
+      kernels, copies: launches inside and outside of command buffers.
+      outside: launches of kernels and copies outside of command buffers.
+      buffers: launches of command buffers.
+      loops: inner loops, which the host drives.
+      unknown: inner loops with an unknown number of iterations.
     """
 
     kernels: int = 0
@@ -55,21 +57,28 @@ class Count(NamedTuple):
     unknown: int = 0
 
     def plus(self, other: Count, times: int = 1) -> Count:
+        """Return the sum of this count and `times` times another."""
         return Count(*(a + times * b for a, b in zip(self, other, strict=True)))
 
 
 def describe(dump: Path, architecture: str, large: int, spills: bool) -> dict[str, Any]:
-    """The report of the program whose dump lies in `dump`, with its optimised HLO in program.txt.
+    """Describe a program from its dump.
+
+    Args:
+      dump: folder of XLA's dump, with the optimised HLO in program.txt.
+      architecture: name of the GPU's architecture for ptxas.
+      large: list results of at least this many bytes.
+      spills: count registers and spills with ptxas.
 
     Returns:
-      `program` and `round` (the body of the outermost loop; None without one): `Count`s as dicts,
-      `round` with `groups`, kernels and copies by the part of the program that they come from, and
-      `inner`, the `Count` of the body of each loop in it; `large`: see `aot_hlo.large_results`;
+      `program` and `round` (the body of the outermost loop; None without a loop): `Count`s as
+      dicts. `round` also has `groups` (launches by the part of the program that they come from) and
+      `inner` (the `Count` of the body of each loop in it). `large`: see `aot_hlo.large_results`.
       `spills`: see `aot_ptxas.register_spills`.
     """
     text = (dump / "program.txt").read_text(encoding="utf-8")
     report: dict[str, Any] = {"program": None, "round": None, "large": large_results(text, large)}
-    # Where nothing was put into command buffers there is no sequence "after passes".
+    # Without command buffers, the dump has no sequence "after passes".
     sequences = sorted(
         dump.glob("*thunk_sequence*.txt"),
         key=lambda path: ("after" in path.name, path.stat().st_size),
@@ -94,7 +103,7 @@ def describe(dump: Path, architecture: str, large: int, spills: bool) -> dict[st
 
 
 def parse_thunks(text: str) -> tuple[Thunk, ...]:
-    """The thunks of a dumped sequence, nested as its indentation says."""
+    """Parse the thunks of a dumped sequence; its indentation gives the nesting."""
     lines = []
     for line in text.splitlines():
         if match := _LINE.match(line):
@@ -105,11 +114,11 @@ def parse_thunks(text: str) -> tuple[Thunk, ...]:
 
 
 def _nest(lines, at: int) -> tuple[tuple[Thunk, ...], int]:
-    """Thunks of the indentation of lines[at], and the line after them."""
+    """Return the thunks at the indentation of lines[at], and the index of the line after them."""
     thunks: list[Thunk] = []
     indent = lines[at][0] if at < len(lines) else 0
     while at < len(lines) and lines[at][0] >= indent and lines[at][2] >= 0:
-        if lines[at][0] > indent:  # what the last thunk holds
+        if lines[at][0] > indent:  # thunks inside the last one
             inner, at = _nest(lines, at)
             thunks[-1] = thunks[-1]._replace(body=thunks[-1].body + inner)
             continue
@@ -120,8 +129,10 @@ def _nest(lines, at: int) -> tuple[tuple[Thunk, ...], int]:
 
 
 def _sections(kind: str, indent: int, lines, at: int) -> tuple[tuple, tuple, int]:
-    """Condition and body of a loop, or the branches of a conditional, from the titled lines that
-    follow it.
+    """Read the condition and body of a loop, or the branches of a conditional.
+
+    Returns:
+      Condition, body or branches, and the index of the line after them.
     """
     found: dict[str, tuple] = {}
     titles = {"kWhile": ("condition", "body"), "kConditional": ("branch",)}.get(kind, ())
@@ -131,9 +142,7 @@ def _sections(kind: str, indent: int, lines, at: int) -> tuple[tuple, tuple, int
         and lines[at][1].startswith(titles)
         and lines[at][1] not in found
     ):
-        if (
-            kind == "kConditional" and lines[at][0] <= indent
-        ):  # of the conditional that holds this one
+        if kind == "kConditional" and lines[at][0] <= indent:  # of the enclosing conditional
             break
         title = lines[at][1]
         found[title], at = _nest(lines, at + 1)
@@ -143,8 +152,12 @@ def _sections(kind: str, indent: int, lines, at: int) -> tuple[tuple, tuple, int
 
 
 def count(thunks, trips: dict[int, int], inside: bool = False) -> Count:
-    """What running `thunks` launches, of a conditional its largest branch; `trips`: how often a
-    loop runs, by its number.
+    """Count the launches of thunks; for a conditional, those of its largest branch.
+
+    Args:
+      thunks: from `parse_thunks`.
+      trips: {ident of a loop: number of iterations}.
+      inside: whether the thunks are in a command buffer.
     """
     total = Count()
     for thunk in thunks:
@@ -164,9 +177,7 @@ def count(thunks, trips: dict[int, int], inside: bool = False) -> Count:
 
 
 def _runs(thunk: Thunk, trips) -> tuple:
-    """The thunks that a container runs: of a conditional, those of the branch with the most
-    launches.
-    """
+    """Return the thunks that a container runs; for a conditional, its branch with most launches."""
     if thunk.kind != "kConditional":
         return thunk.body
     return max(
@@ -179,8 +190,15 @@ def _runs(thunk: Thunk, trips) -> tuple:
 def group(
     thunks, trips: dict[int, int], names: dict[int, str], sources: dict[str, str]
 ) -> dict[str, int]:
-    """Launches by the part of the program that they come from, most first; names of layers lose
-    their number.
+    """Count launches by the part of the program that they come from, most frequent first.
+
+    Layers of one kind are one part: their numbers are replaced by a star.
+
+    Args:
+      thunks: from `parse_thunks`.
+      trips: {ident of a loop: number of iterations}.
+      names: {ident of a thunk: HLO instruction}.
+      sources: {HLO instruction: op_name}.
     """
     found: collections.Counter[str] = collections.Counter()
 
@@ -198,9 +216,7 @@ def group(
 
 
 def _part(op_name: str) -> str:
-    """`Transformer/layers_3/mlp/...` of `jit(run)/while/body/Transformer/layers_3/mlp/...` as
-    `Transformer/layers_*`.
-    """
+    """Name a part: `jit(run)/while/body/Transformer/layers_3/mlp/...` → `Transformer/layers_*`."""
     pieces = [
         piece
         for piece in op_name.split("/")
@@ -215,6 +231,6 @@ def _part(op_name: str) -> str:
 
 
 def thunk_names(metadata: str) -> dict[int, str]:
-    """HLO instructions by number of their thunk, of a dumped thunk_metadata."""
+    """Return {ident of a thunk: HLO instruction} from a dumped thunk_metadata."""
     found = re.findall(r'profile_annotation: "([^"]*)"\s*thunk_id: (\d+)', metadata)
     return {int(ident): name for name, ident in found}

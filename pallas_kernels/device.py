@@ -1,8 +1,9 @@
-"""The device that a program is compiled for, as far as the choice of a kernel depends on it."""
+"""The device that a program is compiled for: what the choice of a kernel depends on."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from pallas_kernels import versions
 
@@ -12,9 +13,9 @@ class Device:
     """A kind of device.
 
     Attributes:
-      platform: `cpu`, `cuda`, or what jax calls it.
+      platform: `cpu`, `cuda`, or another of jax's names.
       compute_capability: (major, minor) of an NVIDIA GPU, else None.
-      cores: its multiprocessors; None takes those of a common GPU of that capability.
+      cores: number of its multiprocessors; None stands for a common GPU of that capability.
     """
 
     platform: str
@@ -32,22 +33,18 @@ class Device:
 _target = versions.trace_context(None)
 
 
-def for_device(device: Device):
-    """Context manager: programs traced inside are for `device`, whatever is here (ahead-of-time
-    compilation).
-    """
+def for_device(device: Device) -> Any:
+    """Make a context in which programs are traced for `device` (ahead-of-time compilation)."""
     return _target(device)
 
 
 def current_device() -> Device:
-    """What programs traced now are for: the device of `for_device`, else the one that computations
-    run on.
-    """
+    """Return the device that programs traced now are for: that of `for_device`, or the default."""
     return _target.value or describe(versions.default_device())
 
 
-def describe(device) -> Device:
-    """`Device` of a `jax.Device`."""
+def describe(device: Any) -> Device:
+    """Describe a `jax.Device`."""
     capability = versions.compute_capability(device)
     return Device(
         "cuda" if capability else device.platform, capability, getattr(device, "core_count", None)

@@ -1,6 +1,4 @@
-"""What the tree attention kernels share: their arguments, their derivative and the parts that they
-hand to the merge.
-"""
+"""What the tree attention kernels share: arguments, derivative, and the partial sums to merge."""
 
 from __future__ import annotations
 
@@ -14,20 +12,21 @@ import jax.numpy as jnp
 from pallas_kernels import reference
 from pallas_kernels.tuning import Tiles
 
-# Below every score, and finite: differences of two are no NaN.
+# Below every score, and finite, so that differences are not NaN.
 LOWEST = -1e30
 
 
 def differentiable(call: Callable) -> Callable:
-    """`function(q, k, v, positions, mask, prefix, window, cut, interpret)` of a kernel.
-
-    Its derivative is the reference's, which then also computes the value.
+    """Make a kernel differentiable; its derivative and then also its value are the reference's.
 
     Args:
       call: (q, k, v, cache_k, cache_v, layer int32 [], length int32 [B], first int32 [B] or None,
         positions, mask, *, window, cut, interpret) -> [B, T, H, D]; see
-        `pallas_kernels.reference.tree_attention`. It is traced once for all layers of a model: the
-        layer is an operand.
+        `pallas_kernels.reference.tree_attention`. The layer is an operand, so that all layers of a
+        model share one trace.
+
+    Returns:
+      `function(q, k, v, positions, mask, prefix, window, cut, interpret)`.
     """
     call = jax.jit(call, static_argnames=("window", "cut", "interpret"))
 
@@ -70,13 +69,18 @@ def differentiable(call: Callable) -> Callable:
 
 
 def score_scale(dim: int) -> float:
-    """Factor of the scores, whose softmax is taken in base 2."""
+    """Return the factor of the scores for a softmax in base 2."""
     return math.log2(math.e) / math.sqrt(dim)
 
 
 def sums(parts: int, sequences: int, rows: int, dim: int) -> list[jax.ShapeDtypeStruct]:
-    """What `parts` of the keys give for `rows` padded query rows of `sequences` = B * K, see
-    `pallas_kernels.merge.merge`.
+    """Describe the partial sums that `pallas_kernels.merge.merge` takes.
+
+    Args:
+      parts: number of parts of the keys.
+      sequences: B * K.
+      rows: query rows, padded.
+      dim: head dimension.
     """
     row = jax.ShapeDtypeStruct((parts, sequences, rows), jnp.float32)
     return [jax.ShapeDtypeStruct((*row.shape, dim), jnp.float32), row, row]

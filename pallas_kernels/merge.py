@@ -1,6 +1,4 @@
-"""Merge of attention over parts of the keys, by each part's maximum and sum of weights
-(log-sum-exp).
-"""
+"""Merge attention over parts of the keys by their maxima and sums of weights (log-sum-exp)."""
 
 from __future__ import annotations
 
@@ -16,17 +14,20 @@ from pallas_kernels.tuning import Tiles
 
 
 def merge(total, top, weight, q, kv_heads: int, cut: Tiles, interpret: bool) -> jax.Array:
-    """Attention over all parts.
+    """Merge all parts.
 
     Args:
-      total: float32 [parts, B * K, M, D], weighted sums of values; unset where `weight` is 0.
-      top: float32 [parts, B * K, M], base-2 maxima of the scores. weight: float32 [parts, B * K,
-        M], sums of 2 ** (score - top).
-      q: [B, T, H, D], of which shape and dtype are the result's; row t * H / K + g of M is row t's
-        head g of the kv head.
+      total: float32 [parts, B * K, M, D], weighted sums of values; unset where `weight` is 0. Row
+        t * H / K + g of M is row t of q and head g of those that share the kv head.
+      top: float32 [parts, B * K, M], base-2 maxima of the scores.
+      weight: float32 [parts, B * K, M], sums of 2 ** (score - top).
+      q: [B, T, H, D], gives shape and dtype of the result.
+      kv_heads: K.
+      cut: block sizes.
+      interpret: run in Pallas' interpreter.
 
     Returns:
-      [B, T, H, D]; zeros where no part has weight.
+      [B, T, H, D]; zeros for rows without weight in any part.
     """
     rows, heads, dim = q.shape[1:]
     group, parts = heads // kv_heads, total.shape[0]
@@ -76,23 +77,24 @@ def _kernel(
 
 
 def load_rows(ref, row, head, rows: int, group: int):
-    """Rows `row` int32 [M] of kv head `head` of `ref` [T, H, D], as [M, D]: row t * group + g is
-    row t's head g of it.
+    """Load rows `row` int32 [M] of kv head `head` from `ref` [T, H, D], as [M, D].
+
+    Row t * group + g is row t and head g of those that share the kv head.
     """
     at, live = _address(ref, row, head, rows, group)
     return triton.load(ref.at[at], mask=live, other=0.0)
 
 
 def store_rows(ref, value, row, head, rows: int, group: int) -> None:
-    """Write `value` [M, D] where `load_rows` reads."""
+    """Write `value` [M, D] to the place that `load_rows` reads."""
     at, live = _address(ref, row, head, rows, group)
     triton.store(ref.at[at], value.astype(ref.dtype), mask=live)
 
 
 def _address(ref, row, head, rows: int, group: int):
-    # Arrays for all axes, for the interpreter cannot mix them with slices. Rows beyond the last are
-    # masked, and must keep an index out of range: the interpreter would write them the old value of
-    # a row that is not masked.
+    # Index all axes with arrays: the interpreter cannot mix arrays and slices. Rows beyond the last
+    # are masked and must keep an index out of range. Otherwise the interpreter would overwrite a
+    # live row with its old value.
     shape = (row.shape[0], ref.shape[-1])
     column = jnp.arange(shape[1], dtype=jnp.int32)[None, :]
     node, query_head = (row // group)[:, None], (head * group + row % group)[:, None]

@@ -1,4 +1,4 @@
-"""XLA twins of the kernels: always correct, on every device."""
+"""XLA references of the kernels, which run on every device."""
 
 from __future__ import annotations
 
@@ -10,33 +10,32 @@ _LOWEST = float(jnp.finfo(jnp.float32).min)
 
 
 def unpack_mask(words: jax.Array, width: int) -> jax.Array:
-    """Bits of `words` uint32 [..., W] as bool [..., width]: bit j of word w is column 32 w + j."""
+    """Unpack `words` uint32 [..., W] to bool [..., width]; bit j of word w is column 32 w + j."""
     bits = (words[..., None] >> jnp.arange(WORD, dtype=jnp.uint32)) & 1
     return bits.reshape(*words.shape[:-1], -1)[..., :width].astype(bool)
 
 
 def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None):
-    """Attention of T new rows over a cached prefix and over each other.
+    """Compute attention of T new rows over a cached prefix and over each other.
 
     Args:
-      q: [B, T, H, D], RoPE applied, not scaled.
-      k, v: [B, R, K, D], keys and values of the rows that are not in the cache: the new ones, R =
-        T, or with others among them (then `mask` must be given).
-      positions: int32 [B, T], absolute positions of the new rows (read only for `window`).
-      mask: uint32 [B, T, ceil(R / 32)], bit j of row i set where new row i sees row j of `k`; None
+      q: [B, T, H, D], after RoPE, not scaled.
+      k, v: [B, R, K, D], keys and values of rows that are not in the cache: the T new rows, or more
+        (then `mask` must be given).
+      positions: int32 [B, T], absolute positions of the new rows; only read for `window`.
+      mask: uint32 [B, T, ceil(R / 32)]; bit j of row i is set if new row i sees row j of `k`. None
         is causal.
-      prefix: (cache_k, cache_v [L, B, K, S, D], layer, length int32 [B], first int32 [B] or None):
-        every new row sees `length` rows of the cache, from row `first` on (None: 0). Positions
-        count from there.
+      prefix: (cache_k, cache_v [L, B, K, S, D], layer, length int32 [B], first int32 [B] or None).
+        Every new row sees `length` rows of the cache, starting at row `first` (None: 0), where
+        positions count from 0.
       window: int or None; a row at position p sees prefix positions above p - window.
 
     Returns:
-      [B, T, H, D] in q's dtype, zeros in rows that see nothing; the softmax is taken in float32.
+      [B, T, H, D] in q's dtype; zeros for rows that see nothing. The softmax is in float32.
     """
     batch, rows, heads, dim = q.shape
     kv_heads = k.shape[2]
-    # Fold query heads that share a kv head into rows, so that each key is read once: [B, K, T * G,
-    # D].
+    # Fold query heads that share a kv head into rows [B, K, T * G, D], to read each key once.
     folded = (
         (q * dim**-0.5)
         .reshape(batch, rows, kv_heads, -1, dim)
@@ -75,14 +74,15 @@ def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None):
 
 
 def _masked(scores: jax.Array, visible: jax.Array, groups: int) -> jax.Array:
-    """Lowest finite score where not visible."""
+    """Replace scores by the lowest finite number where not visible."""
     visible = jnp.repeat(visible, groups, axis=1) if visible.shape[1] > 1 else visible
     return jnp.where(visible[:, None], scores, _LOWEST)
 
 
 def _softmax(scores: jax.Array) -> jax.Array:
-    """Softmax over the last axis; zeros where all scores are the lowest finite one, that is where a
-    row sees nothing.
+    """Compute the softmax over the last axis; zeros for rows that see nothing.
+
+    All scores of these rows are the lowest finite number.
     """
     top = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
     weights = jnp.exp(scores - top)

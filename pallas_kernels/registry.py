@@ -1,10 +1,9 @@
-"""Which implementation of an operation runs where.
+"""Choose the implementation of an operation.
 
 Every operation has an XLA reference that runs everywhere, and may have kernels for some devices and
-shapes. The choice is made while a program is traced, from what is known then: the device it is for,
-the version of jax and the static shape. The environment variable `JAXSPEC_KERNELS`, or `using`,
-names an implementation instead; one that cannot run is then an error. The variable is read when a
-program is traced: what is compiled already stays.
+shapes. The choice is made when a program is traced, by the device that it is for, the version of
+jax and the static shape. The environment variable `JAXSPEC_KERNELS`, or `using`, names an
+implementation instead; if that cannot run, tracing fails. Compiled programs keep their choice.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ class Implementation(NamedTuple):
     """One way to compute an operation.
 
     Attributes:
-      module: where the function is, which has the operation's name or `function`'s; imported when
-        it is chosen.
-      unsupported: (problem or None, device) -> why it cannot run, None where it can. Without a
-        problem any shape is meant.
+      module: module of the function, imported when the implementation is chosen.
+      function: name of the function.
+      unsupported: (problem or None, device) -> why it cannot run, or None if it can. None for a
+        problem stands for any shape.
       automatic: whether it may be chosen without being named.
     """
 
@@ -50,11 +49,12 @@ class Implementation(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """Implementations in order of preference, and what they are for.
+    """Implementations in order of preference, and the problems that they are for.
 
     Attributes:
-      outside: problem -> why the kernels are not meant for it (then the reference serves even where
-        another is named), or None.
+      outside: problem -> why the kernels are not meant for it, or None. The reference serves these
+        problems, even if another implementation is named.
+      implementations: {name: implementation}, preferred ones first.
     """
 
     outside: Callable[[Any], str | None]
@@ -69,7 +69,7 @@ class Choice(NamedTuple):
     reason: str
 
 
-def _anywhere(problem, device) -> None:
+def _anywhere(problem: Problem | None, device: Device) -> None:
     return None
 
 
@@ -80,7 +80,7 @@ _OPERATIONS = {
             "triton": Implementation(
                 "pallas_kernels.tree_attention", "tree_attention", tuning.unsupported
             ),
-            # Not before a measurement on a GPU says that it is faster there.
+            # Not automatic until a measurement on a GPU shows that it is faster.
             "mosaic": Implementation(
                 "pallas_kernels.tree_attention_mosaic",
                 "tree_attention",
@@ -101,31 +101,34 @@ _named = versions.trace_context(None)
 
 
 def names(operation: str = "tree_attention") -> list[str]:
-    """Names of the implementations of `operation`, preferred ones first."""
+    """List the names of the implementations of `operation`, preferred ones first."""
     return list(_OPERATIONS[operation].implementations)
 
 
-def using(name: str | None):
-    """Context manager: programs traced inside use the implementation `name`; None chooses again."""
+def using(name: str | None) -> Any:
+    """Make a context in which programs are traced with the implementation `name`.
+
+    None chooses automatically again.
+    """
     return _named(name)
 
 
 def resolve(operation: str, problem: Problem | None = None) -> Callable:
-    """The implementation of `operation` to use, see `explain`."""
+    """Return the implementation of `operation` to use; see `explain`."""
     return explain(operation, problem).function
 
 
 def explain(operation: str, problem: Problem | None = None, device: Device | None = None) -> Choice:
-    """Which implementation of `operation` runs, and why.
+    """Say which implementation of `operation` runs, and why.
 
     Args:
       operation: `tree_attention`.
-      problem: the call's static shape; None asks what the device gets in general.
-      device: what the program is for; None is what programs traced now are for.
+      problem: static shape of the call (default: any shape).
+      device: device that the program is for (default: that of programs traced now).
 
     Raises:
-      ValueError: the implementation that `JAXSPEC_KERNELS` or `using` names does not exist or
-        cannot run.
+      ValueError: `JAXSPEC_KERNELS` or `using` names an implementation that does not exist or cannot
+        run.
     """
     found, device = _OPERATIONS[operation], device or current_device()
     source, name = (
@@ -135,7 +138,8 @@ def explain(operation: str, problem: Problem | None = None, device: Device | Non
     )
     if name and name not in found.implementations:
         raise ValueError(
-            f"{source}={name!r} is no implementation of {operation}: choose one of {', '.join(names(operation))}"
+            f"{source}={name!r} is no implementation of {operation}: "
+            f"choose one of {', '.join(names(operation))}"
         )
     beyond = found.outside(problem) if problem else None
     if beyond:
@@ -156,9 +160,8 @@ def explain(operation: str, problem: Problem | None = None, device: Device | Non
             return _choice(found, candidate, "; ".join(refused) or f"preferred on {device}")
         if implementation.automatic:
             refused.append(f"{candidate}: {reason}")
-    raise ValueError(
-        f"{operation} has no implementation for {device}"
-    )  # not while there is a reference
+    # The reference runs everywhere, so this is never reached.
+    raise ValueError(f"{operation} has no implementation for {device}")
 
 
 def _choice(operation: Operation, name: str, reason: str) -> Choice:

@@ -1,11 +1,11 @@
-"""Tree attention as a Pallas kernel with Triton lowering: attention of few rows over a long cached
-prefix and each other.
+"""Tree attention as a Pallas kernel with Triton lowering.
 
-The prefix is split among programs, as one row block of a tree gives a GPU too little to do: each
-program takes a part of the live rows in blocks, keeping a running maximum and sum (the online
-softmax, base 2), one further program takes the tree under its bit mask, and a second kernel merges
-the parts by their maxima and sums. Query heads that share a kv head are rows of the same block, so
-that each key is read once. Where there are rows enough for one program each, it does everything.
+It computes attention of few rows over a long cached prefix and over each other. One row block of a
+tree gives a GPU too little to do, so programs share the prefix. Each takes a part of the live rows
+in blocks and keeps a running maximum and sum (online softmax, base 2). One more program takes the
+tree under its bit mask, and a second kernel merges the parts. Query heads that share a kv head are
+rows of the same block, so that each key is read once. If there are enough rows to keep the device
+busy, one program handles both prefix and tree, and nothing is merged.
 """
 
 from __future__ import annotations
@@ -28,20 +28,18 @@ from pallas_kernels.tuning import TREE_KEYS, Problem, Tiles, tiles
 def tree_attention(
     q, k, v, positions, mask=None, prefix=None, window=None, *, interpret: bool = False
 ):
-    """The kernel; arguments and result are those of `pallas_kernels.reference.tree_attention`, and
-    `prefix` must be given.
+    """Compute `pallas_kernels.reference.tree_attention`; `prefix` must be given.
 
-    Its derivative is the reference's, which then also computes the value.
+    The derivative is the reference's, which then also computes the value.
     """
     cut = tiles(Problem.of(q, k, v, prefix), current_device())
-    versions.triton_params(
-        cut.warps, cut.stages
-    )  # here too, for the call below may be traced already
+    # Silence the warning here too: the call below may be traced already.
+    versions.triton_params(cut.warps, cut.stages)
     return _attend(q, k, v, positions, mask, prefix, window, cut, interpret)
 
 
 def interpreted(q, k, v, positions, mask=None, prefix=None, window=None):
-    """`tree_attention` in Pallas' interpreter, on any device: slow, for tests."""
+    """Compute `tree_attention` in Pallas' interpreter, on any device: slow, for tests."""
     return tree_attention(q, k, v, positions, mask, prefix, window, interpret=True)
 
 
@@ -104,8 +102,9 @@ def _call(
 
 
 def _one_sequence(array, batch: int = 0, head: int | None = None, *, kv_heads: int):
-    """Block of one sequence, or with `head` of one sequence and kv head: the kernel addresses the
-    rows inside.
+    """Make the block of one sequence (and kv head, if `head` is its axis).
+
+    The kernel addresses the rows inside.
     """
 
     def index(part, block, z):
@@ -119,7 +118,7 @@ def _one_sequence(array, batch: int = 0, head: int | None = None, *, kv_heads: i
 
 
 def _sums(parts: int, sequences: int, blocks: int, dim: int, cut: Tiles):
-    """Shapes and blocks of what the parts write, see `pallas_kernels.merge.merge`."""
+    """Make shapes and blocks of the partial sums; see `pallas_kernels.merge.merge`."""
     spec = pl.BlockSpec((None, None, cut.rows), lambda part, block, z: (part, z, block))
     totals = pl.BlockSpec((None, None, cut.rows, dim), lambda part, block, z: (part, z, block, 0))
     return sums(parts, sequences, blocks * cut.rows, dim), [totals, spec, spec]
@@ -131,8 +130,9 @@ _attend = differentiable(_call)
 def _kernel(
     *refs, names, rows: int, keys: int, group: int, kv_heads: int, window: int | None, cut: Tiles
 ):
-    """One part of the prefix, or the tree, or both, for one block of query rows of one kv head of
-    one sequence.
+    """Handle a part of the prefix, the tree, or both, for a block of query rows.
+
+    A program belongs to one kv head of one sequence.
     """
     ref, out = dict(zip(names, refs, strict=False)), refs[len(names) :]
     part, block, head = pl.program_id(0), pl.program_id(1), pl.program_id(2) % kv_heads
@@ -162,14 +162,15 @@ def _kernel(
         total = total / jnp.where(weight > 0, weight, 1.0)[:, None]
         store_rows(out[0], total, row, head, rows, group)
         return
-    # What has no weight is not read again: a part beyond the live rows costs no traffic.
+    # The merge does not read parts without weight: a part beyond the live rows costs no traffic.
     triton.store(out[0].at[:, :], total, mask=(weight > 0)[:, None])
     out[1][...], out[2][...] = top, weight
 
 
 def _prefix(ref, q, scale, state, last, part, cut: Tiles):
-    """`state` after this part of the sequence's live cache rows; a row sees positions above `last`
-    int32 [rows], or all.
+    """Update `state` with this part of the sequence's live cache rows.
+
+    A row sees positions above `last` int32 [rows], or all positions if it is None.
     """
     layer, first = ref["layer"][...], ref["first"][...] if "first" in ref else jnp.int32(0)
     begin, capacity = first, ref["cache_k"].shape[1]
@@ -195,7 +196,7 @@ def _prefix(ref, q, scale, state, last, part, cut: Tiles):
 
 
 def _tree(ref, q, scale, state, node, live, keys: int, count):
-    """`state` after `count` int32 [] mask words' worth of the rows that are not in the cache."""
+    """Update `state` with `count` int32 [] mask words of the rows that are not in the cache."""
 
     def step(i, state):
         column = i * TREE_KEYS + jnp.arange(TREE_KEYS, dtype=jnp.int32)
@@ -215,8 +216,9 @@ def _tree(ref, q, scale, state, node, live, keys: int, count):
 
 
 def _online(q, k, v, seen, scale, state):
-    """Online softmax, base 2: the sums (total [M, D], top [M], weight [M]) with one more block of
-    keys and values.
+    """Add a block of keys and values to the online softmax (base 2).
+
+    The state is (total [M, D], top [M], weight [M]).
     """
     total, top, weight = state
     scores = jnp.where(seen, _dot(q, k, 1) * scale, LOWEST)
@@ -228,9 +230,7 @@ def _online(q, k, v, seen, scale, state):
 
 
 def _dot(a, b, axis: int):
-    """`a` [M, X] with axis `axis` of `b`, summed in float32; float32 inputs are not rounded to
-    TF32.
-    """
+    """Multiply `a` [M, X] by axis `axis` of `b`, summed in float32, without rounding to TF32."""
     precision = lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
     return lax.dot_general(
         a, b, (((1,), (axis,)), ((), ())), precision=precision, preferred_element_type=jnp.float32

@@ -1,11 +1,10 @@
-"""Tree attention as a Pallas kernel with Mosaic GPU lowering, for Hopper: bulk copies (TMA) and
-warpgroup products (WGMMA).
+"""Tree attention as a Pallas kernel with Mosaic GPU lowering, for Hopper.
 
-As in `pallas_kernels.tree_attention` each part of the grid takes a share of the live cache rows,
-one more part takes the tree under its bit mask, and the same second kernel merges them. A program
-is one warpgroup with 64 query rows; it asks for the next blocks of keys and values while it works
-on one. Queries, tree and mask are small and come padded and transposed from XLA; the cache is read
-in place.
+It uses bulk copies (TMA) and warpgroup products (WGMMA). As in `pallas_kernels.tree_attention`,
+each part of the grid takes a share of the live cache rows, one more part takes the tree under its
+bit mask, and the same second kernel merges them. A program is one warpgroup with 64 query rows. It
+requests the next blocks of keys and values while it works on one. Queries, tree and mask are small;
+XLA pads and transposes them. The cache is read in place.
 """
 
 from __future__ import annotations
@@ -28,20 +27,21 @@ from pallas_kernels.tuning import Problem, Tiles, mosaic_tiles
 def tree_attention(
     q, k, v, positions, mask=None, prefix=None, window=None, *, interpret: bool = False
 ):
-    """The kernel; arguments and result are those of `pallas_kernels.reference.tree_attention`, and
-    `prefix` must be given.
+    """Compute `pallas_kernels.reference.tree_attention`; `prefix` must be given.
 
-    Rows of the cache that are not live must be finite, as for the reference: they meet a weight of
+    As for the reference, rows of the cache that are not live must be finite: they are multiplied by
     zero. The derivative is the reference's, which then also computes the value.
     """
     cut = mosaic_tiles(Problem.of(q, k, v, prefix), current_device())
-    versions.triton_params(4, 1)  # of the merge: here too, for the call below may be traced already
+    # Silence the merge's warning here too: the call below may be traced already.
+    versions.triton_params(4, 1)
     return _attend(q, k, v, positions, mask, prefix, window, cut, interpret)
 
 
 def interpreted(q, k, v, positions, mask=None, prefix=None, window=None):
-    """`tree_attention` in Mosaic GPU's interpreter (jax 0.12), which simulates memories and
-    barriers: slow, for tests.
+    """Compute `tree_attention` in Mosaic GPU's interpreter (jax 0.12): slow, for tests.
+
+    The interpreter simulates memories and barriers.
     """
     return tree_attention(q, k, v, positions, mask, prefix, window, interpret=True)
 
@@ -113,15 +113,16 @@ _attend = differentiable(_call)
 
 
 def _padded(array, multiple: int):
-    """Axis 1 filled up to a multiple with zeros."""
+    """Pad axis 1 with zeros to a multiple."""
     widths = [(0, 0)] * array.ndim
     widths[1] = (0, -array.shape[1] % multiple)
     return jnp.pad(array, widths)
 
 
 def _words(mask, batch: int, rows: int, keys: int, group: int, cut: Tiles):
-    """Mask words uint32 [B, words of whole key blocks, query rows of whole blocks]; zeros where
-    there is no row or key.
+    """Pad the mask to uint32 [B, words of whole key blocks, query rows of whole blocks].
+
+    Padding rows and keys are zero.
     """
     if mask is None:
         bits = jnp.tri(rows, -(-keys // WORD) * WORD, dtype=jnp.uint32).reshape(1, rows, -1, WORD)
@@ -138,8 +139,9 @@ def _words(mask, batch: int, rows: int, keys: int, group: int, cut: Tiles):
 
 
 def _kernel(*refs, names, batch: int, kv_heads: int, cut: Tiles, **scratch):
-    """One part of the prefix, or the tree, for one block of query rows of one kv head of one
-    sequence.
+    """Handle a part of the prefix, or the tree, for a block of query rows.
+
+    A program belongs to one kv head of one sequence.
     """
     plgpu = versions.mosaic_gpu()
     ref = dict(zip(names, refs, strict=False)) | scratch
@@ -159,7 +161,7 @@ def _kernel(*refs, names, batch: int, kv_heads: int, cut: Tiles, **scratch):
 
 
 def _prefix(ref, out, sequence, part, block, batch: int, kv_heads: int, cut: Tiles):
-    """This part of the sequence's live cache rows."""
+    """Attend to this part of the sequence's live cache rows."""
     plgpu = versions.mosaic_gpu()
     item, capacity = lax.div(sequence, jnp.int32(kv_heads)), ref["cache_k"].shape[1]
     first = ref["first"][item] if "first" in ref else jnp.int32(0)
@@ -192,7 +194,7 @@ def _prefix(ref, out, sequence, part, block, batch: int, kv_heads: int, cut: Til
 
 
 def _tree(ref, out, sequence, block, kv_heads: int, cut: Tiles):
-    """The rows that are not in the cache."""
+    """Attend to the rows that are not in the cache."""
     plgpu = versions.mosaic_gpu()
     shape, words = (cut.rows, cut.keys), cut.keys // WORD
     item = lax.div(sequence, jnp.int32(kv_heads))
@@ -221,7 +223,8 @@ def _attention(ref, out, blocks, seen, count, cut: Tiles):
     """Write (total, top, weight) of `out` after `count` int32 [] blocks of keys.
 
     Args:
-      blocks: i -> (keys, values) of block i in device memory. seen: i -> bool [rows, keys].
+      blocks: i -> (keys, values) of block i in device memory.
+      seen: i -> bool [rows, keys], which keys of block i each row sees.
     """
     plgpu = versions.mosaic_gpu()
     dim = ref["q_block"].shape[1]
@@ -255,7 +258,7 @@ def _attention(ref, out, blocks, seen, count, cut: Tiles):
         plgpu.barrier_wait(ref["v_here"].at[slot])
         values = _product(ref["p_block"], ref["v_blocks"].at[slot], total.shape)
         total = total * lax.broadcast_in_dim(shrink, total.shape, [0]) + values
-        plgpu.commit_smem()  # all warps are done with the blocks before they are overwritten
+        plgpu.commit_smem()  # wait for all warps before the blocks are overwritten
         fetch(i + cut.stages)
         return total, new_top, weight * shrink + p.sum(axis=1)
 
@@ -268,13 +271,13 @@ def _attention(ref, out, blocks, seen, count, cut: Tiles):
     total, top, weight = lax.fori_loop(jnp.int32(0), count, step, (total, top, weight))
     out[1][...], out[2][...] = top, weight
 
-    @pl.when(count > 0)  # what has no weight is not read again
+    @pl.when(count > 0)  # the merge does not read parts without weight
     def _():
         out[0][...] = total
 
 
 def _product(a, b, shape) -> jax.Array:
-    """`a` times `b`, blocks in shared memory, summed in float32."""
+    """Multiply blocks in shared memory, summed in float32."""
     plgpu = versions.mosaic_gpu()
 
     def multiply(accumulator):

@@ -1,9 +1,8 @@
-"""Where the tree attention kernel runs, and its block sizes by compute capability, head dimension,
-dtype and rows.
+"""Where the tree attention kernels run, and their block sizes.
 
-None of these sizes comes from a measurement of time: they compile without spilling registers and
-fit the shared memory (99 KB a block on compute capability 8.6, 8.9 and 12.x, 163 KB on 8.0, 227 KB
-on 9.0 and 10.x).
+Block sizes depend on compute capability, head dimension, dtype and rows. None of them comes from a
+measurement of time: they compile without spilling registers and fit the shared memory (per block
+99 KB on compute capability 8.6, 8.9 and 12.x, 163 KB on 8.0, 227 KB on 9.0 and 10.x).
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from pallas_kernels.device import Device
 MAX_ROWS = 256
 HEAD_DIMS = (64, 128, 256)
 DTYPES = ("bfloat16", "float16", "float32")
-# What the Mosaic GPU kernel's registers and warpgroup products allow.
+# Limits of the Mosaic GPU kernel: its registers and warpgroup products.
 MOSAIC_HEAD_DIMS = (64, 128)
 MOSAIC_DTYPES = ("bfloat16", "float16")
-# Multiprocessors of a common GPU of each generation, where the device does not tell.
+# Multiprocessors of a common GPU of each generation, for devices that do not report theirs.
 _CORES = {(8, 0): 108, (8, 6): 82, (8, 9): 58, (9, 0): 132, (10, 0): 148}
-# Columns of the tree in a step: one word of the mask.
+# Columns of the tree per step: one word of the mask.
 TREE_KEYS = 32
 
 
@@ -32,7 +31,7 @@ class Problem(NamedTuple):
 
     Attributes:
       batch, rows, heads, kv_heads, head_dim: B, T, H, K, D of the queries and keys.
-      dtypes: names of the dtypes of the queries, keys and cache that occur.
+      dtypes: names of the dtypes of queries, keys, values and cache.
       capacity: rows S of the cache; None without a prefix.
     """
 
@@ -46,7 +45,7 @@ class Problem(NamedTuple):
 
     @classmethod
     def of(cls, q, k, v, prefix) -> Problem:
-        """That of a call with these arguments, see `pallas_kernels.reference.tree_attention`."""
+        """Describe a call with these arguments; see `pallas_kernels.reference.tree_attention`."""
         batch, rows, heads, dim = q.shape
         dtypes = frozenset(
             jnp.dtype(array.dtype).name for array in (q, k, v, *(prefix[:2] if prefix else ()))
@@ -57,15 +56,17 @@ class Problem(NamedTuple):
 
 
 class Tiles(NamedTuple):
-    """How the kernel cuts a problem.
+    """How a kernel cuts a problem.
 
     Attributes:
-      rows: query rows (a tree row's heads of one kv head are rows) of a program, a power of two.
-      keys: cache rows of a step, a power of two.
-      warps, stages: of a program; `stages` steps' loads are under way at a time.
-      splits: programs that share a prefix; with 1 the same program also sees the tree, and nothing
-        is left to merge.
-      merge_rows: query rows of a program of the merge.
+      rows: query rows per program, a power of two. A query row is a tree row and one of the query
+        heads that share a kv head.
+      keys: cache rows per step, a power of two.
+      warps: warps per program.
+      stages: number of steps whose loads are in flight.
+      splits: programs that share a prefix. With 1, the same program also handles the tree, and
+        there is nothing to merge.
+      merge_rows: query rows per program of the merge.
     """
 
     rows: int
@@ -77,7 +78,7 @@ class Tiles(NamedTuple):
 
 
 def outside(problem: Problem) -> str | None:
-    """Why a problem is not verification of a tree: prompts go through the reference."""
+    """Say why a problem is not verification of a tree; prompts go through the reference."""
     if problem.capacity is None:
         return "rows without a cached prefix"
     if problem.rows > MAX_ROWS:
@@ -86,7 +87,7 @@ def outside(problem: Problem) -> str | None:
 
 
 def unsupported(problem: Problem | None, device: Device) -> str | None:
-    """Why the Triton lowering cannot serve `problem` (None: any) on `device`; None where it can."""
+    """Say why the Triton kernel cannot serve `problem` (None: any) on `device`; None if it can."""
     if device.platform not in ("cuda", "gpu") or device.compute_capability is None:
         return f"needs an NVIDIA GPU, this is {device}"
     if device.compute_capability < (8, 0):
@@ -95,9 +96,7 @@ def unsupported(problem: Problem | None, device: Device) -> str | None:
 
 
 def unsupported_mosaic(problem: Problem | None, device: Device) -> str | None:
-    """Why the Mosaic GPU kernel cannot serve `problem` (None: any) on `device`; None where it
-    can.
-    """
+    """Say why the Mosaic kernel cannot serve `problem` (None: any) on `device`; None if it can."""
     if device.compute_capability != (9, 0):
         return f"needs a GPU of compute capability 9.0 (Hopper), this is {device}"
     # The merge of the parts is lowered by Triton.
@@ -106,14 +105,14 @@ def unsupported_mosaic(problem: Problem | None, device: Device) -> str | None:
 
 
 def unsupported_mosaic_shape(problem: Problem | None) -> str | None:
-    """Why the Mosaic GPU kernel cannot serve `problem` on any device."""
+    """Say why the Mosaic GPU kernel cannot serve `problem` on any device; None if it can."""
     if problem and problem.capacity and problem.capacity % 8:
         return f"cache capacity {problem.capacity} is not a multiple of 8"
     return _unsupported_shape(problem, MOSAIC_HEAD_DIMS, MOSAIC_DTYPES)
 
 
 def unsupported_shape(problem: Problem | None, device: Device) -> str | None:
-    """Why the Triton kernel cannot serve `problem` on any device."""
+    """Say why the Triton kernel cannot serve `problem` on any device; None if it can."""
     return _unsupported_shape(problem, HEAD_DIMS, DTYPES)
 
 
@@ -131,12 +130,12 @@ def _unsupported_shape(
 
 
 def tiles(problem: Problem, device: Device) -> Tiles:
-    """Block sizes of the Triton kernel for `problem` on `device`."""
+    """Choose block sizes of the Triton kernel for `problem` on `device`."""
     capability, cores = _device(device)
     query_rows = problem.rows * (problem.heads // problem.kv_heads)
     sequences = problem.batch * problem.kv_heads
-    # Blocks of 128 rows read each key half as often as those of 64, but are for problems that fill
-    # the device even so.
+    # Blocks of 128 rows read each key half as often as blocks of 64. Use them only if the problem
+    # still fills the device.
     most = 128 if -(-query_rows // 128) * sequences >= cores else 64
     rows, keys, warps, stages = _blocks(
         problem, capability, min(most, max(16, _power_of_two(query_rows)))
@@ -145,24 +144,24 @@ def tiles(problem: Problem, device: Device) -> Tiles:
 
 
 def mosaic_tiles(problem: Problem, device: Device) -> Tiles:
-    """Block sizes of the Mosaic GPU kernel for `problem` on `device`: those of one warpgroup, two
-    steps' loads under way.
+    """Choose block sizes of the Mosaic GPU kernel for `problem` on `device`.
+
+    They are those of one warpgroup, with the loads of two steps in flight.
     """
     return _split(problem, _device(device)[1], 64, 64, 4, 2)
 
 
 def _device(device: Device) -> tuple[tuple[int, int], int]:
-    """(compute capability, multiprocessors), those of a Hopper where there is no GPU."""
+    """Return (compute capability, multiprocessors); those of a Hopper without a GPU."""
     capability = device.compute_capability or (9, 0)
     return capability, device.cores or _CORES.get(capability, 108)
 
 
 def _split(problem: Problem, cores: int, rows: int, keys: int, warps: int, stages: int) -> Tiles:
-    """`Tiles` with as many splits as keep `cores` busy."""
+    """Make `Tiles` with as many splits as keep `cores` busy."""
     query_rows = problem.rows * (problem.heads // problem.kv_heads)
     programs = -(-query_rows // rows) * problem.batch * problem.kv_heads
-    # Each split writes its own partial sums, which the merge reads again: no more of them than keep
-    # the device busy.
+    # Each split writes partial sums, which the merge reads: use only as many as the device needs.
     splits = max(
         1, min(round(cores / programs), -(-problem.capacity // keys), 8192 // problem.head_dim - 1)
     )
@@ -172,14 +171,12 @@ def _split(problem: Problem, cores: int, rows: int, keys: int, warps: int, stage
 
 
 def _blocks(problem: Problem, capability: tuple[int, int], rows: int) -> tuple[int, int, int, int]:
-    """(rows, keys, warps, stages) for up to `rows` query rows, a power of two."""
+    """Choose (rows, keys, warps, stages) for up to `rows` query rows, a power of two."""
     wide = problem.head_dim == 256
-    if (
-        "float32" in problem.dtypes
-    ):  # products in full float32, without tensor cores: registers are what is short
+    if "float32" in problem.dtypes:  # no tensor cores: registers are scarce
         return (16, 16 if wide else 32, 4 if problem.head_dim == 64 else 8, 2)
     if capability in ((8, 6), (8, 7), (8, 9)) or capability >= (12, 0):
-        # 64 rows on 4 warps spill where one program does the prefix and the tree.
+        # 64 rows on 4 warps spill if one program handles both the prefix and the tree.
         return (
             (min(rows, 64), 32, 8 if rows >= 64 else 4, 2)
             if not wide

@@ -1,7 +1,7 @@
-"""What differs between versions of jax: the one module of this package that knows about them.
+"""Differences between versions of jax. No other module of this package knows about them.
 
-Pallas chooses its GPU backend by the type of the compiler parameters, and without any the choice
-changes with the version: kernels here always pass `triton_params`.
+Pallas chooses its GPU backend by the type of the compiler parameters. Without any, the choice
+depends on the version, so kernels always pass `triton_params`.
 """
 
 from __future__ import annotations
@@ -15,20 +15,18 @@ import jax
 
 
 def missing_triton() -> str | None:
-    """Why this jax cannot lower Pallas kernels through Triton; None where it can."""
+    """Say why this jax cannot lower Pallas kernels through Triton; None if it can."""
     if importlib.util.find_spec("jax.experimental.pallas.triton") is None:
         return f"jax {jax.__version__} has no Triton lowering of Pallas kernels"
     return None
 
 
 def triton_params(warps: int, stages: int) -> Any:
-    """Compiler parameters that select Triton; the warning that newer versions give when they lower
-    it is silenced.
-    """
+    """Make compiler parameters that select Triton, and silence newer versions' warning about it."""
     from jax.experimental.pallas import triton
 
-    # From jax 0.12 on each lowering warns. It comes when the caller's program is lowered, so
-    # nothing here can wrap it.
+    # From jax 0.12 on, each lowering warns. It happens when the caller's program is lowered, so
+    # this module cannot wrap it.
     warnings.filterwarnings(
         "ignore", message="The Pallas Triton backend is deprecated", category=DeprecationWarning
     )
@@ -36,7 +34,7 @@ def triton_params(warps: int, stages: int) -> Any:
 
 
 def missing_mosaic() -> str | None:
-    """Why this jax cannot lower Pallas kernels through Mosaic GPU; None where it can."""
+    """Say why this jax cannot lower Pallas kernels through Mosaic GPU; None if it can."""
     if jax.__version_info__ < (0, 10):
         return f"jax {jax.__version__} is too old for Mosaic GPU: install 0.10 or newer"
     if importlib.util.find_spec("jax.experimental.pallas.mosaic_gpu") is None:
@@ -47,15 +45,16 @@ def missing_mosaic() -> str | None:
 
 
 def mosaic_gpu() -> Any:
-    """Pallas' Mosaic GPU module, imported when a kernel needs it."""
+    """Import Pallas' Mosaic GPU module."""
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
     return plgpu
 
 
 def mosaic_tiled(shape: tuple[int, ...], dtype: Any) -> Any:
-    """Shared memory of `shape` in the swizzled tiles that bulk copies write and matrix products of
-    2 byte types read.
+    """Describe shared memory of `shape` in swizzled tiles.
+
+    Bulk copies write these tiles, and matrix products of 2-byte types read them.
     """
     plgpu = mosaic_gpu()
     return plgpu.SMEM(
@@ -64,7 +63,7 @@ def mosaic_tiled(shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def mosaic_load(ref: Any, layout: Any) -> jax.Array:
-    """What `ref` holds, in registers of `layout`."""
+    """Load `ref` into registers of `layout`."""
     plgpu = mosaic_gpu()
     if "idx" in inspect.signature(plgpu.load).parameters:  # until jax 0.11
         return plgpu.load(ref, (), layout=layout, optimized=False)
@@ -72,31 +71,32 @@ def mosaic_load(ref: Any, layout: Any) -> jax.Array:
 
 
 def mosaic_interpreter() -> Any:
-    """What makes Mosaic GPU kernels run in jax' interpreter, which reports races too."""
+    """Make parameters that run Mosaic GPU kernels in jax's interpreter and report races."""
     return mosaic_gpu().InterpretGPUParams(detect_races=True)
 
 
-def trace_context(default: Any):
-    """A setting that is part of the keys of jit's caches: `.value` reads it, `with setting(value)`
-    sets it.
+def trace_context(default: Any) -> Any:
+    """Make a setting that is part of the keys of jit's caches.
+
+    `.value` reads it, and `with setting(value)` sets it.
     """
     return jax.make_user_context(default)
 
 
 def default_device() -> Any:
-    """The device that computations run on unless something says otherwise."""
+    """Return the default device of computations."""
     chosen = jax.config.jax_default_device
     if chosen is None:
         return jax.devices()[0]
     return jax.devices(chosen)[0] if isinstance(chosen, str) else chosen
 
 
-def abstract_gpu_mesh(kind: str, cores: int):
-    """An abstract mesh of one NVIDIA GPU: under it programs are lowered for a GPU that is not
-    there.
+def abstract_gpu_mesh(kind: str, cores: int) -> Any:
+    """Make an abstract mesh of one NVIDIA GPU, to lower programs for a GPU you don't have.
 
     Args:
-      kind: what the driver calls it, such as "NVIDIA H100 80GB HBM3". cores: its multiprocessors.
+      kind: the driver's name of it, for example "NVIDIA H100 80GB HBM3".
+      cores: number of its multiprocessors.
     """
     sharding = jax.sharding
     device_class = getattr(sharding, "AbstractDevice", None)
@@ -108,7 +108,7 @@ def abstract_gpu_mesh(kind: str, cores: int):
 
 
 def compute_capability(device: Any) -> tuple[int, int] | None:
-    """(major, minor) of an NVIDIA GPU; None for everything else."""
+    """Return (major, minor) of an NVIDIA GPU; None for other devices."""
     text = getattr(device, "compute_capability", None)
     if device.platform not in ("gpu", "cuda") or not isinstance(text, str):
         return None

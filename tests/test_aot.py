@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from jaxspec.bench import aot as tool
-from pallas_kernels import aot, aot_hlo, aot_ptxas, aot_report, registry
+from pallas_kernels import aot, aot_gpus, aot_hlo, aot_ptxas, aot_report, registry
 
 MIB = 2**20
 CAN, REASON = aot.available()
@@ -35,7 +35,7 @@ CALLS = [
 
 def served(name: str, gpu: str) -> list[dict]:
     """The calls that the implementation `name` can serve on `gpu`."""
-    target, found = aot.gpu(gpu), []
+    target, found = aot_gpus.find_gpu(gpu), []
     device = registry.Device("cuda", target.capability, target.cores)
     for call in CALLS:
         shape = [
@@ -151,7 +151,7 @@ def test_without_the_plugin_the_command_says_what_to_install(capsys):
 
 def test_options_out_of_range_are_refused():
     with pytest.raises(ValueError, match="unknown GPU 'h900': choose one of h100, "):
-        aot.gpu("h900")
+        aot_gpus.find_gpu("h900")
     with pytest.raises(ValueError, match="layers is 99: qwen3-8b has 36"):
         tool.compile_decode_loop(arch="qwen3-8b", layers=99)
     with pytest.raises(ValueError, match="a cache of 64 rows is too small: give at least 80"):

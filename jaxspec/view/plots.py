@@ -184,8 +184,9 @@ def plot_acceptance(records: Sequence[dict[str, Any]], figure: Any = None) -> An
     """Plot the share of rounds that accepted at least 1, 2, ... drafted tokens, a line per method.
 
     Args:
-      records: results at one temperature and in one domain, from `jaxspec.bench.report.summary.summarise`. The ten
-        methods with the longest acceptance are shown.
+      records: results at one temperature and in one domain, from
+        `jaxspec.bench.report.summary.summarise`. The ten methods with the longest acceptance are
+        shown.
       figure: a matplotlib figure (default: a new one).
 
     Returns:

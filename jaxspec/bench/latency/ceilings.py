@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.bench.measure.clock import time_call
-from pallas_kernels.aot import GPUS
+from pallas_kernels.aot_gpus import GPUS
 
 
 def measure_ceilings(dtype, *, megabytes: int, size: int, repeats: int = 5) -> dict[str, Any]:

@@ -174,7 +174,7 @@ WHOLE = "config.json says nothing: its draft_vocab_size must be below 257"
         ),
         (
             {"t2d": np.isin(np.arange(257), IDS).astype(np.float32)},
-            r"t2d is float32 \[257\], and .* bool \[257\]",
+            r"t2d is float32 \[257\], but .* bool \[257\]",
         ),
         ({"t2d": np.isin(np.arange(256), IDS)}, r"t2d is bool \[256\]"),
         (
