@@ -25,7 +25,7 @@ def allocate(config: TransformerConfig, batch: int, capacity: int, dtype: DTypeL
 
 
 def filled(k: jax.Array, v: jax.Array, length: jax.Array) -> KVCache:
-    """Make a cache of the rows `k` and `v` [L, B, T, K, D]; the first `length` int32 [B] are seen."""
+    """Make a cache of the rows `k` and `v` [L, B, T, K, D] with `length` int32 [B] seen rows."""
     return KVCache(k.swapaxes(2, 3), v.swapaxes(2, 3), length)
 
 

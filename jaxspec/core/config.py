@@ -10,9 +10,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class RopeScaling:
-    """Llama 3.1's frequency-dependent RoPE scaling (Llama 3 report, section 3.2; `rope_type:
-    llama3`).
-    """
+    """Frequency-dependent RoPE scaling of Llama 3.1 (`rope_type: llama3`; Llama 3 report, 3.2)."""
 
     factor: float
     low_freq_factor: float
@@ -22,9 +20,7 @@ class RopeScaling:
 
 @dataclasses.dataclass(frozen=True)
 class MoEConfig:
-    """Sparse feed-forward layers: `experts_per_token` of `num_experts` experts run for each
-    token.
-    """
+    """Sparse feed-forward layers: each token uses `experts_per_token` of `num_experts` experts."""
 
     num_experts: int
     experts_per_token: int
@@ -35,19 +31,19 @@ class MoEConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig:
-    """What a decoder layer needs to know, shared by targets and drafters.
+    """Sizes and options of a decoder layer, for targets and drafters.
 
     Attributes:
       hidden_size: width E of the residual stream.
-      num_layers: decoder layers L.
-      num_heads: query heads H.
-      num_kv_heads: key/value heads K; head h reads kv head h // (H // K).
+      num_layers: number L of decoder layers.
+      num_heads: number H of query heads.
+      num_kv_heads: number K of key/value heads; head h reads kv head h // (H // K).
       head_dim: D; H * D need not equal E.
       ffn_size: width F of the gated feed-forward layer.
       rope_theta: RoPE base.
       rope_scaling: Llama 3 scaling, or None.
       norm_eps: RMSNorm epsilon.
-      qk_norm: RMSNorm over each head's queries and keys before RoPE (Qwen3).
+      qk_norm: normalise each head's queries and keys by RMSNorm before RoPE (Qwen3).
       attention_bias: biases on the q, k, v and o projections.
     """
 
@@ -71,9 +67,9 @@ class TargetConfig(TransformerConfig):
     Attributes:
       family: name of a record in `jaxspec.targets`: `qwen3`, `llama`, `qwen3_moe`, or one of your
         own.
-      vocab_size: rows V of the embedding table (may exceed the tokenizer's).
-      tie_embeddings: the output projection is the transposed embedding table.
-      max_positions: longest sequence the model was made for.
+      vocab_size: number V of rows of the embedding table; may exceed the tokenizer's vocabulary.
+      tie_embeddings: whether the output projection is the transposed embedding table.
+      max_positions: length of the longest sequence that the model was made for.
       moe: sparse layers, or None for a dense model.
     """
 
@@ -86,19 +82,21 @@ class TargetConfig(TransformerConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrafterConfig:
-    """What the decoding loop reads of any drafter's config. A config also has `depth`, the longest
-    path that a round drafts unless a call says otherwise, as a field or a property.
+    """The part of a drafter's config that the decode loop reads.
+
+    A config also has `depth`, a field or a property: the longest path that a round drafts, unless a
+    call says otherwise.
 
     Attributes:
-      vocab_size: tokens V of the target's vocabulary.
-      draft_vocab_size: tokens that can be drafted where they are fewer than `vocab_size`; None: the
-        whole vocabulary. A reduced vocabulary has an output projection and a list of token ids of
-        its own (see `jaxspec.drafters.base`).
+      vocab_size: number V of tokens of the target's vocabulary.
+      draft_vocab_size: number of tokens that can be drafted; None for the whole vocabulary. A
+        reduced vocabulary has its own output projection and list of token ids (see
+        `jaxspec.drafters.base`).
       feature_layers: target layers (0-based, their outputs) that the drafter reads, low to high.
-      score_temperature: divisors of the draft logits when paths are scored, at temperature 0 and
-        above it, fitted to how sure this drafter should be of itself; below 1 trees grow deeper,
-        above 1 wider. What a draft is compared with differs: the most probable token at 0, a drawn
-        one above.
+      score_temperature: divisors of the draft logits when paths are scored, for greedy decoding and
+        for sampling. They are fitted to the drafter's confidence: below 1 trees grow deeper, above
+        1 wider. The two differ because drafts are compared with the most probable token in greedy
+        decoding and with a sampled one otherwise.
     """
 
     vocab_size: int = 0
@@ -109,8 +107,7 @@ class DrafterConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeatureDrafterConfig(TransformerConfig, DrafterConfig):
-    """What drafters share that read features of target layers and have an output projection of
-    their own.
+    """A drafter that reads features of target layers and has an output projection of its own.
 
     Attributes:
       target_hidden_size: width of a target feature.

@@ -1,4 +1,4 @@
-"""Detects the unrelated distribution of PyPI that shares this package's import name."""
+"""Detect the unrelated distribution on PyPI that shares this package's import name."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ THEIRS = "jaxspec"  # X-ray spectral fitting
 
 
 def check() -> None:
-    """Refuse to run where the X-ray astronomy package `jaxspec` is installed beside this one or
-    over it.
+    """Refuse to run if the X-ray astronomy package `jaxspec` is installed too.
 
-    Both write into one `jaxspec` folder, so whichever came last has overwritten files of the other.
+    Both packages write to one `jaxspec` folder: the later one has overwritten files of the other.
 
     Raises:
-      ImportError: one line that names the package and the two commands that mend it.
+      ImportError: names the package and the commands that repair the installation.
     """
     try:
         version = importlib.metadata.version(THEIRS)
     except importlib.metadata.PackageNotFoundError:
         return
     raise ImportError(
-        f"the PyPI package 'jaxspec' {version} (X-ray astronomy) is installed and has the import name of this one ({OURS}): "
-        f"run `pip uninstall jaxspec`, then reinstall {OURS} with `--force-reinstall --no-deps`"
+        f"the PyPI package 'jaxspec' {version} (X-ray astronomy) is installed and shares the "
+        f"import name of {OURS}: run `pip uninstall jaxspec`, then reinstall {OURS} with "
+        "`--force-reinstall --no-deps`"
     )

@@ -1,6 +1,4 @@
-"""Everything a decode call needs, as one pytree: weights are leaves, the static spec is part of the
-tree's structure.
-"""
+"""Everything a decode call needs, as one pytree: weights are leaves, the spec is static."""
 
 from __future__ import annotations
 
@@ -34,7 +32,11 @@ class Spec:
     tokenizer: str | None = None
 
     def drafter(self, name: str) -> Any:
-        """Config of the drafter called `name`; ValueError lists the names that are loaded."""
+        """Return the config of the drafter called `name`.
+
+        Raises:
+          ValueError: unknown name; the message lists the loaded ones.
+        """
         loaded = dict(self.drafters)
         if name in loaded:
             return loaded[name]
@@ -45,13 +47,13 @@ class Spec:
 
 
 class Params(flax.struct.PyTreeNode):
-    """Weights of a target and of its drafters; jit over it, donate it, shard it, save it.
+    """Weights of a target and of its drafters, as a pytree.
 
     Attributes:
-      target: variables of `Transformer`; quantised ones have a collection of scales, see
+      target: variables of `Transformer`. Quantised ones have a collection of scales, see
         `jaxspec.targets.quant`.
       drafters: {name: variables}.
-      spec: static.
+      spec: static description.
     """
 
     target: Any
@@ -60,20 +62,18 @@ class Params(flax.struct.PyTreeNode):
 
     @property
     def dtype(self) -> Any:
-        """What the target computes and caches in: its weights' dtype where they are not quantised
-        (`jaxspec.targets.quant`).
-        """
+        """The dtype of the target's computations and caches: that of unquantised weights."""
         return self.target["params"]["norm"]["scale"].dtype
 
     def drafter(self, name: str) -> Any:
-        """Variables of the drafter called `name`; {} of one that has none."""
+        """Return the variables of the drafter called `name`; {} if it has none."""
         return self.drafters.get(name, {})
 
     def with_drafter(self, name: str, config: Any, variables: Any) -> Params:
-        """These parameters with one more drafter, which becomes the default method.
+        """Return these parameters with one more drafter, which becomes the default method.
 
         Args:
-          name: what to call it; a drafter of that name is replaced.
+          name: name of the drafter; replaces a drafter of the same name.
           config: its static description, of a class that is registered (`jaxspec.drafters`).
           variables: {"params": ...}, see `jaxspec.drafters.base`.
         """

@@ -1,6 +1,4 @@
-"""Attention of new rows over (cached prefix + visible new rows): entry points over
-`pallas_kernels`.
-"""
+"""Entry points of `pallas_kernels`: attention of new rows over a cached prefix and each other."""
 
 from __future__ import annotations
 
@@ -11,9 +9,7 @@ from pallas_kernels.registry import Problem, resolve
 
 
 def tree_attention(q, k, v, positions, *, mask=None, prefix=None, window=None) -> jax.Array:
-    """See `pallas_kernels.reference.tree_attention`; `pallas_kernels.registry` chooses what
-    computes it.
-    """
+    """Compute `pallas_kernels.reference.tree_attention` with the implementation of the registry."""
     problem = Problem.of(q, k, v, prefix)
     return resolve("tree_attention", problem)(
         q, k, v, positions, mask=mask, prefix=prefix, window=window
@@ -21,8 +17,12 @@ def tree_attention(q, k, v, positions, *, mask=None, prefix=None, window=None) -
 
 
 def full_mask(batch: int, rows: int, size: jax.Array | None = None) -> jax.Array:
-    """Mask words uint32 [B, T, W] under which every new row sees every new row, or only the first
-    `size` int32 [B] of them.
+    """Make mask words uint32 [B, T, W] under which every new row sees every new row.
+
+    Args:
+      batch: B.
+      rows: T.
+      size: int32 [B]; if given, only the first `size` rows are seen.
     """
     words = -(-rows // 32)
     if size is None:

@@ -1,4 +1,4 @@
-"""The one record by which the rest of the library knows a family of target models."""
+"""The record that describes a family of target models to the rest of the library."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def _never(hf: dict[str, Any]) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class TargetFamily:
-    """What a family of target models is called and how its files differ from Llama's.
+    """The name of a family of target models, and how its files differ from Llama's.
 
     Attributes:
       name: `model_type` in config.json, and `TargetConfig.family`.
-      architecture: the class that config.json names, such as `LlamaForCausalLM`.
-      qk_norm: RMSNorm over each head's queries and keys.
-      head_dim: width of a head where config.json has none; None: hidden_size / heads.
-      read: config.json -> further fields of `TargetConfig`, such as `moe`.
-      write: TargetConfig -> their entries in config.json.
+      architecture: the class that config.json names, for example `LlamaForCausalLM`.
+      qk_norm: whether queries and keys of each head are normalised by RMSNorm.
+      head_dim: width of a head if config.json does not give it (default: hidden_size / heads).
+      read: config.json -> further fields of `TargetConfig`, for example `moe`.
+      write: TargetConfig -> entries of these fields in config.json.
       uses_window: config.json -> whether sliding-window attention is in use, which targets do not
-        support. `layer_types` is looked at in any case.
-      weight_name: Llama's name of a tensor -> the name in this family's files.
+        support. `layer_types` is always checked, too.
+      weight_name: Llama's name of a tensor -> its name in this family's files.
     """
 
     name: str

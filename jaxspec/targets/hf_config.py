@@ -1,4 +1,4 @@
-"""config.json of target models, to and from `TargetConfig`; families differ by their records."""
+"""Convert config.json of target models to and from `TargetConfig`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from jaxspec.targets.registry import family_of, family_of_hf
 
 
 def target_config(hf: dict[str, Any]) -> TargetConfig:
-    """The `TargetConfig` of a config.json, in the spelling of transformers 4 or 5.
+    """Read the `TargetConfig` of a config.json, as written by transformers 4 or 5.
 
     Raises:
-      ValueError: an unknown architecture, a missing field, or a setting that changes the
+      ValueError: the architecture is unknown, a field is missing, or a setting changes the
         computation and is not supported.
     """
     family = family_of_hf(hf)
@@ -31,8 +31,11 @@ def target_config(hf: dict[str, Any]) -> TargetConfig:
 
 
 def target_config_to_hf(config: TargetConfig, dtype: str = "float32") -> dict[str, Any]:
-    """A config.json that transformers 4 and 5 both read as `config`; `dtype` names the weights'
-    dtype.
+    """Write a config.json that transformers 4 and 5 both read as `config`.
+
+    Args:
+      config: of the target.
+      dtype: dtype of the weights.
     """
     family = family_of(config)
     return {
@@ -47,11 +50,12 @@ def target_config_to_hf(config: TargetConfig, dtype: str = "float32") -> dict[st
 
 
 def _refuse_unsupported(hf: dict[str, Any], family: TargetFamily) -> None:
-    """Settings that change the computation must not be passed over."""
+    """Refuse settings that change the computation and are not supported."""
     if hf.get("quantization_config"):
         method = hf["quantization_config"].get("quant_method", "unknown")
         raise ValueError(
-            f"config.json: quantised weights ({method}) are not supported: use an unquantised checkpoint"
+            f"config.json: quantised weights ({method}) are not supported: "
+            "use an unquantised checkpoint"
         )
     if hf.get("mlp_bias"):
         raise ValueError("config.json: mlp_bias is not supported")

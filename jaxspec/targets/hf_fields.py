@@ -1,4 +1,4 @@
-"""Entries of config.json that all decoder layers share, of targets and of drafters."""
+"""Entries of config.json that decoder layers of targets and drafters share."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from jaxspec.core.config import RopeScaling, TransformerConfig
 
 
 def transformer_fields(hf: dict[str, Any], default_head_dim: int | None = None) -> dict[str, Any]:
-    """The fields of `TransformerConfig` but `qk_norm`, shared by targets and block drafters."""
+    """Read the fields of `TransformerConfig` except `qk_norm`, for targets and block drafters."""
     hidden, heads = integer(hf, "hidden_size"), integer(hf, "num_attention_heads")
     kv_heads = integer(hf, "num_key_value_heads", heads)
     head_dim = integer(hf, "head_dim", default_head_dim or hidden // heads)
     if heads % kv_heads:
         raise ValueError(
-            f"config.json: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
+            f"config.json: num_attention_heads {heads} is not a multiple of "
+            f"num_key_value_heads {kv_heads}"
         )
     if head_dim % 2:
         raise ValueError(f"config.json: head_dim {head_dim} is odd; rotary positions need pairs")
@@ -38,8 +39,9 @@ def transformer_fields(hf: dict[str, Any], default_head_dim: int | None = None) 
 
 
 def transformer_fields_to_hf(config: TransformerConfig, dtype: str) -> dict[str, Any]:
-    """Inverse of `transformer_fields`, with both spellings of RoPE: each serving engine knows one
-    of them.
+    """Invert `transformer_fields`, with both spellings of RoPE.
+
+    Each serving engine knows one of them.
     """
     scaling = {"rope_type": "default"}
     if config.rope_scaling is not None:
@@ -69,8 +71,9 @@ def transformer_fields_to_hf(config: TransformerConfig, dtype: str) -> dict[str,
 
 
 def rope_settings(hf: dict[str, Any]) -> tuple[float, RopeScaling | None]:
-    """RoPE base and scaling from `rope_parameters` (transformers 5) or `rope_theta` and
-    `rope_scaling` (4).
+    """Read RoPE's base and scaling.
+
+    They are in `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (4).
     """
     rope = {**(hf.get("rope_scaling") or {}), **(hf.get("rope_parameters") or {})}
     if any(isinstance(value, dict) for value in rope.values()):
@@ -98,7 +101,11 @@ def rope_settings(hf: dict[str, Any]) -> tuple[float, RopeScaling | None]:
 
 
 def integer(hf: dict[str, Any], name: str, default: int | None = None) -> int:
-    """A positive integer field; absent or null gives `default`, or an error where there is none."""
+    """Read a positive integer; if it is absent or null, return `default`.
+
+    Raises:
+      ValueError: it is no positive integer, or it is absent and there is no default.
+    """
     value = hf.get(name)
     value = default if value is None else value
     if value is None:

@@ -1,9 +1,8 @@
 """Decoder layers shared by targets and drafters: RMSNorm, RoPE, attention, gated feed-forward.
 
-Projections that read the same input are fused (in drafters q stays apart from kv, since they
-project k and v of context features alone), and weights are stored [in, out]. Weights may be
-quantised, see `jaxspec.targets.quant`: their scales then stand in a collection beside the
-parameters, under the same names.
+Projections that read the same input are fused. Drafters keep q apart from k and v, because they
+project k and v of context features alone. Weights are stored [in, out]. The scales of quantised
+weights are in a collection of their own, under the same names (see `jaxspec.targets.quant`).
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ _INIT = nn.initializers.normal(0.02)
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm with statistics in float32 (Qwen3RMSNorm: weight times the rounded
-    normalised input).
+    """Root-mean-square norm with statistics in float32.
+
+    As in Qwen3RMSNorm, the normalised input is rounded before it is multiplied by the weight.
     """
 
     eps: float
@@ -35,18 +35,21 @@ class RMSNorm(nn.Module):
 
 
 def scale_of(module: nn.Module, name: str) -> jax.Array | None:
-    """Scale per output channel, float32, of the parameter `name` if it is quantised."""
+    """Return the scale per output channel, float32, of a parameter; None if it is not quantised."""
     return module.get_variable("quant", name)
 
 
 def project(
     x: jax.Array, kernel: jax.Array, scale: jax.Array | None = None, axis: int = 0
 ) -> jax.Array:
-    """Product [..., out] of `x` [..., in] with a matrix whose `axis` is the inputs', in x's dtype.
+    """Multiply `x` [..., in] by a matrix whose `axis` is the input's.
 
-    A quantised kernel has a `scale` per output: XLA reads its values as they are and converts them
-    inside the product. The sums stay float32 until they are scaled, since unscaled ones leave
+    A quantised kernel has a `scale` per output. XLA reads its values as stored and converts them
+    inside the product. Sums stay float32 until they are scaled, because unscaled sums exceed
     float16's range.
+
+    Returns:
+      [..., out] in x's dtype.
     """
     inputs = (((x.ndim - 1,), (axis,)), ((), ()))
     if scale is None:
@@ -59,7 +62,7 @@ def project(
 
 
 def scaled(sums: jax.Array, scale: jax.Array, dtype) -> jax.Array:
-    """Float32 sums over quantised weights, scaled and rounded."""
+    """Scale and round float32 sums over quantised weights."""
     return (sums * scale).astype(dtype)
 
 
@@ -78,19 +81,16 @@ class Linear(nn.Module):
 
 
 def rope_table(positions: jax.Array, config: TransformerConfig) -> tuple[jax.Array, jax.Array]:
-    """Cosines and sines, float32 [B, T, 1, D/2], of the rotary angles at `positions` int32 [B,
-    T].
-    """
+    """Compute cosines and sines, float32 [B, T, 1, D/2], at `positions` int32 [B, T]."""
     angles = positions[..., None, None].astype(jnp.float32) * rope_frequency(config)
     return jnp.cos(angles), jnp.sin(angles)
 
 
 def rope_frequency(config: TransformerConfig) -> np.ndarray:
-    """Rotation per position of each pair of components, float32 [D/2], a constant of the compiled
-    program.
+    """Compute the rotation per position of each pair of components, float32 [D/2].
 
-    The published checkpoints' order of float32 operations: one unit in the last place moves the
-    angle at position 30,000 by about 2e-3.
+    It is a constant of the compiled program. The order of float32 operations is that of the
+    published checkpoints: one unit in the last place moves the angle at position 30,000 by 2e-3.
     """
     exponent = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
     frequency = np.float32(1) / np.float32(config.rope_theta) ** exponent
@@ -100,9 +100,7 @@ def rope_frequency(config: TransformerConfig) -> np.ndarray:
 
 
 def _llama3_frequency(frequency, scaling):
-    """Slow rotations are divided by `factor`, fast ones kept, those between interpolated (Llama
-    3.1).
-    """
+    """Divide slow rotations by `factor`, keep fast ones, interpolate between them (Llama 3.1)."""
     turns = scaling.original_max_positions / (np.float32(2 * np.pi) / frequency)
     smooth = (turns - scaling.low_freq_factor) / (
         scaling.high_freq_factor - scaling.low_freq_factor
@@ -114,20 +112,17 @@ def _llama3_frequency(frequency, scaling):
 
 
 def apply_rope(x: jax.Array, table: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """Rotate `x` [B, T, heads, D], whose two halves are the pair's components (the half-split
-    convention).
-    """
+    """Rotate `x` [B, T, heads, D]; components i and i + D/2 form a pair (half-split convention)."""
     cos, sin = table
     a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
 
 
 class Attention(nn.Module):
-    """Grouped-query attention of new rows over a cached prefix and each other; returns the new
-    rows' K and V too.
+    """Grouped-query attention of new rows over a cached prefix and each other.
 
-    With `fused`, queries, keys and values come from one product; `keys_values` then has no weights
-    of its own to use.
+    It also returns keys and values of the new rows. With `fused`, queries, keys and values come
+    from one product, and `keys_values` has no weights to use.
     """
 
     config: TransformerConfig
@@ -147,7 +142,7 @@ class Attention(nn.Module):
             self.k_norm = RMSNorm(c.norm_eps)
 
     def keys_values(self, x: jax.Array, rope) -> tuple[jax.Array, jax.Array]:
-        """Rotated keys and values [B, T, K, D] of `x` [B, T, E]."""
+        """Compute rotated keys and values [B, T, K, D] of `x` [B, T, E]."""
         return self._rotated(self.kv(x), rope)
 
     def _rotated(self, kv: jax.Array, rope) -> tuple[jax.Array, jax.Array]:
@@ -171,11 +166,14 @@ class Attention(nn.Module):
 
 
 def behind(earlier, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Keys and values [B, R, K, D] of rows computed earlier, with those of T new rows `k`, `v`
-    written among them.
+    """Write keys and values of T new rows `k`, `v` among those of rows computed earlier.
 
-    `earlier` is (k, v [B, R, K, D], row): the new rows' place. The mask of the new rows is then
-    over all R.
+    Args:
+      earlier: (k, v [B, R, K, D], row), where `row` is the place of the new rows. The mask of the
+        new rows then covers all R rows.
+
+    Returns:
+      k, v: [B, R, K, D].
     """
     old_k, old_v, row = earlier
     at = (0, row, 0, 0)
@@ -183,7 +181,7 @@ def behind(earlier, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 class GatedMLP(nn.Module):
-    """`down(silu(gate(x)) * up(x))`, gate and up fused."""
+    """`down(silu(gate(x)) * up(x))` with gate and up fused."""
 
     config: TransformerConfig
 
@@ -194,8 +192,9 @@ class GatedMLP(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Pre-norm attention and feed-forward with residual connections; `mlp` may be replaced by a
-    sparse layer.
+    """Pre-norm attention and feed-forward with residual connections.
+
+    `mlp` may be replaced by a sparse layer.
     """
 
     config: TransformerConfig
@@ -216,7 +215,5 @@ class DecoderLayer(nn.Module):
         return x + self.mlp(self.mlp_norm(x)), new_kv
 
     def context_kv(self, context: jax.Array, rope) -> tuple[jax.Array, jax.Array]:
-        """K and V [B, T, K, D] of context features, which skip the layer's own input norm
-        (DFlash).
-        """
+        """Compute K and V [B, T, K, D] of context features, skipping the input norm (DFlash)."""
         return self.attention.keys_values(context, rope)

@@ -1,6 +1,4 @@
-"""Sparse feed-forward layer of Qwen3-MoE: the router in float32, only the chosen experts
-computed.
-"""
+"""Sparse feed-forward layer of Qwen3-MoE: float32 router, and only the chosen experts computed."""
 
 from __future__ import annotations
 
@@ -48,8 +46,8 @@ class SparseMLP(nn.Module):
             scale_of(self, "gate_up"),
             scale_of(self, "down"),
             cpu=functools.partial(mix_experts, tiles_per_step=1),
-            # A GPU needs more work per step than one tile to be busy; the copies of the experts'
-            # weights are its price.
+            # One tile per step does not keep a GPU busy. More tiles cost copies of the experts'
+            # weights.
             default=functools.partial(mix_experts, tiles_per_step=16),
         )
         return mixed.reshape(x.shape)
@@ -58,12 +56,12 @@ class SparseMLP(nn.Module):
 def mix_experts(
     rows, expert, weight, gate_up, down, gate_up_scale=None, down_scale=None, *, tiles_per_step: int
 ) -> jax.Array:
-    """Weighted sum of each row's chosen experts.
+    """Compute the weighted sum of each row's chosen experts.
 
-    `jax.lax.ragged_dot` multiplies every row with every expert on CPUs and GPUs, masked. Here the
+    On CPUs and GPUs, `jax.lax.ragged_dot` multiplies every row by every expert and masks. Here the
     (row, choice) pairs are sorted by expert and cut into tiles of one expert each, and a loop runs
-    over the tiles in use. (A loop of unknown length has no reverse-mode derivative: this serves
-    decoding and feature extraction, not training of the target.)
+    over the tiles in use. A loop of unknown length has no reverse-mode derivative, so this serves
+    decoding and feature extraction, not training of the target.
 
     Args:
       rows: [R, E].
@@ -72,7 +70,7 @@ def mix_experts(
       gate_up: [X, E, 2F].
       down: [X, F, E].
       gate_up_scale, down_scale: [X, 2F] and [X, E] of quantised weights.
-      tiles_per_step: tiles multiplied together as one batch.
+      tiles_per_step: number of tiles multiplied as one batch.
 
     Returns:
       [R, E].
@@ -82,7 +80,7 @@ def mix_experts(
     def step(i, out):
         picked = jax.lax.dynamic_slice_in_dim(pairs, i * tiles_per_step, tiles_per_step)
         which = jax.lax.dynamic_slice_in_dim(tile_expert, i * tiles_per_step, tiles_per_step)
-        # A tile's empty slots compute some pair again; their index lies outside `out`, so that
+        # Empty slots of a tile compute some pair again. Their index is outside of `out`, so
         # nothing is written.
         pair = jnp.where(picked < 0, expert.size, order[jnp.maximum(picked, 0)])
         row = jnp.minimum(pair, expert.size - 1) // expert.shape[1]
@@ -90,8 +88,8 @@ def mix_experts(
         result = _project(nn.silu(gate) * up, down, down_scale, which)
         return out.at[pair].set(result, mode="drop")
 
-    # Every pair has its own place and the sum its own order: the result does not depend on the
-    # tiles, nor on atomics.
+    # Every pair has a place of its own, and sums have a fixed order: the result depends neither on
+    # the tiles nor on atomics.
     out = jnp.zeros((expert.size, rows.shape[1]), rows.dtype)
     out = jax.lax.fori_loop(0, -(-tiles // tiles_per_step), step, out)
     return (out.reshape(*expert.shape, -1) * weight[..., None]).sum(axis=1)
@@ -100,7 +98,11 @@ def mix_experts(
 def _project(
     x: jax.Array, kernel: jax.Array, scale: jax.Array | None, which: jax.Array
 ) -> jax.Array:
-    """[tiles, m, out] of `x` [tiles, m, in] with the kernel [X, in, out] of each tile's expert."""
+    """Multiply `x` [tiles, m, in] by the kernel [X, in, out] of each tile's expert.
+
+    Returns:
+      [tiles, m, out].
+    """
     picked = jnp.take(kernel, which, axis=0)
     if scale is None:
         return jnp.einsum("tmi,tio->tmo", x, picked)
@@ -109,12 +111,15 @@ def _project(
 
 
 def _tiles(expert: jax.Array, num_experts: int, multiple: int):
-    """Pairs [tiles, m] sorted by expert as indices into `order`, -1 where empty; the sort; experts
-    [tiles]; tiles in use.
+    """Cut the (row, choice) pairs into tiles of one expert each.
+
+    Returns:
+      pairs int32 [tiles, m] sorted by expert, as indices into `order`, -1 for empty slots; `order`;
+      the expert of each tile [tiles]; the number of tiles in use.
     """
     count = expert.size
-    # About the pairs that an expert gets when all are used alike: longer tiles would be mostly
-    # empty, shorter ones reread it.
+    # The number of pairs per expert if all are used alike. Longer tiles would be mostly empty,
+    # shorter ones would read an expert's weights more than once.
     size = min(max(1, count // num_experts), 64)
     most = min(num_experts, count) + count // size
     most = -(-most // multiple) * multiple

@@ -1,12 +1,12 @@
-"""Weight-only quantisation of targets: int8 or fp8 values with a float32 scale per output channel.
+"""Weight-only quantisation of targets: int8 or fp8 values, one float32 scale per output channel.
 
-Values replace the weights under "params"; their scales stand under the same names in the collection
-"quant", where the layers look for them (`jaxspec.targets.layers`). Quantised are all projections,
-the experts' stacks and the output projection; norms, biases, the router and an embedding table of
-its own stay. A tied table has a scale per row, which serves both of its uses: a looked-up row times
-its scale, a logit times its token's scale.
+Values replace the weights under "params". Scales have the same names in the collection "quant",
+where the layers look for them (`jaxspec.targets.layers`). All projections, the experts' stacks and
+the output projection are quantised; norms, biases, the router and an untied embedding table are
+not. A tied table has a scale per row, which serves both uses: a looked-up row is multiplied by its
+scale, a logit by its token's scale.
 
-Drafters stay as they are. Decoding is lossless with respect to the quantised target.
+Drafters are not quantised. Decoding is lossless with respect to the quantised target.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxspec.core.params import Params
 
 COLLECTION = "quant"
-# {kind: (dtype, largest magnitude)}. The types have no infinity to saturate at: a larger number
-# would wrap or become NaN.
+# {kind: (dtype, largest magnitude)}. These types have no infinity: a larger number would wrap or
+# become NaN.
 KINDS = {"int8": (jnp.int8, 127.0), "fp8": (jnp.float8_e4m3fn, 448.0)}
 _PROJECTIONS = ("kernel", "lm_head", "gate_up", "down")
 
 
 def quantize_params(params: Params, kind: str) -> Params:
-    """`params` with a quantised target; drafters and spec are shared with the original.
+    """Quantise the target of `params`; drafters and spec are shared with the original.
 
-    Can be traced, so that `jax.eval_shape` gives the shapes for abstract weights.
+    This can be traced, so that `jax.eval_shape` gives the shapes for abstract weights.
 
     Args:
       params: from `jaxspec.load`.
@@ -44,7 +44,7 @@ def quantize_params(params: Params, kind: str) -> Params:
     found = kind_of(params.target)
     if found:
         raise ValueError(
-            f"the target is quantised to {found} already: load it again to quantise it otherwise"
+            f"the target is already quantised to {found}: load it again to quantise it to {kind}"
         )
     tied, values, scales = params.spec.target.tie_embeddings, {}, {}
     for path, weights in flatten_dict(params.target["params"]).items():
@@ -58,13 +58,17 @@ def quantize_params(params: Params, kind: str) -> Params:
 
 
 def check_kind(kind: str | None) -> None:
-    """Raise ValueError unless `kind` is one of `KINDS` or None."""
+    """Check that `kind` is one of `KINDS` or None.
+
+    Raises:
+      ValueError: it is not.
+    """
     if kind is not None and kind not in KINDS:
         raise ValueError(f"unknown quantisation {kind!r}: choose one of {', '.join(KINDS)}")
 
 
 def kind_of(variables: Mapping[str, Any]) -> str | None:
-    """How a target's variables are quantised: `int8`, `fp8` or None."""
+    """Return how a target's variables are quantised: `int8`, `fp8` or None."""
     if COLLECTION not in variables:
         return None
     values, scales = flatten_dict(variables["params"]), flatten_dict(variables[COLLECTION])
@@ -73,19 +77,29 @@ def kind_of(variables: Mapping[str, Any]) -> str | None:
 
 
 def refuse(variables: Mapping[str, Any], what: str) -> None:
-    """Raise ValueError, ending in what cannot be done, where `variables` are quantised."""
+    """Refuse quantised variables.
+
+    Args:
+      variables: of a target.
+      what: what cannot be done with them, the end of the message.
+
+    Raises:
+      ValueError: `variables` are quantised.
+    """
     kind = kind_of(variables)
     if kind:
         raise ValueError(f"weights quantised to {kind} cannot be {what}")
 
 
 def contracted_axis(path: tuple[str, ...], tied: bool) -> int | None:
-    """The axis of a target's parameter that its product sums over, each of the others having a
-    scale; None if it stays.
+    """Return the axis of a target's parameter that its product sums over.
 
     Args:
       path: keys below "params".
-      tied: the embedding table is also the output projection.
+      tied: whether the embedding table is also the output projection.
+
+    Returns:
+      The axis; every other index has a scale. None for a parameter that is not quantised.
     """
     if path == ("embedding",):
         return -1 if tied else None
@@ -94,11 +108,18 @@ def contracted_axis(path: tuple[str, ...], tied: bool) -> int | None:
 
 @functools.partial(jax.jit, static_argnames=("kind", "axis"))
 def quantize(weights: jax.Array, kind: str, axis: int) -> tuple[jax.Array, jax.Array]:
-    """Values of `kind` in the shape of `weights`, and their scales, float32 in that shape less
-    `axis`.
+    """Quantise weights along one axis.
 
     `values * scale` is nearest to the weights: the largest magnitude along `axis` becomes the
     type's largest number.
+
+    Args:
+      weights: floats.
+      kind: `int8` or `fp8`.
+      axis: the axis that the product sums over.
+
+    Returns:
+      Values of `kind` in the shape of `weights`, and float32 scales in that shape without `axis`.
     """
     dtype, largest = KINDS[kind]
     weights = weights.astype(jnp.float32)

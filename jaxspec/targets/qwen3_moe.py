@@ -10,9 +10,7 @@ from jaxspec.targets.hf_fields import integer
 
 
 def _read(hf: dict[str, Any]) -> dict[str, Any]:
-    """Sparse layers: those at multiples of `decoder_sparse_step` that `mlp_only_layers` does not
-    name.
-    """
+    """Read which layers are sparse: multiples of `decoder_sparse_step` not in `mlp_only_layers`."""
     experts = integer(
         hf, "num_experts" if hf.get("num_experts") is not None else "num_local_experts"
     )

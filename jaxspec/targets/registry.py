@@ -14,8 +14,10 @@ _FAMILIES: dict[str, TargetFamily] = {}
 
 
 def register(family: TargetFamily) -> None:
-    """Make a family of target models known to the whole library; ValueError if its name is
-    taken.
+    """Make a family of target models known to the whole library.
+
+    Raises:
+      ValueError: its name is taken.
     """
     if family.name in _FAMILIES:
         raise ValueError(f"a family is called {family.name!r} already: choose another name")
@@ -23,30 +25,42 @@ def register(family: TargetFamily) -> None:
 
 
 def unregister(name: str) -> None:
-    """Undo `register`; ValueError if no family is called `name`."""
+    """Undo `register`.
+
+    Raises:
+      ValueError: no family has this name.
+    """
     named(name)
     del _FAMILIES[name]
 
 
 def families() -> tuple[TargetFamily, ...]:
-    """All families, in the order in which they were registered."""
+    """List all families in the order of registration."""
     return tuple(_FAMILIES.values())
 
 
 def named(name: str) -> TargetFamily:
-    """The family called `name`; ValueError lists all names."""
+    """Return the family called `name`.
+
+    Raises:
+      ValueError: unknown name; the message lists the known ones.
+    """
     if name not in _FAMILIES:
         raise ValueError(f"unknown family {name!r}: choose one of {', '.join(_FAMILIES)}")
     return _FAMILIES[name]
 
 
 def family_of(config: TargetConfig) -> TargetFamily:
-    """The family of a target."""
+    """Return the family of a target."""
     return named(config.family)
 
 
 def family_of_hf(hf: dict[str, Any]) -> TargetFamily:
-    """The family that a config.json names; ValueError lists the architectures that are supported."""
+    """Return the family that a config.json names.
+
+    Raises:
+      ValueError: unknown architecture; the message lists the supported ones.
+    """
     architecture, name = (hf.get("architectures") or [None])[0], hf.get("model_type")
     family = _FAMILIES.get(name) if isinstance(name, str) else None
     if family is not None and architecture in (None, family.architecture):

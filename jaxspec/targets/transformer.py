@@ -24,14 +24,13 @@ from jaxspec.targets.moe import SparseMLP
 
 
 class ForwardOutput(NamedTuple):
-    """What a forward of T rows returns.
+    """Result of a forward pass of T rows.
 
     Attributes:
-      hidden: [B, T, E] after the final norm; `Transformer.logits` turns chosen rows of it into
-        logits.
-      features: [B, T, len(feature_layers) * E], outputs of the chosen decoder layers side by side,
+      hidden: [B, T, E] after the final norm; `Transformer.logits` turns rows of it into logits.
+      features: [B, T, len(feature_layers) * E], concatenated outputs of the chosen decoder layers,
         before any norm.
-      k, v: [L, B, T, K, D], keys and values of the new rows, for the caller to put into its cache.
+      k, v: [L, B, T, K, D], keys and values of the new rows, for the caller to write to its cache.
     """
 
     hidden: jax.Array
@@ -70,12 +69,12 @@ class Transformer(nn.Module):
 
         Args:
           tokens, positions: int32 [B, T].
-          cache: prefix that every row sees up to `cache.length`; it is read, not written.
-          mask: uint32 [B, T, W], which new rows see which; None is causal.
+          cache: prefix that every row sees up to `cache.length`. It is not written.
+          mask: uint32 [B, T, W], which new rows each new row sees; None is causal.
           feature_layers: layers i whose output (after decoder layer i, 0-based) to return;
             `num_layers` stands for the hidden state after the final norm.
-          earlier: (k, v [L, B, R, K, D], row): further rows that are not in the cache, among which
-            the new ones stand from `row` on; `mask` is then [B, T, ceil(R / 32)].
+          earlier: (k, v [L, B, R, K, D], row): further rows that are not in the cache. The new rows
+            take the places from `row` on, and `mask` is [B, T, ceil(R / 32)].
         """
         rope = rope_table(positions, self.config)
         x = self.embed(tokens)
@@ -98,7 +97,7 @@ class Transformer(nn.Module):
         )
 
     def embed(self, tokens: jax.Array) -> jax.Array:
-        """Embedding rows [..., E] of `tokens`."""
+        """Look up embeddings [..., E] of `tokens`."""
         rows, scale = jnp.take(self.embedding, tokens, axis=0), scale_of(self, "embedding")
         if scale is None:
             return rows
@@ -106,8 +105,9 @@ class Transformer(nn.Module):
         return scaled(rows.astype(jnp.float32), jnp.take(scale, tokens)[..., None], computed_in)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """Next-token logits [..., V] in the weights' dtype, from hidden states after the final
-        norm.
+        """Compute next-token logits [..., V] from hidden states after the final norm.
+
+        They are in the weights' dtype.
         """
         if self.config.tie_embeddings:
             return project(hidden, self.embedding, scale_of(self, "embedding"), axis=1)

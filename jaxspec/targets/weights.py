@@ -1,6 +1,4 @@
-"""Weights of a target model: Hugging Face tensors to and from the parameters of
-`jaxspec.targets.transformer.Transformer`.
-"""
+"""Convert a target's weights between Hugging Face tensors and `Transformer`'s parameters."""
 
 from __future__ import annotations
 
@@ -26,17 +24,17 @@ def from_hf(
     dtype: str = "float32",
     quantize: str | None = None,
 ) -> dict[str, Any]:
-    """Variables {"params": ...} of `Transformer(config)` from tensors by Hugging Face name.
+    """Read variables {"params": ...} of `Transformer(config)` from tensors by Hugging Face name.
 
     Args:
       read: `WeightFiles` of a directory, or a dict.
-      config: what the tensors must fit.
+      config: the config that the tensors must fit.
       dtype: `float32`, `float16` or `bfloat16`, the dtype of every parameter that is not quantised.
-      quantize: `int8` or `fp8`, tensor by tensor, so that the device never holds more than one of
-        them unquantised; the variables are then those of `jaxspec.targets.quant`.
+      quantize: `int8` or `fp8`. Tensors are quantised one by one, so that the device never holds
+        more than one of them unquantised. The variables are those of `jaxspec.targets.quant`.
 
     Raises:
-      WeightMismatch: missing, unexpected and misshapen tensors, all in one report.
+      WeightMismatch: tensors are missing, unexpected or misshapen; reports all of them.
       ValueError: a tensor holds NaN or infinity, or overflows `dtype`.
     """
 
@@ -59,11 +57,12 @@ def from_hf(
 
 
 def to_hf(params: Mapping[str, Any], config: TargetConfig) -> dict[str, np.ndarray]:
-    """Tensors by Hugging Face name, in the parameters' dtype; `lm_head.weight` is absent when
-    embeddings are tied.
+    """Write tensors by Hugging Face name, in the parameters' dtype.
+
+    `lm_head.weight` is absent if embeddings are tied.
 
     Raises:
-      ValueError: an array is absent or has another shape than the config says, or the weights are
+      ValueError: an array is absent or has a shape other than the config's, or the weights are
         quantised.
     """
     quant.refuse(params, "written: load the model without quantize and save that")
@@ -71,7 +70,7 @@ def to_hf(params: Mapping[str, Any], config: TargetConfig) -> dict[str, np.ndarr
 
 
 def target_leaves(config: TargetConfig) -> list[Leaf]:
-    """The table of all weights of a target, by the names of its family."""
+    """List the leaves of all weights of a target, with its family's names of tensors."""
     rename = family_of(config).weight_name
     return [
         leaf._replace(names=tuple(tuple(map(rename, group)) for group in leaf.names))
@@ -80,8 +79,9 @@ def target_leaves(config: TargetConfig) -> list[Leaf]:
 
 
 def tensor(params: Mapping[str, Any], config: TargetConfig, name: str) -> np.ndarray:
-    """The tensor that Llama's files call `name`, in its dtype; of tied embeddings the output
-    projection is the embedding table.
+    """Return the tensor that Llama's files call `name`, in its dtype.
+
+    With tied embeddings, the output projection is the embedding table.
     """
     name = EMBEDDING if config.tie_embeddings and name == HEAD else name
     found = [leaf for leaf in _leaves(config) if any(name in group for group in leaf.names)]
@@ -89,13 +89,13 @@ def tensor(params: Mapping[str, Any], config: TargetConfig, name: str) -> np.nda
 
 
 def stored_name(config: TargetConfig, name: str) -> str:
-    """What the target's own files call the tensor that Llama's files call `name`."""
+    """Return the name in the target's own files of the tensor that Llama's files call `name`."""
     name = EMBEDDING if config.tie_embeddings and name == HEAD else name
     return family_of(config).weight_name(name)
 
 
 def _leaves(config: TargetConfig) -> list[Leaf]:
-    """The table by Llama's names."""
+    """List the leaves with Llama's names of tensors."""
     vocab, width = config.vocab_size, config.hidden_size
     leaves = [Leaf(("embedding",), ((EMBEDDING,),), ((vocab, width),))]
     for i in range(config.num_layers):
@@ -109,7 +109,7 @@ def _leaves(config: TargetConfig) -> list[Leaf]:
 
 
 def decoder_layer_leaves(config: TransformerConfig, index: int, prefix: str) -> list[Leaf]:
-    """A dense decoder layer, whose tensors are called `{prefix}layers.{index}.*`."""
+    """List the leaves of a dense decoder layer, whose tensors are `{prefix}layers.{index}.*`."""
     return _attention_leaves(config, index, prefix, fused=False) + _mlp_leaves(
         config, index, prefix
     )
@@ -118,7 +118,7 @@ def decoder_layer_leaves(config: TransformerConfig, index: int, prefix: str) -> 
 def _attention_leaves(
     config: TransformerConfig, index: int, prefix: str, fused: bool
 ) -> list[Leaf]:
-    """Attention and both norms of a decoder layer; `fused` as of `layers.Attention`."""
+    """List the leaves of a layer's attention and both norms; `fused` as in `layers.Attention`."""
     path, layer, c = (f"layers_{index}",), f"{prefix}layers.{index}", config
     width, queries, keys, bias = (
         c.hidden_size,

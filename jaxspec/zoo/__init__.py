@@ -1,1 +1,1 @@
-"""Whole models: load, save, inspect, convert and diagnose them; `mini` ships here."""
+"""Whole models: load, save, inspect, convert and diagnose them. The model `mini` ships here."""

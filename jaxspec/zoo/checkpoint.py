@@ -1,4 +1,4 @@
-"""`load` and `save`: a target with its drafters, from and to Hugging Face layout."""
+"""Load and save a target with its drafters, from and to Hugging Face layout."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ def load(name, *, drafter=None, dtype: str | None = None, quantize: str | None =
         Face layout. A directory without a tokenizer takes token ids as prompts.
       drafter: the name of a drafter that ships with the model, a hub id (`repo` or
         `repo::subfolder`), a directory, or a dict {name: any of these}, in any format that `jaxspec
-        inspect` calls readable. None loads all that ship with the model, in its `drafters/` folder.
-        `prompt_lookup` has no files and is always there; alone it loads no drafter.
-      dtype: of weights and caches. None picks what suits the device: float32 on a CPU, bfloat16 on
-        a GPU, and float16 on GPUs without bfloat16 units (T4).
-      quantize: `int8` or `fp8`: the target's weights are stored in one byte each, with a scale per
-        output channel, and computed with in `dtype`; see `jaxspec.targets.quant`. Its text is that
-        of the quantised model. Drafters stay in `dtype`.
+        inspect` calls readable. By default, all drafters in the model's `drafters/` folder.
+        `prompt_lookup` has no files and is always available; given alone, it loads no drafter.
+      dtype: dtype of weights and caches. By default float32 on a CPU, bfloat16 on a GPU, and
+        float16 on GPUs without bfloat16 units (T4).
+      quantize: `int8` or `fp8`: store the target's weights in one byte each, with a scale per
+        output channel, and compute in `dtype`; see `jaxspec.targets.quant`. The output is that of
+        the quantised model. Drafters stay in `dtype`.
 
     Raises:
-      FileNotFoundError: no such model or drafter.
+      FileNotFoundError: the model or a drafter does not exist.
       ValueError: unknown quantisation or architecture, tensors that do not fit the config, NaN
-        weights, or a drafter that does not fit.
+        weights, or a drafter that does not fit the target.
     """
     dtype = dtype or default_dtype()
     weight_dtype(dtype)
@@ -94,10 +94,12 @@ def load(name, *, drafter=None, dtype: str | None = None, quantize: str | None =
 
 
 def training_costs(name, *, drafter=None) -> dict[str, dict[str, float]]:
-    """{drafter: what its training took}, see `io.training_cost`, of the drafters that `load` with
-    these arguments loads.
+    """Return what training took, by drafter, for the drafters that `load` would load.
 
-    Those whose files do not say are left out.
+    Drafters whose files do not record it are left out. See `jaxspec.io.training_cost`.
+
+    Args:
+      name, drafter: as for `load`.
     """
     costs = {
         label: training_cost(source)
@@ -107,13 +109,14 @@ def training_costs(name, *, drafter=None) -> dict[str, dict[str, float]]:
 
 
 def drafter_directories(name, *, drafter=None) -> dict[str, Path]:
-    """{drafter: directory} of the drafters that `load` with these arguments loads."""
+    """Return {drafter: directory} of the drafters that `load` with these arguments would load."""
     return _drafter_sources(resolve_model(name), drafter)
 
 
 def save(params: Params, directory) -> None:
-    """Write what `load(directory)` reads: the target, `drafters/<name>/` and the tokenizer, in the
-    weights' dtype.
+    """Write the target, `drafters/<name>/` and the tokenizer for `load(directory)`.
+
+    The dtype is that of the weights.
 
     Raises:
       ValueError: the target is quantised.
@@ -133,14 +136,13 @@ def save(params: Params, directory) -> None:
 
 
 def save_drafter(target: Params, variables, config, directory) -> None:
-    """Write one drafter of `target` as `load` reads it, in the weights' dtype and with a record of
-    the target.
+    """Write one drafter of `target` for `load`, with a record of the target.
 
-    The layout is the one it is published in, which other engines read too. Some layouts save
-    tensors of the target with the drafter.
+    The layout is the drafter's published one, which other engines read too, and the dtype that of
+    the weights. Some layouts save tensors of the target with the drafter.
 
     Raises:
-      ValueError: the layout saves tensors of the target, which is quantised.
+      ValueError: the layout saves tensors of the target, but the target is quantised.
     """
     spec = target.spec
     known = provenance.of_target(spec.tokenizer) if spec.tokenizer else provenance.Provenance()
@@ -174,7 +176,7 @@ def _write_json(path: Path, content: dict) -> None:
 
 
 def _drafter_sources(model: Path, drafter) -> dict[str, Path]:
-    """{name: directory} of the drafters asked for; one given alone is called by what it is."""
+    """Return {name: directory} of the given drafters; a drafter without a name is called by its kind."""
     own = shipped(model / DRAFTERS)
     if drafter is None:
         return {name: model / DRAFTERS / name for name in own}
@@ -196,7 +198,7 @@ def _kind(directory: Path) -> str:
 
 @functools.cache
 def default_dtype() -> str:
-    """The fastest dtype that the default device computes in."""
+    """Return the fastest dtype that the default device computes in."""
     device = jax.devices()[0]
     if device.platform != "gpu":
         return "float32"

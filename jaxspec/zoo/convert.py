@@ -1,4 +1,4 @@
-"""Write a drafter in another format, tensor by tensor as it is stored."""
+"""Write a drafter in another format. Tensors are copied as stored."""
 
 from __future__ import annotations
 
@@ -23,24 +23,22 @@ from jaxspec.targets.weights import EMBEDDING, HEAD, stored_name
 
 
 def convert(source, destination, to: str, target=None) -> Path:
-    """Write the drafter `source` to the directory `destination` in the format `to`; no weight
-    changes.
+    """Write the drafter `source` to `destination` in the format `to`, without changing weights.
 
     Args:
       source: directory or hub id, or the name of a drafter that ships with `target`.
-      destination: directory to make; it must not hold a model yet.
+      destination: directory to create; it must not hold a model yet.
       to: `dflash` or `jetspec` (one native layout, for vLLM and SGLang), or `speculators` (vLLM).
-      target: model that it drafts for. Needed where the source does not say enough: `speculators`
-        saves the target's embeddings with the drafter, and its files do not say how many layers the
-        target has.
+      target: the model that the drafter serves. Needed if the source lacks information:
+        `speculators` saves the target's embeddings with the drafter, and its files do not record
+        the target's number of layers.
 
     Returns:
       `destination`.
 
     Raises:
       FileExistsError: `destination` holds a config.json.
-      ValueError: the source cannot be read or does not fit `target`, or the format cannot say what
-        it is.
+      ValueError: the source cannot be read or does not fit `target`, or the format cannot hold it.
     """
     formats = [record.files for record in records() if record.files is not None]
     known = sorted({name for one in formats for name in one.writers})
@@ -68,9 +66,7 @@ def convert(source, destination, to: str, target=None) -> Path:
 
 
 class _TargetTensors(Mapping):
-    """The target's embedding table and output projection, by Llama's names; read when they are
-    asked for.
-    """
+    """The target's embedding table and output projection by Llama's names, read on access."""
 
     def __init__(self, model: Path, config: TargetConfig):
         self._files, self._config = WeightFiles(model), config
@@ -88,8 +84,9 @@ class _TargetTensors(Mapping):
 
 
 def _of_target(model: Path, recorded: provenance.Provenance) -> About:
-    """What the target's own files say; what the drafter recorded about its tokenizer is kept, for
-    it says what it learnt on.
+    """Describe the target by its own files, but keep the record of the drafter's tokenizer.
+
+    That record says what the drafter was trained with.
     """
     config = target_config(read_json(model / "config.json"))
     found = provenance.of_target(model)
@@ -104,7 +101,7 @@ def _of_target(model: Path, recorded: provenance.Provenance) -> About:
 
 
 def _as_recorded(directory: Path, hf: dict[str, Any], config: Any) -> About:
-    """What the drafter's own files say about its target."""
+    """Describe the target by what the drafter's files record about it."""
     own, layers = hf.get("jaxspec") or {}, hf.get("transformer_layer_config") or hf
     count = own.get("num_target_layers") or hf.get("num_target_layers")
     if count is None:

@@ -1,8 +1,8 @@
-"""Does this drafter work with this target? A short decode, the same with shifted feature layers,
-and what else may cost speed.
+"""Diagnose a drafter with its target: a short decode, also with shifted feature layers.
 
-A drafter that reads the wrong layers, or was trained with another tokenizer, still gives the right
-text: verification hides the mistake, and only the speed is gone. So acceptance is what is probed.
+A drafter that reads the wrong layers, or was trained with another tokenizer, does not change the
+output: verification hides the mistake, and decoding is merely slow. So the doctor measures
+acceptance.
 """
 
 from __future__ import annotations
@@ -57,25 +57,25 @@ _STATS = ("bytes_in_use", "peak_bytes_in_use", "bytes_limit")
 def diagnose(
     model, drafter, *, prompts=None, max_new_tokens: int = 32, dtype: str | None = None
 ) -> dict[str, Any]:
-    """Check a pairing of target and drafter.
+    """Check a pair of target and drafter.
 
     Args:
-      model, drafter: as `jaxspec.load` takes them; one drafter.
-      prompts: a list of prompts as `jaxspec.decode` takes them; None takes `PROMPTS`, or for a
-        target without a tokenizer token ids at random, which say little about a drafter.
-      max_new_tokens: tokens decoded for each prompt, greedily and as a chain.
-      dtype: as `jaxspec.load` takes it.
+      model, drafter: as for `jaxspec.load`; one drafter.
+      prompts: a list of prompts as for `jaxspec.decode` (default: `PROMPTS`, or random token ids
+        for a target without a tokenizer, which say little about a drafter).
+      max_new_tokens: number of tokens to decode per prompt, greedily and as a chain.
+      dtype: as for `jaxspec.load`.
 
     Returns:
-      JSON-able: `acceptance` (mean acceptance length of the decode, bonus included; None where
-        nothing could be decoded),
-      `feature_layers` (outputs, 0-based), `shifts` {"0", "-1", "1": with the layers shifted, over
-      all anchors of the texts: `accepted`, mean acceptance length with the bonus; `logprob`;
-      `gain`, see `jaxspec.zoo.probe`}, `warnings` (what costs acceptance, one sentence each),
-      `notes`, `environment`, and `drafter` (see `describe`).
+      JSON-able: `acceptance` (mean acceptance length of the decode, bonus included; None if
+      nothing could be decoded), `feature_layers` (outputs, 0-based), `shifts` (for "0", "-1", "1",
+      with the layers shifted, over all anchors of the texts: `accepted`, the mean acceptance length
+      with the bonus; `logprob`; `gain`, see `jaxspec.zoo.probe`), `warnings` (what costs
+      acceptance, one sentence each), `notes`, `environment`, and `drafter` (see
+      `jaxspec.zoo.inspect.describe`).
 
     Raises:
-      FileNotFoundError: no such model or drafter.
+      FileNotFoundError: the model or the drafter does not exist.
       ValueError: either cannot be read, there is no prompt, or max_new_tokens is below 2.
     """
     if max_new_tokens < 2:
@@ -118,7 +118,7 @@ def diagnose(
 
 
 def render(result: dict[str, Any]) -> str:
-    """The diagnosis as lines of text."""
+    """Format the diagnosis as lines of text."""
     lines = [f"{name}: {value}" for name, value in result["environment"].items()]
     lines += [
         "",
@@ -144,7 +144,7 @@ def render(result: dict[str, Any]) -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Versions, device, kernels in use and memory settings."""
+    """Report versions, device, kernels in use and memory settings."""
     import flax
     import jaxlib
 
@@ -168,8 +168,10 @@ def environment() -> dict[str, Any]:
 
 
 def _records(target: Path, directory: Path, hf: dict) -> tuple[list[str], list[str]]:
-    """(warnings, notes): what the drafter recorded about its target against the target that is
-    here.
+    """Compare what the drafter recorded about its target with the actual target.
+
+    Returns:
+      (warnings, notes).
     """
     made_for, here = provenance.recorded(hf), provenance.of_target(target)
     shipped = provenance.of_target(directory)
@@ -208,8 +210,9 @@ def _records(target: Path, directory: Path, hf: dict) -> tuple[list[str], list[s
 
 
 def _borrowed(target: Path, directory: Path, hf: dict) -> list[str]:
-    """Tensors of the target that are saved with the drafter must be the target's, which are what is
-    used.
+    """Check that tensors of the target saved with the drafter equal the target's.
+
+    The target's own tensors are the ones in use.
     """
     names = borrowed_tensors(read_config(hf), hf)
     if not names:
@@ -235,8 +238,10 @@ def _borrowed(target: Path, directory: Path, hf: dict) -> list[str]:
 def _probe(
     params: Params, prompts: list, max_new_tokens: int
 ) -> tuple[float, dict[str, dict[str, float]]]:
-    """Mean acceptance length of greedy chains, and how well the feature layers fit as given, one
-    lower and one higher.
+    """Measure the mean acceptance length of greedy chains and how well the feature layers fit.
+
+    Returns:
+      The acceptance length, and the fit of the layers as given, one lower and one higher.
     """
     spec, tokenizer = (
         params.spec,
@@ -281,12 +286,12 @@ def _probe(
 
 
 def _token_prompts(vocab_size: int) -> list[list[int]]:
-    """Prompts for a model without a tokenizer: ids at random, the same each time."""
+    """Make prompts for a model without a tokenizer: random ids, the same each time."""
     return np.random.default_rng(0).integers(0, vocab_size, (len(PROMPTS), 8)).tolist()
 
 
 def _verdict(config, acceptance: float, shifts: dict, written: dict[str, Any]) -> list[str]:
-    """What the figures say; `written` is where and how the layers stand in config.json."""
+    """Turn the figures into warnings; `written` says where and how config.json lists the layers."""
     warnings = []
     shift, best = max(shifts.items(), key=lambda item: item[1]["gain"], default=("0", None))
     if best and best["gain"] > _SURE and best["accepted"] > shifts["0"]["accepted"]:

@@ -1,5 +1,6 @@
-"""Which family a checkpoint belongs to, also those that cannot be decoded with yet, and which
-target layers it reads.
+"""Recognise the family of a checkpoint and the target layers that it reads.
+
+Families that jaxspec cannot decode with are recognised too.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ UNREADABLE = {"dflash2": "dflash", "dspark": None, "peagle": "eagle3", "mtp": No
 
 
 def family(hf: dict[str, Any], names: Collection[str]) -> str:
-    """Name of the family: by config.json first, by tensor names where that says nothing.
+    """Name the family of a checkpoint, by its config.json first and by tensor names second.
 
-    The name of a registered drafter, one of `UNREADABLE`, `target` or `unknown`.
+    Returns:
+      The name of a registered drafter, one of `UNREADABLE`, `target` or `unknown`.
     """
     kind = hf.get("speculators_model_type")
     if kind is not None:
@@ -40,7 +42,7 @@ def family(hf: dict[str, Any], names: Collection[str]) -> str:
 
 
 def layout(hf: dict[str, Any], names: Collection[str]) -> str:
-    """Which of a family's several layouts the files are in."""
+    """Name the layout of the files, for families with several layouts."""
     if "speculators_model_type" in hf:
         return f"speculators {hf.get('speculators_version', '')}".strip()
     found = _drafter(family(hf, names))
@@ -48,8 +50,11 @@ def layout(hf: dict[str, Any], names: Collection[str]) -> str:
 
 
 def feature_layers(hf: dict[str, Any], found: str) -> Layers:
-    """The target layers that a drafter of family `found` reads, whatever convention its config.json
-    counts them in.
+    """Find the target layers that a drafter reads, in whatever convention its config.json counts.
+
+    Args:
+      hf: config.json.
+      found: the drafter's family.
     """
     if hf.get("aux_hidden_state_layer_ids"):
         return layer_inputs(hf["aux_hidden_state_layer_ids"], "aux_hidden_state_layer_ids")
@@ -70,13 +75,13 @@ def feature_layers(hf: dict[str, Any], found: str) -> Layers:
 
 
 def _default(hf: dict[str, Any], found: str) -> Layers:
-    """What readers assume where config.json names no layers."""
+    """Return the layers that readers assume if config.json names none."""
     like = _drafter(UNREADABLE.get(found) or found)
     layers = like.files.default_layers(hf) if like else None
     return layers or Layers(None, "not given", "")
 
 
 def _drafter(name: str) -> DrafterRecord | None:
-    """The record called `name`, if a drafter with files is."""
+    """Return the record called `name` if it is of a drafter with files, else None."""
     record = named(name) if name in {record.name for record in records()} else None
     return record if record and record.files else None

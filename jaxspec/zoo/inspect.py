@@ -1,6 +1,4 @@
-"""What a checkpoint is, for which target, which target layers it reads and how large it is; nothing
-is loaded.
-"""
+"""Describe a checkpoint without loading it: kind, target, feature layers and size."""
 
 from __future__ import annotations
 
@@ -34,19 +32,23 @@ _SIZES = (
 
 
 def describe(source) -> dict[str, Any]:
-    """A JSON-able description of a model or drafter: a directory, a hub id, or a model that ships.
+    """Describe a model or drafter.
 
-    Keys: `path`, `family`, `layout`, `readable` (whether `jaxspec.load` takes it), `problem` (why
-    not), `target`, `feature_layers` (`output_of_layer`, 0-based, as here and at z-lab;
-    `input_of_layer`, as vLLM and speculators count; `field` and `counts`, what config.json says;
-    `note`; `contradicted`, by its own `jaxspec` object), `architecture`, `block_size`,
-    `mask_token_id`, `draft_vocabulary` (tokens that can be drafted; None where config.json does not
-    say), `flags`, `weights` (`parameters`, `bytes`, `dtypes`, `tensors`, `files`), and `drafters`
-    of a target.
+    Args:
+      source: directory, hub id or name of a shipped model.
+
+    Returns:
+      JSON-able: `path`, `family`, `layout`, `readable` (whether `jaxspec.load` takes it), `problem`
+      (why not), `target`, `feature_layers` (`output_of_layer`, 0-based, the convention here and at
+      z-lab; `input_of_layer`, the convention of vLLM and speculators; `field` and `counts`, what
+      config.json says; `note`; `contradicted`, whether its own `jaxspec` object says otherwise),
+      `architecture`, `block_size`, `mask_token_id`, `draft_vocabulary` (number of tokens that can
+      be drafted; None if config.json does not say), `flags`, `weights` (`parameters`, `bytes`,
+      `dtypes`, `tensors`, `files`), and `drafters` of a target.
 
     Raises:
-      FileNotFoundError: no such place, or no config.json in it.
-      ValueError: a config.json or weight file that is damaged.
+      FileNotFoundError: the place does not exist, or has no config.json.
+      ValueError: config.json or a weight file is damaged.
     """
     directory = resolve_model(source)
     hf = read_json(directory / "config.json")
@@ -75,7 +77,7 @@ def describe(source) -> dict[str, Any]:
 
 
 def render(about: dict[str, Any]) -> str:
-    """The description as lines of text."""
+    """Format the description as lines of text."""
     layers, weights = about["feature_layers"] or {}, about["weights"]
     rows = [
         ("what", f"{about['family']}, layout {about['layout']}"),
@@ -136,7 +138,7 @@ def render(about: dict[str, Any]) -> str:
 
 
 def _problem(directory: Path, hf: dict, found: str) -> str | None:
-    """Why `jaxspec.load` would refuse it, or None."""
+    """Say why `jaxspec.load` would refuse the checkpoint; None if it would not."""
     if found in families.UNREADABLE:
         return f"{found} drafters are recognised, and cannot be loaded"
     try:
@@ -207,7 +209,7 @@ def _flags(hf: dict, inner: dict, own: dict) -> dict[str, Any]:
 
 
 def _weights(directory: Path) -> dict[str, Any]:
-    """Sizes by header, of whichever weight files there are."""
+    """Sum up sizes from the headers of all weight files."""
     table, files = _table(directory)
     dtypes: dict[str, int] = {}
     for stored, shape in table.values():
@@ -228,7 +230,7 @@ def _weights(directory: Path) -> dict[str, Any]:
 
 
 def _table(directory: Path) -> tuple[dict[str, tuple[str, tuple[int, ...]]], list[str]]:
-    """{tensor: (stored dtype, shape)} and the names of the files that hold them."""
+    """Return {tensor: (stored dtype, shape)} and the names of the weight files."""
     formats = [record.files for record in records() if record.files is not None]
     for path in (directory / name for one in formats for name in one.weights):
         if path.is_file():
@@ -241,7 +243,7 @@ def _table(directory: Path) -> tuple[dict[str, tuple[str, tuple[int, ...]]], lis
 
 
 def _table_of(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """{tensor: (stored dtype, shape)} of one weight file."""
+    """Return {tensor: (stored dtype, shape)} of one weight file."""
     if path.suffix != ".safetensors":
         read = TorchFile(path)
         return {name: (read.dtype(name), read.shape(name)) for name in read}
@@ -252,6 +254,6 @@ def _table_of(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 
 def _width(stored: str) -> int:
-    """Bytes of an element of a safetensors dtype: BOOL, F8_E4M3, BF16, I64, …"""
+    """Return the bytes per element of a safetensors dtype: BOOL, F8_E4M3, BF16, I64, …"""
     digits = "".join(c for c in stored.split("_")[0] if c.isdigit())
     return max(1, int(digits or 8) // 8)

@@ -1,8 +1,8 @@
-"""How well a drafter fits each set of target layers, measured at every position of a text.
+"""Measure how well a drafter fits each set of target layers, at every position of a text.
 
-A decode of a few tokens has too few rounds to tell layers that lie side by side apart. But the text
-is the target's own greedy one whatever the drafter, so each of its tokens can be an anchor, for
-each set of layers: many paired samples of the same thing.
+A short decode has too few rounds to distinguish neighbouring layers. But every drafter gives the
+target's own greedy text, so each of its tokens can be an anchor for each set of layers. This gives
+many paired samples.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from jaxspec.targets.transformer import Transformer
 
 
 class Fit(NamedTuple):
-    """What a drafter makes of each anchor; arrays [anchors], text by text.
+    """A drafter's predictions at each anchor; arrays [anchors], text by text.
 
     Attributes:
-      accepted: tokens of a greedy chain that would have been accepted, the bonus not counted; the
-        last anchors of a text can accept only what is left of it.
+      accepted: tokens of a greedy chain that would have been accepted, the bonus not counted. The
+        last anchors of a text have fewer tokens left to accept.
       logprob: mean log-probability (nats) of the tokens that follow, over the block's slots. It
-        tells layers apart with far fewer anchors than the accepted tokens do.
+        distinguishes layers with far fewer anchors than accepted tokens do.
     """
 
     accepted: np.ndarray
@@ -41,14 +41,14 @@ def fit(
     starts: list[int],
     layer_sets: list[tuple[int, ...]],
 ) -> list[Fit]:
-    """The fit of every set of feature layers.
+    """Measure the fit of every set of feature layers.
 
     Args:
       params: target and the drafter `name`, whose record has `rewind`.
+      name: name of the drafter.
       texts: token ids, each a prompt and the target's own greedy continuation.
-      starts: where the continuations begin; anchors are their tokens but the last.
-      layer_sets: feature layers (outputs, 0-based) in place of the drafter's own, as many as it
-        has.
+      starts: where the continuations begin. All their tokens except the last are anchors.
+      layer_sets: sets of feature layers (outputs, 0-based), each as large as the drafter's own.
     """
     lengths = [len(text) for text in texts]
     tokens = np.full((len(texts), -(-max(lengths) // 32) * 32), -1, np.int32)
@@ -71,8 +71,10 @@ def fit(
 
 
 def gain(given: Fit, other: Fit) -> float:
-    """By how many standard errors `other` gives the texts a higher log-probability than `given`
-    does, anchor by anchor.
+    """Compare the log-probabilities of two fits, anchor by anchor.
+
+    Returns:
+      How many standard errors `other` lies above `given`.
     """
     difference = other.logprob - given.logprob
     error = difference.std() / np.sqrt(difference.size)
@@ -81,7 +83,7 @@ def gain(given: Fit, other: Fit) -> float:
 
 @functools.partial(jax.jit, static_argnames=("config", "layers"))
 def _features(variables, tokens, *, config, layers):
-    """Outputs [B, T, E] of each of the target's `layers`."""
+    """Compute the outputs [B, T, E] of each of the target's `layers`."""
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
     out = Transformer(config).apply(variables, tokens, positions, feature_layers=layers)
     return jnp.split(out.features, len(layers), -1)
@@ -89,11 +91,16 @@ def _features(variables, tokens, *, config, layers):
 
 @functools.partial(jax.jit, static_argnames=("config", "drafter"))
 def _at_anchors(variables, drafter_variables, features, tokens, anchors, *, config, drafter):
-    """(accepted int32, logprob float32), each [B, anchors], of int32 `tokens` [B, T], -1 where a
-    text has ended.
+    """Measure the fit at all anchors.
 
-    Tokens outside a reduced draft vocabulary cannot be accepted; they have no log-probability, and
-    the mean is of the others.
+    Tokens outside of a reduced draft vocabulary cannot be accepted. They have no log-probability
+    and are left out of the mean.
+
+    Args:
+      tokens: int32 [B, T], -1 after the end of a text.
+
+    Returns:
+      (accepted int32, logprob float32), each [B, anchors].
     """
     bundle, rewind = make_drafter(drafter), record_of(drafter).rewind
     target = functools.partial(Transformer(config).apply, variables)
