@@ -1,6 +1,4 @@
-"""True acceptance of a drafter in training: decodes of held-out prompts with the library's own
-loop.
-"""
+"""Measure a drafter's acceptance during training: decode held-out prompts with the engine."""
 
 from __future__ import annotations
 
@@ -19,17 +17,17 @@ from jaxspec.io.tokenizer import load_tokenizer
 
 @dataclasses.dataclass
 class EvalOptions:
-    """How acceptance is measured while training.
+    """How acceptance is measured during training.
 
     Attributes:
-      prompts: JSON Lines of prompts that are not trained on, see `jaxspec.bench.measure.prompt_files.read_prompts`;
-        None: nothing is measured.
-      limit: prompts of each domain.
+      prompts: JSON Lines of prompts that are not trained on, see
+        `jaxspec.bench.measure.prompt_files.read_prompts`; None measures nothing.
+      limit: number of prompts per domain.
       max_new_tokens: tokens of each answer.
       builder: tree builder, see `jaxspec.decode`.
-      budget: rows verified a round, the root included; None is the block size.
-      temperature: of sampling; 0 is greedy.
-      chat: prompts are users' chat messages.
+      budget: rows verified per round, the root included; None is the block size.
+      temperature: sampling temperature; 0 decodes greedily.
+      chat: treat prompts as users' chat messages.
     """
 
     prompts: Path | None = None
@@ -44,13 +42,16 @@ class EvalOptions:
 def acceptance_of(
     bundle: Params, name: str, prompts: list[LabelledPrompt], **options
 ) -> dict[str, float]:
-    """{domain: tokens committed a round, bonus included}, all rounds of a domain pooled, and their
-    mean under `mean`.
+    """Measure tokens committed per round, bonus included, pooled over all rounds of a domain.
 
     Args:
       bundle: target with the drafter `name`.
+      name: name of the drafter.
       prompts: decoded together, domain by domain.
       options: of `jaxspec.decode`.
+
+    Returns:
+      {domain: acceptance length}, with their mean under `mean`.
     """
     found = {}
     for domain in dict.fromkeys(prompt.domain for prompt in prompts):
@@ -65,11 +66,17 @@ def acceptance_of(
 def make_evaluate(
     target: Params, name: str, config, options: EvalOptions, frozen: dict | None = None
 ) -> Callable | None:
-    """`evaluate(params) -> {"tau_<domain>": …, "tau_mean": …}` of drafter variables, or None
-    without prompts.
+    """Make `evaluate(params) -> {"tau_<domain>": …, "tau_mean": …}` of drafter variables.
 
-    `frozen` are collections of the drafter that are not trained, and not among the `params` that
-    `evaluate` is given.
+    Args:
+      target: the target.
+      name: name of the drafter.
+      config: of the drafter.
+      options: see `EvalOptions`.
+      frozen: collections of the drafter that are not trained and not part of `params`.
+
+    Returns:
+      The function, or None without prompts.
     """
     if options.prompts is None:
         return None

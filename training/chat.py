@@ -1,8 +1,8 @@
-"""How records are written for a model, with its own chat template, and which characters are learnt.
+"""Render records for a model with its own chat template, and find the characters to train on.
 
-What is learnt of a conversation are the assistant's answers and the tokens that end them, each in
-the context in which decoding would produce it: after `messages[:i]` rendered with the generation
-prompt. A template that marks answers itself (`{% generation %}`) is believed.
+Training uses the assistant's answers and the tokens that end them, each in the context in which
+decoding would produce it: after `messages[:i]` rendered with the generation prompt. If a template
+marks answers itself (`{% generation %}`), its marks are used.
 """
 
 from __future__ import annotations
@@ -19,24 +19,23 @@ from typing import Any, NamedTuple
 from training.data import DataError
 from training.samples import Record
 
-# Tokens that end a turn, beside the tokenizer's own end of text: Qwen and ChatML, Llama 3, Gemma,
-# Phi.
+# Tokens that end a turn, in addition to the tokenizer's end of text: those of Qwen and ChatML,
+# Llama 3, Gemma and Phi.
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>")
 _MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
-# Llama 3 templates print today's date; data must not depend on the day on which a run is continued.
+# Llama 3 templates print today's date, but data must not depend on the day of a run.
 _DATE = "26 Jul 2024"
 
 
 @dataclasses.dataclass(frozen=True)
 class ChatFormat:
-    """A tokenizer and how conversations are written for it.
+    """A tokenizer, and how to write conversations for it.
 
     Attributes:
-      tokenizer: of `transformers`, with a `tokenizers` backend; None reads records of token ids
-        only.
+      tokenizer: of `transformers`, with a `tokenizers` backend; None if all records are token ids.
       template: Jinja source, or None.
-      options: variables of the template, such as `enable_thinking`.
-      raw_prompts: prompt and response are plain text even where there is a template.
+      options: variables of the template, for example `enable_thinking`.
+      raw_prompts: prompt and response are plain text even if there is a template.
     """
 
     tokenizer: Any
@@ -46,7 +45,7 @@ class ChatFormat:
 
     @functools.cached_property
     def marked(self) -> bool:
-        """The template says itself what the assistant generates."""
+        """Whether the template marks the assistant's text itself."""
         return bool(self.template and _MARKS.search(self.template))
 
     @functools.cached_property
@@ -58,7 +57,7 @@ class ChatFormat:
 
     @property
     def fingerprint(self) -> str | None:
-        """A hash of the template, 12 hexadecimal digits; None without one."""
+        """Hash of the template, 12 hexadecimal digits; None without a template."""
         return hashlib.sha256(self.template.encode()).hexdigest()[:12] if self.template else None
 
 
@@ -66,8 +65,9 @@ class Piece(NamedTuple):
     """Text that is tokenised as a whole.
 
     Attributes:
-      spans: ranges of characters to be learnt; None is all of it.
-      special: add what the model expects before a text (Llama's begin of text).
+      text: the text.
+      spans: ranges of characters to train on; None for all of them.
+      special: add the tokens that the model expects before a text (Llama's begin of text).
     """
 
     text: str
@@ -81,18 +81,19 @@ def make_format(
     enable_thinking: bool | None = None,
     raw_prompts: bool = False,
 ) -> ChatFormat:
-    """How to write records for a model.
+    """Make the format in which records are written for a model.
 
     Args:
-      tokenizer: a directory that holds one, a name as `jaxspec.load` takes it, a tokenizer of
+      tokenizer: a directory that holds one, a name as for `jaxspec.load`, a tokenizer of
         `transformers`, or None.
       chat_template: file with a Jinja template, instead of the tokenizer's own.
-      enable_thinking: passed to templates that know it (Qwen3); None leaves it to the template.
+      enable_thinking: passed to templates that know it (Qwen3). None leaves it to the template.
       raw_prompts: see `ChatFormat`.
 
     Raises:
-      DataError: no tokenizer there, one without a `tokenizers` backend, or no such template file.
-      FileNotFoundError: no model by that name.
+      DataError: the directory has no tokenizer, the tokenizer has no `tokenizers` backend, or the
+        template file does not exist.
+      FileNotFoundError: no model has this name.
     """
     if tokenizer is None:
         return ChatFormat(None)
@@ -100,7 +101,7 @@ def make_format(
         tokenizer = _read_tokenizer(tokenizer)
     if not hasattr(tokenizer, "backend_tokenizer"):
         raise DataError(
-            f"{type(tokenizer).__name__} has no tokenizer.json behind it: use the model's fast tokenizer"
+            f"{type(tokenizer).__name__} has no tokenizer.json: use the model's fast tokenizer"
         )
     template = None
     if chat_template is not None:
@@ -131,7 +132,7 @@ def _read_tokenizer(source):
 def prompt_ids(
     messages: Sequence[dict], chat: ChatFormat, tools: list[dict] | None = None, place: str = ""
 ) -> list[int]:
-    """Ids of chat messages, ready for the assistant's answer."""
+    """Encode chat messages, ready for the assistant's answer."""
     text = render(messages, chat, True, tools, place)
     return chat.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
 
@@ -143,7 +144,14 @@ def render(
     tools: list[dict] | None = None,
     place: str = "",
 ) -> str:
-    """Text of chat messages in the template.
+    """Render chat messages in the template.
+
+    Args:
+      messages: chat messages.
+      chat: the format.
+      generation_prompt: end with the start of an assistant's answer.
+      tools: JSON schemas of tools, or None.
+      place: file and line, for error messages.
 
     Raises:
       DataError: there is no template, or it refuses the messages.
@@ -152,7 +160,7 @@ def render(
 
 
 def _render(messages, chat, generation_prompt, tools, place, marks: bool = False):
-    """(text, ranges of characters inside generation marks)."""
+    """Return the text and the ranges of characters inside generation marks."""
     from jinja2 import TemplateError
     from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -179,13 +187,15 @@ def _render(messages, chat, generation_prompt, tools, place, marks: bool = False
 
 
 def pieces_of(record: Record, chat: ChatFormat) -> Iterator[tuple[tuple[Piece, ...], list[str]]]:
-    """(pieces, notes) of each sample that `record` gives.
+    """Split a record into the pieces of each sample that it gives.
 
     A template that drops the reasoning of earlier turns (Qwen3) shows an answer in full only while
-    it is the last. Such a conversation becomes one sample for each of these answers, so that all
-    are learnt in the context that decoding sees.
+    it is the last one. The conversation then gives one sample per such answer, so that all answers
+    are trained on in the context that decoding sees.
 
-    `notes` are the places of answers that begin otherwise than after the generation prompt.
+    Yields:
+      (pieces, notes). The notes are the places of answers that do not begin after the generation
+      prompt.
 
     Raises:
       DataError: the record cannot be rendered, or has no answer.
@@ -200,7 +210,8 @@ def pieces_of(record: Record, chat: ChatFormat) -> Iterator[tuple[tuple[Piece, .
         yield from _conversation(record.messages, record, chat)
     elif record.response is None:
         raise DataError(
-            f"{record.place}: a prompt without a response: let the target answer it, see training.regenerate"
+            f"{record.place}: a prompt without a response: "
+            "let the target answer it, see training.regenerate"
         )
     elif isinstance(record.prompt, str) and (chat.template is None or chat.raw_prompts):
         yield (Piece(record.prompt, (), special=True), Piece(record.response, None)), []
@@ -221,7 +232,8 @@ def _conversation(
     turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
     if not turns:
         raise DataError(
-            f"{record.place}: the conversation has no message of the assistant, so nothing can be learnt"
+            f"{record.place}: the conversation has no message of the assistant to train on: "
+            "leave the record out"
         )
     if chat.marked:
         text, spans = _render(
@@ -229,8 +241,7 @@ def _conversation(
         )
         yield (Piece(text, tuple(_with_end(text, span, chat.ends) for span in spans)),), []
         return
-    # A greeting before the first question answers nothing; templates differ in whether they can be
-    # asked for one.
+    # A greeting before the first question answers nothing, and some templates cannot prompt for it.
     answers = [
         _answer(messages, turn, record, chat) for turn in turns if turn > 0 or len(turns) == 1
     ]
@@ -247,8 +258,10 @@ def _conversation(
 def _answer(
     messages: list[dict], turn: int, record: Record, chat: ChatFormat
 ) -> tuple[str, tuple[int, int], list[str]]:
-    """The conversation up to the end of message `turn`, the range of its characters that the model
-    writes, and notes.
+    """Render the conversation up to the end of message `turn`.
+
+    Returns:
+      The text, the range of its characters that the model writes, and notes.
     """
     place = f"{record.place}: message {turn + 1}"
     before = render(messages[:turn], chat, True, record.tools, place)
@@ -257,7 +270,8 @@ def _answer(
     notes = [] if start == len(before) else [place]
     if notes and start < len(render(messages[:turn], chat, False, record.tools, place)):
         raise DataError(
-            f"{place}: the chat template writes what comes before this answer differently once it is answered"
+            f"{place}: the chat template changes the text before this answer once it is answered: "
+            "use another chat template"
         )
     tail = after[start:]
     ends = [tail.rfind(end) + len(end) for end in chat.ends if end in tail]
@@ -266,6 +280,6 @@ def _answer(
 
 
 def _with_end(text: str, span: tuple[int, int], ends: Sequence[str]) -> tuple[int, int]:
-    """`span` with the token that ends the turn, where a template leaves it outside its marks."""
+    """Extend a span by the token that ends the turn, if the template's marks leave it out."""
     start, stop = span
     return start, stop + max((len(end) for end in ends if text.startswith(end, stop)), default=0)

@@ -1,8 +1,7 @@
-"""Orbax checkpoints of a training run: parameters, optimizer state and step, tied to the recipe
-that made them.
+"""Orbax checkpoints of a training run: parameters, optimizer state and step, tied to a recipe.
 
-A checkpoint is written under a temporary name and renamed when every process has written its part,
-so a process that dies at any moment leaves the newest complete one in place.
+A checkpoint is written under a temporary name, and renamed when every process has written its part.
+A process that dies at any moment leaves the newest complete checkpoint in place.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import orbax.checkpoint as ocp
 
 
 class TrainingError(ValueError):
-    """A run cannot go on; the message says why, what is left of it and what to do."""
+    """A run cannot continue. The message says why, what is left of it and what to do."""
 
 
 class CheckpointError(TrainingError):
@@ -25,15 +24,14 @@ class CheckpointError(TrainingError):
 
 
 class Checkpoints:
-    """The newest checkpoints of one run. Every process of the run makes one of these and calls it
-    alike.
+    """The newest checkpoints of one run. Every process of a run makes one and calls it in step.
 
     Args:
-      folder: where they are kept, on a file system that all processes see.
-      recipe: JSON-able description of the run, stored beside each checkpoint and compared on
-        restoring.
+      folder: where checkpoints are kept, on a file system that all processes see.
+      recipe: JSON-able description of the run, stored with each checkpoint and compared when it is
+        restored.
       changed: names in `recipe` that may differ from the checkpoint's.
-      keep: checkpoints kept.
+      keep: number of checkpoints to keep.
     """
 
     def __init__(self, folder: Path, recipe: dict, changed: tuple[str, ...] = (), keep: int = 2):
@@ -45,11 +43,11 @@ class Checkpoints:
         self.manager = ocp.CheckpointManager(self.folder, options=options)
 
     def save(self, step: int, state) -> None:
-        """Write `state` (a pytree of arrays) after `step` steps; complete or absent, never half.
+        """Write `state` (a pytree of arrays) after `step` steps, completely or not at all.
 
         Raises:
-          CheckpointError: it cannot be written, as on a full disk; what was written of it is
-            removed.
+          CheckpointError: it cannot be written, for example to a full disk. Partial files are
+          removed.
         """
         args = ocp.args.Composite(
             state=ocp.args.StandardSave(state), recipe=ocp.args.JsonSave(self.recipe)
@@ -62,24 +60,25 @@ class Checkpoints:
             for left in self.folder.glob(f"{step}.orbax-checkpoint-tmp*"):
                 shutil.rmtree(left, ignore_errors=True)
             raise CheckpointError(
-                f"checkpoint {step} cannot be written to {self.folder} ({_line(error)}): make room and run the same command "
-                f"again; last good checkpoint: {before}"
+                f"checkpoint {step} cannot be written to {self.folder} ({_line(error)}): "
+                "free disk space and run the same command again; "
+                f"last good checkpoint: {before}"
             ) from error
 
     def last_good(self) -> str:
-        """Path of the newest complete checkpoint, or `none`."""
+        """Return the path of the newest complete checkpoint, or `none`."""
         step = self.manager.latest_step()
         return "none" if step is None else str(self.folder / str(step))
 
     def restore(self, abstract):
-        """(step, state) of the newest checkpoint; None when there is none.
+        """Read (step, state) of the newest checkpoint; None if there is none.
 
         Args:
-          abstract: the state's `jax.ShapeDtypeStruct`s with the shardings to restore to, which need
-            not be those it was saved from.
+          abstract: `jax.ShapeDtypeStruct`s of the state with the shardings to restore to, which may
+            differ from those that it was saved from.
 
         Raises:
-          CheckpointError: it was made by another recipe (the first difference is named) or is
+          CheckpointError: another recipe made it (the message names the first difference), or it is
             damaged.
         """
         step = self.manager.latest_step()
@@ -106,7 +105,8 @@ class Checkpoints:
         for name in sorted(set(found) | set(self.recipe)):
             if name not in self.changed and found.get(name) != self.recipe.get(name):
                 raise CheckpointError(
-                    f"{self.folder} was made with {name}={found.get(name)!r}, not {self.recipe.get(name)!r}: "
+                    f"{self.folder} was made with {name}={found.get(name)!r}, "
+                    f"not {self.recipe.get(name)!r}: "
                     f"use the same options, another --loop.run, or --loop.changed {name}"
                 )
 
@@ -119,9 +119,7 @@ class Checkpoints:
 
     @staticmethod
     def read(folder: Path):
-        """(recipe, state) of the newest checkpoint in `folder`, as numpy arrays, whatever devices
-        wrote it.
-        """
+        """Read (recipe, state) of the newest checkpoint in `folder`, as numpy arrays."""
         if not folder.is_dir():
             raise CheckpointError(f"no checkpoints in {folder}: train first")
         handlers = {"state": ocp.StandardCheckpointHandler(), "recipe": ocp.JsonCheckpointHandler()}
@@ -142,6 +140,7 @@ class Checkpoints:
         return found["recipe"], found["state"]
 
     def close(self) -> None:
+        """Release the files."""
         self.manager.close()
 
 

@@ -1,4 +1,4 @@
-"""How the commands of this package end, and what they may go on from."""
+"""What the commands of this package share: errors in one line, and checks before continuing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Exit with one line for what the user can mend (bad options, data, files, full disks), and
-    quietly on Ctrl-C.
+    """Exit with one line for errors that the user can fix, and quietly on Ctrl-C.
+
+    These are bad options, bad data, missing files and full disks.
     """
     try:
         yield
@@ -22,16 +23,19 @@ def one_line_errors() -> Iterator[None]:
 
 
 def check_made_with(path: Path, made: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Refuse to go on from a file that was made with other settings.
+    """Refuse to continue from a file that was made with other settings.
 
     Args:
-      made, wanted: settings by name, as JSON keeps them: those of the file, and those of this call.
+      path: the file.
+      made: settings of the file by name, as JSON.
+      wanted: settings of this call by name, as JSON.
 
     Raises:
-      ValueError: naming the first that differs.
+      ValueError: names the first setting that differs.
     """
     for name in dict.fromkeys([*wanted, *made]):
         if made.get(name) != wanted.get(name):
             raise ValueError(
-                f"{path} was made with {name} {made.get(name)!r}, not {wanted.get(name)!r}: give another folder, or delete it"
+                f"{path} was made with {name} {made.get(name)!r}, not {wanted.get(name)!r}: "
+                "give another folder, or delete it"
             )

@@ -14,10 +14,10 @@ class DataError(ValueError):
 
 
 def read_documents(path: Path | str) -> dict[str, list[str]]:
-    """Texts by domain from JSON Lines of {"domain", "text"}, gzipped when the name ends in .gz.
+    """Read texts by domain from JSON Lines of {"domain", "text"}, gzipped if the name ends in .gz.
 
     Raises:
-      DataError: the file is missing, empty, not JSON Lines or lacks a key; the message names the
+      DataError: the file is missing, empty, not JSON Lines, or lacks a key; the message names the
         line.
     """
     path = Path(path)
@@ -45,12 +45,12 @@ def read_documents(path: Path | str) -> dict[str, list[str]]:
             f"{path}, line {number}: expected a JSON object with 'domain' and 'text' ({error})"
         ) from error
     if not documents:
-        raise DataError(f"{path} holds no records")
+        raise DataError(f"{path} holds no records: give one JSON object per line")
     return documents
 
 
 def load_tokenizer(folder: Path | str):
-    """The `tokenizers.Tokenizer` in `folder`, with no truncation or padding."""
+    """Load the `tokenizers.Tokenizer` in `folder`, without truncation or padding."""
     from tokenizers import Tokenizer
 
     path = Path(folder) / "tokenizer.json"
@@ -60,7 +60,7 @@ def load_tokenizer(folder: Path | str):
 
 
 def token_stream(texts: list[str], tokenizer, eos: int) -> np.ndarray:
-    """uint16 [n]: every document followed by `eos`."""
+    """Encode documents into one stream uint16 [n], with `eos` after each document."""
     parts = []
     for encoding in tokenizer.encode_batch(texts, add_special_tokens=False):
         parts += [np.asarray(encoding.ids, np.uint16), np.asarray([eos], np.uint16)]
@@ -68,29 +68,29 @@ def token_stream(texts: list[str], tokenizer, eos: int) -> np.ndarray:
 
 
 def cut(stream: np.ndarray, length: int) -> np.ndarray:
-    """Windows [n, length + 1] of a stream; neighbours share one token, so that each token is
-    predicted once.
+    """Cut a stream into windows [n, length + 1].
+
+    Neighbours share one token, so that each token is predicted once.
     """
     count = (len(stream) - 1) // length
     if count < 1:
         raise DataError(
-            f"a domain has only {len(stream)} tokens, fewer than one sequence of {length}"
+            f"a domain has only {len(stream)} tokens, fewer than one window of {length}: add text"
         )
     starts = np.arange(count)[:, None] * length
     return stream[starts + np.arange(length + 1)]
 
 
 class MixedBatches:
-    """Batches with a fixed number of windows from each domain; `batches(step)` depends on `seed`
-    and `step` alone.
+    """Batches with a fixed number of windows from each domain.
 
-    Each domain is read in a fresh random order every epoch, so a short domain is repeated and a
-    long one is not.
+    `batches(step)` depends only on `seed` and `step`. Each domain is read in a new random order in
+    every epoch, so a short domain is repeated and a long one is not.
 
     Args:
       windows: integer arrays [n, T + 1] by domain.
-      rows: windows of each domain in a batch.
-      seed: of the orders.
+      rows: number of windows of each domain in a batch.
+      seed: seed of the orders.
     """
 
     def __init__(self, windows: dict[str, np.ndarray], rows: dict[str, int], seed: int):

@@ -1,9 +1,7 @@
-"""A reduced draft vocabulary: the tokens that the training data hold most often (EAGLE-3's `d2t`),
-and the loss's view of it.
+"""A reduced draft vocabulary: the most frequent tokens of the training data (EAGLE-3's `d2t`).
 
 A drafter that proposes a few thousand of the target's tokens saves most of the output projection,
-and loses only what it would have drafted of the others. Verification is untouched, so the text
-stays the target's own.
+and never drafts the others. Verification does not change, so the output stays the target's own.
 """
 
 from __future__ import annotations
@@ -22,14 +20,14 @@ from training.packing import PackedRows
 def frequent_ids(
     rows: PackedRows, size: int, vocab_size: int, always: Iterable[int] = ()
 ) -> np.ndarray:
-    """The `size` tokens learnt most often, int32 [size] in ascending order; of equals the lower
-    ids.
+    """Find the `size` most frequent tokens: int32 [size] ids, ascending.
 
     Args:
-      rows: tokens under `loss_mask` are counted. Where fewer than `size` occur, the lowest other
-        ids follow.
+      rows: tokens under `loss_mask` are counted. If fewer than `size` tokens occur, the lowest
+        other ids are added. Ties go to the lower id.
       size: at most `vocab_size`.
-      always: ids that are taken however rare they are, if they occur at all: those that end a text.
+      vocab_size: of the target.
+      always: ids to include if they occur at all: those that end a sequence.
     """
     counts = _counts(rows, vocab_size)
     kept = np.isin(np.arange(vocab_size), list(always)) & (counts > 0)
@@ -38,16 +36,16 @@ def frequent_ids(
 
 
 def coverage(rows: PackedRows, ids: np.ndarray) -> float:
-    """Share of the tokens to learn that are among `ids`."""
+    """Compute the share of the tokens to train on that are among `ids`."""
     counts = _counts(rows, int(max(rows.tokens.max(), ids.max())) + 1)
     return float(counts[ids].sum() / counts.sum())
 
 
 def draft_vocabulary(rows: PackedRows, size: int, target: Params) -> dict[str, jax.Array]:
-    """The collection `draft` (see `jaxspec.drafters.base`) of a drafter of `size` tokens; says what
-    it covers in one line.
+    """Make the collection `draft` (see `jaxspec.drafters.base`) of a drafter with `size` tokens.
 
-    Its output projection is those columns of the target's, and is not trained.
+    Its output projection consists of the target's columns, and is not trained. Prints one line with
+    the share of tokens that it covers.
     """
     spec = target.spec
     ids = frequent_ids(rows, size, spec.target.vocab_size, spec.eos)
@@ -60,8 +58,10 @@ def draft_vocabulary(rows: PackedRows, size: int, target: Params) -> dict[str, j
 
 
 def slots_of(ids: jax.Array, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Place int32 of each of `tokens` among the ascending `ids`, and whether it is there; else the
-    place means nothing.
+    """Find the index int32 of each token among the ascending `ids`.
+
+    Returns:
+      Indices, and whether the token is there; if not, its index has no meaning.
     """
     place = jnp.minimum(jnp.searchsorted(ids, tokens), len(ids) - 1)
     return place, ids[place] == tokens

@@ -1,5 +1,4 @@
-"""The objective of block drafters: target forward, drafter forward and loss, as one function of
-packed rows.
+"""The objective of block drafters: target forward, drafter forward and loss of packed rows.
 
 Sources: JetSpec (forward KL on random anchors, section 4 and Table 4), DFlash as SpecForge trains
 it (cross-entropy with depth decay).
@@ -29,15 +28,14 @@ class LossOptions:
     """Options of the objective.
 
     Attributes:
-      kind: `fkl` KL(target || drafter), `rkl` its reverse, `ce` cross-entropy on the text's own
+      kind: `fkl` is KL(target || drafter), `rkl` its reverse, `ce` cross-entropy on the text's own
         tokens.
       temperature: of both softmaxes in the divergences.
       gamma: decay length of the slot weights in slots; None weights all slots alike.
-      tile: rows whose logits exist at the same time: 2 x tile x vocabulary numbers in float32.
-      anchor_chunk: anchors of a row whose activations exist at the same time, see
+      tile: number of rows whose logits exist at a time: 2 x tile x vocabulary numbers in float32.
+      anchor_chunk: number of anchors of a row whose activations exist at a time, see
         `training.block_forward`; None keeps all.
-      dtype: what the drafter computes in; its master weights stay float32, and so do softmaxes and
-        sums.
+      dtype: dtype of the drafter's computations. Master weights, softmaxes and sums stay float32.
     """
 
     kind: Literal["fkl", "rkl", "ce"] = "fkl"
@@ -51,24 +49,26 @@ class LossOptions:
 def make_loss(
     config: BlockDrafterConfig, target_config: TargetConfig, options: LossOptions
 ) -> Callable:
-    """`loss(params, target, batch) -> {name: (numerator, denominator)}`, see `training.loop.fit`.
+    """Make `loss(params, target, batch) -> {name: (numerator, denominator)}`.
+
+    See `training.loop.fit`.
 
     Args:
       config: of the drafter.
-      target_config: of the target, whose variables are the loss's second argument; with a reduced
-        draft vocabulary they hold the drafter's collection `draft` too (see
+      target_config: of the target, whose variables are the loss's second argument. With a reduced
+        draft vocabulary they also hold the drafter's collection `draft` (see
         `jaxspec.drafters.base`).
       options: see `LossOptions`.
 
     Returns:
-      The loss. `batch` is what `training.pipeline.AnchorBatches` gives, with `features` [B, S, F]
-      and `hidden` [B, S, E] of the target if they were cached. Names: `loss` in nats a slot,
+      The loss. `batch` comes from `training.pipeline.AnchorBatches`, with `features` [B, S, F] and
+      `hidden` [B, S, E] of the target if they were cached. Names: `loss`, in nats per slot,
       weighted; `accuracy_k`, the share of slots k whose most probable token is the text's;
-      `accept_length`, tokens that a chain would commit at an anchor, bonus included (blocks that
-      reach beyond what is to be learnt are left out). With a reduced draft vocabulary both
-      distributions are over its tokens alone; a slot does not count in `loss` where the target's
-      most probable token (`ce`: the text's) is not one of them, as EAGLE-3 has it, while the other
-      figures count the text's token as missed.
+      `accept_length`, the tokens that a chain would commit at an anchor, bonus included (blocks
+      that reach beyond the tokens to predict are left out). With a reduced draft vocabulary both
+      distributions are over its tokens alone. As in EAGLE-3, a slot then does not count in `loss`
+      if the target's most probable token (for `ce`, the text's) is not in it; the other figures
+      count such tokens as missed.
     """
     if options.temperature <= 0:
         raise ValueError(f"loss temperature is {options.temperature}: give a number above 0")
@@ -107,9 +107,7 @@ def make_loss(
 
 
 def make_per_row(target_config: TargetConfig, options: LossOptions, reduced: bool) -> Callable:
-    """(hidden, rows, target) -> (losses, (whether the text's token is the most probable, whether
-    the row counts)).
-    """
+    """Make (hidden, rows, target) -> (losses, (text's token is most probable, row counts))."""
     model = Transformer(target_config)
 
     def per_row(hidden, rows, target):
@@ -142,16 +140,14 @@ def make_per_row(target_config: TargetConfig, options: LossOptions, reduced: boo
 
 
 def target_states(config, target_config: TargetConfig, target, batch) -> TeacherStates:
-    """States of a batch for a drafter of any `config`: those that the batch holds (a feature
-    cache), or the target's.
-    """
+    """Return the states of a batch: those that it holds (a feature cache), or the target's."""
     if "features" in batch:
         return TeacherStates(batch["features"], batch["hidden"])
     return teacher_states(target_config, target, config.feature_layers, batch)
 
 
 def accuracies(right: jax.Array, counted: jax.Array) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """Sums of accuracy by slot and of the simulated acceptance length, from bool [B, A, depth]."""
+    """Sum up accuracy by slot and the simulated acceptance length, from bool [B, A, depth]."""
 
     def total(flags):
         return flags.sum((0, 1), dtype=jnp.float32)

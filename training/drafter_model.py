@@ -1,4 +1,4 @@
-"""The drafter to train: its description for a target, and its first weights."""
+"""The drafter to train: its config for a target, and its first weights."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from training.optimizer import zero_residual
 
 @dataclasses.dataclass
 class ModelOptions:
-    """What the drafter looks like; None is the target's own value, or where there is none the
-    method's.
+    """Sizes and options of the drafter; None is the target's value, or else the method's.
 
     Attributes:
       kind: `dflash` (slots see the whole block), `jetspec` (slot i sees slots 0..i), or another of
@@ -28,24 +27,26 @@ class ModelOptions:
       num_layers: decoder layers.
       feature_layers: target layers, 0-based, whose outputs are the context; None spreads
         `num_features` evenly as DFlash does.
-      num_features: layers to choose where `feature_layers` is None.
+      num_features: number of layers to choose if `feature_layers` is None.
       num_heads, num_kv_heads, head_dim, ffn_size: sizes of a decoder layer.
       mask_token: row of the target's embedding table that fills a block: a token that no text
         holds. None looks for the tokenizer's own mask token.
-      score_temperature: how decoding scores paths at temperature 0 and above, see
-        `jaxspec.core.config.BlockDrafterConfig`. Below 1 suits drafters trained partly on sampled
-        text, which are less sure of greedy text than they should be.
-      draft_vocab: tokens that can be drafted, the most frequent ones of those to be learnt; None:
-        all of the target's. Other engines read such a `dflash` drafter in the speculators schema,
-        and no such `jetspec` head at all.
-      slots: tokens of a forward (`specblock` 4, `parallelspec` 4, `falcon` 2), heads (`medusa` 4).
-      blocks: blocks that follow each other in decoding (`specblock` 2, `falcon` 3).
+      score_temperature: how decoding scores paths, greedily and with sampling, see
+        `jaxspec.core.config.DrafterConfig`. Values below 1 suit drafters trained partly on sampled
+        text, which are less confident of greedy text than they should be.
+      draft_vocab: number of tokens that can be drafted, the most frequent ones of the data; None
+        for all of the target's. Other engines read such a `dflash` drafter in the speculators
+        schema, and cannot read such a `jetspec` head.
+      slots: tokens per forward (`specblock` 4, `parallelspec` 4, `falcon` 2), heads (`medusa` 4).
+      blocks: number of consecutive blocks in decoding (`specblock` 2, `falcon` 3).
       depth: longest drafted path of `eagle3` and `small`, 8.
-      hidden_size: width of a `small` model, half the target's. lstm_size: width of `falcon`'s LSTM.
-      own_projection: `medusa` heads have output projections of their own. prefix_broadcast, shift:
-        ablations of `specblock`.
-      zero_residual: start with every layer as the identity, which suits the Muon recipes; else
-        plain random weights.
+      hidden_size: width of a `small` model, half the target's.
+      lstm_size: width of `falcon`'s LSTM.
+      own_projection: `medusa` heads have output projections of their own.
+      prefix_broadcast: ablation of `specblock`.
+      shift: ablation of `specblock`.
+      zero_residual: start with every layer as the identity, which suits the Muon recipes, instead
+        of random weights.
     """
 
     kind: str = "jetspec"
@@ -78,10 +79,12 @@ MASK_TOKENS = ("<|mask|>", "<mask>", "[MASK]")
 def drafter_config(
     options: ModelOptions, target: TargetConfig, tokenizer: str | None = None
 ) -> BlockDrafterConfig:
-    """The drafter of `options` for `target`.
+    """Make the config of the drafter of `options` for `target`.
 
     Args:
-      tokenizer: folder of the target's tokenizer, where a mask token is looked for.
+      options: see `ModelOptions`.
+      target: config of the target.
+      tokenizer: folder of the target's tokenizer, which may have a mask token.
 
     Raises:
       ValueError: unknown kind, a size out of range, or no mask token.
@@ -94,8 +97,8 @@ def drafter_config(
         raise ValueError(f"num_layers is {options.num_layers}: give at least 1")
     if options.draft_vocab is not None and not 1 <= options.draft_vocab < target.vocab_size:
         raise ValueError(
-            f"draft_vocab is {options.draft_vocab}: give 1 to {target.vocab_size - 1} tokens, or None for the target's "
-            f"{target.vocab_size}"
+            f"draft_vocab is {options.draft_vocab}: give 1 to {target.vocab_size - 1} tokens, "
+            f"or None for the target's {target.vocab_size}"
         )
     same = (
         "hidden_size",
@@ -137,15 +140,16 @@ def default_mask_token(tokenizer: str | None) -> int:
     token = next((token for token in found if token is not None), None)
     if token is None:
         raise ValueError(
-            f"the tokenizer has none of {', '.join(MASK_TOKENS)}: give --model.mask-token, an embedding row that no text uses "
-            "(Qwen3: 151669; Llama 3.1: 128002)"
+            f"the tokenizer has none of {', '.join(MASK_TOKENS)}: give --model.mask-token, "
+            "an embedding row that no text uses (Qwen3: 151669; Llama 3.1: 128002)"
         )
     return token
 
 
 def init_drafter(config: BlockDrafterConfig, seed: int, *, residual: bool = True):
-    """Float32 variables of `BlockDrafter(config)`; with `residual` False every layer starts as the
-    identity.
+    """Initialise float32 variables of `BlockDrafter(config)`.
+
+    With `residual` False, every layer starts as the identity.
     """
 
     def touch(drafter: BlockDrafter, features, block, positions):

@@ -1,4 +1,4 @@
-"""What a training run would take: parameters, memory, steps and tokens, from shapes alone."""
+"""Estimate a training run from shapes alone: parameters, memory, steps and tokens."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from training.pipeline import load_rows
 
 
 def tree_bytes(tree) -> int:
-    """Bytes of all arrays of a pytree of arrays or shapes."""
+    """Sum up the bytes of a pytree of arrays or shapes."""
     return sum(
         int(np.prod(leaf.shape)) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree)
     )
 
 
 def describe_run(options) -> str:
-    """The report of `--dry-run`: the data are read and the target's config, but no weights.
+    """Make the report of `--dry-run`. It reads the data and the target's config, but no weights.
 
     Args:
       options: `training.train_drafter.DrafterOptions`.
 
     Raises:
-      ValueError, OSError: as the run itself would, for options and data that do not fit.
+      ValueError, OSError: options or data do not fit, as in the run itself.
     """
     directory = resolve_model(options.target, weights=False)
     target_spec = target_config(read_json(directory / "config.json"))

@@ -1,4 +1,4 @@
-"""From records to token ids and loss masks."""
+"""Encode records into token ids and loss masks."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from training.chat import ChatFormat, Piece, pieces_of
 from training.data import DataError
 from training.samples import Record, Sample
 
-# Characters that are tokenised in one call: enough to keep the tokenizer's threads busy, few enough
-# to bound its memory.
+# Characters per call of the tokenizer: enough to keep its threads busy, few enough for its memory.
 _CHARACTERS = 4_000_000
 
 
 def encode(records: Sequence[Record], chat: ChatFormat) -> list[Sample]:
-    """Samples of `records`, in order; a conversation may give several, see
-    `training.chat.pieces_of`.
+    """Encode records in order; a conversation may give several samples (`training.chat.pieces_of`).
 
-    Text is learnt whole, with the end of text after it; so is a response that has no chat template.
-    Warns, once, of answers that the chat template does not begin with its own generation prompt.
+    Plain text is trained on as a whole, with the end-of-text token after it, and so is a response
+    without a chat template. Warns once about answers that the chat template does not begin with its
+    own generation prompt.
 
     Raises:
-      DataError: a record that cannot be rendered, or that has no token to learn; file and line are
-        named.
+      DataError: a record cannot be rendered or has no token to train on; the message names file
+        and line.
     """
     samples: list[Sample] = []
     chunk: list[tuple[Record, tuple[Piece, ...]]] = []
@@ -57,8 +56,8 @@ def _exact(record: Record, chat: ChatFormat) -> Sample:
     tokens = np.asarray(record.tokens, np.int32)
     if chat.tokenizer is not None and tokens.max() >= len(chat.tokenizer):
         raise DataError(
-            f"{record.place}: token {tokens.max()} is outside the tokenizer's {len(chat.tokenizer)}: the record was made for "
-            "another model"
+            f"{record.place}: token {tokens.max()} is outside the tokenizer's "
+            f"{len(chat.tokenizer)}: the record was made for another model"
         )
     return _checked(
         Sample(tokens, np.arange(len(tokens)) >= record.prompt_length, record.domain, record.place)
@@ -80,7 +79,7 @@ def _encode_pieces(
             pieces = [
                 piece for piece in every if piece.special == special and bool(piece.spans) == spans
             ]
-            # Offsets are only worked out where a span needs them.
+            # Offsets are only computed if a span needs them.
             encode_batch = backend.encode_batch if spans else backend.encode_batch_fast
             found = encode_batch([piece.text for piece in pieces], add_special_tokens=special)
             for piece, encoding in zip(pieces, found, strict=True):
@@ -98,14 +97,18 @@ def _piece_mask(encoding, piece: Piece) -> np.ndarray:
 
 
 def span_mask(offsets: np.ndarray, spans: Sequence[tuple[int, int]]) -> np.ndarray:
-    """bool [n]: the tokens whose characters all lie inside one of `spans`.
+    """Mark the tokens whose characters all lie inside one of `spans`.
 
     Args:
-      offsets: int [n, 2], characters of each token as `tokenizers` gives them: spaces may be cut
-        off at a token's ends, and the tokens of one character share its range.
+      offsets: int [n, 2], characters of each token as given by `tokenizers`. Spaces at a token's
+        ends may be missing, and the tokens of one character share its range.
+      spans: ranges of characters.
+
+    Returns:
+      bool [n].
     """
     start, stop = offsets.T
-    # What was cut off a token begins where the text before it ended.
+    # A token's missing spaces begin where the token before it ended.
     begin = (
         np.minimum(start, np.concatenate([[0], np.maximum.accumulate(stop)[:-1]]))
         if len(start)
@@ -126,9 +129,9 @@ def _sample(record: Record, pieces: tuple[Piece, ...], encoded: list, chat: Chat
 
 
 def _checked(sample: Sample) -> Sample:
-    # The first token is predicted by none.
+    # No token predicts the first one.
     if not sample.loss_mask[1:].any():
         raise DataError(
-            f"{sample.place}: no token to learn: there is nothing of the assistant's text in it as it is rendered"
+            f"{sample.place}: no token to train on: the rendered text has none of the assistant's"
         )
     return sample

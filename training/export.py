@@ -40,7 +40,7 @@ class ExportOptions:
 
 
 def export_target(params, config: TargetConfig, tokenizer: Path, out: Path) -> None:
-    """Weights in bfloat16, config.json, generation_config.json and the tokenizer into `out`."""
+    """Write bfloat16 weights, config.json, generation_config.json and the tokenizer to `out`."""
     out.mkdir(parents=True, exist_ok=True)
     eos = load_tokenizer(tokenizer).token_to_id(EOS)
     rounded = jax.tree.map(lambda x: jnp.asarray(x, jnp.bfloat16), params)
@@ -52,8 +52,9 @@ def export_target(params, config: TargetConfig, tokenizer: Path, out: Path) -> N
 
 
 def export_drafter(params, config, target: Params, out: Path) -> None:
-    """Weights in bfloat16 and config.json, with a record of the target; layouts as of
-    `jaxspec.zoo.checkpoint.save_drafter`.
+    """Write bfloat16 weights and config.json, with a record of the target.
+
+    The layout is that of `jaxspec.zoo.checkpoint.save_drafter`.
     """
     rounded = jax.tree.map(
         lambda leaf: (

@@ -1,8 +1,8 @@
 """An optional store of the target's states on disk, for data that is read many times.
 
-Training computes the target's features as it goes, which costs one target forward a step and no
-disk. Where the same rows are read for many epochs, or by many runs, a store of all states may be
-cheaper; it says how large it will be before it writes.
+Training computes the target's features on the fly, which costs one target forward per step and no
+disk. If the same rows are read for many epochs, or by many runs, storing all states may be cheaper.
+The store says how large it will be before it is written.
 """
 
 from __future__ import annotations
@@ -35,19 +35,18 @@ def with_cached_states(
     feature_layers,
     batch_size: int = 8,
 ) -> Callable:
-    """`batches` whose batches hold `features` [B, S, F] and `hidden` [B, S, E] too, in bfloat16,
-    read from `folder`.
+    """Add `features` [B, S, F] and `hidden` [B, S, E] to batches, in bfloat16, read from `folder`.
 
     The states are computed and written first if they are not there. bfloat16 keeps 8 bits of each
     number.
 
     Args:
       batches: `batches(step) -> dict` with `rows` int32 [B] among the arrays.
-      folder: of the store; several runs on the same rows may share it.
-      rows: all rows, as the batches number them.
+      folder: folder of the store; several runs on the same rows may share it.
+      rows: all rows, numbered as in the batches.
       config, target: description and variables of the target.
       feature_layers: layers whose outputs are features.
-      batch_size: rows of one target forward while writing.
+      batch_size: number of rows per target forward while writing.
 
     Raises:
       DataError: the disk is too small, or `folder` holds states of other rows or of another target.
@@ -58,7 +57,8 @@ def with_cached_states(
         _write(folder, key, rows, config, target, tuple(feature_layers), shapes, batch_size)
     elif json.loads((folder / _DONE).read_text()) != key:
         raise DataError(
-            f"{folder} holds the states of other data or of another target: give another --cache-features"
+            f"{folder} holds the states of other data or of another target: "
+            "give another --cache-features"
         )
     stored = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in shapes}
 
@@ -73,7 +73,7 @@ def with_cached_states(
 
 
 def _key(rows: PackedRows, target, feature_layers) -> dict:
-    """What the states depend on, in short."""
+    """Fingerprint everything that the states depend on."""
     digest = hashlib.sha256()
     for array in (*rows[:3], *map(np.asarray, jax.tree.leaves(target))):
         digest.update(np.ascontiguousarray(array).tobytes())
@@ -99,7 +99,8 @@ def _write(
     )
     if size > free:
         raise DataError(
-            f"the feature cache needs {size / 1e9:.2f} GB and {folder} has {free / 1e9:.2f} GB: train without it"
+            f"the feature cache needs {size / 1e9:.2f} GB and {folder} has "
+            f"{free / 1e9:.2f} GB: train without --cache-features"
         )
     # 16-bit words: the .npy format has no bfloat16.
     files = {
@@ -110,8 +111,7 @@ def _write(
     }
     states_of = jax.jit(lambda target, batch: teacher_states(config, target, feature_layers, batch))
     for start in tqdm(range(0, count, batch_size), desc="feature cache", unit="batch"):
-        # The last batch is filled up with rows that are written again, so that one shape is
-        # compiled.
+        # Fill the last batch up with rows that are written again, so that one shape is compiled.
         index = np.minimum(np.arange(start, start + batch_size), count - 1)
         batch = {name: getattr(rows, name)[index] for name in ("tokens", "positions", "segments")}
         for name, states in states_of(target, batch)._asdict().items():

@@ -1,9 +1,8 @@
-"""The training loop shared by every recipe: one jitted step on one device or many, evaluation,
-checkpoints, exact resumption.
+"""The training loop of every recipe: jitted steps, evaluation, checkpoints, exact resumption.
 
-A run is a pure function of (parameters at the start, optimizer, batch function, steps): batches
-depend on the step alone, so a run that was killed continues from its last checkpoint to the same
-bits.
+A run is a pure function of the initial parameters, the optimizer, the batch function and the number
+of steps. Batches depend only on the step, so a run that was killed continues from its last
+checkpoint to the same bits.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ class LoopOptions:
 
     Attributes:
       run: folder of the run: checkpoints, metrics.jsonl and tensorboard.
-      steps: optimizer steps in all; the learning rate reaches 0 at the last.
-      save_every: steps between checkpoints (one is always written at the end).
-      eval_every: steps between evaluations (one is always made at the end).
-      parts: equal parts of a batch whose gradients are accumulated, to bound memory; the result is
+      steps: total optimizer steps; the learning rate reaches 0 at the last.
+      save_every: steps between checkpoints; one is always written at the end.
+      eval_every: steps between evaluations; one is always made at the end.
+      parts: equal parts of a batch whose gradients are accumulated, to bound memory. The result is
         that of the whole batch.
-      data, fsdp: devices over which a batch is split; the second also split parameters and
-        optimizer state. Leave both at 1 on a CPU: host devices share its cores, gain little, and
-        can block each other on a busy machine.
+      data: devices over which a batch is split, in addition to fsdp. Leave both at 1 on a CPU: host
+        devices share its cores, gain little, and can block each other on a busy machine.
+      fsdp: devices over which parameters and optimizer state are split, and the batch too.
       shard_frozen: split the frozen target over `fsdp` too.
       hosts: see `training.sharding.HostOptions`.
       stop_after: stop cleanly after this step, to continue later.
-      changed: options that may differ from those of the checkpoint to continue from, such as
+      changed: options that may differ from those of the checkpoint to continue from, for example
         `steps` to plan anew.
     """
 
@@ -59,13 +58,13 @@ class LoopOptions:
 
 
 class State(NamedTuple):
-    """What a step takes and gives, on the devices.
+    """The carry of a training step, on the devices.
 
     Attributes:
       params: float32 master weights.
-      opt_state: the optimizer's.
-      good: int32 [], steps up to the first whose loss or gradient was not finite.
-      finite: bool [], no such step was seen.
+      opt_state: state of the optimizer.
+      good: int32 [], number of steps before the first whose loss or gradient was not finite.
+      finite: bool [], whether loss and gradient were finite in all steps.
     """
 
     params: object
@@ -77,18 +76,20 @@ class State(NamedTuple):
 def make_step(
     loss: Callable, optimizer: optax.GradientTransformation, parts: int, mesh, shardings: State
 ) -> Callable:
-    """`step(state, frozen, batch) -> (state, sums)`, one compiled program; `state` is donated.
+    """Make `step(state, frozen, batch) -> (state, sums)`, one compiled program.
+
+    It donates `state`.
 
     Args:
       loss: see `fit`.
       optimizer: optax transformation.
-      parts: equal parts of the batch, taken one after the other.
+      parts: equal parts of the batch, processed one after the other.
       mesh: see `training.sharding.make_mesh`.
-      shardings: of the state's leaves.
+      shardings: shardings of the state's leaves.
 
     Returns:
       The step. `sums` holds the loss's (numerator, denominator) pairs over the whole batch and the
-      gradient's norm.
+      norm of the gradient.
     """
 
     def objective(params, frozen, batch):
@@ -143,21 +144,21 @@ def fit(
       params: pytree of float32 arrays at step 0, the same on every process.
       optimizer: optax transformation, see `training.optimizer.make_optimizer`.
       loss: `loss(params, frozen, batch) -> {name: (numerator float32 [], denominator float32 [])}`,
-        jit-able, "loss" among the names: sums over the batch rather than means, so that parts,
-        devices and one large batch give the same result. The gradient is that of the sum of
-        numerators of "loss", divided by the sum of its denominators.
-      batches: `batches(step) -> pytree of numpy arrays` with the batch on axis 0, a function of the
-        step alone and the same on every process, which copies only its own rows to its devices.
+        jit-able, with "loss" among the names. It returns sums over the batch rather than means, so
+        that parts, devices and one large batch give the same result. The gradient is that of the
+        sum of numerators of "loss", divided by the sum of its denominators.
+      batches: `batches(step) -> pytree of numpy arrays` with the batch on axis 0. It depends only
+        on the step and is the same on every process; each copies only its own rows to its devices.
       options: see `LoopOptions`.
-      recipe: JSON-able description of everything else that decides the result; a checkpoint of
-        another is refused.
-      frozen: pytree handed to the loss as an argument of the compiled step, such as the target's
-        variables; or None.
+      recipe: JSON-able description of everything else that decides the result. A checkpoint of
+        another recipe is refused.
+      frozen: pytree passed to the loss as an argument of the compiled step, for example the
+        target's variables; or None.
       evaluate: `evaluate(params) -> dict of floats`, or None. It gets arrays on the devices, or
-        numpy arrays when there are several processes, each of which evaluates.
+        numpy arrays if there are several processes, each of which evaluates.
 
     Returns:
-      The parameters after the last step run (numpy leaves).
+      The parameters after the last step (numpy leaves).
 
     Raises:
       TrainingError: the loss or a weight is no longer finite, or a checkpoint cannot be read or
@@ -197,9 +198,7 @@ def _report(
     log: RunLog,
     evaluate,
 ) -> None:
-    """Log, evaluate and save, each when it is due after step `done`; only then does the host wait
-    for the devices.
-    """
+    """Log, evaluate and save if it is due after step `done`; only then wait for the devices."""
     saves = done % options.save_every == 0 or done in (options.steps, options.stop_after)
     evaluates = evaluate and (done % options.eval_every == 0 or done == options.steps)
     if done % 10 == 0 or saves or evaluates:
@@ -217,7 +216,7 @@ def _report(
 
 
 def _start(params, optimizer, checkpoints: Checkpoints, mesh) -> tuple[int, State, State]:
-    """Steps done, the state after them, and its shardings."""
+    """Return the number of steps done, the state after them, and its shardings."""
     shapes = {
         "params": jax.eval_shape(lambda: params),
         "opt_state": jax.eval_shape(optimizer.init, params),
@@ -243,7 +242,7 @@ def _start(params, optimizer, checkpoints: Checkpoints, mesh) -> tuple[int, Stat
 
 
 def _means(sums) -> dict[str, float]:
-    """Numerator over denominator of each metric; one without any weight is left out."""
+    """Divide numerators by denominators; leave out metrics without weight."""
     pairs = {
         name: (float(numerator), float(denominator))
         for name, (numerator, denominator) in sums.items()
@@ -258,8 +257,8 @@ def _means(sums) -> dict[str, float]:
 def _check_finite(state: State, checkpoints: Checkpoints) -> None:
     if not state.finite:
         raise TrainingError(
-            f"the loss or its gradient is not finite at step {int(state.good) + 1}: lower the learning rate, or look at "
-            f"that batch; last good checkpoint: {checkpoints.last_good()}"
+            f"the loss or its gradient is not finite at step {int(state.good) + 1}: lower the "
+            f"learning rate, or check that batch; last good checkpoint: {checkpoints.last_good()}"
         )
 
 
@@ -272,7 +271,7 @@ def _save(step: int, state: State, checkpoints: Checkpoints) -> None:
     saved = {"params": state.params, "opt_state": state.opt_state}
     if not _all_finite(saved):
         raise TrainingError(
-            f"a weight is not finite after step {step}, which is not saved: lower the learning rate; "
-            f"last good checkpoint: {checkpoints.last_good()}"
+            f"a weight is not finite after step {step}, which is not saved: lower the learning "
+            f"rate; last good checkpoint: {checkpoints.last_good()}"
         )
     checkpoints.save(step, saved)

@@ -11,15 +11,16 @@ import optax
 
 
 def slot_weights(batch, block_size: int, *, gamma: float | None = None) -> jax.Array:
-    """Weights float32 [B, A, block_size] of the slots of each block.
+    """Compute weights float32 [B, A, block_size] of the slots of each block.
 
-    Slot k of anchor a counts when k > 0, token a + k belongs to the anchor's document and is to be
-    learnt; with `gamma` it is discounted by exp(-(k - 1) / gamma), since a slot is only reached
-    when those before it were accepted.
+    Slot k of anchor a counts if k > 0 and token a + k belongs to the anchor's document and is to be
+    predicted. With `gamma` it is discounted by exp(-(k - 1) / gamma), because a slot is only
+    reached if those before it were accepted.
 
     Args:
-      batch: `anchors` int32 [B, A], `loss_mask` [B, S] (nonzero: to be learnt), `segments` int32
-        [B, S], and `keep` [B, A], False where a block is a filler.
+      batch: `anchors` int32 [B, A], `loss_mask` [B, S] (nonzero: to be predicted), `segments` int32
+        [B, S], and `keep` [B, A], False for filler blocks.
+      block_size: slots per block, the anchor included.
       gamma: decay length in slots; None weights all slots alike.
     """
     slots = jnp.arange(block_size)
@@ -41,27 +42,34 @@ def slot_weights(batch, block_size: int, *, gamma: float | None = None) -> jax.A
 
 
 def gather(rows: jax.Array, index: jax.Array) -> jax.Array:
-    """`rows` [B, S, ...] at `index` int32 [B, ...] of each row."""
+    """Gather `rows` [B, S, ...] at `index` int32 [B, ...] of each row."""
     return jax.vmap(lambda row, places: row[places])(rows, index)
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """-log q(label) [...] in nats, of logits [..., V] and labels int32 [...]: DFlash's
-    objective.
+    """Compute -log q(label) [...] in nats, DFlash's objective.
+
+    Args:
+      logits: [..., V].
+      labels: int32 [...].
     """
     return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), labels)
 
 
 def forward_kl(logits: jax.Array, teacher: jax.Array, temperature: float = 1.0) -> jax.Array:
-    """KL(p || q) [...] in nats of the target's p against the drafter's q, both at `temperature`:
-    JetSpec's objective.
+    """Compute KL(p || q) [...] in nats, JetSpec's objective.
+
+    Args:
+      logits: [..., V], of the drafter's distribution q.
+      teacher: [..., V], logits of the target's distribution p.
+      temperature: of both.
     """
     log_p, log_q = _log_softmax(teacher, temperature), _log_softmax(logits, temperature)
     return (jnp.exp(log_p) * (log_p - log_q)).sum(-1)
 
 
 def reverse_kl(logits: jax.Array, teacher: jax.Array, temperature: float = 1.0) -> jax.Array:
-    """KL(q || p) [...]: JetSpec's ablation, which accepts less."""
+    """Compute KL(q || p) [...], JetSpec's ablation, which accepts less; see `forward_kl`."""
     return forward_kl(teacher, logits, temperature)
 
 

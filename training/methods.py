@@ -1,6 +1,4 @@
-"""The drafters that can be trained: how each is described for a target, where it starts, and what
-it learns.
-"""
+"""The drafters that can be trained: config for a target, first weights, and objective of each."""
 
 from __future__ import annotations
 
@@ -34,8 +32,11 @@ from training.specblock_loss import BlockOptions, init_specblock, make_specblock
 
 @dataclasses.dataclass
 class EagleOptions:
-    """EAGLE-3's training-time test: `steps` forwards of a chain, each weighing `decay` of the one
-    before.
+    """EAGLE-3's training-time test.
+
+    Attributes:
+      steps: forwards of a chain.
+      decay: weight of each forward relative to the one before.
     """
 
     steps: int = 7
@@ -44,8 +45,10 @@ class EagleOptions:
 
 @dataclasses.dataclass
 class FalconOptions:
-    """Falcon's glancing distillation: `glance` is the share of rows that the text replaces, by rows
-    drafted wrong.
+    """Falcon's glancing distillation.
+
+    Attributes:
+      glance: tokens of the text shown to the drafter, as a share of the rows that it drafts wrong.
     """
 
     glance: float = 0.25
@@ -53,11 +56,12 @@ class FalconOptions:
 
 @dataclasses.dataclass
 class MethodOptions:
-    """Options of single methods; those of others than the one that is trained are not read.
+    """Options of single methods. Only those of the method that is trained are read.
 
     Attributes:
-      eagle: of `eagle3`. specblock: see `training.specblock_loss.BlockOptions`. falcon: of
-        `falcon`.
+      eagle: options of `eagle3`.
+      specblock: options of `specblock`, see `training.specblock_loss.BlockOptions`.
+      falcon: options of `falcon`.
     """
 
     eagle: EagleOptions = dataclasses.field(default_factory=EagleOptions)
@@ -73,8 +77,8 @@ class Method(NamedTuple):
       init: (config, seed, head [E, D] where its output projection may start) -> float32 variables.
       loss: (config, TargetConfig, LossOptions, MethodOptions) -> the loss, see `training.loop.fit`.
       what: a sentence for its model card.
-      own: its group in MethodOptions, if it has one.
-      trains_head: its output projection is trained, rather than the target's.
+      own: name of its group in MethodOptions, or None.
+      trains_head: whether it trains an output projection of its own, instead of using the target's.
     """
 
     config: Callable[[ModelOptions, TargetConfig, str | None], Any]
@@ -86,15 +90,20 @@ class Method(NamedTuple):
 
 
 def method(kind: str) -> Method:
-    """The method called `kind`; ValueError names those there are."""
+    """Return the method called `kind`.
+
+    Raises:
+      ValueError: unknown kind; the message lists the known ones.
+    """
     if kind not in METHODS:
         raise ValueError(f"unknown kind {kind!r}: choose one of {', '.join(METHODS)}")
     return METHODS[kind]
 
 
 def first_weights(kind: str, options: ModelOptions, config, seed: int, target: Params, ids=None):
-    """Float32 variables to begin with; an output projection of the drafter's own starts as the
-    target's columns `ids`.
+    """Initialise float32 variables.
+
+    An output projection of the drafter's own starts as the target's columns `ids`.
     """
     head = target.target["params"]
     head = head["embedding"].T if target.spec.target.tie_embeddings else head["lm_head"]
@@ -104,16 +113,12 @@ def first_weights(kind: str, options: ModelOptions, config, seed: int, target: P
 
 
 def head_is_trained(config) -> bool:
-    """Whether the drafter's output projection is among what is trained, rather than the
-    target's.
-    """
+    """Say whether the drafter trains an output projection of its own."""
     return METHODS[record_of(config).name].trains_head
 
 
 def _wide(config_class: type, options: ModelOptions, target: TargetConfig, **own):
-    """A drafter of decoder layers that reads target features and has an output projection of its
-    own.
-    """
+    """Make the config of a drafter that reads target features and has its own output projection."""
     _check(options, target)
     sizes = ("num_heads", "num_kv_heads", "head_dim", "ffn_size")
     config = config_class(
@@ -151,8 +156,8 @@ def _check(options: ModelOptions, target: TargetConfig) -> None:
             raise ValueError(f"{name} is {value}: give {low} to {high}")
     if options.draft_vocab is not None and not 1 <= options.draft_vocab < target.vocab_size:
         raise ValueError(
-            f"draft_vocab is {options.draft_vocab}: give 1 to {target.vocab_size - 1} tokens, or None for the target's "
-            f"{target.vocab_size}"
+            f"draft_vocab is {options.draft_vocab}: give 1 to {target.vocab_size - 1} tokens, "
+            f"or None for the target's {target.vocab_size}"
         )
 
 
@@ -198,7 +203,7 @@ def _medusa(options: ModelOptions, target: TargetConfig, tokenizer):
 def _small(options: ModelOptions, target: TargetConfig, tokenizer):
     _check(options, target)
     if options.draft_vocab is not None:
-        raise ValueError("a small model drafts the whole vocabulary: leave draft_vocab out")
+        raise ValueError("a draft model drafts the whole vocabulary: leave draft_vocab out")
     sizes = {
         name: getattr(options, name)
         for name in ("num_heads", "num_kv_heads", "head_dim", "ffn_size")

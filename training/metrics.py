@@ -1,4 +1,4 @@
-"""What a run reports while it goes: metrics.jsonl, TensorBoard scalars and the progress bar."""
+"""Progress of a run: metrics.jsonl, TensorBoard scalars and the progress bar."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from tqdm import tqdm
 
 
 def count_tokens(batch) -> int:
-    """Tokens of a batch: those in a document (`segments` > 0) if it has them, else the elements of
-    `tokens` or of an array.
+    """Count the tokens of a batch.
+
+    These are the tokens in documents (`segments` > 0) if the batch has segments, else the elements
+    of `tokens` or of an array.
     """
     if isinstance(batch, dict):
         if "segments" in batch:
@@ -25,9 +27,7 @@ def count_tokens(batch) -> int:
 
 
 def read_metrics(path: Path) -> list[dict]:
-    """The lines of metrics.jsonl; one that a killed process left unfinished at the end is
-    dropped.
-    """
+    """Read the lines of metrics.jsonl, without an unfinished last line of a killed process."""
     records = []
     for line in path.read_text().splitlines() if path.exists() else []:
         try:
@@ -38,11 +38,10 @@ def read_metrics(path: Path) -> list[dict]:
 
 
 class RunLog:
-    """Appends {"step", "seconds", metrics} to metrics.jsonl and to run/tensorboard, and draws the
-    bar.
+    """Appends {"step", "seconds", metrics} to metrics.jsonl and TensorBoard, and draws the bar.
 
-    A resumed run drops what the killed one wrote beyond its checkpoint: lines of the file are
-    removed, and TensorBoard is told to forget those steps. Only the first process writes anything.
+    A resumed run drops what the killed one wrote after its checkpoint: it removes lines from the
+    file, and makes TensorBoard forget those steps. Only the first process writes.
 
     Args:
       run: folder of the run.
@@ -77,14 +76,12 @@ class RunLog:
             self.board = _Board(run / "tensorboard", first + 1)
 
     def advance(self, tokens: int) -> None:
-        """One step on `tokens` tokens was started."""
+        """Count one more step, on `tokens` tokens."""
         self.tokens += tokens
         self.bar.update()
 
     def training(self, step: int, metrics: dict[str, float]) -> None:
-        """Write a step's metrics, and tokens per second since the last call of this or of
-        `rest`.
-        """
+        """Write a step's metrics, and tokens per second since the last call of this or `rest`."""
         tokens, since = self.pace
         rate = (self.tokens - tokens) / max(time.monotonic() - since, 1e-9)
         speed = {"tokens": self.tokens, "tokens_per_second": round(rate, 1)} if self.tokens else {}
@@ -94,15 +91,13 @@ class RunLog:
         self.rest()
 
     def evaluation(self, step: int, metrics: dict[str, float]) -> None:
-        """Write what an evaluation gave, above the bar as well."""
+        """Write the metrics of an evaluation, and print them above the bar."""
         rounded = self._write(step, metrics, {})
         if self.writes:
             tqdm.write(f"step {step}: {rounded}")
 
     def rest(self) -> None:
-        """Count speed from now on: an evaluation or a checkpoint took time that is not
-        training's.
-        """
+        """Restart the clock: the time of an evaluation or a checkpoint is not training time."""
         self.pace = (self.tokens, time.monotonic())
 
     def _write(
@@ -117,14 +112,16 @@ class RunLog:
         return metrics
 
     def close(self) -> None:
+        """Close the files and the bar."""
         self.bar.close()
         if self.writes:
             self.board.close()
 
 
 class _Board:
-    """TensorBoard scalars, written in the caller's thread: the queue of `SummaryWriter` blocks for
-    ever on a full disk.
+    """TensorBoard scalars, written in the caller's thread.
+
+    The queue of `SummaryWriter` would block for ever on a full disk.
     """
 
     def __init__(self, folder: Path, purge_step: int):

@@ -1,6 +1,4 @@
-"""The optimizers of every recipe: AdamW, and Muon for the hidden matrices with AdamW for the
-rest.
-"""
+"""The optimizers of every recipe: AdamW, and Muon for hidden matrices with AdamW for the rest."""
 
 from __future__ import annotations
 
@@ -18,17 +16,17 @@ class OptimizerOptions:
     """Options of the optimizer.
 
     Attributes:
-      name: `adamw` (Loshchilov and Hutter 2019), or `muon` (Jordan et al. 2024), which learns far
-        faster at the size of small targets and their drafters, for hidden kernels with AdamW for
-        embeddings, norms and biases.
-      rate: peak learning rate of AdamW. Pretrained targets want about 6e-4 for their drafters.
+      name: `adamw` (Loshchilov and Hutter 2019), or `muon` (Jordan et al. 2024) for hidden kernels
+        with AdamW for embeddings, norms and biases. Muon learns far faster at the size of small
+        targets and their drafters.
+      rate: peak learning rate of AdamW. Drafters of pretrained targets want about 6e-4.
       muon_rate: peak learning rate of Muon.
-      warmup: steps over which both rates rise linearly from 0; they then fall by a cosine to 0 at
+      warmup: steps over which both rates rise linearly from 0. They then fall by a cosine to 0 at
         the last step.
       clip: global norm to which gradients are clipped.
-      betas: decay rates of AdamW's moments. Muon's momentum is 0.95, Nesterov's.
-      weight_decay: decoupled, times the rate. AdamW decays every array of two axes or more, Muon
-        its hidden kernels only.
+      betas: decay rates of AdamW's moments. Muon has Nesterov momentum 0.95.
+      weight_decay: decoupled, times the rate. AdamW decays every array of two or more axes, Muon
+        only its hidden kernels.
     """
 
     name: Literal["adamw", "muon"] = "muon"
@@ -41,12 +39,12 @@ class OptimizerOptions:
 
 
 def make_optimizer(params, steps: int, options: OptimizerOptions) -> optax.GradientTransformation:
-    """The optimizer of `options` for a run of `steps` steps.
+    """Make the optimizer for a run of `steps` steps.
 
     Args:
-      params: pytree of float32 master weights (arrays or shapes); losses cast them to the type they
-        compute in.
-      steps: optimizer steps planned; the rates are 0 after the last.
+      params: pytree of float32 master weights (arrays or shapes). Losses cast them to the dtype in
+        which they compute.
+      steps: planned optimizer steps; the rates are 0 after the last.
       options: see `OptimizerOptions`.
 
     Raises:
@@ -86,9 +84,7 @@ def make_optimizer(params, steps: int, options: OptimizerOptions) -> optax.Gradi
 
 
 def matrix_axes(params):
-    """`MuonDimensionNumbers` for hidden kernels [in, out], None for embeddings, norms and
-    biases.
-    """
+    """Return `MuonDimensionNumbers` for hidden kernels [in, out]; None for other parameters."""
 
     def axes(path, leaf):
         name = jax.tree_util.keystr(path[-1:])
@@ -98,9 +94,7 @@ def matrix_axes(params):
 
 
 def zero_residual(params):
-    """`params` with the projections that write to the residual stream at zero: every layer starts
-    as the identity.
-    """
+    """Zero the projections to the residual stream: every layer starts as the identity."""
 
     def start(path, leaf):
         names = jax.tree_util.keystr(path)

@@ -1,4 +1,4 @@
-"""Samples of any length packed into rows of one length, without leakage between them."""
+"""Pack samples of any length into rows of one length, without leakage between them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PackedRows(NamedTuple):
       segments: int32 [R, S]; 1 for a row's first document, 2 for its second, …, 0 for padding.
         Tokens of different segments must not attend to each other.
       positions: int32 [R, S]; from 0 in each document.
-      loss_mask: bool [R, S]; True: the token is to be predicted.
+      loss_mask: bool [R, S]; True for tokens to be predicted.
     """
 
     tokens: np.ndarray
@@ -36,12 +36,12 @@ class PackedRows(NamedTuple):
 def cut(
     sample: Sample, length: int, long: Literal["auto", "split", "truncate"] = "auto"
 ) -> list[Sample]:
-    """`sample` in pieces of at most `length` tokens, those without a token to learn left out.
+    """Cut a sample into pieces of at most `length` tokens; drop pieces without a token to predict.
 
-    `split` keeps all of the text: each piece begins anew at position 0, as if it were a document.
-    That is right for plain text, whose every place is as good a beginning as any. An answer without
-    its prompt, though, is a context that decoding never sees, so `truncate` keeps only the
-    beginning. `auto` splits samples that are learnt whole and truncates the others.
+    `split` keeps all of the text: each piece begins at position 0, like a document. This suits
+    plain text, where every place is as good a beginning as any. An answer without its prompt,
+    however, is a context that decoding never sees, so `truncate` keeps only the beginning. `auto`
+    splits samples that are trained on as a whole and truncates the others.
     """
     if long == "auto":
         long = "split" if sample.loss_mask.all() else "truncate"
@@ -57,11 +57,16 @@ def cut(
 
 
 def first_fit(sizes: Sequence[int], capacity: int) -> list[int]:
-    """The row of each item: the first with room for it. O(n log n): a tournament tree over the
-    rows' free space.
+    """Assign each item to the first row with room for it.
+
+    A tournament tree over the rows' free space makes this O(n log n).
 
     Args:
-      sizes: each at most `capacity`.
+      sizes: at most `capacity` each.
+      capacity: of a row.
+
+    Returns:
+      The row of each item.
     """
     leaves = 1 << max(len(sizes) - 1, 0).bit_length()
     free = [capacity] * (2 * leaves)
@@ -79,11 +84,12 @@ def first_fit(sizes: Sequence[int], capacity: int) -> list[int]:
 
 
 def pack(samples: Sequence[Sample], length: int) -> PackedRows:
-    """Rows of `length` tokens, by first fit in the order of `samples`: the same samples always give
-    the same rows.
+    """Pack samples into rows of `length` tokens, by first fit in the order given.
+
+    The same samples always give the same rows.
 
     Raises:
-      DataError: no samples, or one that is longer than `length` (see `cut`).
+      DataError: there are no samples, or one is longer than `length` (see `cut`).
     """
     if not samples:
         raise DataError("there are no samples to pack")

@@ -1,4 +1,4 @@
-"""From files of records to batches with anchors: deterministic, and resumable at any step.
+"""From files of records to batches with anchors, deterministic and resumable at any step.
 
 rows = load_rows(DataOptions(files=(Path("regenerated.jsonl"),)), "mini")
 batches = AnchorBatches(rows, batch_size=16, anchors=64, block_size=8, seed=0)
@@ -24,22 +24,22 @@ from training.samples import Sample, read_records
 
 @dataclasses.dataclass
 class DataOptions:
-    """What to train on.
+    """The data to train on.
 
     Attributes:
       files: JSON Lines, optionally gzipped, in the forms of `training.samples`.
-      length: tokens S of a row. Shorter samples share rows, see `long` for others.
-      long: samples longer than a row: `split` into pieces that are documents of their own, or
-        `truncate`; `auto` splits plain text and truncates what has a prompt, see
-        `training.packing.cut`.
+      length: tokens S of a row. Shorter samples share rows; see `long` for others.
+      long: what to do with samples longer than a row: `split` them into pieces that are documents
+        of their own, or `truncate` them. `auto` splits plain text and truncates samples that have a
+        prompt; see `training.packing.cut`.
       chat_template: file with a Jinja template, instead of the tokenizer's own.
-      enable_thinking: for templates that know it (Qwen3); give it as it is in decoding.
-      raw_prompts: records of prompt and response are plain text, not a chat.
-      limit: records read of all files together, spread evenly over them.
-      domains: share of the tokens for each domain, such as math=0.4; tokens beyond it are left out,
-        and other domains too.
-      rows: rows kept, a random choice.
-      seed: of these choices.
+      enable_thinking: for templates that know it (Qwen3); give the value used in decoding.
+      raw_prompts: treat records of prompt and response as plain text, not as a chat.
+      limit: number of records to read from all files together, spread evenly over them.
+      domains: share of the tokens for each domain, for example math=0.4. Surplus tokens and other
+        domains are left out.
+      rows: number of rows to keep, chosen at random.
+      seed: seed of these choices.
     """
 
     files: tuple[Path, ...]
@@ -55,7 +55,7 @@ class DataOptions:
 
 
 def load_samples(options: DataOptions, tokenizer) -> list[Sample]:
-    """Samples of all files, uncut; the arguments are those of `load_rows`."""
+    """Load samples of all files, uncut; the arguments are those of `load_rows`."""
     if not options.files:
         raise DataError("no data files: name at least one")
     chat = make_format(
@@ -73,15 +73,16 @@ def load_samples(options: DataOptions, tokenizer) -> list[Sample]:
 
 
 def load_rows(options: DataOptions, tokenizer) -> PackedRows:
-    """Read, tokenise, cut and pack the files; says in one line what came of it.
+    """Read, tokenise, cut and pack the files, and print one line about the result.
 
     Args:
-      tokenizer: a directory that holds one (`params.spec.tokenizer`), a name as `jaxspec.load`
-        takes it, a tokenizer of `transformers`, or None where all records are token ids.
+      options: see `DataOptions`.
+      tokenizer: a directory that holds one (`params.spec.tokenizer`), a name as for `jaxspec.load`,
+        a tokenizer of `transformers`, or None if all records are token ids.
 
     Raises:
-      DataError: see `training.samples.read_records` and `training.encode.encode`; or nothing is
-        left to learn.
+      DataError: see `training.samples.read_records` and `training.encode.encode`; or no token to
+        train on is left.
     """
     if options.length < 2:
         raise DataError(f"length is {options.length}: a row needs at least 2 tokens")
@@ -110,13 +111,12 @@ def load_rows(options: DataOptions, tokenizer) -> PackedRows:
 
 
 def balance(samples: Sequence[Sample], shares: dict[str, float], seed: int) -> list[Sample]:
-    """A random choice of `samples`, in their order, whose tokens are divided among domains as
-    `shares`.
+    """Choose samples at random, in their order, so that domains have the given shares of tokens.
 
-    The domain that is scarcest for its share is used up; nothing is repeated.
+    The domain that is scarcest for its share is used up. Nothing is repeated.
 
     Raises:
-      DataError: a share that is not positive, or of a domain that no sample has.
+      DataError: a share is not positive, or of a domain that no sample has.
     """
     found: dict[str | None, list[int]] = {}
     for index, sample in enumerate(samples):
@@ -140,20 +140,20 @@ def balance(samples: Sequence[Sample], shares: dict[str, float], seed: int) -> l
 
 
 class AnchorBatches:
-    """Batches of rows with random anchors; `batches(step)` is a pure function of the step and the
-    seed.
+    """Batches of rows with random anchors; `batches(step)` depends only on the step and the seed.
 
-    Every epoch goes through all rows in a new order with new anchors; a batch may hold the end of
-    one epoch and the beginning of the next. An anchor p may be drawn where p and p + 1 are tokens
-    of one document and p + 1 is to be learnt (so p may be the last token of a prompt), without
-    replacement.
+    Every epoch goes through all rows in a new order with new anchors. A batch may hold the end of
+    one epoch and the beginning of the next. Anchors are drawn without replacement among places p
+    where p and p + 1 are tokens of one document and p + 1 is to be predicted (so p may be the last
+    token of a prompt).
 
     Args:
       rows: from `load_rows`.
-      batch_size: rows B in a batch.
-      anchors: anchors A of each row; rows with fewer candidates are filled up with `keep` False.
-      block_size: tokens of the drafter's block, the anchor included; a row must hold one.
-      seed: of the order and the anchors.
+      batch_size: number B of rows in a batch.
+      anchors: number A of anchors per row. Rows with fewer candidates are filled up, with `keep`
+        False.
+      block_size: slots of the drafter's block, the anchor included; a row must hold one.
+      seed: seed of the order and the anchors.
     """
 
     def __init__(self, rows: PackedRows, batch_size: int, anchors: int, block_size: int, seed: int):
@@ -170,12 +170,12 @@ class AnchorBatches:
         self.dataset = order.random_map(self._row).batch(batch_size)
 
     def __call__(self, step: int) -> dict[str, np.ndarray]:
-        """The batch of step 0, 1, …
+        """Make the batch of step 0, 1, …
 
         Returns:
           tokens, segments, positions int32 [B, S] and loss_mask bool [B, S] as in `PackedRows`;
-          anchors int32 [B, A], columns in ascending order; keep bool [B, A], False: a filler that
-          must not count; rows int32 [B], the rows' numbers.
+          anchors int32 [B, A], ascending; keep bool [B, A], False for fillers that must not count;
+          rows int32 [B], the rows' numbers.
         """
         return self.dataset[step]
 

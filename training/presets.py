@@ -1,10 +1,9 @@
-"""Recipes by name: what published drafters were trained with, and what suits the small model that
-ships.
+"""Recipes by name: those of published drafters, and those for the small model that ships.
 
-Where a paper or its code is silent the choice is ours and is marked so. Sources: DFlash as
+If a paper and its code do not give a value, the choice is ours and is marked so. Sources: DFlash as
 SpecForge trains it (sgl-project/SpecForge, Qwen3-4B and 8B recipes); JetSpec (section 4 and
-appendix: forward KL, up to 512 anchors a row, blocks of 16, five layers, no depth weights; its
-learning rates are not published, so SpecForge's stands in).
+appendix: forward KL, up to 512 anchors per row, blocks of 16, five layers, no depth weights; it
+does not publish learning rates, so SpecForge's are used).
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ LLAMA31_MASK = (
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """Defaults of a recipe; every one can be overridden on the command line.
+    """Defaults of a recipe. Every one can be overridden on the command line.
 
     Attributes:
-      target: the model it is made for.
+      target: the model that it is made for.
       model, loss, optimizer, loop: options that differ from the defaults of their class.
-      length, batch, anchors: tokens of a row, rows of a batch, anchors of a row.
+      length, batch, anchors: tokens per row, rows per batch, anchors per row.
       method: groups of `MethodOptions` that differ from the defaults.
     """
 
@@ -51,11 +50,11 @@ class Preset:
     method: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def methods(self) -> MethodOptions:
-        """The method's own options."""
+        """Return the method's own options."""
         return MethodOptions(**self.method)
 
     def parts(self, run) -> tuple[ModelOptions, LossOptions, OptimizerOptions, LoopOptions]:
-        """The option groups, with `run` as the run's folder."""
+        """Return the option groups, with `run` as the run's folder."""
         return (
             ModelOptions(**self.model),
             LossOptions(**self.loss),
@@ -65,7 +64,7 @@ class Preset:
 
 
 def _small(drafter: str, **loss) -> Preset:
-    """`mini`, on two CPU cores in about ten minutes: Muon, which learns far faster at this size."""
+    """Make a preset for `mini`: Muon, which learns fast, ten minutes on two CPU cores."""
     return Preset(
         target="mini",
         model=dict(
@@ -93,8 +92,9 @@ def _large(
     block_size: int = 16,
     **loss,
 ) -> Preset:
-    """AdamW at 6e-4, 4 % warm-up, batches of 32 rows of 3,072 tokens with 512 anchors, 10,000 steps
-    (SpecForge).
+    """Make SpecForge's preset for large targets.
+
+    AdamW at 6e-4, 4 % warm-up, batches of 32 rows of 3,072 tokens with 512 anchors, 10,000 steps.
     """
     return Preset(
         target=target,
@@ -120,8 +120,9 @@ def _large(
 def _small_with_head(
     drafter: str, model: dict[str, Any], gamma: float | None = 4.0, **method
 ) -> Preset:
-    """As `_small`, for drafters with an output projection of their own: about as many parameters,
-    on the same text.
+    """Make a preset like `_small` for drafters with an output projection of their own.
+
+    They have about as many parameters, and train on the same text.
     """
     small = _small(drafter, gamma=gamma)
     own = dict(kind=drafter, feature_layers=(1, 3, 4), score_temperature=SCORING)
@@ -129,8 +130,9 @@ def _small_with_head(
 
 
 def _large_eagle(target: str, draft_vocab: int = 32_000) -> Preset:
-    """SpecForge's EAGLE-3 defaults: AdamW at 1e-4, 1.5 % warm-up and a cosine, rows of 4,096
-    tokens, 7 test-time steps.
+    """Make SpecForge's preset for EAGLE-3.
+
+    AdamW at 1e-4, 1.5 % warm-up and a cosine, rows of 4,096 tokens, 7 test-time steps.
     """
     return Preset(
         target=target,
@@ -147,10 +149,10 @@ def _large_eagle(target: str, draft_vocab: int = 32_000) -> Preset:
 
 
 def _large_specblock(target: str, draft_vocab: int = 32_000) -> Preset:
-    """The scripts of SpecBlock's release: AdamW (0.9, 0.95) at 5e-5, batches of 24 rows of 1,024
-    tokens, 3 blocks of 4 slots.
+    """Make the preset of SpecBlock's released scripts.
 
-    Ours: a cosine in place of their linear decay, and the number of steps.
+    AdamW (0.9, 0.95) at 5e-5, batches of 24 rows of 1,024 tokens, 3 blocks of 4 slots. Ours: a
+    cosine instead of their linear decay, and the number of steps.
     """
     return Preset(
         target=target,

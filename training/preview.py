@@ -1,8 +1,8 @@
-"""Print samples as they will be trained on, with what is learnt marked.
+"""Print samples as they will be trained on, with the tokens to predict marked.
 
     python -m training.preview --tokenizer mini --files regenerated.jsonl --limit 3
 
-What is learnt is green on a terminal and stands in [[ ]] elsewhere.
+The marks are green on a terminal and [[ ]] elsewhere.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ _COLOUR, _MARKS = ("\x1b[32m", "\x1b[0m"), ("[[", "]]")
 
 @dataclasses.dataclass
 class PreviewOptions(DataOptions):
-    """Options of the preview: those of `training.pipeline.DataOptions`, of which `domains`, `rows`
-    and `seed` have no effect.
+    """Options of the preview. `domains`, `rows` and `seed` have no effect here.
 
     Attributes:
       tokenizer: a model's name, directory or hub id.
-      limit: records shown, the first ones of the files.
+      limit: number of records to show, the first ones of the files.
     """
 
     files: tuple[Path, ...] = ()
@@ -41,9 +40,7 @@ class PreviewOptions(DataOptions):
 
 
 def preview(sample: Sample, tokenizer, options: DataOptions, marks: tuple[str, str]) -> str:
-    """One sample as text: a heading with place and counts, the text with `marks` around what is
-    learnt, and what is cut off.
-    """
+    """Format one sample: a heading with place and counts, the marked text, and what is cut off."""
     learnt, size = int(sample.loss_mask.sum()), len(sample.tokens)
     lines = [f"--- {sample.place}: {size} tokens, {learnt} to learn"]
     pieces = cut(sample, options.length, options.long)
@@ -59,9 +56,7 @@ def preview(sample: Sample, tokenizer, options: DataOptions, marks: tuple[str, s
 
 
 def _marked(sample: Sample, tokenizer, marks: tuple[str, str]) -> str:
-    """The text of `sample`, special tokens included, with `marks` around each run of tokens to be
-    learnt.
-    """
+    """Decode a sample, special tokens included, with `marks` around the tokens to predict."""
     if tokenizer is None:
         raise DataError("a preview needs a tokenizer, to turn tokens into text")
     changes = np.flatnonzero(np.diff(sample.loss_mask)) + 1
@@ -73,8 +68,12 @@ def _marked(sample: Sample, tokenizer, marks: tuple[str, str]) -> str:
 
 
 def show(options: DataOptions, tokenizer: str, limit: int | None) -> None:
-    """Print the first `limit` records of the files; `tokenizer` is a model's name, directory or hub
-    id.
+    """Print the first `limit` records of the files.
+
+    Args:
+      options: see `training.pipeline.DataOptions`.
+      tokenizer: a model's name, directory or hub id.
+      limit: number of records; None for all.
     """
     chat = make_format(
         tokenizer, options.chat_template, options.enable_thinking, options.raw_prompts

@@ -1,6 +1,4 @@
-"""Prompts for a target, out of the records that drafters are trained on, and the batches in which
-they are answered.
-"""
+"""Make prompts for a target from the records that drafters are trained on, and batch them."""
 
 from __future__ import annotations
 
@@ -19,13 +17,14 @@ ANSWER = "Answer:"
 
 
 class Prompt(NamedTuple):
-    """A prompt to be answered.
+    """A prompt for the target to answer.
 
     Attributes:
-      id: `<domain>-<number>`, the same whatever other prompts are made.
-      domain: the record's, or None.
-      content: text or chat messages. ids: its tokens, in the chat template where it has one.
-      temperature: to answer at.
+      id: `<domain>-<number>`, which does not depend on other prompts.
+      domain: domain of the record, or None.
+      content: text or chat messages.
+      ids: token ids of the content, in the chat template if there is one.
+      temperature: sampling temperature of the answer.
     """
 
     id: str
@@ -46,28 +45,32 @@ def make_prompts(
     temperatures: Sequence[float] = (0.0,),
     seed: int = 0,
 ) -> list[Prompt]:
-    """Prompts from `records`, each domain's in a random order.
+    """Make prompts from `records`, those of each domain in a random order.
 
-    A conversation is asked up to its first answer, a `prompt` as it is. A `text` of the domain
-    `math` reaches up to `Answer:`; of any other a passage is taken that begins at a line's start.
-    With a `limit`, long texts give several passages.
+    A conversation is cut before its first answer; a `prompt` is taken as it is. A `text` of the
+    domain `math` is cut after `Answer:`. From other texts a passage is taken that begins at the
+    start of a line. With a `limit`, long texts give several passages.
 
     Args:
-      longest: tokens of a prompt at most; longer ones are passed over.
-      limit: prompts in all, at most: fewer where the records give no more. None takes one of each
+      records: from `training.samples.read_records`.
+      chat: the model's format.
+      longest: maximum tokens of a prompt; longer ones are skipped.
+      limit: maximum number of prompts; fewer if the records do not give more. None takes one per
         record.
       domains: share of `limit` of each domain; None gives all domains equal shares.
-      prompt_tokens: shortest and longest passage, drawn uniformly; and the longest `math` question.
+      prompt_tokens: shortest and longest passage, drawn uniformly; the second also limits `math`
+        questions.
       temperatures: cycled over the prompts of a domain.
-      seed: of order, passages and lengths.
+      seed: seed of order, passages and lengths.
 
     Raises:
-      DataError: no prompt comes out, a share without a limit or of no domain, or a bad range.
+      DataError: there is no usable prompt, a share has no limit or no domain, or a range is wrong.
     """
     low, high = prompt_tokens
     if not 1 <= low <= high <= longest:
         raise DataError(
-            f"prompt_tokens is {low} to {high}: give a range within 1 to {longest}, the longest prompt there is room for"
+            f"prompt_tokens is {low} to {high}: give a range within 1 to {longest}, "
+            "the longest prompt that fits"
         )
     groups: dict[str, list[Record]] = {}
     for record in records:
@@ -89,18 +92,18 @@ def make_prompts(
             )
     if not prompts:
         raise DataError(
-            f"no prompts in these records: all are longer than {longest} tokens, or texts shorter than {low}"
+            f"no prompts in these records: all are longer than {longest} tokens, "
+            f"or texts shorter than {low}: change --prompt-tokens"
         )
     return prompts
 
 
 def group(prompts: Sequence[Prompt], size: int, seed: int) -> list[list[Prompt]]:
-    """Batches of at most `size` prompts of one temperature and, but for the rests, of one padded
-    length.
+    """Group prompts into batches of at most `size` prompts of one temperature.
 
-    Each length is compiled once. What is left of a length when its full batches are taken joins the
-    next longer one. Domains keep together as far as this allows, since a batch runs until its last
-    answer ends. The order of the batches is random.
+    Prompts of a batch mostly have one padded length. Each length is compiled once. Prompts that do
+    not fill a batch of their length join the next longer one. Domains stay together as far as
+    possible, because a batch runs until its last answer ends. The order of the batches is random.
     """
     batches = []
     for temperature in sorted({prompt.temperature for prompt in prompts}):
@@ -122,11 +125,11 @@ def group(prompts: Sequence[Prompt], size: int, seed: int) -> list[list[Prompt]]
 def unfinished(
     prompts: Sequence[Prompt], done: set[str], size: int, seed: int
 ) -> list[list[Prompt]]:
-    """The batches of `group` that hold a prompt that is not in `done`.
+    """Return the batches of `group` that hold a prompt that is not in `done`.
 
-    A run that was killed continues with the very batches that were left, the one that it was
-    writing included, so that it ends with the file of an uninterrupted run. Where more prompts were
-    asked for, what is left is grouped anew.
+    A run that was killed continues with exactly the batches that were left, including the one that
+    it was writing, so that it ends with the file of an uninterrupted run. If more prompts were
+    added, those that are left are grouped anew.
     """
     batches = group(prompts, size, seed)
     begun = [
@@ -140,7 +143,7 @@ def unfinished(
 def _counts(
     names: list[str], limit: int | None, domains: dict[str, float] | None
 ) -> dict[str, int | None]:
-    """Prompts of each domain; they add up to `limit`."""
+    """Compute the number of prompts per domain; they add up to `limit`."""
     if limit is None:
         if domains:
             raise DataError(
@@ -169,8 +172,9 @@ def _domain_prompts(
     seed: tuple[int, int],
     repeat: bool,
 ) -> Iterator[tuple[int, str | list[dict], list[int]]]:
-    """(number, content, ids): all records once in a random order, then, with `repeat`, again those
-    that give other passages.
+    """Yield (number, content, ids): all records once in a random order.
+
+    With `repeat`, continue with the records that give further passages.
     """
     order = np.random.default_rng(seed).permutation(len(records))
     numbers = itertools.count()
@@ -195,7 +199,7 @@ def _prompt(
     visit: int,
     generator: np.random.Generator,
 ):
-    """(content, ids) of the prompt that `record` gives on this visit, or None."""
+    """Make (content, ids) of the prompt that `record` gives on this visit, or None."""
     if record.text is not None and not (record.domain == "math" and ANSWER in record.text):
         return _passage(record.text, chat, prompt_tokens, visit, generator)
     if visit:
@@ -215,13 +219,12 @@ def _prompt(
 
 
 def _question(record: Record) -> list[dict]:
-    """The messages before the first answer to anything; a greeting of the assistant is no
-    answer.
-    """
+    """Return the messages before the first answer; a greeting of the assistant is no answer."""
     roles = [message["role"] for message in record.messages]
     if "user" not in roles:
         raise DataError(
-            f"{record.place}: the conversation has no message of the user: there is nothing to answer"
+            f"{record.place}: the conversation has no message of the user to answer: "
+            "leave the record out"
         )
     first = roles.index("user")
     return record.messages[
@@ -237,8 +240,8 @@ def _passage(
     generator: np.random.Generator,
 ):
     low, high = prompt_tokens
-    # Eight characters a token are enough for any tokenizer's average; a text no longer than that
-    # has one passage.
+    # No tokenizer averages more than eight characters per token. A text that is not longer than
+    # `high` times that has one passage.
     reach = 8 * high
     if visit and len(text) <= reach:
         return None
@@ -253,7 +256,8 @@ def _ids(text: str, chat: ChatFormat) -> list[int]:
 
 
 def _padded(length: int) -> int:
-    """The length to which `jaxspec.decode` pads prompts: a power of two from 32 to 512, then a
-    multiple of 512.
+    """Return the length to which `jaxspec.decode` pads prompts.
+
+    It is a power of two from 32 to 512, then a multiple of 512.
     """
     return max(32, 1 << (length - 1).bit_length()) if length <= 512 else -(-length // 512) * 512

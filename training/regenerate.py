@@ -1,12 +1,12 @@
-"""Let a target answer prompts: the text that its drafters are best trained on.
+"""Let a target answer prompts: its own text is the best training data for its drafters.
 
-    python -m training.regenerate --target mini --prompts corpus.jsonl.gz --out regenerated.jsonl
-    --limit 2000 \\
+    python -m training.regenerate --target mini --prompts corpus.jsonl.gz \\
+        --out regenerated.jsonl --limit 2000 \\
         --domains math 0.4 code 0.3 prose 0.3 --temperatures 0 0 0.7 1
 
-The output is JSON Lines: the settings, then one record a prompt with text, tokens and
-`prompt_length`, which `training.samples` reads. Run the same command again to continue one that was
-stopped, or a larger `--limit` to add prompts.
+The output is JSON Lines: the settings, then one record per prompt with text, tokens and
+`prompt_length`, which `training.samples` reads. Run the same command again to continue after an
+interruption, or with a larger `--limit` to add prompts.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ class RegenerateOptions:
     Attributes:
       target: the model that answers: `mini`, a directory or a hub id.
       prompts: JSON Lines with prompts, conversations or texts, see `training.prompts.make_prompts`.
-      out: .jsonl file to write, or to continue.
-      temperature: 0 is greedy.
-      temperatures: several, cycled over the prompts, instead of `temperature`.
+      out: .jsonl file to write or to continue.
+      temperature: sampling temperature; 0 decodes greedily.
+      temperatures: several temperatures, cycled over the prompts, instead of `temperature`.
       top_k: sample among the k most probable tokens.
-      top_p: sample among the most probable tokens that hold this much probability.
-      max_new_tokens: tokens of an answer at most.
-      seed: of prompts and samples.
-      limit: prompts in all, at most; None takes one of each record.
+      top_p: sample among the most probable tokens of this total mass.
+      max_new_tokens: maximum tokens of an answer.
+      seed: seed of prompts and samples.
+      limit: maximum number of prompts; None takes one per record.
       domains: share of `limit` of each domain; None gives all domains equal shares.
       prompt_tokens: shortest and longest prompt cut from plain text.
-      max_prompt_tokens: longer prompts are passed over; None is what the target has room for.
+      max_prompt_tokens: skip longer prompts; None allows what the target has room for.
       chat_template: file with a Jinja template, instead of the tokenizer's own.
       enable_thinking: for templates that know it (Qwen3).
-      raw_prompts: prompts are plain text, not a user's message.
-      batch: prompts answered together.
-      method: `ar`, or a drafter's name: it changes the speed, not the text.
-      drafter: where that drafter is, if it does not ship with the target: a hub id or a directory.
-      budget: rows that a drafter's tree has.
-      dtype: of the target's weights; None picks what suits the device.
+      raw_prompts: treat prompts as plain text, not as a user's message.
+      batch: number of prompts answered together.
+      method: `ar`, or a drafter's name, which changes the speed and not the text.
+      drafter: hub id or directory of that drafter, if it does not ship with the target.
+      budget: rows of a drafter's tree.
+      dtype: dtype of the target's weights; None picks the one that suits the device.
     """
 
     target: str
@@ -83,11 +83,14 @@ class RegenerateOptions:
 
 
 def regenerate(options: RegenerateOptions) -> int:
-    """Answer the prompts that `options.out` does not have yet; returns how many these were.
+    """Answer the prompts that `options.out` does not have yet.
+
+    Returns:
+      The number of prompts answered.
 
     Raises:
-      DataError: unusable prompts, or `out` was made with other settings (the first difference is
-        named).
+      DataError: the prompts are unusable, or `out` was made with other settings (the message names
+        the first difference).
       ValueError, FileNotFoundError: see `jaxspec.load` and `jaxspec.decode`.
     """
     if options.batch < 1:
@@ -97,7 +100,9 @@ def regenerate(options: RegenerateOptions) -> int:
         params.spec.tokenizer, options.chat_template, options.enable_thinking, options.raw_prompts
     )
     if chat.tokenizer is None:
-        raise DataError(f"{options.target} has no tokenizer, so there is no way to give it text")
+        raise DataError(
+            f"{options.target} has no tokenizer to read text with: choose another target"
+        )
     longest = params.spec.target.max_positions - options.max_new_tokens
     prompts = make_prompts(
         read_records(options.prompts),
@@ -134,7 +139,7 @@ def regenerate(options: RegenerateOptions) -> int:
 
 
 def describe(options: RegenerateOptions, params: Params, chat: ChatFormat) -> dict:
-    """What the text depends on, as JSON: the settings that must not change within a file."""
+    """Describe what the text depends on, as JSON: settings that must not change within a file."""
     try:
         version = importlib.metadata.version("jax-speculative")
     except importlib.metadata.PackageNotFoundError:
@@ -159,14 +164,14 @@ def describe(options: RegenerateOptions, params: Params, chat: ChatFormat) -> di
 
 
 def resume(path: Path, settings: dict) -> set[str]:
-    """Ids of the finished prompts in `path`; a last line that was cut off is removed from the file.
+    """Read the ids of finished prompts from `path`; cut an incomplete last line off the file.
 
     Raises:
-      DataError: it was made with other settings, or is no file of this command.
+      DataError: it was made with other settings, or by another command.
     """
     if not path.exists():
         if not path.parent.is_dir():
-            raise DataError(f"no folder {path.parent} to write {path.name} into: make it first")
+            raise DataError(f"no folder {path.parent} to write {path.name} to: create it first")
         return set()
     content = path.read_bytes()
     whole = content.rfind(b"\n") + 1
@@ -179,7 +184,8 @@ def resume(path: Path, settings: dict) -> set[str]:
         done = {record["id"] for record in found[1:]}
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{path} was not written by training.regenerate, or is damaged ({error!r}): choose another --out"
+            f"{path} was not written by training.regenerate, or is damaged ({error!r}): "
+            "choose another --out"
         ) from None
     for name in [*settings, *first]:
         if first.get(name) != settings.get(name):
@@ -192,10 +198,8 @@ def resume(path: Path, settings: dict) -> set[str]:
 
 
 def answer(params: Params, batch: Sequence[Prompt], options: RegenerateOptions) -> list[dict]:
-    """The records of a batch. A batch that is not full is filled up, so that it compiles nothing
-    new.
-    """
-    # Repetitions come last: a prompt's noise depends on how often it occurred before.
+    """Answer a batch; a batch that is not full is filled up, so that nothing new is compiled."""
+    # Append repetitions: a prompt's noise depends on how often it occurred before.
     ids = [prompt.ids for prompt in batch] + [batch[0].ids] * (options.batch - len(batch))
     outputs = jaxspec.decode(
         params,
@@ -232,7 +236,8 @@ def _append(file, records: list[dict]) -> None:
         os.fsync(file.fileno())
     except OSError as error:
         raise DataError(
-            f"{file.name} cannot be written ({error.strerror}): mend that and run the same command again"
+            f"{file.name} cannot be written ({error.strerror}): "
+            "fix that and run the same command again"
         ) from None
 
 

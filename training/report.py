@@ -1,4 +1,4 @@
-"""What is left of a run for its readers: a plot of loss and acceptance, and a model card."""
+"""Report a run: a plot of loss and acceptance, and a model card."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ReportError(ValueError):
 
 
 def curves(metrics_path: Path) -> dict[str, tuple[list[int], list[float]]]:
-    """(steps, values) of every metric in metrics.jsonl, by name.
+    """Read (steps, values) of every metric in metrics.jsonl, by name.
 
     Raises:
       ReportError: the file is missing or empty.
@@ -37,14 +37,15 @@ def curves(metrics_path: Path) -> dict[str, tuple[list[int], list[float]]]:
 
 
 def training_cost(metrics_path: Path, batch: int) -> dict[str, float]:
-    """What a run took, as `jaxspec.io.training_cost` keeps it: steps, rows, and where they were
-    counted tokens and minutes.
-
-    Minutes are those of the training steps alone, on the machine of the run: evaluations and
-    checkpoints are not counted.
+    """Compute the cost of a run for `jaxspec.io.training_cost`.
 
     Args:
-      batch: rows of a step.
+      metrics_path: metrics.jsonl of the run.
+      batch: rows per step.
+
+    Returns:
+      Steps and rows; tokens and minutes if they were logged. Minutes are those of the training
+      steps, on the machine of the run, without evaluations and checkpoints.
     """
     records = read_metrics(metrics_path)
     steps = max((record["step"] for record in records), default=0)
@@ -57,10 +58,10 @@ def training_cost(metrics_path: Path, batch: int) -> dict[str, float]:
 
 
 def plot_run(metrics_path: Path, out_png: Path) -> None:
-    """Losses over steps, with acceptance lengths (names that begin with `tau` or `accept`) on a
-    second axis.
+    """Plot losses over steps, with acceptance lengths on a second axis.
 
-    Accuracies of single positions (`accuracy_1`, …) get a panel of their own when there are any.
+    Metrics that begin with `tau` or `accept` are acceptance lengths. Accuracies of single positions
+    (`accuracy_1`, …) get a panel of their own.
     """
     from matplotlib.figure import Figure
 
@@ -119,17 +120,17 @@ def _draw(axes, found, names: list[str], **style) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """What a model card says beyond what the run recorded.
+    """Contents of a model card that the run did not record.
 
     Attributes:
-      name: of the drafter.
+      name: name of the drafter.
       what: one or two sentences on what it is.
-      target: the model it drafts for, a hub name or a folder.
-      data: what it was trained on, and where that came from.
+      target: the model that it drafts for, a hub name or a folder.
+      data: what it was trained on, and the origin of this data.
       command: the command line that made it.
       licence: the line on the licence.
       options: resolved options by name; nested names are joined with dots.
-      plot: file name of the plot beside the card, or None.
+      plot: file name of the plot in the card's folder, or None.
     """
 
     name: str
@@ -143,7 +144,7 @@ class Card:
 
 
 def model_card(card: Card, metrics_path: Path) -> str:
-    """Markdown: what it is, how it did, how it was made, how to make it again.
+    """Write Markdown: what the drafter is, how it did, how it was made, how to make it again.
 
     Steps, tokens, time and the last value of each metric are read from metrics.jsonl.
 

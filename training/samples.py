@@ -1,13 +1,16 @@
 """Records of training data: JSON Lines in the forms in which conversations and texts are published.
 
-    {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]} (or
-    `conversations`) {"conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value":
-    "…"}]} (ShareGPT) {"prompt": "…", "response": "…"} `prompt` may be a list of messages;
-    `completion` is read as `response` {"text": "…"} {"tokens": [1, 2, 3], "prompt_length": 1} token
-    ids, used as they are: what `training.regenerate` writes
+- {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}; the key
+  may also be `conversations`
+- {"conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}]} (ShareGPT)
+- {"prompt": "…", "response": "…"}; `prompt` may be a list of messages, and `completion` is read as
+  `response`
+- {"text": "…"}
+- {"tokens": [1, 2, 3], "prompt_length": 1}: token ids, used as they are; `training.regenerate`
+  writes these
 
-Each record's form is found by its keys, in the order tokens, messages, prompt, text. Any may have a
-`domain`. A first line with the key `settings` says how the file was made and is skipped.
+The form of a record is found by its keys, in the order tokens, messages, prompt, text. Any record
+may have a `domain`. A first line with the key `settings` says how the file was made and is skipped.
 """
 
 from __future__ import annotations
@@ -37,12 +40,12 @@ _FORMS = "tokens + prompt_length, messages, conversations, prompt (+ response), 
 
 
 class Sample(NamedTuple):
-    """Token ids and which of them are learnt.
+    """Token ids, and which of them to predict.
 
     Attributes:
       tokens: int32 [n].
-      loss_mask: bool [n]; True: the token is to be predicted.
-      domain: the record's, if it has one.
+      loss_mask: bool [n]; True for tokens to be predicted.
+      domain: domain of the record, or None.
       place: file and line of the record, for messages.
     """
 
@@ -58,12 +61,14 @@ class Record:
 
     Attributes:
       place: file and line.
-      domain: its `domain` or `category`, if any.
-      messages: chat messages with at least `role` and `content`; `tools`: the JSON schemas beside
-        them.
-      prompt: text or chat messages; `response`: text, or None where there is only a prompt.
-      text: plain text, all of it to be learnt.
-      tokens: ids, of which those from `prompt_length` on are learnt.
+      domain: its `domain` or `category`, or None.
+      messages: chat messages with at least `role` and `content`.
+      tools: JSON schemas of the tools in `messages`.
+      prompt: text or chat messages.
+      response: text; None if there is only a prompt.
+      text: plain text, all of it to be predicted.
+      tokens: token ids; those from `prompt_length` on are to be predicted.
+      prompt_length: number of tokens of the prompt in `tokens`.
     """
 
     place: str
@@ -78,20 +83,20 @@ class Record:
 
 
 def read_records(path: Path | str) -> list[Record]:
-    """All records of a .jsonl or .jsonl.gz file, in order.
+    """Read all records of a .jsonl or .jsonl.gz file, in order.
 
     Raises:
-      DataError: the file is missing, holds no records, or a line is broken or in no known form;
-        file and line are named.
+      DataError: the file is missing or holds no records, or a line is broken or of no known form;
+        the message names file and line.
     """
     records = [_record(content, place) for place, content in read_objects(path)]
     if not records:
-        raise DataError(f"{path} holds no records: one JSON object a line is expected")
+        raise DataError(f"{path} holds no records: give one JSON object per line")
     return records
 
 
 def read_objects(path: Path | str) -> Iterator[tuple[str, dict]]:
-    """(place, JSON object) of every line but blank ones and a first line of settings."""
+    """Yield (place, JSON object) of every line, except blank ones and a first line of settings."""
     path = Path(path)
     if not path.is_file():
         raise DataError(f"no data file at {path}: give a .jsonl or .jsonl.gz file")
@@ -103,14 +108,12 @@ def read_objects(path: Path | str) -> Iterator[tuple[str, dict]]:
                     continue
                 content = json.loads(line)
                 if not isinstance(content, dict):
-                    raise DataError(
-                        f"{path}, line {number}: not a JSON object: one a line is expected"
-                    )
+                    raise DataError(f"{path}, line {number}: not a JSON object: give one per line")
                 if number > 1 or set(content) != {SETTINGS}:
                     yield f"{path}, line {number}", content
     except json.JSONDecodeError as error:
         raise DataError(
-            f"{path}, line {number}: not JSON ({error.msg}): one object a line is expected"
+            f"{path}, line {number}: not JSON ({error.msg}): give one object per line"
         ) from None
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise DataError(f"{path}, after line {number}: cannot be read ({error})") from None
@@ -155,8 +158,8 @@ def _token_fields(content: dict, place: str) -> dict:
         raise DataError(f"{place}: tokens is not a list of token ids")
     if type(prompt_length) is not int or not 0 <= prompt_length < len(tokens):
         raise DataError(
-            f"{place}: prompt_length is {prompt_length!r}: give a number of prompt tokens below the {len(tokens)} tokens, "
-            "so that some are left to learn"
+            f"{place}: prompt_length is {prompt_length!r}: give a number of prompt tokens below "
+            f"the {len(tokens)} tokens, so that some are left to predict"
         )
     return {"tokens": tokens, "prompt_length": prompt_length}
 
@@ -171,9 +174,7 @@ def _messages(value, key: str, place: str) -> list[dict]:
 
 
 def _message(entry, where: str) -> dict:
-    """`role` and `content`, and whatever else is given for the template (`tool_calls`,
-    `reasoning_content`, …).
-    """
+    """Read `role`, `content` and the template's other keys (`tool_calls`, …)."""
     if not isinstance(entry, dict):
         raise DataError(f"{where} is not a JSON object with role and content")
     role, content = entry.get("role", entry.get("from")), entry.get("content", entry.get("value"))
@@ -189,7 +190,7 @@ def _message(entry, where: str) -> dict:
         content = ""
     if not isinstance(content, str):
         raise DataError(f"{where} has no text as its content")
-    # Files made from tables give every message every key, None where it does not apply.
+    # Files made from tables give every message every key, with None if it does not apply.
     known = ("role", "content", "from", "value")
     extra = {
         name: value for name, value in entry.items() if name not in known and value is not None

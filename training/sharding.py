@@ -1,9 +1,8 @@
-"""Where the arrays of a training run live: a mesh of devices, fully sharded parameters, split
-batches, several hosts.
+"""Place the arrays of a training run: a mesh of devices, sharded parameters, split batches, hosts.
 
-The mesh has the axes ("data", "fsdp"). A batch is split over both; parameters and optimizer state
-are split over "fsdp" alone (ZeRO, Rajbhandari et al. 2020), and XLA gathers a layer's weights where
-they are used and scatters the sums of its gradients.
+The mesh has the axes ("data", "fsdp"). A batch is split over both. Parameters and optimizer state
+are split over "fsdp" (ZeRO, Rajbhandari et al. 2020): XLA gathers a layer's weights where they are
+used and scatters the sums of its gradients.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 AXES = ("data", "fsdp")
-SMALL = 1024  # elements; smaller leaves (norms, biases, counters) cost less to keep whole than to gather
+# Elements. Smaller leaves (norms, biases, counters) cost less to replicate than to gather.
+SMALL = 1024
 
 
 @dataclasses.dataclass
 class HostOptions:
-    """The processes of a run on several hosts; every one runs the same command but for
-    `process_id`.
+    """The processes of a run on several hosts. All run the same command, except for `process_id`.
 
     Attributes:
-      coordinator: host:port of process 0, or `auto` where JAX can ask the cluster (SLURM, Cloud
-        TPU); None for one process.
+      coordinator: host:port of process 0, or `auto` if JAX can ask the cluster (SLURM, Cloud TPU);
+        None for one process.
       process_id: number of this process, from 0.
-      processes: how many there are.
+      processes: number of processes.
     """
 
     coordinator: str | None = None
@@ -37,11 +36,10 @@ class HostOptions:
 
 
 def connect(hosts: HostOptions) -> None:
-    """Join the other processes. Must come before anything else that uses JAX; does nothing for a
-    run of one process.
+    """Join the other processes, before anything else that uses JAX; do nothing for one process.
 
     Raises:
-      ValueError: some but not all of the options are given, or they contradict each other.
+      ValueError: only some of the options are given, or they contradict each other.
     """
     given = (hosts.coordinator, hosts.process_id, hosts.processes)
     if given == (None, None, None):
@@ -51,18 +49,21 @@ def connect(hosts: HostOptions) -> None:
         return
     if None in given:
         raise ValueError(
-            "several processes need coordinator, process_id and processes, all three: see training.sharding"
+            "several processes need all of coordinator, process_id and processes: "
+            "see training.sharding"
         )
     if not 0 <= hosts.process_id < hosts.processes:
         raise ValueError(
-            f"process_id {hosts.process_id} must be at least 0 and below processes {hosts.processes}"
+            f"process_id {hosts.process_id} must be at least 0 "
+            f"and below processes {hosts.processes}"
         )
     jax.distributed.initialize(hosts.coordinator, hosts.processes, hosts.process_id)
 
 
 def make_mesh(data: int, fsdp: int) -> Mesh:
-    """A mesh of `data` x `fsdp` devices; the first ones of a single process, all of them of
-    several.
+    """Make a mesh of `data` x `fsdp` devices.
+
+    A single process uses its first devices, several processes use all of theirs.
 
     Raises:
       ValueError: there are too few devices, or devices of another process would be left out.
@@ -70,11 +71,13 @@ def make_mesh(data: int, fsdp: int) -> Mesh:
     found, count = jax.device_count(), data * fsdp
     if data < 1 or fsdp < 1 or found < count:
         raise ValueError(
-            f"data {data} x fsdp {fsdp} devices asked for, {found} found: change --loop.data or --loop.fsdp"
+            f"data {data} x fsdp {fsdp} devices asked for, {found} found: "
+            "change --loop.data or --loop.fsdp"
         )
     if jax.process_count() > 1 and found != count:
         raise ValueError(
-            f"{jax.process_count()} processes have {found} devices: --loop.data x --loop.fsdp must be {found}"
+            f"{jax.process_count()} processes have {found} devices: "
+            f"--loop.data x --loop.fsdp must be {found}"
         )
     return jax.make_mesh(
         (data, fsdp), AXES, axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:count]
@@ -82,21 +85,21 @@ def make_mesh(data: int, fsdp: int) -> Mesh:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Every device holds the whole array."""
+    """Return the sharding under which every device holds the whole array."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def over_batch(mesh: Mesh) -> NamedSharding:
-    """Axis 0 is split over all devices."""
+    """Return the sharding that splits axis 0 over all devices."""
     return NamedSharding(mesh, PartitionSpec(AXES))
 
 
 def fully_sharded(mesh: Mesh, tree):
-    """Shardings of a pytree's leaves (arrays or shapes): the largest axis that "fsdp" divides is
-    split over it.
+    """Return shardings of a pytree's leaves (arrays or shapes), split over "fsdp".
 
-    The rule looks at the shape alone, so that an optimizer's moments lie where their parameters do.
-    Leaves of fewer than `SMALL` elements, and those that no axis can split, are replicated.
+    The largest axis that "fsdp" divides is split. The rule depends only on the shape, so that an
+    optimizer's moments lie where their parameters do. Leaves of fewer than `SMALL` elements, and
+    those that no axis can split, are replicated.
     """
     size = mesh.shape["fsdp"]
 
@@ -111,11 +114,12 @@ def fully_sharded(mesh: Mesh, tree):
 
 
 def put(tree, shardings, may_alias: bool | None = None):
-    """`tree` (leaves that are the same on every process) as arrays placed by `shardings`, a
-    sharding or a pytree of them.
+    """Put `tree` (leaves that are the same on every process) on the devices.
 
-    With several processes each copies only what its own devices hold. `may_alias=False` forces a
-    copy, for what is donated.
+    Args:
+      tree: pytree of arrays. Each process copies only what its own devices hold.
+      shardings: a sharding or a pytree of them.
+      may_alias: False forces a copy, for arrays that will be donated.
     """
     if jax.process_count() == 1:
         return jax.device_put(tree, shardings, may_alias=may_alias)
@@ -130,20 +134,24 @@ def put(tree, shardings, may_alias: bool | None = None):
 
 
 def check_rows(batch, parts: int, mesh: Mesh) -> None:
-    """Raise a ValueError unless every array of the batch splits into `parts` over all devices of
-    the mesh.
+    """Check that every array of the batch splits into `parts` over all devices of the mesh.
+
+    Raises:
+      ValueError: it does not.
     """
     shares = parts * mesh.size
     for leaf in jax.tree.leaves(batch):
         if len(leaf) % shares:
             raise ValueError(
-                f"a batch of {len(leaf)} rows does not split into {parts} parts for {mesh.size} devices each"
+                f"a batch of {len(leaf)} rows does not split into {parts} parts "
+                f"for {mesh.size} devices each: change --batch or --loop.parts"
             )
 
 
 def split_parts(batch, parts: int, mesh: Mesh):
-    """Leaves [B, ...] as [parts, B / parts, ...]; part i holds rows i, i + parts, …, so that no row
-    changes its device.
+    """Reshape leaves [B, ...] to [parts, B / parts, ...].
+
+    Part i holds rows i, i + parts, …, so that no row changes its device.
     """
     places = NamedSharding(mesh, PartitionSpec(None, AXES))
 
@@ -155,7 +163,7 @@ def split_parts(batch, parts: int, mesh: Mesh):
 
 
 def to_host(tree):
-    """Numpy leaves, whole on every process."""
+    """Return numpy leaves, whole on every process."""
     if jax.process_count() == 1:
         return jax.tree.map(np.asarray, tree)
     from jax.experimental.multihost_utils import process_allgather

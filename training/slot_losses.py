@@ -1,5 +1,6 @@
-"""Losses of drafters that propose K tokens at an anchor and train their own output projection, a
-tile of rows at a time.
+"""Losses of drafters that propose K tokens at an anchor and train their own output projection.
+
+Logits are computed for a tile of rows at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ from training.teacher import TeacherStates
 
 
 def check_options(options: LossOptions) -> None:
-    """ValueError for a temperature or decay length that is not above 0."""
+    """Check that temperature and decay length are above 0.
+
+    Raises:
+      ValueError: one of them is not.
+    """
     for name, value in (("loss temperature", options.temperature), ("gamma", options.gamma)):
         if value is not None and value <= 0:
             raise ValueError(
@@ -26,15 +31,15 @@ def check_options(options: LossOptions) -> None:
 
 
 def make_slot_losses(target_config: TargetConfig, options: LossOptions) -> Callable:
-    """(hidden, heads, target, batch, states) -> (values, right, drafted), each [B, A, K].
+    """Make a function (hidden, heads, target, batch, states) -> (values, right, drafted).
 
-    Their arguments: `hidden` [B, A, K, E] is what the output projection reads at the slots of the
-    anchors, of which slot k proposes the token k + 1 places after the anchor; `heads` is [E, D], or
-    [K, E, D] where every slot has its own; `target` and `batch` are those of the loss. `values` are
-    the divergences over the draft vocabulary in nats, `right` says whether the most probable token
-    is the text's, `drafted` whether the slot can count: the target's most probable token (`ce`: the
-    text's) is in the draft vocabulary. Logits of `options.tile` rows exist at a time, and are
-    computed again for the gradient.
+    Its arguments are `hidden` [B, A, K, E], the inputs of the output projection, where slot k
+    proposes the token k + 1 places after the anchor; `heads` [E, D], or [K, E, D] with one per
+    slot; and `target`, `batch` as for the loss. Its results are [B, A, K] each: `values` are the
+    divergences over the draft vocabulary in nats; `right` says whether the most probable token is
+    the text's; `drafted` says whether the slot can count, because the target's most probable token
+    (for `ce`, the text's) is in the draft vocabulary. Logits of `options.tile` rows exist at a
+    time, and are recomputed for the gradient.
     """
     per_row = make_per_row(target_config, options, reduced=True)
 
@@ -82,8 +87,9 @@ def make_slot_losses(target_config: TargetConfig, options: LossOptions) -> Calla
 
 
 def weights_of(batch, slots: int, history: int, gamma: float | None) -> jax.Array:
-    """Weights float32 [B, A, K], see `losses.slot_weights`; 0 at anchors that less than `history`
-    tokens precede.
+    """Compute weights float32 [B, A, K], see `losses.slot_weights`.
+
+    They are 0 at anchors with fewer than `history` tokens before them.
     """
     enough = gather(batch["positions"], batch["anchors"]) >= history
     return jnp.where(enough[..., None], slot_weights(batch, slots + 1, gamma=gamma)[..., 1:], 0)
@@ -92,12 +98,15 @@ def weights_of(batch, slots: int, history: int, gamma: float | None) -> jax.Arra
 def sums(
     found, weights: jax.Array, metric_weights: jax.Array | None = None
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """`loss` in nats a slot, weighted, and the accuracies of `drafter_loss.make_loss`, as
-    (numerator, denominator).
+    """Sum up the loss in nats per slot, and the accuracies of `drafter_loss.make_loss`.
 
     Args:
-      found: of `make_slot_losses`. weights: [B, A, K].
-      metric_weights: where other slots count for the accuracies.
+      found: from `make_slot_losses`.
+      weights: [B, A, K].
+      metric_weights: [B, A, K] for the accuracies (default: `weights`).
+
+    Returns:
+      {name: (numerator, denominator)}.
     """
     values, right, drafted = found
     counted = jnp.where(drafted, weights, 0)
@@ -109,8 +118,15 @@ def sums(
 
 
 def over_anchors(function: Callable, columns, chunk: int | None) -> jax.Array:
-    """`function` of every anchor, [B, A, ...] of columns [B, A, ...], `chunk` at a time and
-    computed again, or all at once.
+    """Map a function over all anchors.
+
+    Args:
+      function: takes one anchor's columns.
+      columns: pytree of [B, A, ...].
+      chunk: number of anchors at a time, recomputed for the gradient; None for all at once.
+
+    Returns:
+      [B, A, ...].
     """
     columns = jax.tree.map(lambda array: array.swapaxes(0, 1), columns)
     out = (

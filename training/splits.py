@@ -1,5 +1,6 @@
-"""Which prompts are held out: the same way everywhere, so that what learned from one is never tuned
-or judged on it.
+"""Hold out prompts in the same way everywhere.
+
+A prompt that something was trained on is never used to tune or judge it.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ HELD_OUT = 4
 
 
 def places(domains: Sequence[str], parts: int) -> np.ndarray:
-    """int64 [P]: the number of each prompt within its domain, in order of appearance, modulo
-    `parts`.
+    """Number the prompts within their domains, in order of appearance, modulo `parts`.
+
+    Returns:
+      int64 [P].
     """
     domains = np.asarray(domains)
     found = np.zeros(len(domains), np.int64)
@@ -25,5 +28,5 @@ def places(domains: Sequence[str], parts: int) -> np.ndarray:
 
 
 def held_out(domains: Sequence[str], every: int = HELD_OUT) -> np.ndarray:
-    """bool [P]: the last of every so many prompts of each domain."""
+    """Mark the last of every `every` prompts of each domain: bool [P]."""
     return places(domains, every) == every - 1

@@ -1,15 +1,13 @@
-"""Run a named list of drafter recipes unattended, one after another, and assemble the table and the
-plot.
+"""Run a list of drafter recipes one after another, and write a table and a plot.
 
-    python -m training.sweep all --corpus corpus.jsonl.gz --prompts heldout.jsonl.gz --out
-    runs/sweep --scale small
+    python -m training.sweep all --corpus corpus.jsonl.gz --prompts heldout.jsonl.gz \\
+        --out runs/sweep --scale small
 
-Run the same command again to continue a sweep that was stopped: finished recipes are kept, and an
-unfinished one continues from its last checkpoint. What is compared, by the paper's table (JetSpec):
-`objective` (Table 4), `causality` (Table 7), `data` (Table 6); `all` is these three, and acceptance
-as training proceeds comes with each. `eagle` compares EAGLE-3's steps of training-time test,
-`specblock` its components (SpecBlock's ablation), with the rank head's figures and those of single
-slots.
+Run the same command again to continue after an interruption: finished recipes are kept, and an
+unfinished one continues from its last checkpoint. The comparisons follow JetSpec's tables:
+`objective` (Table 4), `causality` (Table 7) and `data` (Table 6); `all` is these three. Each shows
+acceptance during training. `eagle` compares numbers of EAGLE-3's test-time steps, and `specblock`
+ablates SpecBlock's components, with figures of the rank head and of single slots.
 """
 
 from __future__ import annotations
@@ -47,13 +45,13 @@ class Recipe:
     """One training run of a sweep.
 
     Attributes:
-      kind: `jetspec` (causal) or `dflash` (bidirectional); `eagle3` or `specblock`, as their
-        presets for `mini` have them.
+      kind: `jetspec` (causal) or `dflash` (bidirectional), or `eagle3` or `specblock` as in their
+        presets for `mini`.
       loss: `fkl`, `ce` or `rkl`.
       gamma: decay length of the slot weights; None weights all alike.
       data: `regenerated` (the target's own text) or `corpus`.
-      seed: of first weights, order and anchors.
-      variant: of `VARIANTS`, what differs from the preset; empty: nothing.
+      seed: seed of first weights, order and anchors.
+      variant: one of `VARIANTS`, how the run differs from the preset; empty for no difference.
     """
 
     kind: str = "jetspec"
@@ -65,7 +63,7 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """What the run's folder is called."""
+        """Name of the run's folder."""
         decay = "uniform" if self.gamma is None else f"gamma{self.gamma:g}"
         kind = f"{self.kind}-{self.variant}" if self.variant else self.kind
         return f"{kind}-{self.loss}-{decay}-{self.data}-seed{self.seed}"
@@ -106,14 +104,15 @@ SWEEPS = {
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """How large the runs of a sweep are.
+    """The size of the runs of a sweep.
 
     Attributes:
       steps, batch, anchors, length: of each run, see `training.train_drafter.DrafterOptions`.
       num_layers, block_size: of the drafters.
-      evals: measurements of acceptance while training.
-      texts: prompts that the target answers for the training text.
-      prompts: held-out prompts of each domain; max_new_tokens: tokens of each answer.
+      evals: number of measurements of acceptance during training.
+      texts: number of prompts that the target answers for the training text.
+      prompts: number of held-out prompts per domain.
+      max_new_tokens: tokens of each answer.
     """
 
     steps: int
@@ -161,17 +160,16 @@ class SweepOptions:
     """Options of a sweep.
 
     Attributes:
-      name: which comparison.
-      corpus: text records, {"domain", "text"}, from which prompts are cut, and the other data of
-        the comparison `data`.
+      name: the comparison.
+      corpus: text records, {"domain", "text"}, from which prompts are cut. They are also the other
+        data of the comparison `data`.
       prompts: held-out prompts or texts, never trained on.
       out: folder for runs and results.
       target: `mini`, a directory or a hub id.
-      scale: `small` takes under three hours on two CPU cores, `full` wants a GPU.
+      scale: `small` takes under three hours on two CPU cores, `full` needs a GPU.
       feature_layers: target layers that the drafters read; None spreads them evenly.
-      temperatures: of the target's texts, in turn.
-      cache: keep the target's states of all texts on disk, so that the runs need not compute them
-        again.
+      temperatures: temperatures of the target's texts, in turn.
+      cache: keep the target's states of all texts on disk, so that runs need not recompute them.
     """
 
     name: Annotated[
@@ -188,10 +186,10 @@ class SweepOptions:
 
 
 def drafter_options(recipe: Recipe, options: SweepOptions, scale: Scale) -> DrafterOptions:
-    """The trainer's options for `recipe`."""
+    """Return the trainer's options for `recipe`."""
     data = {
         "regenerated": DataOptions((options.out / "regenerated.jsonl",), scale.length),
-        # As many rows as the target's texts fill at most, so that both are read equally often.
+        # At most as many rows as the target's texts fill, so that both are read equally often.
         "corpus": DataOptions(
             (options.corpus,),
             scale.length,
@@ -234,13 +232,13 @@ def _model(recipe: Recipe, options: SweepOptions, scale: Scale) -> ModelOptions:
 
 
 def _methods(kind: str, block_size: int) -> dict[str, dict]:
-    """Options of `jaxspec.decode` by the name of what is measured."""
+    """Return options of `jaxspec.decode` by the name of the measurement."""
     methods = {f"chain@{block_size}": {"builder": "chain", "budget": block_size}}
     if kind == "eagle3":
         return methods | {f"dynamic@{n}": {"builder": "dynamic", "budget": n} for n in BUDGETS}
     if kind == "specblock":
         guided = {f"rank-guided@{n}": {"builder": "rank_guided", "budget": n} for n in BUDGETS}
-        # The same width everywhere leaves the choice to the scores: the rank head decides nothing.
+        # With the same width everywhere, the scores decide instead of the rank head.
         uniform = {
             f"uniform@{n}": {"builder": "rank_guided/classes=[4,4,4,4]", "budget": n}
             for n in BUDGETS
@@ -250,9 +248,7 @@ def _methods(kind: str, block_size: int) -> dict[str, dict]:
 
 
 def _last_figures(run: Path, count: int = 5) -> dict[str, float]:
-    """Means of the last few logged figures of single slots and of the rank head, on training
-    text.
-    """
+    """Average the last logged figures of single slots and of the rank head, on training text."""
     records = [record for record in read_metrics(run / "metrics.jsonl") if "loss" in record][
         -count:
     ]
@@ -266,10 +262,10 @@ def _last_figures(run: Path, count: int = 5) -> dict[str, float]:
 
 
 def run(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
-    """Train one recipe and measure it, or read what an earlier call measured.
+    """Train and measure one recipe, or read the results of an earlier call.
 
     Raises:
-      ValueError: an earlier call measured it with another target, other prompts or another scale.
+      ValueError: an earlier call used another target, other prompts or another scale.
     """
     found = options.out / recipe.name / "result.json"
     settings = {
@@ -307,8 +303,9 @@ def run(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
 
 
 def sweep(options: SweepOptions) -> None:
-    """Make the training text, run all recipes of the comparison and write `results.json`,
-    `results.md` and `results.png`.
+    """Generate the training text, run all recipes of the comparison, and write the results.
+
+    These are `results.json`, `results.md` and `results.png`.
     """
     scale = SCALES[options.scale]
     options.out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The table and the plot of a sweep, made anew after each of its runs."""
+"""The table and the plot of a sweep, written again after each of its runs."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _KINDS = {"jetspec": "causal", "dflash": "bidirectional"}
 
 
 def write_report(out: Path, name: str, scale: str, sizes: dict, results: Sequence[dict]) -> None:
-    """`results.json`, `results.md` and `results.png` in `out`.
+    """Write `results.json`, `results.md` and `results.png` to `out`.
 
     Args:
-      out: the sweep's folder, with one folder a run.
+      out: the sweep's folder, with one folder per run.
       name, scale, sizes: what was run.
-      results: of `training.sweep.run`, in order.
+      results: from `training.sweep.run`, in order.
     """
     content = {"sweep": name, "scale": scale, "sizes": sizes, "runs": list(results)}
     (out / "results.json").write_text(json.dumps(content, indent=1) + "\n")
@@ -55,7 +55,11 @@ def write_report(out: Path, name: str, scale: str, sizes: dict, results: Sequenc
 
 
 def comparison(title: str, results: Sequence[dict]) -> dict[str, dict[str, list[dict]]]:
-    """{label: {method: one {domain: acceptance length} a seed}} of one comparison."""
+    """Collect the results of one comparison, one {domain: acceptance length} per seed.
+
+    Returns:
+      {label: {method: [one dict per seed]}}.
+    """
     belongs, label = _COMPARISONS[title]
     found: dict[str, dict[str, list[dict]]] = {}
     for result in results:
@@ -84,8 +88,9 @@ def _page(name: str, scale: str, sizes: dict, results: Sequence[dict]) -> str:
 
 
 def _slots(results: Sequence[dict]) -> list[str]:
-    """Accuracy by slot within and across blocks, and the rank head by class, of runs that logged
-    more than one block.
+    """Report accuracy by slot within and across blocks, and the rank head by class.
+
+    Only for runs that logged more than one block.
     """
     found = {
         result["recipe"]["variant"]: result["slots"]
@@ -123,7 +128,7 @@ def _cell(values: Sequence[float]) -> str:
 
 
 def _plot(out: Path, results: Sequence[dict]) -> None:
-    """Acceptance of the chain as training proceeds, seeds averaged."""
+    """Plot the acceptance of chains during training, averaged over seeds."""
     from matplotlib.figure import Figure
 
     curves: dict[str, list[np.ndarray]] = {}

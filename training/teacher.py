@@ -12,12 +12,12 @@ from jaxspec.targets.transformer import Transformer
 
 
 class TeacherStates(NamedTuple):
-    """What a drafter learns from.
+    """The target's states that a drafter learns from.
 
     Attributes:
       features: [B, S, len(feature_layers) * E], outputs of the chosen decoder layers.
-      hidden: [B, S, E] after the final norm; `Transformer.logits` of it are the target's next-token
-        logits.
+      hidden: [B, S, E] after the final norm; `Transformer.logits` turns them into the target's
+        next-token logits.
     """
 
     features: jax.Array
@@ -25,8 +25,7 @@ class TeacherStates(NamedTuple):
 
 
 def segment_mask(segments: jax.Array) -> jax.Array:
-    """Mask words uint32 [B, S, ceil(S / 32)] under which a token sees its own document up to
-    itself.
+    """Make mask words uint32 [B, S, ceil(S / 32)] that are causal within each document.
 
     Args:
       segments: int32 [B, S], see `training.packing.PackedRows`.
@@ -40,10 +39,12 @@ def segment_mask(segments: jax.Array) -> jax.Array:
 def teacher_states(
     config: TargetConfig, target, feature_layers: tuple[int, ...], batch
 ) -> TeacherStates:
-    """States of a batch of packed rows; no gradient passes.
+    """Compute the target's states of a batch of packed rows, without gradient.
 
     Args:
+      config: of the target.
       target: variables of `Transformer(config)`.
+      feature_layers: layers whose outputs are features.
       batch: `tokens`, `positions` and `segments` int32 [B, S].
     """
     mask = segment_mask(batch["segments"])

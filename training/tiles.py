@@ -1,9 +1,8 @@
-"""Per-row losses over the vocabulary, a tile of rows at a time: logits of all rows never exist
-together.
+"""Per-row losses over the vocabulary, a tile of rows at a time, so that memory is bounded.
 
-A row's loss depends on its own hidden state alone, and the output projection is frozen. So the
-gradient of every row is taken together with its loss, while the tile's logits are there, and kept:
-[N, E] instead of [N, V], with nothing computed twice.
+A row's loss depends only on its own hidden state, and the output projection is frozen. So each
+row's gradient is computed together with its loss, while the tile's logits exist, and kept: [N, E]
+instead of [N, V], and nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ import jax.numpy as jnp
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def tiled_rows(per_row: Callable, tile: int, hidden: jax.Array, rows, shared):
-    """`per_row` of N rows, `tile` of them at a time.
+    """Apply `per_row` to N rows, `tile` of them at a time.
 
-    Differentiable with respect to `hidden` only; a row whose cotangent is 0 adds exactly 0,
-    whatever its own gradient.
+    Differentiable with respect to `hidden` only. A row whose cotangent is 0 adds exactly 0,
+    whatever its own gradient is.
 
     Args:
       per_row: (hidden [t, E], rows with t first, shared) -> (losses float32 [t], extras: pytree
         with t first).
-      tile: rows at a time at most, static.
+      tile: maximum rows at a time, static.
       hidden: [N, E].
       rows: pytree of arrays with N first.
-      shared: pytree that every tile reads, such as the output projection.
+      shared: pytree that every tile reads, for example the output projection.
 
     Returns:
       (losses float32 [N], extras with N first).

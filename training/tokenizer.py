@@ -14,7 +14,7 @@ from training.data import read_documents
 
 EOS, IM_START, IM_END, MASK = "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>"
 SPECIAL = (EOS, IM_START, IM_END, MASK)
-# A user turn is a question and the assistant's turn its answer: the form of the GSM8K records the
+# A user turn is a question and the assistant's turn its answer, as in the GSM8K records that the
 # target is trained on.
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -32,8 +32,8 @@ class TokenizerOptions:
     Attributes:
       data: JSON Lines of {"domain", "text"}, optionally gzipped.
       out: folder for tokenizer.json and tokenizer_config.json.
-      vocab_size: ids in all, special tokens included.
-      characters_per_domain: text read from each domain, so that none dominates the merges.
+      vocab_size: number of ids, special tokens included.
+      characters_per_domain: characters to read from each domain, so that none dominates the merges.
       max_positions: `model_max_length` of the tokenizer.
     """
 
@@ -45,8 +45,9 @@ class TokenizerOptions:
 
 
 def train_tokenizer(texts, vocab_size: int):
-    """A `tokenizers.Tokenizer`: digits split singly, byte-level BPE, no prefix space; specials are
-    ids 0..3.
+    """Train a `tokenizers.Tokenizer`: byte-level BPE with single digits and no prefix space.
+
+    Special tokens have the ids 0 to 3.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -66,15 +67,14 @@ def train_tokenizer(texts, vocab_size: int):
     tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() != vocab_size:
         raise ValueError(
-            f"the text gives only {tokenizer.get_vocab_size()} of {vocab_size} tokens: use more text or a smaller vocab_size"
+            f"the text gives only {tokenizer.get_vocab_size()} of {vocab_size} tokens: "
+            "use more text or a smaller vocab_size"
         )
     return tokenizer
 
 
 def save_tokenizer(tokenizer, out: Path, max_positions: int) -> None:
-    """Write `tokenizer.json` and a `tokenizer_config.json` that `transformers.AutoTokenizer`
-    loads.
-    """
+    """Write `tokenizer.json` and `tokenizer_config.json` for `transformers.AutoTokenizer`."""
     out.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(out / "tokenizer.json"))
     config = {
@@ -91,7 +91,7 @@ def save_tokenizer(tokenizer, out: Path, max_positions: int) -> None:
 
 
 def balanced(documents: dict[str, list[str]], characters: int):
-    """At most `characters` of each domain, every document's head in turn."""
+    """Yield at most `characters` of each domain: the beginning of every document in turn."""
     for texts in documents.values():
         share = max(characters // len(texts), 1)
         left = characters

@@ -1,11 +1,11 @@
 """Train a drafter of any kind for a target, in one command.
 
-    python -m training.train_drafter --preset jetspec --target mini --data.files regenerated.jsonl
-    \\
-        --eval.prompts heldout.jsonl.gz --loop.run runs/jetspec --out drafters/jetspec
+    python -m training.train_drafter --preset jetspec --target mini \\
+        --data.files regenerated.jsonl --eval.prompts heldout.jsonl.gz \\
+        --loop.run runs/jetspec --out drafters/jetspec
 
-Run the same command again to continue a run that was stopped. `--dry-run` says what a run would
-take. The data is best made with `training.regenerate`: text that the target itself wrote.
+Run the same command again to continue after an interruption. `--dry-run` says what a run would
+need. The best data is text that the target itself wrote, see `training.regenerate`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class DrafterOptions:
     """Options of the drafter recipe.
 
     Attributes:
-      data: what to train on, see `training.pipeline.DataOptions`.
+      data: see `training.pipeline.DataOptions`.
       out: folder for the trained drafter: config.json, model.safetensors, training.json,
         training.png and README.md.
       loop: see `training.loop.LoopOptions`.
@@ -59,15 +59,15 @@ class DrafterOptions:
       method: see `training.methods.MethodOptions`.
       optimizer: see `training.optimizer.OptimizerOptions`.
       eval: see `training.acceptance.EvalOptions`.
-      batch: rows in a batch.
-      anchors: anchors of a row, drawn anew every time it is read.
-      init: folder of a drafter whose weights to begin with, instead of random ones.
-      target_dtype: of the frozen target's weights.
-      cache_features: folder for the target's states, for data that is read many times; says its
-        size before it writes.
-      seed: of the first weights, the order of rows and the anchors.
-      dry_run: say what the run would take, and stop.
-      preview: print so many samples with what is learnt marked, and stop.
+      batch: number of rows in a batch.
+      anchors: number of anchors per row, drawn anew every time that it is read.
+      init: folder of a drafter whose weights to start from (default: random weights).
+      target_dtype: dtype of the frozen target's weights.
+      cache_features: folder for the target's states, for data that is read many times. Prints its
+        size before it is written.
+      seed: seed of the first weights, the order of rows and the anchors.
+      dry_run: say what the run would need, and stop.
+      preview: print this many samples with the tokens to predict marked, and stop.
     """
 
     data: DataOptions
@@ -89,20 +89,21 @@ class DrafterOptions:
     preview: int = 0
 
 
-# Options that older runs did not have.
+# Options that older runs do not have.
 _LATER = (
     "draft_vocab", "slots", "blocks", "depth", "hidden_size", "lstm_size", "own_projection", "prefix_broadcast", "shift",
 )  # fmt: skip
 
 
 def recipe_of(options: DrafterOptions, rows: PackedRows, config) -> dict:
-    """Everything that decides the result, as JSON: a checkpoint made with another recipe is not
-    continued.
+    """Describe everything that decides the result, as JSON.
+
+    A checkpoint made with another recipe is not continued.
     """
     plain = json.loads(json.dumps(dataclasses.asdict(options), default=str))
     left_out = ("loop", "out", "eval", "dry_run", "preview", "cache_features")
     recipe = {name: value for name, value in plain.items() if name not in left_out}
-    # Files may move; what is in them may not change.
+    # Files may move, but their content must not change.
     recipe["target"] = _name(options.target)
     recipe["init"] = options.init and options.init.name
     recipe["data"] |= {
@@ -110,7 +111,7 @@ def recipe_of(options: DrafterOptions, rows: PackedRows, config) -> dict:
         "fingerprint": rows_fingerprint(rows),
     }
     drafter = json.loads(json.dumps(dataclasses.asdict(config)))
-    # Later additions are left out where they are not used, so that older runs can be continued.
+    # Leave later additions out if they are not used, so that older runs can be continued.
     for fields, name in (
         (drafter, "draft_vocab_size"),
         *((recipe["model"], name) for name in _LATER),
@@ -125,7 +126,7 @@ def recipe_of(options: DrafterOptions, rows: PackedRows, config) -> dict:
 
 
 def rows_fingerprint(rows: PackedRows) -> str:
-    """A checksum of the packed rows."""
+    """Compute a checksum of the packed rows."""
     digest = hashlib.sha256()
     for array in rows:
         digest.update(array.tobytes())
@@ -139,8 +140,7 @@ def train(options: DrafterOptions) -> Params:
       The target with the trained drafter, named by its kind.
 
     Raises:
-      ValueError, OSError: unusable data, options or checkpoints; the message says which and what to
-        do.
+      ValueError, OSError: data, options or checkpoints are unusable; the message says what to do.
     """
     sharding.connect(options.loop.hosts)
     target = jaxspec.load(options.target, drafter={}, dtype=options.target_dtype)
@@ -174,7 +174,7 @@ def train(options: DrafterOptions) -> Params:
 
 
 def _draft_collection(rows: PackedRows, config, target: Params) -> dict:
-    """{"draft": what belongs to a reduced draft vocabulary and is not trained}, or {}."""
+    """Return {"draft": the frozen part of a reduced draft vocabulary}, or {}."""
     if config.draft_vocab_size is None:
         return {}
     draft = draft_vocabulary(rows, config.draft_vocab_size, target)
@@ -199,7 +199,7 @@ def _first_weights(options: DrafterOptions, config, target: Params, draft: dict)
 
 
 def _write(options: DrafterOptions, params, config, target: Params, recipe: dict) -> None:
-    """Weights, the resolved options, the plot and the card."""
+    """Write weights, resolved options, plot and card."""
     export_drafter(params, config, target, options.out)
     (options.out / "training.json").write_text(json.dumps(recipe, indent=2) + "\n")
     metrics = options.loop.run / "metrics.jsonl"
@@ -222,12 +222,12 @@ def _write(options: DrafterOptions, params, config, target: Params, recipe: dict
 
 
 def _name(target: str) -> str:
-    """`mini` or a hub id as they are, a folder's last part."""
+    """Name the target: `mini` or a hub id as it is, or the last part of a folder."""
     return Path(target).name if Path(target).is_dir() else target
 
 
 def _without_folders(arguments: list[str]) -> list[str]:
-    """A card may be published: where files lay says nothing."""
+    """Drop folders from arguments: a card may be published, and where files lay says nothing."""
     return [
         Path(argument).name if "/" in argument and Path(argument).exists() else argument
         for argument in arguments
@@ -244,7 +244,7 @@ def _flat(tree: dict, prefix: str = "") -> dict:
 
 
 def parse(arguments: list[str] | None = None) -> DrafterOptions:
-    """Options from a command line; `--preset NAME` gives the defaults of all others."""
+    """Parse options from a command line; `--preset NAME` gives the defaults of all others."""
     import argparse
 
     import tyro

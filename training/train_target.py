@@ -1,11 +1,10 @@
 """Train a small target from scratch on text.
 
-    python -m training.train_target --data corpus.jsonl.gz --heldout heldout.jsonl.gz --tokenizer
-    jaxspec/zoo/mini \\
-        --loop.run runs/target --loop.steps 640
+    python -m training.train_target --data corpus.jsonl.gz --heldout heldout.jsonl.gz \\
+        --tokenizer jaxspec/zoo/mini --loop.run runs/target --loop.steps 640
 
-Run the same command again to continue a run that was stopped; `python -m training.export` writes
-the result in Hugging Face form.
+Run the same command again to continue after an interruption. `python -m training.export` writes the
+result in Hugging Face form.
 """
 
 from __future__ import annotations
@@ -33,15 +32,16 @@ class TargetOptions:
     """Options of the target recipe.
 
     Attributes:
-      data, heldout: JSON Lines of {"domain", "text"}; the second is only evaluated on.
+      data: JSON Lines of {"domain", "text"} to train on.
+      heldout: JSON Lines of {"domain", "text"} to evaluate on.
       tokenizer: folder with tokenizer.json.
       loop: see `training.loop.LoopOptions`.
-      rows: windows of each domain in a batch.
-      length: tokens predicted per window. Three steps of four split each window into two halves,
+      rows: number of windows of each domain in a batch.
+      length: tokens predicted per window. Three of four steps split each window into two halves,
         which is cheaper.
       hidden_size ... rope_theta: the target's size, see `jaxspec.core.config.TargetConfig`.
       optimizer: see `training.optimizer.OptimizerOptions`.
-      seed: of the initial weights and the data order.
+      seed: seed of the initial weights and the data order.
     """
 
     data: Path
@@ -64,21 +64,22 @@ class TargetOptions:
     seed: int = 0
 
     def target_config(self, vocab_size: int) -> TargetConfig:
-        """The description of the target to train."""
+        """Return the config of the target to train."""
         names = {field.name for field in dataclasses.fields(TargetConfig)}
         sizes = {name: value for name, value in vars(self).items() if name in names}
         return TargetConfig(**sizes, vocab_size=vocab_size, tie_embeddings=True)
 
 
 def init_target(config: TargetConfig, seed: int):
-    """Parameters with residual projections at zero, so that every layer starts as the identity."""
+    """Initialise parameters, with zero residual projections: layers start as the identity."""
     tokens = jnp.zeros((1, 2), jnp.int32)
     return zero_residual(jax.jit(Transformer(config).init)(jax.random.key(seed), tokens, tokens))
 
 
 def next_token_loss(config: TargetConfig):
-    """`loss(params, None, windows int32 [B, T + 1]) -> {"loss": (sum of cross-entropies in nats,
-    tokens)}`.
+    """Make `loss(params, None, windows int32 [B, T + 1]) -> {"loss": (sum, tokens)}`.
+
+    The sum is that of cross-entropies in nats.
     """
     model = Transformer(config)
 
@@ -93,8 +94,9 @@ def next_token_loss(config: TargetConfig):
 
 
 def heldout_loss(loss, windows: dict[str, np.ndarray], rows: int = 16, limit: int = 96):
-    """`evaluate(params) -> {"heldout_<domain>": nats per token}` over at most `limit` windows of
-    each domain.
+    """Make `evaluate(params) -> {"heldout_<domain>": nats per token}`.
+
+    It uses at most `limit` windows of each domain.
     """
     jitted = jax.jit(lambda params, batch: loss(params, None, batch)["loss"])
 
@@ -116,7 +118,7 @@ def heldout_loss(loss, windows: dict[str, np.ndarray], rows: int = 16, limit: in
 
 
 def mixed_lengths(batches):
-    """`batches` with each window [T + 1] cut into two of [T / 2 + 1] on three steps of four."""
+    """Cut each window [T + 1] of `batches` into two of [T / 2 + 1] on three of four steps."""
 
     def at(step: int) -> np.ndarray:
         windows = batches(step)
@@ -131,7 +133,7 @@ def mixed_lengths(batches):
 
 
 def main(options: TargetOptions) -> None:
-    """Train, evaluating on held-out text, and leave the last checkpoint in the run's folder."""
+    """Train and evaluate on held-out text; the last checkpoint stays in the run's folder."""
     connect(options.loop.hosts)
     tokenizer = load_tokenizer(options.tokenizer)
     eos = tokenizer.token_to_id(EOS)

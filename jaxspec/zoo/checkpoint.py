@@ -176,7 +176,7 @@ def _write_json(path: Path, content: dict) -> None:
 
 
 def _drafter_sources(model: Path, drafter) -> dict[str, Path]:
-    """Return {name: directory} of the given drafters; a drafter without a name is called by its kind."""
+    """Return {name: directory} of the given drafters; one without a name is called by its kind."""
     own = shipped(model / DRAFTERS)
     if drafter is None:
         return {name: model / DRAFTERS / name for name in own}

@@ -12,8 +12,8 @@ from jaxspec.drafters.feature_layers import Layers, layer_inputs
 from jaxspec.drafters.record import DrafterRecord
 from jaxspec.drafters.registry import named, records
 
-# Families that are recognised and cannot be decoded with, and whose layers are told like those of
-# which drafter.
+# Families that are recognised but cannot be decoded with: {family: drafter that names its layers in
+# the same way}.
 UNREADABLE = {"dflash2": "dflash", "dspark": None, "peagle": "eagle3", "mtp": None}
 
 

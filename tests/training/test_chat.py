@@ -172,10 +172,10 @@ def test_what_cannot_be_learnt_is_an_error_that_names_the_sample(tokenizer, tmp_
     moody.write_text("{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}")
     refusing.write_text("{{ raise_exception('roles must alternate') }}")
     record = Record("f.jsonl, line 7", messages=CHAT[1:3])
-    with pytest.raises(DataError, match="f.jsonl, line 7: no token to learn"):
+    with pytest.raises(DataError, match="f.jsonl, line 7: no token to train on"):
         encode([record], make_format(tokenizer, silent))
     with pytest.raises(
-        DataError, match="f.jsonl, line 7: message 2: the chat template writes what comes before"
+        DataError, match="f.jsonl, line 7: message 2: the chat template changes the text before"
     ):
         encode([record], make_format(tokenizer, moody))
     with pytest.raises(

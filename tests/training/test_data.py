@@ -11,7 +11,7 @@ def test_windows_predict_every_token_once():
     windows = cut(np.arange(23), 5)
     assert windows.shape == (4, 6)
     np.testing.assert_array_equal(windows[:, 1:].ravel(), np.arange(1, 21))
-    with pytest.raises(DataError, match="fewer than one sequence"):
+    with pytest.raises(DataError, match="fewer than one window"):
         cut(np.arange(5), 5)
 
 
