@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from jaxspec.cli import options, values
 
 if TYPE_CHECKING:
-    from jaxspec.bench.measure.prompt_files import LabelledPrompt
     from jaxspec.bench.measure.decodes import Run
+    from jaxspec.bench.measure.prompt_files import LabelledPrompt
     from jaxspec.io.tokenizer import Tokenizer
 
 FILES = ("json", "spec_bench", "vllm")
