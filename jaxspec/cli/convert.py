@@ -24,8 +24,9 @@ def add_command(commands: options.Commands) -> None:
     parser.add_argument(
         "--to",
         required=True,
-        choices=("dflash", "jetspec", "speculators"),
-        help="dflash or jetspec: the native layout, for vLLM and SGLang; speculators: for vLLM",
+        choices=("dflash", "jetspec", "speculators", "packed", "bfloat16"),
+        help="dflash or jetspec: the native layout, for vLLM and SGLang; speculators: for vLLM; "
+        "packed: the same layout in 6 bits per weight, for jaxspec only; bfloat16: unpack it",
     )
     parser.add_argument(
         "--target",
@@ -36,7 +37,14 @@ def add_command(commands: options.Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Convert the drafter and say where it was written."""
     from jaxspec.zoo.convert import convert
+    from jaxspec.zoo.pack import pack_drafter, unpack_drafter
 
-    written = convert(arguments.source, arguments.destination, arguments.to, arguments.target)
+    places = (arguments.source, arguments.destination)
+    if arguments.to == "packed":
+        written = pack_drafter(*places, arguments.target)
+    elif arguments.to == "bfloat16":
+        written = unpack_drafter(*places, arguments.target)
+    else:
+        written = convert(*places, arguments.to, arguments.target)
     print(f"wrote {written}")
     return 0

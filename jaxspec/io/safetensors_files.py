@@ -14,6 +14,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from jaxspec.io.packed import packed_names, scale_name, unpack, unpacked_shape
 from jaxspec.io.tensors import Tensors
 
 WEIGHTS = "model.safetensors"
@@ -27,25 +28,44 @@ class WeightFiles(Tensors):
     """Tensors of a directory by name. Files stay mapped; indexing copies one tensor into memory, in
     its stored dtype.
 
+    A packed tensor (see `jaxspec.io.packed`) is read as float32, and its scales are not
+    among the names.
+
     Raises:
       FileNotFoundError: the directory, its weights or some of its shards are missing.
-      ValueError: a file is truncated or corrupt, or a tensor is quantised: not float32, float16,
-        bfloat16, int64, int32, bool.
+      ValueError: a file is truncated or corrupt, or a tensor is of a dtype that is not read: none
+        of float32, float16, bfloat16, int64, int32, bool, packed.
     """
 
     def __init__(self, directory: str | os.PathLike):
         self.directory = Path(directory)
-        self._files = {
-            path.name: open_safetensors(path)
-            for path in shard_paths(self.directory, WEIGHTS, INDEX)
-        }
+        self._open(shard_paths(self.directory, WEIGHTS, INDEX))
+        lost_tensors(self.directory, self._stored, WEIGHTS, INDEX)
+
+    @classmethod
+    def of_file(cls, path: str | os.PathLike) -> WeightFiles:
+        """The tensors of one safetensors file, whatever its name."""
+        files = cls.__new__(cls)
+        files.directory = Path(path).parent
+        files._open([Path(path)])
+        return files
+
+    def _open(self, paths: list[Path]) -> None:
+        self._files = {path.name: open_safetensors(path) for path in paths}
         # safetensors' handles have keys() but cannot be iterated over.
-        self._home = {name: file for file, handle in self._files.items() for name in handle.keys()}  # noqa: SIM118
-        lost_tensors(self.directory, self._home, WEIGHTS, INDEX)
+        self._stored = {n: file for file, handle in self._files.items() for n in handle.keys()}  # noqa: SIM118
+        self._packed = packed_names(self._stored, self.stored_dtype)
+        scales = {scale_name(name) for name in self._packed}
+        self._home = {n: file for n, file in self._stored.items() if n not in scales}
 
     def __getitem__(self, name: str) -> np.ndarray:
         handle = self._files[self._home[name]]
-        stored = self.dtype(name)
+        stored = self.stored_dtype(name)
+        if name in self._packed:
+            scales = scale_name(name)
+            return unpack(
+                handle.get_tensor(name), self._files[self._stored[scales]].get_tensor(scales)
+            )
         if stored not in (*FLOAT_DTYPES, *_TABLES):
             raise ValueError(
                 f"{self.directory}: {name} is stored as {stored}; only F32, F16 and BF16 weights can be read: "
@@ -55,16 +75,34 @@ class WeightFiles(Tensors):
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor, from the file's header: nothing is read."""
-        return tuple(self._files[self._home[name]].get_slice(name).get_shape())
+        stored = tuple(self._slice(name).get_shape())
+        return unpacked_shape(stored) if name in self._packed else stored
 
     @property
     def files(self) -> list[str]:
         """Names of the files."""
         return list(self._files)
 
+    @property
+    def packed(self) -> frozenset[str]:
+        """Names of the tensors that are packed into six bits a weight."""
+        return self._packed
+
     def dtype(self, name: str) -> str:
-        """Name of the stored dtype (`F32`, `BF16`, `I64`, `BOOL`, …), from the file's header."""
-        return self._files[self._home[name]].get_slice(name).get_dtype()
+        """Dtype that indexing gives (`F32`, `BF16`, `I64`, `BOOL`, …), from the file's header."""
+        return "F32" if name in self._packed else self.stored_dtype(name)
+
+    def stored_dtype(self, name: str) -> str:
+        """Dtype in the file: `U8` for a packed tensor."""
+        return self._slice(name).get_dtype()
+
+    def _slice(self, name: str):
+        """The safetensors handle of one tensor: its shape and dtype come from the header."""
+        file = self._stored[name]
+        try:
+            return self._files[file].get_slice(name)
+        except SafetensorError as error:
+            raise _damaged(self.directory / file, error) from None
 
 
 def write_safetensors(
@@ -160,7 +198,13 @@ def _weight_map(directory: Path, single: str, index: str) -> dict[str, str]:
     """{tensor: shard} of the index, or nothing where a single file is used."""
     if (directory / single).is_file() or not (directory / index).is_file():
         return {}
-    return read_json(directory / index).get("weight_map", {})
+    found = read_json(directory / index).get("weight_map") or {}
+    names = found.values() if isinstance(found, dict) else [None]
+    if not all(isinstance(name, str) and Path(name).name == name for name in names):
+        raise ValueError(
+            f"{directory / index}: weight_map must map tensors to file names; download it again"
+        )
+    return found
 
 
 def _no_weights(directory: Path) -> str:
@@ -186,4 +230,11 @@ def open_safetensors(path: Path):
                 raise ValueError(
                     f"{path} is a Git LFS pointer, not the weights; run `git lfs pull`"
                 ) from None
-        raise ValueError(f"{path} is truncated or corrupt ({error}); download it again") from None
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, error: SafetensorError) -> ValueError:
+    """One line about a file that safetensors cannot read."""
+    # The parser lists every dtype that it knows.
+    reason = str(error).splitlines()[0].split(", expected one of")[0]
+    return ValueError(f"{path} is truncated or corrupt ({reason}); download it again")

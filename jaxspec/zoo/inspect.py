@@ -6,15 +6,15 @@ import math
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
-
 from jaxspec.drafters.files import check_files, read_config
 from jaxspec.drafters.hf_fields import FEATURE_CONVENTION
 from jaxspec.drafters.registry import records
 from jaxspec.io import provenance
+from jaxspec.io.config_entries import read_entries
 from jaxspec.io.hub import resolve_model, shipped
-from jaxspec.io.safetensors_files import read_json
-from jaxspec.io.torch_files import TorchFile, open_weights
+from jaxspec.io.packed import BITS
+from jaxspec.io.safetensors_files import WeightFiles
+from jaxspec.io.torch_files import TorchFile, TorchFiles, open_weights
 from jaxspec.targets.hf_config import target_config
 from jaxspec.zoo import families
 
@@ -51,7 +51,7 @@ def describe(source) -> dict[str, Any]:
       ValueError: config.json or a weight file is damaged.
     """
     directory = resolve_model(source)
-    hf = read_json(directory / "config.json")
+    hf = read_entries(directory / "config.json")
     weights = _weights(directory)
     names = weights.pop("names")
     found = families.family(hf, names)
@@ -132,6 +132,8 @@ def render(about: dict[str, Any]) -> str:
             f"{weights['parameters']:,} parameters ({dtypes}), {weights['bytes']:,} bytes, {weights['tensors']} tensors",
         )
     ]
+    if weights["packed"]:
+        rows += [("stored", "6 bits a weight with a scale per output channel, read as floats")]
     rows += [("files", ", ".join(weights["files"]))]
     rows += [("drafters", ", ".join(about["drafters"]))] if about["drafters"] else []
     return "\n".join(f"{name:18} {value}" for name, value in rows)
@@ -210,47 +212,45 @@ def _flags(hf: dict, inner: dict, own: dict) -> dict[str, Any]:
 
 def _weights(directory: Path) -> dict[str, Any]:
     """Sum up sizes from the headers of all weight files."""
-    table, files = _table(directory)
-    dtypes: dict[str, int] = {}
-    for stored, shape in table.values():
-        dtypes[stored] = dtypes.get(stored, 0) + math.prod(shape)
     formats = [record.files for record in records() if record.files is not None]
+    read = _open(directory, [name for one in formats for name in one.weights])
+    names = [] if read is None else list(read)
+    packed = getattr(read, "packed", frozenset())
+    dtypes: dict[str, int] = {}
+    size = parameters = 0
+    for name in names:
+        stored = "packed" if name in packed else read.dtype(name)
+        shape = read.shape(name)
+        count = math.prod(shape)
+        dtypes[stored] = dtypes.get(stored, 0) + count
+        size += BITS * count // 8 + 4 * shape[0] if name in packed else count * _width(stored)
+        parameters += count if name in packed or stored.startswith(("F", "BF")) else 0
     side = dict.fromkeys(name for one in formats for name in one.side_files)
-    files += [name for name in side if (directory / name).is_file()]
+    files = [] if read is None else list(read.files)
     return {
-        "names": set(table),
-        "parameters": sum(
-            count for stored, count in dtypes.items() if stored.startswith(("F", "BF"))
-        ),
-        "bytes": sum(math.prod(shape) * _width(stored) for stored, shape in table.values()),
+        "names": set(names),
+        "parameters": parameters,
+        "bytes": size,
         "dtypes": dtypes,
-        "tensors": len(table),
-        "files": files,
+        "packed": len(packed),
+        "tensors": len(names),
+        "files": files + [name for name in side if (directory / name).is_file()],
     }
 
 
-def _table(directory: Path) -> tuple[dict[str, tuple[str, tuple[int, ...]]], list[str]]:
-    """Return {tensor: (stored dtype, shape)} and the names of the weight files."""
-    formats = [record.files for record in records() if record.files is not None]
-    for path in (directory / name for one in formats for name in one.weights):
-        if path.is_file():
-            return _table_of(path), [path.name]
+def _open(directory: Path, own: list[str]) -> WeightFiles | TorchFiles | TorchFile | None:
+    """Open the tensors of a directory; None if it has no weights.
+
+    Args:
+      own: names of weight files that formats have of their own.
+    """
+    path = next((directory / name for name in own if (directory / name).is_file()), None)
+    if path is not None:
+        return WeightFiles.of_file(path) if path.suffix == ".safetensors" else TorchFile(path)
     try:
-        weights = open_weights(directory)
+        return open_weights(directory)
     except FileNotFoundError:
-        return {}, []
-    return {name: (weights.dtype(name), weights.shape(name)) for name in weights}, weights.files
-
-
-def _table_of(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return {tensor: (stored dtype, shape)} of one weight file."""
-    if path.suffix != ".safetensors":
-        read = TorchFile(path)
-        return {name: (read.dtype(name), read.shape(name)) for name in read}
-    with safe_open(path, framework="numpy") as file:
-        # safetensors' handles have keys() but cannot be iterated over.
-        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-        return {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
+        return None
 
 
 def _width(stored: str) -> int:

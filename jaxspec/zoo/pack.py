@@ -1,0 +1,118 @@
+"""Store a drafter in six bits a weight, or write it in full again; see `jaxspec.io.packed`.
+
+Other engines read full weights alone. Drafters of any layout can be packed, as their tensors keep
+their names. A target must stay as it is: its weights decide the text.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from jaxspec.io.config_entries import read_entries
+from jaxspec.io.hub import resolve_drafter, resolve_model
+from jaxspec.io.packed import STORAGE, pack
+from jaxspec.io.safetensors_files import WeightFiles, read_json, write_safetensors
+
+
+def pack_drafter(
+    source: str | Path, destination: str | Path, target: str | Path | None = None
+) -> Path:
+    """Write the drafter `source` to the directory `destination` with packed matrices.
+
+    Args:
+      source: directory or hub id, or the name of a drafter that ships with `target`. Its weights
+        must be in safetensors files.
+      destination: directory to make; it must not hold a model yet.
+
+    Returns:
+      `destination`.
+
+    Raises:
+      FileExistsError: `destination` holds a config.json.
+      ValueError: the source is packed already, is a target, or has no safetensors files.
+    """
+    directory = _directory(source, target)
+    if is_packed(directory):
+        raise ValueError(f"{directory} is packed already: copy it, or unpack it first")
+    _refuse_target(directory)
+    return _rewrite(directory, Path(destination), pack, {"storage": STORAGE})
+
+
+def unpack_drafter(
+    source: str | Path, destination: str | Path, target: str | Path | None = None
+) -> Path:
+    """Inverse of `pack_drafter`, with packed matrices in bfloat16, as other engines read them.
+
+    Raises:
+      FileExistsError: `destination` holds a config.json.
+      ValueError: the source is not packed.
+    """
+    directory = _directory(source, target)
+    if not is_packed(directory):
+        raise ValueError(f"{directory} is not packed: its weights are stored as floats already")
+
+    def full(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        # Packed matrices are read as float32, vectors as they were stored.
+        return {
+            name: x.astype(ml_dtypes.bfloat16) if x.ndim > 1 and x.dtype == np.float32 else x
+            for name, x in tensors.items()
+        }
+
+    return _rewrite(directory, Path(destination), full, {"storage": None})
+
+
+def is_packed(directory: Path) -> bool:
+    """Whether the config.json in `directory` says that its weights are packed."""
+    return read_entries(directory / "config.json").get("jaxspec", {}).get("storage") == STORAGE
+
+
+def _directory(source: str | Path, target: str | Path | None) -> Path:
+    return (
+        resolve_model(source) if target is None else resolve_drafter(source, resolve_model(target))
+    )
+
+
+def _refuse_target(directory: Path) -> None:
+    """A small language model is a drafter if its config.json says for which target."""
+    hf = read_entries(directory / "config.json")
+    named = (hf.get("architectures") or [""])[0]
+    if named.endswith("ForCausalLM") and "draft_vocab_size" not in hf and "jaxspec" not in hf:
+        raise ValueError(
+            f"{directory} is a target ({named}), whose weights decide the text: pack drafters alone"
+        )
+
+
+def _rewrite(
+    directory: Path,
+    destination: Path,
+    change: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]],
+    entries: dict[str, Any],
+) -> Path:
+    """Copy a drafter with changed tensors, and `entries` in config.json's `jaxspec` object; None
+    removes an entry.
+    """
+    if (destination / "config.json").exists():
+        raise FileExistsError(f"{destination} holds a model already: choose another directory")
+    paths = sorted(directory.glob("*.safetensors"))
+    if len(paths) != 1:
+        raise ValueError(
+            f"{directory} has {len(paths)} safetensors files: give a drafter whose weights are in one"
+        )
+    destination.mkdir(parents=True, exist_ok=True)
+    for path in directory.iterdir():
+        if path.is_file() and path not in paths:
+            shutil.copyfile(path, destination / path.name)
+    write_safetensors(destination / paths[0].name, change(dict(WeightFiles.of_file(paths[0]))))
+    hf = read_json(directory / "config.json")
+    own = (hf.get("jaxspec") or {}) | entries
+    hf["jaxspec"] = {name: value for name, value in own.items() if value is not None}
+    text = json.dumps(hf, indent=2) + "\n"
+    (destination / "config.json").write_text(text, encoding="utf-8")
+    return destination

@@ -1,0 +1,120 @@
+"""Drafters in six bits a weight: packing, reading, and writing them in full again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+
+import jaxspec
+from jaxspec.cli.main import main
+from jaxspec.io.hub import ZOO, shipped
+from jaxspec.io.packed import pack, unpack
+from jaxspec.io.safetensors_files import WEIGHTS, WeightFiles, write_safetensors
+from jaxspec.zoo.inspect import describe, render
+from jaxspec.zoo.pack import is_packed, pack_drafter, unpack_drafter
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+DRAFTERS = ZOO / "mini" / "drafters"
+
+
+def test_a_weight_is_half_a_step_off_at_most():
+    rng = np.random.default_rng(0)
+    tensors = {
+        "matrix": rng.normal(size=(5, 16)).astype(np.float32),
+        "half": rng.normal(size=(3, 8)).astype(ml_dtypes.bfloat16),
+        "zeros": np.zeros((2, 8), np.float32),
+        "vector": np.ones(8, np.float32),
+        "narrow": np.ones((4, 7), np.float32),
+        "ids": np.arange(16).reshape(2, 8),
+    }
+    stored = pack(tensors)
+    for name in ("matrix", "half", "zeros"):
+        found, wanted = unpack(stored[name], stored[f"{name}.scale"]), tensors[name]
+        assert stored[name].shape == (len(wanted), 6, wanted.shape[1] // 8)
+        step = np.abs(wanted.astype(np.float32)).max(axis=1, keepdims=True) / 31
+        assert (np.abs(found - wanted.astype(np.float32)) <= step / 2 + 1e-7).all()
+    for name in ("vector", "narrow", "ids"):
+        assert stored[name] is tensors[name] and f"{name}.scale" not in stored
+
+
+def test_packing_twice_changes_nothing():
+    once = pack({"x": np.random.default_rng(1).normal(size=(6, 24)).astype(np.float32)})
+    again = pack({"x": unpack(once["x"], once["x.scale"])})
+    np.testing.assert_array_equal(once["x"], again["x"])
+
+
+def test_files_read_packed_tensors_as_floats(tmp_path):
+    matrix = np.arange(16, dtype=np.float32).reshape(2, 8)
+    write_safetensors(tmp_path / WEIGHTS, pack({"x": matrix, "y": np.ones(3, np.float32)}))
+    read = WeightFiles(tmp_path)
+    assert set(read) == {"x", "y"} and read.packed == {"x"}
+    assert read.shape("x") == (2, 8) and read.dtype("x") == "F32" and read.stored_dtype("x") == "U8"
+    assert read["x"].dtype == np.float32
+    np.testing.assert_allclose(read["x"], matrix, atol=15 / 62)
+
+
+def test_wrong_scales_and_shapes_end_in_one_line(tmp_path):
+    stored = pack({"x": np.ones((2, 8), np.float32)})
+    write_safetensors(tmp_path / WEIGHTS, stored | {"x.scale": np.ones(3, np.float32)})
+    with pytest.raises(ValueError, match=r"scales .* are float32 \[3\], and must be float32 \[2\]"):
+        WeightFiles(tmp_path)["x"]
+    write_safetensors(tmp_path / WEIGHTS, stored | {"x": np.ones((2, 7, 1), np.uint8)})
+    with pytest.raises(ValueError, match=r"shape \[2, 7, 1\], and must be \[out, 6, in / 8\]"):
+        WeightFiles(tmp_path).shape("x")
+
+
+@pytest.mark.parametrize("name", shipped(DRAFTERS))
+def test_shipped_drafters_are_packed(name):
+    assert is_packed(DRAFTERS / name)
+    about = describe(DRAFTERS / name)
+    assert about["readable"] and about["weights"]["packed"] > 0
+    assert about["weights"]["parameters"] > 1.9e6 and about["weights"]["bytes"] < 2.3e6
+    assert "6 bits a weight" in render(about)
+
+
+def test_a_drafter_survives_unpacking_saving_and_packing(tmp_path, capsys):
+    full = unpack_drafter("dflash", tmp_path / "full", "mini")
+    assert not is_packed(full) and describe(full)["weights"]["dtypes"].keys() == {"BF16"}
+    assert main(["convert", str(full), str(tmp_path / "again"), "--to", "packed"]) == 0
+    assert "wrote" in capsys.readouterr().out
+    params = jaxspec.load("mini", drafter="dflash")
+    again = jaxspec.load("mini", drafter={"dflash": tmp_path / "again"})
+    for one, other in zip(
+        jax.tree.leaves(params.drafters), jax.tree.leaves(again.drafters), strict=True
+    ):
+        np.testing.assert_allclose(one, other, atol=0.02 * float(np.abs(one).max()))
+    jaxspec.save(params, tmp_path / "saved")
+    assert not is_packed(tmp_path / "saved/drafters/dflash")
+    saved = jaxspec.load(tmp_path / "saved")
+    for one, other in zip(
+        jax.tree.leaves(params.drafters), jax.tree.leaves(saved.drafters), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_targets_stay_exact(tmp_path):
+    with pytest.raises(ValueError, match="is a target .*: pack drafters alone"):
+        pack_drafter("mini", tmp_path / "out")
+    folder = tmp_path / "target"
+    folder.mkdir()
+    source = GOLDEN / "targets/llama_scaled"
+    (folder / "config.json").write_text((source / "config.json").read_text())
+    write_safetensors(folder / WEIGHTS, pack(dict(WeightFiles(source))))
+    with pytest.raises(ValueError, match="the target's weights are packed"):
+        jaxspec.load(folder)
+
+
+def test_mistakes_of_packing(tmp_path):
+    with pytest.raises(ValueError, match="is packed already"):
+        pack_drafter("dflash", tmp_path / "out", "mini")
+    with pytest.raises(ValueError, match="is not packed"):
+        unpack_drafter(GOLDEN / "dflash/drafter", tmp_path / "out")
+    with pytest.raises(FileExistsError, match="holds a model already"):
+        unpack_drafter("dflash", DRAFTERS / "jetspec", "mini")
+    config = json.loads((DRAFTERS / "dflash/config.json").read_text())
+    assert config["jaxspec"]["storage"] == "packed"
