@@ -77,8 +77,7 @@ def make_slot_losses(
         teacher = teacher if config.draft_vocab_size is None else teacher[ids]
         probability = jax.nn.softmax(teacher / options.temperature)
         if top is not None:
-            least = jax.lax.top_k(probability, min(top, len(ids)))[0][-1]
-            probability = jnp.where(probability >= least, probability, 0.0)
+            probability = keep_top(probability, top)
         value = -(probability * jax.nn.log_softmax(logits / options.temperature)).sum()
         choice, rank = fixed.argmax(-1), (fixed > fixed[slot]).sum()
         wanted = (rank >= jnp.array(RANK_LIMITS)).sum(dtype=jnp.int32)
@@ -127,6 +126,15 @@ def make_slot_losses(
         return jax.tree.map(lambda x: x.reshape(*before.shape, *x.shape[1:]), found)
 
     return losses_of
+
+
+def keep_top(probability: jax.Array, top: int) -> jax.Array:
+    """`probability` [V] with all but its `top` largest entries set to zero.
+
+    Exactly `top` entries are kept: of equal ones, those of the lowest ids.
+    """
+    values, slots = jax.lax.top_k(probability, min(top, len(probability)))
+    return jnp.zeros_like(probability).at[slots].set(values)
 
 
 def ahead_of(cuts: jax.Array, slots: int) -> jax.Array:
