@@ -6,8 +6,8 @@ import jax
 import numpy as np
 
 from jaxspec.core.params import Params, Spec
+from jaxspec.io.config_entries import read_entries
 from jaxspec.io.hub import resolve_model
-from jaxspec.io.safetensors_files import read_json
 from jaxspec.targets.hf_config import target_config
 from jaxspec.targets.transformer import Transformer
 from jaxspec.zoo.checkpoint import default_dtype
@@ -34,7 +34,7 @@ def describe_run(options) -> str:
       ValueError, OSError: options or data do not fit, as in the run itself.
     """
     directory = resolve_model(options.target, weights=False)
-    target_spec = target_config(read_json(directory / "config.json"))
+    target_spec = target_config(read_entries(directory / "config.json"))
     kind = options.model.kind
     config = method(kind).config(options.model, target_spec, str(directory))
     rows = load_rows(

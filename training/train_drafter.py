@@ -22,7 +22,7 @@ import jax
 import jaxspec
 from jaxspec.core.params import Params
 from jaxspec.drafters.files import for_target, load_drafter, read_config
-from jaxspec.io.safetensors_files import read_json
+from jaxspec.io.config_entries import read_entries
 from jaxspec.io.training_cost import write_training_cost
 from training import sharding
 from training.acceptance import EvalOptions, make_evaluate
@@ -185,7 +185,7 @@ def _first_weights(options: DrafterOptions, config, target: Params, draft: dict)
     if options.init is None:
         ids = draft["draft"]["ids"] if draft else None
         return first_weights(options.model.kind, options.model, config, options.seed, target, ids)
-    found = for_target(read_config(read_json(options.init / "config.json")), target.spec.target)
+    found = for_target(read_config(read_entries(options.init / "config.json")), target.spec.target)
     # What is trained does not depend on the path scores, nor, unless it has a head of its own, on
     # which tokens are drafted.
     same = {"score_temperature": config.score_temperature}

@@ -75,6 +75,8 @@ def make_sampling(
             f"temperature must be finite and at least 0 (0 is greedy), got {temperature}"
         )
     try:
+        if isinstance(top_k, bool):
+            raise TypeError
         k = 1 if top_k is None else operator.index(top_k)
     except TypeError:
         raise ValueError(f"top_k must be an integer or None, got {top_k!r}") from None
@@ -99,10 +101,12 @@ def make_sampling(
     return spec, values
 
 
-def _number(name: str, value) -> float:
+def _number(name: str, value: float) -> float:
     try:
+        if isinstance(value, str | bytes | bool):
+            raise TypeError
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{name} must be a number, got {value!r}") from None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxspec.drafters.registry import record_of
 
-_LONGEST = 127
+_LONGEST = 128
 
 
 def choose_depth(
@@ -30,11 +30,12 @@ def choose_depth(
         raise ValueError(
             f"block_size is for block drafters: leave it out with {method!r}, or give depth"
         )
-    if block_size is not None and not 2 <= block_size <= _LONGEST + 1:
+    if block_size is not None and not 2 <= block_size <= config.depth + 1:
+        # Slots beyond the trained block have never been learnt: their drafts are noise.
         raise ValueError(
-            f"block_size is {block_size}: give 2 to {_LONGEST + 1}, anchor included "
-            f"({config.depth + 1} trained)"
+            f"block_size is {block_size}, and {method!r} was trained for {config.depth + 1}: "
+            f"give 2 to {config.depth + 1}, anchor included"
         )
-    if depth is not None and not 1 <= depth <= _LONGEST + 1:
-        raise ValueError(f"depth is {depth}: give 1 to {_LONGEST + 1} drafted tokens")
+    if depth is not None and not 1 <= depth <= _LONGEST:
+        raise ValueError(f"depth is {depth}: give 1 to {_LONGEST} drafted tokens")
     return depth if block_size is None else block_size - 1

@@ -83,5 +83,6 @@ def chat_template(directory: Path) -> str | None:
     template = read_json(config).get("chat_template") if config.is_file() else None
     # Older tokenizers hold several by name; the first called default is the one that is used.
     if isinstance(template, list):
-        template = {entry.get("name"): entry.get("template") for entry in template}.get("default")
-    return template
+        named = [entry for entry in template if isinstance(entry, dict)]
+        template = next((x.get("template") for x in named if x.get("name") == "default"), None)
+    return template if isinstance(template, str) else None

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxspec.io.safetensors_files import read_json
+from jaxspec.io.config_entries import read_entries
 
 _FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
@@ -83,7 +83,7 @@ def eos_ids(directory: str | os.PathLike, tokenizer: Tokenizer | None) -> tuple[
     for name in ("generation_config.json", "config.json"):
         path = Path(directory) / name
         if path.is_file():
-            found.update(_ids(read_json(path).get("eos_token_id")))
+            found.update(_ids(read_entries(path).get("eos_token_id")))
     return tuple(sorted(found))
 
 

@@ -63,6 +63,11 @@ class TorchFile(Tensors):
         for name in self._home:
             self._check(name)
 
+    @property
+    def files(self) -> list[str]:
+        """The file's name."""
+        return [self.path.name]
+
     def __getitem__(self, name: str) -> np.ndarray:
         tensor = self._home[name]
         start, _ = self._places[tensor.storage.key]

@@ -14,11 +14,11 @@ from jaxspec.drafters import files
 from jaxspec.drafters.format import About
 from jaxspec.drafters.registry import record_of
 from jaxspec.io import provenance
+from jaxspec.io.config_entries import read_entries
 from jaxspec.io.hub import resolve_drafter, resolve_model, shipped
 from jaxspec.io.safetensors_files import (
     WEIGHTS,
     WeightFiles,
-    read_json,
     weight_dtype,
     write_safetensors,
 )
@@ -65,11 +65,17 @@ def load(name, *, drafter=None, dtype: str | None = None, quantize: str | None =
     weight_dtype(dtype)
     quant.check_kind(quantize)
     directory = resolve_model(name)
-    config = target_config(read_json(directory / "config.json"))
-    target = target_weights.from_hf(WeightFiles(directory), config, dtype, quantize)
+    config = target_config(read_entries(directory / "config.json"))
+    stored = WeightFiles(directory)
+    if stored.packed:
+        raise ValueError(
+            f"{directory}: the target's weights are packed, which changes its text: use "
+            "its full weights, with quantize='int8' to store them in a byte each"
+        )
+    target = target_weights.from_hf(stored, config, dtype, quantize)
     sources = _drafter_sources(directory, drafter)
     found = {
-        label: files.read_config(read_json(source / "config.json"))
+        label: files.read_config(read_entries(source / "config.json"))
         for label, source in sources.items()
     }
     configs = {
@@ -193,7 +199,7 @@ def _drafter_sources(model: Path, drafter) -> dict[str, Path]:
 
 
 def _kind(directory: Path) -> str:
-    return record_of(files.read_config(read_json(directory / "config.json"))).name
+    return record_of(files.read_config(read_entries(directory / "config.json"))).name
 
 
 @functools.cache

@@ -13,8 +13,9 @@ from jaxspec.drafters.files import borrowed_tensors, for_target, read_config
 from jaxspec.drafters.format import About
 from jaxspec.drafters.registry import record_of, records
 from jaxspec.io import provenance
+from jaxspec.io.config_entries import read_entries
 from jaxspec.io.hub import resolve_drafter, resolve_model
-from jaxspec.io.safetensors_files import WeightFiles, read_json
+from jaxspec.io.safetensors_files import WeightFiles
 from jaxspec.io.torch_files import open_weights
 from jaxspec.targets.hf_config import target_config
 from jaxspec.targets.hf_fields import integer
@@ -49,7 +50,7 @@ def convert(source, destination, to: str, target=None) -> Path:
         raise FileExistsError(f"{destination} holds a model already: choose another directory")
     model = resolve_model(target) if target is not None else None
     directory = resolve_drafter(source, model) if model is not None else resolve_model(source)
-    hf = read_json(directory / "config.json")
+    hf = read_entries(directory / "config.json")
     config = read_config(hf)
     record = record_of(config)
     if to not in record.files.writers:
@@ -59,7 +60,7 @@ def convert(source, destination, to: str, target=None) -> Path:
     if model is None:
         about = _as_recorded(directory, hf, config)
     else:
-        config = for_target(config, target_config(read_json(model / "config.json")))
+        config = for_target(config, target_config(read_entries(model / "config.json")))
         about = _of_target(model, provenance.recorded(hf))
     record.files.writers[to](destination, config, record.files.stored(directory, config), about)
     return destination
@@ -88,7 +89,7 @@ def _of_target(model: Path, recorded: provenance.Provenance) -> About:
 
     That record says what the drafter was trained with.
     """
-    config = target_config(read_json(model / "config.json"))
+    config = target_config(read_entries(model / "config.json"))
     found = provenance.of_target(model)
     kept = {field: value for field, value in recorded._asdict().items() if value is not None}
     return About(

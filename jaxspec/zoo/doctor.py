@@ -22,8 +22,8 @@ from jaxspec.drafters.registry import record_of
 from jaxspec.engine.api import decode
 from jaxspec.engine.token_ids import to_ids
 from jaxspec.io import provenance
+from jaxspec.io.config_entries import read_entries
 from jaxspec.io.hub import resolve_drafter, resolve_model
-from jaxspec.io.safetensors_files import read_json
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.io.torch_files import open_weights
 from jaxspec.targets.hf_config import target_config
@@ -86,7 +86,7 @@ def diagnose(
         raise ValueError("no prompts: give at least one, or none at all for the built-in ones")
     target = resolve_model(model)
     directory = resolve_drafter(drafter, target)
-    hf = read_json(directory / "config.json")
+    hf = read_entries(directory / "config.json")
     config = read_config(hf)
     warnings, notes = _records(target, directory, hf)
     result = {"feature_layers": list(config.feature_layers), "acceptance": None, "shifts": {}}
@@ -99,7 +99,7 @@ def diagnose(
     written = result["drafter"]["feature_layers"]
     warnings += [f"feature layers: {written['note']}"] if written["contradicted"] else []
     try:
-        for_target(config, target_config(read_json(target / "config.json")))
+        for_target(config, target_config(read_entries(target / "config.json")))
     except ValueError as error:
         warnings.append(str(error))
         return result
@@ -200,7 +200,7 @@ def _records(target: Path, directory: Path, hf: dict) -> tuple[list[str], list[s
         )
     tokenizer, rows = (
         load_tokenizer(str(target)),
-        read_json(target / "config.json").get("vocab_size"),
+        read_entries(target / "config.json").get("vocab_size"),
     )
     if tokenizer is not None and rows and len(tokenizer) > rows:
         warnings.append(
@@ -217,7 +217,7 @@ def _borrowed(target: Path, directory: Path, hf: dict) -> list[str]:
     names = borrowed_tensors(read_config(hf), hf)
     if not names:
         return []
-    config = target_config(read_json(target / "config.json"))
+    config = target_config(read_entries(target / "config.json"))
     ours, theirs = open_weights(directory), open_weights(target)
     warnings = []
     for name, source in names.items():

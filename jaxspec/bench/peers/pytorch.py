@@ -6,9 +6,13 @@ import dataclasses
 import functools
 import importlib.util
 import os
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
+
+from jaxspec.zoo.pack import is_packed, unpack_drafter
 
 # Tokens that transformers' prompt lookup drafts at most, its documentation's figure.
 LOOKUP_TOKENS = 10
@@ -63,10 +67,13 @@ def torch_peers(
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
 
-    def read(path):
-        return transformers.AutoModelForCausalLM.from_pretrained(
-            str(path), dtype=torch.float32
-        ).eval()
+    def read(path: str | os.PathLike) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            # transformers does not know packed weights.
+            full = unpack_drafter(path, folder) if is_packed(Path(path)) else path
+            return transformers.AutoModelForCausalLM.from_pretrained(
+                str(full), dtype=torch.float32
+            ).eval()
 
     model = read(directory)
 

@@ -31,8 +31,8 @@ from jaxspec.drafters.dflash.weights import (
 from jaxspec.drafters.feature_layers import Layers
 from jaxspec.drafters.format import About, Format, write_directory
 from jaxspec.drafters.hf_fields import check_fits, main_dtype
+from jaxspec.io.config_entries import read_entries
 from jaxspec.io.draft_vocab import MAPPING
-from jaxspec.io.safetensors_files import read_json
 from jaxspec.io.torch_files import open_weights
 from jaxspec.io.weight_map import check_fit
 
@@ -216,7 +216,7 @@ def _open(directory: Path, config: BlockDrafterConfig):
             f"{directory} has a mask embedding of its own ({_MASK_EMBEDDING}), which is not supported"
         )
     read = native_names(open_weights(directory), config)
-    if not speculators.is_speculators(read_json(directory / "config.json")):
+    if not speculators.is_speculators(read_entries(directory / "config.json")):
         return read, ignored
     mapped = [name for name in MAPPING if name in read and config.draft_vocab_size is None]
     if mapped:

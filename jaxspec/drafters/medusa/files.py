@@ -28,7 +28,7 @@ from jaxspec.drafters.format import About, Format, json_writer
 from jaxspec.drafters.hf_fields import own_fields, score_temperature
 from jaxspec.drafters.medusa.config import MedusaConfig
 from jaxspec.io.safetensors_files import WEIGHTS as MODEL
-from jaxspec.io.safetensors_files import WeightFiles, open_safetensors
+from jaxspec.io.safetensors_files import WeightFiles
 from jaxspec.io.tensors import Tensors
 from jaxspec.io.torch_files import TorchFile
 from jaxspec.io.weight_map import Leaf, check_fit, read_tree, write_tree
@@ -177,15 +177,6 @@ def _size(hf: dict[str, Any], name: str) -> int:
     return 0 if hf.get(name) is None else integer(hf, name)
 
 
-class _HeadFile(WeightFiles):
-    """The tensors of one safetensors file, whatever its name."""
-
-    def __init__(self, path: Path):
-        handle = open_safetensors(path)
-        self.directory, self._files = path.parent, {path.name: handle}
-        self._home = dict.fromkeys(handle.keys(), path.name)
-
-
 class _Vllm(Tensors):
     """A view of vLLM's tensors by the authors' names; blocks without a bias get one of zeros."""
 
@@ -233,7 +224,11 @@ def _weights(directory: Path, config: MedusaConfig) -> Tensors:
         raise FileNotFoundError(
             f"{directory} has no Medusa heads: expected {WEIGHTS}, {TORCH_WEIGHTS} or vLLM's {MODEL}"
         )
-    return TorchFile(directory / found) if found == TORCH_WEIGHTS else _HeadFile(directory / found)
+    return (
+        TorchFile(directory / found)
+        if found == TORCH_WEIGHTS
+        else WeightFiles.of_file(directory / found)
+    )
 
 
 def recognise(hf: dict[str, Any], names: Collection[str]) -> bool:
