@@ -12,6 +12,7 @@ import numpy as np
 from jaxspec.builders import Builder
 from jaxspec.core.params import Params
 from jaxspec.core.state import DecodeState
+from jaxspec.engine.arguments import check_flag, check_prompt
 from jaxspec.engine.compilations import compilations
 from jaxspec.engine.loop import run
 from jaxspec.engine.output import Output
@@ -89,8 +90,10 @@ def decode(
       `Output`, or a list of them in the prompts' order.
 
     Raises:
+      TypeError: a prompt or an option of the wrong type.
       ValueError: an option out of range, an empty or too long prompt, an unknown method or builder.
     """
+    check_flag("trace", trace)
     session = prepare(
         params,
         prompt,
@@ -154,6 +157,7 @@ def stream(
     Raises:
       ValueError: as `decode`; or `prompt` is a list of prompts.
     """
+    check_prompt(prompt)
     if is_batch(prompt):
         raise ValueError("stream takes one prompt: call decode for a list of them")
     session = prepare(

@@ -22,6 +22,7 @@ from jaxspec.core.sampling import SamplingValues, make_sampling, sequence_keys
 from jaxspec.core.state import DecodeState, Request
 from jaxspec.drafters.registry import record_of
 from jaxspec.drafters.sizes import choose_depth
+from jaxspec.engine import arguments
 from jaxspec.engine.plan import ACCEPTANCE, DecodeConfig, Plan, make_plan
 from jaxspec.engine.prefill import CHUNK, prefill
 from jaxspec.engine.token_ids import Prompt, Prompts, is_batch, number_sequences, pad, to_ids
@@ -84,8 +85,15 @@ def prepare(
       ValueError: as `jaxspec.decode`.
     """
     spec = params.spec
-    if max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens is {max_new_tokens}: give at least 1")
+    arguments.check_prompt(prompt)
+    max_new_tokens = arguments.check_count("max_new_tokens", max_new_tokens)
+    seed = arguments.check_seed(seed)
+    arguments.check_flag("ignore_eos", ignore_eos)
+    if policy is not None and not isinstance(policy, Policy):
+        raise TypeError(
+            f"policy is of type {type(policy).__name__}: give one that a function of "
+            "jaxspec.policies returns"
+        )
     config, sampling = resolve(
         spec,
         temperature=temperature,
@@ -108,7 +116,11 @@ def prepare(
     policy = (
         None if plan.policy is None else _start_policy(policy, plan, len(ids), float(temperature))
     )
-    strings, stop_ids = _split_stop(stop, tokenizer)
+    strings, stop_ids = arguments.split_stop(stop, spec.target.vocab_size)
+    if strings and tokenizer is None:
+        raise ValueError(
+            "stop strings need a tokenizer, and this model has none: give stop token ids"
+        )
     tokens, lengths = pad(ids, _prompt_bucket(max(map(len, ids))))
     request = Request(
         limit=jnp.full(len(ids), max_new_tokens, jnp.int32),
@@ -150,11 +162,18 @@ def resolve(
       ValueError: an option out of range.
     """
     sampling, values = make_sampling(temperature, top_k, top_p, min_p)
+    if method is not None and not isinstance(method, str):
+        raise TypeError(f"method is {method!r}: give 'ar', or the name of a loaded drafter")
     method = method or (spec.drafters[0][0] if spec.drafters else "ar")
-    if acceptance not in ACCEPTANCE:
-        raise ValueError(f"unknown acceptance {acceptance!r}: choose one of {list(ACCEPTANCE)}")
-    if score_temperature is not None and not score_temperature > 0:
-        raise ValueError(f"score_temperature is {score_temperature}: give a number above 0")
+    arguments.check_choice("acceptance", acceptance, ACCEPTANCE)
+    arguments.check_flag("coupled", coupled)
+    budget = arguments.check_budget(budget)
+    if block_size is not None:
+        block_size = arguments.check_count("block_size", block_size, 2)
+    if depth is not None:
+        depth = arguments.check_count("depth", depth)
+    if score_temperature is not None:
+        score_temperature = arguments.check_positive("score_temperature", score_temperature)
     if method == "ar":
         return DecodeConfig(method, sampling), values
     drafter = spec.drafter(method)
@@ -237,18 +256,6 @@ def _strip_weak_types(state: Any) -> Any:
     another compilation.
     """
     return jax.tree.map(lambda x: jnp.asarray(x, jnp.asarray(x).dtype), state)
-
-
-def _split_stop(stop: Stop, tokenizer: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    stop = (stop,) if isinstance(stop, str | int | np.integer) else tuple(stop)
-    strings = tuple(item for item in stop if isinstance(item, str))
-    if "" in strings:
-        raise ValueError("a stop string is empty: every text contains it; remove it")
-    if strings and tokenizer is None:
-        raise ValueError(
-            "stop strings need a tokenizer, and this model has none: give stop token ids"
-        )
-    return strings, tuple(int(item) for item in stop if not isinstance(item, str))
 
 
 def _padded_stop(ids: tuple[int, ...]) -> jax.Array:

@@ -18,12 +18,10 @@ Prompts = Sequence[Prompt]
 
 def is_batch(prompt: Prompt | Prompts) -> bool:
     """True for a list of prompts; text, token ids and chat messages are single prompts."""
-    if isinstance(prompt, str):
+    if isinstance(prompt, str) or len(prompt) == 0:
         return False
-    if len(prompt) == 0:
-        raise ValueError(
-            "empty prompt: give text, token ids, chat messages, or a non-empty list of these"
-        )
+    if hasattr(prompt, "ndim"):
+        return prompt.ndim > 1
     return not isinstance(prompt[0], numbers.Integral | dict)
 
 
@@ -40,7 +38,7 @@ def to_ids(prompt: Prompt, tokenizer: Any, config: TargetConfig) -> list[int]:
             )
         ids = tokenizer.encode(prompt) if isinstance(prompt, str) else tokenizer.chat(prompt)
     else:
-        ids = [int(token) for token in prompt]
+        ids = list(map(int, np.asarray(prompt).tolist() if hasattr(prompt, "ndim") else prompt))
     if not ids:
         raise ValueError("empty prompt: give at least one token")
     wrong = [token for token in ids if not 0 <= token < config.vocab_size]
