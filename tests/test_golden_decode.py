@@ -2,22 +2,19 @@
 lengths.
 """
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
+from golden_data import golden, records, target_of
 
 import jaxspec
 from jaxspec.builders import expand, make_fanout
 from jaxspec.builders.fanout import looks_like_reasoning
 
-GOLDEN = Path(__file__).parent / "golden"
-
 
 def load_golden(method):
-    folder = GOLDEN / method
-    return jaxspec.load(folder / "target", drafter={method: folder / "drafter"}, dtype="float32")
+    return jaxspec.load(
+        target_of(method), drafter={method: golden(method, "drafter")}, dtype="float32"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +27,7 @@ def jetspec():
     return load_golden("jetspec")
 
 
-def records(method):
-    return json.loads((GOLDEN / method / "decode.json").read_text())
+TRACES = {method: records(method, "decode.json") for method in ("dflash", "ddtree", "jetspec")}
 
 
 def cut(lengths, total):
@@ -57,9 +53,9 @@ def paths_of(token, parent, logprob):
     return dict(zip(paths, map(float, logprob), strict=True))
 
 
-@pytest.mark.parametrize("index", range(30))
+@pytest.mark.parametrize("index", range(len(TRACES["dflash"])))
 def test_dflash_traces(dflash, index):
-    record = records("dflash")[index]
+    record = TRACES["dflash"][index]
     if record["quirk_stop_equals_mask"]:
         record["generated"] = expected_up_to_stop(record)
     method = "ar" if record["block_size"] == 1 else "dflash"
@@ -88,9 +84,9 @@ def expected_up_to_stop(record):
     return greedy[: ends[0] + 1] if ends else greedy
 
 
-@pytest.mark.parametrize("index", range(37))
+@pytest.mark.parametrize("index", range(len(TRACES["ddtree"])))
 def test_ddtree_traces(dflash, index):
-    record = records("ddtree")[index]
+    record = TRACES["ddtree"][index]
     budget = record["tree_budget"]
     rows = (record["block_size"] - 1 if budget is None else budget) + 1
     out = jaxspec.decode(
@@ -111,12 +107,12 @@ def test_ddtree_traces(dflash, index):
     # agree.
     compared = min([*record["buffer_truncated_rounds"], len(theirs)])
     assert ours[:compared] == theirs[:compared]
-    for mine, golden in zip(out.rounds[:compared], record["round_trees"], strict=False):
+    for mine, theirs_tree in zip(out.rounds[:compared], record["round_trees"], strict=False):
         scores = paths_of(mine.tree.token, mine.tree.parent, mine.tree.logprob)
         theirs = paths_of(
-            [mine.tree.token[0], *golden["tokens"]],
-            golden["parents"],
-            [0.0] * len(golden["parents"]),
+            [mine.tree.token[0], *theirs_tree["tokens"]],
+            theirs_tree["parents"],
+            [0.0] * len(theirs_tree["parents"]),
         )
         assert len(scores) == len(theirs)
         # Same order; where rounding of the logits swaps two rows, their scores are closer than it.
@@ -155,10 +151,14 @@ def fanout_of(args):
 
 # Five of six are slow tests: their settings differ, so that each compiles anew.
 @pytest.mark.parametrize(
-    "index", [i if i % 6 == 0 else pytest.param(i, marks=pytest.mark.slow) for i in range(54)]
+    "index",
+    [
+        i if i % 6 == 0 else pytest.param(i, marks=pytest.mark.slow)
+        for i in range(len(TRACES["jetspec"]))
+    ],
 )
 def test_jetspec_traces(jetspec, index):
-    record = records("jetspec")[index]
+    record = TRACES["jetspec"][index]
     args, mode = record["args"], record["mode"]
     # `dflash_baseline` is the DFlash decode loop around the same causal head: a chain too.
     options = {
@@ -185,8 +185,8 @@ def test_jetspec_traces(jetspec, index):
         assert lengths_of(out) == cut(lengths, len(out.tokens) - 1)
     if "tpf" in record and mode == "chain":
         assert len(out.rounds) == round(len(out.tokens) / record["tpf"])
-    for mine, golden in zip(out.rounds, record.get("trees") or [], strict=False):
+    for mine, wanted in zip(out.rounds, record.get("trees") or [], strict=False):
         ours = paths_of(mine.tree.token, mine.tree.parent, mine.tree.logprob)
-        theirs = paths_of(golden["tokens"], golden["parents"], golden["cum_logprob"])
+        theirs = paths_of(wanted["tokens"], wanted["parents"], wanted["cum_logprob"])
         assert ours.keys() == theirs.keys()
         np.testing.assert_allclose([ours[p] for p in theirs], list(theirs.values()), atol=1e-4)

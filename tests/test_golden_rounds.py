@@ -2,11 +2,10 @@
 compaction.
 """
 
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from golden_data import arrays, golden, numbers, target_of
 
 import jaxspec
 from jaxspec.core.cache import allocate, append, gather_path
@@ -15,9 +14,6 @@ from jaxspec.core.tree import ancestor_words
 from jaxspec.engine.acceptance import accept_match
 from jaxspec.targets.transformer import Transformer
 from pallas_kernels.reference import unpack_mask
-
-GOLDEN = Path(__file__).parent / "golden"
-LONGEST = 7
 
 
 def tree_of(arrays, prefix):
@@ -35,32 +31,44 @@ def tree_of(arrays, prefix):
 
 
 def test_rounds():
-    params = jaxspec.load(GOLDEN / "dflash" / "target", dtype="float32")
-    config, arrays = params.spec.target, np.load(GOLDEN / "ddtree" / "round.npz")
+    folder = golden("dflash", "drafter")
+    params = jaxspec.load(target_of("dflash"), drafter={"dflash": folder}, dtype="float32")
+    config, drafter, found = (
+        params.spec.target,
+        params.spec.drafter("dflash"),
+        arrays("ddtree", "round.npz"),
+    )
+    prefixes = [f"r{number}_" for number in numbers(found, "r", "_start")]
+    last = prefixes[-1]
+    capacity = int(found[f"{last}start"]) + found[f"{last}verify_ids"].size + drafter.block_size
     module = Transformer(config)
-    forward = jax.jit(lambda *args: module.apply(params.target, *args, feature_layers=(1, 2, 3)))
-    ids = np.load(GOLDEN / "dflash" / "forward.npz")["prompt_ids"].astype(np.int32)
+    forward = jax.jit(
+        lambda *args: module.apply(params.target, *args, feature_layers=drafter.feature_layers)
+    )
+    ids = arrays("dflash", "forward.npz")["prompt_ids"].astype(np.int32)
     out = forward(ids, jnp.arange(ids.shape[1])[None])
-    cache = append(allocate(config, 1, 64, jnp.float32), out.k, out.v, jnp.array([ids.shape[1]]))
-    for prefix in ("r1_", "r2_", "r3_"):
-        tree, start = tree_of(arrays, prefix), int(arrays[f"{prefix}start"])
+    cache = append(
+        allocate(config, 1, capacity, jnp.float32), out.k, out.v, jnp.array([ids.shape[1]])
+    )
+    for prefix in prefixes:
+        tree, start = tree_of(found, prefix), int(found[f"{prefix}start"])
         assert int(cache.length[0]) == start
         positions = start + tree.depth
-        np.testing.assert_array_equal(positions[0], arrays[f"{prefix}verify_pos"].reshape(-1))
+        np.testing.assert_array_equal(positions[0], found[f"{prefix}verify_pos"].reshape(-1))
         seen = unpack_mask(tree.ancestors[0], tree.token.shape[1])
-        np.testing.assert_array_equal(seen, arrays[f"{prefix}mask_allowed"][:, start:])
+        np.testing.assert_array_equal(seen, found[f"{prefix}mask_allowed"][:, start:])
         out = forward(tree.token, positions, cache, tree.ancestors)
         logits = module.apply(params.target, out.hidden, method="logits")
         np.testing.assert_allclose(
-            logits[0], arrays[f"{prefix}verify_logits"].reshape(logits.shape[1:]), rtol=0, atol=1e-4
+            logits[0], found[f"{prefix}verify_logits"].reshape(logits.shape[1:]), rtol=0, atol=1e-4
         )
-        accepted = accept_match(tree, jnp.argmax(logits, -1).astype(jnp.int32), LONGEST)
+        accepted = accept_match(tree, jnp.argmax(logits, -1).astype(jnp.int32), drafter.depth)
         count = int(accepted.count[0])
-        np.testing.assert_array_equal(accepted.path[0, :count], arrays[f"{prefix}accepted_indices"])
-        assert int(accepted.bonus[0]) == int(arrays[f"{prefix}next_token"])
+        np.testing.assert_array_equal(accepted.path[0, :count], found[f"{prefix}accepted_indices"])
+        assert int(accepted.bonus[0]) == int(found[f"{prefix}next_token"])
         features = out.features[0, accepted.path[0, :count]]
         np.testing.assert_allclose(
-            features, arrays[f"{prefix}next_target_hidden"][0], rtol=0, atol=1e-4
+            features, found[f"{prefix}next_target_hidden"][0], rtol=0, atol=1e-4
         )
         cache = append(
             cache,
@@ -68,17 +76,17 @@ def test_rounds():
             gather_path(out.v, accepted.path),
             accepted.count,
         )
-        if prefix == "r2_":
-            check_cache(cache, arrays)
+        if f"{prefix}cache_k0" in found:
+            check_cache(cache, found, prefix)
 
 
-def check_cache(cache, arrays):
-    """Keys and values that the reference keeps after it has compacted the second round."""
+def check_cache(cache, arrays, prefix):
+    """Keys and values that the reference keeps after it has compacted a round."""
     length = int(cache.length[0])
     for layer in range(cache.k.shape[0]):
         np.testing.assert_allclose(
-            cache.k[layer, :, :, :length], arrays[f"r2_cache_k{layer}"], rtol=0, atol=5e-5
+            cache.k[layer, :, :, :length], arrays[f"{prefix}cache_k{layer}"], rtol=0, atol=5e-5
         )
         np.testing.assert_allclose(
-            cache.v[layer, :, :, :length], arrays[f"r2_cache_v{layer}"], rtol=0, atol=5e-5
+            cache.v[layer, :, :, :length], arrays[f"{prefix}cache_v{layer}"], rtol=0, atol=5e-5
         )

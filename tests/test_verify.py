@@ -3,8 +3,6 @@ fail.
 """
 
 import functools
-import json
-from pathlib import Path
 
 import hypothesis.strategies as st
 import jax
@@ -12,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from golden_data import arrays, records
 from hypothesis import given, settings
 
 from jaxspec.core.sampling import (
@@ -33,7 +32,6 @@ from jaxspec.engine.acceptance import (
     sample_candidates,
 )
 
-GOLDEN = Path(__file__).parent / "golden"
 _match = jax.jit(accept_match, static_argnums=2)
 
 
@@ -74,8 +72,12 @@ def brute_walk(tokens, parents, target, longest):
     return path, target[path[-1]]
 
 
-def check_walks(cases, longest, rows):
-    """Compare `accept_match` with (tokens, parents, target, path, bonus) of each case."""
+def check_walks(cases, longest=None, rows=None):
+    """Compare `accept_match` with (tokens, parents, target, path, bonus) of each case; without
+    `longest` and `rows`, at the sizes of the cases.
+    """
+    rows = rows or max(len(case[0]) for case in cases)
+    longest = longest or max(len(case[3]) for case in cases)
     trees = stack([make_tree(tokens, parents, rows) for tokens, parents, *_ in cases])
     target = np.stack([np.pad(case[2], (0, rows - len(case[2]))) for case in cases]).astype(
         np.int32
@@ -89,23 +91,23 @@ def check_walks(cases, longest, rows):
 
 
 def test_jetspec_accept_cases():
-    records = json.loads((GOLDEN / "jetspec/accept.json").read_text())
+    cases = records("jetspec", "accept.json")
     fields = ("tokens", "parents", "target_greedy", "path", "correction")
-    check_walks([[record[field] for field in fields] for record in records], 40, 256)
+    check_walks([[case[field] for field in fields] for case in cases])
 
 
 def test_ddtree_follow_cases():
-    index = json.loads((GOLDEN / "ddtree/trees_index.json").read_text())["trees"]
-    nodes = np.load(GOLDEN / "ddtree/trees.npz")
+    index = records("ddtree", "trees_index.json")["trees"]
+    nodes = arrays("ddtree", "trees.npz")
     cases = []
-    for record in json.loads((GOLDEN / "ddtree/follow.json").read_text()):
+    for record in records("ddtree", "follow.json"):
         entry = next(
             t for t in index if t["case"] == record["case"] and t["budget"] == record["budget"]
         )
         span = slice(entry["offset"], entry["offset"] + entry["n"])
         tree = [nodes["tokens"][span].tolist(), nodes["parents"][span].tolist()]
         cases.append([*tree, record["posterior"], record["accepted_indices"], record["next_token"]])
-    check_walks(cases, 20, 70)
+    check_walks(cases)
 
 
 @st.composite
@@ -186,9 +188,10 @@ def branches_of_equal_siblings_are_merged(case, path):
 
 
 def test_eagle_accept_cases():
-    cases = json.loads((GOLDEN / "eagle3/accept_cases.json").read_text())
-    arrays = np.load(GOLDEN / "eagle3/accept_cases.npz")
-    walk = jax.jit(functools.partial(_walk_sequential, longest=15), static_argnames="spec")
+    cases = records("eagle3", "accept_cases.json")
+    found = arrays("eagle3", "accept_cases.npz")
+    rows = max(len(case["tokens"]) for case in cases)
+    walk = jax.jit(functools.partial(_walk_sequential, longest=rows - 1), static_argnames="spec")
     spec, values = make_sampling(1.0)
     checked = 0
     for i, case in enumerate(cases):
@@ -196,19 +199,19 @@ def test_eagle_accept_cases():
         if branches_of_equal_siblings_are_merged(case, path):
             continue
         checked += 1
-        tree = make_tree(case["tokens"], case["parents"], 16)
-        logits, expected = arrays[f"case{i}_node_logits"], arrays[f"case{i}_sample_p"]
-        logits = np.pad(logits, ((0, 16 - len(logits)), (0, 0)))
+        tree = make_tree(case["tokens"], case["parents"], rows)
+        logits, expected = found[f"case{i}_node_logits"], found[f"case{i}_sample_p"]
+        logits = np.pad(logits, ((0, rows - len(logits)), (0, 0)))
         if case["temperature"] == 0:
-            out = _match(stack([tree]), logits.argmax(-1).astype(np.int32)[None], 15)
+            out = _match(stack([tree]), logits.argmax(-1).astype(np.int32)[None], rows - 1)
             assert tree.token[out.path[0, : out.count[0]]].tolist() == tree.token[path].tolist()
             assert int(out.bonus[0]) == expected.argmax()
             continue
         warm = eagle_logits(logits, case).astype(np.float32)
-        out, left = walk(tree, warm, eagle_draws(case, path, 16), spec=spec, values=values)
+        out, left = walk(tree, warm, eagle_draws(case, path, rows), spec=spec, values=values)
         assert out.path[: out.count].tolist() == path
         np.testing.assert_allclose(left / left.sum(), expected, atol=2e-6)
-    assert checked >= 20
+    assert checked > len(cases) // 2
 
 
 # Exact output distributions: a Markov target on a small vocabulary, a noisy drafter of marginals

@@ -2,15 +2,11 @@
 many cases.
 """
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
+from golden_data import arrays, records
 
 from jaxspec.core.state import Candidates
-
-GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 class GoldenTrees:
@@ -18,9 +14,9 @@ class GoldenTrees:
 
     def __init__(self, method: str, prefix: str, trees: str, nodes: str = ""):
         self.nodes = nodes
-        self.arrays = np.load(GOLDEN / method / "trees.npz")
+        self.arrays = arrays(method, "trees.npz")
         self.prefix = prefix
-        self.trees = json.loads((GOLDEN / method / "trees_index.json").read_text())[trees]
+        self.trees = records(method, "trees_index.json")[trees]
         self.cases = sorted({tree["case"] for tree in self.trees})
 
     def candidates(self, case: str) -> Candidates:

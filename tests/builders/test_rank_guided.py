@@ -3,14 +3,13 @@ keep.
 """
 
 import dataclasses
-import json
 from collections import Counter
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from golden_data import golden, records, target_of
 
 import jaxspec
 from jaxspec.builders import Proposes, StepCandidates, rank_guided
@@ -20,15 +19,19 @@ from jaxspec.core.tree import validate
 from jaxspec.drafters.base import Committed, TargetHead
 from jaxspec.drafters.specblock import files
 from jaxspec.drafters.specblock.drafter import make_specblock_drafter
-from jaxspec.io.safetensors_files import WeightFiles
+from jaxspec.io.safetensors_files import WeightFiles, read_json
 from jaxspec.targets import weights as target_weights
 from jaxspec.targets.hf_config import target_config
 from jaxspec.targets.transformer import Transformer
 
-GOLDEN = Path(__file__).parents[1] / "golden"
-CASES = json.loads((GOLDEN / "specblock" / "trees.json").read_text())
-RUNS = json.loads((GOLDEN / "specblock" / "rounds.json").read_text())
-LENGTH, STARTS, SLOTS = 64, 40, 4
+CASES, RUNS = records("specblock", "trees.json"), records("specblock", "rounds.json")
+HF = records("specblock", "draft", "config.json")
+SLOTS, VOCABULARY = HF["diffspec_draft_token_num"], HF["vocab_size"]
+# Room for the longest text, and for the nodes of a step.
+LENGTH = max(
+    *(len(case["context"]) for case in CASES), *(len(run["prompt"] + run["tokens"]) for run in RUNS)
+)
+STARTS = 40
 NO_LIMIT = jnp.int32(100)
 
 
@@ -38,13 +41,11 @@ class Drafts:
     """
 
     def __init__(self):
-        target = target_config(json.loads((GOLDEN / "tiny_llama" / "config.json").read_text()))
-        weights = target_weights.from_hf(WeightFiles(GOLDEN / "tiny_llama"), target)
-        config = files.config_from_hf(
-            json.loads((GOLDEN / "specblock" / "draft" / "config.json").read_text())
-        )
+        target = target_config(read_json(target_of("specblock") / "config.json"))
+        weights = target_weights.from_hf(WeightFiles(target_of("specblock")), target)
+        config = files.config_from_hf(HF)
         config = dataclasses.replace(files.for_target(config, target), blocks=3)
-        params = files.read(GOLDEN / "specblock" / "draft", config, "float32")
+        params = files.read(golden("specblock", "draft"), config, "float32")
         drafter = make_specblock_drafter(config)
         head = TargetHead(lambda tokens: weights["params"]["embedding"][tokens], None)
 
@@ -116,7 +117,7 @@ def growth_of(config, **options):
     }
     settings = {ours: config[theirs] for ours, theirs in names.items()} | options
     builder = rank_guided(classes=config["rank_slot_topk"], starts=STARTS, **settings)
-    return builder.bind(proposes(config["max_blocks"], 257, config["total_tokens"] + 1))
+    return builder.bind(proposes(config["max_blocks"], VOCABULARY, config["total_tokens"] + 1))
 
 
 def proposes(blocks, vocab_size, budget, depth=None):
@@ -146,7 +147,7 @@ def same_as_golden(drafts, case):
 
 
 def test_golden_tree(drafts):
-    same_as_golden(drafts, CASES[11])
+    same_as_golden(drafts, CASES[len(CASES) // 2])
 
 
 @pytest.mark.slow
@@ -178,10 +179,8 @@ def test_the_decode_loop_goes_the_same_way(drafts):
     """Trees and paths of `decode`, whose caches grow round by round, are those of drafts from the
     whole text; T=1 keeps it.
     """
-    folder = str(GOLDEN / "specblock" / "draft")
-    params = jaxspec.load(
-        str(GOLDEN / "tiny_llama"), drafter={"specblock": folder}, dtype="float32"
-    )
+    folder = golden("specblock", "draft")
+    params = jaxspec.load(target_of("specblock"), drafter={"specblock": folder}, dtype="float32")
     runs, options = (
         (RUNS[0], RUNS[2]),
         {"method": "specblock", "builder": "rank_guided", "budget": 61},

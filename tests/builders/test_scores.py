@@ -31,7 +31,7 @@ def test_equals_every_tree_of_jetspecs_entropy_score(historical, assert_tree, so
         for tree in historical.trees
         if tree["algo"] == "entropy_score" and tree["budget"] == budget
     ]
-    assert len(trees) == 21
+    assert trees
     cases = [tree["case"] for tree in trees]
     candidates = historical.stacked(cases)
     weights = np.array([tree["algo_kwargs"]["lambda_"] for tree in trees], np.float32)

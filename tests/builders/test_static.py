@@ -1,17 +1,15 @@
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from golden_data import arrays
 
 from jaxspec.builders import Proposes, static
 from jaxspec.builders.trees.paths import choose_paths, make_paths, skips_ranks
 from jaxspec.core.state import Candidates
 from jaxspec.core.tree import validate
-
-MEDUSA = Path(__file__).parent.parent / "golden" / "medusa" / "buffers.npz"
 
 
 def ranked(depth: int, width: int, seeds: int) -> Candidates:
@@ -34,29 +32,31 @@ def test_holds_medusas_tree_buffers():
     """Its rows are ours in another order: Medusa's are sorted by length, ours by the round's
     scores.
     """
-    golden = np.load(MEDUSA)
+    golden = arrays("medusa", "buffers.npz")
     choices = json.loads(str(golden["choices"]))
     builder = static(choices).bind(Proposes(5, 5, 257, 9))
-    assert (builder.rows, builder.candidates, builder.longest) == (64, 10, 4)
-    candidates = ranked(5, 12, seeds=3)
+    rows = 1 + len(choices)
+    width, longest = 1 + max(map(max, choices)), max(map(len, choices))
+    assert (builder.rows, builder.candidates, builder.longest) == (rows, width, longest)
+    candidates = ranked(5, width + 2, seeds=3)
     trees = jax.jit(builder.build)(candidates, jnp.array([7, 8, 9]), jnp.array([5, 5, 5]))
     validate(trees)
-    assert trees.size.tolist() == [64] * 3 and trees.token[:, 0].tolist() == [7, 8, 9]
+    assert trees.size.tolist() == [rows] * 3 and trees.token[:, 0].tolist() == [7, 8, 9]
     wanted = [(), *sorted(map(tuple, choices), key=lambda path: (len(path), path))]
     orders = []
     for b in range(3):
         paths = rank_paths(trees, b)
-        rows = np.array([paths.index(path) for path in wanted])
-        depth = np.asarray(trees.depth[b])[rows]
+        order = np.array([paths.index(path) for path in wanted])
+        depth = np.asarray(trees.depth[b])[order]
         np.testing.assert_array_equal(depth, golden["medusa_position_ids"])
         slots = np.where(
-            depth > 0, 10 * (depth - 1) + np.asarray(trees.token[b])[rows] % 100 + 1, 0
+            depth > 0, width * (depth - 1) + np.asarray(trees.token[b])[order] % 100 + 1, 0
         )
         np.testing.assert_array_equal(slots, golden["tree_indices"])
-        words = np.asarray(trees.ancestors[b])[rows]
-        sees = (words[:, rows // 32] >> (rows % 32).astype(np.uint32)) & 1
+        words = np.asarray(trees.ancestors[b])[order]
+        sees = (words[:, order // 32] >> (order % 32).astype(np.uint32)) & 1
         np.testing.assert_array_equal(sees, golden["medusa_attn_mask"][0, 0])
-        leaves = set(range(64)) - {wanted.index(path[:-1]) for path in wanted if path}
+        leaves = set(range(rows)) - {wanted.index(path[:-1]) for path in wanted if path}
         retrieved = {tuple(int(i) for i in row if i >= 0) for row in golden["retrieve_indices"]}
         assert {tuple(np.flatnonzero(sees[leaf]).tolist()) for leaf in leaves} == retrieved
         steps = np.asarray(candidates.logprob[b], np.float64)

@@ -1,9 +1,8 @@
 """Counts, times and fits against BASTION's golden data (tests/golden/bastion)."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from golden_data import arrays
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.costs.roofline import (
@@ -19,9 +18,8 @@ from jaxspec.costs.roofline_fit import (
     weigh_small_forwards,
 )
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "bastion"
-ROOF, FITS = np.load(GOLDEN / "roofline.npz"), np.load(GOLDEN / "calibration.npz")
-MODELS = sorted({name.split("/")[1] for name in ROOF.files if name.endswith("/cfg")})
+ROOF, FITS = arrays("bastion", "roofline.npz"), arrays("bastion", "calibration.npz")
+MODELS = sorted({name.split("/")[1] for name in ROOF if name.endswith("/cfg")})
 GPUS = {"a6000": "a6000", "a100": "a100", "h100": "h100", "h200": "h200", "b6000": "rtx-pro-6000"}
 
 
@@ -48,7 +46,7 @@ def test_flops_and_bytes_equal_the_papers_to_the_integer(model):
             np.testing.assert_allclose(seconds, ROOF[f"roof/{model}/t_{gpu}"], rtol=1e-12)
 
 
-@pytest.mark.parametrize("case", range(sum(name.endswith("_latency_s") for name in FITS.files)))
+@pytest.mark.parametrize("case", range(sum(name.endswith("_latency_s") for name in FITS)))
 def test_the_fit_is_as_good_as_the_references(case):
     def read(name):
         return FITS[f"fit{case}_{name}"]

@@ -1,12 +1,12 @@
 """EAGLE-3's training-time test against the authors' trainer, and on packed rows."""
 
 import functools
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from golden_data import arrays, golden, target_of
 
 import jaxspec
 from jaxspec.drafters.eagle3 import files as eagle
@@ -17,8 +17,8 @@ from training.drafter_loss import LossOptions
 from training.eagle_loss import chain_hidden, init_eagle, make_chain_losses, make_eagle_loss, totals
 from training.teacher import teacher_states
 
-GOLDEN = Path(__file__).parents[1] / "golden"
-STEPS, DECAY = 7, 0.8
+DATA = arrays("eagle3", "train_ttt.npz")
+STEPS, DECAY = len(DATA["plosses"]), 0.8
 
 
 class Case:
@@ -27,15 +27,15 @@ class Case:
     """
 
     def __init__(self):
-        folder = GOLDEN / "eagle3" / "draft"
-        target = jaxspec.load(str(GOLDEN / "tiny_llama"), dtype="float32")
+        folder = golden("eagle3", "draft")
+        target = jaxspec.load(target_of("eagle3"), dtype="float32")
         self.config = eagle.for_target(
             eagle.config_from_hf(read_json(folder / "config.json")), target.spec.target
         )
         self.params = eagle.read(folder, self.config, "float32")
         self.draft = self.params.pop("draft")
         self.target_config, self.target = target.spec.target, target.target | {"draft": self.draft}
-        self.data = dict(np.load(GOLDEN / "eagle3" / "train_ttt.npz"))
+        self.data = DATA
         self.shape = self.data["ids"].shape
         tokens = self.data["ids"].astype(np.int32)
         self.batch = make_batch(tokens, np.ones_like(tokens), self.data["loss_mask"])

@@ -2,30 +2,26 @@
 formulas.
 """
 
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from golden_data import arrays, golden, target_of
 
 import jaxspec
 from training.block_forward import block_hidden
 from training.drafter_loss import LossOptions, make_loss
 from training.losses import slot_weights
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
-
 
 class Case:
     """One golden training step."""
 
     def __init__(self, method: str):
-        folder = GOLDEN / method
-        self.data = dict(np.load(folder / "training.npz"))
+        self.data = arrays(method, "training.npz")
         self.bundle = jaxspec.load(
-            str(folder / "target"), drafter={method: str(folder / "drafter")}, dtype="float32"
+            target_of(method), drafter={method: golden(method, "drafter")}, dtype="float32"
         )
         self.params, self.config = (
             self.bundle.drafters[method],

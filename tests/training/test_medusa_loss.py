@@ -1,11 +1,10 @@
 """Medusa's objective against the reference's losses per head, and learning."""
 
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from golden_data import arrays, golden, target_of
 
 import jaxspec
 from jaxspec.drafters.medusa import files as medusa
@@ -15,31 +14,31 @@ from jaxspec.io.safetensors_files import read_json
 from training.drafter_loss import LossOptions
 from training.medusa_loss import init_medusa, make_medusa_loss
 
-GOLDEN = Path(__file__).parents[1] / "golden"
-
 
 class Case:
-    """The golden heads over two texts of 12 tokens, every token but the first an anchor."""
+    """The golden heads over the recorded texts, every token but the first an anchor."""
 
     def __init__(self):
-        folder = GOLDEN / "medusa" / "draft"
-        bundle = jaxspec.load(str(GOLDEN / "tiny_llama"), dtype="float32")
+        folder = golden("medusa", "draft")
+        bundle = jaxspec.load(target_of("medusa"), dtype="float32")
         self.target_config, self.target = bundle.spec.target, bundle.target
         self.config = medusa.for_target(
             medusa.config_from_hf(read_json(folder / "config.json")), self.target_config
         )
         self.params, self.data = (
             medusa.read(folder, self.config, "float32"),
-            np.load(GOLDEN / "medusa" / "heads.npz"),
+            arrays("medusa", "heads.npz"),
         )
         tokens = self.data["ids"].astype(np.int32)
+        count, length = tokens.shape
+        anchors = np.broadcast_to(np.arange(1, length, dtype=np.int32), (count, length - 1))
         self.batch = {
             "tokens": tokens,
             "segments": np.ones_like(tokens),
             "positions": np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape),
             "loss_mask": self.data["labels"] != -100,
-            "anchors": np.broadcast_to(np.arange(1, 12, dtype=np.int32), (2, 11)),
-            "keep": np.ones((2, 11), bool),
+            "anchors": anchors,
+            "keep": np.ones(anchors.shape, bool),
         }
 
 
@@ -54,10 +53,12 @@ def test_logits_and_state(case):
     """
     hidden = jnp.asarray(case.data["last_hidden"])
     model = Medusa(case.config)
-    logits = model.apply(case.params, model.apply(case.params, hidden[:, -4:]), method="logits")
+    rows = case.data["head_logits"].shape[2]
+    last = model.apply(case.params, hidden[:, -rows:])
+    logits = model.apply(case.params, last, method="logits")
     np.testing.assert_allclose(logits.transpose(2, 0, 1, 3), case.data["head_logits"], atol=1e-4)
     drafter = make_medusa_drafter(case.config)
-    assert drafter.depth == drafter.slots == 4
+    assert drafter.depth == drafter.slots == case.config.heads
 
 
 @pytest.mark.parametrize("gamma", [0.01, pytest.param(None, marks=pytest.mark.slow)])
@@ -70,8 +71,8 @@ def test_losses_of_the_heads(case, gamma):
     )
     found = loss(case.params, case.target, case.batch)
     learnt = case.data["labels"] != -100
-    counts = np.array([learnt[:, 2 + i :].sum() for i in range(4)])
-    weights = counts if gamma is None else counts * [1, 0, 0, 0]
+    counts = np.array([learnt[:, 2 + i :].sum() for i in range(case.config.heads)])
+    weights = counts if gamma is None else counts * (np.arange(len(counts)) == 0)
     np.testing.assert_allclose(
         found["loss"], ((case.data["losses"] * weights).sum(), weights.sum()), rtol=1e-5
     )
@@ -84,7 +85,10 @@ def test_loss_falls(case, own):
     distribution.
     """
     config = medusa.for_target(
-        type(case.config)(64, 2, own_projection=own, vocab_size=257), case.target_config
+        type(case.config)(
+            case.config.hidden_size, 2, own_projection=own, vocab_size=case.config.vocab_size
+        ),
+        case.target_config,
     )
     loss, params = (
         make_medusa_loss(config, case.target_config, LossOptions("fkl")),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 
 import pytest
+from golden_data import records
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.dflash.hf_config import (
@@ -95,8 +95,7 @@ def test_sliding_windows():
 
 
 def test_default_feature_layers_are_those_of_the_reference():
-    path = Path(__file__).parents[2] / "golden" / "dflash" / "target_layer_ids.json"
-    table = json.loads(path.read_text())
+    table = records("dflash", "target_layer_ids.json")
     for key, layers in table.items():
         target_layers, count = map(int, key.split(","))
         assert default_feature_layers(target_layers, count) == tuple(layers), key

@@ -3,14 +3,13 @@ decode loop.
 """
 
 import functools
-import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from golden_data import records
 
 import jaxspec
 from jaxspec.builders import dynamic
@@ -24,16 +23,16 @@ from jaxspec.engine.plan import DecodeConfig
 from jaxspec.engine.round import make_round
 
 pytestmark = pytest.mark.slow
-GOLDEN = Path(__file__).parents[2] / "golden"
 TREES, GREEDY, SAMPLED = (
-    json.loads((GOLDEN / "eagle3" / f"{name}.json").read_text())
-    for name in ("trees", "trace_greedy", "trace_sampling")
+    records("eagle3", f"{name}.json") for name in ("trees", "trace_greedy", "trace_sampling")
 )
 # (rows, forwards after the first, width) as the authors count them; our depth counts levels, one
 # more.
-SIZES = sorted(
-    {tuple(case["config"][name] for name in ("total_token", "depth", "top_k")) for case in TREES}
-)
+NAMES = ("total_token", "depth", "top_k")
+
+
+def sizes_of(cases):
+    return sorted({tuple(case["config"][name] for name in NAMES) for case in cases})
 
 
 def cases_of(cases, size):
@@ -93,7 +92,7 @@ def round_at(eagle, contexts, size):
     return jax.tree.map(np.asarray, run(tokens.astype(np.int32), length))
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", sizes_of(TREES))
 def test_dynamic_trees(eagle, size):
     cases = [case for case in cases_of(TREES, size) if not case["config"]["retrieve_sorted"]]
     trees, _ = round_at(eagle, [case["context"] for case in cases], size)
@@ -107,7 +106,7 @@ def test_dynamic_trees(eagle, size):
         )
 
 
-@pytest.mark.parametrize("size", [(20, 3, 4), (60, 7, 10)])
+@pytest.mark.parametrize("size", sizes_of(GREEDY))
 def test_greedy_texts_round_for_round(eagle, size):
     cases, (rows, depth, width) = cases_of(GREEDY, size), size
     options = dict(

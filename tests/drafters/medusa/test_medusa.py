@@ -1,35 +1,30 @@
 """Medusa in the decode loop: the authors' greedy runs, token for token and round for round."""
 
-import json
-from pathlib import Path
-
 import pytest
+from golden_data import golden, records, target_of
 
 import jaxspec
 from jaxspec.builders import static
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 RECORDS = [
-    record
-    for record in json.loads((GOLDEN / "medusa" / "trace.json").read_text())
-    if record["args"]["temperature"] == 0
+    record for record in records("medusa", "trace.json") if record["args"]["temperature"] == 0
 ]
 
 
 @pytest.fixture(scope="module")
 def params():
     return jaxspec.load(
-        GOLDEN / "tiny_llama", drafter={"medusa": GOLDEN / "medusa" / "draft"}, dtype="float32"
+        target_of("medusa"), drafter={"medusa": golden("medusa", "draft")}, dtype="float32"
     )
 
 
 def test_greedy_traces(params):
-    paths = json.loads((GOLDEN / "medusa" / "draft" / "config.json").read_text())["medusa_choices"]
+    paths = records("medusa", "draft", "config.json")["medusa_choices"]
     options = dict(
         method="medusa",
         builder=static(paths),
         trace=True,
-        max_new_tokens=len(RECORDS[0]["output_ids"]) + 1,
+        max_new_tokens=max(len(record["output_ids"]) for record in RECORDS) + 1,
     )
     for record, out in zip(
         RECORDS,

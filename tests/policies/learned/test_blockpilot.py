@@ -2,18 +2,17 @@
 observations.
 """
 
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from golden_data import arrays
 
 from jaxspec.policies.learned import blockpilot
 from jaxspec.policies.learned.networks import residual_mlp
 from jaxspec.policies.protocol import Observation
 
-GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "blockpilot" / "blockpilot.npz")
+GOLDEN = arrays("blockpilot", "blockpilot.npz")
 
 
 def network(number: int) -> list[dict]:

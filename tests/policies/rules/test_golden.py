@@ -1,15 +1,14 @@
 """Rules against recorded traces."""
 
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from golden_data import arrays
 
 from jaxspec.policies.rules import ddd, gammatune, svip
 
-GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "ltd" / "baselines.npz")
+GOLDEN = arrays("ltd", "baselines.npz")
 
 
 def layer(weight: str, bias: str) -> dict:
@@ -26,11 +25,12 @@ def test_ddd():
     policy = ddd.make_ddd(**ddd.PRESETS["ddd-ltd"])
     settings, threshold = policy.config, policy.controls.threshold
     beams = jnp.asarray(GOLDEN["ddd_beams"], jnp.float32)
+    steps = 1 + jnp.arange(beams.shape[1])
     np.testing.assert_allclose(ddd.sum_frontier(beams), GOLDEN["ddd_H"], atol=1e-5)
-    verdicts = ddd.passes_ddd(settings, threshold, beams, jnp.arange(1, 13))
+    verdicts = ddd.passes_ddd(settings, threshold, beams, steps)
     np.testing.assert_array_equal(drafted(verdicts), GOLDEN["ddd_stop_-0.3"])
     # The authors' cap of 11 steps ends what was not stopped before.
-    paper = ddd.passes_ddd(ddd.make_ddd().config, threshold, beams, jnp.arange(1, 13))
+    paper = ddd.passes_ddd(ddd.make_ddd().config, threshold, beams, steps)
     np.testing.assert_array_equal(drafted(paper), np.minimum(GOLDEN["ddd_stop_-0.3"], 11))
 
 

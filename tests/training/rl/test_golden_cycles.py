@@ -1,11 +1,11 @@
 """LTD's observations, trees and committed tokens against the released environment's."""
 
 import functools
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from golden_data import arrays
 
 from jaxspec.builders import StepCandidates
 from jaxspec.builders.trees.dynamic import grow_dynamic
@@ -13,10 +13,10 @@ from jaxspec.builders.trees.pool import choose_rows
 from jaxspec.policies.learned.ltd_features import depth_observation, pool_size, size_observation
 from training.replay.committed import committed_of_pool, committed_of_tree
 
-FILE = np.load(Path(__file__).parents[2] / "golden" / "ltd" / "env_cycles.npz")
-GOLDEN = dict(FILE)
-W, STEPS, CYCLES = int(FILE["W"]), 12, int(FILE["n_cycles"])
-SIZES = (1, 2, 3, 4, 6, 8, 11, 21, 61, 101, 241)
+GOLDEN = arrays("ltd", "env_cycles.npz")
+W, STEPS, CYCLES = int(GOLDEN["W"]), 12, int(GOLDEN["n_cycles"])
+# Sizes that trees are cut to: the recorded ones, and small ones.
+SIZES = tuple(sorted({1, 2, 3, 4, 6, 8, 11, *(int(GOLDEN[f"c{i}_V"]) + 1 for i in range(CYCLES))}))
 
 
 def cycle(number: int) -> dict[str, np.ndarray]:
