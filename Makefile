@@ -33,6 +33,8 @@ install-aot: $(AOT)/.installed
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyrefly check
 
 # Figures of the project's own structure, with their limits.
 house: $(VENV)/.installed-dev

@@ -18,6 +18,7 @@ import operator
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 MIN_TEMPERATURE = 1e-5
@@ -172,7 +173,7 @@ def _keep_nearest(distance, weight, target):
     )
 
 
-def sequence_keys(seed: int | jax.Array, sequence: jax.Array) -> jax.Array:
+def sequence_keys(seed: int | jax.Array, sequence: jax.Array | np.ndarray) -> jax.Array:
     """One threefry key per sequence, keys [B]: `fold_in(key(seed), s)` for s in `sequence` uint32
     [B].
     """

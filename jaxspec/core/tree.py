@@ -186,9 +186,9 @@ def validate(tree: Tree, score: np.ndarray | None = None) -> None:
       ValueError: says which tree is wrong, in which row and how.
     """
     tree = jax.tree.map(np.asarray, tree)
-    score = tree.logprob if score is None else np.asarray(score)
+    scores = np.asarray(tree.logprob if score is None else score)
     for b in range(tree.token.shape[0]):
-        problem = _find_problem(jax.tree.map(lambda x, b=b: x[b], tree), score[b])
+        problem = _find_problem(jax.tree.map(lambda x, b=b: x[b], tree), scores[b])
         if problem:
             raise ValueError(f"tree {b}: {problem}")
 

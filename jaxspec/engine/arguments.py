@@ -100,9 +100,10 @@ def check_positive(name: str, value: Any) -> float:
     """
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise TypeError(f"{name} is {_shown(value)}: give a number above 0")
-    if not 0 < value < math.inf:
+    number = float(value)
+    if not 0 < number < math.inf:
         raise ValueError(f"{name} is {value}: give a number above 0")
-    return float(value)
+    return number
 
 
 def check_flag(name: str, value: Any) -> bool:

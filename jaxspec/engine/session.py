@@ -113,9 +113,8 @@ def prepare(
     plan = make_plan(spec, config)
     tokenizer = load_tokenizer(spec.tokenizer) if spec.tokenizer else None
     ids = _token_ids(spec, prompt, tokenizer, max_new_tokens)
-    policy = (
-        None if plan.policy is None else _start_policy(policy, plan, len(ids), float(temperature))
-    )
+    if policy is not None:
+        policy = _start_policy(policy, plan, len(ids), float(temperature))
     strings, stop_ids = arguments.split_stop(stop, spec.target.vocab_size)
     if strings and tokenizer is None:
         raise ValueError(
@@ -221,7 +220,7 @@ def _token_ids(
     spec: Spec, prompt: Prompt | Prompts, tokenizer: Any, max_new_tokens: int
 ) -> list[list[int]]:
     """Token ids of each prompt of a batch, or of the one."""
-    batch = prompt if is_batch(prompt) else [prompt]
+    batch: Any = prompt if is_batch(prompt) else [prompt]
     ids = [to_ids(one, tokenizer, spec.target) for one in batch]
     longest = max(map(len, ids))
     if longest + max_new_tokens > spec.target.max_positions:
@@ -232,8 +231,13 @@ def _token_ids(
     return ids
 
 
-def _start_policy(policy: Policy, plan: Plan, batch: int, temperature: float) -> Policy:
-    """The policy with a state, a new one if it has seen nothing at this temperature."""
+def _start_policy(policy: Policy, plan: Plan, batch: int, temperature: float) -> Policy | None:
+    """The policy with a state, a new one if it has seen nothing at this temperature.
+
+    None if nothing is left to decide, as for `ar` or trees of a single row.
+    """
+    if plan.policy is None:
+        return None
     shape = plan.shape(batch)
     policy.config.check(shape)
     policy = policy.at_temperature(temperature)

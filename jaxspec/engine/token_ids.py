@@ -38,7 +38,8 @@ def to_ids(prompt: Prompt, tokenizer: Any, config: TargetConfig) -> list[int]:
             )
         ids = tokenizer.encode(prompt) if isinstance(prompt, str) else tokenizer.chat(prompt)
     else:
-        ids = list(map(int, np.asarray(prompt).tolist() if hasattr(prompt, "ndim") else prompt))
+        given: Any = np.asarray(prompt).tolist() if hasattr(prompt, "ndim") else prompt
+        ids = [int(token) for token in given]
     if not ids:
         raise ValueError("empty prompt: give at least one token")
     wrong = [token for token in ids if not 0 <= token < config.vocab_size]
