@@ -278,7 +278,7 @@ def test_calibrate_names_all_that_its_table_is_kept_by(capsys, monkeypatch, tmp_
         "block_size": 5,
         "temperature": 0.0,
     }
-    assert made == [{"repeats": 9} | options]
+    assert made == [{"repeats": 9, "contexts": None} | options]
     params = jaxspec.load(target, drafter=drafter)
     assert (
         out.splitlines()[-1]
