@@ -6,31 +6,18 @@ import house
 import pytest
 
 DRAFTERS, BUILDERS = house.find_drafter_namers(), house.find_builder_namers()
-# Figures that are still too high, with what is left to do.
-OPEN = {
-    "dflash": "cli lists its layouts",
-    "jetspec": "cli lists its layouts and names a default method",
-    "tracked": "drafters get a byte a weight",
-}
-
-
-def mark_open(name: str):
-    """A test's parameter, expected to fail while it is open."""
-    reason = OPEN.get(name)
-    marks = () if reason is None else pytest.mark.xfail(reason=reason, strict=False)
-    return pytest.param(name, marks=marks)
 
 
 def test_few_entries_at_the_top():
     assert house.count_entries() <= house.MOST_ENTRIES
 
 
-@pytest.mark.parametrize("name", [mark_open(name) for name in DRAFTERS])
+@pytest.mark.parametrize("name", DRAFTERS)
 def test_few_modules_name_a_drafter(name):
     assert len(DRAFTERS[name]) <= house.MOST_NAMERS, DRAFTERS[name]
 
 
-@pytest.mark.parametrize("name", [mark_open(name) for name in BUILDERS])
+@pytest.mark.parametrize("name", BUILDERS)
 def test_few_modules_name_a_builder(name):
     assert len(BUILDERS[name]) <= house.MOST_NAMERS, BUILDERS[name]
 
@@ -47,7 +34,6 @@ def test_modules_and_functions_are_short():
     assert house.measure_modules().median <= 150 and house.measure_functions().median <= 12
 
 
-@pytest.mark.xfail(reason=OPEN["tracked"], strict=False)
 def test_tracked_files_are_light():
     assert house.measure_tracked() < house.MOST_TRACKED_MIB
 

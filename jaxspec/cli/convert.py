@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from jaxspec.cli import options
+from jaxspec.zoo.convert import convert, list_layouts
 
 
 def add_command(commands: options.Commands) -> None:
@@ -24,8 +25,9 @@ def add_command(commands: options.Commands) -> None:
     parser.add_argument(
         "--to",
         required=True,
-        choices=("dflash", "jetspec", "speculators", "packed", "bfloat16"),
-        help="dflash or jetspec: the native layout, for vLLM and SGLang; speculators: for vLLM; "
+        choices=(*list_layouts(), "packed", "bfloat16"),
+        help="a drafter's own name: its native layout, which vLLM and SGLang load; speculators: "
+        "for vLLM; "
         "packed: the same layout in 6 bits per weight, for jaxspec only; bfloat16: unpack it",
     )
     parser.add_argument(
@@ -36,7 +38,6 @@ def add_command(commands: options.Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Convert the drafter and say where it was written."""
-    from jaxspec.zoo.convert import convert
     from jaxspec.zoo.pack import pack_drafter, unpack_drafter
 
     places = (arguments.source, arguments.destination)

@@ -23,6 +23,12 @@ from jaxspec.targets.registry import family_of
 from jaxspec.targets.weights import EMBEDDING, HEAD, stored_name
 
 
+def list_layouts() -> list[str]:
+    """Names of all layouts that some drafter can be written in."""
+    formats = [record.files for record in records() if record.files is not None]
+    return sorted({name for one in formats for name in one.writers})
+
+
 def convert(source, destination, to: str, target=None) -> Path:
     """Write the drafter `source` to `destination` in the format `to`, without changing weights.
 
@@ -41,8 +47,7 @@ def convert(source, destination, to: str, target=None) -> Path:
       FileExistsError: `destination` holds a config.json.
       ValueError: the source cannot be read or does not fit `target`, or the format cannot hold it.
     """
-    formats = [record.files for record in records() if record.files is not None]
-    known = sorted({name for one in formats for name in one.writers})
+    known = list_layouts()
     if to not in known:
         raise ValueError(f"unknown format {to!r}: choose one of {', '.join(known)}")
     destination = Path(destination)

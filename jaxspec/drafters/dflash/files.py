@@ -231,10 +231,14 @@ def _open(directory: Path, config: BlockDrafterConfig):
     return read, lambda name: name in names or ignored(name)
 
 
-def block_format(causal: bool) -> Format:
-    """The files of DFlash drafters, or with `causal` of JetSpec heads, which share the layout."""
-    writers = {"dflash": write_native, "speculators": write_speculators}
-    writers |= {"jetspec": write_native} if causal else {}
+def block_format(causal: bool, names: tuple[str, ...] = ("dflash",)) -> Format:
+    """The files of DFlash drafters, or of heads whose slots see only earlier slots.
+
+    Args:
+      causal: of the drafters that the files hold; both kinds share the layout.
+      names: what `jaxspec convert --to` calls the native layout.
+    """
+    writers = dict.fromkeys(names, write_native) | {"speculators": write_speculators}
     return Format(
         matches,
         read_config,

@@ -10,7 +10,7 @@ JETSPEC = dataclasses.replace(
     DFLASH,
     name="jetspec",
     owns=lambda config: config.causal,
-    files=block_format(causal=True),
+    files=block_format(causal=True, names=("dflash", "jetspec")),
     preference=0,
     causal_slots=True,
     page="jetspec/README.md",
