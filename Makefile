@@ -7,13 +7,17 @@ AOT := .venv-aot
 # A file's tests share fixtures and compiled programs, so they stay in one process.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo test test-slow test-torch test-aot install-aot test-matrix lint house clean
+.PHONY: demo test test-golden test-slow test-torch test-aot install-aot test-matrix lint house clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m jaxspec demo
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest $(PARALLEL)
+
+# References of the authors' own code; JAXSPEC_GOLDEN=DIR names another set of the same form, of any sizes.
+test-golden: $(VENV)/.installed-dev
+	JAXSPEC_GOLDEN=$(abspath $(JAXSPEC_GOLDEN)) $(BIN)/python -m pytest $(PARALLEL) -m golden
 
 # Parity with transformers' PyTorch models; PyTorch is no dependency of the package.
 test-torch: $(VENV)/.installed-dev

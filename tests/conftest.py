@@ -3,6 +3,7 @@
 import gc
 import os
 
+import golden_data
 import pytest
 
 # Reference results are exact float32; a GPU's default matrix products are not. JAX_PLATFORMS=cuda
@@ -14,6 +15,17 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import jax  # noqa: E402  (after the settings above)
+
+# Functions that read the golden data.
+_READERS = (golden_data.golden, golden_data.target_of, golden_data.arrays, golden_data.records)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of modules that read golden data, and those that ask a fixture for it."""
+    for item in items:
+        reads = any(value in _READERS for value in vars(item.module).values() if callable(value))
+        if reads or "historical" in item.fixturenames:
+            item.add_marker(pytest.mark.golden)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -28,20 +40,6 @@ def free_executables():
 
 @pytest.fixture(scope="module")
 def eagle():
-    """A random target of two layers with the random EAGLE-3 drafter of the golden data."""
-    import dataclasses
-    from pathlib import Path
-
-    import jaxspec
-    from jaxspec.core.params import Params
-    from jaxspec.drafters.eagle3.files import config_from_hf, for_target, read
-    from jaxspec.io.safetensors_files import read_json
-
-    golden = Path(__file__).parent / "golden"
-    target, folder = (
-        jaxspec.load(golden / "tiny_llama", dtype="float32"),
-        golden / "eagle3" / "draft",
-    )
-    config = for_target(config_from_hf(read_json(folder / "config.json")), target.spec.target)
-    spec = dataclasses.replace(target.spec, drafters=(("eagle3", config),))
-    return Params(target.target, {"eagle3": read(folder, config, "float32")}, spec)
+    """The tiny target with the random EAGLE-3 drafter that ship with the tests."""
+    shipped = golden_data.SHIPPED
+    return golden_data.load_eagle(shipped / "tiny_llama", shipped / "eagle3" / "draft")

@@ -54,3 +54,18 @@ def numbers(names: Any, before: str, after: str = "") -> list[int]:
         if name.startswith(before) and after in name
     }
     return sorted(int(one) for one in found if one.isdigit())
+
+
+def load_eagle(target_folder: Path, folder: Path) -> Any:
+    """A target with the EAGLE-3 drafter in `folder`, whose layers follow from the target's."""
+    import dataclasses
+
+    import jaxspec
+    from jaxspec.core.params import Params
+    from jaxspec.drafters.eagle3.files import config_from_hf, for_target, read
+    from jaxspec.io.config_entries import read_entries
+
+    target = jaxspec.load(target_folder, dtype="float32")
+    config = for_target(config_from_hf(read_entries(folder / "config.json")), target.spec.target)
+    spec = dataclasses.replace(target.spec, drafters=(("eagle3", config),))
+    return Params(target.target, {"eagle3": read(folder, config, "float32")}, spec)

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from golden_data import SHIPPED
 
 import jaxspec
 from jaxspec.bench.calibrate import table_path, timed
@@ -17,7 +18,7 @@ from jaxspec.costs.round_costs import make_costs
 from jaxspec.engine import session
 from jaxspec.engine.plan import DecodeConfig
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = SHIPPED
 MODEL = [
     "--model",
     str(GOLDEN / "dflash/target"),

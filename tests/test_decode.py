@@ -3,15 +3,15 @@ trained drafters.
 """
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
+from golden_data import SHIPPED
 
 import jaxspec
 from jaxspec.engine import loop, verify
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = SHIPPED
 PROMPTS = [[117, 142, 122, 64, 240, 19], [3], list(range(40, 75)), [9, 8, 7]]
 
 

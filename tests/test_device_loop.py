@@ -1,12 +1,12 @@
 """What the compiled loop must be: compiled once, without the host, its caches updated in place."""
 
 import re
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from golden_data import SHIPPED
 
 import jaxspec
 from jaxspec.costs.round_costs import make_costs
@@ -14,7 +14,7 @@ from jaxspec.engine.loop import run
 from jaxspec.engine.session import prefilled, prepare
 from jaxspec.policies.bastion.controller import make_bastion
 
-GOLDEN = Path(__file__).parent / "golden" / "dflash"
+GOLDEN = SHIPPED / "dflash"
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,9 @@
 import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from golden_data import SHIPPED
 
 import jaxspec
 from jaxspec.cli import main as cli
@@ -15,7 +15,7 @@ from jaxspec.view import text as text_view
 from jaxspec.view.pictures import find_makers, make_picture
 from jaxspec.view.unpruned import grow_unpruned_tree
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = SHIPPED
 WORDS = {1: "the", 2: " cat", 3: " dog", 4: " sat", 5: " ran", 6: " on", 7: " a", 8: " mat", 9: "."}
 
 

@@ -5,13 +5,13 @@ changes nothing.
 import dataclasses
 import functools
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
+from golden_data import SHIPPED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,7 +35,7 @@ from jaxspec.targets.quant import (
 from jaxspec.targets.transformer import Transformer
 from jaxspec.targets.weights import from_hf
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = SHIPPED
 TARGET = GOLDEN / "dflash" / "target"
 PROMPT = [117, 142, 122, 64, 240, 19]
 DRAFTERS = {"dflash": GOLDEN / "dflash/drafter", "jetspec": GOLDEN / "jetspec/drafter"}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from golden_data import SHIPPED
 from safetensors.numpy import load_file, save_file
 
 import jaxspec
@@ -23,7 +24,7 @@ from jaxspec.zoo.doctor import render as render_diagnosis
 from jaxspec.zoo.inspect import describe, render
 from jaxspec.zoo.probe import fit
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = SHIPPED
 TARGET, DFLASH, JETSPEC = (
     GOLDEN / "dflash/target",
     GOLDEN / "dflash/drafter",

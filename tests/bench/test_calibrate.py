@@ -2,11 +2,11 @@
 
 import dataclasses
 import warnings
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
+from golden_data import SHIPPED
 
 import jaxspec
 from jaxspec.bench.calibrate import (
@@ -28,7 +28,7 @@ from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.store import save_policy
 from jaxspec.targets import quant
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "dflash"
+GOLDEN = SHIPPED / "dflash"
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,12 @@
 """Every builder and score drafts in the loop, and changes no token."""
 
-from pathlib import Path
-
 import pytest
+from golden_data import SHIPPED
 
 import jaxspec
 from jaxspec.builders import static
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "jetspec"
+GOLDEN = SHIPPED / "jetspec"
 PROMPTS = [[5, 9, 13, 2, 7, 40], [100, 3, 77]]
 PATHS = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 0, 1], [0, 0, 0, 0]]
 DRAFTS = [

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import own_builder
 import pytest
+from golden_data import SHIPPED
 from own_builder import Comb
 
 import jaxspec
 from jaxspec.bench.measure.methods import parse_methods
 from jaxspec.builders import Proposes, parse_builder
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "jetspec"
+GOLDEN = SHIPPED / "jetspec"
 PROMPTS, NEW = [[5, 9, 13, 2, 7, 40], [100, 3, 77]], 16
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from golden_data import SHIPPED
 
 import jaxspec
 from jaxspec.drafters import files
@@ -22,7 +23,7 @@ from jaxspec.io.safetensors_files import WEIGHTS, WeightFiles
 from jaxspec.targets.hf_config import target_config
 from jaxspec.zoo.inspect import describe
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = SHIPPED
 WRONG = (None, True, -1, 0, 1.5, float("nan"), 10**30, "x", [], [1], ["a", 2], {}, {"a": [1]})
 DTYPES = ("F8_E4M3", "Q4", "I64", 7, None, ["F32"])
 """Types that safetensors knows and types that it does not."""

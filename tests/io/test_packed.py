@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import jax
 import ml_dtypes
 import numpy as np
 import pytest
+from golden_data import SHIPPED
 
 import jaxspec
 from jaxspec.cli.main import main
@@ -18,7 +18,7 @@ from jaxspec.io.safetensors_files import WEIGHTS, WeightFiles, write_safetensors
 from jaxspec.zoo.inspect import describe, render
 from jaxspec.zoo.pack import is_packed, pack_drafter, unpack_drafter
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = SHIPPED
 DRAFTERS = ZOO / "mini" / "drafters"
 
 

@@ -5,28 +5,21 @@ malicious and damaged ones.
 from __future__ import annotations
 
 import builtins
-import importlib.util
 import json
 import os
 import zipfile
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
+import torch_zip
+from golden_data import SHIPPED
 
 from jaxspec.io.safetensors_files import WEIGHTS, write_safetensors
 from jaxspec.io.torch_files import TORCH_INDEX, TORCH_WEIGHTS, TorchFile, TorchFiles, open_weights
 from jaxspec.io.torch_pickle import UnsafePickle
 
-# Tests are imported by file (--import-mode=importlib), so a neighbour is loaded the same way.
-_spec = importlib.util.spec_from_file_location(
-    "torch_zip", Path(__file__).with_name("torch_zip.py")
-)
-torch_zip = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(torch_zip)
-
-GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "torch"
+GOLDEN = SHIPPED / "torch"
 
 
 def test_what_torch_wrote():

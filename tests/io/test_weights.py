@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import jax
 import ml_dtypes
 import numpy as np
 import pytest
+from golden_data import SHIPPED
 
 from jaxspec.drafters.dflash import weights as drafter_weights
 from jaxspec.drafters.dflash.hf_config import drafter_config
@@ -16,7 +15,7 @@ from jaxspec.io.weight_map import WeightMismatch
 from jaxspec.targets import weights as target_weights
 from jaxspec.targets.hf_config import target_config
 
-GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+GOLDEN = SHIPPED
 CONFIGS = {
     name: target_config(read_json(GOLDEN / "targets" / name / "config.json"))
     for name in ("qwen3", "qwen3_tied")

@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from golden_data import SHIPPED
 
 import jaxspec
 from jaxspec.bench.measure.methods import parse_methods
@@ -82,7 +83,7 @@ def test_it_is_saved_and_loaded(example, tmp_path):
 
 
 def test_it_changes_no_text(example):
-    golden = Path(__file__).parent.parent / "golden" / "dflash"
+    golden = SHIPPED / "dflash"
     params = jaxspec.load(golden / "target", drafter={"dflash": golden / "drafter"})
     options = {"method": "dflash", "builder": "best_first", "budget": 12, "max_new_tokens": 16}
     plain = jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=16)

@@ -4,16 +4,16 @@ known.
 
 import dataclasses
 import functools
-from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
+from golden_data import SHIPPED
 
 import jaxspec
 from jaxspec.engine.plan import QUEUE
 from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "dflash"
+GOLDEN = SHIPPED / "dflash"
 PROMPT = [117, 142, 122, 64, 240, 19]
 TOKENS = 24
 OPTIONS = {"method": "dflash", "builder": "best_first", "budget": 12}

@@ -2,12 +2,12 @@
 
 import dataclasses
 import functools
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from golden_data import SHIPPED
 
 import jaxspec
 from jaxspec.drafters.base import Proposal
@@ -17,7 +17,7 @@ from jaxspec.engine.sources import init_sources, record_sources, select_sources
 from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig, keep_state
 from jaxspec.targets.attention import full_mask
 
-GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDEN = SHIPPED
 PROMPTS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]
 
 

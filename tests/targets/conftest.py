@@ -4,12 +4,12 @@ make_fixtures.py.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import numpy as np
 import pytest
+from golden_data import SHIPPED
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.io.safetensors_files import WeightFiles, read_json
@@ -17,7 +17,7 @@ from jaxspec.targets.hf_config import target_config
 from jaxspec.targets.transformer import Transformer
 from jaxspec.targets.weights import from_hf
 
-GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "targets"
+GOLDEN = SHIPPED / "targets"
 MODELS = ("qwen3", "qwen3_tied", "llama", "llama_scaled", "qwen3_moe", "qwen3_moe_mixed")
 
 

@@ -1,16 +1,16 @@
 """A family of target models that a test defines and registers loads, decodes and saves."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
+from golden_data import SHIPPED
 from safetensors.numpy import load_file, save_file
 
 import jaxspec
 from jaxspec.targets import TargetFamily
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "tiny_llama"
+GOLDEN = SHIPPED / "tiny_llama"
 
 
 def rename(name: str) -> str:

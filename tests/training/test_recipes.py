@@ -1,13 +1,13 @@
 """The whole way on a toy: tokenizer, target, export, regeneration, drafter, decoding."""
 
 import dataclasses
-import importlib.util
 import json
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+import training_toys as toys
 
 import jaxspec
 from jaxspec.zoo.checkpoint import training_costs
@@ -19,10 +19,6 @@ from training.feature_cache import with_cached_states
 from training.metrics import read_metrics
 from training.pipeline import AnchorBatches, DataOptions, load_rows
 from training.teacher import teacher_states
-
-_SPEC = importlib.util.spec_from_file_location("training_toys", Path(__file__).with_name("toys.py"))
-toys = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(toys)
 
 
 @pytest.fixture(scope="module")

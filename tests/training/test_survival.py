@@ -2,7 +2,6 @@
 one that was not.
 """
 
-import importlib.util
 import json
 import os
 import random
@@ -15,13 +14,11 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+import training_toys as toys
 
 from training import tokenizer
 from training.checkpoints import Checkpoints
 
-_SPEC = importlib.util.spec_from_file_location("training_toys", Path(__file__).with_name("toys.py"))
-toys = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(toys)
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 60
 

@@ -1,11 +1,11 @@
 """Policies by three clocks."""
 
 import dataclasses
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from golden_data import SHIPPED
 
 import jaxspec
 from jaxspec.bench.calibrate_steps import _pairs, _separate
@@ -20,7 +20,7 @@ from jaxspec.policies.baselines.replayed import make_replay
 from jaxspec.policies.learned.c2t import make_c2t
 from jaxspec.policies.named import make_named
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "dflash"
+GOLDEN = SHIPPED / "dflash"
 TIMES = make_costs((1, 4, 12), (0, 100), 0.0, [[3, 3], [4, 4], [6, 8]], plain=(2, 2), step=(1, 2))
 BASE = Method("dflash-ddtree@12", {"method": "dflash", "builder": "best_first", "budget": 12})
 

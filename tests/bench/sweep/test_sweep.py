@@ -1,7 +1,6 @@
 """Sweeps: the figures on made-up runs, and the whole of it on golden weights."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -9,6 +8,7 @@ import matplotlib
 import numpy as np
 import pytest
 import scipy.stats
+from golden_data import SHIPPED
 
 import jaxspec
 from jaxspec.bench.measure.decodes import Run
@@ -34,7 +34,7 @@ from jaxspec.cli import main as cli
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies.bastion.controller_state import init_controller
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "dflash"
+GOLDEN = SHIPPED / "dflash"
 PROMPTS = [LabelledPrompt(domain, [1]) for domain in ("math", "math", "code", "code")]
 FAMILY = make_family("x-ddtree", (1, 2, 4), 4, ("best",), beam=True)
 # Seconds of twelve tokens on each prompt: 2 rows are best for mathematics, 4 for code.

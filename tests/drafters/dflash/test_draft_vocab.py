@@ -5,12 +5,12 @@ whatever they leave out.
 import dataclasses
 import functools
 import itertools
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from golden_data import SHIPPED
 
 import jaxspec
 from jaxspec.builders import expand
@@ -23,7 +23,7 @@ from jaxspec.drafters.dflash.drafter import make_block_drafter
 from jaxspec.drafters.dflash.network import BlockDrafter
 from jaxspec.targets.transformer import Transformer
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "dflash"
+GOLDEN = SHIPPED / "dflash"
 PROMPTS = [[7, 12, 22, 14, 20, 19], [9, 8, 7]]
 # Fewer tokens than most budgets have rows.
 COUNT = 6

@@ -10,6 +10,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from golden_data import SHIPPED
 from safetensors.numpy import load_file, save_file
 
 from jaxspec.drafters.dflash.files import (
@@ -28,7 +29,7 @@ from jaxspec.zoo.convert import convert
 from jaxspec.zoo.doctor import diagnose
 from jaxspec.zoo.inspect import describe, render
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = SHIPPED
 TARGET = GOLDEN / "dflash" / "target"
 IDS = np.r_[0:20, 30:250:2, 256]
 # What each golden drafter is written as: in the speculators schema, or where that has no word for

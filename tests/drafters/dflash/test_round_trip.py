@@ -4,7 +4,6 @@ tensor's name.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -12,6 +11,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+import torch_zip
+from golden_data import SHIPPED
 from safetensors.numpy import load_file, save_file
 
 import jaxspec
@@ -21,13 +22,7 @@ from jaxspec.io.torch_files import TORCH_WEIGHTS
 from jaxspec.io.weight_map import WeightMismatch
 from jaxspec.zoo.convert import convert
 
-_spec = importlib.util.spec_from_file_location(
-    "torch_zip", Path(__file__).parents[2] / "io" / "torch_zip.py"
-)
-torch_zip = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(torch_zip)
-
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = SHIPPED
 TARGET = GOLDEN / "dflash" / "target"
 # Each format, the drafter to write in it, and how it comes about.
 FORMATS = ["dflash", "jetspec", "speculators", "torch", "transformers"]

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from golden_data import records
+from golden_data import golden, load_eagle, records, target_of
 
 import jaxspec
 from jaxspec.builders import dynamic
@@ -33,6 +33,11 @@ NAMES = ("total_token", "depth", "top_k")
 
 def sizes_of(cases):
     return sorted({tuple(case["config"][name] for name in NAMES) for case in cases})
+
+
+@pytest.fixture(scope="module")
+def eagle():
+    return load_eagle(target_of("eagle3"), golden("eagle3", "draft"))
 
 
 def cases_of(cases, size):

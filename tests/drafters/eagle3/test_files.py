@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
+import torch_zip
+from golden_data import SHIPPED
 from safetensors.numpy import load_file, save_file
 
 from jaxspec.core.config import TargetConfig
@@ -19,13 +20,7 @@ from jaxspec.io.torch_files import TORCH_WEIGHTS
 from jaxspec.io.weight_map import WeightMismatch
 from jaxspec.targets.hf_config import target_config
 
-_spec = importlib.util.spec_from_file_location(
-    "torch_zip", Path(__file__).parents[2] / "io" / "torch_zip.py"
-)
-torch_zip = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(torch_zip)
-
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = SHIPPED
 DRAFT = GOLDEN / "eagle3" / "draft"
 HF, TENSORS = read_json(DRAFT / "config.json"), load_file(DRAFT / WEIGHTS)
 TARGET = target_config(read_json(GOLDEN / "tiny_llama" / "config.json"))

@@ -3,12 +3,11 @@ block.
 """
 
 import dataclasses
-import importlib.util
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pair_toys as toys
 import pytest
 
 from jaxspec.builders import static
@@ -18,12 +17,6 @@ from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.drafters.falcon.drafter import make_falcon_drafter
 from jaxspec.drafters.falcon.network import Falcon
 from training.falcon_loss import init_falcon, make_chains
-
-_SPEC = importlib.util.spec_from_file_location(
-    "pair_toys", Path(__file__).parents[1] / "pair_toys.py"
-)
-toys = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(toys)
 
 SLOTS, NODES, PAIRS = 3, 2, 8
 CONFIG = FalconConfig(**toys.SIZES, **toys.OF_TARGET, slots=SLOTS, blocks=3, lstm_size=6)

@@ -2,11 +2,11 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from golden_data import SHIPPED
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.falcon import files as falcon
@@ -22,7 +22,7 @@ from training.falcon_loss import init_falcon
 from training.medusa_loss import init_medusa
 from training.parallelspec_loss import init_parallelspec
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "medusa" / "draft"
+GOLDEN = SHIPPED / "medusa" / "draft"
 SIZES = dict(hidden_size=8, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=4, ffn_size=12)
 TARGET = TargetConfig(**SIZES | {"num_layers": 6}, vocab_size=19)
 OF_TARGET = dict(

@@ -3,12 +3,11 @@ forward gives at that anchor.
 """
 
 import dataclasses
-import importlib.util
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pair_toys as toys
 import pytest
 
 from jaxspec.builders import static
@@ -17,12 +16,6 @@ from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
 from jaxspec.drafters.parallelspec.drafter import make_parallelspec_drafter
 from jaxspec.drafters.parallelspec.network import ParallelSpec
 from training.parallelspec_loss import draft_hidden, init_parallelspec
-
-_SPEC = importlib.util.spec_from_file_location(
-    "pair_toys", Path(__file__).parents[1] / "pair_toys.py"
-)
-toys = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(toys)
 
 CONFIG = ParallelSpecConfig(**toys.SIZES, **toys.OF_TARGET, slots=3, draft_vocab_size=20)
 IDS = jnp.arange(1, 21)

@@ -5,11 +5,11 @@ written.
 import dataclasses
 import json
 import shutil
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from golden_data import SHIPPED
 from safetensors.numpy import load_file, save_file
 
 from jaxspec.drafters.format import About
@@ -17,7 +17,7 @@ from jaxspec.drafters.specblock import files
 from jaxspec.io.weight_map import WeightMismatch
 from jaxspec.targets.hf_config import target_config
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = SHIPPED
 FOLDER = GOLDEN / "specblock" / "draft"
 ABOUT = About(num_layers=8, max_positions=512)
 

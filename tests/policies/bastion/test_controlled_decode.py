@@ -1,10 +1,10 @@
 """A policy changes how many rows are verified, never the text."""
 
 import itertools
-from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
+from golden_data import SHIPPED
 
 import jaxspec
 from jaxspec.costs.round_costs import make_costs
@@ -14,7 +14,7 @@ from jaxspec.policies.bastion.controller import make_bastion
 WIDTHS = (1, 12)
 
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "dflash"
+GOLDEN = SHIPPED / "dflash"
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from golden_data import SHIPPED
 
 import jaxspec
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
@@ -43,7 +44,7 @@ from training.policies.blockpilot_report import (
     report,
 )
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = SHIPPED
 RECORDED = np.load(GOLDEN / "blockpilot" / "blockpilot.npz")
 TIMES = BlockCosts(
     make_costs((3,), (0, 100), 0.0, [[[1, 2]], [[2, 4]]], plain=1.0, blocks=(2, 3)),

@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from golden_data import SHIPPED
 
 import jaxspec
 from jaxspec.bench import demo
@@ -19,7 +20,7 @@ from training.policies.grid_search import measure
 from training.policies.labels import Labels, _goes_this_way, collect, load_labels, save_labels
 from training.replay.records import Record, save_record
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "dflash"
+GOLDEN = SHIPPED / "dflash"
 
 
 def made_up(count: int = 400) -> Labels:

@@ -2,13 +2,13 @@
 
 import dataclasses
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from golden_data import SHIPPED
 
 import jaxspec
 from jaxspec.costs.files import load_costs, save_costs
@@ -20,7 +20,7 @@ from jaxspec.policies.learned import c2t, disco
 from jaxspec.policies.store import load_about, load_policy, save_policy
 from training.policies import tune
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "dflash"
+GOLDEN = SHIPPED / "dflash"
 ABOUT = {"drafter": "dflash", "builder": "dynamic", "width": 2, "steps": 3}
 TIMES = make_costs((1, 4, 8), (0,), 0.0, [[2.0], [3.0], [9.0]], plain=2.0, step=1.0, about=ABOUT)
 

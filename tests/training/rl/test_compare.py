@@ -1,13 +1,12 @@
 """Comparison of trained policies on made-up rounds."""
 
 import dataclasses
-import importlib.util
 import json
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+import rl_toy as toy
 
 from jaxspec.costs.files import save_costs
 from jaxspec.policies.learned.ltd import LtdConfig, make_ltd
@@ -18,9 +17,6 @@ from training.policies import expected
 from training.replay.records import save_record
 from training.rl import compare, replay
 
-_spec = importlib.util.spec_from_file_location("rl_toy", Path(__file__).with_name("toy.py"))
-toy = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(toy)
 SETTINGS = LtdConfig((1, 2, 4), toy.WIDTH, toy.STEPS, (0, 1, 2), toy.SIZES)
 
 

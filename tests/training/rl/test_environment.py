@@ -1,13 +1,12 @@
 """The replay environment and walks over records, against plain Python."""
 
-import importlib.util
 import itertools
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import rl_toy as toy
 
 from jaxspec.costs.files import load_costs, save_costs
 from jaxspec.policies.learned.ltd import LtdConfig, make_ltd
@@ -23,10 +22,6 @@ from training.rl.environment import (
     reward_of,
 )
 from training.rl.evaluate import EvaluateOptions, evaluate
-
-_spec = importlib.util.spec_from_file_location("rl_toy", Path(__file__).with_name("toy.py"))
-toy = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(toy)
 
 RECORD = toy.make_record()
 SECONDS = RECORD.round_seconds(toy.TIMES)

@@ -3,7 +3,6 @@ the replayed one.
 """
 
 import dataclasses
-import importlib.util
 import json
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import rl_toy as toy
 
 import jaxspec
 from jaxspec.costs.files import save_costs
@@ -25,9 +25,6 @@ from training.rl.presets import PRESETS
 from training.rl.record import record_texts
 
 pytestmark = pytest.mark.slow
-_spec = importlib.util.spec_from_file_location("rl_toy", Path(__file__).with_name("toy.py"))
-toy = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(toy)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from golden_data import SHIPPED
 
 import jaxspec
 from jaxspec.engine.loop import run
@@ -19,7 +20,7 @@ from training.rl.options import TextOptions, decode_options
 from training.rl.record import record_texts
 
 pytestmark = pytest.mark.slow
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = SHIPPED
 PROMPTS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]]
 OPTIONS = TextOptions(prompts=Path(), width=3, steps=3, sizes=(2, 8), max_new_tokens=24, batch=2)
 SETTINGS = LtdConfig((2, 8), 3, 3, (1, 2), (2, 8))
