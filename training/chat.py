@@ -129,15 +129,15 @@ def _read_tokenizer(source):
         raise DataError(f"{directory}: its tokenizer cannot be read ({reason})") from None
 
 
-def prompt_ids(
+def encode_messages(
     messages: Sequence[dict], chat: ChatFormat, tools: list[dict] | None = None, place: str = ""
 ) -> list[int]:
     """Encode chat messages, ready for the assistant's answer."""
-    text = render(messages, chat, True, tools, place)
+    text = render_messages(messages, chat, True, tools, place)
     return chat.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
 
 
-def render(
+def render_messages(
     messages: Sequence[dict],
     chat: ChatFormat,
     generation_prompt: bool,
@@ -186,7 +186,7 @@ def _render(messages, chat, generation_prompt, tools, place, marks: bool = False
     return texts[0], tuple(map(tuple, ranges[0])) if marks else ()
 
 
-def pieces_of(record: Record, chat: ChatFormat) -> Iterator[tuple[tuple[Piece, ...], list[str]]]:
+def split_record(record: Record, chat: ChatFormat) -> Iterator[tuple[tuple[Piece, ...], list[str]]]:
     """Split a record into the pieces of each sample that it gives.
 
     A template that drops the reasoning of earlier turns (Qwen3) shows an answer in full only while
@@ -264,11 +264,11 @@ def _answer(
       The text, the range of its characters that the model writes, and notes.
     """
     place = f"{record.place}: message {turn + 1}"
-    before = render(messages[:turn], chat, True, record.tools, place)
-    after = render(messages[: turn + 1], chat, False, record.tools, place)
+    before = render_messages(messages[:turn], chat, True, record.tools, place)
+    after = render_messages(messages[: turn + 1], chat, False, record.tools, place)
     start = len(os.path.commonprefix([before, after]))
     notes = [] if start == len(before) else [place]
-    if notes and start < len(render(messages[:turn], chat, False, record.tools, place)):
+    if notes and start < len(render_messages(messages[:turn], chat, False, record.tools, place)):
         raise DataError(
             f"{place}: the chat template changes the text before this answer once it is answered: "
             "use another chat template"

@@ -49,7 +49,7 @@ def read_documents(path: Path | str) -> dict[str, list[str]]:
     return documents
 
 
-def load_tokenizer(folder: Path | str):
+def load_bpe_tokenizer(folder: Path | str):
     """Load the `tokenizers.Tokenizer` in `folder`, without truncation or padding."""
     from tokenizers import Tokenizer
 
@@ -59,7 +59,7 @@ def load_tokenizer(folder: Path | str):
     return Tokenizer.from_file(str(path))
 
 
-def token_stream(texts: list[str], tokenizer, eos: int) -> np.ndarray:
+def make_token_stream(texts: list[str], tokenizer, eos: int) -> np.ndarray:
     """Encode documents into one stream uint16 [n], with `eos` after each document."""
     parts = []
     for encoding in tokenizer.encode_batch(texts, add_special_tokens=False):
@@ -67,7 +67,7 @@ def token_stream(texts: list[str], tokenizer, eos: int) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def cut(stream: np.ndarray, length: int) -> np.ndarray:
+def cut_windows(stream: np.ndarray, length: int) -> np.ndarray:
     """Cut a stream into windows [n, length + 1].
 
     Neighbours share one token, so that each token is predicted once.

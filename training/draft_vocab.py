@@ -17,7 +17,7 @@ from jaxspec.core.params import Params
 from training.packing import PackedRows
 
 
-def frequent_ids(
+def find_frequent_ids(
     rows: PackedRows, size: int, vocab_size: int, always: Iterable[int] = ()
 ) -> np.ndarray:
     """Find the `size` most frequent tokens: int32 [size] ids, ascending.
@@ -35,29 +35,30 @@ def frequent_ids(
     return np.sort(order[:size]).astype(np.int32)
 
 
-def coverage(rows: PackedRows, ids: np.ndarray) -> float:
+def measure_coverage(rows: PackedRows, ids: np.ndarray) -> float:
     """Compute the share of the tokens to train on that are among `ids`."""
     counts = _counts(rows, int(max(rows.tokens.max(), ids.max())) + 1)
     return float(counts[ids].sum() / counts.sum())
 
 
-def draft_vocabulary(rows: PackedRows, size: int, target: Params) -> dict[str, jax.Array]:
+def make_draft_vocabulary(rows: PackedRows, size: int, target: Params) -> dict[str, jax.Array]:
     """Make the collection `draft` (see `jaxspec.drafters.base`) of a drafter with `size` tokens.
 
     Its output projection consists of the target's columns, and is not trained. Prints one line with
     the share of tokens that it covers.
     """
     spec = target.spec
-    ids = frequent_ids(rows, size, spec.target.vocab_size, spec.eos)
+    ids = find_frequent_ids(rows, size, spec.target.vocab_size, spec.eos)
     tqdm.write(
-        f"draft vocabulary: {size:,} of {spec.target.vocab_size:,} tokens, {coverage(rows, ids):.2%} of the tokens to learn"
+        f"draft vocabulary: {size:,} of {spec.target.vocab_size:,} tokens, "
+        f"{measure_coverage(rows, ids):.2%} of the tokens to predict"
     )
     weights = target.target["params"]
     head = weights["embedding"][ids].T if spec.target.tie_embeddings else weights["lm_head"][:, ids]
     return {"lm_head": head, "ids": jnp.asarray(ids)}
 
 
-def slots_of(ids: jax.Array, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
+def find_slots(ids: jax.Array, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Find the index int32 of each token among the ascending `ids`.
 
     Returns:

@@ -17,10 +17,10 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.targets.transformer import Transformer
 from training.block_forward import block_hidden
-from training.draft_vocab import slots_of
-from training.losses import cross_entropy, forward_kl, gather, reverse_kl, slot_weights
-from training.teacher import TeacherStates, teacher_states
-from training.tiles import tiled_rows
+from training.draft_vocab import find_slots
+from training.losses import compute_slot_weights, cross_entropy, forward_kl, gather, reverse_kl
+from training.teacher import TeacherStates, compute_teacher_states
+from training.tiles import map_tiled_rows
 
 
 @dataclasses.dataclass
@@ -80,20 +80,20 @@ def make_loss(
 
     def loss(params, target, batch):
         dtype = jnp.dtype(options.dtype)
-        states = target_states(config, target_config, target, batch)
+        states = get_target_states(config, target_config, target, batch)
         cast = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
         embedding = target["params"]["embedding"].astype(dtype)
         features = states.features.astype(dtype)
         hidden = block_hidden(config, cast, embedding, batch, features, chunk=options.anchor_chunk)[
             :, :, 1:
         ]
-        weights = slot_weights(batch, config.block_size, gamma=options.gamma)[..., 1:]
+        weights = compute_slot_weights(batch, config.block_size, gamma=options.gamma)[..., 1:]
         before = batch["anchors"][..., None] + jnp.arange(config.depth)
         before = jnp.minimum(before, batch["tokens"].shape[1] - 2)
         rows = {"label": gather(batch["tokens"], before + 1).reshape(-1)}
         if options.kind != "ce":
             rows["teacher"] = gather(states.hidden, before).reshape(-1, states.hidden.shape[-1])
-        values, (right, drafted) = tiled_rows(
+        values, (right, drafted) = map_tiled_rows(
             per_row, options.tile, hidden.reshape(-1, hidden.shape[-1]), rows, target
         )
         values, right, drafted = (
@@ -101,7 +101,10 @@ def make_loss(
         )
         counted = jnp.where(drafted, weights, 0)
         values = jnp.where(counted > 0, values, 0)
-        return {"loss": ((values * counted).sum(), counted.sum()), **accuracies(right, weights > 0)}
+        return {
+            "loss": ((values * counted).sum(), counted.sum()),
+            **sum_accuracies(right, weights > 0),
+        }
 
     return loss
 
@@ -127,7 +130,7 @@ def make_per_row(target_config: TargetConfig, options: LossOptions, reduced: boo
         drafted = jnp.ones(best.shape, bool)
         if reduced:
             ids = target["draft"]["ids"]
-            best, (wanted, drafted) = ids[best], slots_of(ids, wanted)
+            best, (wanted, drafted) = ids[best], find_slots(ids, wanted)
             teacher = teacher if teacher is None else teacher[:, ids]
         if options.kind == "ce":
             values = cross_entropy(logits, wanted)
@@ -139,14 +142,14 @@ def make_per_row(target_config: TargetConfig, options: LossOptions, reduced: boo
     return per_row
 
 
-def target_states(config, target_config: TargetConfig, target, batch) -> TeacherStates:
+def get_target_states(config, target_config: TargetConfig, target, batch) -> TeacherStates:
     """Return the states of a batch: those that it holds (a feature cache), or the target's."""
     if "features" in batch:
         return TeacherStates(batch["features"], batch["hidden"])
-    return teacher_states(target_config, target, config.feature_layers, batch)
+    return compute_teacher_states(target_config, target, config.feature_layers, batch)
 
 
-def accuracies(right: jax.Array, counted: jax.Array) -> dict[str, tuple[jax.Array, jax.Array]]:
+def sum_accuracies(right: jax.Array, counted: jax.Array) -> dict[str, tuple[jax.Array, jax.Array]]:
     """Sum up accuracy by slot and the simulated acceptance length, from bool [B, A, depth]."""
 
     def total(flags):

@@ -76,7 +76,7 @@ KINDS = {"dflash": False, "jetspec": True}
 MASK_TOKENS = ("<|mask|>", "<mask>", "[MASK]")
 
 
-def drafter_config(
+def make_drafter_config(
     options: ModelOptions, target: TargetConfig, tokenizer: str | None = None
 ) -> BlockDrafterConfig:
     """Make the config of the drafter of `options` for `target`.
@@ -116,7 +116,7 @@ def drafter_config(
         **sizes,
         num_layers=options.num_layers,
         block_size=options.block_size,
-        mask_token_id=default_mask_token(tokenizer)
+        mask_token_id=find_mask_token(tokenizer)
         if options.mask_token is None
         else options.mask_token,
         feature_layers=options.feature_layers
@@ -131,11 +131,13 @@ def drafter_config(
     return config
 
 
-def default_mask_token(tokenizer: str | None) -> int:
-    from training.data import load_tokenizer
+def find_mask_token(tokenizer: str | None) -> int:
+    from training.data import load_bpe_tokenizer
 
     found = (
-        [load_tokenizer(tokenizer).token_to_id(name) for name in MASK_TOKENS] if tokenizer else []
+        [load_bpe_tokenizer(tokenizer).token_to_id(name) for name in MASK_TOKENS]
+        if tokenizer
+        else []
     )
     token = next((token for token in found if token is not None), None)
     if token is None:

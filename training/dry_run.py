@@ -11,13 +11,13 @@ from jaxspec.io.hub import resolve_model
 from jaxspec.targets.hf_config import target_config
 from jaxspec.targets.transformer import Transformer
 from jaxspec.zoo.checkpoint import default_dtype
-from training.methods import first_weights, method
+from training.methods import find_method, make_first_weights
 from training.optimizer import make_optimizer
 from training.packing import PackedRows
 from training.pipeline import load_rows
 
 
-def tree_bytes(tree) -> int:
+def count_bytes(tree) -> int:
     """Sum up the bytes of a pytree of arrays or shapes."""
     return sum(
         int(np.prod(leaf.shape)) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree)
@@ -36,7 +36,7 @@ def describe_run(options) -> str:
     directory = resolve_model(options.target, weights=False)
     target_spec = target_config(read_entries(directory / "config.json"))
     kind = options.model.kind
-    config = method(kind).config(options.model, target_spec, str(directory))
+    config = find_method(kind).config(options.model, target_spec, str(directory))
     rows = load_rows(
         options.data, str(directory) if (directory / "tokenizer.json").is_file() else None
     )
@@ -46,7 +46,7 @@ def describe_run(options) -> str:
     bundle = Params(target, {}, Spec(target_spec))
     ids = None if config.draft_vocab_size is None else np.zeros(config.draft_vocab_size, np.int32)
     params = jax.eval_shape(
-        lambda bundle: first_weights(kind, options.model, config, 0, bundle, ids), bundle
+        lambda bundle: make_first_weights(kind, options.model, config, 0, bundle, ids), bundle
     )
     lines = _lines(options, params, target, rows, target_spec.vocab_size, config.depth)
     return "\n".join(f"{name:<20}{value}" for name, value in lines)
@@ -58,7 +58,7 @@ def _lines(
     loop, loss = options.loop, options.loss
     opt_state = jax.eval_shape(make_optimizer(params, loop.steps, options.optimizer).init, params)
     split = max(loop.fsdp, 1)
-    whole, frozen = tree_bytes(params), tree_bytes(target)
+    whole, frozen = count_bytes(params), count_bytes(target)
     epochs = loop.steps * options.batch / len(rows.tokens)
     part = -(-options.batch // loop.parts)
     tile = min(loss.tile, part * options.anchors * depth)
@@ -75,7 +75,7 @@ def _lines(
         ("", f"{_gigabytes(whole / split)} master weights, {_gigabytes(whole / split)} gradients"),
         (
             "",
-            f"{_gigabytes(tree_bytes(opt_state) / split)} optimizer state, {_gigabytes(4 * tile * columns)} logits of a tile",
+            f"{_gigabytes(count_bytes(opt_state) / split)} optimizer state, {_gigabytes(4 * tile * columns)} logits of a tile",
         ),
         (
             "",

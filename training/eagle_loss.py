@@ -20,9 +20,15 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.eagle3.config import EagleConfig
 from jaxspec.drafters.eagle3.network import EagleDrafter
 from jaxspec.targets.layers import behind
-from training.drafter_loss import LossOptions, target_states
+from training.drafter_loss import LossOptions, get_target_states
 from training.losses import gather
-from training.slot_losses import check_options, make_slot_losses, over_anchors, sums, weights_of
+from training.slot_losses import (
+    check_options,
+    compute_weights,
+    make_slot_losses,
+    map_anchors,
+    sum_losses,
+)
 
 
 def make_eagle_loss(
@@ -80,7 +86,7 @@ def make_chain_losses(
 
     def losses_of(params, target, batch):
         dtype = jnp.dtype(options.dtype)
-        states = target_states(config, target_config, target, batch)
+        states = get_target_states(config, target_config, target, batch)
         weights = {"params": jax.tree.map(lambda leaf: leaf.astype(dtype), params["params"])}
         embedding = target["params"]["embedding"].astype(dtype)
         hidden = chain_hidden(
@@ -100,8 +106,8 @@ def make_chain_losses(
 
 def totals(found, batch, decay: float) -> dict[str, tuple[jax.Array, jax.Array]]:
     """The sums that `make_eagle_loss` gives, of what `make_chain_losses` found in a batch."""
-    learnt = weights_of(batch, found[0].shape[-1], 1, None)
-    return sums(found, learnt * decay ** jnp.arange(learnt.shape[-1]))
+    learnt = compute_weights(batch, found[0].shape[-1], 1, None)
+    return sum_losses(found, learnt * decay ** jnp.arange(learnt.shape[-1]))
 
 
 def chain_hidden(
@@ -149,7 +155,7 @@ def chain_hidden(
             1
         ].swapaxes(0, 1)
 
-    return over_anchors(
+    return map_anchors(
         chain, (pairs, gather(positions, pairs), gather(fused, pairs), drafted), chunk
     )
 

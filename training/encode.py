@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from training.chat import ChatFormat, Piece, pieces_of
+from training.chat import ChatFormat, Piece, split_record
 from training.data import DataError
 from training.samples import Record, Sample
 
@@ -16,7 +16,7 @@ _CHARACTERS = 4_000_000
 
 
 def encode(records: Sequence[Record], chat: ChatFormat) -> list[Sample]:
-    """Encode records in order; a conversation may give several samples (`training.chat.pieces_of`).
+    """Encode records in order; a conversation may give several samples (`training.chat.split_record`).
 
     Plain text is trained on as a whole, with the end-of-text token after it, and so is a response
     without a chat template. Warns once about answers that the chat template does not begin with its
@@ -36,7 +36,7 @@ def encode(records: Sequence[Record], chat: ChatFormat) -> list[Sample]:
             samples.append(_exact(record, chat))
             chunk, size = [], 0
             continue
-        for pieces, notes in pieces_of(record, chat):
+        for pieces, notes in split_record(record, chat):
             chunk.append((record, pieces))
             noted += notes
             size += sum(len(piece.text) for piece in pieces)

@@ -20,7 +20,7 @@ from jaxspec.core.params import Params, Spec
 from jaxspec.zoo.checkpoint import save, save_drafter
 from training.checkpoints import CheckpointError, Checkpoints
 from training.command import one_line_errors
-from training.data import load_tokenizer
+from training.data import load_bpe_tokenizer
 from training.tokenizer import EOS
 
 
@@ -42,7 +42,7 @@ class ExportOptions:
 def export_target(params, config: TargetConfig, tokenizer: Path, out: Path) -> None:
     """Write bfloat16 weights, config.json, generation_config.json and the tokenizer to `out`."""
     out.mkdir(parents=True, exist_ok=True)
-    eos = load_tokenizer(tokenizer).token_to_id(EOS)
+    eos = load_bpe_tokenizer(tokenizer).token_to_id(EOS)
     rounded = jax.tree.map(lambda x: jnp.asarray(x, jnp.bfloat16), params)
     same = tokenizer.resolve() == out.resolve()
     save(

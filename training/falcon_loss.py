@@ -24,9 +24,15 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.drafters.falcon.network import Falcon
 from jaxspec.targets.layers import behind
-from training.drafter_loss import LossOptions, target_states
+from training.drafter_loss import LossOptions, get_target_states
 from training.losses import gather
-from training.slot_losses import check_options, make_slot_losses, over_anchors, sums, weights_of
+from training.slot_losses import (
+    check_options,
+    compute_weights,
+    make_slot_losses,
+    map_anchors,
+    sum_losses,
+)
 
 
 def make_falcon_loss(
@@ -62,7 +68,7 @@ def make_falcon_loss(
     guesses = make_slot_losses(target_config, dataclasses.replace(options, kind="ce"))
 
     def loss(params, target, batch):
-        states = target_states(config, target_config, target, batch)
+        states = get_target_states(config, target_config, target, batch)
         weights = {
             "params": jax.tree.map(lambda leaf: leaf.astype(options.dtype), params["params"])
         }
@@ -76,7 +82,7 @@ def make_falcon_loss(
             states.features.astype(options.dtype),
             options.anchor_chunk,
         )
-        counted = weights_of(batch, config.depth, slots, options.gamma)
+        counted = compute_weights(batch, config.depth, slots, options.gamma)
         replaced = jnp.zeros((*batch["anchors"].shape, slots), bool)
         if glance:
             first = jax.lax.stop_gradient(hidden_of(replaced, 1))
@@ -86,7 +92,7 @@ def make_falcon_loss(
         glanced = replaced.any(-1, keepdims=True)
         later = jnp.arange(config.depth) >= slots
         given = jnp.pad(replaced, ((0, 0), (0, 0), (0, config.depth - slots))) | (later & glanced)
-        return sums(found, jnp.where(given, 0, counted), jnp.where(glanced, 0, counted))
+        return sum_losses(found, jnp.where(given, 0, counted), jnp.where(glanced, 0, counted))
 
     return loss
 
@@ -161,7 +167,7 @@ def make_chains(
             axis=2,
         )
         columns = (anchors, start, past, gather(following, at), gather(fused, at), ahead)
-        return over_anchors(lambda column: chain(blocks, *column), columns, chunk)
+        return map_anchors(lambda column: chain(blocks, *column), columns, chunk)
 
     def chain(blocks, anchor, place, past, tokens, feature, ahead):
         rows, batch_size = blocks * slots, len(anchor)

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from jaxspec.core.config import TargetConfig
 from training.data import DataError
 from training.packing import PackedRows
-from training.teacher import teacher_states
+from training.teacher import compute_teacher_states
 
 _DONE = "complete.json"
 
@@ -109,7 +109,9 @@ def _write(
         )
         for name, width in shapes.items()
     }
-    states_of = jax.jit(lambda target, batch: teacher_states(config, target, feature_layers, batch))
+    states_of = jax.jit(
+        lambda target, batch: compute_teacher_states(config, target, feature_layers, batch)
+    )
     for start in tqdm(range(0, count, batch_size), desc="feature cache", unit="batch"):
         # Fill the last batch up with rows that are written again, so that one shape is compiled.
         index = np.minimum(np.arange(start, start + batch_size), count - 1)

@@ -57,7 +57,7 @@ class LoopOptions:
     changed: tuple[str, ...] = ()
 
 
-class State(NamedTuple):
+class TrainState(NamedTuple):
     """The carry of a training step, on the devices.
 
     Attributes:
@@ -74,7 +74,7 @@ class State(NamedTuple):
 
 
 def make_step(
-    loss: Callable, optimizer: optax.GradientTransformation, parts: int, mesh, shardings: State
+    loss: Callable, optimizer: optax.GradientTransformation, parts: int, mesh, shardings: TrainState
 ) -> Callable:
     """Make `step(state, frozen, batch) -> (state, sums)`, one compiled program.
 
@@ -119,7 +119,7 @@ def make_step(
         norm = optax.tree.norm(gradient)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
         finite = state.finite & jnp.isfinite(sums["loss"][0]) & jnp.isfinite(norm)
-        state = State(
+        state = TrainState(
             optax.apply_updates(state.params, updates), opt_state, state.good + finite, finite
         )
         return state, sums | {"grad_norm": (norm, jnp.ones_like(norm))}
@@ -191,7 +191,7 @@ def fit(
 
 def _report(
     done: int,
-    state: State,
+    state: TrainState,
     sums,
     options: LoopOptions,
     checkpoints: Checkpoints,
@@ -215,7 +215,7 @@ def _report(
         log.rest()
 
 
-def _start(params, optimizer, checkpoints: Checkpoints, mesh) -> tuple[int, State, State]:
+def _start(params, optimizer, checkpoints: Checkpoints, mesh) -> tuple[int, TrainState, TrainState]:
     """Return the number of steps done, the state after them, and its shardings."""
     shapes = {
         "params": jax.eval_shape(lambda: params),
@@ -236,8 +236,8 @@ def _start(params, optimizer, checkpoints: Checkpoints, mesh) -> tuple[int, Stat
     good, finite = sharding.put((jnp.int32(first), jnp.bool(True)), whole, may_alias=False)
     return (
         first,
-        State(saved["params"], saved["opt_state"], good, finite),
-        State(places["params"], places["opt_state"], whole, whole),
+        TrainState(saved["params"], saved["opt_state"], good, finite),
+        TrainState(places["params"], places["opt_state"], whole, whole),
     )
 
 
@@ -254,7 +254,7 @@ def _means(sums) -> dict[str, float]:
     }
 
 
-def _check_finite(state: State, checkpoints: Checkpoints) -> None:
+def _check_finite(state: TrainState, checkpoints: Checkpoints) -> None:
     if not state.finite:
         raise TrainingError(
             f"the loss or its gradient is not finite at step {int(state.good) + 1}: lower the "
@@ -267,7 +267,7 @@ def _all_finite(tree) -> jax.Array:
     return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]).all()
 
 
-def _save(step: int, state: State, checkpoints: Checkpoints) -> None:
+def _save(step: int, state: TrainState, checkpoints: Checkpoints) -> None:
     saved = {"params": state.params, "opt_state": state.opt_state}
     if not _all_finite(saved):
         raise TrainingError(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 
-def slot_weights(batch, block_size: int, *, gamma: float | None = None) -> jax.Array:
+def compute_slot_weights(batch, block_size: int, *, gamma: float | None = None) -> jax.Array:
     """Compute weights float32 [B, A, block_size] of the slots of each block.
 
     Slot k of anchor a counts if k > 0 and token a + k belongs to the anchor's document and is to be

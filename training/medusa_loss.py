@@ -17,9 +17,9 @@ import jax.numpy as jnp
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.medusa.config import MedusaConfig
 from jaxspec.drafters.medusa.network import Medusa
-from training.drafter_loss import LossOptions, target_states
+from training.drafter_loss import LossOptions, get_target_states
 from training.losses import gather
-from training.slot_losses import check_options, make_slot_losses, sums, weights_of
+from training.slot_losses import check_options, compute_weights, make_slot_losses, sum_losses
 
 
 def make_medusa_loss(
@@ -39,7 +39,7 @@ def make_medusa_loss(
     model, slot_losses = Medusa(config), make_slot_losses(target_config, options)
 
     def loss(params, target, batch):
-        states = target_states(config, target_config, target, batch)
+        states = get_target_states(config, target_config, target, batch)
         weights = {
             "params": jax.tree.map(lambda leaf: leaf.astype(options.dtype), params["params"])
         }
@@ -51,7 +51,7 @@ def make_medusa_loss(
             tied = target_config.tie_embeddings
             heads = target["params"]["embedding"].T if tied else target["params"]["lm_head"]
         found = slot_losses(hidden, heads, target, batch, states)
-        return sums(found, weights_of(batch, config.heads, 1, options.gamma))
+        return sum_losses(found, compute_weights(batch, config.heads, 1, options.gamma))
 
     return loss
 

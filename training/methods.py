@@ -89,7 +89,7 @@ class Method(NamedTuple):
     trains_head: bool = True
 
 
-def method(kind: str) -> Method:
+def find_method(kind: str) -> Method:
     """Return the method called `kind`.
 
     Raises:
@@ -100,7 +100,9 @@ def method(kind: str) -> Method:
     return METHODS[kind]
 
 
-def first_weights(kind: str, options: ModelOptions, config, seed: int, target: Params, ids=None):
+def make_first_weights(
+    kind: str, options: ModelOptions, config, seed: int, target: Params, ids=None
+):
     """Initialise float32 variables.
 
     An output projection of the drafter's own starts as the target's columns `ids`.
@@ -108,7 +110,7 @@ def first_weights(kind: str, options: ModelOptions, config, seed: int, target: P
     head = target.target["params"]
     head = head["embedding"].T if target.spec.target.tie_embeddings else head["lm_head"]
     head = head if ids is None else head[:, ids]
-    variables = method(kind).init(config, seed, jnp.asarray(head, jnp.float32))
+    variables = find_method(kind).init(config, seed, jnp.asarray(head, jnp.float32))
     return zero_residual(variables) if options.zero_residual else variables
 
 
@@ -227,7 +229,7 @@ def _block_loss(config, target: TargetConfig, loss: LossOptions, own: MethodOpti
     return make_loss(config, target, loss)
 
 
-_BLOCK = (drafter_model.drafter_config, _block_init, _block_loss)
+_BLOCK = (drafter_model.make_drafter_config, _block_init, _block_loss)
 METHODS: dict[str, Method] = {
     "dflash": Method(*_BLOCK, "A DFlash block-diffusion drafter", trains_head=False),
     "jetspec": Method(*_BLOCK, "A JetSpec causal parallel head", trains_head=False),

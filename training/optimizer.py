@@ -78,12 +78,12 @@ def make_optimizer(params, steps: int, options: OptimizerOptions) -> optax.Gradi
             adam_b1=betas[0],
             adam_b2=betas[1],
             weight_decay=options.weight_decay,
-            muon_weight_dimension_numbers=matrix_axes(params),
+            muon_weight_dimension_numbers=find_matrix_axes(params),
         )
     return optax.chain(optax.clip_by_global_norm(options.clip), optimizer)
 
 
-def matrix_axes(params):
+def find_matrix_axes(params):
     """Return `MuonDimensionNumbers` for hidden kernels [in, out]; None for other parameters."""
 
     def axes(path, leaf):

@@ -33,7 +33,7 @@ class PackedRows(NamedTuple):
         return float((self.segments > 0).mean())
 
 
-def cut(
+def cut_sample(
     sample: Sample, length: int, long: Literal["auto", "split", "truncate"] = "auto"
 ) -> list[Sample]:
     """Cut a sample into pieces of at most `length` tokens; drop pieces without a token to predict.
@@ -83,13 +83,13 @@ def first_fit(sizes: Sequence[int], capacity: int) -> list[int]:
     return rows
 
 
-def pack(samples: Sequence[Sample], length: int) -> PackedRows:
+def pack_rows(samples: Sequence[Sample], length: int) -> PackedRows:
     """Pack samples into rows of `length` tokens, by first fit in the order given.
 
     The same samples always give the same rows.
 
     Raises:
-      DataError: there are no samples, or one is longer than `length` (see `cut`).
+      DataError: there are no samples, or one is longer than `length` (see `cut_sample`).
     """
     if not samples:
         raise DataError("there are no samples to pack")

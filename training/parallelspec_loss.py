@@ -19,9 +19,15 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.core.state import KVCache
 from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
 from jaxspec.drafters.parallelspec.network import ParallelSpec
-from training.drafter_loss import LossOptions, target_states
+from training.drafter_loss import LossOptions, get_target_states
 from training.losses import gather
-from training.slot_losses import check_options, make_slot_losses, over_anchors, sums, weights_of
+from training.slot_losses import (
+    check_options,
+    compute_weights,
+    make_slot_losses,
+    map_anchors,
+    sum_losses,
+)
 
 
 def make_parallelspec_loss(
@@ -40,7 +46,7 @@ def make_parallelspec_loss(
     slot_losses = make_slot_losses(target_config, options)
 
     def loss(params, target, batch):
-        states = target_states(config, target_config, target, batch)
+        states = get_target_states(config, target_config, target, batch)
         weights = {
             "params": jax.tree.map(lambda leaf: leaf.astype(options.dtype), params["params"])
         }
@@ -48,7 +54,7 @@ def make_parallelspec_loss(
         features = states.features.astype(options.dtype)
         hidden = draft_hidden(config, weights, embedding, batch, features, options.anchor_chunk)
         found = slot_losses(hidden, params["params"]["lm_head"], target, batch, states)
-        return sums(found, weights_of(batch, config.slots, 1, options.gamma))
+        return sum_losses(found, compute_weights(batch, config.slots, 1, options.gamma))
 
     return loss
 
@@ -81,7 +87,7 @@ def draft_hidden(
         )
 
     columns = (pairs, *(gather(x, pairs) for x in (positions, following, fused)))
-    return over_anchors(draft, columns, chunk)
+    return map_anchors(draft, columns, chunk)
 
 
 def init_parallelspec(config: ParallelSpecConfig, seed: int, head: jax.Array | None = None):

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from training.chat import make_format
 from training.data import DataError
 from training.encode import encode
-from training.packing import PackedRows, cut, pack
+from training.packing import PackedRows, cut_sample, pack_rows
 from training.samples import Sample, read_records
 
 
@@ -31,7 +31,7 @@ class DataOptions:
       length: tokens S of a row. Shorter samples share rows; see `long` for others.
       long: what to do with samples longer than a row: `split` them into pieces that are documents
         of their own, or `truncate` them. `auto` splits plain text and truncates samples that have a
-        prompt; see `training.packing.cut`.
+        prompt; see `training.packing.cut_sample`.
       chat_template: file with a Jinja template, instead of the tokenizer's own.
       enable_thinking: for templates that know it (Qwen3); give the value used in decoding.
       raw_prompts: treat records of prompt and response as plain text, not as a chat.
@@ -87,7 +87,7 @@ def load_rows(options: DataOptions, tokenizer) -> PackedRows:
     if options.length < 2:
         raise DataError(f"length is {options.length}: a row needs at least 2 tokens")
     samples = load_samples(options, tokenizer)
-    pieces = [cut(sample, options.length, options.long) for sample in samples]
+    pieces = [cut_sample(sample, options.length, options.long) for sample in samples]
     empty = sum(not found for found in pieces)
     kept = [piece for found in pieces for piece in found]
     if not kept:
@@ -96,7 +96,7 @@ def load_rows(options: DataOptions, tokenizer) -> PackedRows:
         )
     if options.domains:
         kept = balance(kept, options.domains, options.seed)
-    rows = pack(kept, options.length)
+    rows = pack_rows(kept, options.length)
     if options.rows is not None and options.rows < len(rows.tokens):
         chosen = np.sort(
             np.random.default_rng((options.seed, 1)).permutation(len(rows.tokens))[: options.rows]

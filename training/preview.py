@@ -18,7 +18,7 @@ from training.chat import make_format
 from training.command import one_line_errors
 from training.data import DataError
 from training.encode import encode
-from training.packing import cut
+from training.packing import cut_sample
 from training.pipeline import DataOptions
 from training.samples import Sample, read_records
 
@@ -39,11 +39,11 @@ class PreviewOptions(DataOptions):
     limit: int | None = 3
 
 
-def preview(sample: Sample, tokenizer, options: DataOptions, marks: tuple[str, str]) -> str:
+def format_sample(sample: Sample, tokenizer, options: DataOptions, marks: tuple[str, str]) -> str:
     """Format one sample: a heading with place and counts, the marked text, and what is cut off."""
     learnt, size = int(sample.loss_mask.sum()), len(sample.tokens)
     lines = [f"--- {sample.place}: {size} tokens, {learnt} to learn"]
-    pieces = cut(sample, options.length, options.long)
+    pieces = cut_sample(sample, options.length, options.long)
     kept = sum(len(piece.tokens) for piece in pieces)
     if not pieces:
         lines.append(f"--- left out: nothing to learn among the first {options.length} tokens")
@@ -67,7 +67,7 @@ def _marked(sample: Sample, tokenizer, marks: tuple[str, str]) -> str:
     return text
 
 
-def show(options: DataOptions, tokenizer: str, limit: int | None) -> None:
+def show_samples(options: DataOptions, tokenizer: str, limit: int | None) -> None:
     """Print the first `limit` records of the files.
 
     Args:
@@ -83,7 +83,7 @@ def show(options: DataOptions, tokenizer: str, limit: int | None) -> None:
         raise DataError("no data files: name at least one with --files")
     marks = _COLOUR if sys.stdout.isatty() else _MARKS
     for sample in encode(records[:limit], chat):
-        print(preview(sample, chat.tokenizer, options, marks))
+        print(format_sample(sample, chat.tokenizer, options, marks))
 
 
 if __name__ == "__main__":
@@ -91,4 +91,4 @@ if __name__ == "__main__":
 
     with one_line_errors():
         chosen = tyro.cli(PreviewOptions)
-        show(chosen, chosen.tokenizer, chosen.limit)
+        show_samples(chosen, chosen.tokenizer, chosen.limit)

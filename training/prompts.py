@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from training.chat import ChatFormat, prompt_ids
+from training.chat import ChatFormat, encode_messages
 from training.data import DataError
 from training.samples import Record
 
@@ -98,7 +98,7 @@ def make_prompts(
     return prompts
 
 
-def group(prompts: Sequence[Prompt], size: int, seed: int) -> list[list[Prompt]]:
+def group_prompts(prompts: Sequence[Prompt], size: int, seed: int) -> list[list[Prompt]]:
     """Group prompts into batches of at most `size` prompts of one temperature.
 
     Prompts of a batch mostly have one padded length. Each length is compiled once. Prompts that do
@@ -122,21 +122,21 @@ def group(prompts: Sequence[Prompt], size: int, seed: int) -> list[list[Prompt]]
     return [batches[i] for i in np.random.default_rng(seed).permutation(len(batches))]
 
 
-def unfinished(
+def find_unfinished(
     prompts: Sequence[Prompt], done: set[str], size: int, seed: int
 ) -> list[list[Prompt]]:
-    """Return the batches of `group` that hold a prompt that is not in `done`.
+    """Return the batches of `group_prompts` that hold a prompt that is not in `done`.
 
     A run that was killed continues with exactly the batches that were left, including the one that
     it was writing, so that it ends with the file of an uninterrupted run. If more prompts were
     added, those that are left are grouped anew.
     """
-    batches = group(prompts, size, seed)
+    batches = group_prompts(prompts, size, seed)
     begun = [
         batch for batch in batches if 0 < sum(prompt.id in done for prompt in batch) < len(batch)
     ]
     if len(begun) > 1:
-        return group([prompt for prompt in prompts if prompt.id not in done], size, seed)
+        return group_prompts([prompt for prompt in prompts if prompt.id not in done], size, seed)
     return [batch for batch in batches if not all(prompt.id in done for prompt in batch)]
 
 
@@ -215,7 +215,7 @@ def _prompt(
     if isinstance(content, str) and (chat.template is None or chat.raw_prompts):
         return content, _ids(content, chat)
     messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
-    return messages, prompt_ids(messages, chat, record.tools, record.place)
+    return messages, encode_messages(messages, chat, record.tools, record.place)
 
 
 def _question(record: Record) -> list[dict]:

@@ -27,7 +27,7 @@ from jaxspec.core.params import Params
 from training.chat import ChatFormat, make_format
 from training.command import one_line_errors
 from training.data import DataError
-from training.prompts import Prompt, make_prompts, unfinished
+from training.prompts import Prompt, find_unfinished, make_prompts
 from training.samples import SETTINGS, read_records
 
 
@@ -114,9 +114,9 @@ def regenerate(options: RegenerateOptions) -> int:
         temperatures=_temperatures(options),
         seed=options.seed,
     )
-    settings = describe(options, params, chat)
-    done = resume(options.out, settings)
-    batches = unfinished(prompts, done, options.batch, options.seed)
+    settings = describe_settings(options, params, chat)
+    done = read_finished(options.out, settings)
+    batches = find_unfinished(prompts, done, options.batch, options.seed)
     left = sum(prompt.id not in done for prompt in prompts)
     with (
         open(options.out, "a", encoding="utf-8") as file,
@@ -127,7 +127,9 @@ def regenerate(options: RegenerateOptions) -> int:
         began, tokens = time.monotonic(), 0
         for batch in batches:
             records = [
-                record for record in answer(params, batch, options) if record["id"] not in done
+                record
+                for record in answer_batch(params, batch, options)
+                if record["id"] not in done
             ]
             _append(file, records)
             tokens += sum(len(record["tokens"]) - record["prompt_length"] for record in records)
@@ -138,7 +140,7 @@ def regenerate(options: RegenerateOptions) -> int:
     return left
 
 
-def describe(options: RegenerateOptions, params: Params, chat: ChatFormat) -> dict:
+def describe_settings(options: RegenerateOptions, params: Params, chat: ChatFormat) -> dict:
     """Describe what the text depends on, as JSON: settings that must not change within a file."""
     try:
         version = importlib.metadata.version("jax-speculative")
@@ -163,7 +165,7 @@ def describe(options: RegenerateOptions, params: Params, chat: ChatFormat) -> di
     }
 
 
-def resume(path: Path, settings: dict) -> set[str]:
+def read_finished(path: Path, settings: dict) -> set[str]:
     """Read the ids of finished prompts from `path`; cut an incomplete last line off the file.
 
     Raises:
@@ -197,7 +199,7 @@ def resume(path: Path, settings: dict) -> set[str]:
     return done
 
 
-def answer(params: Params, batch: Sequence[Prompt], options: RegenerateOptions) -> list[dict]:
+def answer_batch(params: Params, batch: Sequence[Prompt], options: RegenerateOptions) -> list[dict]:
     """Answer a batch; a batch that is not full is filled up, so that nothing new is compiled."""
     # Append repetitions: a prompt's noise depends on how often it occurred before.
     ids = [prompt.ids for prompt in batch] + [batch[0].ids] * (options.batch - len(batch))

@@ -17,7 +17,7 @@ class ReportError(ValueError):
     """There is nothing to report on."""
 
 
-def curves(metrics_path: Path) -> dict[str, tuple[list[int], list[float]]]:
+def read_curves(metrics_path: Path) -> dict[str, tuple[list[int], list[float]]]:
     """Read (steps, values) of every metric in metrics.jsonl, by name.
 
     Raises:
@@ -36,7 +36,7 @@ def curves(metrics_path: Path) -> dict[str, tuple[list[int], list[float]]]:
     return found
 
 
-def training_cost(metrics_path: Path, batch: int) -> dict[str, float]:
+def measure_training_cost(metrics_path: Path, batch: int) -> dict[str, float]:
     """Compute the cost of a run for `jaxspec.io.training_cost`.
 
     Args:
@@ -65,7 +65,7 @@ def plot_run(metrics_path: Path, out_png: Path) -> None:
     """
     from matplotlib.figure import Figure
 
-    found = curves(metrics_path)
+    found = read_curves(metrics_path)
     positions = sorted(
         (name for name in found if PER_POSITION.match(name)),
         key=lambda name: int(PER_POSITION.match(name)[1]),
@@ -143,7 +143,7 @@ class Card:
     plot: str | None = None
 
 
-def model_card(card: Card, metrics_path: Path) -> str:
+def make_model_card(card: Card, metrics_path: Path) -> str:
     """Write Markdown: what the drafter is, how it did, how it was made, how to make it again.
 
     Steps, tokens, time and the last value of each metric are read from metrics.jsonl.
@@ -151,7 +151,7 @@ def model_card(card: Card, metrics_path: Path) -> str:
     Raises:
       ReportError: the file is missing or empty.
     """
-    found, records = curves(metrics_path), read_metrics(metrics_path)
+    found, records = read_curves(metrics_path), read_metrics(metrics_path)
     tokens = max(record.get("tokens", 0) for record in records)
     totals = {
         "steps": f"{records[-1]['step']:,}",

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
-from training.drafter_loss import LossOptions, accuracies, make_per_row
-from training.losses import gather, slot_weights
+from training.drafter_loss import LossOptions, make_per_row, sum_accuracies
+from training.losses import compute_slot_weights, gather
 from training.teacher import TeacherStates
 
 
@@ -86,16 +86,18 @@ def make_slot_losses(target_config: TargetConfig, options: LossOptions) -> Calla
     return slot_losses
 
 
-def weights_of(batch, slots: int, history: int, gamma: float | None) -> jax.Array:
-    """Compute weights float32 [B, A, K], see `losses.slot_weights`.
+def compute_weights(batch, slots: int, history: int, gamma: float | None) -> jax.Array:
+    """Compute weights float32 [B, A, K], see `losses.compute_slot_weights`.
 
     They are 0 at anchors with fewer than `history` tokens before them.
     """
     enough = gather(batch["positions"], batch["anchors"]) >= history
-    return jnp.where(enough[..., None], slot_weights(batch, slots + 1, gamma=gamma)[..., 1:], 0)
+    return jnp.where(
+        enough[..., None], compute_slot_weights(batch, slots + 1, gamma=gamma)[..., 1:], 0
+    )
 
 
-def sums(
+def sum_losses(
     found, weights: jax.Array, metric_weights: jax.Array | None = None
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
     """Sum up the loss in nats per slot, and the accuracies of `drafter_loss.make_loss`.
@@ -113,11 +115,11 @@ def sums(
     values = jnp.where(counted > 0, values, 0)
     return {
         "loss": ((values * counted).sum(), counted.sum()),
-        **accuracies(right, (weights if metric_weights is None else metric_weights) > 0),
+        **sum_accuracies(right, (weights if metric_weights is None else metric_weights) > 0),
     }
 
 
-def over_anchors(function: Callable, columns, chunk: int | None) -> jax.Array:
+def map_anchors(function: Callable, columns, chunk: int | None) -> jax.Array:
     """Map a function over all anchors.
 
     Args:

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.draft_model.config import SmallModelConfig
 from jaxspec.targets.transformer import Transformer
-from training.drafter_loss import LossOptions, target_states
-from training.slot_losses import check_options, make_slot_losses, sums, weights_of
-from training.teacher import segment_mask
+from training.drafter_loss import LossOptions, get_target_states
+from training.slot_losses import check_options, compute_weights, make_slot_losses, sum_losses
+from training.teacher import make_segment_mask
 
 
 def make_small_model_loss(
@@ -34,18 +34,20 @@ def make_small_model_loss(
 
     def loss(params, target, batch):
         tokens, positions = batch["tokens"], batch["positions"]
-        states = target_states(config, target_config, target, batch)
+        states = get_target_states(config, target_config, target, batch)
         weights = {
             "params": jax.tree.map(lambda leaf: leaf.astype(options.dtype), params["params"])
         }
         hidden = model.apply(
-            weights, tokens, positions, mask=segment_mask(batch["segments"])
+            weights, tokens, positions, mask=make_segment_mask(batch["segments"])
         ).hidden[:, :, None]
         own = params["params"]
         head = own["embedding"].T if config.model.tie_embeddings else own["lm_head"]
         everywhere = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
         batch = batch | {"anchors": everywhere, "keep": batch["segments"] > 0}
-        return sums(slot_losses(hidden, head, target, batch, states), weights_of(batch, 1, 0, None))
+        return sum_losses(
+            slot_losses(hidden, head, target, batch, states), compute_weights(batch, 1, 0, None)
+        )
 
     return loss
 

@@ -18,8 +18,8 @@ import numpy as np
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.drafters.specblock.network import SpecBlock, rank_features, slot_positions
-from training.drafter_loss import LossOptions, accuracies
-from training.losses import gather, slot_weights
+from training.drafter_loss import LossOptions, sum_accuracies
+from training.losses import compute_slot_weights, gather
 from training.specblock_forward import draw_cuts
 from training.specblock_slots import RANK_LIMITS, SlotLosses, ahead_of, make_slot_losses
 
@@ -92,9 +92,9 @@ def make_specblock_loss(
         cuts = draw_cuts(batch, block.blocks - 1, config.slots)
         slots = losses_of(params, target, batch, cuts)
         paired = gather(batch["positions"], batch["anchors"]) > 0
-        learnt = (slot_weights(batch, block.blocks * config.slots + 1)[..., 1:] > 0) & paired[
-            ..., None
-        ]
+        learnt = (
+            compute_slot_weights(batch, block.blocks * config.slots + 1)[..., 1:] > 0
+        ) & paired[..., None]
         draft, rank = block_losses(slots, learnt, cuts, block)
         late = batch["late"].max() if "late" in batch else jnp.float32(1)
         counted = jnp.where(jnp.arange(block.blocks) > 0, late, 1.0)
@@ -173,9 +173,9 @@ def _figures(
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
     """Sums of what is reported beside the loss."""
     counted = _learnt_slots(learnt, cuts, slots.hit.shape[-1])
-    figures = accuracies(slots.right[0], counted[0])
+    figures = sum_accuracies(slots.right[0], counted[0])
     for b in range(1, len(counted)):
-        accuracy = accuracies(slots.right[b], counted[b])
+        accuracy = sum_accuracies(slots.right[b], counted[b])
         figures |= {
             f"block_{b + 1}_{name}": pair
             for name, pair in accuracy.items()

@@ -14,8 +14,8 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.drafters.specblock.network import SpecBlock, rank_features
 from jaxspec.targets.transformer import Transformer
-from training.draft_vocab import slots_of
-from training.drafter_loss import LossOptions, target_states
+from training.draft_vocab import find_slots
+from training.drafter_loss import LossOptions, get_target_states
 from training.losses import gather
 from training.specblock_forward import block_outputs
 
@@ -73,7 +73,7 @@ def make_slot_losses(
             shared["target"], teacher.astype(hidden.dtype), method="logits"
         ).astype(jnp.float32)
         best, ids = teacher.argmax(-1), shared["ids"]
-        slot, drafted = slots_of(ids, best)
+        slot, drafted = find_slots(ids, best)
         teacher = teacher if config.draft_vocab_size is None else teacher[ids]
         probability = jax.nn.softmax(teacher / options.temperature)
         if top is not None:
@@ -87,7 +87,7 @@ def make_slot_losses(
 
     def losses_of(params, target, batch, cuts):
         dtype = jnp.dtype(options.dtype)
-        states = target_states(config, target_config, target, batch)
+        states = get_target_states(config, target_config, target, batch)
         weights = {"params": jax.tree.map(lambda leaf: leaf.astype(dtype), params["params"])}
         embedding = target["params"]["embedding"].astype(dtype)
         hidden = block_outputs(

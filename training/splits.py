@@ -13,7 +13,7 @@ import numpy as np
 HELD_OUT = 4
 
 
-def places(domains: Sequence[str], parts: int) -> np.ndarray:
+def number_places(domains: Sequence[str], parts: int) -> np.ndarray:
     """Number the prompts within their domains, in order of appearance, modulo `parts`.
 
     Returns:
@@ -27,6 +27,6 @@ def places(domains: Sequence[str], parts: int) -> np.ndarray:
     return found
 
 
-def held_out(domains: Sequence[str], every: int = HELD_OUT) -> np.ndarray:
+def mark_held_out(domains: Sequence[str], every: int = HELD_OUT) -> np.ndarray:
     """Mark the last of every `every` prompts of each domain: bool [P]."""
-    return places(domains, every) == every - 1
+    return number_places(domains, every) == every - 1

@@ -23,7 +23,7 @@ import tyro
 
 from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.io.tokenizer import load_tokenizer
-from training.acceptance import EvalOptions, acceptance_of
+from training.acceptance import EvalOptions, measure_acceptance
 from training.command import check_made_with, one_line_errors
 from training.drafter_loss import LossOptions
 from training.drafter_model import ModelOptions
@@ -185,7 +185,7 @@ class SweepOptions:
     cache: bool = True
 
 
-def drafter_options(recipe: Recipe, options: SweepOptions, scale: Scale) -> DrafterOptions:
+def make_drafter_options(recipe: Recipe, options: SweepOptions, scale: Scale) -> DrafterOptions:
     """Return the trainer's options for `recipe`."""
     data = {
         "regenerated": DataOptions((options.out / "regenerated.jsonl",), scale.length),
@@ -261,7 +261,7 @@ def _last_figures(run: Path, count: int = 5) -> dict[str, float]:
     return {name: sum(record[name] for record in records) / len(records) for name in sorted(names)}
 
 
-def run(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
+def run_recipe(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
     """Train and measure one recipe, or read the results of an earlier call.
 
     Raises:
@@ -278,12 +278,12 @@ def run(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
         check_made_with(found, kept.get("settings", {}), settings)
         return kept
     began = time.monotonic()
-    bundle = train(drafter_options(recipe, options, scale))
+    bundle = train(make_drafter_options(recipe, options, scale))
     trained = time.monotonic()
     tokenizer = load_tokenizer(bundle.spec.tokenizer) if bundle.spec.tokenizer else None
     prompts = read_prompts(options.prompts, tokenizer, limit=scale.prompts)
     acceptance = {
-        name: acceptance_of(
+        name: measure_acceptance(
             bundle, recipe.kind, prompts, max_new_tokens=scale.max_new_tokens, **method
         )
         for name, method in _methods(recipe.kind, scale.block_size).items()
@@ -322,7 +322,7 @@ def sweep(options: SweepOptions) -> None:
     results = []
     for number, recipe in enumerate(SWEEPS[options.name], 1):
         print(f"{number} of {len(SWEEPS[options.name])}: {recipe.name}", flush=True)
-        results.append(run(recipe, options, scale))
+        results.append(run_recipe(recipe, options, scale))
         write_report(options.out, options.name, options.scale, dataclasses.asdict(scale), results)
     print((options.out / "results.md").read_text())
 

@@ -46,7 +46,7 @@ def write_report(out: Path, name: str, scale: str, sizes: dict, results: Sequenc
     Args:
       out: the sweep's folder, with one folder per run.
       name, scale, sizes: what was run.
-      results: from `training.sweep.run`, in order.
+      results: from `training.sweep.run_recipe`, in order.
     """
     content = {"sweep": name, "scale": scale, "sizes": sizes, "runs": list(results)}
     (out / "results.json").write_text(json.dumps(content, indent=1) + "\n")
@@ -54,7 +54,7 @@ def write_report(out: Path, name: str, scale: str, sizes: dict, results: Sequenc
     _plot(out, results)
 
 
-def comparison(title: str, results: Sequence[dict]) -> dict[str, dict[str, list[dict]]]:
+def collect_comparison(title: str, results: Sequence[dict]) -> dict[str, dict[str, list[dict]]]:
     """Collect the results of one comparison, one {domain: acceptance length} per seed.
 
     Returns:
@@ -80,7 +80,7 @@ def _page(name: str, scale: str, sizes: dict, results: Sequence[dict]) -> str:
         "and half the distance between the largest and the smallest after ±. `tree@N` is a best-first tree of N rows.",
     ]
     for title in _COMPARISONS:
-        found = comparison(title, results)
+        found = collect_comparison(title, results)
         if len(found) > 1:
             lines += ["", f"## {title}", "", *_table(found)]
     lines += _slots(results)

@@ -24,7 +24,7 @@ class TeacherStates(NamedTuple):
     hidden: jax.Array
 
 
-def segment_mask(segments: jax.Array) -> jax.Array:
+def make_segment_mask(segments: jax.Array) -> jax.Array:
     """Make mask words uint32 [B, S, ceil(S / 32)] that are causal within each document.
 
     Args:
@@ -36,7 +36,7 @@ def segment_mask(segments: jax.Array) -> jax.Array:
     return (words.astype(jnp.uint32) << jnp.arange(32, dtype=jnp.uint32)).sum(-1, dtype=jnp.uint32)
 
 
-def teacher_states(
+def compute_teacher_states(
     config: TargetConfig, target, feature_layers: tuple[int, ...], batch
 ) -> TeacherStates:
     """Compute the target's states of a batch of packed rows, without gradient.
@@ -47,7 +47,7 @@ def teacher_states(
       feature_layers: layers whose outputs are features.
       batch: `tokens`, `positions` and `segments` int32 [B, S].
     """
-    mask = segment_mask(batch["segments"])
+    mask = make_segment_mask(batch["segments"])
     out = Transformer(config).apply(
         target, batch["tokens"], batch["positions"], mask=mask, feature_layers=feature_layers
     )

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def tiled_rows(per_row: Callable, tile: int, hidden: jax.Array, rows, shared):
+def map_tiled_rows(per_row: Callable, tile: int, hidden: jax.Array, rows, shared):
     """Apply `per_row` to N rows, `tile` of them at a time.
 
     Differentiable with respect to `hidden` only. A row whose cotangent is 0 adds exactly 0,
@@ -51,7 +51,7 @@ def _backward(per_row, tile, gradient, cotangents):
     return jnp.where(weight != 0, gradient * weight, 0).astype(gradient.dtype), None, None
 
 
-tiled_rows.defvjp(_forward, _backward)
+map_tiled_rows.defvjp(_forward, _backward)
 
 
 def _run(function, tile, hidden, rows):

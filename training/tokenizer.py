@@ -90,7 +90,7 @@ def save_tokenizer(tokenizer, out: Path, max_positions: int) -> None:
     (out / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
-def balanced(documents: dict[str, list[str]], characters: int):
+def balance_domains(documents: dict[str, list[str]], characters: int):
     """Yield at most `characters` of each domain: the beginning of every document in turn."""
     for texts in documents.values():
         share = max(characters // len(texts), 1)
@@ -104,7 +104,7 @@ def balanced(documents: dict[str, list[str]], characters: int):
 
 def main(options: TokenizerOptions) -> None:
     """Train on `options.data` and write to `options.out`."""
-    texts = balanced(read_documents(options.data), options.characters_per_domain)
+    texts = balance_domains(read_documents(options.data), options.characters_per_domain)
     save_tokenizer(train_tokenizer(texts, options.vocab_size), options.out, options.max_positions)
 
 

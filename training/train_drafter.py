@@ -27,20 +27,20 @@ from jaxspec.io.training_cost import write_training_cost
 from training import sharding
 from training.acceptance import EvalOptions, make_evaluate
 from training.command import one_line_errors
-from training.draft_vocab import draft_vocabulary
+from training.draft_vocab import make_draft_vocabulary
 from training.drafter_loss import LossOptions
 from training.drafter_model import ModelOptions
 from training.dry_run import describe_run
 from training.export import export_drafter
 from training.feature_cache import with_cached_states
 from training.loop import LoopOptions, fit
-from training.methods import MethodOptions, first_weights, head_is_trained, method
+from training.methods import MethodOptions, find_method, head_is_trained, make_first_weights
 from training.optimizer import OptimizerOptions, make_optimizer
 from training.packing import PackedRows
 from training.pipeline import AnchorBatches, DataOptions, load_rows
 from training.presets import PRESETS
-from training.preview import show
-from training.report import Card, model_card, plot_run, training_cost
+from training.preview import show_samples
+from training.report import Card, make_model_card, measure_training_cost, plot_run
 from training.specblock_loss import late_batches
 
 
@@ -76,7 +76,7 @@ class DrafterOptions:
     target: str = "mini"
     model: ModelOptions = dataclasses.field(default_factory=ModelOptions)
     loss: LossOptions = dataclasses.field(default_factory=LossOptions)
-    method: MethodOptions = dataclasses.field(default_factory=MethodOptions)
+    find_method: MethodOptions = dataclasses.field(default_factory=MethodOptions)
     optimizer: OptimizerOptions = dataclasses.field(default_factory=OptimizerOptions)
     eval: EvalOptions = dataclasses.field(default_factory=EvalOptions)
     batch: int = 32
@@ -95,7 +95,7 @@ _LATER = (
 )  # fmt: skip
 
 
-def recipe_of(options: DrafterOptions, rows: PackedRows, config) -> dict:
+def describe_recipe(options: DrafterOptions, rows: PackedRows, config) -> dict:
     """Describe everything that decides the result, as JSON.
 
     A checkpoint made with another recipe is not continued.
@@ -108,7 +108,7 @@ def recipe_of(options: DrafterOptions, rows: PackedRows, config) -> dict:
     recipe["init"] = options.init and options.init.name
     recipe["data"] |= {
         "files": [Path(name).name for name in recipe["data"]["files"]],
-        "fingerprint": rows_fingerprint(rows),
+        "fingerprint": fingerprint_rows(rows),
     }
     drafter = json.loads(json.dumps(dataclasses.asdict(config)))
     # Leave later additions out if they are not used, so that older runs can be continued.
@@ -118,14 +118,14 @@ def recipe_of(options: DrafterOptions, rows: PackedRows, config) -> dict:
     ):
         if fields.get(name) in (None, True):
             fields.pop(name, None)
-    own = method(options.model.kind).own
+    own = find_method(options.model.kind).own
     recipe["method"] = recipe["method"][own] if own else None
     if not own:
         del recipe["method"]
     return recipe | {"steps": options.loop.steps, "drafter": drafter}
 
 
-def rows_fingerprint(rows: PackedRows) -> str:
+def fingerprint_rows(rows: PackedRows) -> str:
     """Compute a checksum of the packed rows."""
     digest = hashlib.sha256()
     for array in rows:
@@ -145,7 +145,7 @@ def train(options: DrafterOptions) -> Params:
     sharding.connect(options.loop.hosts)
     target = jaxspec.load(options.target, drafter={}, dtype=options.target_dtype)
     spec, kind = target.spec, options.model.kind
-    config = method(kind).config(options.model, spec.target, spec.tokenizer)
+    config = find_method(kind).config(options.model, spec.target, spec.tokenizer)
     rows = load_rows(options.data, spec.tokenizer)
     draft = _draft_collection(rows, config, target)
     params = _first_weights(options, config, target, draft)
@@ -154,11 +154,11 @@ def train(options: DrafterOptions) -> Params:
         batches = with_cached_states(
             batches, options.cache_features, rows, spec.target, target.target, config.feature_layers
         )
-    recipe = recipe_of(options, rows, config)
+    recipe = describe_recipe(options, rows, config)
     trained = fit(
         params,
         make_optimizer(params, options.loop.steps, options.optimizer),
-        method(kind).loss(config, spec.target, options.loss, options.method),
+        find_method(kind).loss(config, spec.target, options.loss, options.method),
         late_batches(batches, options.method.specblock) if kind == "specblock" else batches,
         options.loop,
         recipe,
@@ -177,14 +177,16 @@ def _draft_collection(rows: PackedRows, config, target: Params) -> dict:
     """Return {"draft": the frozen part of a reduced draft vocabulary}, or {}."""
     if config.draft_vocab_size is None:
         return {}
-    draft = draft_vocabulary(rows, config.draft_vocab_size, target)
+    draft = make_draft_vocabulary(rows, config.draft_vocab_size, target)
     return {"draft": {"ids": draft["ids"]} if head_is_trained(config) else draft}
 
 
 def _first_weights(options: DrafterOptions, config, target: Params, draft: dict):
     if options.init is None:
         ids = draft["draft"]["ids"] if draft else None
-        return first_weights(options.model.kind, options.model, config, options.seed, target, ids)
+        return make_first_weights(
+            options.model.kind, options.model, config, options.seed, target, ids
+        )
     found = for_target(read_config(read_entries(options.init / "config.json")), target.spec.target)
     # What is trained does not depend on the path scores, nor, unless it has a head of its own, on
     # which tokens are drafted.
@@ -203,14 +205,14 @@ def _write(options: DrafterOptions, params, config, target: Params, recipe: dict
     export_drafter(params, config, target, options.out)
     (options.out / "training.json").write_text(json.dumps(recipe, indent=2) + "\n")
     metrics = options.loop.run / "metrics.jsonl"
-    write_training_cost(options.out, training_cost(metrics, options.batch))
+    write_training_cost(options.out, measure_training_cost(metrics, options.batch))
     plot_run(metrics, options.out / "training.png")
     layers = (
         f" It reads the target's layers {config.feature_layers}." if config.feature_layers else ""
     )
     card = Card(
         name=f"{options.model.kind} for {recipe['target']}",
-        what=f"{method(options.model.kind).what}: it drafts up to {config.depth} tokens a round.{layers}",
+        what=f"{find_method(options.model.kind).what}: it drafts up to {config.depth} tokens a round.{layers}",
         target=recipe["target"],
         data=", ".join(recipe["data"]["files"]),
         command="python -m training.train_drafter " + " ".join(_without_folders(sys.argv[1:])),
@@ -218,7 +220,7 @@ def _write(options: DrafterOptions, params, config, target: Params, recipe: dict
         options=_flat(recipe),
         plot="training.png",
     )
-    (options.out / "README.md").write_text(model_card(card, metrics))
+    (options.out / "README.md").write_text(make_model_card(card, metrics))
 
 
 def _name(target: str) -> str:
@@ -266,7 +268,7 @@ def parse(arguments: list[str] | None = None) -> DrafterOptions:
         target=preset.target,
         model=model,
         loss=loss,
-        method=preset.methods(),
+        find_method=preset.methods(),
         optimizer=optimizer,
         batch=preset.batch,
         anchors=preset.anchors,
@@ -278,7 +280,7 @@ def main() -> None:
     with one_line_errors():
         options = parse()
         if options.preview:
-            show(options.data, options.target, options.preview)
+            show_samples(options.data, options.target, options.preview)
         elif options.dry_run:
             print(describe_run(options))
         else:

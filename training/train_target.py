@@ -20,7 +20,13 @@ import optax
 from jaxspec.core.config import TargetConfig
 from jaxspec.targets.transformer import Transformer
 from training.command import one_line_errors
-from training.data import MixedBatches, cut, load_tokenizer, read_documents, token_stream
+from training.data import (
+    MixedBatches,
+    cut_windows,
+    load_bpe_tokenizer,
+    make_token_stream,
+    read_documents,
+)
 from training.loop import LoopOptions, fit
 from training.optimizer import OptimizerOptions, make_optimizer, zero_residual
 from training.sharding import connect
@@ -76,7 +82,7 @@ def init_target(config: TargetConfig, seed: int):
     return zero_residual(jax.jit(Transformer(config).init)(jax.random.key(seed), tokens, tokens))
 
 
-def next_token_loss(config: TargetConfig):
+def make_next_token_loss(config: TargetConfig):
     """Make `loss(params, None, windows int32 [B, T + 1]) -> {"loss": (sum, tokens)}`.
 
     The sum is that of cross-entropies in nats.
@@ -93,7 +99,7 @@ def next_token_loss(config: TargetConfig):
     return loss
 
 
-def heldout_loss(loss, windows: dict[str, np.ndarray], rows: int = 16, limit: int = 96):
+def make_heldout_loss(loss, windows: dict[str, np.ndarray], rows: int = 16, limit: int = 96):
     """Make `evaluate(params) -> {"heldout_<domain>": nats per token}`.
 
     It uses at most `limit` windows of each domain.
@@ -117,7 +123,7 @@ def heldout_loss(loss, windows: dict[str, np.ndarray], rows: int = 16, limit: in
     return evaluate
 
 
-def mixed_lengths(batches):
+def mix_lengths(batches):
     """Cut each window [T + 1] of `batches` into two of [T / 2 + 1] on three of four steps."""
 
     def at(step: int) -> np.ndarray:
@@ -135,17 +141,17 @@ def mixed_lengths(batches):
 def main(options: TargetOptions) -> None:
     """Train and evaluate on held-out text; the last checkpoint stays in the run's folder."""
     connect(options.loop.hosts)
-    tokenizer = load_tokenizer(options.tokenizer)
+    tokenizer = load_bpe_tokenizer(options.tokenizer)
     eos = tokenizer.token_to_id(EOS)
 
     def windows(path):
         return {
-            name: cut(token_stream(texts, tokenizer, eos), options.length)
+            name: cut_windows(make_token_stream(texts, tokenizer, eos), options.length)
             for name, texts in read_documents(path).items()
         }
 
     config = options.target_config(tokenizer.get_vocab_size())
-    loss, params = next_token_loss(config), init_target(config, options.seed)
+    loss, params = make_next_token_loss(config), init_target(config, options.seed)
     optimizer = make_optimizer(params, options.loop.steps, options.optimizer)
     recipe = {
         name: value
@@ -157,8 +163,8 @@ def main(options: TargetOptions) -> None:
         "steps": options.loop.steps,
         "vocab_size": config.vocab_size,
     }
-    batches = mixed_lengths(MixedBatches(windows(options.data), options.rows, options.seed))
-    evaluate = heldout_loss(loss, windows(options.heldout))
+    batches = mix_lengths(MixedBatches(windows(options.data), options.rows, options.seed))
+    evaluate = make_heldout_loss(loss, windows(options.heldout))
     fit(params, optimizer, loss, batches, options.loop, recipe, evaluate=evaluate)
 
 

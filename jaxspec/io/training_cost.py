@@ -13,7 +13,7 @@ from jaxspec.io.safetensors_files import read_json
 KEYS = ("steps", "rows", "tokens", "minutes")
 
 
-def training_cost(directory: str | os.PathLike) -> dict[str, float] | None:
+def read_training_cost(directory: str | os.PathLike) -> dict[str, float] | None:
     """Read the cost of training from a drafter's directory: numbers by `KEYS`, or None."""
     own = read_json(Path(directory) / "config.json").get("jaxspec")
     found = own.get("training") if isinstance(own, dict) else None

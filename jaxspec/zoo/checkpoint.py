@@ -23,7 +23,7 @@ from jaxspec.io.safetensors_files import (
     write_safetensors,
 )
 from jaxspec.io.tokenizer import eos_ids, load_tokenizer
-from jaxspec.io.training_cost import training_cost
+from jaxspec.io.training_cost import read_training_cost
 from jaxspec.targets import quant
 from jaxspec.targets import weights as target_weights
 from jaxspec.targets.hf_config import target_config, target_config_to_hf
@@ -108,7 +108,7 @@ def training_costs(name, *, drafter=None) -> dict[str, dict[str, float]]:
       name, drafter: as for `load`.
     """
     costs = {
-        label: training_cost(source)
+        label: read_training_cost(source)
         for label, source in drafter_directories(name, drafter=drafter).items()
     }
     return {label: cost for label, cost in costs.items() if cost}

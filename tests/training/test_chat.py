@@ -7,11 +7,11 @@ from tokenizers import processors
 from transformers import AutoTokenizer
 
 from jaxspec.io.hub import ZOO
-from training.chat import make_format, prompt_ids
+from training.chat import encode_messages, make_format
 from training.data import DataError
 from training.encode import encode, span_mask
 from training.pipeline import DataOptions
-from training.preview import preview
+from training.preview import format_sample
 from training.samples import Record, Sample
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -72,7 +72,7 @@ def test_a_learnt_answer_follows_exactly_what_decoding_is_given(tokenizer):
             Record("f, line 1", messages=CHAT), tokenizer, template, enable_thinking=False
         )
         last = np.flatnonzero(np.diff(sample.loss_mask.astype(int)) == 1)[-1] + 1
-        assert sample.tokens[:last].tolist() == prompt_ids(CHAT[:4], chat)
+        assert sample.tokens[:last].tolist() == encode_messages(CHAT[:4], chat)
 
 
 def test_qwen3_gives_each_answer_the_context_in_which_it_is_generated(tokenizer):
@@ -212,19 +212,21 @@ def test_tokens_across_a_boundary_are_not_learnt():
 def test_preview_marks_what_is_learnt(tokenizer):
     (sample,), _ = encode_one(Record("f, line 1", messages=CHAT[1:3]), tokenizer, "marked.jinja")
     options = DataOptions((), length=64)
-    shown = preview(sample, tokenizer, options, ("[[", "]]"))
+    shown = format_sample(sample, tokenizer, options, ("[[", "]]"))
     assert shown.startswith(
         f"--- f, line 1: {len(sample.tokens)} tokens, {sample.loss_mask.sum()} to learn\n"
     )
     assert shown.endswith("<|im_start|>assistant\n[[It is 4.<|im_end|>]]\n")
     size = len(sample.tokens) - 3
     options = DataOptions((), length=size)
-    assert f"--- cut off here at {size} tokens; 3 more are not used" in preview(
+    assert f"--- cut off here at {size} tokens; 3 more are not used" in format_sample(
         sample, tokenizer, options, ("[[", "]]")
     )
-    assert "--- left out" in preview(sample, tokenizer, DataOptions((), length=3), ("[[", "]]"))
+    assert "--- left out" in format_sample(
+        sample, tokenizer, DataOptions((), length=3), ("[[", "]]")
+    )
     whole = Sample(np.arange(10, 20), np.ones(10, bool))
-    assert "--- split into 3 documents of at most 4 tokens" in preview(
+    assert "--- split into 3 documents of at most 4 tokens" in format_sample(
         whole, tokenizer, DataOptions((), length=4), ("[[", "]]")
     )
 

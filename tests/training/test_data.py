@@ -3,16 +3,16 @@ import gzip
 import numpy as np
 import pytest
 
-from training.data import DataError, MixedBatches, cut, read_documents
-from training.train_target import mixed_lengths
+from training.data import DataError, MixedBatches, cut_windows, read_documents
+from training.train_target import mix_lengths
 
 
 def test_windows_predict_every_token_once():
-    windows = cut(np.arange(23), 5)
+    windows = cut_windows(np.arange(23), 5)
     assert windows.shape == (4, 6)
     np.testing.assert_array_equal(windows[:, 1:].ravel(), np.arange(1, 21))
     with pytest.raises(DataError, match="fewer than one window"):
-        cut(np.arange(5), 5)
+        cut_windows(np.arange(5), 5)
 
 
 def test_batches_depend_on_the_step_alone_and_cover_each_epoch():
@@ -28,7 +28,7 @@ def test_batches_depend_on_the_step_alone_and_cover_each_epoch():
 
 
 def test_halved_windows_hold_the_same_predictions():
-    batches = mixed_lengths(lambda step: np.arange(2 * 9).reshape(2, 9))
+    batches = mix_lengths(lambda step: np.arange(2 * 9).reshape(2, 9))
     assert batches(3).shape == (2, 9) and batches(4).shape == (4, 5)
     long, short = batches(3), batches(4)
     assert sorted(zip(long[:, :-1].ravel(), long[:, 1:].ravel(), strict=True)) == sorted(

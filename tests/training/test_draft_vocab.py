@@ -19,9 +19,14 @@ from jaxspec.io.safetensors_files import read_json
 from jaxspec.targets.transformer import Transformer
 from training import train_drafter
 from training.acceptance import EvalOptions
-from training.draft_vocab import coverage, draft_vocabulary, frequent_ids, slots_of
+from training.draft_vocab import (
+    find_frequent_ids,
+    find_slots,
+    make_draft_vocabulary,
+    measure_coverage,
+)
 from training.drafter_loss import LossOptions, make_loss, make_per_row
-from training.drafter_model import ModelOptions, drafter_config, init_drafter
+from training.drafter_model import ModelOptions, init_drafter, make_drafter_config
 from training.dry_run import describe_run
 from training.export import export_drafter
 from training.loop import LoopOptions
@@ -59,14 +64,14 @@ def rows_of(tokens, loss_mask=None):
 )
 def test_the_most_frequent_learnt_tokens(size, always, expected):
     rows = rows_of([[9, 7, 7, 7, 5, 3, 5, 3, 2, 2, 2, 2]], [[1] * 8 + [0] * 4])
-    ids = frequent_ids(rows, size, 12, always)
+    ids = find_frequent_ids(rows, size, 12, always)
     assert ids.tolist() == expected and ids.dtype == np.int32
     learnt = rows.tokens[rows.loss_mask]
-    assert coverage(rows, ids) == pytest.approx(np.isin(learnt, ids).mean())
+    assert measure_coverage(rows, ids) == pytest.approx(np.isin(learnt, ids).mean())
 
 
 def test_places_of_tokens():
-    place, there = slots_of(jnp.array([2, 5, 9]), jnp.array([0, 2, 5, 6, 9, 11]))
+    place, there = find_slots(jnp.array([2, 5, 9]), jnp.array([0, 2, 5, 6, 9, 11]))
     assert there.tolist() == [False, True, True, False, True, False]
     assert place[jnp.flatnonzero(there)].tolist() == [0, 1, 2]
 
@@ -85,7 +90,7 @@ def test_rows_against_numpy(kind, capsys):
     main token of do not count.
     """
     target, generator = toy(), np.random.default_rng(0)
-    draft = draft_vocabulary(rows_of(np.r_[0:VOCAB:2]), 20, target)
+    draft = make_draft_vocabulary(rows_of(np.r_[0:VOCAB:2]), 20, target)
     assert "20 of 40 tokens, 100.00% of the tokens to learn" in capsys.readouterr().out
     hidden, teacher = generator.normal(size=(2, 30, 16)).astype(np.float32)
     label = generator.integers(0, VOCAB, 30)
@@ -118,7 +123,7 @@ def test_rows_against_numpy(kind, capsys):
 
 def test_slots_that_cannot_be_drafted_do_not_count():
     """In the loss; in accuracy they do, as misses."""
-    config = drafter_config(
+    config = make_drafter_config(
         ModelOptions("dflash", 4, 1, (0,), mask_token=39, draft_vocab=20), TARGET
     )
     target, generator = toy(), np.random.default_rng(0)
@@ -202,9 +207,11 @@ def check(options):
 @pytest.mark.parametrize("kind", ["dflash", "jetspec"])
 def test_exported_drafters_load_again(tmp_path, kind):
     """In bfloat16, but for the ids."""
-    config = drafter_config(ModelOptions(kind, 4, 1, (0,), mask_token=39, draft_vocab=12), TARGET)
+    config = make_drafter_config(
+        ModelOptions(kind, 4, 1, (0,), mask_token=39, draft_vocab=12), TARGET
+    )
     target = toy()
-    draft = draft_vocabulary(rows_of(np.arange(20, 40)), 12, target)
+    draft = make_draft_vocabulary(rows_of(np.arange(20, 40)), 12, target)
     shapes = jax.eval_shape(lambda: init_drafter(config, 0))
     variables = jax.tree.map(
         lambda leaf: np.linspace(-1, 1, leaf.size, dtype=np.float32).reshape(leaf.shape), shapes
@@ -272,4 +279,4 @@ def test_sizes_out_of_range_are_refused():
             ValueError,
             match=f"draft_vocab is {size}: give 1 to 39 tokens, or None for the target's 40",
         ):
-            drafter_config(ModelOptions(mask_token=39, draft_vocab=size), TARGET)
+            make_drafter_config(ModelOptions(mask_token=39, draft_vocab=size), TARGET)

@@ -11,14 +11,14 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.targets.transformer import Transformer
 from training.block_forward import block_hidden
 from training.drafter_loss import LossOptions, make_loss
-from training.drafter_model import ModelOptions, drafter_config, init_drafter
-from training.losses import slot_weights
-from training.teacher import segment_mask, teacher_states
-from training.tiles import tiled_rows
+from training.drafter_model import ModelOptions, init_drafter, make_drafter_config
+from training.losses import compute_slot_weights
+from training.teacher import compute_teacher_states, make_segment_mask
+from training.tiles import map_tiled_rows
 
 SIZES = dict(hidden_size=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=16)
 TARGET = TargetConfig(**SIZES, vocab_size=37, tie_embeddings=True)
-CONFIG = drafter_config(
+CONFIG = make_drafter_config(
     ModelOptions("jetspec", block_size=4, num_layers=1, feature_layers=(0, 1), mask_token=36),
     TARGET,
 )
@@ -37,7 +37,7 @@ def params():
 
 @pytest.fixture(scope="module")
 def states_of():
-    return jax.jit(lambda target, batch: teacher_states(TARGET, target, (0, 1), batch))
+    return jax.jit(lambda target, batch: compute_teacher_states(TARGET, target, (0, 1), batch))
 
 
 def documents():
@@ -118,12 +118,12 @@ def test_a_block_sees_only_its_documents_context(target, params, states_of):
 
 
 def test_slots_beyond_the_document_do_not_count():
-    weights = slot_weights(packed(), 4)
+    weights = compute_slot_weights(packed(), 4)
     assert weights[0, 2].tolist() == [0, 1, 1, 1]  # anchor 7 of 11 tokens
     assert weights[0, 4].tolist() == [0, 1, 1, 1]  # anchor 5 of 9 tokens
     late = packed() | {"anchors": jnp.array([[9, 10, 18, 19, 0]])}
     # The filler at 0 is in the prompt: of its slots only token 3 is to be learnt.
-    assert slot_weights(late, 4)[0].tolist() == [
+    assert compute_slot_weights(late, 4)[0].tolist() == [
         [0, 1, 0, 0],
         [0] * 4,
         [0, 1, 0, 0],
@@ -154,7 +154,7 @@ def test_bfloat16_compute_is_close(target, params):
 
 def test_segment_mask_packs_more_than_one_word():
     segments = jnp.asarray(np.repeat([[1, 2, 0]], 1, axis=0).repeat([30, 10, 5], axis=1))
-    words = np.asarray(segment_mask(segments))
+    words = np.asarray(make_segment_mask(segments))
     bits = (
         (words[..., None] >> np.arange(32, dtype=np.uint32) & 1)
         .reshape(1, 45, -1)[..., :45]
@@ -179,7 +179,7 @@ def test_tiles_equal_the_whole_and_keep_nan_rows_out():
     weights = jnp.asarray(generator.uniform(size=10), jnp.float32).at[3].set(0)
 
     def total(h, tile):
-        values, best = tiled_rows(per_row, tile, h, label, head)
+        values, best = map_tiled_rows(per_row, tile, h, label, head)
         return jnp.where(weights > 0, values * weights, 0).sum(), best
 
     (whole, best), expected = jax.value_and_grad(total, has_aux=True)(hidden, 10)
@@ -200,4 +200,4 @@ def test_bad_options_are_refused():
     with pytest.raises(ValueError, match="gamma is 0: give a decay length above 0, or None"):
         make_loss(CONFIG, TARGET, LossOptions(gamma=0))
     with pytest.raises(ValueError, match="give --model.mask-token"):
-        drafter_config(ModelOptions(), TARGET)
+        make_drafter_config(ModelOptions(), TARGET)

@@ -15,7 +15,7 @@ from jaxspec.io.safetensors_files import read_json
 from jaxspec.targets.transformer import Transformer
 from training.drafter_loss import LossOptions
 from training.eagle_loss import chain_hidden, init_eagle, make_chain_losses, make_eagle_loss, totals
-from training.teacher import teacher_states
+from training.teacher import compute_teacher_states
 
 DATA = arrays("eagle3", "train_ttt.npz")
 STEPS, DECAY = len(DATA["plosses"]), 0.8
@@ -40,7 +40,7 @@ class Case:
         tokens = self.data["ids"].astype(np.int32)
         self.batch = make_batch(tokens, np.ones_like(tokens), self.data["loss_mask"])
         states = jax.jit(
-            lambda batch: teacher_states(
+            lambda batch: compute_teacher_states(
                 self.target_config, self.target, self.config.feature_layers, batch
             )
         )

@@ -12,7 +12,7 @@ from golden_data import arrays, golden, target_of
 import jaxspec
 from training.block_forward import block_hidden
 from training.drafter_loss import LossOptions, make_loss
-from training.losses import slot_weights
+from training.losses import compute_slot_weights
 
 
 class Case:
@@ -110,7 +110,7 @@ def test_jetspec_objectives(jetspec_case, name, options):
 
 
 def test_active_slots_are_the_references(jetspec_case):
-    weights = slot_weights(
+    weights = compute_slot_weights(
         jax.tree.map(jnp.asarray, jetspec_case.batch), jetspec_case.config.block_size
     )
     np.testing.assert_array_equal(weights, jetspec_case.data["active"])

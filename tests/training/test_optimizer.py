@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from training.optimizer import OptimizerOptions, make_optimizer, matrix_axes, zero_residual
+from training.optimizer import OptimizerOptions, find_matrix_axes, make_optimizer, zero_residual
 
 PARAMS = {
     "embedding": jnp.ones((4, 2)),
@@ -59,7 +59,7 @@ def test_gradients_are_clipped_to_their_global_norm():
 
 
 def test_muon_takes_hidden_kernels_only():
-    axes = matrix_axes(PARAMS)
+    axes = find_matrix_axes(PARAMS)
     assert axes["layer"]["o"]["kernel"] is not None
     assert axes["embedding"] is None and axes["layer"]["norm"]["scale"] is None
     zeroed = zero_residual(PARAMS)

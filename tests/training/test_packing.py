@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training.data import DataError
-from training.packing import cut, first_fit, pack
+from training.packing import cut_sample, first_fit, pack_rows
 from training.samples import Sample
 
 
@@ -29,7 +29,7 @@ def test_first_fit_is_the_textbook_one(sizes, capacity):
 
 def test_documents_are_whole_apart_and_start_at_position_zero():
     samples = [sample(5, 2, 100), sample(4, 1, 200), sample(3, 1, 300), sample(7, 3, 400)]
-    rows = pack(samples, 8)
+    rows = pack_rows(samples, 8)
     assert rows.tokens.tolist() == [
         [100, 101, 102, 103, 104, 300, 301, 302],
         [200, 201, 202, 203, 0, 0, 0, 0],
@@ -56,17 +56,21 @@ def test_documents_are_whole_apart_and_start_at_position_zero():
 
 def test_text_is_split_and_answers_are_truncated():
     text, answer = sample(10), sample(10, 3)
-    assert [piece.tokens.tolist() for piece in cut(text, 4)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    assert [piece.tokens.tolist() for piece in cut(answer, 4)] == [[0, 1, 2, 3]]
-    assert len(cut(answer, 4, "split")) == 3 and len(cut(text, 4, "truncate")) == 1
+    assert [piece.tokens.tolist() for piece in cut_sample(text, 4)] == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+        [8, 9],
+    ]
+    assert [piece.tokens.tolist() for piece in cut_sample(answer, 4)] == [[0, 1, 2, 3]]
+    assert len(cut_sample(answer, 4, "split")) == 3 and len(cut_sample(text, 4, "truncate")) == 1
     assert (
-        cut(answer, 3) == [] and cut(text, 9)[1:] == []
+        cut_sample(answer, 3) == [] and cut_sample(text, 9)[1:] == []
     )  # nothing to learn: a prompt alone, one token alone
-    assert cut(text, 4)[1].place == text.place
+    assert cut_sample(text, 4)[1].place == text.place
 
 
 def test_what_cannot_be_packed_is_named():
     with pytest.raises(DataError, match="sample 7: 9 tokens do not fit into a row of 8"):
-        pack([sample(4), sample(9, first=7)], 8)
+        pack_rows([sample(4), sample(9, first=7)], 8)
     with pytest.raises(DataError, match="no samples"):
-        pack([], 8)
+        pack_rows([], 8)

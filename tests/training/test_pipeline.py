@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from training.data import DataError
-from training.packing import pack
+from training.packing import pack_rows
 from training.pipeline import AnchorBatches, DataOptions, balance, load_rows
 from training.samples import Sample
 
@@ -16,7 +16,7 @@ def sample(size, prompt=0, domain=None):
 @pytest.fixture(scope="module")
 def rows():
     """Seven rows of 16: a prompt and an answer, and a second document in some."""
-    return pack([sample(9 + i % 3, 4) for i in range(7)] + [sample(5, 1)] * 4, 16)
+    return pack_rows([sample(9 + i % 3, 4) for i in range(7)] + [sample(5, 1)] * 4, 16)
 
 
 def test_batches_depend_on_the_step_alone(rows):
@@ -62,7 +62,7 @@ def test_batches_hold_the_rows_they_name(rows):
 
 
 def test_anchors_are_all_the_places_before_a_learnt_token_and_no_others():
-    row = pack([sample(6, 3), sample(4, 1), sample(3)], 16)
+    row = pack_rows([sample(6, 3), sample(4, 1), sample(3)], 16)
     (anchors,), (keep,) = (
         AnchorBatches(row, 1, 12, 4, seed=0)(0)[name] for name in ("anchors", "keep")
     )

@@ -18,7 +18,7 @@ from training.dry_run import describe_run
 from training.feature_cache import with_cached_states
 from training.metrics import read_metrics
 from training.pipeline import AnchorBatches, DataOptions, load_rows
-from training.teacher import teacher_states
+from training.teacher import compute_teacher_states
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,9 @@ def test_cached_states_are_the_targets(made, tmp_path, capsys):
     assert "GB for" in "".join(capsys.readouterr())
     again = with_cached_states(batches, tmp_path / "states", rows, spec, target.target, layers)
     batch = cached(2)
-    live = jax.jit(lambda batch: teacher_states(spec, target.target, layers, batch))(batches(2))
+    live = jax.jit(lambda batch: compute_teacher_states(spec, target.target, layers, batch))(
+        batches(2)
+    )
     used = (batch["segments"] > 0)[..., None]
     for name in ("features", "hidden"):
         np.testing.assert_array_equal(batch[name], again(2)[name])

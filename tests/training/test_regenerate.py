@@ -10,7 +10,7 @@ from jaxspec.io.hub import ZOO
 from training.chat import make_format
 from training.data import DataError
 from training.encode import encode
-from training.prompts import Prompt, group, make_prompts
+from training.prompts import Prompt, group_prompts, make_prompts
 from training.regenerate import RegenerateOptions, regenerate
 from training.samples import Record, read_records
 from training.train_target import init_target
@@ -211,7 +211,7 @@ def test_batches_share_few_lengths():
         Prompt(str(i), "ab"[i % 2], "", [0] * int(n), [0.0, 1.0][i % 3 == 0])
         for i, n in enumerate(lengths)
     ]
-    batches = group(prompts, 8, seed=0)
+    batches = group_prompts(prompts, 8, seed=0)
     assert sorted(prompt.id for batch in batches for prompt in batch) == sorted(
         prompt.id for prompt in prompts
     )

@@ -5,7 +5,14 @@ import json
 import pytest
 from matplotlib.figure import Figure
 
-from training.report import Card, ReportError, curves, model_card, plot_run, training_cost
+from training.report import (
+    Card,
+    ReportError,
+    make_model_card,
+    measure_training_cost,
+    plot_run,
+    read_curves,
+)
 
 CARD = Card(
     "toy",
@@ -40,7 +47,7 @@ def metrics(tmp_path):
 
 
 def test_curves(metrics):
-    found = curves(metrics)
+    found = read_curves(metrics)
     assert found["loss"] == ([1, 2, 3], [3.0, 1.5, 1.0]) and found["tau_math"] == ([3], [2.125])
     assert set(found) == {"loss", "accuracy_1", "accuracy_10", "tau_math", "accept_expected"}
 
@@ -59,7 +66,7 @@ def test_the_plot_has_loss_acceptance_and_positions(metrics, tmp_path, monkeypat
 
 
 def test_the_card_says_what_was_done(metrics):
-    text = model_card(CARD, metrics)
+    text = make_model_card(CARD, metrics)
     for line in (
         "| tau_math | 2.125 (step 3) |",
         "| loss | 1 (step 3) |",
@@ -76,14 +83,19 @@ def test_the_card_says_what_was_done(metrics):
 
 
 def test_the_cost_is_that_of_the_steps_alone(tmp_path, metrics):
-    assert training_cost(metrics, 8) == {"steps": 3, "rows": 24}
+    assert measure_training_cost(metrics, 8) == {"steps": 3, "rows": 24}
     records = [
         {"step": 10, "seconds": 90.0, "tokens": 6000, "tokens_per_second": 100.0},
         {"step": 10, "seconds": 500.0, "tau_a": 2},
         {"step": 20, "seconds": 600.0, "tokens": 12000, "tokens_per_second": 200.0},
     ]
     metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
-    assert training_cost(metrics, 4) == {"steps": 20, "rows": 80, "tokens": 12000, "minutes": 1.5}
+    assert measure_training_cost(metrics, 4) == {
+        "steps": 20,
+        "rows": 80,
+        "tokens": 12000,
+        "minutes": 1.5,
+    }
 
 
 def test_a_run_without_metrics_is_named(tmp_path):

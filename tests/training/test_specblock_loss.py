@@ -27,7 +27,7 @@ from training.specblock_loss import (
     make_specblock_loss,
 )
 from training.specblock_slots import SlotLosses, keep_top, make_slot_losses
-from training.teacher import teacher_states
+from training.teacher import compute_teacher_states
 
 FOLDER = golden("specblock")
 DATA = arrays("specblock", "train_forward.npz")
@@ -60,7 +60,7 @@ class Golden:
             "segments": np.ones_like(ids),
             "anchors": whole[:, 1:],
         }
-        states = teacher_states(
+        states = compute_teacher_states(
             self.target_config, self.target, self.config.feature_layers, self.batch
         )
         self.batch |= {

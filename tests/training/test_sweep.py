@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from training import sweep
-from training.sweep import SCALES, SWEEPS, Recipe, SweepOptions, drafter_options
-from training.sweep_report import comparison, write_report
+from training.sweep import SCALES, SWEEPS, Recipe, SweepOptions, make_drafter_options
+from training.sweep_report import collect_comparison, write_report
 
 
 def results_of(recipes, lengths):
@@ -46,7 +46,7 @@ def test_sweeps_cover_the_comparisons_with_two_seeds_and_no_run_twice():
 def test_recipes_differ_only_in_what_is_compared(tmp_path):
     options = SweepOptions("all", tmp_path / "corpus", tmp_path / "prompts", tmp_path)
     one, other = (
-        drafter_options(Recipe(loss=loss), options, SCALES["small"]) for loss in ("fkl", "rkl")
+        make_drafter_options(Recipe(loss=loss), options, SCALES["small"]) for loss in ("fkl", "rkl")
     )
     assert (
         one.loss.kind == "fkl"
@@ -54,7 +54,7 @@ def test_recipes_differ_only_in_what_is_compared(tmp_path):
         and one.model == other.model
         and one.data == other.data
     )
-    text = drafter_options(Recipe(data="corpus"), options, SCALES["small"])
+    text = make_drafter_options(Recipe(data="corpus"), options, SCALES["small"])
     assert text.data.files == (tmp_path / "corpus",) and one.data.files == (
         tmp_path / "regenerated.jsonl",
     )
@@ -77,7 +77,7 @@ def test_report_averages_seeds_and_draws_the_curves(tmp_path):
     assert "Table 4" in page and "Table 7" not in page and "4 runs, 4 minutes on cpu" in page
     assert json.loads((tmp_path / "results.json").read_text())["runs"] == results
     assert (tmp_path / "results.png").stat().st_size > 0
-    found = comparison(
+    found = collect_comparison(
         "Training text (JetSpec, Table 6)",
         results_of([Recipe(), Recipe(data="corpus")], [3.0, 2.0]),
     )
@@ -95,11 +95,11 @@ def test_finished_runs_are_kept(tmp_path, monkeypatch):
     kept = {"kept": True, "settings": settings}
     (tmp_path / Recipe().name / "result.json").write_text(json.dumps(kept))
     monkeypatch.setattr(sweep, "train", lambda options: pytest.fail("trained again"))
-    assert sweep.run(Recipe(), options, SCALES["small"]) == kept
+    assert sweep.run_recipe(Recipe(), options, SCALES["small"]) == kept
     with pytest.raises(
         ValueError,
         match="result.json was made with target 'mini', not 'other': give another folder",
     ):
-        sweep.run(Recipe(), dataclasses.replace(options, target="other"), SCALES["small"])
+        sweep.run_recipe(Recipe(), dataclasses.replace(options, target="other"), SCALES["small"])
     with pytest.raises(ValueError, match="was made with scale"):
-        sweep.run(Recipe(), options, SCALES["full"])
+        sweep.run_recipe(Recipe(), options, SCALES["full"])

@@ -27,7 +27,7 @@ from jaxspec.engine.token_ids import to_ids
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.targets.transformer import Transformer
 from training.policies.block_replay import committed_rounds
-from training.splits import places
+from training.splits import number_places
 
 # Parts of every domain's prompts: the fourth is for validation and the fifth for the test.
 PARTS = 5
@@ -119,7 +119,7 @@ def split(domains: np.ndarray, test: bool = True) -> tuple[np.ndarray, np.ndarra
     Raises:
       ValueError: too few prompts.
     """
-    place = places(domains, PARTS)
+    place = number_places(domains, PARTS)
     tested = place == PARTS - 1 if test else np.zeros(len(domains), bool)
     checked = place == PARTS - 2
     parts = tuple(np.flatnonzero(part) for part in (~checked & ~tested, checked, tested))

@@ -38,7 +38,7 @@ from jaxspec.policies.store import save_policy
 from training.command import one_line_errors
 from training.loop import LoopOptions, fit
 from training.policies.labels import Labels, collect, load_labels, save_labels
-from training.splits import HELD_OUT, held_out
+from training.splits import HELD_OUT, mark_held_out
 
 RULES = ("disco", "specdec_plus", "c2t", "c2t-ltd")
 # Epochs and rates of the papers, or where they say none of Learning to Draft's comparison.
@@ -119,12 +119,12 @@ def examples(rule: str, labels: Labels) -> Examples:
 
 
 def split(data: Examples, domains: Sequence[str]) -> tuple[Examples, Examples]:
-    """(training, held out): whole prompts, by `training.splits.held_out` of all prompts' domains.
+    """(training, held out): whole prompts, by `training.splits.mark_held_out` of all prompts' domains.
 
     Raises:
       ValueError: one of the two would be empty.
     """
-    held = held_out(domains)[data.prompt]
+    held = mark_held_out(domains)[data.prompt]
     if not held.any() or held.all():
         count = len(np.unique(data.prompt))
         raise ValueError(

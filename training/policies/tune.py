@@ -48,7 +48,7 @@ from jaxspec.policies.rules.svip import make_svip
 from jaxspec.policies.stopping import replace_threshold
 from jaxspec.policies.store import load_policy, save_policy
 from training.command import one_line_errors
-from training.splits import HELD_OUT, held_out
+from training.splits import HELD_OUT, mark_held_out
 
 # From where a rule always stops, or keeps nothing, to where it hardly ever does.
 THRESHOLDS = {
@@ -176,7 +176,7 @@ def search(options: TuneOptions) -> tuple[Policy, dict[str, Any]]:
     asked = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
     prompts = [
         asked[number].content
-        for number in np.flatnonzero(held_out([prompt.domain for prompt in asked]))
+        for number in np.flatnonzero(mark_held_out([prompt.domain for prompt in asked]))
     ]
     if not prompts:
         raise ValueError(

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxspec.costs.round_costs import RoundCosts
-from training.splits import HELD_OUT, held_out
+from training.splits import HELD_OUT, mark_held_out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,12 +74,12 @@ class Record:
 
 
 def split(record: Record, every: int = HELD_OUT) -> tuple[Record, Record]:
-    """(training, validation), by `training.splits.held_out`.
+    """(training, validation), by `training.splits.mark_held_out`.
 
     Raises:
       ValueError: one of the two would be empty.
     """
-    held = held_out(record.header["domains"], every)
+    held = mark_held_out(record.header["domains"], every)
     parts = record.select(np.flatnonzero(~held)), record.select(np.flatnonzero(held))
     if not all(len(part.context) for part in parts):
         raise ValueError(
