@@ -76,7 +76,7 @@ class DrafterOptions:
     target: str = "mini"
     model: ModelOptions = dataclasses.field(default_factory=ModelOptions)
     loss: LossOptions = dataclasses.field(default_factory=LossOptions)
-    find_method: MethodOptions = dataclasses.field(default_factory=MethodOptions)
+    method: MethodOptions = dataclasses.field(default_factory=MethodOptions)
     optimizer: OptimizerOptions = dataclasses.field(default_factory=OptimizerOptions)
     eval: EvalOptions = dataclasses.field(default_factory=EvalOptions)
     batch: int = 32
@@ -212,7 +212,8 @@ def _write(options: DrafterOptions, params, config, target: Params, recipe: dict
     )
     card = Card(
         name=f"{options.model.kind} for {recipe['target']}",
-        what=f"{find_method(options.model.kind).what}: it drafts up to {config.depth} tokens a round.{layers}",
+        what=f"{find_method(options.model.kind).what}: "
+        f"it drafts up to {config.depth} tokens per round.{layers}",
         target=recipe["target"],
         data=", ".join(recipe["data"]["files"]),
         command="python -m training.train_drafter " + " ".join(_without_folders(sys.argv[1:])),
@@ -268,7 +269,7 @@ def parse(arguments: list[str] | None = None) -> DrafterOptions:
         target=preset.target,
         model=model,
         loss=loss,
-        find_method=preset.methods(),
+        method=preset.methods(),
         optimizer=optimizer,
         batch=preset.batch,
         anchors=preset.anchors,

@@ -91,7 +91,7 @@ def test_rows_against_numpy(kind, capsys):
     """
     target, generator = toy(), np.random.default_rng(0)
     draft = make_draft_vocabulary(rows_of(np.r_[0:VOCAB:2]), 20, target)
-    assert "20 of 40 tokens, 100.00% of the tokens to learn" in capsys.readouterr().out
+    assert "20 of 40 tokens, 100.00% of the tokens to predict" in capsys.readouterr().out
     hidden, teacher = generator.normal(size=(2, 30, 16)).astype(np.float32)
     label = generator.integers(0, VOCAB, 30)
     rows = {"label": jnp.asarray(label), "teacher": jnp.asarray(teacher)}
