@@ -21,7 +21,7 @@ from jaxspec.drafters.specblock.network import SpecBlock, rank_features, slot_po
 from training.drafter_loss import LossOptions, sum_accuracies
 from training.losses import compute_slot_weights, gather
 from training.specblock_forward import draw_cuts
-from training.specblock_slots import RANK_LIMITS, SlotLosses, ahead_of, make_slot_losses
+from training.specblock_slots import RANK_LIMITS, SlotLosses, ahead_of, make_specblock_slot_losses
 
 _RARE = 10  # slots of a class beyond which its weight falls
 
@@ -84,7 +84,7 @@ def make_specblock_loss(
     """
     block = block or BlockOptions()
     _check(config, options, block)
-    losses_of = make_slot_losses(
+    losses_of = make_specblock_slot_losses(
         config, target_config, options, top=block.teacher_top, peers=block.peers
     )
 

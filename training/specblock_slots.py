@@ -42,7 +42,7 @@ class SlotLosses(NamedTuple):
     ranks: jax.Array
 
 
-def make_slot_losses(
+def make_specblock_slot_losses(
     config: SpecBlockConfig,
     target_config: TargetConfig,
     options: LossOptions,

@@ -26,7 +26,7 @@ from training.specblock_loss import (
     late_batches,
     make_specblock_loss,
 )
-from training.specblock_slots import SlotLosses, keep_top, make_slot_losses
+from training.specblock_slots import SlotLosses, keep_top, make_specblock_slot_losses
 from training.teacher import compute_teacher_states
 
 FOLDER = golden("specblock")
@@ -74,7 +74,7 @@ class Golden:
         self.cases = json.loads((FOLDER / "train_loss.json").read_text())
 
         def objective(params, cuts, top):
-            losses_of = make_slot_losses(
+            losses_of = make_specblock_slot_losses(
                 self.config, self.target_config, LossOptions(tile=96), top=top, peers=True
             )
             cuts = jnp.broadcast_to(cuts, (len(ids), cuts.shape[0]))
