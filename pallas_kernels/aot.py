@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from pallas_kernels import registry
 from pallas_kernels.aot_gpus import GPU, find_gpu, format_target_config
-from pallas_kernels.aot_report import describe
+from pallas_kernels.aot_report import describe_program
 
 _PLUGINS = {"jax-cuda12-plugin": "jax-cuda12-pjrt", "jax-cuda13-plugin": "jax-cuda13-pjrt"}
 _TIMEOUT = 900
@@ -89,7 +89,7 @@ def compile_report(
       flags: further XLA flags.
 
     Returns:
-      The report of `aot_report.describe`, with `gpu`, `compiles`, `error` (one line, or None),
+      The report of `aot_report.describe_program`, with `gpu`, `compiles`, `error` (one line, or None),
       `seconds` of lowering and compilation, `memory` in bytes (`arguments`, `outputs`, `aliased`,
       `temporary`), and `tree_attention`, the implementation that the registry chooses for the GPU.
       For a program that does not compile: `gpu`, `compiles` and `error`.
@@ -127,7 +127,9 @@ def compile_report(
             }
         report = json.loads(result.read_text(encoding="utf-8"))
         return report | (
-            describe(Path(dump), target.architecture, large, spills) if report["compiles"] else {}
+            describe_program(Path(dump), target.architecture, large, spills)
+            if report["compiles"]
+            else {}
         )
 
 

@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.aot import Program
-from pallas_kernels.registry import Problem, resolve, using
+from pallas_kernels.registry import Problem, resolve_kernel, using
 
 
-def tree_attention(*, calls: list[dict[str, Any]], implementation: str | None = None) -> Program:
+def make_attention_program(
+    *, calls: list[dict[str, Any]], implementation: str | None = None
+) -> Program:
     """Make a program that calls tree attention in several shapes, one after the other.
 
     Args:
@@ -38,7 +40,7 @@ def _call(q, k, v, mask, cache_k, cache_v, length, window):
     length = jnp.broadcast_to(length, q.shape[:1])
     prefix = (cache_k, cache_v, 1, length, None)
     positions = jnp.broadcast_to(length[:, None], q.shape[:2])
-    attend = resolve("tree_attention", Problem.of(q, k, v, prefix))
+    attend = resolve_kernel("tree_attention", Problem.of(q, k, v, prefix))
     return attend(q, k, v, positions, mask=mask, prefix=prefix, window=window)
 
 

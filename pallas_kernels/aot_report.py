@@ -61,7 +61,7 @@ class Count(NamedTuple):
         return Count(*(a + times * b for a, b in zip(self, other, strict=True)))
 
 
-def describe(dump: Path, architecture: str, large: int, spills: bool) -> dict[str, Any]:
+def describe_program(dump: Path, architecture: str, large: int, spills: bool) -> dict[str, Any]:
     """Describe a program from its dump.
 
     Args:

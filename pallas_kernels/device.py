@@ -40,10 +40,10 @@ def for_device(device: Device) -> Any:
 
 def current_device() -> Device:
     """Return the device that programs traced now are for: that of `for_device`, or the default."""
-    return _target.value or describe(versions.default_device())
+    return _target.value or describe_device(versions.default_device())
 
 
-def describe(device: Any) -> Device:
+def describe_device(device: Any) -> Device:
     """Describe a `jax.Device`."""
     capability = versions.compute_capability(device)
     return Device(

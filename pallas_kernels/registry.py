@@ -14,17 +14,17 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from pallas_kernels import tuning, versions
-from pallas_kernels.device import Device, current_device, describe, for_device
+from pallas_kernels.device import Device, current_device, describe_device, for_device
 
 __all__ = [
     "Choice",
     "Device",
     "Problem",
-    "describe",
+    "describe_device",
     "explain",
     "for_device",
     "names",
-    "resolve",
+    "resolve_kernel",
     "using",
 ]
 
@@ -113,7 +113,7 @@ def using(name: str | None) -> Any:
     return _named(name)
 
 
-def resolve(operation: str, problem: Problem | None = None) -> Callable:
+def resolve_kernel(operation: str, problem: Problem | None = None) -> Callable:
     """Return the implementation of `operation` to use; see `explain`."""
     return explain(operation, problem).function
 

@@ -72,7 +72,7 @@ def reports():
             options = {"calls": calls, "implementation": name}
             jobs[name, gpu] = pool.submit(
                 aot.compile_report,
-                "pallas_kernels.aot_programs:tree_attention",
+                "pallas_kernels.aot_programs:make_attention_program",
                 options,
                 gpu,
                 large=4 * MIB,
@@ -134,7 +134,7 @@ def test_kernels_compile_without_spilling(name, gpu, reports):
 @needs_plugin
 def test_what_does_not_compile_is_reported():
     options = {"calls": [SHAPE | {"rows": 16}], "implementation": registry.names()[0]}
-    report = aot.compile_report("pallas_kernels.aot_programs:tree_attention", options, "t4")
+    report = aot.compile_report("pallas_kernels.aot_programs:make_attention_program", options, "t4")
     assert not report["compiles"] and "needs compute capability 8.0" in report["error"]
     assert tool.render_compiled([{"options": {"method": "ar"}} | report]).startswith(
         "ar does not compile: ValueError: "

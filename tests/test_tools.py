@@ -19,10 +19,9 @@ from jaxspec.io.hub import shipped
 from jaxspec.io.safetensors_files import WEIGHTS, read_json
 from jaxspec.zoo import families
 from jaxspec.zoo.convert import convert
-from jaxspec.zoo.doctor import diagnose
-from jaxspec.zoo.doctor import render as render_diagnosis
-from jaxspec.zoo.inspect import describe, render
-from jaxspec.zoo.probe import fit
+from jaxspec.zoo.doctor import diagnose, render_diagnosis
+from jaxspec.zoo.inspect import describe_checkpoint, render_description
+from jaxspec.zoo.probe import measure_fit
 
 GOLDEN = SHIPPED
 TARGET, DFLASH, JETSPEC = (
@@ -56,7 +55,7 @@ def run(capsys, *arguments):
 
 
 def test_describe_a_drafter():
-    about = describe(JETSPEC)
+    about = describe_checkpoint(JETSPEC)
     assert (about["family"], about["readable"], about["problem"]) == ("jetspec", True, None)
     assert about["feature_layers"]["output_of_layer"] == [0, 2, 4] and about["feature_layers"][
         "input_of_layer"
@@ -78,26 +77,29 @@ def test_describe_a_drafter():
 
 @pytest.mark.parametrize("name", ["eagle3", "falcon", "medusa", "parallelspec", "specblock"])
 def test_describe_what_ships(name):
-    about = describe(MINI / "drafters" / name)
+    about = describe_checkpoint(MINI / "drafters" / name)
     layers = about["feature_layers"]
     assert (about["family"], about["readable"], layers["contradicted"]) == (name, True, False)
     assert layers["output_of_layer"] == (None if name == "medusa" else [1, 3, 4])
 
 
 def test_describe_a_target():
-    about = describe("mini")
+    about = describe_checkpoint("mini")
     assert (about["family"], about["readable"], about["drafters"]) == (
         "target",
         True,
         list(shipped(MINI / "drafters")),
     )
     assert about["weights"]["dtypes"] == {"BF16": about["weights"]["parameters"]}
-    assert "feature layers" not in render(about)
+    assert "feature layers" not in render_description(about)
 
 
 def test_both_conventions_agree_between_formats(tmp_path, capsys):
     written = convert(DFLASH, tmp_path / "out", "speculators", TARGET)
-    native, speculators = describe(DFLASH)["feature_layers"], describe(written)["feature_layers"]
+    native, speculators = (
+        describe_checkpoint(DFLASH)["feature_layers"],
+        describe_checkpoint(written)["feature_layers"],
+    )
     for key in ("output_of_layer", "input_of_layer"):
         assert native[key] == speculators[key]
     assert (native["counts"], speculators["counts"]) == ("output", "input")
@@ -105,16 +107,16 @@ def test_both_conventions_agree_between_formats(tmp_path, capsys):
     assert status == 0 and "dflash, layout speculators" in printed and "target" in printed
     assert "output of layer  [1, 2, 3]" in printed and "input of layer   [2, 3, 4]" in printed
     status, printed, _ = run(capsys, "inspect", written, "--json")
-    assert json.loads(printed) == json.loads(json.dumps(describe(written)))
+    assert json.loads(printed) == json.loads(json.dumps(describe_checkpoint(written)))
 
 
 def test_the_last_layer_and_contradictions_are_pointed_out(tmp_path):
     last = edited(DFLASH, tmp_path / "last", target_layer_ids=[1, 3, 5])
-    assert "before the final norm" in describe(last)["feature_layers"]["note"]
+    assert "before the final norm" in describe_checkpoint(last)["feature_layers"]["note"]
     own = convert(DFLASH, tmp_path / "own", "dflash", TARGET)
-    assert describe(own)["feature_layers"]["note"] == ""
+    assert describe_checkpoint(own)["feature_layers"]["note"] == ""
     moved = edited(own, tmp_path / "moved", target_layer_ids=[2, 3, 4])
-    about = describe(moved)["feature_layers"]
+    about = describe_checkpoint(moved)["feature_layers"]
     assert about["contradicted"] and "jaxspec object says [1, 2, 3]" in about["note"]
 
 
@@ -160,11 +162,11 @@ SPECULATORS = {
     ],
 )  # fmt: skip
 def test_families_that_cannot_be_loaded_are_named(tmp_path, hf, family, outputs, target):
-    about = describe(made(tmp_path / "x", hf, ONE))
+    about = describe_checkpoint(made(tmp_path / "x", hf, ONE))
     assert about["family"] == family and not about["readable"] and about["problem"]
     assert about["feature_layers"]["output_of_layer"] == outputs
     assert about["target"]["name"] == (target or "not recorded")
-    assert about["weights"]["parameters"] == 14 and family in render(about)
+    assert about["weights"]["parameters"] == 14 and family in render_description(about)
 
 
 def test_medusas_own_file_and_pickles(tmp_path):
@@ -178,10 +180,10 @@ def test_medusas_own_file_and_pickles(tmp_path):
         heads,
         "medusa_lm_head.safetensors",
     )
-    assert describe(directory)["weights"]["files"] == ["medusa_lm_head.safetensors"]
+    assert describe_checkpoint(directory)["weights"]["files"] == ["medusa_lm_head.safetensors"]
     (directory / "medusa_lm_head.safetensors").unlink()
     shutil.copyfile(GOLDEN / "torch/dtypes.pt", directory / "medusa_lm_head.pt")
-    weights = describe(directory)["weights"]
+    weights = describe_checkpoint(directory)["weights"]
     assert (
         weights["files"] == ["medusa_lm_head.pt"]
         and weights["dtypes"]["BOOL"] == 3
@@ -218,7 +220,7 @@ def test_inspect_and_convert_report_mistakes_in_one_line(capsys, tmp_path):
     assert (
         status == 0
         and out == f"wrote {tmp_path / 'x'}\n"
-        and describe(tmp_path / "x")["family"] == "jetspec"
+        and describe_checkpoint(tmp_path / "x")["family"] == "jetspec"
     )
 
 
@@ -266,7 +268,9 @@ def test_doctor_names_the_right_convention(tmp_path, capsys, prompts):
     }
     outputs = jaxspec.decode(params, prompts[0], **options)
     texts = [prompt + out.tokens for prompt, out in zip(prompts[0], outputs, strict=True)]
-    (found,) = fit(params, "drafter", texts, [len(prompt) for prompt in prompts[0]], [(2, 3, 4)])
+    (found,) = measure_fit(
+        params, "drafter", texts, [len(prompt) for prompt in prompts[0]], [(2, 3, 4)]
+    )
     for out, accepted in zip(outputs, np.split(found.accepted, len(outputs)), strict=True):
         anchor = 0
         for step in out.rounds[:-1]:  # the limit may cut the last one

@@ -39,7 +39,7 @@ class EvalOptions:
     chat: bool = False
 
 
-def measure_acceptance(
+def measure_domain_acceptance(
     bundle: Params, name: str, prompts: list[LabelledPrompt], **options
 ) -> dict[str, float]:
     """Measure tokens committed per round, bonus included, pooled over all rounds of a domain.
@@ -84,7 +84,7 @@ def make_evaluate(
     prompts = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
     spec = dataclasses.replace(target.spec, drafters=((name, config),))
     measure = functools.partial(
-        measure_acceptance,
+        measure_domain_acceptance,
         name=name,
         prompts=prompts,
         max_new_tokens=options.max_new_tokens,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from training.data import DataError
-from training.samples import Record
+from training.samples import DataRecord
 
 # Tokens that end a turn, in addition to the tokenizer's end of text: those of Qwen and ChatML,
 # Llama 3, Gemma and Phi.
@@ -186,7 +186,9 @@ def _render(messages, chat, generation_prompt, tools, place, marks: bool = False
     return texts[0], tuple(map(tuple, ranges[0])) if marks else ()
 
 
-def split_record(record: Record, chat: ChatFormat) -> Iterator[tuple[tuple[Piece, ...], list[str]]]:
+def split_record(
+    record: DataRecord, chat: ChatFormat
+) -> Iterator[tuple[tuple[Piece, ...], list[str]]]:
     """Split a record into the pieces of each sample that it gives.
 
     A template that drops the reasoning of earlier turns (Qwen3) shows an answer in full only while
@@ -227,7 +229,7 @@ def split_record(record: Record, chat: ChatFormat) -> Iterator[tuple[tuple[Piece
 
 
 def _conversation(
-    messages: list[dict], record: Record, chat: ChatFormat
+    messages: list[dict], record: DataRecord, chat: ChatFormat
 ) -> Iterator[tuple[tuple[Piece, ...], list[str]]]:
     turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
     if not turns:
@@ -256,7 +258,7 @@ def _conversation(
 
 
 def _answer(
-    messages: list[dict], turn: int, record: Record, chat: ChatFormat
+    messages: list[dict], turn: int, record: DataRecord, chat: ChatFormat
 ) -> tuple[str, tuple[int, int], list[str]]:
     """Render the conversation up to the end of message `turn`.
 

@@ -14,7 +14,7 @@ from jaxspec.zoo.checkpoint import default_dtype
 from training.methods import find_method, make_first_weights
 from training.optimizer import make_optimizer
 from training.packing import PackedRows
-from training.pipeline import load_rows
+from training.pipeline import load_packed_rows
 
 
 def count_bytes(tree) -> int:
@@ -37,7 +37,7 @@ def describe_run(options) -> str:
     target_spec = target_config(read_entries(directory / "config.json"))
     kind = options.model.kind
     config = find_method(kind).config(options.model, target_spec, str(directory))
-    rows = load_rows(
+    rows = load_packed_rows(
         options.data, str(directory) if (directory / "tokenizer.json").is_file() else None
     )
     token = jax.ShapeDtypeStruct((1, 2), np.int32)

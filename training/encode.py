@@ -9,13 +9,13 @@ import numpy as np
 
 from training.chat import ChatFormat, Piece, split_record
 from training.data import DataError
-from training.samples import Record, Sample
+from training.samples import DataRecord, Sample
 
 # Characters per call of the tokenizer: enough to keep its threads busy, few enough for its memory.
 _CHARACTERS = 4_000_000
 
 
-def encode(records: Sequence[Record], chat: ChatFormat) -> list[Sample]:
+def encode(records: Sequence[DataRecord], chat: ChatFormat) -> list[Sample]:
     """Encode records in order; a conversation may give several samples (`training.chat.split_record`).
 
     Plain text is trained on as a whole, with the end-of-text token after it, and so is a response
@@ -27,7 +27,7 @@ def encode(records: Sequence[Record], chat: ChatFormat) -> list[Sample]:
         and line.
     """
     samples: list[Sample] = []
-    chunk: list[tuple[Record, tuple[Piece, ...]]] = []
+    chunk: list[tuple[DataRecord, tuple[Piece, ...]]] = []
     noted: list[str] = []
     size = 0
     for record in records:
@@ -52,7 +52,7 @@ def encode(records: Sequence[Record], chat: ChatFormat) -> list[Sample]:
     return samples + _encode_pieces(chunk, chat)
 
 
-def _exact(record: Record, chat: ChatFormat) -> Sample:
+def _exact(record: DataRecord, chat: ChatFormat) -> Sample:
     tokens = np.asarray(record.tokens, np.int32)
     if chat.tokenizer is not None and tokens.max() >= len(chat.tokenizer):
         raise DataError(
@@ -65,7 +65,7 @@ def _exact(record: Record, chat: ChatFormat) -> Sample:
 
 
 def _encode_pieces(
-    documents: list[tuple[Record, tuple[Piece, ...]]], chat: ChatFormat
+    documents: list[tuple[DataRecord, tuple[Piece, ...]]], chat: ChatFormat
 ) -> list[Sample]:
     if not documents:
         return []
@@ -120,7 +120,9 @@ def span_mask(offsets: np.ndarray, spans: Sequence[tuple[int, int]]) -> np.ndarr
     return mask
 
 
-def _sample(record: Record, pieces: tuple[Piece, ...], encoded: list, chat: ChatFormat) -> Sample:
+def _sample(
+    record: DataRecord, pieces: tuple[Piece, ...], encoded: list, chat: ChatFormat
+) -> Sample:
     tokens, mask = (np.concatenate(parts) for parts in zip(*encoded, strict=True))
     eos = chat.tokenizer.eos_token_id
     if pieces[-1].spans is None and eos is not None and tokens[-1:].tolist() != [eos]:

@@ -69,7 +69,7 @@ class MethodOptions:
     falcon: FalconOptions = dataclasses.field(default_factory=FalconOptions)
 
 
-class Method(NamedTuple):
+class TrainingMethod(NamedTuple):
     """How a kind of drafter is trained.
 
     Attributes:
@@ -89,7 +89,7 @@ class Method(NamedTuple):
     trains_head: bool = True
 
 
-def find_method(kind: str) -> Method:
+def find_method(kind: str) -> TrainingMethod:
     """Return the method called `kind`.
 
     Raises:
@@ -230,10 +230,10 @@ def _block_loss(config, target: TargetConfig, loss: LossOptions, own: MethodOpti
 
 
 _BLOCK = (drafter_model.make_drafter_config, _block_init, _block_loss)
-METHODS: dict[str, Method] = {
-    "dflash": Method(*_BLOCK, "A DFlash block-diffusion drafter", trains_head=False),
-    "jetspec": Method(*_BLOCK, "A JetSpec causal parallel head", trains_head=False),
-    "eagle3": Method(
+METHODS: dict[str, TrainingMethod] = {
+    "dflash": TrainingMethod(*_BLOCK, "A DFlash block-diffusion drafter", trains_head=False),
+    "jetspec": TrainingMethod(*_BLOCK, "A JetSpec causal parallel head", trains_head=False),
+    "eagle3": TrainingMethod(
         _eagle,
         init_eagle,
         lambda config, target, loss, own: make_eagle_loss(
@@ -242,14 +242,14 @@ METHODS: dict[str, Method] = {
         "An EAGLE-3 drafter",
         "eagle",
     ),
-    "specblock": Method(
+    "specblock": TrainingMethod(
         _specblock,
         lambda config, seed, head: init_specblock(config, seed),
         lambda config, target, loss, own: make_specblock_loss(config, target, loss, own.specblock),
         "A SpecBlock block-iterative drafter",
         "specblock",
     ),
-    "medusa": Method(
+    "medusa": TrainingMethod(
         _medusa,
         lambda config, seed, head: init_medusa(
             config, seed, head if config.own_projection else None
@@ -257,13 +257,13 @@ METHODS: dict[str, Method] = {
         lambda config, target, loss, own: make_medusa_loss(config, target, loss),
         "Medusa heads",
     ),
-    "parallelspec": Method(
+    "parallelspec": TrainingMethod(
         _parallelspec,
         init_parallelspec,
         lambda config, target, loss, own: make_parallelspec_loss(config, target, loss),
         "A ParallelSpec drafter",
     ),
-    "falcon": Method(
+    "falcon": TrainingMethod(
         _falcon,
         init_falcon,
         lambda config, target, loss, own: make_falcon_loss(
@@ -272,7 +272,7 @@ METHODS: dict[str, Method] = {
         "A Falcon semi-autoregressive drafter",
         "falcon",
     ),
-    "small": Method(
+    "small": TrainingMethod(
         _small,
         lambda config, seed, head: init_small_model(config, seed),
         lambda config, target, loss, own: make_small_model_loss(config, target, loss),

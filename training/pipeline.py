@@ -55,7 +55,7 @@ class DataOptions:
 
 
 def load_samples(options: DataOptions, tokenizer) -> list[Sample]:
-    """Load samples of all files, uncut; the arguments are those of `load_rows`."""
+    """Load samples of all files, uncut; the arguments are those of `load_packed_rows`."""
     if not options.files:
         raise DataError("no data files: name at least one")
     chat = make_format(
@@ -72,7 +72,7 @@ def load_samples(options: DataOptions, tokenizer) -> list[Sample]:
     return encode(records, chat)
 
 
-def load_rows(options: DataOptions, tokenizer) -> PackedRows:
+def load_packed_rows(options: DataOptions, tokenizer) -> PackedRows:
     """Read, tokenise, cut and pack the files, and print one line about the result.
 
     Args:
@@ -148,7 +148,7 @@ class AnchorBatches:
     token of a prompt).
 
     Args:
-      rows: from `load_rows`.
+      rows: from `load_packed_rows`.
       batch_size: number B of rows in a batch.
       anchors: number A of anchors per row. Rows with fewer candidates are filled up, with `keep`
         False.

@@ -29,7 +29,7 @@ LLAMA31_MASK = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Preset:
+class DrafterPreset:
     """Defaults of a recipe. Every one can be overridden on the command line.
 
     Attributes:
@@ -63,9 +63,9 @@ class Preset:
         )
 
 
-def _small(drafter: str, **loss) -> Preset:
+def _small(drafter: str, **loss) -> DrafterPreset:
     """Make a preset for `mini`: Muon, which learns fast, ten minutes on two CPU cores."""
-    return Preset(
+    return DrafterPreset(
         target="mini",
         model=dict(
             kind=drafter,
@@ -91,12 +91,12 @@ def _large(
     mask: int,
     block_size: int = 16,
     **loss,
-) -> Preset:
+) -> DrafterPreset:
     """Make SpecForge's preset for large targets.
 
     AdamW at 6e-4, 4 % warm-up, batches of 32 rows of 3,072 tokens with 512 anchors, 10,000 steps.
     """
-    return Preset(
+    return DrafterPreset(
         target=target,
         model=dict(
             kind=drafter,
@@ -119,7 +119,7 @@ def _large(
 
 def _small_with_head(
     drafter: str, model: dict[str, Any], gamma: float | None = 4.0, **method
-) -> Preset:
+) -> DrafterPreset:
     """Make a preset like `_small` for drafters with an output projection of their own.
 
     They have about as many parameters, and train on the same text.
@@ -129,12 +129,12 @@ def _small_with_head(
     return dataclasses.replace(small, model=own | model, method=method)
 
 
-def _large_eagle(target: str, draft_vocab: int = 32_000) -> Preset:
+def _large_eagle(target: str, draft_vocab: int = 32_000) -> DrafterPreset:
     """Make SpecForge's preset for EAGLE-3.
 
     AdamW at 1e-4, 1.5 % warm-up and a cosine, rows of 4,096 tokens, 7 test-time steps.
     """
-    return Preset(
+    return DrafterPreset(
         target=target,
         model=dict(kind="eagle3", draft_vocab=draft_vocab),
         loss=dict(kind="fkl", dtype="bfloat16", anchor_chunk=64, tile=1024),
@@ -148,13 +148,13 @@ def _large_eagle(target: str, draft_vocab: int = 32_000) -> Preset:
     )
 
 
-def _large_specblock(target: str, draft_vocab: int = 32_000) -> Preset:
+def _large_specblock(target: str, draft_vocab: int = 32_000) -> DrafterPreset:
     """Make the preset of SpecBlock's released scripts.
 
     AdamW (0.9, 0.95) at 5e-5, batches of 24 rows of 1,024 tokens, 3 blocks of 4 slots. Ours: a
     cosine instead of their linear decay, and the number of steps.
     """
-    return Preset(
+    return DrafterPreset(
         target=target,
         model=dict(kind="specblock", draft_vocab=draft_vocab, num_layers=2, slots=4, blocks=2),
         loss=dict(kind="fkl", dtype="bfloat16", tile=1024),

@@ -11,7 +11,7 @@ import numpy as np
 
 from training.chat import ChatFormat, encode_messages
 from training.data import DataError
-from training.samples import Record
+from training.samples import DataRecord
 
 ANSWER = "Answer:"
 
@@ -35,7 +35,7 @@ class Prompt(NamedTuple):
 
 
 def make_prompts(
-    records: Sequence[Record],
+    records: Sequence[DataRecord],
     chat: ChatFormat,
     *,
     longest: int,
@@ -72,7 +72,7 @@ def make_prompts(
             f"prompt_tokens is {low} to {high}: give a range within 1 to {longest}, "
             "the longest prompt that fits"
         )
-    groups: dict[str, list[Record]] = {}
+    groups: dict[str, list[DataRecord]] = {}
     for record in records:
         groups.setdefault(record.domain or "", []).append(record)
     prompts = []
@@ -165,7 +165,7 @@ def _counts(
 
 
 def _domain_prompts(
-    records: list[Record],
+    records: list[DataRecord],
     chat: ChatFormat,
     prompt_tokens: tuple[int, int],
     longest: int,
@@ -193,7 +193,7 @@ def _domain_prompts(
 
 
 def _prompt(
-    record: Record,
+    record: DataRecord,
     chat: ChatFormat,
     prompt_tokens: tuple[int, int],
     visit: int,
@@ -218,7 +218,7 @@ def _prompt(
     return messages, encode_messages(messages, chat, record.tools, record.place)
 
 
-def _question(record: Record) -> list[dict]:
+def _question(record: DataRecord) -> list[dict]:
     """Return the messages before the first answer; a greeting of the assistant is no answer."""
     roles = [message["role"] for message in record.messages]
     if "user" not in roles:

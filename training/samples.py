@@ -56,7 +56,7 @@ class Sample(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Record:
+class DataRecord:
     """One record in one of the forms; the fields of the other forms are None.
 
     Attributes:
@@ -82,7 +82,7 @@ class Record:
     prompt_length: int = 0
 
 
-def read_records(path: Path | str) -> list[Record]:
+def read_records(path: Path | str) -> list[DataRecord]:
     """Read all records of a .jsonl or .jsonl.gz file, in order.
 
     Raises:
@@ -119,27 +119,29 @@ def read_objects(path: Path | str) -> Iterator[tuple[str, dict]]:
         raise DataError(f"{path}, after line {number}: cannot be read ({error})") from None
 
 
-def _record(content: dict, place: str) -> Record:
+def _record(content: dict, place: str) -> DataRecord:
     domain = content.get("domain") or content.get("category")
     if domain is not None and not isinstance(domain, str):
         raise DataError(f"{place}: domain is {domain!r}: a string is expected")
     if "tokens" in content:
-        return Record(place, domain, **_token_fields(content, place))
+        return DataRecord(place, domain, **_token_fields(content, place))
     for key in ("messages", "conversations"):
         if key in content:
             tools = content.get("tools") or None
             if tools is not None and not isinstance(tools, list):
                 raise DataError(f"{place}: tools is not a list of JSON schemas")
-            return Record(place, domain, messages=_messages(content[key], key, place), tools=tools)
+            return DataRecord(
+                place, domain, messages=_messages(content[key], key, place), tools=tools
+            )
     if "prompt" in content:
         prompt, response = content["prompt"], content.get("response", content.get("completion"))
         if not isinstance(prompt, str):
             prompt = _messages(prompt, "prompt", place)
         if response is not None:
             _text(response, "response", place)
-        return Record(place, domain, prompt=prompt, response=response)
+        return DataRecord(place, domain, prompt=prompt, response=response)
     if "text" in content:
-        return Record(place, domain, text=_text(content["text"], "text", place))
+        return DataRecord(place, domain, text=_text(content["text"], "text", place))
     keys = ", ".join(map(str, list(content)[:6])) or "none"
     raise DataError(f"{place}: a record in no known form (its keys: {keys}): expected {_FORMS}")
 

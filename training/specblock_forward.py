@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.drafters.specblock.network import SpecBlock, slot_positions
-from jaxspec.targets.attention import tree_attention
+from jaxspec.targets.attention import attend
 from jaxspec.targets.layers import DecoderLayer, apply_rope, rope_table
 from training.losses import gather
 
@@ -157,7 +157,7 @@ def _attend(layer: DecoderLayer, x, places, k, v, visible):
     attention, c = layer.attention, layer.config
     q = attention.q(layer.attention_norm(x)).reshape(*x.shape[:2], c.num_heads, c.head_dim)
     q = apply_rope(attention.q_norm(q) if c.qk_norm else q, rope_table(places, c))
-    attended = tree_attention(q, k, v, places, mask=_words(visible))
+    attended = attend(q, k, v, places, mask=_words(visible))
     x = x + attention.o(attended.reshape(*x.shape[:2], -1))
     return x + layer.mlp(layer.mlp_norm(x))
 

@@ -23,7 +23,7 @@ import tyro
 
 from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.io.tokenizer import load_tokenizer
-from training.acceptance import EvalOptions, measure_acceptance
+from training.acceptance import EvalOptions, measure_domain_acceptance
 from training.command import check_made_with, one_line_errors
 from training.drafter_loss import LossOptions
 from training.drafter_model import ModelOptions
@@ -35,7 +35,7 @@ from training.pipeline import DataOptions
 from training.presets import PRESETS, SCORING
 from training.regenerate import RegenerateOptions, regenerate
 from training.sweep_report import write_report
-from training.train_drafter import DrafterOptions, train
+from training.train_drafter import DrafterOptions, train_drafter
 
 BUDGETS = (8, 16, 64)
 
@@ -278,12 +278,12 @@ def run_recipe(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
         check_made_with(found, kept.get("settings", {}), settings)
         return kept
     began = time.monotonic()
-    bundle = train(make_drafter_options(recipe, options, scale))
+    bundle = train_drafter(make_drafter_options(recipe, options, scale))
     trained = time.monotonic()
     tokenizer = load_tokenizer(bundle.spec.tokenizer) if bundle.spec.tokenizer else None
     prompts = read_prompts(options.prompts, tokenizer, limit=scale.prompts)
     acceptance = {
-        name: measure_acceptance(
+        name: measure_domain_acceptance(
             bundle, recipe.kind, prompts, max_new_tokens=scale.max_new_tokens, **method
         )
         for name, method in _methods(recipe.kind, scale.block_size).items()

@@ -37,7 +37,7 @@ from training.loop import LoopOptions, fit
 from training.methods import MethodOptions, find_method, head_is_trained, make_first_weights
 from training.optimizer import OptimizerOptions, make_optimizer
 from training.packing import PackedRows
-from training.pipeline import AnchorBatches, DataOptions, load_rows
+from training.pipeline import AnchorBatches, DataOptions, load_packed_rows
 from training.presets import PRESETS
 from training.preview import show_samples
 from training.report import Card, make_model_card, measure_training_cost, plot_run
@@ -133,7 +133,7 @@ def fingerprint_rows(rows: PackedRows) -> str:
     return digest.hexdigest()[:16]
 
 
-def train(options: DrafterOptions) -> Params:
+def train_drafter(options: DrafterOptions) -> Params:
     """Train, measure acceptance on the way, and write the drafter with its card.
 
     Returns:
@@ -146,7 +146,7 @@ def train(options: DrafterOptions) -> Params:
     target = jaxspec.load(options.target, drafter={}, dtype=options.target_dtype)
     spec, kind = target.spec, options.model.kind
     config = find_method(kind).config(options.model, spec.target, spec.tokenizer)
-    rows = load_rows(options.data, spec.tokenizer)
+    rows = load_packed_rows(options.data, spec.tokenizer)
     draft = _draft_collection(rows, config, target)
     params = _first_weights(options, config, target, draft)
     batches = AnchorBatches(rows, options.batch, options.anchors, config.depth + 1, options.seed)
@@ -246,7 +246,7 @@ def _flat(tree: dict, prefix: str = "") -> dict:
     return leaves
 
 
-def parse(arguments: list[str] | None = None) -> DrafterOptions:
+def parse_options(arguments: list[str] | None = None) -> DrafterOptions:
     """Parse options from a command line; `--preset NAME` gives the defaults of all others."""
     import argparse
 
@@ -279,13 +279,13 @@ def parse(arguments: list[str] | None = None) -> DrafterOptions:
 
 def main() -> None:
     with one_line_errors():
-        options = parse()
+        options = parse_options()
         if options.preview:
             show_samples(options.data, options.target, options.preview)
         elif options.dry_run:
             print(describe_run(options))
         else:
-            train(options)
+            train_drafter(options)
 
 
 if __name__ == "__main__":

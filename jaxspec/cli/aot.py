@@ -51,6 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
         )
         for method in dict.fromkeys(("ar", arguments.method))
     ]
-    values.write_json(arguments.json, reports)
+    values.save_json(arguments.json, reports)
     print(render_compiled(reports))
     return 0 if all(one["compiles"] for one in reports) else FAILED

@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     report = latency.measure_latency(
         settings,
         progress=lambda line: print(line, file=sys.stderr, flush=True),
-        save=lambda report: values.write_json(arguments.json, report),
+        save=lambda report: values.save_json(arguments.json, report),
     )
     print(render_latency(report))
     if arguments.plot:

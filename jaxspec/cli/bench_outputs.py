@@ -86,7 +86,7 @@ def write_outputs(
     from jaxspec.bench.report_folder import write_report_folder
 
     model = Path(arguments.model).name
-    values.write_json(arguments.json, report)
+    values.save_json(arguments.json, report)
     if arguments.vllm:
         write_vllm(arguments.vllm, report["results"], model)
     if arguments.spec_bench:

@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         "model": Path(arguments.model).name,
         "methods": {method.name: method.options for method in methods},
     }
-    values.write_json(arguments.json, report)
+    values.save_json(arguments.json, report)
     print(render_peers(report["results"], report["overhead"]))
     if report["note"]:
         print(report["note"])

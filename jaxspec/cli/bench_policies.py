@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         parts = {name: report.pop(name) for name in ("times", "results")}
         found.append({"temperature": temperature} | parts)
     report |= {"method": method.name, "policies": arguments.policies, "temperatures": found}
-    values.write_json(arguments.json, report)
+    values.save_json(arguments.json, report)
     print(render_policies(report))
     return 0
 

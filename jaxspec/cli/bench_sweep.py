@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
         progress=values.show_progress,
     )
     report["settings"] = values.collect_settings(arguments, "json", "plot")
-    values.write_json(arguments.json, report, indent=None)
+    values.save_json(arguments.json, report, indent=None)
     print(render_sweep(report))
     if arguments.plot:
         plot_sweep(report, arguments.plot)

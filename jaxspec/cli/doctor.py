@@ -35,7 +35,7 @@ def add_command(commands: options.Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the diagnosis; the exit status is 1 if there are warnings."""
-    from jaxspec.zoo.doctor import diagnose, render
+    from jaxspec.zoo.doctor import diagnose, render_diagnosis
 
     path = arguments.prompts
     result = diagnose(
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         max_new_tokens=arguments.max_new_tokens,
         dtype=arguments.dtype,
     )
-    print(json.dumps(result, indent=1) if arguments.json else render(result))
+    print(json.dumps(result, indent=1) if arguments.json else render_diagnosis(result))
     return WARNED if result["warnings"] else 0
 
 

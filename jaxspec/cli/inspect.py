@@ -23,8 +23,8 @@ def add_command(commands: options.Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what the checkpoint is."""
-    from jaxspec.zoo.inspect import describe, render
+    from jaxspec.zoo.inspect import describe_checkpoint, render_description
 
-    about = describe(arguments.path)
-    print(json.dumps(about, indent=1) if arguments.json else render(about))
+    about = describe_checkpoint(arguments.path)
+    print(json.dumps(about, indent=1) if arguments.json else render_description(about))
     return 0

@@ -130,7 +130,7 @@ def check_folders(arguments: argparse.Namespace, *names: str) -> None:
             )
 
 
-def write_json(path: Path | None, report: Any, indent: int | None = 1) -> None:
+def save_json(path: Path | None, report: Any, indent: int | None = 1) -> None:
     """Write a report as JSON; do nothing without a path."""
     if path:
         path.write_text(json.dumps(report, indent=indent) + "\n", encoding="utf-8")

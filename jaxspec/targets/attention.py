@@ -5,13 +5,13 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.registry import Problem, resolve
+from pallas_kernels.registry import Problem, resolve_kernel
 
 
-def tree_attention(q, k, v, positions, *, mask=None, prefix=None, window=None) -> jax.Array:
+def attend(q, k, v, positions, *, mask=None, prefix=None, window=None) -> jax.Array:
     """Compute `pallas_kernels.reference.tree_attention` with the implementation of the registry."""
     problem = Problem.of(q, k, v, prefix)
-    return resolve("tree_attention", problem)(
+    return resolve_kernel("tree_attention", problem)(
         q, k, v, positions, mask=mask, prefix=prefix, window=window
     )
 

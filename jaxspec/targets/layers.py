@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.core.config import TransformerConfig
-from jaxspec.targets.attention import tree_attention
+from jaxspec.targets.attention import attend
 
 _INIT = nn.initializers.normal(0.02)
 
@@ -161,7 +161,7 @@ class Attention(nn.Module):
         q = apply_rope(self.q_norm(q) if c.qk_norm else q, rope)
         k, v = self._rotated(kv, rope)
         keys, values = (k, v) if earlier is None else behind(earlier, k, v)
-        out = tree_attention(q, keys, values, positions, mask=mask, prefix=prefix, window=window)
+        out = attend(q, keys, values, positions, mask=mask, prefix=prefix, window=window)
         return self.o(out.reshape(*x.shape[:2], -1)), (k, v)
 
 

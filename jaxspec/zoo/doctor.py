@@ -29,8 +29,8 @@ from jaxspec.io.torch_files import open_weights
 from jaxspec.targets.hf_config import target_config
 from jaxspec.targets.weights import stored_name
 from jaxspec.zoo.checkpoint import load
-from jaxspec.zoo.inspect import describe
-from jaxspec.zoo.probe import fit, gain
+from jaxspec.zoo.inspect import describe_checkpoint
+from jaxspec.zoo.probe import gain, measure_fit
 
 PROMPTS = (
     "Question: A shop sells pens at 3 dollars each. How much do 7 pens cost?\nAnswer:",
@@ -72,7 +72,7 @@ def diagnose(
       with the layers shifted, over all anchors of the texts: `accepted`, the mean acceptance length
       with the bonus; `logprob`; `gain`, see `jaxspec.zoo.probe`), `warnings` (what costs
       acceptance, one sentence each), `notes`, `environment`, and `drafter` (see
-      `jaxspec.zoo.inspect.describe`).
+      `jaxspec.zoo.inspect.describe_checkpoint`).
 
     Raises:
       FileNotFoundError: the model or the drafter does not exist.
@@ -94,7 +94,7 @@ def diagnose(
         "warnings": warnings,
         "notes": notes,
         "environment": environment(),
-        "drafter": describe(directory),
+        "drafter": describe_checkpoint(directory),
     }
     written = result["drafter"]["feature_layers"]
     warnings += [f"feature layers: {written['note']}"] if written["contradicted"] else []
@@ -117,7 +117,7 @@ def diagnose(
     return result
 
 
-def render(result: dict[str, Any]) -> str:
+def render_diagnosis(result: dict[str, Any]) -> str:
     """Format the diagnosis as lines of text."""
     lines = [f"{name}: {value}" for name, value in result["environment"].items()]
     lines += [
@@ -271,7 +271,7 @@ def _probe(
     fits = dict(
         zip(
             sets,
-            fit(params, _NAME, texts, [len(prompt) for prompt in ids], list(sets.values())),
+            measure_fit(params, _NAME, texts, [len(prompt) for prompt in ids], list(sets.values())),
             strict=True,
         )
     )

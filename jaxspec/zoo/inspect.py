@@ -31,7 +31,7 @@ _SIZES = (
 )  # fmt: skip
 
 
-def describe(source) -> dict[str, Any]:
+def describe_checkpoint(source) -> dict[str, Any]:
     """Describe a model or drafter.
 
     Args:
@@ -76,7 +76,7 @@ def describe(source) -> dict[str, Any]:
     }
 
 
-def render(about: dict[str, Any]) -> str:
+def render_description(about: dict[str, Any]) -> str:
     """Format the description as lines of text."""
     layers, weights = about["feature_layers"] or {}, about["weights"]
     rows = [

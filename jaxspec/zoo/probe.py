@@ -34,7 +34,7 @@ class Fit(NamedTuple):
     logprob: np.ndarray
 
 
-def fit(
+def measure_fit(
     params: Params,
     name: str,
     texts: list[list[int]],

@@ -18,7 +18,7 @@ from jaxspec.core.params import Params, Spec
 from jaxspec.drafters import DrafterRecord
 from jaxspec.drafters.registry import make_drafter
 from jaxspec.targets.transformer import Transformer
-from jaxspec.zoo.inspect import describe
+from jaxspec.zoo.inspect import describe_checkpoint
 
 VOCAB, PROMPTS, NEW = 16, [[4, 9, 2, 14], [7]], 12
 SIZES = dict(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, ffn_size=16)
@@ -73,7 +73,7 @@ def test_it_is_saved_loaded_and_described(bigram, params, tmp_path):
     )
     alone = jaxspec.load(tmp_path, drafter=str(tmp_path / "drafters" / "bigram"))
     assert [name for name, _ in alone.spec.drafters] == ["bigram"]
-    about = describe(tmp_path / "drafters" / "bigram")
+    about = describe_checkpoint(tmp_path / "drafters" / "bigram")
     assert (about["family"], about["readable"], about["layout"]) == ("bigram", True, "native")
 
 

@@ -21,7 +21,7 @@ from jaxspec.io.config_entries import COUNT, ENTRIES, FLAG, field, read_entries
 from jaxspec.io.hub import ZOO, shipped
 from jaxspec.io.safetensors_files import WEIGHTS, WeightFiles
 from jaxspec.targets.hf_config import target_config
-from jaxspec.zoo.inspect import describe
+from jaxspec.zoo.inspect import describe_checkpoint
 
 GOLDEN = SHIPPED
 WRONG = (None, True, -1, 0, 1.5, float("nan"), 10**30, "x", [], [1], ["a", 2], {}, {"a": [1]})
@@ -131,7 +131,7 @@ def test_damaged_weights(name, tmp_path, mini):
 
 
 def _try_all(name: str, folder: Path, done: str, mini: Path) -> None:
-    loads_or_says_why(done, lambda: describe(folder))
+    loads_or_says_why(done, lambda: describe_checkpoint(folder))
     if "drafters" in FOLDERS[name].parts:
         loads_or_says_why(done, lambda: load_drafter(mini, folder))
     else:

@@ -15,7 +15,7 @@ from jaxspec.cli.main import main
 from jaxspec.io.hub import ZOO, shipped
 from jaxspec.io.packed import pack, unpack
 from jaxspec.io.safetensors_files import WEIGHTS, WeightFiles, write_safetensors
-from jaxspec.zoo.inspect import describe, render
+from jaxspec.zoo.inspect import describe_checkpoint, render_description
 from jaxspec.zoo.pack import is_packed, pack_drafter, unpack_drafter
 
 GOLDEN = SHIPPED
@@ -71,15 +71,15 @@ def test_wrong_scales_and_shapes_end_in_one_line(tmp_path):
 @pytest.mark.parametrize("name", shipped(DRAFTERS))
 def test_shipped_drafters_are_packed(name):
     assert is_packed(DRAFTERS / name)
-    about = describe(DRAFTERS / name)
+    about = describe_checkpoint(DRAFTERS / name)
     assert about["readable"] and about["weights"]["packed"] > 0
     assert about["weights"]["parameters"] > 1.9e6 and about["weights"]["bytes"] < 2.3e6
-    assert "6 bits a weight" in render(about)
+    assert "6 bits a weight" in render_description(about)
 
 
 def test_a_drafter_survives_unpacking_saving_and_packing(tmp_path, capsys):
     full = unpack_drafter("dflash", tmp_path / "full", "mini")
-    assert not is_packed(full) and describe(full)["weights"]["dtypes"].keys() == {"BF16"}
+    assert not is_packed(full) and describe_checkpoint(full)["weights"]["dtypes"].keys() == {"BF16"}
     assert main(["convert", str(full), str(tmp_path / "again"), "--to", "packed"]) == 0
     assert "wrote" in capsys.readouterr().out
     params = jaxspec.load("mini", drafter="dflash")

@@ -187,7 +187,7 @@ def report(tmp_path_factory):
         patch.setenv("MOSAIC_GPU_DUMP_TO", str(dump))
         yield (
             aot.compile_report(
-                "pallas_kernels.aot_programs:tree_attention",
+                "pallas_kernels.aot_programs:make_attention_program",
                 {"calls": calls, "implementation": "mosaic"},
                 "h100",
                 large=4 * 2**20,

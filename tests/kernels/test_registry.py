@@ -4,16 +4,16 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxspec.targets.attention import tree_attention
+from jaxspec.targets.attention import attend
 from pallas_kernels import tuning
 from pallas_kernels.registry import (
     Device,
     Problem,
-    describe,
+    describe_device,
     explain,
     for_device,
     names,
-    resolve,
+    resolve_kernel,
     using,
 )
 from pallas_kernels.versions import default_device
@@ -38,7 +38,7 @@ def test_kernels_run_from_ampere_on(device):
     choice = explain("tree_attention", TREE, device)
     assert choice.name == "triton" and str(device) in choice.reason
     with for_device(device):
-        assert resolve("tree_attention", TREE) is choice.function
+        assert resolve_kernel("tree_attention", TREE) is choice.function
         assert explain("tree_attention").name == "triton"  # what doctor asks
 
 
@@ -103,7 +103,7 @@ def test_a_kernel_can_be_named(monkeypatch):
 def test_a_named_kernel_that_cannot_run_is_an_error(monkeypatch, name, device, reason):
     monkeypatch.setenv("JAXSPEC_KERNELS", name)
     with pytest.raises(ValueError, match=reason) as raised, for_device(device):
-        resolve("tree_attention", TREE)
+        resolve_kernel("tree_attention", TREE)
     assert "JAXSPEC_KERNELS" in str(raised.value) and "\n" not in str(raised.value)
 
 
@@ -112,13 +112,13 @@ def test_what_was_traced_for_another_device_is_not_used_again():
     length = jnp.zeros(1, jnp.int32)
 
     @jax.jit
-    def attend(rows):
-        return tree_attention(
+    def call(rows):
+        return attend(
             rows, rows, rows, jnp.zeros((1, 4), jnp.int32), prefix=(cache, cache, 0, length, None)
         )
 
     def kernels():
-        return str(jax.make_jaxpr(attend)(rows)).count("pallas_call")
+        return str(jax.make_jaxpr(call)(rows)).count("pallas_call")
 
     assert kernels() == 0
     with for_device(H100):
@@ -129,7 +129,7 @@ def test_what_was_traced_for_another_device_is_not_used_again():
 
 
 def test_the_device_here_is_described():
-    device = describe(default_device())
+    device = describe_device(default_device())
     assert device.platform == default_device().platform and (
         device.compute_capability is None or device.platform == "cuda"
     )

@@ -12,7 +12,7 @@ from training.data import DataError
 from training.encode import encode, span_mask
 from training.pipeline import DataOptions
 from training.preview import format_sample
-from training.samples import Record, Sample
+from training.samples import DataRecord, Sample
 
 TEMPLATES = Path(__file__).parent / "templates"
 CHAT = [
@@ -56,7 +56,7 @@ def encode_one(record, tokenizer, template=None, **options):
 
 
 def test_llama3_learns_each_answer_and_its_end(tokenizer):
-    (sample,), _ = encode_one(Record("f, line 1", messages=CHAT), tokenizer, "llama3.jinja")
+    (sample,), _ = encode_one(DataRecord("f, line 1", messages=CHAT), tokenizer, "llama3.jinja")
     assert learnt(sample, tokenizer) == ["It is 4.<|eot_id|>", "6, of course: żółć 😀<|eot_id|>"]
     text = tokenizer.decode(sample.tokens, skip_special_tokens=False)
     assert (
@@ -69,7 +69,7 @@ def test_llama3_learns_each_answer_and_its_end(tokenizer):
 def test_a_learnt_answer_follows_exactly_what_decoding_is_given(tokenizer):
     for template in ("llama3.jinja", "qwen3.jinja", "marked.jinja"):
         (*_, sample), chat = encode_one(
-            Record("f, line 1", messages=CHAT), tokenizer, template, enable_thinking=False
+            DataRecord("f, line 1", messages=CHAT), tokenizer, template, enable_thinking=False
         )
         last = np.flatnonzero(np.diff(sample.loss_mask.astype(int)) == 1)[-1] + 1
         assert sample.tokens[:last].tolist() == encode_messages(CHAT[:4], chat)
@@ -77,7 +77,7 @@ def test_a_learnt_answer_follows_exactly_what_decoding_is_given(tokenizer):
 
 def test_qwen3_gives_each_answer_the_context_in_which_it_is_generated(tokenizer):
     samples, _ = encode_one(
-        Record("f, line 1", messages=CHAT), tokenizer, "qwen3.jinja", enable_thinking=False
+        DataRecord("f, line 1", messages=CHAT), tokenizer, "qwen3.jinja", enable_thinking=False
     )
     first, second = (
         tokenizer.decode(sample.tokens, skip_special_tokens=False) for sample in samples
@@ -92,23 +92,28 @@ def test_qwen3_gives_each_answer_the_context_in_which_it_is_generated(tokenizer)
 
 def test_qwen3_learns_the_reasoning_of_thinking_answers(tokenizer):
     messages = [CHAT[1], {"role": "assistant", "content": "<think>\nAdd.\n</think>\n\n4."}]
-    (sample,), _ = encode_one(Record("f, line 1", messages=messages), tokenizer, "qwen3.jinja")
+    (sample,), _ = encode_one(DataRecord("f, line 1", messages=messages), tokenizer, "qwen3.jinja")
     assert learnt(sample, tokenizer) == ["<think>\nAdd.\n</think>\n\n4.<|im_end|>"]
     with pytest.warns(
         UserWarning,
         match=r"1 answers \(the first: f, line 1: message 2\) do not begin with .*enable_thinking",
     ):
         (sample,), _ = encode_one(
-            Record("f, line 1", messages=messages), tokenizer, "qwen3.jinja", enable_thinking=False
+            DataRecord("f, line 1", messages=messages),
+            tokenizer,
+            "qwen3.jinja",
+            enable_thinking=False,
         )
     assert "Add." in learnt(sample, tokenizer)[0]
 
 
 def test_marked_templates_are_believed_and_agree_with_transformers(tokenizer):
-    (sample,), chat = encode_one(Record("f, line 1", messages=CHAT), tokenizer, "marked.jinja")
+    (sample,), chat = encode_one(DataRecord("f, line 1", messages=CHAT), tokenizer, "marked.jinja")
     assert learnt(sample, tokenizer) == ["It is 4.<|im_end|>", "6, of course: żółć 😀<|im_end|>"]
     # An end in ASCII: of a last character in several tokens, theirs marks the first only.
-    (sample,), chat = encode_one(Record("f, line 1", messages=CHAT[:3]), tokenizer, "marked.jinja")
+    (sample,), chat = encode_one(
+        DataRecord("f, line 1", messages=CHAT[:3]), tokenizer, "marked.jinja"
+    )
     theirs = tokenizer.apply_chat_template(
         CHAT[:3],
         chat_template=chat.template,
@@ -125,9 +130,9 @@ def test_marked_templates_are_believed_and_agree_with_transformers(tokenizer):
 
 def test_text_and_plain_pairs_end_with_the_end_of_text(tokenizer):
     records = [
-        Record("f, line 1", text="Call me Ishmael."),
-        Record("f, line 2", prompt="2 + 2 =", response=" 4"),
-        Record("f, line 3", text="x<|endoftext|>"),
+        DataRecord("f, line 1", text="Call me Ishmael."),
+        DataRecord("f, line 2", prompt="2 + 2 =", response=" 4"),
+        DataRecord("f, line 3", text="x<|endoftext|>"),
     ]
     text, pair, ended = encode(records, make_format(tokenizer, raw_prompts=True))
     assert text.loss_mask.all() and tokenizer.decode(text.tokens) == "Call me Ishmael.<|endoftext|>"
@@ -141,24 +146,26 @@ def test_text_and_plain_pairs_end_with_the_end_of_text(tokenizer):
 
 
 def test_exact_tokens_are_used_as_they_are(tokenizer):
-    (sample,) = encode([Record("f, line 1", tokens=[5, 6, 7], prompt_length=2)], make_format(None))
+    (sample,) = encode(
+        [DataRecord("f, line 1", tokens=[5, 6, 7], prompt_length=2)], make_format(None)
+    )
     assert sample.tokens.tolist() == [5, 6, 7] and sample.loss_mask.tolist() == [False, False, True]
     with pytest.raises(DataError, match="f, line 1: token 9999 is outside the tokenizer's"):
-        encode([Record("f, line 1", tokens=[5, 9999], prompt_length=1)], make_format(tokenizer))
+        encode([DataRecord("f, line 1", tokens=[5, 9999], prompt_length=1)], make_format(tokenizer))
 
 
 def test_order_is_kept_when_forms_mix(tokenizer):
     records = [
-        Record("1", text="one"),
-        Record("2", tokens=[5, 6], prompt_length=1),
-        Record("3", text="two"),
+        DataRecord("1", text="one"),
+        DataRecord("2", tokens=[5, 6], prompt_length=1),
+        DataRecord("3", text="two"),
     ]
     assert [sample.place for sample in encode(records, make_format(tokenizer))] == ["1", "2", "3"]
 
 
 def test_a_greeting_is_context_only(tokenizer):
     messages = [{"role": "assistant", "content": "Welcome!"}, *CHAT[1:3]]
-    (sample,), _ = encode_one(Record("f, line 1", messages=messages), tokenizer, "llama3.jinja")
+    (sample,), _ = encode_one(DataRecord("f, line 1", messages=messages), tokenizer, "llama3.jinja")
     assert learnt(sample, tokenizer) == ["It is 4.<|eot_id|>"] and "Welcome!" in tokenizer.decode(
         sample.tokens
     )
@@ -171,7 +178,7 @@ def test_what_cannot_be_learnt_is_an_error_that_names_the_sample(tokenizer, tmp_
     )
     moody.write_text("{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}")
     refusing.write_text("{{ raise_exception('roles must alternate') }}")
-    record = Record("f.jsonl, line 7", messages=CHAT[1:3])
+    record = DataRecord("f.jsonl, line 7", messages=CHAT[1:3])
     with pytest.raises(DataError, match="f.jsonl, line 7: no token to train on"):
         encode([record], make_format(tokenizer, silent))
     with pytest.raises(
@@ -184,11 +191,11 @@ def test_what_cannot_be_learnt_is_an_error_that_names_the_sample(tokenizer, tmp_
     ):
         encode([record], make_format(tokenizer, refusing))
     with pytest.raises(DataError, match="line 7: the conversation has no message of the assistant"):
-        encode([Record("f.jsonl, line 7", messages=CHAT[:2])], make_format(tokenizer))
+        encode([DataRecord("f.jsonl, line 7", messages=CHAT[:2])], make_format(tokenizer))
     with pytest.raises(DataError, match="line 7: a prompt without a response"):
-        encode([Record("f.jsonl, line 7", prompt="x")], make_format(tokenizer))
+        encode([DataRecord("f.jsonl, line 7", prompt="x")], make_format(tokenizer))
     with pytest.raises(DataError, match="line 7: this model has no tokenizer"):
-        encode([Record("f.jsonl, line 7", text="x")], make_format(None))
+        encode([DataRecord("f.jsonl, line 7", text="x")], make_format(None))
     bare = AutoTokenizer.from_pretrained(ZOO / "mini")
     bare.chat_template = None
     with pytest.raises(
@@ -210,7 +217,9 @@ def test_tokens_across_a_boundary_are_not_learnt():
 
 
 def test_preview_marks_what_is_learnt(tokenizer):
-    (sample,), _ = encode_one(Record("f, line 1", messages=CHAT[1:3]), tokenizer, "marked.jinja")
+    (sample,), _ = encode_one(
+        DataRecord("f, line 1", messages=CHAT[1:3]), tokenizer, "marked.jinja"
+    )
     options = DataOptions((), length=64)
     shown = format_sample(sample, tokenizer, options, ("[[", "]]"))
     assert shown.startswith(
@@ -235,7 +244,9 @@ def test_the_mask_does_not_depend_on_how_spaces_are_counted():
     trimming = AutoTokenizer.from_pretrained(ZOO / "mini")
     trimming.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
     chat = [CHAT[1], {"role": "assistant", "content": "  if x:\n        return  4  "}]
-    samples = [encode([Record("1", messages=chat)], make_format(t))[0] for t in ("mini", trimming)]
+    samples = [
+        encode([DataRecord("1", messages=chat)], make_format(t))[0] for t in ("mini", trimming)
+    ]
     assert learnt(samples[0], trimming) == ["   if x:\n        return  4  <|endoftext|>"]
     for one, other in zip(*(sample[:2] for sample in samples), strict=True):
         np.testing.assert_array_equal(one, other)

@@ -185,7 +185,7 @@ def options(tmp_path_factory):
 
 def check(options):
     """Train, load what was written and compare; returns both bundles."""
-    bundle = train_drafter.train(options)
+    bundle = train_drafter.train_drafter(options)
     kind = options.model.kind
     found = jaxspec.load(options.target, drafter={kind: str(options.out)}, dtype="float32")
     assert (
@@ -263,7 +263,7 @@ def test_a_causal_head_is_measured_written_natively_and_decodes(options, tmp_pat
 def test_weights_of_a_whole_vocabulary_may_come_first(options, tmp_path):
     model = dataclasses.replace(options.model, draft_vocab=None)
     loop = dataclasses.replace(options.loop, run=tmp_path / "first")
-    whole = train_drafter.train(
+    whole = train_drafter.train_drafter(
         dataclasses.replace(options, model=model, loop=loop, out=tmp_path / "whole")
     )
     assert "draft" not in whole.drafters["dflash"]

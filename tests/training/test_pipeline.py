@@ -5,7 +5,7 @@ import pytest
 
 from training.data import DataError
 from training.packing import pack_rows
-from training.pipeline import AnchorBatches, DataOptions, balance, load_rows
+from training.pipeline import AnchorBatches, DataOptions, balance, load_packed_rows
 from training.samples import Sample
 
 
@@ -86,13 +86,13 @@ def test_files_become_rows(tmp_path, capsys):
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in records * 3))
     options = DataOptions((path,), length=64)
-    rows = load_rows(options, "mini")
+    rows = load_packed_rows(options, "mini")
     assert rows.tokens.shape[1] == 64 and rows.segments.max() > 1
     assert "6 samples, 3 of them longer than a row of 64, 0 left out" in capsys.readouterr().out
-    for array, again in zip(rows, load_rows(options, "mini"), strict=True):
+    for array, again in zip(rows, load_packed_rows(options, "mini"), strict=True):
         np.testing.assert_array_equal(array, again)
-    assert len(load_rows(DataOptions((path,), length=64, rows=2), "mini").tokens) == 2
-    load_rows(DataOptions((path,), length=64, limit=2), "mini")
+    assert len(load_packed_rows(DataOptions((path,), length=64, rows=2), "mini").tokens) == 2
+    load_packed_rows(DataOptions((path,), length=64, limit=2), "mini")
     assert "2 samples, 1 of them" in capsys.readouterr().out.splitlines()[-1]
 
 
@@ -119,7 +119,7 @@ def test_options_out_of_range_are_named(rows, tmp_path):
         (DataOptions((path,), length=3), "no sample has a token to learn among its first 3"),
     ):
         with pytest.raises(DataError, match=message):
-            load_rows(options, None)
+            load_packed_rows(options, None)
     for arguments, message in (
         ((0, 1, 4), "batch_size is 0"),
         ((1, 0, 4), "anchors is 0"),

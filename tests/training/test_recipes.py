@@ -17,7 +17,7 @@ from training.data import DataError
 from training.dry_run import describe_run
 from training.feature_cache import with_cached_states
 from training.metrics import read_metrics
-from training.pipeline import AnchorBatches, DataOptions, load_rows
+from training.pipeline import AnchorBatches, DataOptions, load_packed_rows
 from training.teacher import compute_teacher_states
 
 
@@ -36,7 +36,7 @@ def made(tmp_path_factory):
     regenerate.regenerate(toys.regenerate_options(data, model, folder / "text.jsonl"))
     evaluation = EvalOptions(data, limit=1, max_new_tokens=8)
     out = model / "drafters" / "jetspec"
-    train_drafter.train(
+    train_drafter.train_drafter(
         toys.drafter_options(model, folder / "text.jsonl", folder / "jetspec", out, eval=evaluation)
     )
     return folder
@@ -87,7 +87,7 @@ def test_errors_say_what_to_do(made, tmp_path):
         ({"feature_layers": (0, 2)}, r"it reads target layers \[2\], the target has layers 0 to 1"),
     ]:
         with pytest.raises(ValueError, match=message):
-            train_drafter.train(
+            train_drafter.train_drafter(
                 dataclasses.replace(options, model=dataclasses.replace(options.model, **change))
             )
 
@@ -97,7 +97,7 @@ def test_another_recipe_is_not_continued(made, tmp_path):
         made / "model", made / "text.jsonl", made / "jetspec", tmp_path / "out"
     )
     with pytest.raises(ValueError, match="was made with anchors=3, not 2"):
-        train_drafter.train(dataclasses.replace(options, anchors=2))
+        train_drafter.train_drafter(dataclasses.replace(options, anchors=2))
 
 
 def test_cached_states_are_the_targets(made, tmp_path, capsys):
@@ -106,7 +106,7 @@ def test_cached_states_are_the_targets(made, tmp_path, capsys):
     """
     target = jaxspec.load(made / "model", drafter={}, dtype="float32")
     spec, layers = target.spec.target, (0, 1)
-    rows = load_rows(DataOptions((made / "text.jsonl",), length=48), target.spec.tokenizer)
+    rows = load_packed_rows(DataOptions((made / "text.jsonl",), length=48), target.spec.tokenizer)
     batches = AnchorBatches(rows, 4, 3, 4, seed=0)
     cached = with_cached_states(batches, tmp_path / "states", rows, spec, target.target, layers)
     assert "GB for" in "".join(capsys.readouterr())
@@ -153,7 +153,7 @@ def test_presets_fill_the_command_line(name, tmp_path):
         "--model.num-layers",
         "3",
     ]
-    options = train_drafter.parse(arguments)
+    options = train_drafter.parse_options(arguments)
     assert options.model.num_layers == 3 and options.target == train_drafter.PRESETS[name].target
     assert options.data.files == (Path("a.jsonl"),) and options.loop.run == Path("run")
 
@@ -161,7 +161,7 @@ def test_presets_fill_the_command_line(name, tmp_path):
 def test_misspelt_options_fail_with_a_suggestion(capsys):
     arguments = ["--preset", "jetspec", "--data.files", "a.jsonl", "--out", "o", "--loop.run", "r"]
     with pytest.raises(SystemExit):
-        train_drafter.parse([*arguments, "--loss.gama", "3"])
+        train_drafter.parse_options([*arguments, "--loss.gama", "3"])
     assert "--loss.gamma" in capsys.readouterr().err
 
 

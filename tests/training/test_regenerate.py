@@ -12,7 +12,7 @@ from training.data import DataError
 from training.encode import encode
 from training.prompts import Prompt, group_prompts, make_prompts
 from training.regenerate import RegenerateOptions, regenerate
-from training.samples import Record, read_records
+from training.samples import DataRecord, read_records
 from training.train_target import init_target
 
 SIZES = {
@@ -168,12 +168,12 @@ def test_conversations_are_asked_up_to_their_first_answer(chat):
     hello, why = {"role": "user", "content": "Hello"}, {"role": "user", "content": "Why?"}
     answer = {"role": "assistant", "content": "Hm."}
     records = [
-        Record("1", messages=[answer, hello, answer, why]),
-        Record("2", messages=[hello]),
-        Record("3", prompt="Hello"),
-        Record("4", prompt=[hello]),
-        Record("5", tokens=[9, 8, 7], prompt_length=2),
-        Record("6", prompt="word " * 100),
+        DataRecord("1", messages=[answer, hello, answer, why]),
+        DataRecord("2", messages=[hello]),
+        DataRecord("3", prompt="Hello"),
+        DataRecord("4", prompt=[hello]),
+        DataRecord("5", tokens=[9, 8, 7], prompt_length=2),
+        DataRecord("6", prompt="word " * 100),
     ]
     prompts = make_prompts(records, chat, longest=40, prompt_tokens=(4, 20))
     texts = sorted(chat.tokenizer.decode(prompt.ids) for prompt in prompts)
@@ -186,7 +186,7 @@ def test_conversations_are_asked_up_to_their_first_answer(chat):
     )
     assert raw[0].content == "Hello" and chat.tokenizer.decode(raw[0].ids) == "Hello"
     with pytest.raises(DataError, match="1: the conversation has no message of the user"):
-        make_prompts([Record("1", messages=[answer])], chat, longest=40, prompt_tokens=(4, 20))
+        make_prompts([DataRecord("1", messages=[answer])], chat, longest=40, prompt_tokens=(4, 20))
 
 
 def test_impossible_choices_of_prompts_are_named(corpus, chat):
@@ -201,7 +201,7 @@ def test_impossible_choices_of_prompts_are_named(corpus, chat):
         with pytest.raises(DataError, match=message):
             make_prompts(records, chat, **{"longest": 50, "prompt_tokens": (4, 20), **change})
     with pytest.raises(DataError, match="no prompts in these records"):
-        make_prompts([Record("1", text="Short.")], chat, longest=50, prompt_tokens=(10, 20))
+        make_prompts([DataRecord("1", text="Short.")], chat, longest=50, prompt_tokens=(10, 20))
 
 
 def test_batches_share_few_lengths():

@@ -26,11 +26,11 @@ from training.command import one_line_errors
 from training.policies.block_costs import policy_widths
 from training.policies.blockpilot_data import best_of, labels_of
 from training.policies.blockpilot_fit import choices_of, fit_predictor, inputs, predicted, shuffled
-from training.policies.blockpilot_problem import BlockPilotOptions, Problem, load_problem
-from training.policies.blockpilot_report import CONSTANT, FIXED, TOLD, Choice, lines_of, report
+from training.policies.blockpilot_problem import BlockPilotOptions, BlockPilotProblem, load_problem
+from training.policies.blockpilot_report import CONSTANT, FIXED, TOLD, BlockChoice, lines_of, report
 
 
-def constants(problem: Problem, label: str) -> dict[str, Choice]:
+def constants(problem: BlockPilotProblem, label: str) -> dict[str, BlockChoice]:
     """What a predictor must beat, and the oracle, on the test prompts."""
     training, _, test = problem.parts
     score, count = problem.score(label), len(test)
@@ -40,12 +40,12 @@ def constants(problem: Problem, label: str) -> dict[str, Choice]:
         classes["trained size"] = sizes.index(problem.trained)
     classes["commonest label"] = np.bincount(labels_of(score[training])).argmax()
     found = {
-        name: Choice(np.full((1, count), number), CONSTANT) for name, number in classes.items()
+        name: BlockChoice(np.full((1, count), number), CONSTANT) for name, number in classes.items()
     }
-    return found | {"oracle": Choice(labels_of(score[test])[None], TOLD)}
+    return found | {"oracle": BlockChoice(labels_of(score[test])[None], TOLD)}
 
 
-def train(options: BlockPilotOptions) -> tuple[Policy, dict]:
+def train_blockpilot(options: BlockPilotOptions) -> tuple[Policy, dict]:
     """Answer, train, save, and compare on test prompts.
 
     Raises:
@@ -57,8 +57,8 @@ def train(options: BlockPilotOptions) -> tuple[Policy, dict]:
     layers = fit_predictor(x, score, parts[:2], options)
     blind = shuffled(x, parts, options.seed)
     choices = constants(problem, options.label) | {
-        "BlockPilot": Choice(predicted(layers, x[parts[2]])[None], options.reduction),
-        "shuffled features": Choice(
+        "BlockPilot": BlockChoice(predicted(layers, x[parts[2]])[None], options.reduction),
+        "shuffled features": BlockChoice(
             predicted(fit_predictor(blind, score, parts[:2], options), blind[parts[2]])[None],
             options.reduction,
         ),
@@ -84,6 +84,6 @@ if __name__ == "__main__":
     import tyro
 
     with one_line_errors():
-        _, made = train(tyro.cli(BlockPilotOptions))
+        _, made = train_blockpilot(tyro.cli(BlockPilotOptions))
         print(f"{made['prompts'][2]} test prompts, labelled by {made['label']}")
         print("\n".join(lines_of(made["test"])))

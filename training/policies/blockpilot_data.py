@@ -109,7 +109,9 @@ def best_of(score: np.ndarray) -> np.ndarray:
     return score >= score.max(1, keepdims=True) * (1 - 1e-9)
 
 
-def split(domains: np.ndarray, test: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def split_prompts(
+    domains: np.ndarray, test: bool = True
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Numbers of the (training, validation, test) prompts, 3 : 1 : 1 in every domain by order of
     appearance.
 

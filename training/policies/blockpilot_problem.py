@@ -21,7 +21,7 @@ from training.policies.block_costs import (
     measure_blocks,
     save_block_costs,
 )
-from training.policies.blockpilot_data import Answers, answer, neighbourhood, split
+from training.policies.blockpilot_data import Answers, answer, neighbourhood, split_prompts
 
 
 @dataclasses.dataclass
@@ -85,7 +85,7 @@ class BlockPilotOptions:
     dtype: str | None = None
 
 
-class Problem(NamedTuple):
+class BlockPilotProblem(NamedTuple):
     """What is learned from, and what it is judged by.
 
     Attributes:
@@ -111,7 +111,7 @@ class Problem(NamedTuple):
         return self.answers.tokens / self.answers.seconds(costs)
 
 
-def load_problem(options: BlockPilotOptions) -> Problem:
+def load_problem(options: BlockPilotOptions) -> BlockPilotProblem:
     """Answer all prompts, or read the answers; the same of the times.
 
     Raises:
@@ -135,12 +135,12 @@ def load_problem(options: BlockPilotOptions) -> Problem:
         return answer(params, method, prompts, sizes, folder / f"{name}.jsonl", **settings)
 
     answers = answered(options.prompts, options.limit, "train")
-    parts = split(answers.domains, test=options.held_out is None)
+    parts = split_prompts(answers.domains, test=options.held_out is None)
     if options.held_out is not None:
         test = answered(options.held_out, options.test_limit, "test")
         parts = (*parts[:2], len(answers.domains) + np.arange(len(test.domains)))
         answers = answers.joined(test)
-    return Problem(
+    return BlockPilotProblem(
         params, method, config.block_size, answers, parts, _times(params, method, sizes, options)
     )
 

@@ -17,7 +17,7 @@ FIXED = "best fixed size"
 CONSTANT, TOLD = "constant", "told"
 
 
-class Choice(NamedTuple):
+class BlockChoice(NamedTuple):
     """Block sizes of n test prompts.
 
     Attributes:
@@ -46,7 +46,10 @@ def costs_of(answers: Answers, times: BlockCosts | None, reads: str) -> dict[str
 
 
 def report(
-    answers: Answers, choices: dict[str, Choice], best: np.ndarray, times: BlockCosts | None = None
+    answers: Answers,
+    choices: dict[str, BlockChoice],
+    best: np.ndarray,
+    times: BlockCosts | None = None,
 ) -> dict[str, dict]:
     """Rows by name of the choice.
 
@@ -85,7 +88,11 @@ def report(
 
 
 def difference(
-    answers: Answers, one: Choice, other: Choice, measure: str, times: BlockCosts | None = None
+    answers: Answers,
+    one: BlockChoice,
+    other: BlockChoice,
+    measure: str,
+    times: BlockCosts | None = None,
 ) -> dict:
     """Ratio of tokens per `measure` of two choices, and its 95 % interval over prompts; seeds are
     averaged.

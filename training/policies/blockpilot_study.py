@@ -20,8 +20,8 @@ from training.command import one_line_errors
 from training.policies.blockpilot import constants
 from training.policies.blockpilot_data import best_of, labels_of
 from training.policies.blockpilot_fit import fit_predictor, inputs, predicted, shuffled
-from training.policies.blockpilot_problem import BlockPilotOptions, Problem, load_problem
-from training.policies.blockpilot_report import FIXED, Choice, difference, lines_of, report
+from training.policies.blockpilot_problem import BlockPilotOptions, BlockPilotProblem, load_problem
+from training.policies.blockpilot_report import FIXED, BlockChoice, difference, lines_of, report
 
 # What the network reads, by name; the first is the paper's.
 VARIANTS = {
@@ -55,7 +55,7 @@ class StudyOptions(BlockPilotOptions):
     json: Path | None = None
 
 
-def learned(problem: Problem, options: StudyOptions) -> dict[str, Choice]:
+def learned(problem: BlockPilotProblem, options: StudyOptions) -> dict[str, BlockChoice]:
     """What predictors choose for the test prompts, a row a seed."""
     training, validation, test = problem.parts
     score, found = problem.score(options.label), {}
@@ -69,14 +69,14 @@ def learned(problem: Problem, options: StudyOptions) -> dict[str, Choice]:
             )
             return predicted(layers, x[test])
 
-        found[name] = Choice(
+        found[name] = BlockChoice(
             np.stack([classes(x, seed) for seed in range(options.seeds)]), chosen.reduction
         )
         if not set(VARIANTS[name]) - {"objective"} and options.shuffles:
             blind = [
                 classes(shuffled(x, problem.parts, seed), seed) for seed in range(options.shuffles)
             ]
-            found[SHUFFLED[chosen.objective]] = Choice(np.stack(blind), chosen.reduction)
+            found[SHUFFLED[chosen.objective]] = BlockChoice(np.stack(blind), chosen.reduction)
     return found
 
 
@@ -116,7 +116,7 @@ def study(options: StudyOptions) -> dict:
     }
 
 
-def _by_size(problem: Problem) -> dict[str, list[float]]:
+def _by_size(problem: BlockPilotProblem) -> dict[str, list[float]]:
     """Figures of every fixed size on the test prompts: tokens over rounds and over modelled
     seconds.
     """

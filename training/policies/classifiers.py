@@ -102,7 +102,7 @@ class Examples(NamedTuple):
     prompt: np.ndarray
 
 
-def examples(rule: str, labels: Labels) -> Examples:
+def make_examples(rule: str, labels: Labels) -> Examples:
     """The examples of one rule."""
     if rule == "specdec_plus":
         return Examples(labels.hidden, labels.fed_accepted, labels.fed_prompt)
@@ -118,7 +118,7 @@ def examples(rule: str, labels: Labels) -> Examples:
     return Examples(np.asarray(x), labels.accepted, labels.prompt)
 
 
-def split(data: Examples, domains: Sequence[str]) -> tuple[Examples, Examples]:
+def split_examples(data: Examples, domains: Sequence[str]) -> tuple[Examples, Examples]:
     """(training, held out): whole prompts, by `training.splits.mark_held_out` of all prompts' domains.
 
     Raises:
@@ -133,7 +133,7 @@ def split(data: Examples, domains: Sequence[str]) -> tuple[Examples, Examples]:
     return Examples(*(x[~held] for x in data)), Examples(*(x[held] for x in data))
 
 
-def first_weights(rule: str, data: Examples, options: HeadOptions):
+def make_rule_weights(rule: str, data: Examples, options: HeadOptions):
     """Weights before training."""
     key = jax.random.key(options.seed)
     if rule == "specdec_plus":
@@ -152,7 +152,7 @@ def logits(rule: str, weights, x: jax.Array) -> jax.Array:
     return disco.disco_logit(weights, x) if rule == "disco" else c2t.c2t_logit(weights, x)
 
 
-def make_rule(rule: str, weights, threshold: float | None = None) -> Policy:
+def make_classifier_rule(rule: str, weights, threshold: float | None = None) -> Policy:
     """The policy with trained weights."""
     constants: dict[str, Any] = {} if threshold is None else {"threshold": threshold}
     if rule == "specdec_plus":
@@ -180,7 +180,7 @@ def figures(found: np.ndarray, accepted: np.ndarray) -> dict[str, float]:
     }
 
 
-def train(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
+def train_classifier(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
     """Label, train and save; returns the policy and its figures on held-out prompts.
 
     Raises:
@@ -190,8 +190,11 @@ def train(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
     method = params.spec.drafters[0][0]
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     prompts = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
-    found = examples(options.rule, _labels(params, method, prompts, options))
-    rule, (training, held) = options.rule, split(found, [prompt.domain for prompt in prompts])
+    found = make_examples(options.rule, _labels(params, method, prompts, options))
+    rule, (training, held) = (
+        options.rule,
+        split_examples(found, [prompt.domain for prompt in prompts]),
+    )
     yes = training.accepted.mean()
     # Class-weighted cross-entropy, with weights of mean 1.
     weights = (
@@ -217,7 +220,7 @@ def train(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
     def evaluate(params):
         return figures(np.asarray(logits(rule, params, jnp.asarray(held.x))), held.accepted)
 
-    first = first_weights(rule, training, options)
+    first = make_rule_weights(rule, training, options)
     optimizer = optax.adamw(options.rate or RATES[rule], weight_decay=WEIGHT_DECAY)
     run = LoopOptions(
         options.out / "run",
@@ -232,7 +235,7 @@ def train(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
     trained = jax.tree.map(
         jnp.asarray, fit(first, optimizer, loss, batches, run, recipe, evaluate=evaluate)
     )
-    policy = make_rule(rule, trained, options.threshold)
+    policy = make_classifier_rule(rule, trained, options.threshold)
     save_policy(
         policy,
         options.out,
@@ -253,7 +256,7 @@ def _labels(
     settings = {
         name: getattr(options, name) for name in ("width", "depth", "budget", "max_new_tokens")
     }
-    made_with = settings | describe(params, method, prompts)
+    made_with = settings | describe_inputs(params, method, prompts)
     if path.is_file():
         return load_labels(path, made_with)
     labels = collect(params, method, [prompt.content for prompt in prompts], **settings)
@@ -261,7 +264,9 @@ def _labels(
     return labels
 
 
-def describe(params: Params, method: str, prompts: Sequence[LabelledPrompt]) -> dict[str, str]:
+def describe_inputs(
+    params: Params, method: str, prompts: Sequence[LabelledPrompt]
+) -> dict[str, str]:
     """Weights and prompts by their content: what greedy answers depend on besides the settings."""
     contents = json.dumps([prompt.content for prompt in prompts]).encode()
     return {
@@ -274,4 +279,4 @@ def describe(params: Params, method: str, prompts: Sequence[LabelledPrompt]) -> 
 
 if __name__ == "__main__":
     with one_line_errors():
-        print(json.dumps(train(tyro.cli(HeadOptions))[1], indent=1))
+        print(json.dumps(train_classifier(tyro.cli(HeadOptions))[1], indent=1))

@@ -33,7 +33,7 @@ from jaxspec.policies.learned.regression import (
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import save_policy
 from training.command import one_line_errors
-from training.replay.records import Record, load_record, split
+from training.replay.records import Record, load_record, split_records
 
 
 @dataclasses.dataclass
@@ -61,7 +61,7 @@ class RegressionOptions:
     seed: int = 0
 
 
-def examples(record: Record, steps: int) -> tuple[np.ndarray, np.ndarray]:
+def make_regression_examples(record: Record, steps: int) -> tuple[np.ndarray, np.ndarray]:
     """(features float32 [N, F], committed tokens float32 [N, sizes]) of a record, of trees after so
     many draft steps.
     """
@@ -73,7 +73,7 @@ def examples(record: Record, steps: int) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(x), record.committed[:, steps].astype(np.float32)
 
 
-def choose_sizes(
+def choose_expected_sizes(
     record: Record, layers: list[Layer], seconds: np.ndarray, steps: int
 ) -> np.ndarray:
     """int [N], index of the rows that the regression verifies at every position, as its policy
@@ -82,7 +82,7 @@ def choose_sizes(
     Args:
       seconds: [N, S, V], see `RoundCosts.seconds`.
     """
-    x, _ = examples(record, steps)
+    x, _ = make_regression_examples(record, steps)
     return np.asarray(predict_committed(layers, x) / seconds[:, steps]).argmax(-1)
 
 
@@ -126,7 +126,7 @@ def fit_network(x: np.ndarray, y: np.ndarray, options: RegressionOptions) -> lis
     return run((layers, optimizer.init(layers)))[0]
 
 
-def train(options: RegressionOptions) -> tuple[Policy, dict]:
+def train_regression(options: RegressionOptions) -> tuple[Policy, dict]:
     """Fit and save the policy; returns it and figures of the held-out positions.
 
     Raises:
@@ -139,7 +139,7 @@ def train(options: RegressionOptions) -> tuple[Policy, dict]:
             f"depth is {steps}: give draft steps from 0 to {record.steps}, which are recorded"
         )
     costs = load_costs(options.table)
-    training, held_out = (examples(part, steps) for part in split(record))
+    training, held_out = (make_regression_examples(part, steps) for part in split_records(record))
     layers = (
         fit_network(*training, options) if options.hidden else fit_ridge(*training, options.ridge)
     )
@@ -174,4 +174,4 @@ if __name__ == "__main__":
     import tyro
 
     with one_line_errors():
-        print(json.dumps(train(tyro.cli(RegressionOptions))[1], indent=1))
+        print(json.dumps(train_regression(tyro.cli(RegressionOptions))[1], indent=1))

@@ -62,7 +62,7 @@ class GridOptions:
     dtype: str | None = None
 
 
-def measure(
+def measure_grid(
     params: Params,
     method: str,
     prompts: list,
@@ -91,7 +91,7 @@ def measure(
     return found
 
 
-def search(options: GridOptions) -> tuple[Policy, dict]:
+def search_grid(options: GridOptions) -> tuple[Policy, dict]:
     """Measure every pair and save the fastest; returns it and the table.
 
     Raises:
@@ -113,7 +113,9 @@ def search(options: GridOptions) -> tuple[Policy, dict]:
     }
     settings |= {"depth": max(options.steps) + 1} if options.steps else {}
     settings |= {"max_new_tokens": options.max_new_tokens, "temperature": options.temperature}
-    tokens, rounds, seconds = measure(params, method, prompts, pairs, options.repeats, **settings)
+    tokens, rounds, seconds = measure_grid(
+        params, method, prompts, pairs, options.repeats, **settings
+    )
     speed, best = tokens / seconds, int(np.argmax(tokens / seconds))
     policy = make_static(*pairs[best], (1, *sorted(set(options.rows) - {1})))
     save_policy(
@@ -137,4 +139,4 @@ if __name__ == "__main__":
     import tyro
 
     with one_line_errors():
-        print(json.dumps(search(tyro.cli(GridOptions))[1], indent=1))
+        print(json.dumps(search_grid(tyro.cli(GridOptions))[1], indent=1))

@@ -115,7 +115,7 @@ def rounds_of(times: RoundCosts) -> dict[str, Any]:
     return settings | {"depth": told["steps"] + 1}
 
 
-def make_rule(options: TuneOptions, steps: int, made_for: dict[str, Any]) -> Policy:
+def make_tuned_rule(options: TuneOptions, steps: int, made_for: dict[str, Any]) -> Policy:
     """The rule with its own threshold, for rounds of so many draft steps.
 
     Raises:
@@ -138,7 +138,7 @@ def make_rule(options: TuneOptions, steps: int, made_for: dict[str, Any]) -> Pol
     return policy
 
 
-def measure(
+def measure_rules(
     params: Params, prompts: Sequence, policies: Sequence[Policy], times: RoundCosts, **options
 ) -> np.ndarray:
     """Totals of decodes of all prompts with each policy: float64 [policies, 5].
@@ -157,7 +157,7 @@ def measure(
     return found
 
 
-def search(options: TuneOptions) -> tuple[Policy, dict[str, Any]]:
+def search_thresholds(options: TuneOptions) -> tuple[Policy, dict[str, Any]]:
     """Try every pair and save the fastest; returns it, and `best`, `own` (the rule's own threshold
     with all rows) and `all`.
 
@@ -171,7 +171,7 @@ def search(options: TuneOptions) -> tuple[Policy, dict[str, Any]]:
     settings = rounds_of(times)
     method, budget = settings["method"], settings["budget"]
     made_for = about(params, method, settings)
-    rule = make_rule(options, settings["depth"] - 1, made_for)
+    rule = make_tuned_rule(options, settings["depth"] - 1, made_for)
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     asked = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
     prompts = [
@@ -195,7 +195,9 @@ def search(options: TuneOptions) -> tuple[Policy, dict[str, Any]]:
     settings |= {"max_new_tokens": options.max_new_tokens, "temperature": options.temperature}
     table = [
         _figures(*one)
-        for one in zip(pairs, measure(params, prompts, policies, times, **settings), strict=True)
+        for one in zip(
+            pairs, measure_rules(params, prompts, policies, times, **settings), strict=True
+        )
     ]
     best = max(range(len(pairs)), key=lambda i: table[i]["tokens_per_second"])
     report = {
@@ -229,5 +231,5 @@ def _figures(pair: tuple[float, int], totals: np.ndarray) -> dict[str, float]:
 
 if __name__ == "__main__":
     with one_line_errors():
-        _, made = search(tyro.cli(TuneOptions))
+        _, made = search_thresholds(tyro.cli(TuneOptions))
         print(json.dumps({name: value for name, value in made.items() if name != "all"}, indent=1))

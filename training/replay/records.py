@@ -73,7 +73,7 @@ class Record:
         )
 
 
-def split(record: Record, every: int = HELD_OUT) -> tuple[Record, Record]:
+def split_records(record: Record, every: int = HELD_OUT) -> tuple[Record, Record]:
     """(training, validation), by `training.splits.mark_held_out`.
 
     Raises:

@@ -25,8 +25,8 @@ from jaxspec.costs.files import load_costs
 from jaxspec.policies.learned.regression import Regression
 from jaxspec.policies.store import load_about, load_policy
 from training.command import one_line_errors
-from training.policies.expected import choose_sizes
-from training.replay.records import Record, load_record, split
+from training.policies.expected import choose_expected_sizes
+from training.replay.records import Record, load_record, split_records
 from training.rl import replay
 from training.rl.controls import layers_of
 from training.rl.evaluate import check_record, over
@@ -59,7 +59,7 @@ class Way(NamedTuple):
     folders: tuple[Path, ...]
 
 
-def parse(text: str) -> Way:
+def parse_way(text: str) -> Way:
     """A way as the command line gives it.
 
     Raises:
@@ -83,7 +83,7 @@ def decided(record: Record, seconds: np.ndarray, folder: Path, half: str, static
     policy = load_policy(folder)
     if isinstance(policy.controls, Regression):
         steps = load_about(folder)["steps"]
-        return steps, choose_sizes(record, policy.controls.layers, seconds, steps)
+        return steps, choose_expected_sizes(record, policy.controls.layers, seconds, steps)
     check_record(policy, record)
     layers = layers_of(policy)
     if half and half not in layers:
@@ -108,25 +108,25 @@ def compare(options: CompareOptions) -> dict[str, dict]:
     constant in each domain.
 
     Raises:
-      ValueError, FileNotFoundError: as `parse` and `decided`; no file.
+      ValueError, FileNotFoundError: as `parse_way` and `decided`; no file.
     """
     record, times, tuned = (
         load_record(options.record),
         load_costs(options.times),
-        split(load_record(options.tuned_on))[0],
+        split_records(load_record(options.tuned_on))[0],
     )
     static = replay.best_static(tuned, tuned.round_seconds(times))
     seconds = record.round_seconds(times)
     walks = {"static": [replay.walk(record, seconds, *static)]}
     walks["oracle"] = [replay.walk(record, seconds, *replay.oracle(record, seconds))]
-    for way in map(parse, options.ways):
+    for way in map(parse_way, options.ways):
         each = (decided(record, seconds, folder, way.half, static) for folder in way.folders)
         walks[way.name] = [replay.walk(record, seconds, *chosen) for chosen in each]
     totals = {name: pooled(each) for name, each in walks.items()}
     domains = np.array(
         [record.header["domains"][number] for number in record.prompt[record.first()]]
     )
-    first = next((totals[parse(way).name] for way in options.ways), totals["static"])
+    first = next((totals[parse_way(way).name] for way in options.ways), totals["static"])
     return {
         name: total.figures(record)
         | {

@@ -26,7 +26,7 @@ from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import load_about, load_policy, save_policy
 from training.command import one_line_errors
-from training.replay.records import Record, load_record, split
+from training.replay.records import Record, load_record, split_records
 from training.rl import replay
 
 
@@ -117,7 +117,7 @@ def main(options: ControlOptions) -> None:
         load_costs(options.times),
         load_policy(options.policy),
     )
-    training = split(record)[0]
+    training = split_records(record)[0]
     static = replay.best_static(training, training.round_seconds(times))
     controls = make_controls(training, times, policy, static)
     about = load_about(options.policy)

@@ -98,7 +98,7 @@ class RoundState(flax.struct.PyTreeNode):
     before: tuple[jax.Array, jax.Array]
 
 
-def make_replay(record: Record, times: RoundCosts) -> Replay:
+def make_environment_replay(record: Record, times: RoundCosts) -> Replay:
     """A record with the times of its rounds."""
     seconds = record.round_seconds(times)
     arrays = (

@@ -21,7 +21,7 @@ from jaxspec.costs.files import load_costs
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.policies.store import load_policy
 from training.command import one_line_errors
-from training.replay.records import Record, load_record, split
+from training.replay.records import Record, load_record, split_records
 from training.rl import replay
 from training.rl.controls import Controls, layers_of, make_controls
 
@@ -96,7 +96,7 @@ def evaluate(options: EvaluateOptions) -> dict[str, dict[str, dict]]:
         load_costs(options.times),
         load_policy(options.policy),
     )
-    tuned = split(load_record(options.tuned_on))[0]
+    tuned = split_records(load_record(options.tuned_on))[0]
     static = replay.best_static(tuned, tuned.round_seconds(times))
     controls = make_controls(tuned, times, policy, static)
     parts = {name: record.domain(name) for name in dict.fromkeys(record.header["domains"])}

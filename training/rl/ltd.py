@@ -35,7 +35,7 @@ from training.rl.curves import plot_stages
 from training.rl.live import load_texts, make_live
 from training.rl.networks import init_actor_critic
 from training.rl.ppo import learning_rate
-from training.rl.problem import Problem, data_of, environment_of, pose
+from training.rl.problem import LtdProblem, data_of, environment_of, pose
 from training.rl.stages import Learner, make_update, start
 
 
@@ -85,7 +85,7 @@ class LtdOptions:
     seed: int = 0
 
 
-def train(options: LtdOptions) -> dict[str, dict[str, float]]:
+def train_ltd(options: LtdOptions) -> dict[str, dict[str, float]]:
     """Run the whole schedule and save the policy; returns figures of the validation prompts by
     stage.
 
@@ -130,16 +130,16 @@ def train(options: LtdOptions) -> dict[str, dict[str, float]]:
     return results
 
 
-def _figures(problem: Problem, seconds, steps, sizes) -> dict[str, float]:
+def _figures(problem: LtdProblem, seconds, steps, sizes) -> dict[str, float]:
     found = replay.walk(problem.validation, seconds, steps, sizes).figures(problem.validation)
     return {name: round(value, 4) for name, value in found.items()}
 
 
-def _decisions(problem: Problem, layers: dict) -> tuple[np.ndarray, np.ndarray]:
+def _decisions(problem: LtdProblem, layers: dict) -> tuple[np.ndarray, np.ndarray]:
     return replay.decisions(problem.validation, layers, problem.config, problem.absent)
 
 
-def _texts(problem: Problem, options: LtdOptions, kind: str, others: dict):
+def _texts(problem: LtdProblem, options: LtdOptions, kind: str, others: dict):
     """Real texts, with the other policy's decisions as in `data_of`."""
     steps = problem.training.steps
     fixed = np.full((1, steps + 1), problem.absent[1])
@@ -213,7 +213,7 @@ def _stage(
 
 
 def _validated(
-    problem: Problem, kind: str, others: dict, learner: Learner, seconds
+    problem: LtdProblem, kind: str, others: dict, learner: Learner, seconds
 ) -> dict[str, float]:
     layers = others | {kind: learner.params["actor"]}
     return _figures(problem, seconds, *_decisions(problem, layers))
@@ -232,7 +232,7 @@ def _kept(learner: Learner, value: float) -> Learner:
     )
 
 
-def _recipe(problem: Problem, options: LtdOptions, stage: str) -> dict:
+def _recipe(problem: LtdProblem, options: LtdOptions, stage: str) -> dict:
     """What a checkpoint must agree with; times and record by their content."""
     described = {name: str(value) for name, value in problem.preset.__dict__.items()}
     data = {
@@ -269,7 +269,7 @@ def _restored(checkpoints: Checkpoints, learner: Learner) -> tuple[int, Learner]
     )
 
 
-def _save(problem: Problem, options: LtdOptions, layers: dict, folder: Path) -> None:
+def _save(problem: LtdProblem, options: LtdOptions, layers: dict, folder: Path) -> None:
     config, header = problem.config, problem.training.header
     depths, sizes = (
         config.depths if "depth" in layers else (),
@@ -288,7 +288,7 @@ def _save(problem: Problem, options: LtdOptions, layers: dict, folder: Path) -> 
 
 def main(options: LtdOptions) -> None:
     """Train and print what the validation prompts say."""
-    for name, figures in train(options).items():
+    for name, figures in train_ltd(options).items():
         print(f"{name:>10} " + " ".join(f"{key} {value:.3f}" for key, value in figures.items()))
 
 

@@ -136,7 +136,7 @@ def loss_terms(
     return {"total": total, **terms}
 
 
-def make_optimizer(settings: PpoSettings) -> optax.GradientTransformation:
+def make_ppo_optimizer(settings: PpoSettings) -> optax.GradientTransformation:
     """The direction of a step; the learning rate comes from `update`."""
 
     def clip(updates, state, params=None):
@@ -156,7 +156,7 @@ def update(params, opt_state, batch: Batch, rate: jax.Array, key: jax.Array, set
     Returns:
       (params, opt_state, terms of `loss_terms` averaged over the gradient steps).
     """
-    optimizer, samples = make_optimizer(settings), batch.action.shape[0]
+    optimizer, samples = make_ppo_optimizer(settings), batch.action.shape[0]
 
     def objective(params, part):
         terms = loss_terms(

@@ -13,7 +13,7 @@ CODE_SIZES = tuple(1 + 10 * i for i in range(1, 25))
 
 
 @dataclasses.dataclass(frozen=True)
-class Preset:
+class LtdPreset:
     """How LTD is trained.
 
     Attributes:
@@ -58,9 +58,9 @@ _SCRIPT = dict(
 
 PRESETS = {
     # Zhang et al. 2026, section 5 and appendix; what the paper leaves open as in Stable-Baselines3.
-    "ltd-paper": Preset(_SIZE, _DEPTH, weighted=False, stale=True),
+    "ltd-paper": LtdPreset(_SIZE, _DEPTH, weighted=False, stale=True),
     # The shipped scripts: their constants, and depth 12 throughout although the paper draws it.
-    "ltd-code": Preset(
+    "ltd-code": LtdPreset(
         dataclasses.replace(_SIZE, **_SCRIPT),
         dataclasses.replace(_DEPTH, steps=100_000, **_SCRIPT),
         random_depth=False,
@@ -73,7 +73,7 @@ PRESETS = {
     # a rollout, a decision at every depth where the loop can stop, before the first step too, and
     # networks that cost a round next to nothing: beside a small target the paper's take what they
     # gain.
-    "jaxspec": Preset(
+    "jaxspec": LtdPreset(
         dataclasses.replace(_SIZE, steps=200_000, epochs=8, gamma=1.0, actor=(128, 64)),
         dataclasses.replace(_DEPTH, steps=600_000, epochs=8, gamma=1.0, actor=(128,)),
         reward="renewal",

@@ -12,20 +12,20 @@ import numpy as np
 
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.policies.learned.ltd import LtdConfig
-from training.replay.records import Record, split
+from training.replay.records import Record, split_records
 from training.rl import replay
 from training.rl.environment import (
     Data,
     Environment,
     Replay,
     make_depth_environment,
-    make_replay,
+    make_environment_replay,
     make_size_environment,
 )
-from training.rl.presets import PRESETS, Preset
+from training.rl.presets import PRESETS, LtdPreset
 
 
-class Problem(NamedTuple):
+class LtdProblem(NamedTuple):
     """What all stages share.
 
     Attributes:
@@ -36,7 +36,7 @@ class Problem(NamedTuple):
         act.
     """
 
-    preset: Preset
+    preset: LtdPreset
     times: RoundCosts
     training: Record
     validation: Record
@@ -58,7 +58,7 @@ def pose(
     fixed_rows: int | None = None,
     size_actor: tuple[int, ...] | None = None,
     depth_actor: tuple[int, ...] | None = None,
-) -> Problem:
+) -> LtdProblem:
     """Split what is to be learned from; arguments as of `ltd.LtdOptions`.
 
     Raises:
@@ -87,7 +87,7 @@ def pose(
         raise ValueError(
             f"{preset} decides after {chosen.first_act} draft steps, and {record.steps} are recorded: record more"
         )
-    training, validation = split(record)
+    training, validation = split_records(record)
     seconds = training.round_seconds(times)
     absent = static = replay.best_static(training, seconds)
     if fixed_rows is not None:
@@ -97,12 +97,12 @@ def pose(
             )
         absent = (static[0], record.sizes.index(fixed_rows))
     config = _config(record, chosen)
-    return Problem(
+    return LtdProblem(
         chosen,
         times,
         training,
         validation,
-        make_replay(training, times),
+        make_environment_replay(training, times),
         seconds,
         static,
         absent,
@@ -110,7 +110,7 @@ def pose(
     )
 
 
-def _config(record: Record, preset: Preset) -> LtdConfig:
+def _config(record: Record, preset: LtdPreset) -> LtdConfig:
     """The config of both policies together, as they act."""
     every = range(preset.first_act, record.steps, preset.acts_every)
     widths = tuple(sorted({1, *record.sizes}))
@@ -128,7 +128,7 @@ def _config(record: Record, preset: Preset) -> LtdConfig:
     )
 
 
-def environment_of(problem: Problem, kind: str) -> Environment:
+def environment_of(problem: LtdProblem, kind: str) -> Environment:
     """The task of the `size` or `depth` policy."""
     record, preset = problem.training, problem.preset
     if kind == "depth":
@@ -153,7 +153,7 @@ def environment_of(problem: Problem, kind: str) -> Environment:
     )
 
 
-def data_of(problem: Problem, kind: str, others: dict) -> Data:
+def data_of(problem: LtdProblem, kind: str, others: dict) -> Data:
     """The replay with what the other policy, or what stands for it, decides."""
     record = problem.training
     shape = (len(record.context), record.steps + 1)

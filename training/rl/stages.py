@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from training.rl.environment import Data, Environment, TimeStep
 from training.rl.networks import apply_actor_critic, masked_log_probabilities
-from training.rl.ppo import Batch, PpoSettings, advantages, make_optimizer, update
+from training.rl.ppo import Batch, PpoSettings, advantages, make_ppo_optimizer, update
 
 
 class Learner(flax.struct.PyTreeNode):
@@ -47,7 +47,7 @@ def start(
     """A learner before its first update; `rate` is the first guess at tokens per second."""
     key, first = jax.random.split(jax.random.key(seed))
     env, now = environment.reset(data, first, parallel)
-    optimizer = make_optimizer(settings)
+    optimizer = make_ppo_optimizer(settings)
     return Learner(
         params=params,
         opt_state=optimizer.init(params),

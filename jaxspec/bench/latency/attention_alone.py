@@ -15,7 +15,7 @@ from jaxspec.bench.latency.pieces import make_random_cache
 from jaxspec.bench.measure.clock import time_call
 from jaxspec.core.config import TransformerConfig
 from jaxspec.core.tree import chain_words
-from jaxspec.targets.attention import tree_attention
+from jaxspec.targets.attention import attend
 from pallas_kernels import registry
 
 REFERENCE = "reference"
@@ -98,7 +98,7 @@ def _passes(layers: int, times: int):
             now = length + (q[:, 0, 0, 0] > 1e30)
             positions = now[:, None] + jnp.arange(q.shape[1])
             for layer in range(layers):
-                q = tree_attention(
+                q = attend(
                     q, k, v, positions, mask=mask, prefix=(cache_k, cache_v, layer, now, None)
                 )
             return q

@@ -27,7 +27,7 @@ from jaxspec.io.safetensors_files import WEIGHTS, WeightFiles, read_json
 from jaxspec.io.weight_map import WeightMismatch
 from jaxspec.zoo.convert import convert
 from jaxspec.zoo.doctor import diagnose
-from jaxspec.zoo.inspect import describe, render
+from jaxspec.zoo.inspect import describe_checkpoint, render_description
 
 GOLDEN = SHIPPED
 TARGET = GOLDEN / "dflash" / "target"
@@ -215,11 +215,11 @@ def test_offsets_and_marks_of_the_schema():
 
 def test_inspect_shows_the_draft_vocabulary(tmp_path):
     for kind in FORMS:
-        about = describe(write(kind, tmp_path / kind))
+        about = describe_checkpoint(write(kind, tmp_path / kind))
         assert about["readable"] and about["draft_vocabulary"] == 131 and about["family"] == kind
-        assert "draft vocabulary   131 of 257 tokens" in render(about)
+        assert "draft vocabulary   131 of 257 tokens" in render_description(about)
     change(tmp_path / "dflash", d2t=IDS)
-    assert "d2t maps draft token" in describe(tmp_path / "dflash")["problem"]
+    assert "d2t maps draft token" in describe_checkpoint(tmp_path / "dflash")["problem"]
 
 
 @pytest.mark.slow

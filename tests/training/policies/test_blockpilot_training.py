@@ -30,15 +30,15 @@ from training.policies.blockpilot_data import (
     best_of,
     labels_of,
     neighbourhood,
-    split,
+    split_prompts,
 )
 from training.policies.blockpilot_fit import fit_predictor, loss_of, predicted, shuffled, targets
-from training.policies.blockpilot_problem import BlockPilotOptions, Problem
+from training.policies.blockpilot_problem import BlockPilotOptions, BlockPilotProblem
 from training.policies.blockpilot_report import (
     CONSTANT,
     FIXED,
     TOLD,
-    Choice,
+    BlockChoice,
     difference,
     lines_of,
     report,
@@ -89,12 +89,12 @@ def test_sizes_around_the_trained_one():
 
 def test_every_domain_is_split_alike():
     domains = np.array(["a", "b"] * 10)
-    parts = split(domains)
+    parts = split_prompts(domains)
     assert [len(part) for part in parts] == [12, 4, 4]
     assert sorted(np.concatenate(parts).tolist()) == list(range(20))
-    assert [len(part) for part in split(domains, test=False)] == [16, 4, 0]
+    assert [len(part) for part in split_prompts(domains, test=False)] == [16, 4, 0]
     with pytest.raises(ValueError, match="4 prompts cannot be split: give at least 5"):
-        split(np.array(["a"] * 4))
+        split_prompts(np.array(["a"] * 4))
 
 
 def test_rounds_are_charged_the_times_of_their_size_and_context():
@@ -112,7 +112,7 @@ def test_rounds_are_charged_the_times_of_their_size_and_context():
 
 def test_what_stands_beside_a_prediction():
     answers = made_up()
-    problem = Problem(
+    problem = BlockPilotProblem(
         None, "dflash", 2, answers, (np.arange(3), np.array([3]), np.array([3, 4])), TIMES
     )
     found = blockpilot.constants(problem, "acceptance")
@@ -124,7 +124,7 @@ def test_what_stands_beside_a_prediction():
         1,
     ]
     assert found["oracle"].classes.tolist() == [[0, 1]]
-    choices = found | {"mine": Choice(np.array([[0, 1], [1, 1]]), "all")}
+    choices = found | {"mine": BlockChoice(np.array([[0, 1], [1, 1]]), "all")}
     test = answers.take(problem.parts[2])
     rows = report(test, choices, best_of(test.length), TIMES)
     assert rows[FIXED]["rounds"] == {
@@ -149,10 +149,10 @@ def test_what_stands_beside_a_prediction():
 def test_constants_and_predictions_are_charged_differently():
     answers = made_up()
     choices = {
-        FIXED: Choice(np.zeros((1, 5), int), CONSTANT),
-        "mine": Choice(np.zeros((1, 5), int), "all"),
+        FIXED: BlockChoice(np.zeros((1, 5), int), CONSTANT),
+        "mine": BlockChoice(np.zeros((1, 5), int), "all"),
     }
-    choices["oracle"] = Choice(np.zeros((1, 5), int), TOLD)
+    choices["oracle"] = BlockChoice(np.zeros((1, 5), int), TOLD)
     rows = report(answers, choices, best_of(answers.length), TIMES)
     single, chosen = (answers.seconds(costs)[:, 0].sum() for costs in TIMES[:2])
     assert rows["mine"]["choice"]["ratio"] == 1.0 and rows[FIXED]["deployed"][
@@ -319,7 +319,9 @@ def test_the_commands_end_to_end(tmp_path):
         times=tmp_path / "times.json",
     )
     save_block_costs(TIMES, files["times"])
-    policy, found = blockpilot.train(BlockPilotOptions(out=tmp_path / "out", **files, **given))
+    policy, found = blockpilot.train_blockpilot(
+        BlockPilotOptions(out=tmp_path / "out", **files, **given)
+    )
     assert found["prompts"] == [8, 2, 4] and found["test"]["BlockPilot"]["deployed"]["ratio"] > 0
     assert load_policy(
         tmp_path / "out" / "policy"

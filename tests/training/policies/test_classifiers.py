@@ -16,7 +16,7 @@ from jaxspec.costs.round_costs import make_costs
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.policies.store import load_policy
 from training.policies import classifiers, expected
-from training.policies.grid_search import measure
+from training.policies.grid_search import measure_grid
 from training.policies.labels import Labels, _goes_this_way, collect, load_labels, save_labels
 from training.replay.records import Record, save_record
 
@@ -69,17 +69,21 @@ def test_figures_of_a_classifier():
 
 
 def test_prompts_are_held_out_whole():
-    training, held = classifiers.split(classifiers.examples("c2t", made_up()), ["a"] * 8)
+    training, held = classifiers.split_examples(
+        classifiers.make_examples("c2t", made_up()), ["a"] * 8
+    )
     assert set(held.prompt) == {3, 7} and not set(held.prompt) & set(training.prompt)
-    assert classifiers.examples("disco", made_up()).x.shape == (200, 12)
-    assert classifiers.examples("specdec_plus", made_up()).x.shape == (400, 6)
+    assert classifiers.make_examples("disco", made_up()).x.shape == (200, 12)
+    assert classifiers.make_examples("specdec_plus", made_up()).x.shape == (400, 6)
     # Prompts count within their domain.
-    _, held = classifiers.split(classifiers.examples("c2t", made_up()), ["a", "b"] * 4)
+    _, held = classifiers.split_examples(
+        classifiers.make_examples("c2t", made_up()), ["a", "b"] * 4
+    )
     assert set(held.prompt) == {6, 7}
     with pytest.raises(
         ValueError, match="labels of 8 prompts cannot be split: give at least 4 of a domain"
     ):
-        classifiers.split(classifiers.examples("c2t", made_up()), ["a", "b", "c"] * 3)
+        classifiers.split_examples(classifiers.make_examples("c2t", made_up()), ["a", "b", "c"] * 3)
 
 
 def test_labels_of_other_settings_are_refused(tmp_path, monkeypatch):
@@ -117,7 +121,7 @@ def test_heads_learn_and_are_saved(tmp_path, monkeypatch, rule):
     options = classifiers.HeadOptions(
         rule, asked, tmp_path, batch=64, epochs=60, rate=1e-2, width=8, threshold=0.4
     )
-    policy, found = classifiers.train(options)
+    policy, found = classifiers.train_classifier(options)
     if rule != "disco":  # whose features say nothing about these labels
         assert found["balanced_accuracy"] > 0.9 and found["auc"] > 0.95
     loaded = load_policy(tmp_path, about={"drafter": "eagle3"})
@@ -155,7 +159,7 @@ def test_labels_of_a_decode(tmp_path):
     assert np.all(labels.top[:, 0] <= 1) and np.all(np.diff(labels.top) <= 0)
     save_labels(labels, tmp_path / "labels.npz")
     np.testing.assert_array_equal(load_labels(tmp_path / "labels.npz").logprob, labels.logprob)
-    tokens, rounds, seconds = measure(
+    tokens, rounds, seconds = measure_grid(
         params,
         "eagle3",
         prompts[:1],
@@ -213,10 +217,10 @@ def test_regression_finds_what_scores_explain(tmp_path, hidden):
         hidden=hidden,
         steps=800,
     )
-    policy, found = expected.train(options)
+    policy, found = expected.train_regression(options)
     assert found["sizes"] == [1, 2, 3] and found["positions"] == 300 and found["held_out"] == 100
     assert min(found["explained"][1:]) > (0.65 if hidden else 0.6)
-    x, y = expected.examples(recorded(), 0)
+    x, y = expected.make_regression_examples(recorded(), 0)
     assert x.shape == (400, 3) and y.shape == (400, 3)
     assert dataclasses.asdict(load_policy(tmp_path / "policy").config) == dataclasses.asdict(
         policy.config

@@ -53,7 +53,7 @@ def test_the_fastest_pair_is_kept(options, monkeypatch):
         )
 
     monkeypatch.setattr(jaxspec, "decode", decode)
-    policy, report = tune.search(dataclasses.replace(options, thresholds=(0.1, 0.5)))
+    policy, report = tune.search_thresholds(dataclasses.replace(options, thresholds=(0.1, 0.5)))
     # Of eight prompts the fourth and the eighth are used; 0.3 is the rule's own.
     assert [one[:3] for one in asked[:6]] == [
         ([1, 3], steps, rows) for steps in (1, 3, 5) for rows in (4, 8)
@@ -94,18 +94,18 @@ def test_the_fastest_pair_is_kept(options, monkeypatch):
 
 def test_refusals(options, tmp_path):
     with pytest.raises(ValueError, match="disco has a network: give --head"):
-        tune.search(dataclasses.replace(options, rule="disco"))
+        tune.search_thresholds(dataclasses.replace(options, rule="disco"))
     save_policy(make_static(rows=4), tmp_path / "static")
     with pytest.raises(ValueError, match="holds a StaticConfig: give the folder of a disco policy"):
-        tune.search(dataclasses.replace(options, rule="disco", head=tmp_path / "static"))
+        tune.search_thresholds(dataclasses.replace(options, rule="disco", head=tmp_path / "static"))
     with pytest.raises(ValueError, match="every 4th prompt of a domain is used, and there is none"):
-        tune.search(dataclasses.replace(options, limit=3))
+        tune.search_thresholds(dataclasses.replace(options, limit=3))
     save_costs(
         dataclasses.replace(TIMES, about={"drafter": "dflash", "builder": "chain", "steps": 3}),
         options.times,
     )
     with pytest.raises(ValueError, match="the round costs do not name the width of their rounds"):
-        tune.search(options)
+        tune.search_thresholds(options)
 
 
 @pytest.mark.slow
@@ -129,7 +129,9 @@ def test_real_decodes_compile_once(options, rule, ends, tmp_path):
         options, rule=rule, head=tmp_path / "head", target="mini", drafter="eagle3", limit=4
     )
     before = run._cache_size()
-    _, report = tune.search(dataclasses.replace(options, thresholds=ends, max_new_tokens=24))
+    _, report = tune.search_thresholds(
+        dataclasses.replace(options, thresholds=ends, max_new_tokens=24)
+    )
     assert run._cache_size() == before + 1 and report["prompts"] == 1
     found = {(one["threshold"], one["rows"]): one for one in report["all"]}
     assert len(found) == 6

@@ -36,7 +36,7 @@ def folder(tmp_path_factory):
     save_policy(make_ltd(SETTINGS, depth, size), folder / "two")
     size[-1]["bias"] = size[-1]["bias"].at[1].set(1.0)
     save_policy(make_ltd(SETTINGS, depth, size), folder / "four")
-    expected.train(
+    expected.train_regression(
         expected.RegressionOptions(
             folder / "train.npz", folder / "times.json", folder / "regression", depth=3
         )
@@ -90,12 +90,12 @@ def test_ways_are_pooled_and_compared(folder, capsys):
 
 def test_regressions_fit_the_trees_of_a_depth(folder):
     record = toy.make_record(8)
-    x, y = expected.examples(record, 0)
+    x, y = expected.make_regression_examples(record, 0)
     assert x.shape == (len(record.context), toy.WIDTH + 1) and np.array_equal(
         y, record.committed[:, 0]
     )
     with pytest.raises(ValueError, match="depth is 4: give draft steps from 0 to 3"):
-        expected.train(
+        expected.train_regression(
             expected.RegressionOptions(
                 folder / "train.npz", folder / "times.json", folder / "no", depth=4
             )

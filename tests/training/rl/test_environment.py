@@ -12,12 +12,12 @@ from jaxspec.costs.files import load_costs, save_costs
 from jaxspec.policies.learned.ltd import LtdConfig, make_ltd
 from jaxspec.policies.learned.ltd_features import depth_observation, size_observation
 from jaxspec.policies.store import save_policy
-from training.replay.records import load_record, save_record, split
+from training.replay.records import load_record, save_record, split_records
 from training.rl import controls, problem, replay
 from training.rl.environment import (
     Data,
     make_depth_environment,
-    make_replay,
+    make_environment_replay,
     make_size_environment,
     reward_of,
 )
@@ -56,11 +56,11 @@ def test_files(tmp_path):
 
 
 def test_the_split_takes_whole_prompts_of_every_domain():
-    training, validation = split(RECORD, every=4)
+    training, validation = split_records(RECORD, every=4)
     assert set(validation.prompt) == {6, 7} and set(training.prompt) == set(range(6))
     assert validation.first().tolist() == [0, toy.LENGTH]
     with pytest.raises(ValueError, match="cannot be split: record at least 9 of a domain"):
-        split(RECORD, every=9)
+        split_records(RECORD, every=9)
 
 
 def walked(steps, sizes):
@@ -105,7 +105,10 @@ def fastest(start: int) -> float:
 def test_the_depth_task_is_a_round_an_episode():
     environment = make_depth_environment(toy.WIDTH, toy.STEPS, (1, 2), "throughput", stale=True)
     size = np.ones(RECORD.committed.shape[:2], np.int32)
-    data, key = Data(make_replay(RECORD, toy.TIMES), size=jnp.asarray(size)), jax.random.key(0)
+    data, key = (
+        Data(make_environment_replay(RECORD, toy.TIMES), size=jnp.asarray(size)),
+        jax.random.key(0),
+    )
     state, now = environment.reset(data, key, 3)
     step = jax.jit(environment.step)
     rng, position, steps = (
@@ -153,7 +156,10 @@ def test_the_size_task_is_a_bandit():
         "pool", toy.WIDTH, toy.STEPS, toy.SIZES, RECORD.scores.shape[1], "renewal"
     )
     depth = np.where(np.arange(len(RECORD.context)) % 2, 2, -1).astype(np.int32)
-    data, key = Data(make_replay(RECORD, toy.TIMES), depth=jnp.asarray(depth)), jax.random.key(1)
+    data, key = (
+        Data(make_environment_replay(RECORD, toy.TIMES), depth=jnp.asarray(depth)),
+        jax.random.key(1),
+    )
     state, now = environment.reset(data, key, 64)
     drawn, jumps = set(), set()
     step = jax.jit(environment.step)
@@ -278,6 +284,8 @@ def test_networks_see_what_they_are_shown():
         task = make_size_environment(
             "pool", 2, 3, (2, 4), RECORD.scores.shape[1], "time", observes=observes
         )
-        data = Data(make_replay(RECORD, toy.TIMES), depth=jnp.full(len(RECORD.context), 2))
+        data = Data(
+            make_environment_replay(RECORD, toy.TIMES), depth=jnp.full(len(RECORD.context), 2)
+        )
         shown = task.reset(data, jax.random.key(0), 2)[1].observation
         assert shown[:, -30].any() == ("L" in observes) and shown[:, -1].any() == ("D" in observes)

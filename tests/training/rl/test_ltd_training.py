@@ -47,7 +47,7 @@ def options(tmp_path, monkeypatch):
 
 
 def test_it_learns_and_resumes_to_the_same_policy(options, tmp_path, monkeypatch):
-    results = ltd.train(options)
+    results = ltd.train_ltd(options)
     speed = {name: figures["tokens_per_second"] for name, figures in results.items()}
     # Scores tell which rounds pay: no constant knows.
     assert speed["2-size"] > 1.1 * speed["static"]
@@ -65,9 +65,9 @@ def test_it_learns_and_resumes_to_the_same_policy(options, tmp_path, monkeypatch
 
     monkeypatch.setattr(ltd, "_validated", dies)
     with pytest.raises(KeyboardInterrupt):
-        ltd.train(killed)
+        ltd.train_ltd(killed)
     monkeypatch.setattr(ltd, "_validated", real)
-    assert ltd.train(killed) == results == json.loads((killed.run / "results.json").read_text())
+    assert ltd.train_ltd(killed) == results == json.loads((killed.run / "results.json").read_text())
     first, second = load_policy(options.run / "policy"), load_policy(killed.run / "policy")
     jax.tree.map(np.testing.assert_array_equal, first, second)
 
@@ -83,7 +83,7 @@ def test_it_learns_and_resumes_to_the_same_policy(options, tmp_path, monkeypatch
     )
     assert found.figures(record)["tokens_per_second"] == pytest.approx(speed["2-size"], rel=1e-4)
     with pytest.raises(CheckpointError, match="was made with seed=0, not 1"):
-        ltd.train(dataclasses.replace(options, seed=1))
+        ltd.train_ltd(dataclasses.replace(options, seed=1))
 
 
 def test_published_presets_run(options):
@@ -104,7 +104,7 @@ def test_published_presets_run(options):
             changed = dataclasses.replace(
                 options, preset=name, share=1e-4, run=options.run / str(number)
             )
-            assert "1-size" in ltd.train(changed)
+            assert "1-size" in ltd.train_ltd(changed)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_published_presets_run(options):
 )
 def test_refusals(options, changes, message):
     with pytest.raises(ValueError, match=message):
-        ltd.train(dataclasses.replace(options, **changes))
+        ltd.train_ltd(dataclasses.replace(options, **changes))
 
 
 def test_the_live_task_is_the_replayed_one():

@@ -15,7 +15,7 @@ from training.rl.ppo import (
     advantages,
     learning_rate,
     loss_terms,
-    make_optimizer,
+    make_ppo_optimizer,
     update,
 )
 
@@ -113,7 +113,7 @@ def test_complete_updates(name):
     )
     before, after = (params_of(of(f"upd_{name}_{when}/")) for when in ("before", "after"))
     batch = jax.tree.map(jnp.asarray, batch_of(g, before["actor"][-1]["bias"].size))
-    start = make_optimizer(settings).init(before)
+    start = make_ppo_optimizer(settings).init(before)
     found, *_ = jax.jit(update, static_argnames="settings")(
         before, start, batch, jnp.float32(g["lr"]), jax.random.key(0), settings=settings
     )
