@@ -94,7 +94,7 @@ def test_finished_runs_are_kept(tmp_path, monkeypatch):
     }
     kept = {"kept": True, "settings": settings}
     (tmp_path / Recipe().name / "result.json").write_text(json.dumps(kept))
-    monkeypatch.setattr(sweep, "train", lambda options: pytest.fail("trained again"))
+    monkeypatch.setattr(sweep, "train_drafter", lambda options: pytest.fail("trained again"))
     assert sweep.run_recipe(Recipe(), options, SCALES["small"]) == kept
     with pytest.raises(
         ValueError,
