@@ -187,7 +187,7 @@ def test_the_decode_loop_goes_the_same_way(drafts):
     )
     prompts = [run["prompt"] for run in runs]
     out = jaxspec.decode(params, prompts, max_new_tokens=47, temperature=0, trace=True, **options)
-    growth = rank_guided().bind(proposes(2, 160, 61))
+    growth = rank_guided().bind(proposes(2, HF["draft_vocab_size"], 61))
     for run, found in zip(runs, out, strict=True):
         assert found.tokens == run["tokens"][:47]
         assert found.stats.rounds == len(run["trees"])

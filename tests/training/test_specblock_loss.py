@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from golden_data import arrays, golden, target_of
+from golden_data import arrays, golden, records, target_of
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.specblock import files
@@ -32,6 +32,7 @@ from training.teacher import compute_teacher_states
 FOLDER = golden("specblock")
 DATA = arrays("specblock", "train_forward.npz")
 PAIRS = DATA["ids"].shape[1]
+VOCABULARY = records("specblock", "draft", "config.json")["vocab_size"]
 
 
 class Golden:
@@ -178,7 +179,7 @@ def packed(lengths, seed=0):
         [end - n + np.array([1, 2, n - 3]) for end, n in zip(ends, lengths, strict=True)]
     )
     return {
-        "tokens": rng.integers(0, 257, (1, total)).astype(np.int32),
+        "tokens": rng.integers(0, VOCABULARY, (1, total)).astype(np.int32),
         "positions": np.concatenate([np.arange(n) for n in lengths])[None].astype(np.int32),
         "segments": np.repeat(np.arange(len(lengths)) + 1, lengths)[None].astype(np.int32),
         "loss_mask": np.ones((1, total), bool),
@@ -206,7 +207,7 @@ def test_nothing_leaks_between_documents(recorded, loss_of):
     for document, other in ((1, 2), (2, 1)):
         kept = batch | {"keep": (np.arange(6)[None] < 3) == (document == 1)}
         tokens = np.where(
-            batch["segments"] == other, (batch["tokens"] + 7) % 257, batch["tokens"]
+            batch["segments"] == other, (batch["tokens"] + 7) % VOCABULARY, batch["tokens"]
         ).astype(np.int32)
         changed = loss_of(kept | {"tokens": tokens})["loss"]
         np.testing.assert_allclose(loss_of(kept)["loss"], changed, rtol=1e-5)
@@ -265,7 +266,8 @@ def test_first_weights(recorded):
     params = init_specblock(recorded.config, 0)
     assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, recorded.params)
     weight = params["params"]["shifts_0"]["kernel"]
-    assert 0.9 * 128**-0.5 < np.abs(weight).max() <= 128**-0.5
+    bound = len(weight) ** -0.5
+    assert 0.9 * bound < np.abs(weight).max() <= bound
 
 
 @pytest.mark.parametrize(
