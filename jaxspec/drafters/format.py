@@ -137,14 +137,18 @@ def simple_format(
         with the fields of `jaxspec.core.config.DrafterConfig`.
       leaves: config -> the table of all weights, see `jaxspec.io.weight_map`.
     """
-    fields = [field.name for field in dataclasses.fields(config_class)]
+    fields = dataclasses.fields(config_class)
 
     def config_from_hf(hf: dict[str, Any]) -> Any:
         own = hf.get("jaxspec")
-        missing = [name for name in fields if not isinstance(own, dict) or name not in own]
+        own = own if isinstance(own, dict) else {}
+        # A null entry reads like one that is not there, and stands for the field's default.
+        needed = [field.name for field in fields if field.default is dataclasses.MISSING]
+        missing = [name for name in needed if name not in own]
         if missing:
             raise ValueError(f"config.json lacks 'jaxspec.{missing[0]}', a field of {architecture}")
-        return config_class(**{name: _tuples(own[name]) for name in fields})
+        known = [field.name for field in fields if field.name in own]
+        return config_class(**{name: _tuples(own[name]) for name in known})
 
     def config_to_hf(config: Any, about: About, dtype: str) -> dict[str, Any]:
         own = own_fields(config, about.num_layers, about.provenance) | dataclasses.asdict(config)

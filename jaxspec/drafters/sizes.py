@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from jaxspec.drafters.registry import record_of
@@ -30,11 +31,17 @@ def choose_depth(
         raise ValueError(
             f"block_size is for block drafters: leave it out with {method!r}, or give depth"
         )
-    if block_size is not None and not 2 <= block_size <= config.depth + 1:
-        # Slots beyond the trained block have never been learnt: their drafts are noise.
+    if block_size is not None and not 2 <= block_size <= _LONGEST:
         raise ValueError(
-            f"block_size is {block_size}, and {method!r} was trained for {config.depth + 1}: "
-            f"give 2 to {config.depth + 1}, anchor included"
+            f"block_size is {block_size}: give 2 to {_LONGEST}, anchor included "
+            f"({config.depth + 1} trained)"
+        )
+    if block_size is not None and block_size > config.depth + 1:
+        # The authors' code allows it, and their traces have such blocks.
+        warnings.warn(
+            f"block_size is {block_size}, and {method!r} was trained for {config.depth + 1}: later "
+            f"slots are rarely accepted; give at most {config.depth + 1}",
+            stacklevel=2,
         )
     if depth is not None and not 1 <= depth <= _LONGEST:
         raise ValueError(f"depth is {depth}: give 1 to {_LONGEST} drafted tokens")

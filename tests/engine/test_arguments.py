@@ -9,6 +9,7 @@ import pytest
 import jaxspec
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.sampling import sequence_keys
+from jaxspec.drafters.sizes import choose_depth
 from jaxspec.engine import arguments
 from jaxspec.engine.token_ids import is_batch, to_ids
 
@@ -162,7 +163,7 @@ BAD = [
     ({"stop": [10**9]}, "outside the vocabulary"),
     ({"budget": 1_000_000}, "budget is 1000000: give an integer from 1 to 4096"),
     ({"budget": 2.5}, "budget is 2.5"),
-    ({"block_size": 99}, "block_size is 99, and 'dflash' was trained for 8: give 2 to 8"),
+    ({"block_size": 999}, r"block_size is 999: give 2 to 128, anchor included \(8 trained\)"),
     ({"block_size": 2.5}, "block_size is 2.5"),
     ({"block_size": 1}, "block_size is 1: give an integer at least 2"),
     ({"method": "small", "depth": 1000}, "depth is 1000: give 1 to 128"),
@@ -199,6 +200,13 @@ def test_decode_and_stream_refuse_them(mini, call, changed, match):
     with pytest.raises((TypeError, ValueError), match=match) as caught:
         call(mini, **options)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+def test_blocks_that_were_never_trained_warn(mini):
+    config = mini.spec.drafter("dflash")
+    with pytest.warns(UserWarning, match="block_size is 99, and 'dflash' was trained for 8"):
+        assert choose_depth(config, "dflash", block_size=99) == 98
+    assert choose_depth(config, "dflash", block_size=8) == 7
 
 
 def test_arrays_are_token_ids():
