@@ -29,7 +29,7 @@ test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow --ignore=tests/test_heldout.py
 	$(if $(JAXSPEC_HELDOUT),$(BIN)/python -m pytest -m slow tests/test_heldout.py -s)
 
-# Compiles the decode loop and the kernels for GPUs that are not there, with JAX's CUDA plugin; about two minutes on two cores.
+# Compiles the decode loop and the kernels for GPUs that you don't have, with JAX's CUDA plugin; about two minutes on two cores.
 test-aot: install-aot
 	$(AOT)/bin/python -m pytest tests/test_aot.py tests/kernels
 

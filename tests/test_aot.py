@@ -65,7 +65,7 @@ def reports():
     """Every compilation of this module, two processes at a time."""
     with ThreadPoolExecutor(2) as pool:
         jobs = {
-            name: pool.submit(tool.report, large=4 * MIB, **LOOP | how)
+            name: pool.submit(tool.compile_decode_loop, large=4 * MIB, **LOOP | how)
             for name, how in LOOPS.items()
         }
         for (name, gpu), calls in KERNELS.items():
