@@ -142,8 +142,8 @@ def simple_format(
     def config_from_hf(hf: dict[str, Any]) -> Any:
         own = hf.get("jaxspec")
         own = own if isinstance(own, dict) else {}
-        # A null entry reads like one that is not there, and stands for the field's default.
-        needed = [field.name for field in fields if field.default is dataclasses.MISSING]
+        # A null entry reads like one that is not there, so fields that default to None may be absent.
+        needed = [field.name for field in fields if field.default is not None]
         missing = [name for name in needed if name not in own]
         if missing:
             raise ValueError(f"config.json lacks 'jaxspec.{missing[0]}', a field of {architecture}")
