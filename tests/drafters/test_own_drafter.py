@@ -84,7 +84,7 @@ def test_files_that_do_not_fit_are_refused_in_one_line(bigram, params, tmp_path)
     for change, message in (
         ({"jaxspec": hf["jaxspec"] | {"vocab_size": 9}}, "its vocabulary has 9 tokens"),
         ({"jaxspec": {"depth": 2}}, "lacks 'jaxspec.vocab_size'"),
-        ({"jaxspec": [2]}, "lacks 'jaxspec.vocab_size'"),
+        ({"jaxspec": [2]}, r"jaxspec must be an object, not \[2\]"),
         ({"architectures": ["Oak"]}, "unknown drafter architecture 'Oak'.*supported: .*bigram"),
     ):
         path.write_text(json.dumps(hf | change))
