@@ -6,15 +6,16 @@ print(jaxspec.decode(params, "Question: ").text)
 
 from jaxspec.core.distribution import check as _check_distribution
 
+# Before all other imports, so that its message is the one that a reader sees.
 _check_distribution()
 
-from jaxspec import builders, policies  # noqa: E402
-from jaxspec.core.params import Params  # noqa: E402
-from jaxspec.core.state import Tree  # noqa: E402
-from jaxspec.engine.api import decode, stream  # noqa: E402  (the check comes first, so that its message is the one that is seen)
-from jaxspec.engine.output import Output, Stats  # noqa: E402
-from jaxspec.engine.plan import DecodeConfig  # noqa: E402
-from jaxspec.zoo.checkpoint import load, save  # noqa: E402
+from jaxspec import builders, policies
+from jaxspec.core.params import Params
+from jaxspec.core.state import Tree
+from jaxspec.engine.api import decode, stream
+from jaxspec.engine.output import Output, Stats
+from jaxspec.engine.plan import DecodeConfig
+from jaxspec.zoo.checkpoint import load, save
 
 __all__ = [
     "DecodeConfig",

@@ -177,7 +177,7 @@ def _main() -> None:
             lowered = lower(program, target)
             middle = time.perf_counter()
             compiled = lowered.compile()
-        except Exception as error:  # noqa: BLE001  (any error of the compiler is a result)
+        except Exception as error:  # any error of the compiler is a result
             report["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
         else:
             memory = compiled.memory_analysis()

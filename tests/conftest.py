@@ -14,7 +14,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # their layout.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
-import jax  # noqa: E402  (after the settings above)
+import jax
 
 # Functions that read the golden data.
 _READERS = (golden_data.golden, golden_data.target_of, golden_data.arrays, golden_data.records)

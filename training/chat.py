@@ -124,7 +124,7 @@ def _read_tokenizer(source):
     directory = resolve_model(source)
     try:
         return AutoTokenizer.from_pretrained(directory, local_files_only=True)
-    except Exception as error:  # noqa: BLE001 - the libraries below raise anything, a bare Exception included
+    except Exception as error:  # the libraries raise anything, a bare Exception included
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(f"{directory}: its tokenizer cannot be read ({reason})") from None
 

@@ -156,7 +156,11 @@ class Builder:
 
     def make_growth(self, proposes: Proposes) -> Growth:
         """What `bind` gives for a budget above 1, after `check`."""
-        raise NotImplementedError(f"{type(self).__name__} needs a method make_growth(proposes)")
+        # Not an abstract method: everything else that a subclass may define has a default here.
+        raise NotImplementedError(
+            f"{type(self).__name__} has no trees: define make_growth(proposes), see "
+            "docs/architecture.md"
+        )
 
     def check(self, proposes: Proposes) -> None:
         """Raise `Unsuitable` or ValueError where this builder cannot work with what is proposed."""

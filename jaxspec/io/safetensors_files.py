@@ -53,7 +53,8 @@ class WeightFiles(Tensors):
     def _open(self, paths: list[Path]) -> None:
         self._files = {path.name: open_safetensors(path) for path in paths}
         # safetensors' handles have keys() but cannot be iterated over.
-        self._stored = {n: file for file, handle in self._files.items() for n in handle.keys()}  # noqa: SIM118
+        names = {file: list(handle.keys()) for file, handle in self._files.items()}
+        self._stored = {name: file for file, own in names.items() for name in own}
         self._packed = packed_names(self._stored, self.stored_dtype)
         scales = {scale_name(name) for name in self._packed}
         self._home = {n: file for n, file in self._stored.items() if n not in scales}

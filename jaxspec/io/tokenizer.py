@@ -23,7 +23,7 @@ class Tokenizer:
 
         try:
             self._inner = AutoTokenizer.from_pretrained(os.fspath(directory), local_files_only=True)
-        except Exception as error:  # noqa: BLE001 - the libraries below raise anything, a bare Exception included
+        except Exception as error:  # the libraries raise anything, a bare Exception included
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ValueError(
                 f"{directory}: the tokenizer cannot be read ({reason}); download its files again"

@@ -113,7 +113,9 @@ def test_names_and_configs_belong_to_one_record(bigram):
 
 
 def test_two_records_may_share_a_config_class_but_no_config():
-    own = lambda depth: lambda config: config.depth >= depth  # noqa: E731
+    def own(depth):
+        return lambda config: config.depth >= depth
+
     for name, depth in (("short", 1), ("long", 5)):
         jaxspec.drafters.register(DrafterRecord(name, BigramConfig, make_bigram, own(depth)))
     try:

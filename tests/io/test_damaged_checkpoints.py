@@ -103,7 +103,7 @@ def loads_or_says_why(done: str, call) -> None:
     except (ValueError, OSError) as error:
         text = str(error)
         assert "\n" not in text and len(text) < 600, f"{done}: {text}"
-    except Exception as error:  # noqa: BLE001 - any other type is the defect looked for
+    except Exception as error:  # any other type is the defect that this looks for
         pytest.fail(f"{done}: {type(error).__name__}: {error}")
 
 
