@@ -203,7 +203,7 @@ def test_mistakes_are_reported_in_one_line(capsys, arguments, message):
 
 
 def test_every_decode_option_has_a_flag_and_a_line_in_the_documentation():
-    functions = (session.prepare, session.resolve)
+    functions = (session.prepare, session.resolve_config)
     parameters = [
         one for function in functions for one in inspect.signature(function).parameters.values()
     ]

@@ -14,7 +14,7 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.drafters import record_of, records
 from jaxspec.engine.plan import drafter_forwards, make_plan
-from jaxspec.engine.session import resolve
+from jaxspec.engine.session import resolve_config
 from jaxspec.targets.transformer import Transformer
 from training.drafter_model import ModelOptions
 from training.methods import METHODS
@@ -130,7 +130,7 @@ def test_every_kind_of_drafter_is_listed():
 
 
 def plan_of(method, builder, **options):
-    config, _ = resolve(SPEC, method=method, builder=builder, budget=BUDGET, **options)
+    config, _ = resolve_config(SPEC, method=method, builder=builder, budget=BUDGET, **options)
     return make_plan(SPEC, config), config
 
 
@@ -145,7 +145,7 @@ def test_other_builders_are_refused_by_name():
     assert len(refused) > 20
     for name, builder in refused:
         with pytest.raises(
-            ValueError, match=f"builder '{builder}' does not go with '{name}': choose one of chain"
+            ValueError, match=f"builder '{builder}' does not suit '{name}': choose one of chain"
         ):
             plan_of(name, builder)
 
@@ -156,7 +156,7 @@ def test_other_builders_are_refused_by_name():
         (
             "eagle3",
             dict(builder="tree"),
-            "builder 'expand' does not go with 'eagle3': choose one of chain, dynamic, static",
+            "builder 'expand' does not suit 'eagle3': choose one of chain, dynamic, static",
         ),
         ("medusa", dict(builder="chain", depth=9), "depth is 9: 'medusa' drafts at most 4 tokens"),
         (

@@ -124,10 +124,10 @@ def test_max_new_tokens_is_exact(params, limit):
 
 def test_nothing_beyond_the_end_is_cached(params):
     from jaxspec.engine.api import _finish
-    from jaxspec.engine.session import prefilled, prepare
+    from jaxspec.engine.session import prepare, run_prefill
 
     session = prepare(params, PROMPTS, max_new_tokens=13)
-    state, _ = _finish(session, prefilled(session), trace=False)
+    state, _ = _finish(session, run_prefill(session), trace=False)
     # The last token of a text is the root of a round that never runs, so its row is not cached.
     np.testing.assert_array_equal(state.cache.length, [len(p) + 12 for p in PROMPTS])
     np.testing.assert_array_equal(state.draft.length, state.cache.length)

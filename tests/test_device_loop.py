@@ -11,7 +11,7 @@ from golden_data import SHIPPED
 import jaxspec
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.engine.loop import run
-from jaxspec.engine.session import prefilled, prepare
+from jaxspec.engine.session import prepare, run_prefill
 from jaxspec.policies.bastion.controller import make_bastion
 
 GOLDEN = SHIPPED / "dflash"
@@ -32,7 +32,7 @@ def compiled(request, params):
             make_costs((1, 4, 13), (0,), (1.0,), [[10.0], [11.0], [14.0]])
         )
     session = prepare(params, prompt, max_new_tokens=40, **options)
-    state = prefilled(session)
+    state = run_prefill(session)
     return run.lower(
         params, session.request, state, jnp.int32(4), config=session.config
     ).compile(), state
@@ -82,7 +82,7 @@ def test_the_cache_is_aliased_and_never_copied(compiled):
 
 def test_the_state_is_donated(params):
     session = prepare(params, [1, 2, 3], max_new_tokens=10, method="ar")
-    state = prefilled(session)
+    state = run_prefill(session)
     address = state.cache.k.unsafe_buffer_pointer()
     after = run(params, session.request, state, jnp.int32(3), config=session.config)
     assert state.cache.k.is_deleted()

@@ -1,4 +1,4 @@
-"""`decode` and `stream`: from prompts to sequences around the device loop."""
+"""`decode` and `stream`: turn prompts into text with the loop that runs on the device."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from jaxspec.engine.results import (
     read_sequence,
     record_round,
 )
-from jaxspec.engine.session import Session, Stop, precision, prefilled, prepare
+from jaxspec.engine.session import Session, Stop, matmul_precision, prepare, run_prefill
 from jaxspec.engine.stops import safe_length
 from jaxspec.engine.token_ids import Prompt, Prompts, is_batch
 from jaxspec.policies.protocol import Policy
 
-# Rounds between two looks at the text, when there are stop strings to look for.
+# Rounds on the device between two searches for stop strings on the host.
 ROUNDS_PER_LOOK = 8
 
 
@@ -55,39 +55,41 @@ def decode(
     policy: Policy | None = None,
     trace: bool = False,
 ) -> Output | list[Output]:
-    """Generate text; the drafter changes how fast, never what.
+    """Generate text. The drafter changes the speed, never the text.
 
     Args:
       params: from `jaxspec.load`.
       prompt: str, token ids, chat messages ([{"role", "content"}, …]), or a list of these (then the
         result is a list).
-      max_new_tokens: tokens to generate at most (256).
-      temperature: 0.0 is greedy. top_k, top_p, min_p: restrict sampling, in this order (None).
-      seed: with the prompt, the only source of randomness (0). Equal prompts in one list are
-        independent samples.
-      stop: strings and/or token ids that end the text, beside the model's own EOS set. ignore_eos:
-        drop that set.
-      method: `ar` for plain autoregressive decoding, or the name of a loaded drafter (None: the
-        first one).
+      max_new_tokens: largest number of tokens to generate (256).
+      temperature: sampling temperature; 0.0 is greedy.
+      top_k, top_p, min_p: filters of the sampled tokens, applied in this order (None: no filter).
+      seed: seed of all sampling (0). The same prompt and seed give the same text; equal prompts in
+        one list give independent samples.
+      stop: strings or token ids that end the text, in addition to the model's EOS tokens.
+      ignore_eos: do not stop at the model's EOS tokens.
+      method: the name of a loaded drafter, or `ar` for autoregressive decoding (None: the first
+        drafter).
       builder: how candidates become a tree: a value of `jaxspec.builders`, such as
         `builders.expand(width=3, fanout="top2gap")`, or its spelling, `"expand/w3/fanout=top2gap"`.
-        None: what suits the drafter.
-      budget: rows verified a round, the root included (32; `builders.static(paths)` verifies its
-        paths). DDTree's M is M + 1 here.
+        None: the drafter's default.
+      budget: rows that a round verifies, the root included (32). DDTree's budget M, which leaves
+        the root out, is M + 1 here. `builders.static(paths)` verifies its paths instead.
       block_size: slots of a block drafter's block, the anchor included (None: as trained).
-      depth: longest drafted path of drafters that work in steps (None: the drafter's own).
-      acceptance: `match`: draft-invariant, the text is the autoregressive one with the same seed;
-        `sequential` and `rejection` keep the distribution only (temperature > 0).
-      coupled: at temperature > 0, rank drafts under the target's own noise (True; `match` only).
-      score_temperature: divisor of the draft logits when paths are scored; below 1 trees grow
+      depth: longest drafted path of drafters that draft step by step (None: the drafter's own).
+      acceptance: `match` gives the text of autoregressive decoding with the same seed. `sequential`
+        and `rejection` (temperature > 0) keep only its distribution.
+      coupled: at temperature > 0, rank draft tokens under the noise that the target samples with,
+        which accepts more of them (True; `match` only).
+      score_temperature: divisor of the draft logits when paths are scored. Below 1 trees grow
         deeper, above 1 wider (None: the drafter's own).
-      policy: chooses the block size of a request, whether a round drafts, how many steps it drafts
-        and how many of the tree's rows are verified, see `jaxspec.policies` (None: as much as the
-        caps here allow). What it learned is in `Output.policy`, for the next call.
-      trace: record every round in `Output.rounds` (one host round trip a round).
+      policy: decides, per round, whether to draft, how many steps, and how many rows to verify; or,
+        per call, the block size. See `jaxspec.policies` (None: as much as the options above allow).
+        `Output.policy` holds what it learned, for the next call.
+      trace: record every round in `Output.rounds`. Each round then waits for the host.
 
     Returns:
-      `Output`, or a list of them in the prompts' order.
+      An `Output`, or a list of them in the order of the prompts.
 
     Raises:
       TypeError: a prompt or an option of the wrong type.
@@ -115,9 +117,9 @@ def decode(
         score_temperature=score_temperature,
         policy=policy,
     )
-    with precision(session):
+    with matmul_precision(session):
         started = time.perf_counter()
-        state = jax.block_until_ready(prefilled(session))
+        state = jax.block_until_ready(run_prefill(session))
         decoding, compiled = time.perf_counter(), compilations()
         state, traces = _finish(session, state, trace)
         seconds = (decoding - started, time.perf_counter() - decoding)
@@ -148,14 +150,14 @@ def stream(
     score_temperature: float | None = None,
     policy: Policy | None = None,
 ) -> Iterator[str | list[int]]:
-    """Yield the text of `decode`, with the same options, piece by piece, a round at a time.
+    """Yield the text of `decode` piece by piece, after every round; options are those of `decode`.
 
-    Pieces are text (lists of token ids if the model has no tokenizer) and join to exactly
-    `Output.text` (`.tokens`); characters that a stop string may still take back are held. The
-    generator's return value is the `Output`.
+    Pieces are strings, or lists of token ids if the model has no tokenizer. Joined, they equal
+    `Output.text` or `Output.tokens`. Characters that may turn out to begin a stop string are held
+    back. The generator returns the `Output`.
 
     Raises:
-      ValueError: as `decode`; or `prompt` is a list of prompts.
+      TypeError, ValueError: see `decode`; or `prompt` is a list of prompts.
     """
     check_prompt(prompt)
     if is_batch(prompt):
@@ -186,8 +188,8 @@ def stream(
 
 def _stream(session: Session) -> Iterator[str | list[int]]:
     started = time.perf_counter()
-    with precision(session):
-        state = jax.block_until_ready(prefilled(session))
+    with matmul_precision(session):
+        state = jax.block_until_ready(run_prefill(session))
     decoding = time.perf_counter()
     shown = 0
     while True:
@@ -201,14 +203,17 @@ def _stream(session: Session) -> Iterator[str | list[int]]:
             shown = ready
         if done:
             break
-        with precision(session):
+        with matmul_precision(session):
             state = _run(session, state, 1)
     seconds = (decoding - started, time.perf_counter() - decoding)
     return make_outputs(session, state, seconds)[0]
 
 
 def _finish(session: Session, state: DecodeState, trace: bool) -> tuple[DecodeState, Traces | None]:
-    """Run rounds until every sequence is done: in one call, unless the host looks in between."""
+    """Run rounds until every sequence is done.
+
+    One call of the device loop does it all, unless the host searches for stop strings or traces.
+    """
     looks = ROUNDS_PER_LOOK if session.stop_strings else session.max_tokens
     traces: Traces | None = [[] for _ in session.lengths] if trace else None
     while True:

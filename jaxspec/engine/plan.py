@@ -1,4 +1,4 @@
-"""What a decode call compiles: its static settings, and what they stand for."""
+"""Static settings of a decode call, and the parts that they select."""
 
 from __future__ import annotations
 
@@ -26,16 +26,14 @@ class DecodeConfig:
 
     Attributes:
       method: `ar`, or the name of a drafter.
-      sampling: which sampling steps exist.
-      builder: how candidates become a tree, see `jaxspec.builders`; None: what suits the drafter.
-      budget: rows verified in a round, the root included.
+      sampling: which sampling steps are compiled.
+      builder: see `jaxspec.builders`; None: the drafter's default.
+      budget: rows that a round verifies, the root included.
       depth: longest drafted path, in tokens; None is the drafter's own.
       acceptance: `match` (draft-invariant), `sequential` or `rejection`.
-      coupled: the drafter ranks its candidates under the target's noise (`match` at temperature >
-        0).
-      score_temperature: divisor of the draft logits when paths are scored; None is the drafter's
-        own.
-      policy: decides what rounds do below these caps; None: as much as they allow.
+      coupled: rank candidates under the target's noise (`match` at temperature > 0).
+      score_temperature: divisor of the draft logits when paths are scored; None: the drafter's own.
+      policy: what decides below these limits; None: rounds do as much as the limits allow.
     """
 
     method: str
@@ -50,13 +48,15 @@ class DecodeConfig:
 
 
 class Plan(NamedTuple):
-    """The bundles and static sizes that a DecodeConfig stands for.
+    """The functions and static sizes that a DecodeConfig selects.
 
     Attributes:
-      growth: how the trees grow; None for `ar`.
-      widths: numbers of rows that verification is compiled for, ascending; the last is the tree's
+      target: the target model.
+      drafter: the drafter, or None for `ar`.
+      growth: how trees grow, or None for `ar`.
+      widths: numbers of rows that verification is compiled for, ascending. The last is the tree's
         capacity.
-      longest: most tokens that one round commits, A.
+      longest: largest number of tokens that a round commits, A.
       policy: functions of the policy, or None.
     """
 
@@ -69,12 +69,12 @@ class Plan(NamedTuple):
 
     @property
     def waiting(self) -> int:
-        """Rows that may wait for the drafter to absorb them: none where every round drafts."""
+        """Rows that may wait for the drafter to absorb them; 0 if every round drafts."""
         skips = self.policy is not None and self.policy.act.draft is not None
         return max(self.longest, QUEUE) if skips else 0
 
     def shape(self, batch: int) -> Shape:
-        """Sizes that a policy's state may depend on."""
+        """Return the sizes that a policy's state may depend on."""
         growth, rows, depth = self.growth, self.widths[-1], self.longest - 1
         if growth is None or not self.in_steps:
             return Shape(batch, rows, depth)
@@ -82,22 +82,21 @@ class Plan(NamedTuple):
 
     @property
     def in_steps(self) -> bool:
-        """Whether trees grow while the drafter runs: rounds then have a pool of nodes."""
+        """Whether trees grow while the drafter runs. Rounds then keep a pool of nodes."""
         return self.growth is not None and self.growth.nodes > 0
 
     @property
     def steps(self) -> int:
-        """Draft steps of a round after the root's, at most."""
+        """Largest number of draft steps of a round after the root's."""
         return 0 if self.growth is None else self.growth.steps
 
 
 @functools.lru_cache(maxsize=256)
 def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
-    """Resolve names to bundles; cached, so that equal settings never compile twice.
+    """Select the functions that a config names. Cached, so that equal settings never compile twice.
 
     Raises:
-      ValueError: unknown method, a builder that does not go with the drafter, or a size out of
-        range.
+      ValueError: unknown method, a builder that does not suit the drafter, or a size out of range.
     """
     target = Transformer(spec.target)
     if config.method == "ar":
@@ -116,7 +115,7 @@ def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
     if growth.rows == 1:
         return Plan(target, None, None, (1,), 1)
     if record.causal_slots and growth.longest < drafter_config.depth:
-        # Slots that the tree cannot hold need not be computed.
+        # Skip slots that are too deep for the tree.
         drafter = make_drafter(record.resize(drafter_config, growth.longest))
     policy = None if config.policy is None else config.policy.functions()
     widths = _choose_widths(growth.rows, config, builder.varies, record.retrieval)
@@ -124,18 +123,17 @@ def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
 
 
 def choose_builder(spec: Spec, config: DecodeConfig) -> Builder:
-    """The builder of a call that drafts: its own, or what suits the drafter."""
+    """Return the builder of a call that drafts: the given one, or the drafter's default."""
     own = record_of(spec.drafter(config.method)).default_builder
     return parse_builder(own) if config.builder is None else config.builder
 
 
 def drafter_forwards(plan: Plan, config: DecodeConfig, spec: Spec) -> int:
-    """Forwards of the drafter in a round, at most: one for the root's proposal and one for every
-    further step of the tree.
+    """Count the drafter's forward passes in a round, at most.
 
-    The first is counted where it is part of `absorb` (EAGLE-3, SpecBlock, a small model) as where
-    it is part of `start`, and drafters that retrieve have none. A round takes fewer only where no
-    node is left to draft from.
+    One proposes the root's children, and each further step of the tree takes another. The first
+    counts whether `absorb` runs it (EAGLE-3, SpecBlock, a draft model) or `start`. Drafters that
+    retrieve have none. A round takes fewer if no node is left to draft from.
     """
     if plan.drafter is None or record_of(spec.drafter(config.method)).retrieval:
         return 0
@@ -143,7 +141,7 @@ def drafter_forwards(plan: Plan, config: DecodeConfig, spec: Spec) -> int:
 
 
 def _bind(builder: Builder, config: DecodeConfig, drafter_config: Any, drafter: Drafter) -> Growth:
-    """The growth of the call's trees."""
+    """Bind the builder to what the drafter proposes."""
     record, in_steps = record_of(drafter_config), drafter.expand is not None
     depth = config.depth or drafter.depth
     if not in_steps and depth > drafter.depth:
@@ -164,7 +162,7 @@ def _bind(builder: Builder, config: DecodeConfig, drafter_config: Any, drafter: 
     except Unsuitable as error:
         suitable = ", ".join(record.builders)
         raise ValueError(
-            f"builder {builder.name!r} does not go with {config.method!r}: "
+            f"builder {builder.name!r} does not suit {config.method!r}: "
             f"choose one of {suitable} ({error})"
         ) from None
 
@@ -211,15 +209,17 @@ def _check_policy(
 def _choose_widths(
     rows: int, config: DecodeConfig, varies: bool, often_empty: bool
 ) -> tuple[int, ...]:
-    """Verification widths: the policy's, or else the capacity, and a quarter of it where trees may
-    come out small.
+    """Choose the numbers of rows that verification is compiled for.
 
-    A policy that names none gets powers of two. A restricted vocabulary (top-k, top-p, min-p)
-    leaves a builder short of candidates, a fan-out rule of children; otherwise every tree is full,
-    and a second width would be compiled for nothing.
+    A policy names its own, or gets powers of two. Without a policy there is one width, the
+    capacity, if every tree is full. Filters (top-k, top-p, min-p) and fan-out rules make some trees
+    small, so a quarter of the capacity is compiled too.
 
     Args:
-      varies: of the builder. often_empty: whether the drafter often proposes nothing.
+      rows: capacity of the tree.
+      config: the call's.
+      varies: whether the builder's trees vary in size.
+      often_empty: whether the drafter often proposes nothing.
     """
     if config.policy is not None:
         widths = config.policy.widths or tuple(1 << i for i in range(rows.bit_length()))

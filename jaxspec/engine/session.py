@@ -1,8 +1,7 @@
-"""What a call of `decode` is made of: what it compiles, what its rounds read, and the state that
-they begin with.
+"""Prepare a call of `decode`: check its options, pad its prompts, and run the prefill.
 
-Whatever runs rounds by itself, to time, draw or record them, begins here: `prepare` and
-`prefilled`, then `jaxspec.engine.loop.run` within `precision`.
+Code that runs rounds itself, to time, draw or record them, also begins here. It calls `prepare` and
+`run_prefill`, then `jaxspec.engine.loop.run`, all within `matmul_precision`.
 """
 
 from __future__ import annotations
@@ -29,20 +28,25 @@ from jaxspec.engine.token_ids import Prompt, Prompts, is_batch, number_sequences
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.policies.protocol import Policy, PolicyConfig
 
-# Strings and token ids that end a sequence, or one of them.
+# What ends a sequence: one string or token id, or several.
 Stop = str | int | Iterable[str | int]
 
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """A prepared call of B prompts: static config, device inputs, and what the host needs to read
-    the result.
+    """A prepared call of B prompts.
 
     Attributes:
-      tokens: int32 [B, P], the prompts, padded. lengths: int32 [B], of them.
-      capacity: rows of the caches. max_tokens: most tokens of a text that the state has room for.
-      stop_strings: that the host looks for. tokenizer: the model's; None: it has none.
-      policy: with its state at the start; None: nothing is to be decided.
+      params: the model and its drafters.
+      config: static choices, which decide what is compiled.
+      request: arrays that every round reads.
+      tokens: int32 [B, P], the padded prompts.
+      lengths: int32 [B], tokens of each prompt.
+      capacity: rows of the key-value caches.
+      max_tokens: new tokens that the state has room for.
+      stop_strings: strings that the host looks for in the text.
+      tokenizer: the model's tokenizer, or None if it has none.
+      policy: the policy with its first state, or None if it has nothing to decide.
     """
 
     params: Params
@@ -79,10 +83,10 @@ def prepare(
     score_temperature: float | None = None,
     policy: Policy | None = None,
 ) -> Session:
-    """Everything about a call that is known before the device is asked; arguments of `decode`.
+    """Check the arguments of `jaxspec.decode` and make the session; nothing runs yet.
 
     Raises:
-      ValueError: as `jaxspec.decode`.
+      TypeError, ValueError: see `jaxspec.decode`.
     """
     spec = params.spec
     arguments.check_prompt(prompt)
@@ -94,7 +98,7 @@ def prepare(
             f"policy is of type {type(policy).__name__}: give one that a function of "
             "jaxspec.policies returns"
         )
-    config, sampling = resolve(
+    config, sampling = resolve_config(
         spec,
         temperature=temperature,
         top_k=top_k,
@@ -135,7 +139,7 @@ def prepare(
     )
 
 
-def resolve(
+def resolve_config(
     spec: Spec,
     *,
     temperature: float = 0.0,
@@ -152,13 +156,16 @@ def resolve(
     score_temperature: float | None = None,
     policy: PolicyConfig | None = None,
 ) -> tuple[DecodeConfig, SamplingValues]:
-    """What a call compiles, and the numbers of its sampling, which compile nothing.
+    """Check the options of `jaxspec.decode` that decide what is compiled.
 
-    Options that make no difference are set to their defaults, so that calls which differ in nothing
-    else share a compilation.
+    Options without an effect here (a `budget` for `ar`) get their default value, so that calls that
+    differ only in them share a compilation.
+
+    Returns:
+      The static config, and the sampling numbers, which are traced.
 
     Raises:
-      ValueError: an option out of range.
+      TypeError, ValueError: an option of the wrong type or out of range.
     """
     sampling, values = make_sampling(temperature, top_k, top_p, min_p)
     if method is not None and not isinstance(method, str):
@@ -190,9 +197,10 @@ def resolve(
     return config, values
 
 
-def prefilled(session: Session) -> DecodeState:
-    """The state after the prompts, with the first token of each text; the rounds' `run` may have
-    it, for it is donated.
+def run_prefill(session: Session) -> DecodeState:
+    """Run the prefill and return the state after it, which holds the first token of each sequence.
+
+    The caller owns the state and may donate it to `jaxspec.engine.loop.run`.
     """
     state = prefill(
         session.params,
@@ -204,13 +212,15 @@ def prefilled(session: Session) -> DecodeState:
         max_tokens=session.max_tokens,
         control=session.policy and session.policy.state,
     )
-    # A copy, for the rounds' state is donated and the caller may use the policy again.
+    # Copy the policy's state: rounds donate theirs, and the caller may use the policy again.
     return state.replace(control=jax.tree.map(jnp.copy, state.control))
 
 
-def precision(session: Session) -> contextlib.AbstractContextManager[None]:
-    """The context to run in: full float32 products for float32 weights, since texts are not
-    lossless under TF32.
+def matmul_precision(session: Session) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which float32 weights multiply in full float32.
+
+    Under TF32, the default on GPUs, a tree's logits differ enough from those of autoregressive
+    decoding to change tokens. Other dtypes keep JAX's default.
     """
     full = session.params.dtype == jnp.float32
     return jax.default_matmul_precision("highest") if full else contextlib.nullcontext()
@@ -219,7 +229,11 @@ def precision(session: Session) -> contextlib.AbstractContextManager[None]:
 def _token_ids(
     spec: Spec, prompt: Prompt | Prompts, tokenizer: Any, max_new_tokens: int
 ) -> list[list[int]]:
-    """Token ids of each prompt of a batch, or of the one."""
+    """Tokenize one prompt or a batch of them.
+
+    Raises:
+      ValueError: a prompt and its new tokens exceed the model's positions.
+    """
     batch: Any = prompt if is_batch(prompt) else [prompt]
     ids = [to_ids(one, tokenizer, spec.target) for one in batch]
     longest = max(map(len, ids))
@@ -232,9 +246,9 @@ def _token_ids(
 
 
 def _start_policy(policy: Policy, plan: Plan, batch: int, temperature: float) -> Policy | None:
-    """The policy with a state, a new one if it has seen nothing at this temperature.
+    """Return the policy with a state: its own, or a new one if it has none for this temperature.
 
-    None if nothing is left to decide, as for `ar` or trees of a single row.
+    Returns None if nothing is left to decide, as for `ar` or trees of a single row.
     """
     if plan.policy is None:
         return None
@@ -250,29 +264,29 @@ def _start_policy(policy: Policy, plan: Plan, batch: int, temperature: float) ->
         for one, other in zip(jax.tree.leaves(given), jax.tree.leaves(new), strict=True)
     ):
         raise ValueError(
-            f"the policy goes on from rounds of other sizes than {shape}: begin anew with policy.replace(state=None)"
+            f"the policy's state comes from a call of other sizes than {shape}: "
+            "reset it with policy.replace(state=None)"
         )
     return policy.replace(state=given)
 
 
 def _strip_weak_types(state: Any) -> Any:
-    """A policy's state without weak types, which rounds may lose as they write it: another type is
-    another compilation.
+    """Remove weak types from a policy's state.
+
+    A round that writes the state would remove them too, and the next round would then compile anew.
     """
     return jax.tree.map(lambda x: jnp.asarray(x, jnp.asarray(x).dtype), state)
 
 
 def _padded_stop(ids: tuple[int, ...]) -> jax.Array:
-    """Ids padded with -1 to a multiple of 8, so that calls with other stop ids share a
-    compilation.
-    """
+    """Pad ids with -1 to a multiple of 8, so that calls with other stop ids share a compilation."""
     padded = np.full(max(8, _round_up(len(ids), 8)), -1, np.int32)
     padded[: len(ids)] = ids
     return jnp.asarray(padded)
 
 
 def _prompt_bucket(length: int) -> int:
-    """The padded prompt length: a power of two from 32 up to CHUNK, then a multiple of CHUNK."""
+    """Return the padded length: a power of two from 32 up to CHUNK, then a multiple of CHUNK."""
     return max(32, 1 << (length - 1).bit_length()) if length <= CHUNK else _round_up(length, CHUNK)
 
 

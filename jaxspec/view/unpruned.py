@@ -19,7 +19,7 @@ from jaxspec.engine.loop import run
 from jaxspec.engine.output import DraftTree
 from jaxspec.engine.plan import DecodeConfig
 from jaxspec.engine.round import make_round
-from jaxspec.engine.session import precision, prefilled, prepare
+from jaxspec.engine.session import matmul_precision, prepare, run_prefill
 
 
 def grow_unpruned_tree(params: Params, prompt: Any, round: int, **options: Any) -> DraftTree:
@@ -36,8 +36,8 @@ def grow_unpruned_tree(params: Params, prompt: Any, round: int, **options: Any) 
       ValueError: as `jaxspec.decode`.
     """
     session = prepare(params, prompt, **options)
-    with precision(session):
-        state = prefilled(session)
+    with matmul_precision(session):
+        state = run_prefill(session)
         if round > 1:
             state = run(
                 session.params, session.request, state, jnp.int32(round - 1), config=session.config

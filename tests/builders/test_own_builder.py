@@ -60,7 +60,7 @@ def test_it_grows_with_drafters_of_every_kind():
 
 def test_a_drafter_without_alternatives_is_refused(params):
     with pytest.raises(
-        ValueError, match="'comb' does not go with 'prompt_lookup': choose one of chain"
+        ValueError, match="'comb' does not suit 'prompt_lookup': choose one of chain"
     ):
         jaxspec.decode(params, PROMPTS, method="prompt_lookup", builder=Comb())
 

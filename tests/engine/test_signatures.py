@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 import jaxspec
-from jaxspec.engine.session import prepare, resolve
+from jaxspec.engine.session import prepare, resolve_config
 
 
 def options_of(function) -> dict[str, tuple]:
@@ -22,12 +22,12 @@ def test_decode_and_stream_take_the_same_options():
 
 
 def test_what_is_compiled_takes_a_part_of_them():
-    common, own = options_of(prepare), options_of(resolve)
+    common, own = options_of(prepare), options_of(resolve_config)
     del common["policy"], own["policy"]  # the policy here, its static config there
     assert own.items() <= common.items()
 
 
-@pytest.mark.parametrize("function", [jaxspec.decode, jaxspec.stream, prepare, resolve])
+@pytest.mark.parametrize("function", [jaxspec.decode, jaxspec.stream, prepare, resolve_config])
 def test_every_option_is_named_and_typed(function):
     parameters = inspect.signature(function).parameters.values()
     assert all(p.kind is not p.VAR_KEYWORD and p.annotation is not p.empty for p in parameters)

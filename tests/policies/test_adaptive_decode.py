@@ -15,7 +15,7 @@ from jaxspec.core.state import Nodes, Pool
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.engine.loop import run
 from jaxspec.engine.prefill import prefill
-from jaxspec.engine.session import prefilled, prepare
+from jaxspec.engine.session import prepare, run_prefill
 from jaxspec.engine.sources import Sources, record_carried, select_sources
 from jaxspec.engine.stop_rule import _drop_nodes
 from jaxspec.policies.baselines.random_actions import make_random
@@ -107,7 +107,7 @@ def test_policies_change_no_text(params, name, temperature):
     assert jax.tree.structure(again[0].policy) == jax.tree.structure(outs[0].policy)
     session = prepare(params, PROMPTS, policy=policy, **options)
     lowered = run.lower(
-        params, session.request, prefilled(session), jnp.int32(4), config=session.config
+        params, session.request, run_prefill(session), jnp.int32(4), config=session.config
     )
     assert not re.search("callback|infeed|outfeed", lowered.as_text())
 

@@ -20,7 +20,7 @@ from jaxspec.core.params import Params
 from jaxspec.engine.draft import draft
 from jaxspec.engine.grow import grow
 from jaxspec.engine.round import make_round
-from jaxspec.engine.session import precision, prefilled, prepare
+from jaxspec.engine.session import matmul_precision, prepare, run_prefill
 from training.replay.committed import committed_of_tree
 
 
@@ -70,8 +70,8 @@ def committed_rounds(
     for row, text in zip(tokens, texts, strict=True):
         row[: len(text)] = text
     found = []
-    with precision(session):
-        state = prefilled(session)
+    with matmul_precision(session):
+        state = run_prefill(session)
         for size in sizes:
             config = prepare(
                 params,

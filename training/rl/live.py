@@ -23,7 +23,7 @@ from jaxspec.engine.draft import draft
 from jaxspec.engine.grow import grow
 from jaxspec.engine.loop import run
 from jaxspec.engine.round import make_round
-from jaxspec.engine.session import precision, prefilled, prepare
+from jaxspec.engine.session import matmul_precision, prepare, run_prefill
 from jaxspec.engine.token_ids import to_ids
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.policies.baselines.static import Constants, make_static
@@ -64,8 +64,8 @@ class Texts:
         self.session = prepare(
             self.params, prompt, max_new_tokens=options.max_new_tokens, policy=policy, **settings
         )
-        with precision(self.session):
-            self.state = prefilled(self.session)
+        with matmul_precision(self.session):
+            self.state = run_prefill(self.session)
         if bool(self.state.done.all()):
             raise ValueError(
                 f"a prompt of {len(prompt)} tokens ends with the first token: leave it out"
@@ -81,7 +81,7 @@ class Texts:
             self.session.request.replace(controls=controls),
             int(self.state.emitted[0]),
         )
-        with precision(self.session):
+        with matmul_precision(self.session):
             began = time.perf_counter()
             state = jax.block_until_ready(
                 run(self.params, request, self.state, jnp.int32(1), config=self.session.config)
@@ -120,7 +120,7 @@ class Texts:
         # All draft steps, whatever the last round's controls were.
         controls = Constants(jnp.int32(self.options.steps), jnp.int32(1))
         request = self.session.request.replace(controls=controls)
-        with precision(self.session):
+        with matmul_precision(self.session):
             scores = self.look(self.params, request, self.state, config=self.session.config)
         self.shown = np.asarray(scores), np.asarray(self.state.cache.length)
 

@@ -27,7 +27,7 @@ from jaxspec.engine.draft import draft
 from jaxspec.engine.grow import grow
 from jaxspec.engine.plan import make_plan
 from jaxspec.engine.round import make_round
-from jaxspec.engine.session import precision, prefilled, prepare
+from jaxspec.engine.session import matmul_precision, prepare, run_prefill
 from jaxspec.engine.token_ids import to_ids
 from jaxspec.engine.verify import verify
 from jaxspec.io.tokenizer import load_tokenizer
@@ -88,8 +88,8 @@ def record_texts(
     session = _session(params, prompts, options)
     plan, pool = make_plan(params.spec, session.config), sees_pool(params, options)
     seen, contexts = [], []
-    with precision(session):
-        state = prefilled(session)
+    with matmul_precision(session):
+        state = run_prefill(session)
         # Once at least: of texts that end with their first token there are arrays too, of no
         # positions.
         while not seen or not bool(np.asarray(state.done).all()):

@@ -25,7 +25,7 @@ from jaxspec.engine.draft import draft
 from jaxspec.engine.grow import grow
 from jaxspec.engine.proposals import propose
 from jaxspec.engine.round import Round, compile_phase
-from jaxspec.engine.session import Session, precision, prefilled, prepare
+from jaxspec.engine.session import Session, matmul_precision, prepare, run_prefill
 from jaxspec.engine.verify import TargetPass, project, run_target, verify
 
 # Phases of a round as reports name them, in order; `rest` is sampling noise and commit.
@@ -127,13 +127,13 @@ def _time_rounds(
     """Yield (method, seconds by phase) of up to `rounds` rounds of each session, in turn."""
     states = {}
     for name, session in sessions.items():
-        with precision(session):
-            time_round(session, prefilled(session))  # compiles; its result is thrown away
-            states[name] = prefilled(session)
+        with matmul_precision(session):
+            time_round(session, run_prefill(session))  # compiles; its result is thrown away
+            states[name] = run_prefill(session)
     for _ in range(rounds):
         for name, session in sessions.items():
             if not bool(np.all(states[name].done)):
-                with precision(session):
+                with matmul_precision(session):
                     states[name], seconds = time_round(session, states[name])
                 yield name, seconds
 

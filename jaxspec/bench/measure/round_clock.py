@@ -17,7 +17,7 @@ from jaxspec.bench.measure.clock import time_call
 from jaxspec.core.params import Params
 from jaxspec.engine.loop import run
 from jaxspec.engine.plan import Plan, make_plan
-from jaxspec.engine.session import Session, precision, prefilled, prepare
+from jaxspec.engine.session import Session, matmul_precision, prepare, run_prefill
 
 # Rounds of a sample: enough that the time of the call around them does not matter.
 ROUNDS = 48
@@ -103,8 +103,8 @@ def _median_seconds(timed: Sequence[tuple[Session, Any]], repeats: int) -> np.nd
     Each repeat's overall speed is divided out before taking the median over repeats.
     """
     samples = np.zeros((repeats, len(timed)))
-    with precision(timed[0][0]):
-        starts = {id(session): jax.block_until_ready(prefilled(session)) for session, _ in timed}
+    with matmul_precision(timed[0][0]):
+        starts = {id(session): jax.block_until_ready(run_prefill(session)) for session, _ in timed}
         for repeat in range(-1, repeats):  # the first turn compiles
             for i in range(len(timed))[:: -1 if repeat % 2 else 1]:
                 session, controls = timed[i]

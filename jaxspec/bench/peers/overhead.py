@@ -27,7 +27,7 @@ from jaxspec.core.state import DecodeState
 from jaxspec.core.tree import take_rows
 from jaxspec.engine.loop import run
 from jaxspec.engine.plan import make_plan
-from jaxspec.engine.session import Session, precision, prefilled
+from jaxspec.engine.session import Session, matmul_precision, run_prefill
 
 
 def measure_overhead(
@@ -57,13 +57,13 @@ def measure_overhead(
         sessions = prepare_sessions(params, prompt, methods, options)
         pairs = {}
         for name, session in sessions.items():
-            with precision(session):
-                _time_pair(session, prefilled(session), prefilled(session), 0)  # compiles
-                pairs[name] = prefilled(session), prefilled(session)
+            with matmul_precision(session):
+                _time_pair(session, run_prefill(session), run_prefill(session), 0)  # compiles
+                pairs[name] = run_prefill(session), run_prefill(session)
         for turn in range(rounds):
             for name, session in sessions.items():
                 if not bool(np.all(pairs[name][0].done)):
-                    with precision(session):
+                    with matmul_precision(session):
                         pairs[name], seconds = _time_pair(session, *pairs[name], turn)
                     samples[name].append(seconds)
     return {name: _medians(some) for name, some in samples.items()}

@@ -13,7 +13,7 @@ from jaxspec.bench.measure.methods import Method
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.core.state import Tree
 from jaxspec.engine.loop import run
-from jaxspec.engine.session import precision, prefilled, prepare
+from jaxspec.engine.session import matmul_precision, prepare, run_prefill
 from jaxspec.policies.bastion.score_correction import correct_scores
 
 
@@ -37,8 +37,8 @@ def trace_rounds(
     policy, records = method.options["policy"], []
     for index, prompt in enumerate(prompts):
         session = prepare(params, prompt.content, **(options | method.options | {"policy": policy}))
-        with precision(session):
-            state, own = prefilled(session), []
+        with matmul_precision(session):
+            state, own = run_prefill(session), []
             while not bool(np.all(state.done)):
                 # A copy, for the rounds' state is donated.
                 scores = jax.tree.map(jnp.copy, state.control.scores)

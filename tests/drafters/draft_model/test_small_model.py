@@ -112,7 +112,7 @@ def test_refusals(params):
     for options, message in (
         (
             {"method": "self", "builder": "best_first"},
-            "does not go with .self.: choose one of chain, dynamic, static",
+            "does not suit .self.: choose one of chain, dynamic, static",
         ),
         ({"method": "self", "block_size": 4}, "block_size is for block drafters"),
         ({"method": "self", "depth": 0}, "depth is 0"),
