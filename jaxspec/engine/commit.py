@@ -1,4 +1,4 @@
-"""Commit and absorb: accepted tokens enter the sequence, the target's cache and the drafter."""
+"""Commit and absorb: add accepted tokens to the sequence, the target's cache and the drafter."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def commit(
 ) -> tuple[DecodeState, Committed]:
     """Emit the accepted tokens up to a stop or the limit, and cache their rows.
 
-    The last emitted token becomes the root. As many rows are cached as tokens are emitted, so
-    nothing after a stop is emitted, counted or cached. The drafter has yet to absorb them.
+    The last emitted token becomes the next root. Nothing after a stop is emitted, counted or
+    cached. `absorb` then shows the drafter what was committed.
 
     Returns:
-      (state, what `absorb` takes): rows of the path, the root and the drafted tokens, each with the
-      token that follows.
+      (the new state, the argument of `absorb`). The latter holds the rows of the path, each with
+      the token that follows it.
     """
     request, accepted = round.request, verified.accepted
     slot = jnp.arange(accepted.path.shape[1])
-    # Token d of the round is the drafted token of path row d + 1, and after the path the bonus.
+    # Token d of the round is the drafted token of path row d + 1; the last is the bonus token.
     following = jnp.roll(accepted.path, -1, axis=1)
     drafted = jnp.take_along_axis(tree.token, following, axis=1)
     new = jnp.where(slot < accepted.count[:, None] - 1, drafted, accepted.bonus[:, None])
@@ -60,7 +60,7 @@ def commit(
 
 
 def absorb(round: Round, state: DecodeState, committed: Committed) -> DecodeState:
-    """Let the drafter, if there is one, take in the features of what was committed."""
+    """Let the drafter, if the call has one, read the features of the committed tokens."""
     if round.plan.drafter is None:
         return state
     draft = round.drafter.absorb(round.drafter_variables, state.draft, round.target_head, committed)
@@ -68,7 +68,7 @@ def absorb(round: Round, state: DecodeState, committed: Committed) -> DecodeStat
 
 
 def absorb_pending(round: Round, state: DecodeState) -> DecodeState:
-    """Let the drafter absorb what autoregressive rounds committed since it drafted last."""
+    """Let the drafter absorb what autoregressive rounds committed since its last draft."""
     if state.pending is None:
         return state
     state = absorb(round, state, state.pending)
@@ -77,7 +77,7 @@ def absorb_pending(round: Round, state: DecodeState) -> DecodeState:
 
 
 def make_pending(features: jax.Array, rows: int) -> Committed:
-    """An empty queue of `rows` committed rows with features like these [B, F]."""
+    """Make an empty queue of `rows` committed rows with features [B, F] like the given ones."""
     batch, zero = features.shape[0], jnp.zeros(features.shape[0], jnp.int32)
     tokens = jnp.zeros((batch, rows), jnp.int32)
     room = jnp.zeros((batch, rows, features.shape[1]), features.dtype)
@@ -85,9 +85,9 @@ def make_pending(features: jax.Array, rows: int) -> Committed:
 
 
 def has_room(state: DecodeState) -> jax.Array:
-    """Whether another row may wait in the queue, bool [].
+    """Whether the queue has room for another row, bool [].
 
-    The drafter's forward over many rows costs hardly more than over one, so rows wait for it.
+    Rows wait because the drafter's forward pass over many costs hardly more than over one.
     """
     return jnp.max(state.pending.count) < state.pending.token.shape[1]
 
@@ -95,7 +95,7 @@ def has_room(state: DecodeState) -> jax.Array:
 def enqueue(state: DecodeState, committed: Committed) -> DecodeState:
     """Append the single row of `committed` to the queue, for sequences that committed it."""
     pending = state.pending
-    # Where nothing was committed the row is written too, and overwritten by the next.
+    # Sequences that committed nothing also write a row; their next row overwrites it.
     token, following, features = (
         write_columns(getattr(pending, name), getattr(committed, name), pending.count)
         for name in ("token", "following", "features")
@@ -106,7 +106,7 @@ def enqueue(state: DecodeState, committed: Committed) -> DecodeState:
 
 
 def write_columns(buffer: jax.Array, values: jax.Array, start: jax.Array) -> jax.Array:
-    """`buffer` [B, M, …] with `values` [B, K, …] from column `start` int32 [B] on."""
+    """Write `values` [B, K, …] into `buffer` [B, M, …] from column `start` int32 [B] on."""
     one = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=0)
     return jax.vmap(one)(buffer, values, start)
 

@@ -1,6 +1,4 @@
-"""How often XLA compiled: what tells a call whose time is that of its work from one that compiled
-first.
-"""
+"""Count XLA's compilations, to tell whether the time of a call includes compiling."""
 
 from __future__ import annotations
 

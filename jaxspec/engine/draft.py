@@ -1,6 +1,4 @@
-"""Draft: run the drafter after the root of the next tree and, as long as the builder takes further
-steps, after the nodes that it chooses.
-"""
+"""Draft: run the drafter after the root, then step by step after the nodes that the builder picks."""
 
 from __future__ import annotations
 
@@ -23,9 +21,12 @@ class _Growing(NamedTuple):
     """The carry of the draft steps.
 
     Attributes:
-      step: int32 [], steps taken. grown, nodes: the tree so far, and what is drafted from next.
-      scratch: the drafter's. logprob: float32 [B, depth, V], if acceptance needs it.
-      sources: what the policy sees of the distributions.
+      step: int32 [], steps taken.
+      grown: the tree so far.
+      nodes: the nodes to draft from next.
+      scratch: the drafter's own arrays of this round.
+      logprob: float32 [B, depth, V], the draft's log-probabilities, if acceptance needs them.
+      sources: figures of the distributions that the policy reads.
     """
 
     step: jax.Array
@@ -40,7 +41,7 @@ def draft(round: Round, state: DecodeState, noise: jax.Array | None) -> Drafted:
     """Run the drafter after the root, and after the nodes of a tree that grows in steps.
 
     Args:
-      noise: float32 [B, A, V], of the tokens after the root; None for greedy decoding.
+      noise: float32 [B, A, V], noise of the tokens after the root; None for greedy decoding.
     """
     if round.plan.drafter is None:
         return Drafted(None)
@@ -56,7 +57,7 @@ def draft(round: Round, state: DecodeState, noise: jax.Array | None) -> Drafted:
 
 
 def _begin(round: Round, state: DecodeState, noise: jax.Array | None, limit: jax.Array) -> _Growing:
-    """The root's proposal, and the nodes that it starts the tree with."""
+    """Draft after the root and start the tree."""
     config, growth, batch = round.config, round.growth, state.root.shape[0]
     proposal, scratch = propose(round, state)
     proposal = _take_slots(proposal, growth.slots)
@@ -120,11 +121,12 @@ def _rank_step(
     known: jax.Array | None,
     start: jax.Array | int,
 ) -> tuple[StepCandidates, jax.Array | None]:
-    """Ranked candidates of a step, and the draft's log-probabilities known so far.
+    """Rank the candidates of a step and collect the draft's log-probabilities.
 
     Args:
-      depth: int32 [B, M], of the nodes drafted from; the root's is 0.
-      known: float32 [B, depth, V], where several steps fill it. start: its first row to write.
+      depth: int32 [B, M], depths of the nodes drafted from; the root's is 0.
+      known: float32 [B, depth, V], log-probabilities of all steps, or None if one step gives all.
+      start: first row of `known` to write.
     """
     batch, nodes, slots, vocab = proposal.logits.shape
     ours = noise
@@ -140,7 +142,7 @@ def _rank_step(
 
 
 def _take_slots(proposal: Proposal, slots: int) -> Proposal:
-    """The first `slots` of what each node proposes."""
+    """Keep the first `slots` slots of each node's proposal."""
     logits, classes, hidden = proposal
     return Proposal(
         logits[:, :, :slots],
@@ -150,9 +152,9 @@ def _take_slots(proposal: Proposal, slots: int) -> Proposal:
 
 
 def _noise_at(noise: jax.Array, places: jax.Array) -> jax.Array:
-    """Noise [B, N, V] of the tokens at `places` int32 [B, N] after the root.
+    """Look up the noise [B, N, V] of tokens `places` int32 [B, N] after the root.
 
-    Places after the last one get the last one's noise.
+    Places beyond the last get the noise of the last.
     """
     at = jnp.minimum(places, noise.shape[1] - 1)[..., None]
     return jnp.take_along_axis(noise, at, axis=1)

@@ -1,4 +1,4 @@
-"""Grow: what the drafter proposed becomes the round's tree."""
+"""Grow: turn what the drafter proposed into the round's tree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxspec.engine.round import Round
 
 
 def grow(round: Round, state: DecodeState, drafted: Drafted) -> Tree:
-    """The round's draft tree; without a drafter, and for finished sequences, its root alone."""
+    """Build the draft tree. For `ar` and for finished sequences it is the root alone."""
     if drafted.grown is None:
         return root_only(state.root, 1)
     return jax.vmap(round.growth.finish)(drafted.grown, state.root)

@@ -1,7 +1,7 @@
-"""The round and the loop: the only module that knows the order of the phases.
+"""The decoding loop on the device, and the order of the phases of a round.
 
-A drafted round is draft → grow → verify → commit → absorb. Autoregressive decoding is the same loop
-without a drafter: the tree is its root.
+A round drafts, grows, verifies, commits and absorbs. Autoregressive decoding runs the same loop
+without a drafter: its tree is the root alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from jaxspec.engine.round import Round, make_round
 from jaxspec.engine.verify import fit_rows, verify, verify_rows
 from jaxspec.policies.protocol import Observation, Outcome
 
-Carry = tuple[DecodeState, jax.Array]  # the state, and the rounds run so far: int32 []
+Carry = tuple[DecodeState, jax.Array]  # the state; int32 [], rounds run so far
 
 
 @functools.partial(jax.jit, static_argnames=("config",), donate_argnames=("state",))
@@ -42,11 +42,11 @@ def run(
     *,
     config: DecodeConfig,
 ) -> DecodeState:
-    """Run up to `max_rounds` rounds, fewer when every sequence is done, without the host.
+    """Run up to `max_rounds` rounds on the device, or fewer if every sequence finishes.
 
-    `state` is donated: its caches are updated in place. Streaming calls this with one round at a
-    time. If the policy may skip drafting, the loop holds two loops: autoregressive rounds until the
-    policy drafts, and drafted rounds until it does not.
+    `state` is donated: its caches are updated in place. `stream` runs one round at a time. If the
+    policy may skip drafting, the loop holds two inner loops: autoregressive rounds until the policy
+    drafts, then drafted rounds until it stops.
     """
     round = make_round(params, request, config)
 
@@ -64,7 +64,7 @@ def run(
         wanted: Callable[[DecodeState], jax.Array | bool],
         carry: Carry,
     ) -> Carry:
-        """Run rounds of one kind as long as they are wanted."""
+        """Run rounds of one kind while `wanted` holds."""
         return jax.lax.while_loop(
             lambda carry: unfinished(carry) & wanted(carry[0]),
             lambda carry: (one(round, carry[0]), carry[1] + 1),
@@ -79,7 +79,7 @@ def run(
 
     if state.pending is None:
         return repeat(drafted_round, lambda state: True, (state, jnp.int32(0)))[0]
-    # Loops and no conditional: XLA would copy the caches that a conditional holds.
+    # Use loops, not a conditional: XLA would copy the caches that a conditional carries.
     return jax.lax.while_loop(unfinished, alternate, (state, jnp.int32(0)))[0]
 
 
@@ -100,9 +100,9 @@ def drafted_round(round: Round, state: DecodeState) -> DecodeState:
 
 
 def autoregressive_round(round: Round, state: DecodeState) -> DecodeState:
-    """A round of a policy that does not draft.
+    """Run a round in which the policy does not draft.
 
-    It costs what a round of `ar` does; what the drafter has to absorb waits in a queue.
+    It costs a round of `ar`. What the drafter has yet to absorb waits in a queue.
     """
     plan, before = round.plan, state
     tree = root_only(state.root, 1)
@@ -117,11 +117,12 @@ def autoregressive_round(round: Round, state: DecodeState) -> DecodeState:
 
 
 def observe(round: Round, before: DecodeState, state: DecodeState, steps: jax.Array) -> DecodeState:
-    """Show the policy, if there is one, what came of a round.
+    """Show the policy, if the call has one, the outcome of a round.
 
     Args:
-      before: the state that the round began with. state: the one after its commit.
-      steps: int32 [], draft steps that the round took; -1: it was an autoregressive round.
+      before: the state at the start of the round.
+      state: the state after its commit.
+      steps: int32 [], draft steps of the round; -1 for an autoregressive round.
     """
     policy = round.plan.policy
     if policy is None:

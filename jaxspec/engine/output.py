@@ -1,4 +1,4 @@
-"""What a decode call returns: plain Python and NumPy values, cut exactly at the stop."""
+"""What `decode` returns: plain Python and NumPy values, cut exactly at the stop."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Stats:
-    """Figures of one generated text. The token that the prefill draws belongs to no round.
+    """Figures of one generated text. The first token comes from the prefill and counts in no round.
 
     Attributes:
-      rounds: rounds whose tokens were emitted.
-      emitted: generated tokens, the prefill's included.
-      drafted: drafted nodes that the target verified, roots not counted.
-      accept_hist: accept_hist[i] rounds emitted i tokens, the bonus included; a round cut by a stop
-        or by the limit counts what it emitted.
+      rounds: rounds that emitted tokens.
+      emitted: generated tokens, the first one included.
+      drafted: draft nodes that the target verified, without roots.
+      accept_hist: accept_hist[i] rounds emitted i tokens, the bonus included. A round that a stop
+        or the limit cut short counts with what it emitted.
       finish_reason: `stop` (an end-of-text id, stop id or stop string) or `length`.
-      prefill_seconds, decode_seconds: wall-clock of the call's prefill and rounds; shared by the
-        texts of a batch. The first call of a shape compiles, and that is part of it.
+      prefill_seconds, decode_seconds: wall-clock times of the call's prefill and rounds, the same
+        for all texts of a batch. They include compilation, in the first call of a shape.
     """
 
     rounds: int
@@ -33,18 +33,16 @@ class Stats:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens emitted a round, the bonus included; 1.0 is autoregressive decoding, NaN is no
-        round.
-        """
+        """Tokens emitted per round, the bonus included: 1.0 for `ar`, NaN without rounds."""
         return (self.emitted - 1) / self.rounds if self.rounds else float("nan")
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens emitted by the rounds over `decode_seconds`: prefill excluded."""
+        """Tokens that the rounds emitted per second of `decode_seconds`; the prefill is left out."""
         return (self.emitted - 1) / self.decode_seconds if self.rounds else float("nan")
 
     def to_dict(self) -> dict:
-        """All fields and derived figures, for JSON."""
+        """Return all fields and derived figures as JSON-able values."""
         derived = {
             "mean_acceptance_length": self.mean_acceptance_length,
             "tokens_per_second": self.tokens_per_second,
@@ -85,11 +83,12 @@ class PerRound:
     """What each round of a text did, in order: int arrays [rounds].
 
     Attributes:
-      tokens: emitted, the bonus included; what a stop or the limit cut off is not counted.
-      rows: verified, the root included. context: cached tokens before the round.
-      steps: draft steps after the root's that the batch took, -1 where it did not draft; None
+      tokens: tokens emitted, the bonus included, without those that a stop or the limit cut off.
+      rows: rows verified, the root included.
+      context: cached tokens before the round.
+      steps: draft steps of the batch after the root's, -1 in rounds that did not draft; None
         without a policy.
-      block: slots of the request's block, the anchor included, where a policy chose them.
+      block: slots of the request's block, the anchor included, if a policy chose it.
     """
 
     tokens: np.ndarray
@@ -104,12 +103,12 @@ class Output:
     """One generated text.
 
     Attributes:
-      text: without special tokens and without the stop string; None where the model has no
+      text: the text, without special tokens and the stop string; None if the model has no
         tokenizer.
       tokens: generated ids only, up to and including the one that ended the text.
       stats: see `Stats`.
-      rounds: one `TracedRound` a round with `trace=True`, else None.
-      policy: the call's policy with what it learned from all texts of the call; None without one.
+      rounds: one `TracedRound` per round with `trace=True`, else None.
+      policy: the call's policy with what it learned from all texts of the call, or None.
       per_round: see `PerRound`; `decode` and `stream` always give it.
     """
 

@@ -56,7 +56,7 @@ def prefill(
     control = plan.policy and plan.policy.resume(control)
     block = _choose_block(round, control, lengths, logits[:, 0])
     if plan.drafter:
-        # What follows the prompt's last token is known only now.
+        # Only now is the token known that follows the prompt's last one.
         token = jnp.take_along_axis(tokens, lengths[:, None] - 1, axis=1)
         one = jnp.ones_like(lengths)
         end = Committed(token, first[:, None], features[:, None], lengths - 1, one)
@@ -74,15 +74,15 @@ def prefill(
 def begin_state(
     plan: Plan, root: jax.Array, cache: KVCache, draft: Any = None, *, max_tokens: int
 ) -> DecodeState:
-    """The state before a first round: one token is emitted, nothing is done, no policy has decided.
+    """Make the state before the first round: one token is emitted, no sequence is done.
 
-    The caches are taken as they are. All other arrays are new and no two share a buffer, so the
+    The caches are used as they are. All other arrays are new and share no buffers, so that the
     state can be donated.
 
     Args:
       root: int32 [B], the last committed token, whose keys and values are not cached yet.
-      cache: the target's, of the tokens before the root. draft: the drafter's state; None without
-        a drafter.
+      cache: the target's cache of the tokens before the root.
+      draft: the drafter's state; None without a drafter.
       max_tokens: room for generated tokens.
     """
     batch = root.shape[0]
@@ -110,7 +110,7 @@ def begin_state(
 def _choose_block(
     round: Round, control: Any, lengths: jax.Array, logits: jax.Array
 ) -> jax.Array | None:
-    """Slots of each sequence's block, int32 [B], if the policy chooses them."""
+    """Let the policy choose the slots of each sequence's block, int32 [B]; None if it does not."""
     policy = round.plan.policy
     if policy is None or policy.act.block is None:
         return None
@@ -165,7 +165,7 @@ def _run_prompt(
 
 
 def _empty_carry(round: Round, batch: int, capacity: int) -> tuple:
-    """Empty caches, and zeros for the last token's hidden state and features."""
+    """Make empty caches, and zeros for the last token's hidden state and features."""
     params, drafter, dtype = round.params, round.plan.drafter, round.params.dtype
     hidden = params.spec.target.hidden_size
     cache = allocate(params.spec.target, batch, capacity, dtype)

@@ -1,4 +1,4 @@
-"""Proposals: the drafter's first forward, and its candidates ranked for the builder."""
+"""Proposals: run the drafter's first forward pass and rank its candidates for the builder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Drafted(NamedTuple):
     """What the drafter proposes.
 
     Attributes:
-      grown: what the tree is made of, see `jaxspec.builders.Growth`; None without a drafter.
+      grown: the builder's carry, see `jaxspec.builders.Growth`; None without a drafter.
       logprob: float32 [B, depth, V], the drafter's log-probabilities, if acceptance needs them.
       steps: int32 [], draft steps after the root's.
     """
@@ -30,21 +30,24 @@ class Drafted(NamedTuple):
 
     @property
     def pool(self) -> Pool | None:
-        """The nodes that the tree is chosen from, if it grew while the drafter ran."""
+        """Return the nodes to choose the tree from, if it grew while the drafter ran."""
         return self.grown if isinstance(self.grown, Pool) else None
 
 
 def count_slots(round: Round) -> int:
-    """Slots that the drafter computes in a round, at most."""
+    """Count the slots that the drafter computes in a round, at most."""
     drafter, growth = round.drafter, round.growth
-    # A drafter that works in steps computes all slots of its first one, even if the tree holds
-    # fewer.
+    # A drafter that takes steps computes all slots in the first, even if the tree holds fewer.
     slots = growth.slots if drafter.expand is None else drafter.slots
     return slots + growth.steps * growth.nodes * growth.slots
 
 
 def propose(round: Round, state: DecodeState) -> tuple[Proposal, Any]:
-    """The drafter's first forward: what follows the root, logits [B, 1, K, V]; and its scratch."""
+    """Run the drafter after the root.
+
+    Returns:
+      (the proposal with logits [B, 1, K, V], the drafter's scratch).
+    """
     size = {} if state.block is None else {"block": state.block}
     return round.drafter.start(
         round.drafter_variables,
@@ -66,8 +69,9 @@ def rank_candidates(
     """Rank the candidates of draft logits.
 
     Args:
-      noise: float32 [B, ≥ D, V], of the same tokens; None for greedy decoding.
-      logits: [B, D, V]. start: depth of the first one's parent.
+      noise: float32 [B, ≥ D, V], noise of the same tokens; None for greedy decoding.
+      logits: [B, D, V].
+      start: depth of the parent of the first slot.
 
     Returns:
       (candidates, the draft's log-probabilities float32 [B, D, V] for acceptance `rejection`).
@@ -93,7 +97,7 @@ def rank_candidates(
 
 
 def limit_depth(round: Round, state: DecodeState) -> jax.Array:
-    """Deepest node of each sequence's tree, int32 [B]; 0 for sequences that are done."""
+    """Return the largest depth of each sequence's tree, int32 [B]; 0 for finished sequences."""
     longest = jnp.int32(round.growth.longest)
     if state.block is not None:
         longest = jnp.minimum(longest, state.block - 1)

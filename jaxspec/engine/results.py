@@ -1,4 +1,4 @@
-"""From the device's state to what a call returns."""
+"""Read the device's state and make the outputs of a call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Traces = list[list[TracedRound]]  # by sequence
 def read_sequence(
     session: Session, state: DecodeState, index: int
 ) -> tuple[list[int], str | None, bool]:
-    """Tokens, text, and whether a stop string ended them, of one sequence as it stands."""
+    """Read one sequence: its tokens so far, their text, and whether a stop string ended it."""
     tokens = np.asarray(state.tokens)[index, : np.asarray(state.emitted)[index]].tolist()
     if session.tokenizer is None:
         return tokens, None, False
@@ -30,14 +30,14 @@ def read_sequence(
 
 
 def find_stopped(session: Session, state: DecodeState) -> list[bool]:
-    """Whether a stop string ended each sequence."""
+    """Search each sequence for stop strings; True where one ended it."""
     if not session.stop_strings:
         return [False] * len(session.lengths)
     return [read_sequence(session, state, b)[2] for b in range(len(session.lengths))]
 
 
 def record_round(state: DecodeState, traces: Traces) -> None:
-    """Append the last round of every sequence that took part in it."""
+    """Append the last round to the traces of the sequences that took part in it."""
     tree, accepted = jax.device_get((state.tree, state.accepted))
     for b, record in enumerate(traces):
         size, count = int(tree.size[b]), int(accepted.count[b])
@@ -55,7 +55,7 @@ def make_outputs(
     traces: Traces | None = None,
     rounds_only: bool = False,
 ) -> list[Output]:
-    """What the caller gets, an `Output` per prompt.
+    """Make an `Output` per prompt.
 
     Args:
       seconds: of the prefill and of the rounds.
@@ -69,7 +69,7 @@ def make_outputs(
 def _learned(
     session: Session, state: DecodeState, host: DecodeState, seconds: float | None
 ) -> Policy | None:
-    """The policy with what it learned from the call."""
+    """Return the policy with what it learned from the call."""
     if session.policy is None:
         return None
     policy = session.policy.replace(state=state.control)
@@ -116,6 +116,6 @@ def _output(
 
 
 def _cut_rounds(emitted: np.ndarray, total: int) -> np.ndarray:
-    """Tokens of each round until `total`, which a stop string may have set below their sum."""
+    """Cut the tokens of the rounds off at `total`; a stop string may have lowered it."""
     before = np.cumsum(emitted) - emitted
     return np.minimum(emitted, total - before)[before < total].astype(np.int64)

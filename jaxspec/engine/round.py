@@ -1,4 +1,4 @@
-"""What the phases of a round share, made once per trace.
+"""The `Round`: what all phases of a round read. It is made once per trace.
 
 A phase is a function `phase(round, state, …)`; `jaxspec.engine.loop` knows their order. Benchmarks
 and recorders run single phases through `compile_phase`.
@@ -25,11 +25,13 @@ from jaxspec.policies.protocol import Functions
 
 @dataclasses.dataclass(frozen=True)
 class Round:
-    """A call's weights, request and static settings, as every phase of a round reads them.
+    """A call's weights, request and static settings.
 
     Attributes:
-      params: weights of the target and the drafters. request: what the caller asked for.
-      config: the call's static settings. plan: the bundles and sizes that they stand for.
+      params: weights of the target and the drafters.
+      request: arrays that the caller asked for: limits, stop ids, keys, sampling, controls.
+      config: the call's static settings.
+      plan: the functions and sizes that the config selects.
     """
 
     params: Params
@@ -39,38 +41,38 @@ class Round:
 
     @property
     def drafter(self) -> Drafter:
-        """The drafter's functions; only where the call has a drafter."""
+        """Return the drafter's functions; `ar` has none and raises ValueError."""
         if self.plan.drafter is None:
             raise ValueError("autoregressive decoding has no drafter")
         return self.plan.drafter
 
     @property
     def growth(self) -> Growth:
-        """How the call's trees grow; only where the call has a drafter."""
+        """Return how the trees grow; `ar` has no trees and raises ValueError."""
         if self.plan.growth is None:
             raise ValueError("autoregressive decoding has no draft tree")
         return self.plan.growth
 
     @property
     def policy(self) -> Functions:
-        """The policy's functions; only where the call has a policy."""
+        """Return the policy's functions; a call without a policy raises ValueError."""
         if self.plan.policy is None:
             raise ValueError("this call has no policy")
         return self.plan.policy
 
     @property
     def target(self) -> Callable[..., Any]:
-        """The target network with its weights: its forward, or another of its methods."""
+        """Return the target's forward pass with its weights bound; `method` selects another method."""
         return functools.partial(self.plan.target.apply, self.params.target)
 
     @property
     def drafter_variables(self) -> Any:
-        """The drafter's weights."""
+        """Return the drafter's weights."""
         return self.params.drafter(self.config.method)
 
     @property
     def target_head(self) -> TargetHead:
-        """The target's embedding and output projection, which drafters borrow."""
+        """Return the target's embedding and output projection, which drafters borrow."""
         return TargetHead(
             embed=functools.partial(self.target, method="embed"),
             unembed=functools.partial(self.target, method="logits"),
@@ -78,14 +80,14 @@ class Round:
 
     @property
     def feature_layers(self) -> tuple[int, ...]:
-        """Target layers whose outputs the drafter reads."""
+        """Return the target layers whose outputs the drafter reads."""
         return self.plan.drafter.feature_layers if self.plan.drafter else ()
 
     def noise(self, position: jax.Array, count: int) -> jax.Array | None:
-        """Gumbel noise of the `count` tokens from absolute positions `position` int32 [B] on.
+        """Draw the Gumbel noise of `count` tokens from positions `position` int32 [B] on.
 
         Returns:
-          float32 [B, count, V]; None for greedy decoding, which has no noise.
+          float32 [B, count, V], or None for greedy decoding.
         """
         if self.config.sampling.greedy:
             return None
@@ -94,15 +96,18 @@ class Round:
 
 
 def make_round(params: Params, request: Request, config: DecodeConfig) -> Round:
-    """The round of a call; call it inside `jax.jit`, where `params` and `request` are traced."""
+    """Make the round of a call, inside `jax.jit`, where `params` and `request` are traced."""
     return Round(params, request, config, make_plan(params.spec, config))
 
 
 def compile_phase(phase: Callable[..., Any], *, donate_state: bool = False) -> Callable[..., Any]:
-    """`phase(round, state, …)` as a program of its own: `(params, request, state, …, config=…)`.
+    """Compile `phase(round, state, …)` by itself.
 
     Args:
-      donate_state: let the program write into the state's caches; the caller's state is then gone.
+      donate_state: let the program reuse the state's buffers; the caller must not read them again.
+
+    Returns:
+      `program(params, request, state, …, config=config)`.
     """
 
     def program(

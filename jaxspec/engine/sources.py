@@ -1,8 +1,8 @@
-"""What policies see of the draft distributions of a growing tree.
+"""Keep the figures of draft distributions that policies read while a tree grows.
 
-A draft step computes one distribution per slot. The figures that a policy asks for are kept by the
-number of the slot (`Nodes.source`) and looked up for the nodes that are drafted from next. Nothing
-is computed that no policy asks for.
+A draft step computes one distribution per slot. Figures are stored by the slot's number
+(`Nodes.source`) and looked up for the nodes that are drafted from next. Only the figures that the
+policy asks for are computed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ from jaxspec.policies.protocol import TOP
 
 
 class Sources(flax.struct.PyTreeNode):
-    """Figures of the S slots of a round, in the order that they are computed; None: not asked for.
+    """Figures of the S slots of a round, in the order of computation; see `Observation`.
+
+    Figures that the policy does not ask for are None.
 
     Attributes:
-      entropy: float32 [B, S]. top: float32 [B, S, TOP]. hidden: [B, S, E]. carried: float32 [B, S].
-        See `Observation`.
+      entropy: float32 [B, S], nats.
+      top: float32 [B, S, TOP], the largest probabilities.
+      hidden: [B, S, E], the drafter's hidden states.
+      carried: float32 [B, S], the policy's own numbers.
     """
 
     entropy: jax.Array | None = None
@@ -36,16 +40,18 @@ def init_sources(
     """Make room for the figures that a policy asks for.
 
     Args:
-      proposal: the round's first. slots: S, slots that the round computes. needs: names of figures,
-        see `Functions.needs`. carries: whether the policy carries a number from node to node.
+      proposal: the first of the round, for its shapes.
+      slots: S, slots that the round computes.
+      needs: names of figures, see `Functions.needs`.
+      carries: whether the policy carries a number from node to node.
 
     Raises:
-      ValueError: hidden states are asked for, and the drafter shows none.
+      ValueError: the policy reads hidden states, and the drafter gives none.
     """
     batch, like = proposal.logits.shape[0], proposal.hidden
     if "hidden" in needs and like is None:
         raise ValueError(
-            "the policy reads the drafter's hidden states, and this drafter shows none: choose another one"
+            "the policy reads the drafter's hidden states, and this drafter gives none: choose another drafter or policy"
         )
     return Sources(
         jnp.zeros((batch, slots)) if "entropy" in needs else None,
@@ -86,7 +92,7 @@ def record_carried(
 
 
 def select_sources(sources: Sources, source: jax.Array) -> dict[str, jax.Array]:
-    """The figures asked for, by name, of the slots `source` int32 [B, M]."""
+    """Look up the figures of slots `source` int32 [B, M], by name."""
     names = ("entropy", "top", "hidden", "carried")
     kept = {name: getattr(sources, name) for name in names if getattr(sources, name) is not None}
     return {

@@ -1,4 +1,4 @@
-"""What a policy decides while a tree grows: which nodes stay, and which sequences draft on."""
+"""Ask the policy, while a tree grows, which nodes to keep and which sequences to draft on."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ def apply_stop_rule(
 ) -> tuple[Pool, Nodes, Sources]:
     """Let the policy drop nodes of the newest level and decide which sequences draft on.
 
-    It chooses among the nodes of the deepest level too, which nothing is drafted from.
+    The deepest level is also asked about, though nothing is drafted from it.
 
     Args:
-      steps: draft steps taken after the root's. grew: bool [B], sequences that took the last one.
+      steps: draft steps taken after the root's.
+      grew: bool [B], sequences that took the last step.
     """
     growth, act, controls = round.growth, round.policy.act, round.request.controls
     logprob = jnp.take_along_axis(pool.logprob, nodes.node, axis=1)
@@ -51,7 +52,7 @@ def apply_stop_rule(
     if act.deeper is not None:
         on = act.deeper(controls, state.control, seen)
         nodes = nodes.replace(live=nodes.live & on[:, None])
-    # A tree that takes no steps has nothing below its only level.
+    # Without further steps nothing reads the carried numbers.
     if act.carry is not None and growth.steps:
         values = act.carry(controls, state.control, seen)
         first = growth.slots + steps * growth.nodes * growth.slots
@@ -60,7 +61,7 @@ def apply_stop_rule(
 
 
 def _drop_nodes(pool: Pool, nodes: Nodes, kept: jax.Array) -> Pool:
-    """`pool` without those nodes of the level of `nodes` that are not `kept` bool [B, M]."""
+    """Drop the nodes of the level of `nodes` that are not `kept` bool [B, M]."""
     chosen = jax.vmap(lambda room, at, kept: room.at[at].max(kept))(
         jnp.zeros(pool.depth.shape, bool), nodes.node, kept
     )
@@ -69,5 +70,5 @@ def _drop_nodes(pool: Pool, nodes: Nodes, kept: jax.Array) -> Pool:
 
 
 def choose_where(new_where: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-    """`new` [B, …] for sequences where `new_where` bool [B] holds, else `old`."""
+    """Choose `new` [B, …] for sequences where `new_where` bool [B] holds, else `old`."""
     return jnp.where(new_where.reshape(-1, *(1,) * (new.ndim - 1)), new, old)

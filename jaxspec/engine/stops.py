@@ -1,6 +1,4 @@
-"""Stop strings: found token by token, so that the cut is the same whatever block the tokens came
-in.
-"""
+"""Find stop strings token by token, so that the cut does not depend on how tokens were drafted."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from collections.abc import Callable
 def find_stop(
     tokens: list[int], decode: Callable[[list[int]], str], stops: tuple[str, ...]
 ) -> tuple[int, str] | None:
-    """The first token that completes a stop string, and the text before it.
+    """Find the first token that completes a stop string, and the text before it.
 
     Returns:
       (number of tokens up to and including that one, text before the earliest stop string in it),
@@ -18,8 +16,7 @@ def find_stop(
     """
     if not any(stop in decode(tokens) for stop in stops):
         return None
-    # Whether a prefix holds a stop string is monotone in its length: bisect for the shortest that
-    # does.
+    # Longer prefixes hold every stop string of shorter ones: bisect for the shortest that holds one.
     low, high = 1, len(tokens)
     while low < high:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""From what callers pass as prompts to token ids."""
+"""Turn prompts into token ids."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ def is_batch(prompt: Prompt | Prompts) -> bool:
 
 
 def to_ids(prompt: Prompt, tokenizer: Any, config: TargetConfig) -> list[int]:
-    """Token ids of one prompt.
+    """Tokenize one prompt.
 
     Raises:
-      ValueError: empty, not encodable without a tokenizer, or ids outside the vocabulary.
+      ValueError: the prompt is empty, needs a tokenizer that the model lacks, or holds ids outside
+        the vocabulary.
     """
     if isinstance(prompt, str) or (len(prompt) and isinstance(prompt[0], dict)):
         if tokenizer is None:
@@ -51,10 +52,10 @@ def to_ids(prompt: Prompt, tokenizer: Any, config: TargetConfig) -> list[int]:
 
 
 def number_sequences(prompts: list[list[int]]) -> np.ndarray:
-    """The `sequence` that keys each prompt's sampling noise, uint32 [B].
+    """Number the sequences, uint32 [B], to key their sampling noise.
 
-    A checksum of the prompt plus how often it occurred earlier in the list: a prompt's noise does
-    not depend on what else is in the batch, and repeats of a prompt are independent samples.
+    The number is a checksum of the prompt plus its earlier occurrences in the list. So noise does
+    not depend on the other prompts of a batch, and repeats of a prompt are independent samples.
     """
     seen: dict[tuple[int, ...], int] = {}
     numbers = []
@@ -67,7 +68,7 @@ def number_sequences(prompts: list[list[int]]) -> np.ndarray:
 
 
 def pad(prompts: list[list[int]], width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Prompts padded on the right to int32 [B, width], and their lengths int32 [B]."""
+    """Pad prompts on the right to int32 [B, width]; return them with their lengths int32 [B]."""
     tokens = np.zeros((len(prompts), width), np.int32)
     for row, prompt in zip(tokens, prompts, strict=True):
         row[: len(prompt)] = prompt

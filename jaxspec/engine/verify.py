@@ -1,4 +1,4 @@
-"""Verify: the target's pass over the draft tree, and acceptance of one of its paths."""
+"""Verify: run the target over the draft tree and accept one of its paths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class TargetPass(NamedTuple):
 
     Attributes:
       hidden: [B, N, E], after the final norm.
-      k, v: [L, B, N, K, D]. features: [B, N, F], of the layers that the drafter reads.
+      k, v: [L, B, N, K, D], keys and values.
+      features: [B, N, F], outputs of the layers that the drafter reads.
     """
 
     hidden: jax.Array
@@ -32,10 +33,12 @@ class TargetPass(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """A verified tree, reduced to its accepted path: what commit needs.
+    """The accepted path of a verified tree.
 
     Attributes:
-      accepted: the path. k, v: [L, B, A, K, D] and features: [B, A, F], of the path's rows.
+      accepted: the path.
+      k, v: [L, B, A, K, D], keys and values of its rows.
+      features: [B, A, F], features of its rows.
     """
 
     accepted: Accepted
@@ -54,8 +57,8 @@ def verify(
     """Verify with the smallest compiled width that holds every sequence's tree.
 
     Args:
-      noise: float32 [B, A, V], of the tokens after the root; None for greedy decoding.
-      draft_logprob: float32 [B, depth, V], which acceptance `rejection` reads.
+      noise: float32 [B, A, V], noise of the tokens after the root; None for greedy decoding.
+      draft_logprob: float32 [B, depth, V], read by acceptance `rejection`.
     """
 
     def at_width(width: int) -> Callable[[], Verified]:
@@ -80,10 +83,10 @@ def verify_rows(
     draft_logprob: jax.Array | None,
     longest: int,
 ) -> Verified:
-    """Verify all rows of `tree`; arguments otherwise as of `verify`.
+    """Verify all rows of `tree`. Other arguments are those of `verify`.
 
     Args:
-      longest: A, tokens that the round commits at most; static.
+      longest: A, largest number of tokens that the round commits; static.
     """
     passed = run_target(round, state, tree)
     logits = project(round, passed.hidden)
@@ -92,7 +95,7 @@ def verify_rows(
 
 
 def run_target(round: Round, state: DecodeState, tree: Tree) -> TargetPass:
-    """The target's forward over the rows of `tree`, after the cached tokens."""
+    """Run the target over the rows of `tree`, which follow the cached tokens."""
     out = round.target(
         tree.token,
         state.cache.length[:, None] + tree.depth,
@@ -104,7 +107,7 @@ def run_target(round: Round, state: DecodeState, tree: Tree) -> TargetPass:
 
 
 def project(round: Round, hidden: jax.Array) -> jax.Array:
-    """The target's logits [B, N, V] of its hidden states [B, N, E]."""
+    """Compute the target's logits [B, N, V] from its hidden states [B, N, E]."""
     return round.target(hidden, method="logits")
 
 
@@ -117,11 +120,12 @@ def accept(
     draft_logprob: jax.Array | None,
     longest: int,
 ) -> Accepted:
-    """The path that the call's acceptance rule takes.
+    """Choose a path by the call's acceptance rule.
 
     Args:
-      logits: [B, N, V], the target's, not processed. noise, draft_logprob: see `verify`.
-      longest: deepest node that may be accepted; static.
+      logits: [B, N, V], raw logits of the target.
+      noise, draft_logprob: see `verify`.
+      longest: largest depth that may be accepted; static.
     """
     config, request = round.config, round.request
     sampling, values = config.sampling, request.sampling
@@ -136,23 +140,23 @@ def accept(
 
 
 def keep_path(passed: TargetPass, accepted: Accepted) -> Verified:
-    """What the target computed for the accepted rows."""
+    """Select what the target computed for the accepted rows."""
     features = jnp.take_along_axis(passed.features, accepted.path[..., None], axis=1)
     k, v = gather_path(passed.k, accepted.path), gather_path(passed.v, accepted.path)
     return Verified(accepted, k, v, features)
 
 
 def fit_rows(tree: Tree, width: int) -> Tree:
-    """The first `width` rows, or as many as the smallest forward has."""
+    """Cut or pad the tree to `width` rows, or to the smallest forward pass if that is larger."""
     least, rows = _least_rows(tree.token.shape[0]), take_rows(tree, width)
     return rows if width >= least else pad_rows(rows, least)
 
 
 def _least_rows(batch: int) -> int:
-    """Rows of the smallest forward: two for one sequence on a GPU.
+    """Return the rows of the smallest forward pass: two for one sequence on a GPU, else one.
 
-    XLA turns a product of one row into a multiplication and a sum there and writes the intermediate
-    result, which is as large as the weight, to memory: at the sizes of Qwen3-8B 8 % more traffic a
-    step (compiled for an H100 by jax 0.10.2).
+    On GPUs XLA computes a product of one row as a multiplication and a sum, and writes the
+    intermediate result, which is as large as the weight, to memory. For Qwen3-8B that is 8 % more
+    traffic per step (compiled for an H100 by jax 0.10.2).
     """
     return 2 if batch == 1 and current_device().platform == "cuda" else 1

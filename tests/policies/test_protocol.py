@@ -186,7 +186,7 @@ def test_what_a_node_is_a_candidate_of():
     assert (
         select_sources(init_sources(proposal, 5, frozenset()), jnp.zeros((1, 1), jnp.int32)) == {}
     )
-    with pytest.raises(ValueError, match="hidden states, and this drafter shows none"):
+    with pytest.raises(ValueError, match="hidden states, and this drafter gives none"):
         init_sources(Proposal(logits), 5, frozenset({"hidden"}))
 
 
