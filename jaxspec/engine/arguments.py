@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 MAX_BUDGET = 4096
-"""Most rows that a round may verify. The ancestor mask grows with the square of the rows, the logits
+"""Largest number of rows that a round may verify. The ancestor mask grows with the square of the rows, the logits
 with rows times vocabulary, and no published method verifies more than about 1000."""
 
 _PROMPT = (
@@ -40,7 +40,7 @@ def check_prompt(prompt: Any) -> None:
 
 
 def _check_one(prompt: Any, name: str) -> None:
-    """`check_prompt` for one prompt that is no list of prompts."""
+    """Check a single prompt as `check_prompt` does."""
     if isinstance(prompt, str):
         return
     if isinstance(prompt, bytes | bytearray):
@@ -63,7 +63,9 @@ def _check_one(prompt: Any, name: str) -> None:
 
 
 def check_count(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
-    """`value` as an int, if it is an integer from `least` to `most`; numpy integers are, True is not.
+    """Return `value` as an int if it is an integer from `least` to `most`.
+
+    NumPy integers are accepted, booleans are not.
 
     Raises:
       TypeError: it is no integer.
@@ -78,12 +80,12 @@ def check_count(name: str, value: Any, least: int = 1, most: int | None = None) 
 
 
 def check_budget(budget: Any) -> int:
-    """Rows verified a round, the root included: 1 to `MAX_BUDGET`; errors as of `check_count`."""
+    """Check the rows that a round verifies: 1 to `MAX_BUDGET`; raises as `check_count` does."""
     return check_count("budget", budget, 1, MAX_BUDGET)
 
 
 def check_seed(seed: Any) -> int:
-    """A seed of JAX's generator: an integer from -2^63 to 2^63 - 1; errors as of `check_count`."""
+    """Check a seed: an integer from -2^63 to 2^63 - 1; raises as `check_count` does."""
     if not _is_integer(seed):
         raise TypeError(f"seed is {_shown(seed)}: give an integer")
     if not -(2**63) <= seed < 2**63:
@@ -92,7 +94,7 @@ def check_seed(seed: Any) -> int:
 
 
 def check_positive(name: str, value: Any) -> float:
-    """`value` as a float, if it is a finite number above 0.
+    """Return `value` as a float if it is a finite number above 0.
 
     Raises:
       TypeError: it is no number.
@@ -107,14 +109,14 @@ def check_positive(name: str, value: Any) -> float:
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """`value`, if it is True or False; TypeError otherwise."""
+    """Return `value` if it is True or False, else raise TypeError."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} is {_shown(value)}: give True or False")
     return value
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
-    """`value`, if it is one of `choices`.
+    """Return `value` if it is one of `choices`.
 
     Raises:
       TypeError: it is no string.
@@ -129,7 +131,7 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
 
 
 def split_stop(stop: Any, vocab_size: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Stop strings and stop token ids of the argument `stop`: one of these, or a sequence of them.
+    """Split the argument `stop` into stop strings and stop token ids.
 
     Raises:
       TypeError: it holds anything else.
@@ -158,7 +160,7 @@ def split_stop(stop: Any, vocab_size: int) -> tuple[tuple[str, ...], tuple[int, 
 
 
 def _holds_items(prompt: Sequence[Any]) -> bool:
-    """Whether a sequence is one prompt: token ids (or numbers given for them) or chat messages."""
+    """Whether a sequence is a single prompt: token ids (or other numbers) or chat messages."""
     return isinstance(prompt[0], numbers.Number | dict) or prompt[0] is None
 
 

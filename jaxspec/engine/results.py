@@ -58,8 +58,8 @@ def make_outputs(
     """Make an `Output` per prompt.
 
     Args:
-      seconds: of the prefill and of the rounds.
-      rounds_only: whether rounds took all of `seconds[1]`; the policy is told the time then.
+      seconds: wall-clock times of the prefill and of the rounds.
+      rounds_only: whether `seconds[1]` is the time of rounds alone, which the policy may learn from.
     """
     host = jax.device_get(state.replace(cache=None, draft=None))
     policy = _learned(session, state, host, seconds[1] if rounds_only else None)

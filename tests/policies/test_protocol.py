@@ -116,7 +116,7 @@ def test_sequences_stop_drafting_on_their_own(eagle):
     assert int(outs[0].policy.state[0]) > 0
     assert set(outs[0].per_round.steps) <= {0, 2} and outs[0].per_round.tokens.sum() == 19
     assert [one.tree.token.size for one in outs[1].rounds] == outs[1].per_round.rows.tolist()
-    with pytest.raises(ValueError, match=r"begin anew with policy.replace\(state=None\)"):
+    with pytest.raises(ValueError, match=r"reset it with policy.replace\(state=None\)"):
         jaxspec.decode(eagle, PROMPTS[0], policy=outs[0].policy, **options)
 
 
@@ -147,7 +147,7 @@ def test_a_state_goes_on_whatever_wrote_it(dflash):
         float(back.state["rounds"]) == rounds
         and float(back.at_temperature(1.0).state["rounds"]) == 3
     )
-    with pytest.raises(ValueError, match=r"begin anew with policy.replace\(state=None\)"):
+    with pytest.raises(ValueError, match=r"reset it with policy.replace\(state=None\)"):
         jaxspec.decode(
             dflash, PROMPTS[0], policy=policy.replace(state={"rounds": np.zeros(2)}), **options
         )
