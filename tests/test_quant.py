@@ -22,7 +22,7 @@ from jaxspec.core.params import Params
 from jaxspec.drafters.eagle3 import files as eagle
 from jaxspec.io.safetensors_files import WeightFiles, read_json
 from jaxspec.targets.hf_config import target_config
-from jaxspec.targets.layers import project
+from jaxspec.targets.layers import multiply_kernel
 from jaxspec.targets.moe import mix_experts
 from jaxspec.targets.quant import (
     COLLECTION,
@@ -154,7 +154,9 @@ def test_float16_does_not_overflow():
     does not.
     """
     values, scale = quantize(jnp.full((64, 2), 0.5), "int8", -2)
-    assert project(jnp.full((1, 64), 16, jnp.float16), values, scale).tolist() == [[512.0, 512.0]]
+    assert multiply_kernel(jnp.full((1, 64), 16, jnp.float16), values, scale).tolist() == [
+        [512.0, 512.0]
+    ]
 
 
 METHODS = {

@@ -16,7 +16,7 @@ from training.samples import DataRecord
 ANSWER = "Answer:"
 
 
-class Prompt(NamedTuple):
+class PromptToAnswer(NamedTuple):
     """A prompt for the target to answer.
 
     Attributes:
@@ -44,7 +44,7 @@ def make_prompts(
     prompt_tokens: tuple[int, int] = (32, 112),
     temperatures: Sequence[float] = (0.0,),
     seed: int = 0,
-) -> list[Prompt]:
+) -> list[PromptToAnswer]:
     """Make prompts from `records`, those of each domain in a random order.
 
     A conversation is cut before its first answer; a `prompt` is taken as it is. A `text` of the
@@ -88,7 +88,9 @@ def make_prompts(
         for index, content, ids in itertools.islice(made, number):
             temperature = float(temperatures[index % len(temperatures)])
             prompts.append(
-                Prompt(f"{name or 'prompt'}-{index}", name or None, content, ids, temperature)
+                PromptToAnswer(
+                    f"{name or 'prompt'}-{index}", name or None, content, ids, temperature
+                )
             )
     if not prompts:
         raise DataError(
@@ -98,7 +100,9 @@ def make_prompts(
     return prompts
 
 
-def group_prompts(prompts: Sequence[Prompt], size: int, seed: int) -> list[list[Prompt]]:
+def group_prompts(
+    prompts: Sequence[PromptToAnswer], size: int, seed: int
+) -> list[list[PromptToAnswer]]:
     """Group prompts into batches of at most `size` prompts of one temperature.
 
     Prompts of a batch mostly have one padded length. Each length is compiled once. Prompts that do
@@ -111,7 +115,7 @@ def group_prompts(prompts: Sequence[Prompt], size: int, seed: int) -> list[list[
             (p for p in prompts if p.temperature == temperature),
             key=lambda p: (_padded(len(p.ids)), p.domain or ""),
         )
-        rest: list[Prompt] = []
+        rest: list[PromptToAnswer] = []
         for width in sorted({_padded(len(prompt.ids)) for prompt in chosen}):
             rest += [prompt for prompt in chosen if _padded(len(prompt.ids)) == width]
             while len(rest) >= size:
@@ -123,8 +127,8 @@ def group_prompts(prompts: Sequence[Prompt], size: int, seed: int) -> list[list[
 
 
 def find_unfinished(
-    prompts: Sequence[Prompt], done: set[str], size: int, seed: int
-) -> list[list[Prompt]]:
+    prompts: Sequence[PromptToAnswer], done: set[str], size: int, seed: int
+) -> list[list[PromptToAnswer]]:
     """Return the batches of `group_prompts` that hold a prompt that is not in `done`.
 
     A run that was killed continues with exactly the batches that were left, including the one that

@@ -27,7 +27,7 @@ from jaxspec.core.params import Params
 from training.chat import ChatFormat, make_format
 from training.command import one_line_errors
 from training.data import DataError
-from training.prompts import Prompt, find_unfinished, make_prompts
+from training.prompts import PromptToAnswer, find_unfinished, make_prompts
 from training.samples import SETTINGS, read_records
 
 
@@ -199,7 +199,9 @@ def read_finished(path: Path, settings: dict) -> set[str]:
     return done
 
 
-def answer_batch(params: Params, batch: Sequence[Prompt], options: RegenerateOptions) -> list[dict]:
+def answer_batch(
+    params: Params, batch: Sequence[PromptToAnswer], options: RegenerateOptions
+) -> list[dict]:
     """Answer a batch; a batch that is not full is filled up, so that nothing new is compiled."""
     # Append repetitions: a prompt's noise depends on how often it occurred before.
     ids = [prompt.ids for prompt in batch] + [batch[0].ids] * (options.batch - len(batch))
@@ -217,7 +219,7 @@ def answer_batch(params: Params, batch: Sequence[Prompt], options: RegenerateOpt
     return [_record(prompt, output) for prompt, output in zip(batch, outputs, strict=False)]
 
 
-def _record(prompt: Prompt, output) -> dict:
+def _record(prompt: PromptToAnswer, output) -> dict:
     domain = {} if prompt.domain is None else {"domain": prompt.domain}
     return {
         "id": prompt.id,

@@ -26,7 +26,7 @@ def load_costs(path: str | os.PathLike) -> RoundCosts:
       FileNotFoundError: no such file.
       ValueError: the file holds no such table, or was changed since it was written.
     """
-    return decode_costs(read_json(path), path)
+    return decode_costs(read_cost_file(path), path)
 
 
 def encode_costs(costs: RoundCosts) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def write_json(content: Any, path: str | os.PathLike) -> None:
     Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def read_json(path: str | os.PathLike) -> Any:
+def read_cost_file(path: str | os.PathLike) -> Any:
     """Read JSON values of a file of round costs.
 
     Raises:

@@ -19,7 +19,7 @@ from jaxspec.costs.roofline_fit import RooflineFit
 from jaxspec.costs.round_costs import RoundCosts, make_costs
 
 
-class Device(NamedTuple):
+class PeakRates(NamedTuple):
     """Peak rates of a device.
 
     Attributes:
@@ -33,12 +33,12 @@ class Device(NamedTuple):
 
 # As BASTION's code has them (data sheets).
 DEVICES = {
-    "a5000": Device(111e12, 768e9),
-    "a6000": Device(155e12, 768e9),
-    "a100": Device(312e12, 1935e9),
-    "h100": Device(989e12, 3350e9),
-    "h200": Device(989e12, 4800e9),
-    "rtx-pro-6000": Device(504e12, 1792e9),
+    "a5000": PeakRates(111e12, 768e9),
+    "a6000": PeakRates(155e12, 768e9),
+    "a100": PeakRates(312e12, 1935e9),
+    "h100": PeakRates(989e12, 3350e9),
+    "h200": PeakRates(989e12, 4800e9),
+    "rtx-pro-6000": PeakRates(504e12, 1792e9),
 }
 
 
@@ -66,7 +66,7 @@ def paper_bytes(
     return itemsize * (2 * v * e + s * (e + v) + c.num_layers * layer)
 
 
-def roofline_seconds(flops: ArrayLike, moved: ArrayLike, device: Device) -> np.ndarray:
+def roofline_seconds(flops: ArrayLike, moved: ArrayLike, device: PeakRates) -> np.ndarray:
     """The larger of the times that the operations and the bytes take at the device's rates;
     seconds, as a NumPy array.
     """
@@ -75,7 +75,7 @@ def roofline_seconds(flops: ArrayLike, moved: ArrayLike, device: Device) -> np.n
 
 def roofline_costs(
     config: TargetConfig,
-    device: Device,
+    device: PeakRates,
     widths: Sequence[int],
     contexts: Sequence[int],
     *,

@@ -60,7 +60,7 @@ def look(scratch: Scratch, source: jax.Array, slots: int, first: jax.Array) -> S
     )
 
 
-def mask_words(scratch: Scratch, count: int, first: jax.Array) -> jax.Array:
+def pack_visible(scratch: Scratch, count: int, first: jax.Array) -> jax.Array:
     """Mask words uint32 [B, count, ceil(R / 32)] of the `count` rows from `first` on."""
     seen = jax.lax.dynamic_slice_in_dim(scratch.visible, first, count, axis=1)
     seen = jnp.pad(seen, ((0, 0), (0, 0), (0, -seen.shape[-1] % 32))).reshape(

@@ -39,7 +39,7 @@ def scale_of(module: nn.Module, name: str) -> jax.Array | None:
     return module.get_variable("quant", name)
 
 
-def project(
+def multiply_kernel(
     x: jax.Array, kernel: jax.Array, scale: jax.Array | None = None, axis: int = 0
 ) -> jax.Array:
     """Multiply `x` [..., in] by a matrix whose `axis` is the input's.
@@ -74,7 +74,7 @@ class Linear(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = project(
+        y = multiply_kernel(
             x, self.param("kernel", _INIT, (x.shape[-1], self.features)), scale_of(self, "kernel")
         )
         return y + self.param("bias", nn.initializers.zeros, (self.features,)) if self.bias else y

@@ -15,7 +15,7 @@ from jaxspec.targets.layers import (
     DecoderLayer,
     GatedMLP,
     RMSNorm,
-    project,
+    multiply_kernel,
     rope_table,
     scale_of,
     scaled,
@@ -110,5 +110,5 @@ class Transformer(nn.Module):
         They are in the weights' dtype.
         """
         if self.config.tie_embeddings:
-            return project(hidden, self.embedding, scale_of(self, "embedding"), axis=1)
-        return project(hidden, self.lm_head, scale_of(self, "lm_head"))
+            return multiply_kernel(hidden, self.embedding, scale_of(self, "embedding"), axis=1)
+        return multiply_kernel(hidden, self.lm_head, scale_of(self, "lm_head"))

@@ -9,7 +9,7 @@ import pytest
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.costs.files import load_costs, save_costs
-from jaxspec.costs.roofline import Device, paper_bytes, paper_flops, roofline_costs
+from jaxspec.costs.roofline import PeakRates, paper_bytes, paper_flops, roofline_costs
 from jaxspec.costs.roofline_fit import RooflineFit
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.costs.row_costs import width_indices
@@ -103,7 +103,7 @@ def test_the_rooflines_times():
         ffn_size=24,
         vocab_size=32,
     )
-    device, widths, contexts = Device(1e6, 2e6), (1, 8), (64, 256)
+    device, widths, contexts = PeakRates(1e6, 2e6), (1, 8), (64, 256)
     bare = roofline_costs(target, device, widths, contexts, draft=0.5)
     for i, width in enumerate(widths):
         for j, context in enumerate(contexts):

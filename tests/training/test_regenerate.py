@@ -10,7 +10,7 @@ from jaxspec.io.hub import ZOO
 from training.chat import make_format
 from training.data import DataError
 from training.encode import encode
-from training.prompts import Prompt, group_prompts, make_prompts
+from training.prompts import PromptToAnswer, group_prompts, make_prompts
 from training.regenerate import RegenerateOptions, regenerate
 from training.samples import DataRecord, read_records
 from training.train_target import init_target
@@ -208,7 +208,7 @@ def test_batches_share_few_lengths():
     generator = np.random.default_rng(0)
     lengths = generator.integers(1, 200, 100)
     prompts = [
-        Prompt(str(i), "ab"[i % 2], "", [0] * int(n), [0.0, 1.0][i % 3 == 0])
+        PromptToAnswer(str(i), "ab"[i % 2], "", [0] * int(n), [0.0, 1.0][i % 3 == 0])
         for i, n in enumerate(lengths)
     ]
     batches = group_prompts(prompts, 8, seed=0)

@@ -23,7 +23,7 @@ import jaxspec
 from jaxspec.bench.calibrate import about
 from jaxspec.bench.measure.round_clock import Case, time_rounds
 from jaxspec.core.params import Params
-from jaxspec.costs.files import decode_costs, encode_costs, read_json, write_json
+from jaxspec.costs.files import decode_costs, encode_costs, read_cost_file, write_json
 from jaxspec.costs.round_costs import RoundCosts, make_costs
 from jaxspec.policies.learned.blockpilot import Predictor, init_blockpilot, make_blockpilot
 from jaxspec.policies.protocol import Observation, Policy
@@ -176,7 +176,7 @@ def load_block_costs(path: Path, sizes: Sequence[int]) -> BlockCosts:
       FileNotFoundError: no such file.
       ValueError: the file holds no such costs, or those of other sizes.
     """
-    found = read_json(path)
+    found = read_cost_file(path)
     try:
         single, chosen, predict = (found[name] for name in BlockCosts._fields)
         predict = {name: float(seconds) for name, seconds in predict.items()}

@@ -80,7 +80,7 @@ def make_small_model_drafter(config: SmallModelConfig) -> Drafter:
         first: jax.Array,
     ) -> tuple[Proposal, Scratch]:
         room = scratch.look(room, nodes.source, 1, first)
-        mask = scratch.mask_words(room, nodes.token.shape[1], first)
+        mask = scratch.pack_visible(room, nodes.token.shape[1], first)
         # The root stands at position length - 1.
         positions = state.cache.length[:, None] + nodes.depth - 1
         out = model.apply(

@@ -32,7 +32,7 @@ from jaxspec.policies.bastion.pauses import (
 )
 from jaxspec.policies.bastion.score_correction import (
     correct_scores,
-    count_nodes,
+    count_verified_nodes,
     refresh_ratios,
 )
 from jaxspec.policies.bastion.size_rules import SIZE_RULES
@@ -132,7 +132,7 @@ for _rule in SIZE_RULES:
 @functools.lru_cache
 def _functions(config: ControllerConfig) -> Functions:
     acts = Acts(
-        draft=functools.partial(decide_draft, config), rows=functools.partial(choose_rows, config)
+        draft=functools.partial(decide_draft, config), rows=functools.partial(choose_size, config)
     )
     observes = functools.partial(observe_round, config)
     return Functions(
@@ -156,7 +156,7 @@ def decide_draft(
     return state.pauses.left == 0 if config.pauses else jnp.bool_(True)
 
 
-def choose_rows(
+def choose_size(
     config: ControllerConfig,
     controls: ControllerInputs,
     state: ControllerState,
@@ -222,7 +222,9 @@ def _drafted(
     )
     if config.corrected:
         seen = jnp.where(live[:, None], tree.logprob, -jnp.inf)
-        scores = count_nodes(state.scores, seen, tree.depth, _on_path(tree, outcome.accepted))
+        scores = count_verified_nodes(
+            state.scores, seen, tree.depth, _on_path(tree, outcome.accepted)
+        )
         due = state.drafted % REFRESH == 0
         state = state.replace(
             scores=jax.lax.cond(due, refresh_ratios, lambda scores: scores, scores)

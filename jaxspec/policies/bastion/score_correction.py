@@ -58,7 +58,7 @@ def correct_scores(state: ScoreState, logprob: jax.Array, depth: jax.Array) -> j
     return jnp.where(depth > 0, jnp.minimum(raw * node, 1.0), raw)
 
 
-def count_nodes(
+def count_verified_nodes(
     state: ScoreState, logprob: jax.Array, depth: jax.Array, accepted: jax.Array
 ) -> ScoreState:
     """Count a round's verified nodes; the correction stays as it is until `refresh_ratios`.

@@ -28,7 +28,7 @@ def compute_surrogate(logprob: jax.Array) -> jax.Array:
     return jnp.cumsum(jnp.exp(logprob), axis=-1)
 
 
-def choose_best(worth: jax.Array, seconds: jax.Array) -> jax.Array:
+def choose_best_ratio(worth: jax.Array, seconds: jax.Array) -> jax.Array:
     """The size with the largest ratio, int32 [...]. Measured latency is a staircase, which gives the
     ratio many peaks; this rule, which is ours, finds the highest.
     """
@@ -63,7 +63,7 @@ def choose_released(worth: jax.Array, seconds: jax.Array) -> jax.Array:
 
 
 SIZE_RULES: dict[str, Callable] = {
-    "best": choose_best,
+    "best": choose_best_ratio,
     "bastion-paper": choose_first_decrease,
     "bastion-code": choose_released,
 }

@@ -10,7 +10,7 @@ from jaxspec.core.tree import ancestor_words, keep_rows, root_only
 from jaxspec.costs.roofline_fit import correct_running
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.policies.bastion.controller import (
-    choose_rows,
+    choose_size,
     decide_draft,
     make_bastion,
     observe_round,
@@ -41,7 +41,7 @@ def chain(probability) -> Tree:
 
 def decide(policy, state, tree, context=0, live=LIVE) -> int:
     return int(
-        choose_rows(
+        choose_size(
             policy.config,
             policy.controls,
             state,
@@ -135,7 +135,7 @@ def play(policy, state, committed: float, rounds: int):
     def step(state, committed):
         did = decide_draft(policy.config, policy.controls, state, seen)
         cut = keep_rows(
-            tree, jnp.broadcast_to(choose_rows(policy.config, policy.controls, state, seen), 2)
+            tree, jnp.broadcast_to(choose_size(policy.config, policy.controls, state, seen), 2)
         )
         verified = jax.tree.map(
             lambda a, b: jnp.where(did, a, b), cut, root_only(tree.token[:, 0], ROWS)

@@ -9,7 +9,7 @@ import numpy as np
 from jaxspec.policies.bastion.score_correction import (
     BINS,
     correct_scores,
-    count_nodes,
+    count_verified_nodes,
     fit_isotonic,
     init_scores,
     refresh_ratios,
@@ -57,7 +57,7 @@ def test_an_overconfident_drafter_is_corrected_by_depth():
     rng = np.random.default_rng(1)
 
     def rounds(state, count=400, rows=8):
-        step = jax.jit(count_nodes)
+        step = jax.jit(count_verified_nodes)
         for _ in range(count):
             logprob = np.log(rng.uniform(0.05, 1.0, (1, rows)).astype(np.float32))
             depth = rng.integers(1, 3, (1, rows)).astype(np.int32)
@@ -77,7 +77,7 @@ def test_an_overconfident_drafter_is_corrected_by_depth():
 
 
 def test_roots_padding_and_unverified_rows_do_not_count():
-    state = count_nodes(
+    state = count_verified_nodes(
         init_scores(2),
         jnp.array([[0.0, -0.1, -jnp.inf]]),
         jnp.array([[0, 2, 0]]),

@@ -13,7 +13,7 @@ from golden_data import arrays
 from jaxspec.builders import Proposes, best_first
 from jaxspec.core.state import Candidates
 from jaxspec.policies.bastion.size_rules import (
-    choose_best,
+    choose_best_ratio,
     choose_first_decrease,
     choose_printed,
     choose_released,
@@ -98,7 +98,9 @@ def test_every_rule_chooses_what_was_recorded(number):
     np.testing.assert_allclose(worth, np.cumsum(read("rho")), rtol=1e-12)
     np.testing.assert_allclose(worth / cost, read("S_over_LAR"), rtol=1e-9)
     assert (
-        int(choose_best(worth, cost)) == int(read("N_argmax")) == int(np.argmax(worth / cost)) + 1
+        int(choose_best_ratio(worth, cost))
+        == int(read("N_argmax"))
+        == int(np.argmax(worth / cost)) + 1
     )
     assert (
         int(choose_first_decrease(worth, cost))
@@ -114,7 +116,7 @@ def test_every_rule_chooses_what_was_recorded(number):
 def test_on_a_staircase_the_first_decrease_is_far_from_the_best(number):
     read = case("step", number)
     worth, cost = read("Ahat"), seconds(read, len(read("Ahat")))
-    for rule, name in ((choose_first_decrease, "first"), (choose_best, "argmax")):
+    for rule, name in ((choose_first_decrease, "first"), (choose_best_ratio, "argmax")):
         size = int(rule(worth, cost))
         assert size == int(read(f"N_{'first_decrease' if name == 'first' else name}"))
         assert worth[size - 1] / cost[size - 1] == pytest.approx(float(read(f"S_{name}")), rel=1e-9)
@@ -166,13 +168,13 @@ def test_the_worked_example():
     np.testing.assert_allclose(
         20 * worth / cost, [0.7782, 1.1940, 1.4276, 1.5364, 1.5569, 1.5057, 1.4151], atol=1e-4
     )
-    assert int(choose_best(worth, cost)) == int(choose_first_decrease(worth, cost)) == 5
+    assert int(choose_best_ratio(worth, cost)) == int(choose_first_decrease(worth, cost)) == 5
 
 
 def test_rules_take_batches_and_trees_with_padding():
     """Rows that do not exist add nothing, so that the first of equal ratios is never among them."""
     logprob = jnp.log(jnp.array([[1.0, 0.9, 0.8, 0.0], [1.0, 0.01, 0.0, 0.0]]))
-    chosen = choose_best(compute_surrogate(logprob), jnp.array([1.0, 1.1, 1.2, 1.2]))
+    chosen = choose_best_ratio(compute_surrogate(logprob), jnp.array([1.0, 1.1, 1.2, 1.2]))
     assert chosen.tolist() == [3, 1]
     assert choose_first_decrease(compute_surrogate(logprob), jnp.ones(4)).tolist() == [3, 2]
 
@@ -181,6 +183,6 @@ def test_brute_force_over_all_sizes():
     rng = np.random.default_rng(0)
     for _, count in itertools.product(range(20), (1, 2, 9)):
         worth, cost = np.cumsum(-np.sort(-rng.random(count))), np.cumsum(rng.random(count)) + 1
-        assert int(choose_best(worth, cost)) == 1 + max(
+        assert int(choose_best_ratio(worth, cost)) == 1 + max(
             range(count), key=lambda i: worth[i] / cost[i]
         )
