@@ -50,6 +50,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
+	@echo "installing jaxspec into $(VENV): a minute or two"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	touch $@
 

@@ -38,6 +38,7 @@ def demo(
     methods = parse_methods(METHOD, budget=BUDGET)
     options = {"max_new_tokens": max_new_tokens}
     agreed = True
+    show("Each held-out prompt is followed by the generated text in [[double brackets]].\n")
     for prompt in prompts:
         runs, _ = time_decodes(params, [prompt], methods, repeats=REPEATS, options=options)
         plain, drafted = (

@@ -19,6 +19,8 @@ class Tokenizer:
     """
 
     def __init__(self, directory: str | os.PathLike):
+        # transformers would advise to install PyTorch, which nothing here needs.
+        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
         from transformers import AutoTokenizer
 
         try:
