@@ -79,7 +79,7 @@ def make_eagle_drafter(config: EagleConfig) -> Drafter:
         first: jax.Array,
     ) -> tuple[Proposal, Scratch]:
         scratch = rows_of.look(scratch, nodes.source, 1, first)
-        mask = rows_of.mask_words(scratch, nodes.token.shape[1], first)
+        mask = rows_of.pack_visible(scratch, nodes.token.shape[1], first)
         features = jnp.take_along_axis(scratch.hidden, nodes.source[..., None], axis=1)
         positions = state.cache.length[:, None] + nodes.depth - 1
         prefix = (state.cache.k, state.cache.v, 0, state.cache.length, None)

@@ -170,7 +170,7 @@ def _expand(
 ) -> tuple[Proposal, Scratch]:
     slots, (batch, count) = config.slots, nodes.token.shape
     scratch = rows_of.look(scratch, nodes.source, slots, first)
-    mask = rows_of.mask_words(scratch, count * slots, first)
+    mask = rows_of.pack_visible(scratch, count * slots, first)
     condition = jnp.take_along_axis(scratch.hidden, nodes.source[..., None], axis=1)
     # The last pair's slots stand in the scratch, so its rows in the cache are not to be seen.
     before = jnp.maximum(state.cache.length - slots, 0)
