@@ -13,6 +13,7 @@ from jaxspec.drafters.falcon import files as falcon
 from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.drafters.format import About
 from jaxspec.drafters.medusa import files as medusa
+from jaxspec.drafters.medusa import hf_config as medusa_config
 from jaxspec.drafters.medusa.config import MedusaConfig
 from jaxspec.drafters.parallelspec import files as parallelspec
 from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
@@ -81,7 +82,7 @@ def test_round_trip(tmp_path, name):
 
 def test_published_heads(tmp_path):
     """The config says nothing of the target, and the heads' file has a name of its own."""
-    config = medusa.config_from_hf(
+    config = medusa_config.config_from_hf(
         {
             name: value
             for name, value in read_json(GOLDEN / "config.json").items()
@@ -90,7 +91,7 @@ def test_published_heads(tmp_path):
     )
     assert (config.hidden_size, config.vocab_size, config.feature_layers) == (0, 0, ())
     target = TargetConfig(**SIZES | {"hidden_size": 64, "num_layers": 8}, vocab_size=257)
-    config = medusa.for_target(config, target)
+    config = medusa_config.for_target(config, target)
     assert config == MedusaConfig(64, 4, feature_layers=(8,), vocab_size=257)
     params = medusa.read(GOLDEN, config, "bfloat16")["params"]
     assert params["block_0"]["kernel"].shape == (4, 64, 64) and params["lm_head"].shape == (
@@ -120,7 +121,9 @@ def test_vllms_layout(tmp_path, prefix, shared):
         "hidden_size": 8,
         "vocab_size": 19,
     }
-    config = medusa.for_target(medusa.config_from_hf(hf | {"original_lm_head": shared}), TARGET)
+    config = medusa_config.for_target(
+        medusa_config.config_from_hf(hf | {"original_lm_head": shared}), TARGET
+    )
     assert config == MedusaConfig(
         8, 2, 2, own_projection=not shared, feature_layers=(6,), vocab_size=19
     )
@@ -145,7 +148,7 @@ def test_vllms_layout(tmp_path, prefix, shared):
     if not shared:
         np.testing.assert_array_equal(params["lm_head"][1].T, tensors["lm_heads.1.weight"])
     with pytest.raises(ValueError, match="truncated_vocab_size is not supported"):
-        medusa.config_from_hf(hf | {"truncated_vocab_size": 10})
+        medusa_config.config_from_hf(hf | {"truncated_vocab_size": 10})
 
 
 @pytest.mark.parametrize(
@@ -161,4 +164,4 @@ def test_vllms_layout(tmp_path, prefix, shared):
 )
 def test_heads_of_another_target(config, message):
     with pytest.raises(ValueError, match=message):
-        medusa.for_target(config, TARGET)
+        medusa_config.for_target(config, TARGET)
