@@ -1,6 +1,5 @@
 """Files of Medusa heads, ParallelSpec and Falcon: round trips to the byte, and what is refused."""
 
-import json
 import shutil
 
 import jax
@@ -66,10 +65,10 @@ def test_round_trip(tmp_path, name):
     )
     if config.draft_vocab_size:
         variables |= {"draft": {"ids": np.arange(2, 13, dtype=np.int32)}}
-    tensors = module.tensors(variables, config)
-    write_safetensors(tmp_path / getattr(module, "WEIGHTS", "model.safetensors"), tensors)
-    hf = json.loads(json.dumps(module.config_to_hf(config, About(6, 64), "float32")))
-    assert module.matches(hf) and module.for_target(module.config_from_hf(hf), TARGET) == config
+    form, tensors = module.FORMAT, module.tensors(variables, config)
+    form.write(tmp_path, config, variables, About(6, 64))
+    hf = read_json(tmp_path / "config.json")
+    assert form.matches(hf) and form.for_target(form.config_from_hf(hf), TARGET) == config
     module.check(tmp_path, config)
     again = module.read(tmp_path, config, "float32")
     jax.tree.map(np.testing.assert_array_equal, again, variables)
@@ -77,7 +76,7 @@ def test_round_trip(tmp_path, name):
         key: value.tobytes() for key, value in tensors.items()
     }
     for other, _, _ in CASES.values():
-        assert other is module or not other.matches(hf)
+        assert other is module or not other.FORMAT.matches(hf)
 
 
 def test_published_heads(tmp_path):
