@@ -62,7 +62,8 @@ def load_eagle(target_folder: Path, folder: Path) -> Any:
 
     import jaxspec
     from jaxspec.core.params import Params
-    from jaxspec.drafters.eagle3.files import config_from_hf, for_target, read
+    from jaxspec.drafters.eagle3.files import read
+    from jaxspec.drafters.eagle3.hf_config import config_from_hf, for_target
     from jaxspec.io.config_entries import read_entries
 
     target = jaxspec.load(target_folder, dtype="float32")

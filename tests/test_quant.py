@@ -20,6 +20,7 @@ from jaxspec.bench.architectures import abstract_params, architecture
 from jaxspec.cli.main import main
 from jaxspec.core.params import Params
 from jaxspec.drafters.eagle3 import files as eagle
+from jaxspec.drafters.eagle3 import hf_config as eagle_config
 from jaxspec.io.safetensors_files import WeightFiles, read_json
 from jaxspec.targets.hf_config import target_config
 from jaxspec.targets.layers import multiply_kernel
@@ -49,8 +50,8 @@ def drafted(quantize):
 def eagle3() -> Params:
     target = jaxspec.load(GOLDEN / "tiny_llama", dtype="float32", quantize="int8")
     folder = GOLDEN / "eagle3" / "draft"
-    config = eagle.for_target(
-        eagle.config_from_hf(read_json(folder / "config.json")), target.spec.target
+    config = eagle_config.for_target(
+        eagle_config.config_from_hf(read_json(folder / "config.json")), target.spec.target
     )
     spec = dataclasses.replace(target.spec, drafters=(("eagle3", config),))
     return Params(target.target, {"eagle3": eagle.read(folder, config, "float32")}, spec)

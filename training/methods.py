@@ -138,7 +138,7 @@ def _wide(config_class: type, options: ModelOptions, target: TargetConfig, **own
         **{name: value for name, value in own.items() if value is not None},
     )
     if not config.feature_layers:
-        from jaxspec.drafters.eagle3.files import default_feature_layers
+        from jaxspec.drafters.eagle3.hf_config import default_feature_layers
 
         config = dataclasses.replace(
             config, feature_layers=default_feature_layers(target.num_layers)

@@ -1,36 +1,34 @@
-"""What the layouts of ParallelSpec and Falcon share: drafters of which no weights are published, so
-that the layout is ours.
+"""The layout of ParallelSpec and Falcon drafters. No weights of them are published, so this library
+defines it.
 
-A directory holds config.json, whose `architectures` names the method and whose `jaxspec` object
-holds what Llama's fields do not, and model.safetensors: linear weights [out, in], and `d2t` and
-`t2d` of a reduced draft vocabulary (see `draft_vocab`).
+A directory holds config.json and model.safetensors. `architectures` of the config names the method,
+and its `jaxspec` object holds what Llama's fields do not. The weights are linear weights [out, in],
+and `d2t` and `t2d` of a reduced draft vocabulary (see `jaxspec.io.draft_vocab`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from jaxspec.core.config import TargetConfig
+from jaxspec.core.config import FeatureDrafterConfig, TargetConfig
+from jaxspec.drafters.draft_vocab_weights import check_weights, read_weights
 from jaxspec.drafters.format import About
 from jaxspec.drafters.hf_fields import check_fits, draft_vocab_size, own_fields, score_temperature
-from jaxspec.io.draft_vocab import MAPPING, mapping_tensors, read_ids
+from jaxspec.drafters.leaves import count_features, make_head_leaf
 from jaxspec.io.torch_files import open_weights
-from jaxspec.io.weight_map import Leaf, check_fit, linear, read_tree, vector, write_tree
+from jaxspec.io.weight_map import Leaf, linear, vector
 from jaxspec.targets.hf_fields import integer, transformer_fields, transformer_fields_to_hf
 
 
-def config_from_hf(hf: dict[str, Any], config_class: type, sizes: tuple[str, ...]):
-    """The config of class `config_class`, whose integer fields `sizes` stand in the `jaxspec`
-    object.
+def config_from_hf(hf: dict[str, Any], config_class: type, sizes: tuple[str, ...]) -> Any:
+    """Read a config of class `config_class` from config.json.
+
+    Args:
+      sizes: names of its integer fields that the `jaxspec` object holds.
 
     Raises:
-      ValueError: a missing field, or a setting that is not supported.
+      ValueError: a field is missing, or a setting is not supported.
     """
     own, fields = hf.get("jaxspec") or {}, transformer_fields(hf)
     vocab, layers = integer(hf, "vocab_size"), own.get("feature_layers")
@@ -57,7 +55,7 @@ def config_from_hf(hf: dict[str, Any], config_class: type, sizes: tuple[str, ...
 def config_to_hf(
     config: Any, architecture: str, sizes: tuple[str, ...], about: About, dtype: str
 ) -> dict[str, Any]:
-    """Inverse of `config_from_hf`; `dtype` is that of the weights."""
+    """Make the config.json that `config_from_hf` reads; `dtype` is that of the weights."""
     own = {name: getattr(config, name) for name in (*sizes, "qk_norm")}
     return {
         "architectures": [architecture],
@@ -73,94 +71,38 @@ def config_to_hf(
 
 
 def for_target(config: Any, target: TargetConfig) -> Any:
-    """`config` itself; ValueError where it does not fit the target."""
+    """Return `config`; raise a ValueError if it does not fit the target."""
     check_fits(config, target, final_norm=True)
     return config
 
 
 def read(
-    directory: str | os.PathLike, config: Any, leaves: list[Leaf], dtype: str
+    directory: str | os.PathLike, config: FeatureDrafterConfig, leaves: list[Leaf], dtype: str
 ) -> dict[str, Any]:
-    """Variables, with the ids of a reduced vocabulary in `draft` (see `jaxspec.drafters.base`).
+    """Read a drafter's variables, see `jaxspec.drafters.base`.
 
     Raises:
-      FileNotFoundError: no weights.
-      WeightMismatch: missing, unexpected, misshapen and non-float tensors, all in one report.
-      ValueError: unsafe or damaged files, NaN, or a wrong map of draft tokens.
+      FileNotFoundError: there are no weights.
+      WeightMismatch: tensors are missing, unexpected, misshapen or no floats; reports all of them.
+      ValueError: files are unsafe or damaged, weights hold NaN, or the map of draft tokens is
+        wrong.
     """
     found = open_weights(directory)
-    ids = _check(found, config, leaves)
-    variables = read_tree(leaves, found, dtype, lambda name: True)
-    return variables if ids is None else variables | {"draft": {"ids": jnp.asarray(ids)}}
+    return read_weights(found, leaves, check_weights(found, leaves, config), dtype)
 
 
-def check(directory: str | os.PathLike, config: Any, leaves: list[Leaf]) -> None:
-    """Raise what `read` would, short of reading weights."""
-    _check(open_weights(directory), config, leaves)
+def check(directory: str | os.PathLike, config: FeatureDrafterConfig, leaves: list[Leaf]) -> None:
+    """Raise what `read` would, but read no weights."""
+    check_weights(open_weights(directory), leaves, config)
 
 
-def tensors(variables: Mapping[str, Any], config: Any, leaves: list[Leaf]) -> dict[str, np.ndarray]:
-    """Tensors by name, in the variables' dtype."""
-    written = write_tree(leaves, variables)
-    if config.draft_vocab_size is None:
-        return written
-    return written | mapping_tensors(
-        np.asarray(jax.device_get(variables["draft"]["ids"])), config.vocab_size
-    )
-
-
-def layer_leaves(config: Any, path: tuple[str, ...], inputs: int) -> list[Leaf]:
-    """Attention and feed-forward of the drafter's layer at `path` of the tree, the former reading
-    `inputs` components.
+def ends_leaves(config: FeatureDrafterConfig) -> list[Leaf]:
+    """List the leaves around a drafter's layer: fusion, input norms, final norm and output
+    projection.
     """
-    queries, keys, bias = (
-        config.num_heads * config.head_dim,
-        config.num_kv_heads * config.head_dim,
-        config.attention_bias,
-    )
-    attention, width = (*path, "attention"), config.hidden_size
-    leaves = [
-        *linear((*attention, "q"), ["self_attn.q_proj"], inputs, [queries], bias),
-        *linear(
-            (*attention, "kv"), ["self_attn.k_proj", "self_attn.v_proj"], inputs, [keys, keys], bias
-        ),
-        *linear((*attention, "o"), ["self_attn.o_proj"], queries, [width], bias),
-        vector((*path, "mlp_norm"), "post_attention_layernorm", width),
-        *linear(
-            (*path, "mlp", "gate_up"),
-            ["mlp.gate_proj", "mlp.up_proj"],
-            width,
-            [config.ffn_size] * 2,
-            False,
-        ),
-        *linear((*path, "mlp", "down"), ["mlp.down_proj"], config.ffn_size, [width], False),
-    ]
-    if config.qk_norm:
-        leaves += [
-            vector((*attention, f"{x}_norm"), f"self_attn.{x}_norm", config.head_dim) for x in "qk"
-        ]
-    return leaves
-
-
-def ends_leaves(config: Any) -> list[Leaf]:
-    """What both drafters have before and behind their layer: fusion, input norms, final norm and
-    output projection.
-    """
-    features, width = len(config.feature_layers) * config.target_hidden_size, config.hidden_size
+    width = config.hidden_size
     return [
-        *linear(("fc",), ["fc"], features, [width], False),
+        *linear(("fc",), ["fc"], count_features(config), [width], False),
         *(vector((name,), name, width) for name in ("token_norm", "feature_norm", "norm")),
-        Leaf(
-            ("lm_head",),
-            (("lm_head.weight",),),
-            ((config.draft_vocab_size or config.vocab_size, width),),
-            transpose=True,
-        ),
+        make_head_leaf(config),
     ]
-
-
-def _check(found: Mapping[str, np.ndarray], config: Any, leaves: list[Leaf]) -> np.ndarray | None:
-    """Names, shapes and dtypes of the tensors; the token ids of a reduced vocabulary."""
-    reduced = config.draft_vocab_size is not None
-    check_fit(leaves, found, lambda name: reduced and name in MAPPING)
-    return read_ids(found, config.draft_vocab_size, config.vocab_size) if reduced else None

@@ -26,3 +26,24 @@ class Tensors(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self._home)
+
+
+class RenamedTensors(Tensors):
+    """A view of tensors under other names.
+
+    Args:
+      read: the tensors.
+      names: {new name: name in `read`}; other tensors are left out.
+    """
+
+    def __init__(self, read: Tensors, names: Mapping[str, str]):
+        self._read, self._home = read, names
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._read[self._home[name]]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._read.shape(self._home[name])
+
+    def dtype(self, name: str) -> str:
+        return self._read.dtype(self._home[name])

@@ -41,7 +41,7 @@ def from_hf(
     head = family_of(config).weight_name(HEAD)
 
     def ignore(name: str) -> bool:
-        return name.endswith("rotary_emb.inv_freq") or (config.tie_embeddings and name == head)
+        return is_rotary_table(name) or (config.tie_embeddings and name == head)
 
     scales = {}
 
@@ -106,6 +106,11 @@ def _leaves(config: TargetConfig) -> list[Leaf]:
     if not config.tie_embeddings:
         leaves.append(Leaf(("lm_head",), ((HEAD,),), ((vocab, width),), transpose=True))
     return leaves
+
+
+def is_rotary_table(name: str) -> bool:
+    """Say whether a tensor holds rotary frequencies, which some writers save and nothing reads."""
+    return name.endswith("rotary_emb.inv_freq")
 
 
 def decoder_layer_leaves(config: TransformerConfig, index: int, prefix: str) -> list[Leaf]:

@@ -10,6 +10,7 @@ from golden_data import arrays, golden, target_of
 
 import jaxspec
 from jaxspec.drafters.eagle3 import files as eagle
+from jaxspec.drafters.eagle3 import hf_config as eagle_config
 from jaxspec.drafters.eagle3.network import EagleDrafter
 from jaxspec.io.safetensors_files import read_json
 from jaxspec.targets.transformer import Transformer
@@ -29,8 +30,8 @@ class Case:
     def __init__(self):
         folder = golden("eagle3", "draft")
         target = jaxspec.load(target_of("eagle3"), dtype="float32")
-        self.config = eagle.for_target(
-            eagle.config_from_hf(read_json(folder / "config.json")), target.spec.target
+        self.config = eagle_config.for_target(
+            eagle_config.config_from_hf(read_json(folder / "config.json")), target.spec.target
         )
         self.params = eagle.read(folder, self.config, "float32")
         self.draft = self.params.pop("draft")

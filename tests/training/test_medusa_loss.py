@@ -8,6 +8,7 @@ from golden_data import arrays, golden, target_of
 
 import jaxspec
 from jaxspec.drafters.medusa import files as medusa
+from jaxspec.drafters.medusa import hf_config as medusa_config
 from jaxspec.drafters.medusa.drafter import make_medusa_drafter
 from jaxspec.drafters.medusa.network import Medusa
 from jaxspec.io.safetensors_files import read_json
@@ -22,8 +23,8 @@ class Case:
         folder = golden("medusa", "draft")
         bundle = jaxspec.load(target_of("medusa"), dtype="float32")
         self.target_config, self.target = bundle.spec.target, bundle.target
-        self.config = medusa.for_target(
-            medusa.config_from_hf(read_json(folder / "config.json")), self.target_config
+        self.config = medusa_config.for_target(
+            medusa_config.config_from_hf(read_json(folder / "config.json")), self.target_config
         )
         self.params, self.data = (
             medusa.read(folder, self.config, "float32"),
@@ -84,7 +85,7 @@ def test_loss_falls(case, own):
     """With heads of their own projection and with the target's, towards the target's
     distribution.
     """
-    config = medusa.for_target(
+    config = medusa_config.for_target(
         type(case.config)(
             case.config.hidden_size, 2, own_projection=own, vocab_size=case.config.vocab_size
         ),

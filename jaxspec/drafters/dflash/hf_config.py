@@ -14,20 +14,21 @@ _DRAFT_NOTE = "reduced: lm_head.weight, d2t and t2d are read by jaxspec alone; v
 
 
 def drafter_config(hf: dict[str, Any]) -> BlockDrafterConfig:
-    """The `BlockDrafterConfig` of a config.json in the DFlash layout, which JetSpec heads share.
+    """Read the `BlockDrafterConfig` of a config.json in the DFlash layout, which JetSpec heads share.
 
-    `block_size` may stand at the top or in `dflash_config`; `causal_head` (JetSpec) and `causal`
-    (vLLM) mean the same. `target_layer_ids` count decoder layers from 0 and name their outputs,
-    which is this library's convention too.
+    `block_size` is at the top or in `dflash_config`. `causal_head` (JetSpec) and `causal` (vLLM)
+    mean the same. `target_layer_ids` count decoder layers from 0 and name their outputs, which is
+    this library's convention too.
 
     Raises:
-      ValueError: another architecture, a missing field, or a setting that is not supported.
+      ValueError: the architecture is another one, a field is missing, or a setting is not
+        supported.
     """
     named = (hf.get("architectures") or [None])[0]
     if named != ARCHITECTURE or hf.get("model_type") != "qwen3":
         raise ValueError(
-            f"unknown drafter architecture {named!r} (model_type {hf.get('model_type')!r}); supported: {ARCHITECTURE} of type "
-            "'qwen3' (DFlash, JetSpec)"
+            f"unknown drafter architecture {named!r} (model_type {hf.get('model_type')!r}); "
+            f"supported: {ARCHITECTURE} of type 'qwen3' (DFlash, JetSpec)"
         )
     own = hf.get("dflash_config") or {}
     fields = transformer_fields(hf, default_head_dim=128)
@@ -42,10 +43,10 @@ def drafter_config(hf: dict[str, Any]) -> BlockDrafterConfig:
     return BlockDrafterConfig(
         **fields,
         block_size=block_size,
-        mask_token_id=_mask_token(own, hf),
-        feature_layers=_feature_layers(own, hf, fields["num_layers"]),
-        causal=_causal(own),
-        sliding_window=_sliding_window(own, hf, fields["num_layers"]),
+        mask_token_id=_read_mask_token(own, hf),
+        feature_layers=_read_feature_layers(own, hf, fields["num_layers"]),
+        causal=_read_causal(own),
+        sliding_window=_read_sliding_window(own, hf, fields["num_layers"]),
         target_hidden_size=integer(own, "target_hidden_size", fields["hidden_size"]),
         vocab_size=vocab,
         draft_vocab_size=draft_vocab_size(hf, vocab),
@@ -60,24 +61,25 @@ def drafter_config_to_hf(
     dtype: str = "float32",
     provenance: Provenance | None = None,
 ) -> dict[str, Any]:
-    """A config.json that DFlash's and JetSpec's code, vLLM and SGLang read as `config`.
+    """Make a config.json that DFlash's and JetSpec's code, vLLM and SGLang read as `config`.
 
     Args:
       num_target_layers: decoder layers of the target.
-      max_positions: the target's longest sequence; engines refuse longer contexts than it says.
+      max_positions: length of the target's longest sequence; engines refuse longer contexts.
       dtype: dtype of the weights.
-      provenance: which target the drafter was trained for; None where that is not known.
+      provenance: the target that the drafter was trained for; None if it is not known.
 
     Raises:
-      ValueError: a reduced draft vocabulary, which only the speculators schema has a field for. A
-        causal head, which that schema has none for, is written all the same, with a note that this
-        library alone reads it.
+      ValueError: the draft vocabulary is reduced, for which only the speculators schema has a
+        field. That schema has none for a causal head, which is therefore written here, with a note
+        that this library alone reads it.
     """
     reduced = config.draft_vocab_size is not None
     if reduced and not config.causal:
         raise ValueError(
-            f"the native layout has no place for a reduced draft vocabulary ({config.draft_vocab_size} of {config.vocab_size} "
-            "tokens): write this drafter in the speculators schema (--to speculators)"
+            "the native layout has no place for a reduced draft vocabulary "
+            f"({config.draft_vocab_size} of {config.vocab_size} tokens): write this drafter in the "
+            "speculators schema (--to speculators)"
         )
     return {
         "architectures": [ARCHITECTURE],
@@ -102,8 +104,8 @@ def drafter_config_to_hf(
 def layer_fields_to_hf(
     config: BlockDrafterConfig, max_positions: int, dtype: str
 ) -> dict[str, Any]:
-    """The draft layers as a Qwen3 config.json describes them: what the native layout and the
-    speculators schema share.
+    """Describe the draft layers as a Qwen3 config.json does, for the native layout and the
+    speculators schema.
     """
     window, sliding = config.sliding_window or (None, (False,) * config.num_layers)
     return {
@@ -119,7 +121,7 @@ def layer_fields_to_hf(
 
 
 def default_feature_layers(num_target_layers: int, count: int) -> tuple[int, ...]:
-    """DFlash's choice: the middle layer, or `count` layers evenly spaced from 1 to
+    """Choose DFlash's feature layers: the middle layer, or `count` layers evenly spaced from 1 to
     `num_target_layers` - 3 inclusive.
     """
     if count == 1:
@@ -127,7 +129,7 @@ def default_feature_layers(num_target_layers: int, count: int) -> tuple[int, ...
     return tuple(round(1 + i * (num_target_layers - 4) / (count - 1)) for i in range(count))
 
 
-def _mask_token(own: dict, hf: dict) -> int:
+def _read_mask_token(own: dict, hf: dict) -> int:
     token = own.get("mask_token_id", hf.get("mask_token_id"))
     if not isinstance(token, int) or isinstance(token, bool) or token < 0:
         raise ValueError(
@@ -136,38 +138,39 @@ def _mask_token(own: dict, hf: dict) -> int:
     return token
 
 
-def _feature_layers(own: dict, hf: dict, count: int) -> tuple[int, ...]:
+def _read_feature_layers(own: dict, hf: dict, count: int) -> tuple[int, ...]:
     layers = own.get("target_layer_ids")
     if layers is None:
         return default_feature_layers(integer(hf, "num_target_layers"), count)
     limit = hf.get("num_target_layers") or float("inf")
     if not layers or not all(isinstance(layer, int) and 0 <= layer < limit for layer in layers):
         raise ValueError(
-            f"config.json: dflash_config.target_layer_ids must be layers 0 to {limit - 1}, not {layers!r}"
+            f"config.json: dflash_config.target_layer_ids must be layers 0 to {limit - 1}, "
+            f"not {layers!r}"
         )
     return tuple(layers)
 
 
-def _causal(own: dict) -> bool:
+def _read_causal(own: dict) -> bool:
     said = {bool(own[name]) for name in ("causal_head", "causal") if own.get(name) is not None}
     if len(said) > 1:
         raise ValueError("config.json: dflash_config.causal_head and dflash_config.causal disagree")
     return said == {True}
 
 
-def _sliding_window(own: dict, hf: dict, count: int) -> tuple[int, tuple[bool, ...]] | None:
-    """Which layers see a window only: those that `layer_types` names, or all of them under
-    `use_swa`.
+def _read_sliding_window(own: dict, hf: dict, count: int) -> tuple[int, tuple[bool, ...]] | None:
+    """Read the window and which layers see no further: those in `layer_types`, or all by `use_swa`.
 
-    transformers writes a `layer_types` of nothing but full attention by itself, so that one does
-    not overrule `use_swa`.
+    transformers by itself writes a `layer_types` of full attention alone, which therefore does not
+    overrule `use_swa`.
     """
     kinds = own.get("layer_types") or hf.get("layer_types") or ["full_attention"] * count
     if own.get("use_swa") and "sliding_attention" not in kinds:
         kinds = ["sliding_attention"] * count
     if len(kinds) != count or set(kinds) - {"full_attention", "sliding_attention"}:
         raise ValueError(
-            f"config.json: layer_types must name full_attention or sliding_attention for each of {count} layers"
+            "config.json: layer_types must name full_attention or sliding_attention for each of "
+            f"{count} layers"
         )
     sliding = tuple(kind == "sliding_attention" for kind in kinds)
     if not any(sliding):

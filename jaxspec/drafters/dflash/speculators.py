@@ -2,9 +2,9 @@
 `BlockDrafterConfig`.
 
 It differs from the native layout in three ways. Its layer ids name a layer's *input*, so they are
-one higher than those of the native layout and of this library. The draft layers stand in
-`transformer_layer_config`. And the file carries copies of the target's embedding table and output
-projection, of the latter only some rows where the draft vocabulary is reduced.
+one higher than those of the native layout and of this library. `transformer_layer_config` describes
+the draft layers. And the weights include copies of the target's embedding table and output
+projection; of the latter, only some rows if the draft vocabulary is reduced.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ BORROWED = {"embed_tokens.weight": "model.embed_tokens.weight", "lm_head.weight"
 _VERSION = "0.5.0"
 # The schema's own default. Everything else that has one is written and read explicitly.
 _BLOCK_SIZE = 8
-# Settings that make it another network than the block drafter; all are off where they are absent.
+# Settings that make it another network than the block drafter; all are off by default.
 _UNSUPPORTED = ("sample_from_anchor", "norm_before_fc", "fc_norm", "norm_output", "shift_label")
 
 
 def is_speculators(hf: Mapping[str, Any]) -> bool:
-    """Whether a config.json is in the speculators schema, of whatever drafter."""
+    """Say whether a config.json is in the speculators schema, of any drafter."""
     return "speculators_model_type" in hf
 
 
 def speculators_config(hf: dict[str, Any]) -> BlockDrafterConfig:
-    """The `BlockDrafterConfig` of a config.json in the speculators schema.
+    """Read the `BlockDrafterConfig` of a config.json in the speculators schema.
 
     Raises:
-      ValueError: another kind of drafter, a missing field, a setting that is not supported, or one
-        whose default readers disagree about.
+      ValueError: the drafter is of another kind, a field is missing, a setting is not supported, or
+        readers disagree about the default of a setting that the file leaves out.
     """
     kind, layer = hf.get("speculators_model_type"), hf.get("transformer_layer_config")
     if kind != TYPE:
@@ -59,18 +59,19 @@ def speculators_config(hf: dict[str, Any]) -> BlockDrafterConfig:
     used += ["projector_type"] if hf.get("projector_type") not in (None, TYPE) else []
     if used:
         raise ValueError(
-            f"config.json: {used[0]} = {hf[used[0]]!r} is not supported: it makes another network than DFlash's"
+            f"config.json: {used[0]} = {hf[used[0]]!r} is not supported: "
+            "it makes another network than DFlash's"
         )
     fields = transformer_fields(layer, default_head_dim=128)
     vocab = integer(layer, "vocab_size")
-    causal, window = _attention(hf, layer, fields["num_layers"])
+    causal, window = _read_attention(hf, layer, fields["num_layers"])
     block_size = integer(hf, "block_size", _BLOCK_SIZE)
     if block_size < 2:
         raise ValueError("config.json: block_size counts the anchor, so it must be at least 2")
     return BlockDrafterConfig(
         **fields,
         block_size=block_size,
-        mask_token_id=_mask_token(hf),
+        mask_token_id=_read_mask_token(hf),
         feature_layers=tuple(i - 1 for i in layer_inputs(hf)),
         causal=causal,
         sliding_window=window,
@@ -89,18 +90,19 @@ def speculators_config_to_hf(
     provenance: Provenance | None = None,
     verifier_architecture: str | None = None,
 ) -> dict[str, Any]:
-    """A config.json that speculators and vLLM read as `config`; arguments as of
-    `drafter_config_to_hf`.
+    """Make a config.json that speculators and vLLM read as `config`.
 
     Args:
-      verifier_architecture: the target's, such as `Qwen3ForCausalLM`.
+      verifier_architecture: the target's, such as `Qwen3ForCausalLM`. The other arguments are those
+        of `drafter_config_to_hf`.
 
     Raises:
-      ValueError: the target's name is unknown, or the attention cannot be said in the schema.
+      ValueError: the target's name is unknown, or the schema cannot describe the attention.
     """
     if provenance is None or not provenance.target:
         raise ValueError(
-            "the speculators schema names the target, and this drafter's is not known: give --target"
+            "the speculators schema names the target, and this drafter's is not known: "
+            "give --target"
         )
     return {
         "architectures": ["DFlashSpeculator"],
@@ -112,7 +114,7 @@ def speculators_config_to_hf(
         "mask_token_id": config.mask_token_id,
         "block_size": config.block_size,
         "sample_from_anchor": False,
-        "sliding_window_non_causal": not _says_causal(config),
+        "sliding_window_non_causal": not _check_causal(config),
         "tie_word_embeddings": False,
         "transformer_layer_config": layer_fields_to_hf(config, max_positions, dtype),
         "speculators_config": {
@@ -138,8 +140,8 @@ def speculators_config_to_hf(
 
 
 def borrowed_names(config: BlockDrafterConfig) -> list[str]:
-    """Tensors of the target that are saved with the drafter: all of `BORROWED`, unless the
-    projection is its own.
+    """List the target's tensors that are saved with the drafter: all of `BORROWED`, unless the
+    drafter has its own output projection.
     """
     return [
         name for name in BORROWED if name != "lm_head.weight" or config.draft_vocab_size is None
@@ -147,37 +149,35 @@ def borrowed_names(config: BlockDrafterConfig) -> list[str]:
 
 
 def borrowed_leaves(config: BlockDrafterConfig, read: Mapping[str, np.ndarray]) -> list[Leaf]:
-    """Leaves of the target's tensors that the file holds; some writers leave them out, since the
-    target has them.
-    """
+    """List the leaves of the target's tensors that the file holds; some writers leave them out."""
     shape = (config.vocab_size, config.target_hidden_size)
     return [Leaf((name,), ((name,),), (shape,)) for name in borrowed_names(config) if name in read]
 
 
 def layer_inputs(hf: Mapping[str, Any]) -> list[int]:
-    """`aux_hidden_state_layer_ids`: id i is the input of target layer i, which is the output of
-    layer i - 1.
-    """
+    """Read `aux_hidden_state_layer_ids`: id i is the input of target layer i, the output of i - 1."""
     ids = hf.get("aux_hidden_state_layer_ids")
     if not isinstance(ids, list) or not ids or not all(type(i) is int and i > 0 for i in ids):
         raise ValueError(
-            f"config.json: aux_hidden_state_layer_ids must be target layers, 1 or higher (the input of each), not {ids!r}"
+            "config.json: aux_hidden_state_layer_ids must be target layers, 1 or higher "
+            f"(the input of each), not {ids!r}"
         )
     return ids
 
 
-def _attention(
+def _read_attention(
     hf: dict, layer: dict, count: int
 ) -> tuple[bool, tuple[int, tuple[bool, ...]] | None]:
-    """(causal inside the block, sliding window).
+    """Read (whether slots see only earlier slots, sliding window).
 
-    Full-attention layers see the whole block whatever the flag says; `sliding_window_non_causal` is
-    about the others.
+    `sliding_window_non_causal` applies to sliding layers alone: full-attention layers always see
+    the whole block.
     """
     kinds = layer.get("layer_types") or ["full_attention"] * count
     if len(kinds) != count or set(kinds) - {"full_attention", "sliding_attention"}:
         raise ValueError(
-            f"config.json: layer_types must name full_attention or sliding_attention for each of {count} layers"
+            "config.json: layer_types must name full_attention or sliding_attention for each of "
+            f"{count} layers"
         )
     sliding = tuple(kind == "sliding_attention" for kind in kinds)
     if not any(sliding):
@@ -185,18 +185,20 @@ def _attention(
     flag = hf.get("sliding_window_non_causal")
     if not isinstance(flag, bool):
         raise ValueError(
-            "config.json lacks 'sliding_window_non_causal', and readers disagree about its default: add true (sliding layers "
-            "see the whole block) or false (they are causal), as the drafter was trained"
+            "config.json lacks 'sliding_window_non_causal', and readers disagree about its default: "
+            "add true (sliding layers see the whole block) or false (they are causal), as the "
+            "drafter was trained"
         )
     if not flag and not all(sliding):
         raise ValueError(
-            "config.json: causal sliding layers beside bidirectional full-attention layers are not supported"
+            "config.json: causal sliding layers beside bidirectional full-attention layers "
+            "are not supported"
         )
     return not flag, (integer(layer, "sliding_window"), sliding)
 
 
-def _says_causal(config: BlockDrafterConfig) -> bool:
-    """`config.causal`, unless the schema cannot say it: it has a flag for sliding layers only."""
+def _check_causal(config: BlockDrafterConfig) -> bool:
+    """Return `config.causal`; the schema has a flag for it for sliding layers only."""
     if config.causal and not (config.sliding_window and all(config.sliding_window[1])):
         readers = (
             "vLLM and SGLang read too"
@@ -204,13 +206,14 @@ def _says_causal(config: BlockDrafterConfig) -> bool:
             else "with a draft vocabulary jaxspec alone reads"
         )
         raise ValueError(
-            "the speculators schema has no flag for full-attention layers that are causal inside the block: write this JetSpec "
-            f"head in the native layout, which {readers} (--to jetspec)"
+            "the speculators schema has no flag for full-attention layers that are causal inside "
+            f"the block: write this JetSpec head in the native layout, which {readers} "
+            "(--to jetspec)"
         )
     return config.causal
 
 
-def _mask_token(hf: dict) -> int:
+def _read_mask_token(hf: dict) -> int:
     token = hf.get("mask_token_id")
     if type(token) is not int or token < 0:
         raise ValueError(f"config.json: mask_token_id must be a token id, not {token!r}")

@@ -1,4 +1,4 @@
-"""Weights of a block drafter: published DFlash/JetSpec tensors to and from the parameters of
+"""Weights of a block drafter: published DFlash and JetSpec tensors, to and from the variables of
 `BlockDrafter`.
 """
 
@@ -7,24 +7,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
-from jaxspec.io.draft_vocab import MAPPING, mapping_tensors, read_ids
+from jaxspec.drafters.draft_vocab_weights import check_weights, read_weights, write_weights
+from jaxspec.drafters.leaves import make_head_leaf
+from jaxspec.io.draft_vocab import MAPPING
 from jaxspec.io.tensors import Tensors
 from jaxspec.io.weight_map import (
     Leaf,
     WeightMismatch,
-    check_fit,
     linear,
     read_stored,
     read_tree,
     vector,
     write_tree,
 )
-from jaxspec.targets.weights import decoder_layer_leaves
+from jaxspec.targets.weights import decoder_layer_leaves, is_rotary_table
 
 # How transformers' own DFlash classes call and fuse tensors.
 _RENAMED = {
@@ -41,45 +40,46 @@ def from_hf(
     read: Mapping[str, np.ndarray],
     config: BlockDrafterConfig,
     dtype: str = "float32",
-    ignore: Callable[[str], bool] | None = None,
+    ignore: Callable[[str], bool] = is_rotary_table,
 ) -> dict[str, Any]:
-    """Variables of `BlockDrafter(config)` from tensors by published name; errors as for targets.
+    """Read the variables of `BlockDrafter(config)` from tensors by published name.
 
     The embedding table and output projection are the target's; a copy of them in the file is
-    refused as unexpected. With a reduced draft vocabulary the projection is the drafter's own, and
-    stands with the token ids in the collection `draft`.
+    unexpected. With a reduced draft vocabulary the projection is the drafter's own, and the
+    collection `draft` holds it together with the token ids.
 
     Args:
-      ignore: names that may be present and are not used; None: `ignored`.
+      ignore: says whether a tensor of this name may be present unused.
+
+    Raises:
+      WeightMismatch: tensors are missing, unexpected, misshapen or no floats; reports all of them.
+      ValueError: weights hold NaN or overflow `dtype`, or the map of draft tokens is wrong.
     """
-    check(read, config, ignore)
-    variables = read_tree(drafter_leaves(config), read, dtype, lambda name: True)
-    if config.draft_vocab_size is None:
+    ids = check(read, config, ignore)
+    variables = read_weights(read, drafter_leaves(config), ids, dtype)
+    if ids is None:
         return variables
     head = read_tree(head_leaves(config), read, dtype, lambda name: True)["params"]
-    return variables | {"draft": head | {"ids": jnp.asarray(_ids(read, config))}}
+    return variables | {"draft": variables["draft"] | head}
 
 
 def to_hf(params: Mapping[str, Any], config: BlockDrafterConfig) -> dict[str, np.ndarray]:
-    """Tensors by published name, in the parameters' dtype."""
-    tensors = write_tree(drafter_leaves(config), params)
+    """Return tensors by published name, in the parameters' dtype."""
+    tensors = write_weights(params, drafter_leaves(config), config)
     if config.draft_vocab_size is None:
         return tensors
-    ids = np.asarray(jax.device_get(params["draft"]["ids"]))
-    return (
-        tensors
-        | write_tree(head_leaves(config), {"params": params["draft"]})
-        | mapping_tensors(ids, config.vocab_size)
-    )
+    return tensors | write_tree(head_leaves(config), {"params": params["draft"]})
 
 
 def stored(
     read: Mapping[str, np.ndarray],
     config: BlockDrafterConfig,
-    ignore: Callable[[str], bool] | None = None,
+    ignore: Callable[[str], bool] = is_rotary_table,
 ) -> dict[str, np.ndarray]:
-    """The tensors by published name, in their stored dtypes; checked and refused as by
-    `from_hf`.
+    """Read tensors by published name, in their stored dtypes.
+
+    Raises:
+      WeightMismatch, ValueError: as `from_hf`.
     """
     check(read, config, ignore)
     tensors = read_stored([*drafter_leaves(config), *head_leaves(config)], read, lambda name: True)
@@ -93,25 +93,15 @@ def stored(
 def check(
     read: Mapping[str, np.ndarray],
     config: BlockDrafterConfig,
-    ignore: Callable[[str], bool] | None = None,
-) -> None:
-    """Raise what `from_hf` would, short of reading weights: their names, shapes and dtypes, and the
-    map of draft tokens.
-    """
-    skip = ignore or ignored
-    reduced = config.draft_vocab_size is not None
+    ignore: Callable[[str], bool] = is_rotary_table,
+) -> np.ndarray | None:
+    """Raise what `from_hf` would, but read no weights; see `check_weights` for the result."""
     leaves = [*drafter_leaves(config), *head_leaves(config)]
-    check_fit(leaves, read, lambda name: skip(name) or (reduced and name in MAPPING))
-    if reduced:
-        _ids(read, config)
-
-
-def _ids(read: Mapping[str, np.ndarray], config: BlockDrafterConfig) -> np.ndarray:
-    return read_ids(read, config.draft_vocab_size, config.vocab_size)
+    return check_weights(read, leaves, config, ignore=ignore)
 
 
 def drafter_leaves(config: BlockDrafterConfig) -> list[Leaf]:
-    """The table of all trained weights of a block drafter."""
+    """List the leaves of all trained weights of a block drafter."""
     features = len(config.feature_layers) * config.target_hidden_size
     leaves = [
         *linear(("fc",), ["fc"], features, [config.hidden_size], False),
@@ -124,45 +114,25 @@ def drafter_leaves(config: BlockDrafterConfig) -> list[Leaf]:
 
 
 def head_leaves(config: BlockDrafterConfig) -> list[Leaf]:
-    """The table of the output projection of a reduced draft vocabulary; empty where the target's is
-    used.
-    """
-    if config.draft_vocab_size is None:
-        return []
-    return [
-        Leaf(
-            ("lm_head",),
-            (("lm_head.weight",),),
-            ((config.draft_vocab_size, config.hidden_size),),
-            transpose=True,
-        )
-    ]
-
-
-def ignored(name: str) -> bool:
-    """Whether a tensor that is no parameter may stand beside them: some writers save the rotary
-    frequencies.
-    """
-    return name.endswith("rotary_emb.inv_freq")
+    """List the leaf of a reduced draft vocabulary's output projection; a whole one has none."""
+    return [] if config.draft_vocab_size is None else [make_head_leaf(config)]
 
 
 def native_names(
     read: Mapping[str, np.ndarray], config: BlockDrafterConfig
 ) -> Mapping[str, np.ndarray]:
-    """`read` by published name: transformers' own DFlash classes say `encoder.fc` and fuse the
-    projections.
+    """Return `read` by published name.
 
-    Tensors that carry published names already come back as they are, and unknown ones keep theirs,
-    to be reported by it.
+    transformers' own DFlash classes say `encoder.fc` and fuse the projections. Tensors that have
+    published names already are returned as they are. Unknown ones keep their names, by which they
+    are reported.
     """
     variant = any(name in _RENAMED or name.endswith(tuple(_FUSED)) for name in read)
     return _Native(read, config) if variant else read
 
 
 class _Native(Tensors):
-    """A view of tensors under published names; a part of a fused tensor is rows of it, [out,
-    in].
-    """
+    """A view of tensors under published names; parts of a fused tensor [out, in] are its rows."""
 
     def __init__(self, read: Mapping[str, np.ndarray], config: BlockDrafterConfig):
         self._read = read

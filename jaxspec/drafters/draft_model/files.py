@@ -21,12 +21,12 @@ from jaxspec.targets.registry import families, family_of
 
 
 def matches(hf: Mapping[str, Any]) -> bool:
-    """Whether a config.json describes a language model that could be a target itself."""
+    """Say whether a config.json describes a language model that could be a target itself."""
     return (hf.get("architectures") or [None])[0] in {family.architecture for family in families()}
 
 
 def config_from_hf(hf: dict[str, Any]) -> SmallModelConfig:
-    """The model as a drafter; ValueError where it is no model that can be read."""
+    """Read the model's config as a drafter's; raise a ValueError if it cannot be read."""
     own = hf.get("jaxspec") or {}
     return SmallModelConfig(
         target_config(hf), integer(own, "depth", SmallModelConfig.depth), score_temperature(hf)
@@ -34,28 +34,28 @@ def config_from_hf(hf: dict[str, Any]) -> SmallModelConfig:
 
 
 def config_to_hf(config: SmallModelConfig, about: About, dtype: str) -> dict[str, Any]:
-    """The model's config.json, which transformers reads."""
+    """Make the model's config.json, which transformers reads."""
     own = own_fields(config, about.num_layers, about.provenance) | {"depth": config.depth}
     return target_config_to_hf(config.model, dtype) | {"jaxspec": own}
 
 
 def for_target(config: SmallModelConfig, target: TargetConfig) -> SmallModelConfig:
-    """`config`, if its model shares the target's vocabulary; ValueError otherwise."""
+    """Return `config`; raise a ValueError if its model has another vocabulary than the target."""
     if config.vocab_size != target.vocab_size:
         raise ValueError(
-            f"the drafter does not fit the target: its vocabulary has {config.vocab_size} tokens, the target's "
-            f"{target.vocab_size}; use a smaller model of the same family"
+            f"the drafter does not fit the target: its vocabulary has {config.vocab_size} tokens, "
+            f"the target's {target.vocab_size}; use a smaller model of the same family"
         )
     return config
 
 
 def read(directory: str | os.PathLike, config: SmallModelConfig, dtype: str) -> dict[str, Any]:
-    """Variables of the model; raises what `target_weights.from_hf` does."""
+    """Read the model's variables; errors are those of `target_weights.from_hf`."""
     return target_weights.from_hf(open_weights(directory), config.model, dtype)
 
 
 def tensors(variables: Mapping[str, Any], config: SmallModelConfig) -> dict[str, np.ndarray]:
-    """The model's tensors by Hugging Face name."""
+    """Return the model's tensors by Hugging Face name."""
     return target_weights.to_hf(variables, config.model)
 
 
@@ -65,7 +65,7 @@ def check(directory: str | os.PathLike, config: SmallModelConfig) -> None:
         target_weights.target_leaves(config.model),
         open_weights(directory),
         lambda name: (
-            name.endswith("rotary_emb.inv_freq")
+            target_weights.is_rotary_table(name)
             or name == family_of(config.model).weight_name("lm_head.weight")
         ),
     )

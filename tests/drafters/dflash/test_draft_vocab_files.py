@@ -16,11 +16,11 @@ from safetensors.numpy import load_file, save_file
 from jaxspec.drafters.dflash.files import (
     check_files,
     load_drafter,
-    read_config,
     stored_tensors,
     write_own,
 )
 from jaxspec.drafters.dflash.hf_config import drafter_config_to_hf
+from jaxspec.drafters.dflash.layouts import read_config
 from jaxspec.drafters.dflash.weights import to_hf
 from jaxspec.io.draft_vocab import mapping_tensors, read_ids
 from jaxspec.io.safetensors_files import WEIGHTS, WeightFiles, read_json

@@ -16,7 +16,8 @@ from golden_data import SHIPPED
 from safetensors.numpy import load_file, save_file
 
 import jaxspec
-from jaxspec.drafters.dflash.files import load_drafter, read_config, stored_tensors
+from jaxspec.drafters.dflash.files import load_drafter, stored_tensors
+from jaxspec.drafters.dflash.layouts import read_config
 from jaxspec.io.safetensors_files import WEIGHTS, WeightFiles, read_json
 from jaxspec.io.torch_files import TORCH_WEIGHTS
 from jaxspec.io.weight_map import WeightMismatch

@@ -8,6 +8,7 @@ from golden_data import ROOT, arrays, golden, numbers, records, target_of
 
 from jaxspec.drafters.base import Committed, Nodes, TargetHead
 from jaxspec.drafters.eagle3 import files as eagle
+from jaxspec.drafters.eagle3 import hf_config as eagle_config
 from jaxspec.drafters.eagle3.drafter import make_eagle_drafter
 from jaxspec.io.safetensors_files import WeightFiles, read_json
 from jaxspec.targets.hf_config import target_config
@@ -21,8 +22,8 @@ class Golden:
     def __init__(self):
         folder = golden("eagle3", "draft")
         target = target_config(records(*target_of("eagle3").relative_to(ROOT).parts, "config.json"))
-        self.config = eagle.for_target(
-            eagle.config_from_hf(read_json(folder / "config.json")), target
+        self.config = eagle_config.for_target(
+            eagle_config.config_from_hf(read_json(folder / "config.json")), target
         )
         self.arrays = arrays("eagle3", "infer.npz")
         # Levels that were recorded and their nodes; rows of the first extension.

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.eagle3 import files as eagle
+from jaxspec.drafters.eagle3 import hf_config as eagle_config
 from jaxspec.drafters.format import About
 from jaxspec.io.safetensors_files import WEIGHTS, read_json
 from jaxspec.io.torch_files import TORCH_WEIGHTS
@@ -61,14 +62,16 @@ def speculators(**changes) -> dict:
 
 
 def test_the_published_config():
-    config = eagle.config_from_hf(HF)
+    config = eagle_config.config_from_hf(HF)
     assert (config.qk_norm, config.norm_eps, config.head_dim, config.draft_vocab_size) == (
         False,
         1e-5,
         16,
         160,
     )
-    assert config.feature_layers == () and eagle.for_target(config, TARGET).feature_layers == (
+    assert config.feature_layers == () and eagle_config.for_target(
+        config, TARGET
+    ).feature_layers == (
         1,
         3,
         4,
@@ -79,23 +82,27 @@ def test_the_published_config():
             "use_aux_hidden_state": True,
         }
     }
-    assert eagle.config_from_hf(stated).feature_layers == (1, 3, 5)  # outputs
-    assert eagle.config_from_hf(HF | {"draft_vocab_size": None}).draft_vocab_size is None
+    assert eagle_config.config_from_hf(stated).feature_layers == (1, 3, 5)  # outputs
+    assert eagle_config.config_from_hf(HF | {"draft_vocab_size": None}).draft_vocab_size is None
     unnamed = HF | {"architectures": ["LlamaForCausalLM"]}
-    assert eagle.matches(HF) and eagle.matches(unnamed) and eagle.matches(speculators())
+    assert (
+        eagle_config.matches(HF)
+        and eagle_config.matches(unnamed)
+        and eagle_config.matches(speculators())
+    )
     others = (
         read_json(GOLDEN / "tiny_llama" / "config.json"),
         speculators(speculators_model_type="dflash"),
     )
-    assert not any(eagle.matches(hf) for hf in others)
+    assert not any(eagle_config.matches(hf) for hf in others)
 
 
 def test_the_speculators_schema(tmp_path):
-    config = eagle.config_from_hf(speculators())
-    assert config == eagle.for_target(
-        eagle.config_from_hf(HF), TARGET
+    config = eagle_config.config_from_hf(speculators())
+    assert config == eagle_config.for_target(
+        eagle_config.config_from_hf(HF), TARGET
     )  # its ids are inputs of layers
-    assert eagle.config_from_hf(speculators(norm_before_residual=True)).norm_before_residual
+    assert eagle_config.config_from_hf(speculators(norm_before_residual=True)).norm_before_residual
     renamed = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in TENSORS.items()}
     renamed["embed_tokens.weight"] = np.zeros((config.vocab_size, config.hidden_size), np.float32)
     written = eagle.tensors(eagle.read(write(tmp_path / "x", renamed), config, "float32"), config)
@@ -117,7 +124,7 @@ def test_read_write_read_is_tensor_equal(tmp_path, torch, reduced):
         for name, tensor in tensors.items()
     }
     config, first = (
-        eagle.for_target(eagle.config_from_hf(hf), TARGET),
+        eagle_config.for_target(eagle_config.config_from_hf(hf), TARGET),
         write(tmp_path / "first", tensors, torch),
     )
     eagle.check(first, config)
@@ -132,11 +139,11 @@ def test_read_write_read_is_tensor_equal(tmp_path, torch, reduced):
 
 @pytest.mark.parametrize("form", [HF, speculators(norm_before_residual=True)])
 def test_a_written_config_reads_back(form):
-    config = eagle.for_target(eagle.config_from_hf(form), TARGET)
-    hf = json.loads(json.dumps(eagle.config_to_hf(config, About(8, 512), "float32")))
-    assert eagle.matches(hf) and eagle.config_from_hf(hf) == config
+    config = eagle_config.for_target(eagle_config.config_from_hf(form), TARGET)
+    hf = json.loads(json.dumps(eagle_config.config_to_hf(config, About(8, 512), "float32")))
+    assert eagle_config.matches(hf) and eagle_config.config_from_hf(hf) == config
     del hf["jaxspec"]  # as another writer's
-    assert eagle.config_from_hf(hf) == config
+    assert eagle_config.config_from_hf(hf) == config
     assert (
         hf["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [1, 3, 4]
         and hf["max_position_embeddings"] == 512
@@ -166,18 +173,18 @@ def test_a_written_config_reads_back(form):
 )
 def test_refused_configs(hf, message):
     with pytest.raises(ValueError, match=message):
-        eagle.config_from_hf(hf)
+        eagle_config.config_from_hf(hf)
 
 
 def test_drafters_of_another_target():
-    config = eagle.config_from_hf(HF)
+    config = eagle_config.config_from_hf(HF)
     with pytest.raises(ValueError, match="at least 7 layers, not 6"):
-        eagle.for_target(config, TargetConfig(64, 6, 4, 2, 16, 64, vocab_size=257))
+        eagle_config.for_target(config, TargetConfig(64, 6, 4, 2, 16, 64, vocab_size=257))
     with pytest.raises(
         ValueError,
         match="hidden size is 64.*the target's 32; its vocabulary has 257 tokens, the target's 99",
     ):
-        eagle.for_target(config, TargetConfig(32, 8, 4, 2, 16, 64, vocab_size=99))
+        eagle_config.for_target(config, TargetConfig(32, 8, 4, 2, 16, 64, vocab_size=99))
 
 
 @pytest.mark.parametrize(
@@ -193,7 +200,7 @@ def test_drafters_of_another_target():
     ],
 )
 def test_refused_tensors(tmp_path, changes, message):
-    config = eagle.config_from_hf(HF)
+    config = eagle_config.config_from_hf(HF)
     tensors = {name: tensor for name, tensor in (TENSORS | changes).items() if tensor is not None}
     directory = write(tmp_path / "x", tensors)
     for refuse in (
@@ -205,7 +212,7 @@ def test_refused_tensors(tmp_path, changes, message):
 
 
 def test_a_wrong_map_of_draft_tokens(tmp_path):
-    config = eagle.config_from_hf(HF)
+    config = eagle_config.config_from_hf(HF)
     ids = TENSORS["d2t"] + np.arange(len(TENSORS["d2t"]))
     with pytest.raises(ValueError, match="it must hold offsets"):
         eagle.check(write(tmp_path / "ids", TENSORS | {"d2t": ids}), config)

@@ -1,6 +1,5 @@
 """Files of Medusa heads, ParallelSpec and Falcon: round trips to the byte, and what is refused."""
 
-import json
 import shutil
 
 import jax
@@ -13,6 +12,7 @@ from jaxspec.drafters.falcon import files as falcon
 from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.drafters.format import About
 from jaxspec.drafters.medusa import files as medusa
+from jaxspec.drafters.medusa import hf_config as medusa_config
 from jaxspec.drafters.medusa.config import MedusaConfig
 from jaxspec.drafters.parallelspec import files as parallelspec
 from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
@@ -65,10 +65,10 @@ def test_round_trip(tmp_path, name):
     )
     if config.draft_vocab_size:
         variables |= {"draft": {"ids": np.arange(2, 13, dtype=np.int32)}}
-    tensors = module.tensors(variables, config)
-    write_safetensors(tmp_path / getattr(module, "WEIGHTS", "model.safetensors"), tensors)
-    hf = json.loads(json.dumps(module.config_to_hf(config, About(6, 64), "float32")))
-    assert module.matches(hf) and module.for_target(module.config_from_hf(hf), TARGET) == config
+    form, tensors = module.FORMAT, module.tensors(variables, config)
+    form.write(tmp_path, config, variables, About(6, 64))
+    hf = read_json(tmp_path / "config.json")
+    assert form.matches(hf) and form.for_target(form.config_from_hf(hf), TARGET) == config
     module.check(tmp_path, config)
     again = module.read(tmp_path, config, "float32")
     jax.tree.map(np.testing.assert_array_equal, again, variables)
@@ -76,12 +76,12 @@ def test_round_trip(tmp_path, name):
         key: value.tobytes() for key, value in tensors.items()
     }
     for other, _, _ in CASES.values():
-        assert other is module or not other.matches(hf)
+        assert other is module or not other.FORMAT.matches(hf)
 
 
 def test_published_heads(tmp_path):
     """The config says nothing of the target, and the heads' file has a name of its own."""
-    config = medusa.config_from_hf(
+    config = medusa_config.config_from_hf(
         {
             name: value
             for name, value in read_json(GOLDEN / "config.json").items()
@@ -90,7 +90,7 @@ def test_published_heads(tmp_path):
     )
     assert (config.hidden_size, config.vocab_size, config.feature_layers) == (0, 0, ())
     target = TargetConfig(**SIZES | {"hidden_size": 64, "num_layers": 8}, vocab_size=257)
-    config = medusa.for_target(config, target)
+    config = medusa_config.for_target(config, target)
     assert config == MedusaConfig(64, 4, feature_layers=(8,), vocab_size=257)
     params = medusa.read(GOLDEN, config, "bfloat16")["params"]
     assert params["block_0"]["kernel"].shape == (4, 64, 64) and params["lm_head"].shape == (
@@ -120,7 +120,9 @@ def test_vllms_layout(tmp_path, prefix, shared):
         "hidden_size": 8,
         "vocab_size": 19,
     }
-    config = medusa.for_target(medusa.config_from_hf(hf | {"original_lm_head": shared}), TARGET)
+    config = medusa_config.for_target(
+        medusa_config.config_from_hf(hf | {"original_lm_head": shared}), TARGET
+    )
     assert config == MedusaConfig(
         8, 2, 2, own_projection=not shared, feature_layers=(6,), vocab_size=19
     )
@@ -145,7 +147,7 @@ def test_vllms_layout(tmp_path, prefix, shared):
     if not shared:
         np.testing.assert_array_equal(params["lm_head"][1].T, tensors["lm_heads.1.weight"])
     with pytest.raises(ValueError, match="truncated_vocab_size is not supported"):
-        medusa.config_from_hf(hf | {"truncated_vocab_size": 10})
+        medusa_config.config_from_hf(hf | {"truncated_vocab_size": 10})
 
 
 @pytest.mark.parametrize(
@@ -161,4 +163,4 @@ def test_vllms_layout(tmp_path, prefix, shared):
 )
 def test_heads_of_another_target(config, message):
     with pytest.raises(ValueError, match=message):
-        medusa.for_target(config, TARGET)
+        medusa_config.for_target(config, TARGET)

@@ -1,0 +1,102 @@
+"""Read and write the weights of a drafter together with the map of its reduced draft vocabulary.
+
+Files hold the map as `d2t` and `t2d` (see `jaxspec.io.draft_vocab`). Variables hold its token ids in
+the collection `draft` (see `jaxspec.drafters.base`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.core.config import DrafterConfig
+from jaxspec.io.draft_vocab import MAPPING, mapping_tensors, read_ids
+from jaxspec.io.weight_map import Leaf, check_fit, read_tree, write_tree
+
+
+def check_weights(
+    found: Mapping[str, np.ndarray],
+    leaves: list[Leaf],
+    config: DrafterConfig,
+    *,
+    ignore: Callable[[str], bool] = lambda name: False,
+    whole_map: bool = False,
+) -> np.ndarray | None:
+    """Check names, shapes and dtypes of tensors, and read the map of draft tokens.
+
+    Args:
+      found: tensors by name.
+      leaves: table of the weights that `found` must hold.
+      ignore: says whether a tensor of this name may be present unused.
+      whole_map: accept the map of a whole vocabulary, which changes nothing, and check it too.
+
+    Returns:
+      Token ids int32 [D] of the reduced draft vocabulary; None if the vocabulary is whole.
+
+    Raises:
+      WeightMismatch: tensors are missing, unexpected, misshapen or no floats; reports all of them.
+      ValueError: the map of draft tokens is wrong.
+    """
+    reduced = config.draft_vocab_size is not None
+    may_map = reduced or whole_map
+    check_fit(leaves, found, lambda name: (may_map and name in MAPPING) or ignore(name))
+    if not reduced and not (whole_map and any(name in found for name in MAPPING)):
+        return None
+    ids = read_ids(found, config.draft_vocab_size or config.vocab_size, config.vocab_size)
+    return ids if reduced else None
+
+
+def read_weights(
+    found: Mapping[str, np.ndarray], leaves: list[Leaf], ids: np.ndarray | None, dtype: str
+) -> dict[str, Any]:
+    """Read a drafter's variables from tensors that `check_weights` has accepted.
+
+    Args:
+      found: tensors by name; those outside `leaves` are not read.
+      leaves: table of the trained weights.
+      ids: what `check_weights` returned.
+      dtype: `float32`, `float16` or `bfloat16`, the dtype of all weights.
+
+    Returns:
+      {"params": tree}, and {"draft": {"ids": int32 [D]}} with a reduced draft vocabulary.
+
+    Raises:
+      WeightMismatch: a tensor holds no floats.
+      ValueError: a tensor holds NaN or infinity, or overflows `dtype`.
+    """
+    variables = read_tree(leaves, found, dtype, lambda name: True)
+    return variables if ids is None else variables | {"draft": {"ids": jnp.asarray(ids)}}
+
+
+def write_weights(
+    variables: Mapping[str, Any], leaves: list[Leaf], config: DrafterConfig
+) -> dict[str, np.ndarray]:
+    """Return a drafter's tensors by name, in the variables' dtype.
+
+    `d2t` and `t2d` are among them if the draft vocabulary is reduced.
+
+    Raises:
+      ValueError: an array of `leaves` is missing or misshapen.
+    """
+    return write_tree(leaves, variables) | write_map(variables, config)
+
+
+def write_map(
+    variables: Mapping[str, Any], config: DrafterConfig, *, whole_map: bool = False
+) -> dict[str, np.ndarray]:
+    """Return `d2t` and `t2d` of a drafter's variables.
+
+    Args:
+      whole_map: return the map of a whole vocabulary too; otherwise return {} for it.
+    """
+    if config.draft_vocab_size is not None:
+        ids = np.asarray(jax.device_get(variables["draft"]["ids"]))
+    elif whole_map:
+        ids = np.arange(config.vocab_size)
+    else:
+        return {}
+    return mapping_tensors(ids, config.vocab_size)

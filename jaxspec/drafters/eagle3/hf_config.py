@@ -1,0 +1,208 @@
+"""config.json of published EAGLE-3 drafters, to and from `EagleConfig`.
+
+Two layouts are read: the native one of EAGLE, SpecForge and SGLang, which is also written, and the
+speculators schema of vLLM. An id of a feature layer names the layer's output in `eagle_config` of
+the native layout, and the layer's input at the top of the file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.eagle3.config import EagleConfig
+from jaxspec.drafters.feature_layers import Layers, layer_inputs
+from jaxspec.drafters.format import About
+from jaxspec.drafters.hf_fields import check_fits, draft_vocab_size, own_fields, score_temperature
+from jaxspec.targets.hf_fields import integer, transformer_fields, transformer_fields_to_hf
+
+ARCHITECTURE = "LlamaForCausalLMEagle3"
+# The authors' own files name the target's architecture. Their draft vocabulary distinguishes them
+# from a target.
+_UNNAMED = "LlamaForCausalLM"
+_IDS = "eagle_aux_hidden_state_layer_ids"
+# Settings of EAGLE-3.1 and of speculators that make it another network.
+_UNSUPPORTED = ("fc_norm", "norm_before_fc", "norm_output", "embed_requires_grad", "mlp_bias")
+
+
+def matches(hf: Mapping[str, Any]) -> bool:
+    """Say whether a config.json describes an EAGLE-3 drafter, in either layout."""
+    named = (hf.get("architectures") or [None])[0]
+    return (
+        _is_speculators(hf)
+        or named == ARCHITECTURE
+        or (named == _UNNAMED and "draft_vocab_size" in hf)
+    )
+
+
+def config_from_hf(hf: dict[str, Any]) -> EagleConfig:
+    """Read the `EagleConfig` of a config.json that `matches`.
+
+    `feature_layers` is empty if the file does not state them; `for_target` fills them in.
+
+    Raises:
+      ValueError: a field is missing, a setting is not supported, or readers disagree about the
+        default of a setting that the file leaves out.
+    """
+    speculators = _is_speculators(hf)
+    layer = hf.get("transformer_layer_config") if speculators else hf
+    if not isinstance(layer, dict) or layer.get("model_type") != "llama":
+        found = layer.get("model_type") if isinstance(layer, dict) else layer
+        raise ValueError(
+            f"config.json: an EAGLE-3 drafter's layer must be of model_type 'llama', not {found!r}"
+        )
+    used = next((name for name in _UNSUPPORTED if hf.get(name) or layer.get(name)), None)
+    if used:
+        raise ValueError(
+            f"config.json: {used} is not supported: it makes another network than EAGLE-3's"
+        )
+    fields = transformer_fields(layer)
+    if fields["num_layers"] != 1:
+        raise ValueError(
+            f"config.json: num_hidden_layers is {fields['num_layers']}, "
+            "and an EAGLE-3 drafter has 1 layer"
+        )
+    vocab = integer(layer, "vocab_size")
+    return EagleConfig(
+        **fields,
+        qk_norm=False,
+        feature_layers=_read_feature_layers(hf),
+        target_hidden_size=integer(hf, "target_hidden_size", fields["hidden_size"]),
+        vocab_size=vocab,
+        draft_vocab_size=draft_vocab_size(hf, vocab),
+        depth=integer(hf.get("jaxspec") or {}, "depth", EagleConfig.depth),
+        norm_before_residual=_read_norm_before_residual(hf, speculators),
+        score_temperature=score_temperature(hf),
+    )
+
+
+def config_to_hf(config: EagleConfig, about: About, dtype: str) -> dict[str, Any]:
+    """Make a config.json in the native layout, which SpecForge, SGLang and vLLM read.
+
+    Args:
+      about: the target.
+      dtype: dtype of the weights.
+
+    Raises:
+      ValueError: the layer has q/k norms, for which the layout has no place.
+    """
+    if config.qk_norm:
+        raise ValueError(
+            "the native layout of EAGLE-3 has no q/k norms: make the drafter with qk_norm=False"
+        )
+    return {
+        "architectures": [ARCHITECTURE],
+        "model_type": "llama",
+        **transformer_fields_to_hf(config, dtype),
+        "vocab_size": config.vocab_size,
+        "draft_vocab_size": config.draft_vocab_size or config.vocab_size,
+        "target_hidden_size": config.target_hidden_size,
+        "max_position_embeddings": about.max_positions,
+        "tie_word_embeddings": False,
+        "eagle_config": {_IDS: list(config.feature_layers), "use_aux_hidden_state": True},
+        # Readers differ in their defaults, so the file states both. It leaves out `norm_output`:
+        # SpecForge means the norm before the projection and defaults to true, engines mean a norm
+        # of what is fed back and default to false.
+        "fc_norm": False,
+        "norm_before_residual": config.norm_before_residual,
+        "jaxspec": own_fields(config, about.num_layers, about.provenance) | {"depth": config.depth},
+    }
+
+
+def default_feature_layers(num_target_layers: int) -> tuple[int, int, int]:
+    """Choose EAGLE-3's feature layers: the outputs of layers 1, L // 2 - 1 and L - 4, 0-based.
+
+    Raises:
+      ValueError: there are fewer than 7 layers, so that the three would not differ.
+    """
+    if num_target_layers < 7:
+        raise ValueError(
+            "EAGLE-3's default feature layers need a target of at least 7 layers, "
+            f"not {num_target_layers}"
+        )
+    return 1, num_target_layers // 2 - 1, num_target_layers - 4
+
+
+def for_target(config: EagleConfig, target: TargetConfig) -> EagleConfig:
+    """Return `config` with EAGLE-3's default feature layers if its file stated none.
+
+    Raises:
+      ValueError: the drafter does not fit the target, or the default is not defined for it.
+    """
+    layers = config.feature_layers or default_feature_layers(target.num_layers)
+    config = dataclasses.replace(config, feature_layers=layers)
+    check_fits(config, target)
+    return config
+
+
+def recognise(hf: dict[str, Any], names: Collection[str]) -> bool:
+    """Say whether a config.json looks like an EAGLE-3 drafter's.
+
+    Some published drafters call themselves LlamaForCausalLM; `names` of tensors decide then.
+    """
+    architecture = str((hf.get("architectures") or [""])[0])
+    plain = architecture.endswith("ForCausalLM") or not architecture
+    reduced = "draft_vocab_size" in hf and "fc.weight" in names
+    return "Eagle3" in architecture or "eagle_config" in hf or (plain and reduced)
+
+
+def layout(hf: dict[str, Any], names: Collection[str]) -> str:
+    """Name the native layout that a directory is in."""
+    layer = "midlayer" if any(name.startswith("midlayer.") for name in names) else "layers.0"
+    return f"native ({layer}{', NVIDIA eagle_config' if 'eagle_config' in hf else ''})"
+
+
+def default_layers(hf: dict[str, Any]) -> Layers:
+    """Return the layers that readers assume if config.json states none."""
+    default = (
+        "default of a target of N layers: inputs of layers 2, N//2, N-3 (outputs of 1, N//2-1, N-4)"
+    )
+    count = hf.get("num_target_layers")
+    return layer_inputs([2, count // 2, count - 3], default) if count else Layers(None, default, "")
+
+
+def borrowed(config: EagleConfig, hf: dict[str, Any] | None = None) -> dict[str, str]:
+    """Name the target's tensors that are saved with the drafter (see
+    `jaxspec.drafters.format.Format`): the embeddings, in the speculators schema.
+    """
+    if hf is None or not _is_speculators(hf):
+        return {}
+    return {"embed_tokens.weight": "model.embed_tokens.weight"}
+
+
+def _is_speculators(hf: Mapping[str, Any]) -> bool:
+    return hf.get("speculators_model_type") == "eagle3"
+
+
+def _read_feature_layers(hf: Mapping[str, Any]) -> tuple[int, ...]:
+    """Read the 0-based layers whose outputs the drafter reads; () if the file states none."""
+    for holder, name, shift in (
+        (hf.get("jaxspec"), "feature_layers", 0),
+        (hf.get("eagle_config"), _IDS, 0),
+        (hf, _IDS, 1),
+    ):
+        ids = (holder or {}).get(name)
+        if ids is None:
+            continue
+        if (
+            not isinstance(ids, list)
+            or not ids
+            or not all(type(i) is int and i >= shift for i in ids)
+        ):
+            raise ValueError(
+                f"config.json: {name} must be target layers, {shift} or higher, not {ids!r}"
+            )
+        return tuple(i - shift for i in ids)
+    return ()
+
+
+def _read_norm_before_residual(hf: Mapping[str, Any], speculators: bool) -> bool:
+    value = hf.get("norm_before_residual", None if speculators else False)
+    if not isinstance(value, bool):
+        raise ValueError(
+            "config.json lacks 'norm_before_residual', and readers disagree about its default: "
+            "add true or false, as the drafter was trained"
+        )
+    return value
