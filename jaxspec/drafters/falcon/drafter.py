@@ -223,4 +223,4 @@ def _relaxed(rows: Scratch, count: int, slots: int, first: jax.Array) -> jax.Arr
     block = (index - first) // slots
     inside = (index >= first) & (index < first + count * slots)
     same = (block[:, None] == block) & inside & inside[:, None]
-    return scratches.mask_words(rows.replace(visible=rows.visible | same), count * slots, first)
+    return scratches.pack_visible(rows.replace(visible=rows.visible | same), count * slots, first)
