@@ -24,13 +24,13 @@ from jaxspec.core.sampling import (
 )
 from jaxspec.core.state import Tree
 from jaxspec.engine.acceptance import (
-    RANK_DECAY,
-    _walk_sequential,
     accept_match,
     accept_rejection,
     accept_sequential,
     sample_candidates,
 )
+from jaxspec.engine.acceptance.rejection import RANK_DECAY
+from jaxspec.engine.acceptance.sequential import walk_sequential
 
 _match = jax.jit(accept_match, static_argnums=2)
 
@@ -191,7 +191,7 @@ def test_eagle_accept_cases():
     cases = records("eagle3", "accept_cases.json")
     found = arrays("eagle3", "accept_cases.npz")
     rows = max(len(case["tokens"]) for case in cases)
-    walk = jax.jit(functools.partial(_walk_sequential, longest=rows - 1), static_argnames="spec")
+    walk = jax.jit(functools.partial(walk_sequential, longest=rows - 1), static_argnames="spec")
     spec, values = make_sampling(1.0)
     checked = 0
     for i, case in enumerate(cases):
@@ -445,12 +445,14 @@ def test_candidates_are_drawn_without_replacement_and_scored_by_rank():
 def test_rules_draw_apart_from_the_shared_noise():
     """No bits of the rules' noise are those of a position's Gumbel noise, or of another round."""
     from jaxspec.core.sampling import fold_in, random_bits
-    from jaxspec.engine.acceptance import _ACCEPT, _BONUS, _CANDIDATES, _round_keys
+    from jaxspec.engine.acceptance.noise import ACCEPT, BONUS, CANDIDATES, fold_round_keys
 
     keys = sequence_keys(0, jnp.arange(2, dtype=jnp.uint32))
     streams = [random_bits(fold_in(keys, jnp.full(2, p)), 64) for p in range(5)]
-    for purpose in (_ACCEPT, _BONUS, _CANDIDATES):
-        streams += [random_bits(_round_keys(keys, jnp.full(2, p), purpose), 64) for p in range(5)]
+    for purpose in (ACCEPT, BONUS, CANDIDATES):
+        streams += [
+            random_bits(fold_round_keys(keys, jnp.full(2, p), purpose), 64) for p in range(5)
+        ]
     bits = np.concatenate([np.ravel(stream) for stream in streams])
     assert len(np.unique(bits)) >= bits.size - 2
     assert uniform(keys, 3).dtype == jnp.float32

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from jaxspec.builders.candidates import rank
 from jaxspec.builders.fanout import Fanout, make_fanout
+from jaxspec.builders.growth import Growth, Proposes, StepCandidates
+from jaxspec.builders.one_proposal import grow_at_once
 from jaxspec.builders.parse import (
     list_names,
     make_builder,
@@ -20,14 +22,7 @@ from jaxspec.builders.parse import (
     shorten_name,
     unregister,
 )
-from jaxspec.builders.protocol import (
-    Builder,
-    Growth,
-    Proposes,
-    StepCandidates,
-    Unsuitable,
-    grow_at_once,
-)
+from jaxspec.builders.protocol import Builder, Unsuitable
 from jaxspec.builders.trees.beam import beam
 from jaxspec.builders.trees.best_first import best_first
 from jaxspec.builders.trees.chain import chain

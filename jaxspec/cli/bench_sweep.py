@@ -70,12 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure all budgets and policies and print a table."""
     from jaxspec.bench.demo import DEMO_PROMPTS
     from jaxspec.bench.measure.prompt_files import read_prompts
-    from jaxspec.bench.sweep.sweep_budgets import (
-        default_budgets,
-        make_family,
-        scramble_drafter,
-        sweep_budgets,
-    )
+    from jaxspec.bench.sweep.family import default_budgets, make_family
+    from jaxspec.bench.sweep.scramble import scramble_drafter
+    from jaxspec.bench.sweep.sweep_budgets import sweep_budgets
     from jaxspec.bench.sweep.sweep_plot import plot_sweep
     from jaxspec.bench.sweep.sweep_tables import render_sweep
 

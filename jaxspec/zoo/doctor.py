@@ -8,27 +8,22 @@ acceptance.
 from __future__ import annotations
 
 import math
-import os
-import platform
-from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxspec.core.params import Params
-from jaxspec.drafters.files import borrowed_tensors, for_target, read_config
+from jaxspec.drafters.files import for_target, read_config
 from jaxspec.drafters.registry import record_of
 from jaxspec.engine.api import decode
 from jaxspec.engine.token_ids import to_ids
-from jaxspec.io import provenance
 from jaxspec.io.config_entries import read_entries
 from jaxspec.io.hub import resolve_drafter, resolve_model
 from jaxspec.io.tokenizer import load_tokenizer
-from jaxspec.io.torch_files import open_weights
 from jaxspec.targets.hf_config import target_config
-from jaxspec.targets.weights import stored_name
 from jaxspec.zoo.checkpoint import load
+from jaxspec.zoo.compare_files import compare_borrowed, compare_records
+from jaxspec.zoo.environment import report_environment
 from jaxspec.zoo.inspect import describe_checkpoint
 from jaxspec.zoo.probe import gain, measure_fit
 
@@ -45,13 +40,6 @@ PROMPTS = (
 # Standard errors by which another convention must fit better before it is called the right one.
 _SURE = 3.0
 _NAME = "drafter"
-_MEMORY = (
-    "XLA_PYTHON_CLIENT_PREALLOCATE",
-    "XLA_PYTHON_CLIENT_MEM_FRACTION",
-    "XLA_PYTHON_CLIENT_ALLOCATOR",
-    "XLA_FLAGS",
-)
-_STATS = ("bytes_in_use", "peak_bytes_in_use", "bytes_limit")
 
 
 def diagnose(
@@ -88,12 +76,12 @@ def diagnose(
     directory = resolve_drafter(drafter, target)
     hf = read_entries(directory / "config.json")
     config = read_config(hf)
-    warnings, notes = _records(target, directory, hf)
+    warnings, notes = compare_records(target, directory, hf)
     result = {"feature_layers": list(config.feature_layers), "acceptance": None, "shifts": {}}
     result |= {
         "warnings": warnings,
         "notes": notes,
-        "environment": environment(),
+        "environment": report_environment(),
         "drafter": describe_checkpoint(directory),
     }
     written = result["drafter"]["feature_layers"]
@@ -103,7 +91,7 @@ def diagnose(
     except ValueError as error:
         warnings.append(str(error))
         return result
-    warnings += _borrowed(target, directory, hf)
+    warnings += compare_borrowed(target, directory, hf)
     params = load(model, drafter={_NAME: str(directory)}, dtype=dtype)
     if prompts is None and not params.spec.tokenizer:
         notes.append(
@@ -141,98 +129,6 @@ def render_diagnosis(result: dict[str, Any]) -> str:
         )
     lines += [f"warning: {warning}" for warning in result["warnings"]] or ["no warnings"]
     return "\n".join(lines)
-
-
-def environment() -> dict[str, Any]:
-    """Report versions, device, kernels in use and memory settings."""
-    import flax
-    import jaxlib
-
-    from pallas_kernels.registry import explain
-
-    device = jax.devices()[0]
-    stats = device.memory_stats() or {}
-    kernel = explain("tree_attention")
-    return {
-        "versions": f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, flax {flax.__version__}, "
-        f"Python {platform.python_version()}",
-        "device": f"{device.platform} {device.device_kind}, {jax.device_count()} in all",
-        "kernels": f"tree_attention: {kernel.name} ({kernel.reason})",
-        "memory settings": ", ".join(
-            f"{name}={os.environ[name]}" for name in _MEMORY if name in os.environ
-        )
-        or "defaults",
-        "device memory": ", ".join(f"{name} {stats[name]:,}" for name in _STATS if name in stats)
-        or "not reported",
-    }
-
-
-def _records(target: Path, directory: Path, hf: dict) -> tuple[list[str], list[str]]:
-    """Compare what the drafter recorded about its target with the actual target.
-
-    Returns:
-      (warnings, notes).
-    """
-    made_for, here = provenance.recorded(hf), provenance.of_target(target)
-    shipped = provenance.of_target(directory)
-    warnings, notes = [], []
-    tokenizers = {made_for.tokenizer, shipped.tokenizer} - {None, here.tokenizer}
-    if here.tokenizer and tokenizers:
-        name = made_for.target or "another model"
-        warnings.append(
-            f"the drafter was trained with another tokenizer.json ({name}'s): use the target it was trained for"
-        )
-    elif not (made_for.tokenizer or shipped.tokenizer) or not here.tokenizer:
-        notes.append(
-            "the tokenizers cannot be compared: the drafter recorded none, or the target has none"
-        )
-    if (
-        made_for.chat_template
-        and here.chat_template
-        and made_for.chat_template != here.chat_template
-    ):
-        warnings.append(
-            "the drafter was trained with another chat template: chats are not in the form it has learnt"
-        )
-    if made_for.revision and here.revision and made_for.revision != here.revision:
-        notes.append(
-            f"the drafter was trained for revision {made_for.revision} of the target, this is {here.revision}"
-        )
-    tokenizer, rows = (
-        load_tokenizer(str(target)),
-        read_entries(target / "config.json").get("vocab_size"),
-    )
-    if tokenizer is not None and rows and len(tokenizer) > rows:
-        warnings.append(
-            f"the target's tokenizer has {len(tokenizer)} tokens and the target {rows} embedding rows"
-        )
-    return warnings, notes
-
-
-def _borrowed(target: Path, directory: Path, hf: dict) -> list[str]:
-    """Check that tensors of the target saved with the drafter equal the target's.
-
-    The target's own tensors are the ones in use.
-    """
-    names = borrowed_tensors(read_config(hf), hf)
-    if not names:
-        return []
-    config = target_config(read_entries(target / "config.json"))
-    ours, theirs = open_weights(directory), open_weights(target)
-    warnings = []
-    for name, source in names.items():
-        if name not in ours:
-            continue
-        mine = ours[name]
-        other = theirs[stored_name(config, source)].astype(mine.dtype)
-        differ = np.flatnonzero(
-            np.abs(mine.astype(np.float32) - other.astype(np.float32)).max(axis=-1) > 1e-2
-        )
-        if differ.size:
-            warnings.append(
-                f"its {name} differs from the target's in {differ.size} rows, first {differ[0]}: the target's is used"
-            )
-    return warnings
 
 
 def _probe(

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from training import sweep
-from training.sweep import SCALES, SWEEPS, Recipe, SweepOptions, make_drafter_options
+from training.sweep import SweepOptions, make_drafter_options
+from training.sweep_recipes import SCALES, SWEEPS, Recipe
 from training.sweep_report import collect_comparison, write_report
 
 

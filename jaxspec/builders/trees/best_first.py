@@ -20,7 +20,10 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from jaxspec.builders.protocol import Builder, Growth, Proposes, check_one_proposal, grow_at_once
+from jaxspec.builders.checks import check_one_proposal
+from jaxspec.builders.growth import Growth, Proposes
+from jaxspec.builders.one_proposal import grow_at_once
+from jaxspec.builders.protocol import Builder
 from jaxspec.builders.scores import (
     LOGPROB,
     NEVER,

@@ -16,17 +16,10 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from jaxspec.builders.protocol import (
-    Builder,
-    Growth,
-    Proposes,
-    StepCandidates,
-    Unsuitable,
-    check_choices,
-    check_count,
-    check_width,
-    grow_at_once,
-)
+from jaxspec.builders.checks import check_choices, check_count, check_width
+from jaxspec.builders.growth import Growth, Proposes, StepCandidates
+from jaxspec.builders.one_proposal import grow_at_once
+from jaxspec.builders.protocol import Builder, Unsuitable
 from jaxspec.builders.trees.pool import choose_rows, make_pool, put_nodes
 from jaxspec.core.state import Nodes, Pool, Tree
 

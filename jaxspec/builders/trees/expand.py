@@ -18,16 +18,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.builders.checks import check_count, check_one_proposal, check_width
 from jaxspec.builders.fanout import Rule, make_fanout, reads_entropy
-from jaxspec.builders.protocol import (
-    Builder,
-    Growth,
-    Proposes,
-    check_count,
-    check_one_proposal,
-    check_width,
-    grow_at_once,
-)
+from jaxspec.builders.growth import Growth, Proposes
+from jaxspec.builders.one_proposal import grow_at_once
+from jaxspec.builders.protocol import Builder
 from jaxspec.builders.scores import (
     LOGPROB,
     NEVER,

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.builders.protocol import Growth, StepCandidates
+from jaxspec.builders.growth import Growth, StepCandidates
 from jaxspec.builders.trees.pool import choose_rows, make_pool, put_nodes
 from jaxspec.core.state import Nodes, Pool
 

@@ -14,7 +14,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from jaxspec.builders.protocol import Builder, Growth, Proposes, Unsuitable, check_count
+from jaxspec.builders.checks import check_count
+from jaxspec.builders.growth import Growth, Proposes
+from jaxspec.builders.protocol import Builder, Unsuitable
 from jaxspec.builders.trees.rank_blocks import FIRST_SLOT, OTHER_SLOTS, BlockSizes, grow_blocks
 
 # Tokens by rank class, and the modes of both bounds. A last class of width 0 also stops the

@@ -23,6 +23,7 @@ from jaxspec.bench.latency.pieces import (
     make_state,
     make_tree_config,
 )
+from jaxspec.bench.latency.steps import order_steps
 from jaxspec.bench.measure.phases import PIECES
 from jaxspec.cli import main as cli
 from jaxspec.core.config import TargetConfig
@@ -227,7 +228,7 @@ def test_ratios_are_of_samples_taken_in_turn():
 
 
 def test_the_goals_are_measured_first():
-    steps = latency._steps([(1024,), (8192,)], (1, 64, 256))
+    steps = order_steps([(1024,), (8192,)], (1, 64, 256))
     assert steps[:3] == [
         ("round", (1024,), 64),
         ("round", (1024,), 256),

@@ -14,6 +14,7 @@ import jaxspec
 from jaxspec.bench.measure.decodes import Run
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.bench.sweep import sweep_budgets as module
+from jaxspec.bench.sweep.family import default_budgets, make_family
 from jaxspec.bench.sweep.figures import (
     average_domains,
     compare_acceptance,
@@ -22,13 +23,9 @@ from jaxspec.bench.sweep.figures import (
 )
 from jaxspec.bench.sweep.predictions import fit_surrogate, measure_prediction_errors
 from jaxspec.bench.sweep.rounds import estimate_variance
-from jaxspec.bench.sweep.sweep_budgets import (
-    default_budgets,
-    make_family,
-    scramble_drafter,
-    summarise_sweep,
-)
+from jaxspec.bench.sweep.scramble import scramble_drafter
 from jaxspec.bench.sweep.sweep_plot import parse_budget, plot_sweep
+from jaxspec.bench.sweep.sweep_summary import summarise_sweep
 from jaxspec.bench.sweep.sweep_tables import render_sweep
 from jaxspec.cli import main as cli
 from jaxspec.costs.round_costs import make_costs

@@ -16,7 +16,7 @@ from jaxspec.builders import dynamic
 from jaxspec.core.cache import allocate, append
 from jaxspec.core.sampling import make_sampling
 from jaxspec.drafters.base import Committed
-from jaxspec.engine.acceptance import _walk_sequential
+from jaxspec.engine.acceptance.sequential import walk_sequential
 from jaxspec.engine.draft import draft
 from jaxspec.engine.grow import grow
 from jaxspec.engine.plan import DecodeConfig
@@ -165,7 +165,7 @@ def test_sampled_rounds_accept_the_same_path(eagle, case):
     trees, logits = round_at(eagle, contexts, size)
     spec, values = make_sampling(case["temperature"], case["top_k"] or None, case["top_p"] or None)
     walk = jax.jit(
-        functools.partial(_walk_sequential, spec=spec, values=values, longest=size[1] + 1)
+        functools.partial(walk_sequential, spec=spec, values=values, longest=size[1] + 1)
     )
     for i, wanted in enumerate(case["iterations"]):
         tree = jax.tree.map(lambda array, i=i: array[i], trees)

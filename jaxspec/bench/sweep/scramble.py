@@ -1,0 +1,30 @@
+"""Make a drafter that costs as much as the given one and predicts nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+
+from jaxspec.core.params import Params
+
+
+def scramble_drafter(params: Params, drafter: str, seed: int) -> Params:
+    """`params` with the entries of every weight array of a drafter in random order: the sizes of a
+    drafter without its sense.
+
+    Raises:
+      ValueError: an unknown drafter, or one without weights.
+    """
+    params.spec.drafter(drafter)
+    leaves, structure = jax.tree.flatten(params.drafter(drafter))
+    if not leaves:
+        raise ValueError(f"{drafter!r} has no weights to scramble: choose a trained drafter")
+    keys = jax.random.split(jax.random.key(seed), len(leaves))
+    mixed = [
+        jax.random.permutation(key, leaf.reshape(-1)).reshape(leaf.shape)
+        for key, leaf in zip(keys, leaves, strict=True)
+    ]
+    return dataclasses.replace(
+        params, drafters={**params.drafters, drafter: jax.tree.unflatten(structure, mixed)}
+    )

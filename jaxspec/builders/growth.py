@@ -1,0 +1,106 @@
+"""How trees grow in a call: what the drafter proposes, the candidates of a step, and `Growth`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.struct
+import jax
+
+from jaxspec.core.state import Candidates, Nodes, Tree
+
+
+class Proposes(NamedTuple):
+    """What a drafter proposes in a call: the sizes that a builder is bound to.
+
+    Attributes:
+      depth: longest path that the call allows.
+      slots: K, tokens that a step proposes after a node; at least `depth` for drafters that make
+        one proposal a round.
+      vocab_size: tokens that a slot chooses from; 1 where the drafter knows a single one.
+      budget: rows to verify, the root included.
+      steps: whether the drafter can propose after the nodes of a growing tree.
+      rank_classes: classes of the drafter's rank head (SpecBlock); 0 without one.
+    """
+
+    depth: int
+    slots: int
+    vocab_size: int
+    budget: int
+    steps: bool = False
+    rank_classes: int = 0
+
+    @property
+    def levels(self) -> int:
+        """Depths that the first proposal covers."""
+        return min(self.depth, self.slots)
+
+
+class StepCandidates(flax.struct.PyTreeNode):
+    """Ranked candidates of the M nodes of one step, for one tree; the root's step has M = 1.
+
+    Attributes:
+      token: int32 [M, K, C], best first.
+      logprob: float32 [M, K, C], non-increasing over C; -inf marks a candidate that must not be
+        used.
+      classes: int32 [M, K], rank classes of the slots, or None.
+      entropy: float32 [M, K], nats, of the distributions that the log-probabilities are of; None
+        where the growth does not read it.
+    """
+
+    token: jax.Array
+    logprob: jax.Array
+    classes: jax.Array | None = None
+    entropy: jax.Array | None = None
+
+
+class Growth(NamedTuple):
+    """How trees grow in a call. Equal builders and sizes give the identical object.
+
+    Attributes:
+      rows: N, rows of every tree, the root included: the budget, or fewer where the depth and the
+        candidates allow no more.
+      candidates: C, read of every slot.
+      longest: no node is deeper.
+      slots: K, tokens read of what a step proposes after a node.
+      nodes: M, nodes that every step after the root's drafts from; 0 for trees of one proposal.
+      steps: draft steps after the root's, at most.
+      init: (StepCandidates [1, K, C], depth_limit int32 []) -> (grown, Nodes [M]). `grown` is a
+        `Pool` where `nodes` is above 0.
+      grow: (grown, Nodes, StepCandidates [M, K, C], step int32 [], depth_limit) -> (grown, Nodes);
+        `step` counts from 0. Nodes that are not `live` get no offspring; the round drafts no
+        further when no node is live.
+      finish: (grown, root int32 []) -> Tree of N rows. Candidates of log-probability -inf are never
+        used, and no node is deeper than `depth_limit`; `size` counts the rows in use.
+      entropy: whether `StepCandidates.entropy` is read.
+    """
+
+    rows: int
+    candidates: int
+    longest: int
+    slots: int
+    nodes: int
+    steps: int
+    init: Callable[[StepCandidates, jax.Array], tuple[Any, Nodes]]
+    grow: Callable[..., tuple[Any, Nodes]]
+    finish: Callable[[Any, jax.Array], Tree]
+    entropy: bool = False
+
+    def build(self, candidates: Candidates, root: jax.Array, depth_limit: jax.Array) -> Tree:
+        """Batched trees of one proposal.
+
+        Args:
+          candidates: at least `slots` deep and `candidates` wide. root, depth_limit: int32 [B].
+        """
+        if self.steps:
+            raise ValueError("this tree grows in steps: call init, grow and finish")
+
+        def one(token, logprob, entropy, root, limit):
+            entropy = None if entropy is None else entropy[None]
+            offered = StepCandidates(token[None], logprob[None], entropy=entropy)
+            return self.finish(self.init(offered, limit)[0], root)
+
+        return jax.vmap(one)(
+            candidates.token, candidates.logprob, candidates.entropy, root, depth_limit
+        )

@@ -1,0 +1,15 @@
+"""Acceptance rules: which path of a verified tree is committed, and the target's own token after
+it.
+
+All of them are lossless. `accept_match` goes with draft-invariant sampling and is the default. The
+other two consume noise of their own, disjoint from `sampling.gumbel`'s: the shared noise would bias
+them, for candidates may have been chosen under it.
+
+In this folder: B sequences, N tree rows, W mask words, A = longest + 1, V vocabulary.
+"""
+
+from jaxspec.engine.acceptance.match import accept_match
+from jaxspec.engine.acceptance.rejection import accept_rejection, sample_candidates
+from jaxspec.engine.acceptance.sequential import accept_sequential
+
+__all__ = ["accept_match", "accept_rejection", "accept_sequential", "sample_candidates"]

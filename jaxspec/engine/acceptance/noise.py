@@ -1,0 +1,42 @@
+"""Draw the noise of the rules that do not use the shared Gumbel noise."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.core.sampling import argmax, fold_in, gumbel, uniform
+from jaxspec.core.state import Tree
+
+# Folded into a sequence's key. Positions are below 2^31, so none of these is the key of a
+# position's Gumbel noise.
+ACCEPT, BONUS, CANDIDATES = 0xFFFFFF01, 0xFFFFFF02, 0xFFFFFF03
+
+
+def fold_round_keys(keys: jax.Array, position: jax.Array, purpose: int) -> jax.Array:
+    """Fold a purpose and the round's position into each key; no two rounds get equal keys.
+
+    Args:
+      keys: one per sequence, [B]. position: int32 [B], absolute position of the root; no two
+        rounds of a sequence start at the same one.
+      purpose: `ACCEPT`, `BONUS` or `CANDIDATES`.
+
+    Returns:
+      Keys [B].
+    """
+    return fold_in(fold_in(keys, jnp.uint32(purpose)), position)
+
+
+def draw_uniform(keys: jax.Array, position: jax.Array, tree: Tree) -> jax.Array:
+    """Draw one uniform number per tree row, float32 [B, N]; it decides whether the row is accepted."""
+    return uniform(fold_round_keys(keys, position, ACCEPT), tree.token.shape[1])
+
+
+def draw_bonus(probability: jax.Array, keys: jax.Array, position: jax.Array) -> jax.Array:
+    """Draw a token, int32 [B], from `probability` [B, V], which need not be normalised."""
+    noise = gumbel(
+        fold_round_keys(keys, position, BONUS),
+        jnp.zeros((position.shape[0], 1), jnp.int32),
+        probability.shape[-1],
+    )
+    return argmax(jnp.log(probability) + noise[:, 0])

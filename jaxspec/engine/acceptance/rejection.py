@@ -1,0 +1,145 @@
+"""Draw candidates from the drafter, and accept them by rejection sampling."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxspec.core.sampling import SamplingSpec, SamplingValues, draw, gumbel, process
+from jaxspec.core.state import Accepted, Candidates, Tree
+from jaxspec.engine.acceptance.match import accept_match
+from jaxspec.engine.acceptance.noise import CANDIDATES, draw_bonus, draw_uniform, fold_round_keys
+from jaxspec.engine.acceptance.walk import find_children, walk_tree
+
+RANK_DECAY = 0.3
+"""Prior of `sample_candidates`: the candidate of rank r is accepted with probability (1 -
+RANK_DECAY) RANK_DECAY^r.
+"""
+
+
+def accept_rejection(
+    tree: Tree,
+    logits: jax.Array,
+    draft_logprob: jax.Array,
+    spec: SamplingSpec,
+    values: SamplingValues,
+    keys: jax.Array,
+    position: jax.Array,
+    longest: int,
+) -> Accepted:
+    """Recursive rejection sampling of candidates that were drawn without replacement (Jeon et al.
+    2024; Yang et al. 2024).
+
+    Children are tried in row order, which must be the order in which they were drawn: x is accepted
+    with probability min(1, p(x) / q(x)); otherwise p becomes max(p - q, 0) and q loses x, both
+    renormalised. When none is accepted the bonus is drawn from what is left of p. With one
+    candidate per depth this is speculative sampling (Leviathan et al. 2023; Chen et al. 2023).
+    Lossless for candidates of `sample_candidates` in trees whose shape does not depend on the
+    tokens. Greedy: `accept_match`.
+
+    Args:
+      tree: tree of N rows whose siblings are the first few candidates of their depth, in order.
+      logits: [B, N, V], the target's, not processed; only rows on the path are read.
+      draft_logprob: float32 [B, depth, V], log of the distributions that the candidates were drawn
+        from; [:, d] belongs to the children of nodes of depth d.
+      keys: one per sequence, [B]. position: int32 [B], absolute position of the root.
+      longest: static; deeper nodes are not accepted.
+    """
+    if spec.greedy:
+        return accept_match(tree, draw(logits, None, tree.depth, spec, values), longest)
+    walk = functools.partial(_walk_rejection, spec=spec, values=values, longest=longest)
+    accepted, left = jax.vmap(walk)(tree, logits, draw_uniform(keys, position, tree), draft_logprob)
+    return accepted.replace(bonus=draw_bonus(left, keys, position))
+
+
+def sample_candidates(
+    draft_logits: jax.Array,
+    count: int,
+    spec: SamplingSpec,
+    values: SamplingValues,
+    keys: jax.Array,
+    position: jax.Array,
+    first: int | jax.Array = 0,
+) -> tuple[Candidates, jax.Array]:
+    """Draw `count` tokens per depth without replacement from the drafter's processed distributions
+    (Gumbel-top-k).
+
+    Args:
+      draft_logits: [B, depth, V]. count: static, at most V.
+      keys: one per sequence, [B]. position: int32 [B], absolute position of the root.
+      first: depth of the parents of draft_logits[:, 0], where several calls draw one round's
+        candidates.
+
+    Returns:
+      Candidates in the order drawn, and draft_logprob float32 [B, depth, V] for `accept_rejection`.
+      The candidates' scores depend on their rank alone (geometric with RANK_DECAY; -inf where the
+      distribution has no further token): a tree whose shape followed from the sampled tokens would
+      bias the output. Greedy: the most likely tokens with their log-probabilities.
+    """
+    logprob = jax.nn.log_softmax(process(draft_logits, spec, values), axis=-1)
+    if spec.greedy:
+        best, token = lax.top_k(logprob, count)
+        return Candidates(token=token.astype(jnp.int32), logprob=best), logprob
+    depth = first + jnp.arange(draft_logits.shape[1])
+    noise = gumbel(
+        fold_round_keys(keys, position, CANDIDATES),
+        jnp.broadcast_to(depth, draft_logits.shape[:2]),
+        logprob.shape[-1],
+    )
+    drawn, token = lax.top_k(logprob + noise, count)
+    prior = jnp.log1p(-RANK_DECAY) + jnp.arange(count) * jnp.log(RANK_DECAY)
+    scores = jnp.where(jnp.isfinite(drawn), prior, -jnp.inf).astype(jnp.float32)
+    return Candidates(token=token.astype(jnp.int32), logprob=scores), logprob
+
+
+def _walk_rejection(
+    tree: Tree,
+    logits: jax.Array,
+    draws: jax.Array,
+    draft_logprob: jax.Array,
+    *,
+    spec: SamplingSpec,
+    values: SamplingValues,
+    longest: int,
+) -> tuple[Accepted, jax.Array]:
+    """`accept_rejection` of one tree, without the bonus; `draws` float32 [N] are uniform."""
+    rows = jnp.arange(tree.token.shape[0])
+
+    def descend(
+        row: jax.Array, depth: jax.Array, p: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        child = find_children(tree, row, depth, longest)
+
+        def attempt(state: tuple) -> tuple:
+            tried, _, p, q = state
+            tried = jnp.argmax(child & (rows > tried)).astype(jnp.int32)
+            token = tree.token[tried]
+            accepted = draws[tried] * q[token] < p[token]
+            # On acceptance nothing reads p and q any more.
+            return (
+                tried,
+                accepted,
+                _normalise(jnp.maximum(p - q, 0.0), p),
+                _normalise(q.at[token].set(0.0), q),
+            )
+
+        def unfinished(state: tuple) -> jax.Array:
+            tried, accepted, _, _ = state
+            return ~accepted & (child & (rows > tried)).any()
+
+        q = jnp.exp(draft_logprob[jnp.minimum(depth, draft_logprob.shape[0] - 1)])
+        tried, accepted, left, _ = lax.while_loop(
+            unfinished, attempt, (jnp.int32(0), jnp.bool_(False), p, q)
+        )
+        return accepted, tried, left
+
+    return walk_tree(logits, spec, values, longest, descend)
+
+
+def _normalise(weight: jax.Array, otherwise: jax.Array) -> jax.Array:
+    """`weight` scaled to sum to 1, or `otherwise` where it is all zero."""
+    total = weight.sum()
+    return jnp.where(total > 0, weight / jnp.where(total > 0, total, 1.0), otherwise)

@@ -1,0 +1,75 @@
+"""Accept each child with the probability that the target gives it."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.core.sampling import SamplingSpec, SamplingValues, draw
+from jaxspec.core.state import Accepted, Tree
+from jaxspec.engine.acceptance.match import accept_match
+from jaxspec.engine.acceptance.noise import draw_bonus, draw_uniform
+from jaxspec.engine.acceptance.walk import find_children, walk_tree
+
+
+def accept_sequential(
+    tree: Tree,
+    logits: jax.Array,
+    spec: SamplingSpec,
+    values: SamplingValues,
+    keys: jax.Array,
+    position: jax.Array,
+    longest: int,
+) -> Accepted:
+    """EAGLE's rule (its released code): the children of an accepted node are tried in row order as
+    point-mass proposals.
+
+    Child c is accepted with its probability p(c); otherwise p(c) becomes 0, p is renormalised and
+    the next child is tried. When none is accepted the bonus is drawn from what is left of p. A
+    repeated sibling is skipped, so the first one wins. Lossless for every tree that does not depend
+    on the noise used here. Greedy: `accept_match`.
+
+    Args:
+      tree: tree of N rows.
+      logits: [B, N, V], the target's, not processed; only rows on the path are read.
+      keys: one per sequence, [B]. position: int32 [B], absolute position of the root.
+      longest: static; deeper nodes are not accepted.
+    """
+    if spec.greedy:
+        return accept_match(tree, draw(logits, None, tree.depth, spec, values), longest)
+    walk = functools.partial(walk_sequential, spec=spec, values=values, longest=longest)
+    accepted, left = jax.vmap(walk)(tree, logits, draw_uniform(keys, position, tree))
+    return accepted.replace(bonus=draw_bonus(left, keys, position))
+
+
+def walk_sequential(
+    tree: Tree,
+    logits: jax.Array,
+    draws: jax.Array,
+    *,
+    spec: SamplingSpec,
+    values: SamplingValues,
+    longest: int,
+) -> tuple[Accepted, jax.Array]:
+    """`accept_sequential` of one tree, without the bonus; `draws` float32 [N] are uniform."""
+    rows = jnp.arange(tree.token.shape[0])
+    same = (
+        (tree.parent[:, None] == tree.parent)
+        & (tree.token[:, None] == tree.token)
+        & (rows < rows[:, None])
+    )
+    repeated = same.any(-1)
+
+    def descend(
+        row: jax.Array, depth: jax.Array, p: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        child = find_children(tree, row, depth, longest) & ~repeated
+        mass = jnp.where(child, p[tree.token], 0.0)
+        # u < p(c) / (1 - mass of the children rejected before c), for all children at once.
+        hit = child & (draws * (1.0 - (jnp.cumsum(mass) - mass)) < mass)
+        left = p.at[jnp.where(child, tree.token, p.shape[0])].set(0.0, mode="drop")
+        return hit.any(), jnp.argmax(hit).astype(jnp.int32), left
+
+    return walk_tree(logits, spec, values, longest, descend)

@@ -1,0 +1,56 @@
+"""Walk down a tree from the root, child by child; each rule says how it chooses the child."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxspec.core.sampling import SamplingSpec, SamplingValues, process
+from jaxspec.core.state import Accepted, Tree
+
+# (row, depth, p [V]) -> (found, child row, what is left of p when no child is accepted).
+Descend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
+
+
+def walk_tree(
+    logits: jax.Array, spec: SamplingSpec, values: SamplingValues, longest: int, descend: Descend
+) -> tuple[Accepted, jax.Array]:
+    """Walk down one tree from the root while `descend(row, depth, p)` finds a child, or its last
+    depth is reached.
+
+    `descend` gives (found, child row, what is left of p when no child is accepted); p float32 [V]
+    is the processed distribution after `row`. One row of logits is processed at a time.
+
+    Returns:
+      Accepted without a bonus, and the distribution float32 [V] from which the bonus is to be
+      drawn.
+    """
+
+    def step(state: tuple) -> tuple:
+        row, count, path, _, _ = state
+        p = jax.nn.softmax(process(logits[row], spec, values))
+        found, child, left = descend(row, count - 1, p)
+        # Rounding can leave nothing of p although every child was rejected: draw from p itself
+        # rather than from outside of it.
+        left = jnp.where(left.any(), left, p)
+        path = path.at[count].set(jnp.where(found, child, 0), mode="drop")
+        return jnp.where(found, child, row), count + found, path, left, ~found
+
+    start = (
+        jnp.int32(0),
+        jnp.int32(1),
+        jnp.zeros(longest + 1, jnp.int32),
+        jnp.zeros(logits.shape[-1]),
+        jnp.bool_(False),
+    )
+    _, count, path, left, _ = lax.while_loop(lambda state: ~state[-1], step, start)
+    return Accepted(path=path, count=count, bonus=jnp.int32(0)), left
+
+
+def find_children(tree: Tree, row: jax.Array, depth: jax.Array, longest: int) -> jax.Array:
+    """Mark the children of `row` that may be accepted, bool [N]; `depth` is the depth of `row`."""
+    rows = jnp.arange(tree.token.shape[0])
+    return (tree.parent == row) & (rows > 0) & (rows < tree.size) & (depth < longest)

@@ -1,0 +1,95 @@
+"""Compare the files of a drafter with those of its target, without running either."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxspec.drafters.files import borrowed_tensors, read_config
+from jaxspec.io import provenance
+from jaxspec.io.config_entries import read_entries
+from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.io.torch_files import open_weights
+from jaxspec.targets.hf_config import target_config
+from jaxspec.targets.weights import stored_name
+
+
+def compare_records(
+    target: Path, directory: Path, hf: dict[str, Any]
+) -> tuple[list[str], list[str]]:
+    """Compare what the drafter recorded about its target with the actual target.
+
+    Args:
+      target, directory: of the target and of the drafter. hf: the drafter's config.json.
+
+    Returns:
+      (warnings, notes), one sentence each.
+    """
+    made_for, here = provenance.recorded(hf), provenance.of_target(target)
+    shipped = provenance.of_target(directory)
+    warnings, notes = [], []
+    tokenizers = {made_for.tokenizer, shipped.tokenizer} - {None, here.tokenizer}
+    if here.tokenizer and tokenizers:
+        name = made_for.target or "another model"
+        warnings.append(
+            f"the drafter was trained with another tokenizer.json ({name}'s): use the target it was trained for"
+        )
+    elif not (made_for.tokenizer or shipped.tokenizer) or not here.tokenizer:
+        notes.append(
+            "the tokenizers cannot be compared: the drafter recorded none, or the target has none"
+        )
+    if (
+        made_for.chat_template
+        and here.chat_template
+        and made_for.chat_template != here.chat_template
+    ):
+        warnings.append(
+            "the drafter was trained with another chat template: chats are not in the form it has learnt"
+        )
+    if made_for.revision and here.revision and made_for.revision != here.revision:
+        notes.append(
+            f"the drafter was trained for revision {made_for.revision} of the target, this is {here.revision}"
+        )
+    tokenizer, rows = (
+        load_tokenizer(str(target)),
+        read_entries(target / "config.json").get("vocab_size"),
+    )
+    if tokenizer is not None and rows and len(tokenizer) > rows:
+        warnings.append(
+            f"the target's tokenizer has {len(tokenizer)} tokens and the target {rows} embedding rows"
+        )
+    return warnings, notes
+
+
+def compare_borrowed(target: Path, directory: Path, hf: dict[str, Any]) -> list[str]:
+    """Check that tensors of the target saved with the drafter equal the target's.
+
+    The target's own tensors are the ones in use.
+
+    Args:
+      target, directory: of the target and of the drafter. hf: the drafter's config.json.
+
+    Returns:
+      A warning for each tensor that differs.
+    """
+    names = borrowed_tensors(read_config(hf), hf)
+    if not names:
+        return []
+    config = target_config(read_entries(target / "config.json"))
+    ours, theirs = open_weights(directory), open_weights(target)
+    warnings = []
+    for name, source in names.items():
+        if name not in ours:
+            continue
+        mine = ours[name]
+        other = theirs[stored_name(config, source)].astype(mine.dtype)
+        differ = np.flatnonzero(
+            np.abs(mine.astype(np.float32) - other.astype(np.float32)).max(axis=-1) > 1e-2
+        )
+        if differ.size:
+            warnings.append(
+                f"its {name} differs from the target's in {differ.size} rows, first {differ[0]}: the target's is used"
+            )
+    return warnings
