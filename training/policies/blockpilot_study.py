@@ -157,7 +157,8 @@ def main(options: StudyOptions) -> None:
     found = study(options)
     name = f"{options.drafter}, {' '.join(map(str, found['sizes']))}, {options.label}"
     print(
-        f"{name}: {found['prompts'][2]} test prompts; labels {found['labels']}, {found['ties']:.0%} tied"
+        f"{name}: {found['prompts'][2]} test prompts; "
+        f"labels {found['labels']}, {found['ties']:.0%} tied"
     )
     print("\n".join(lines_of(found["test"])))
     for variant, row in found["over_shuffled"].items():

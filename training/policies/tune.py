@@ -110,7 +110,8 @@ def rounds_of(times: RoundCosts) -> dict[str, Any]:
     missing = [name for name in ("drafter", "builder", "width", "steps") if name not in told]
     if missing:
         raise ValueError(
-            f"the round costs do not name the {missing[0]} of their rounds: measure them with training.rl.times"
+            f"the round costs do not name the {missing[0]} of their rounds: "
+            "measure them with training.rl.times"
         )
     builder = f"{told['builder']}/w{told['width']}" if told["width"] else told["builder"]
     settings = {"method": told["drafter"], "builder": builder, "budget": times.widths[-1]}

@@ -114,5 +114,5 @@ def test_a_half_that_is_missing(folder):
         make_ltd(settings, size=init_layers(jax.random.key(0), (settings.size_inputs(), 2))),
         folder / "size",
     )
-    with pytest.raises(ValueError, match="does not decide about depth: leave :depth out"):
+    with pytest.raises(ValueError, match="does not decide the depth: leave :depth out"):
         compare.compare(options(folder, f"a:depth={folder}/size"))
