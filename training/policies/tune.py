@@ -141,7 +141,8 @@ def make_tuned_rule(options: TuneOptions, steps: int, made_for: dict[str, Any]) 
     policy = load_policy(options.head, about=made_for)
     if not isinstance(policy.config, CONFIGS[options.rule]):
         raise ValueError(
-            f"{options.head} holds a {type(policy.config).__name__}: give the folder of a {options.rule} policy"
+            f"{options.head} holds a {type(policy.config).__name__}: "
+            f"give the folder of a {options.rule} policy"
         )
     return policy
 
