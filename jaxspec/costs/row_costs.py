@@ -9,7 +9,7 @@ import numpy as np
 
 
 class RowCosts(flax.struct.PyTreeNode):
-    """Seconds of a round's two parts for W compiled widths and K context lengths, both ascending.
+    """Seconds of a round's two parts by W compiled widths and K context lengths, both ascending.
 
     `RoundCosts.by_rows` makes it from a table on the host.
 
@@ -18,8 +18,8 @@ class RowCosts(flax.struct.PyTreeNode):
         costs what the smallest width that holds it costs.
       contexts: float32 [K], cached tokens.
       draft: float32 [K], drafting, building the tree and absorbing committed tokens.
-      verify: float32 [W, K], the target's pass, acceptance and commit; verify[0] is a whole round of
-        autoregressive decoding.
+      verify: float32 [W, K], the target's pass, acceptance and commit; verify[0] is a whole round
+        of autoregressive decoding.
     """
 
     widths: tuple[int, ...] = flax.struct.field(pytree_node=False)

@@ -98,7 +98,8 @@ def _compare(saved: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) ->
     for name, value in wanted.items():
         if name in saved and saved[name] != value:
             warnings.warn(
-                f"the policy in {path} was trained for {name} {saved[name]}, not {value}: it may choose badly; train it again "
+                f"the policy in {path} was trained for {name} {saved[name]}, not {value}: "
+                "it may choose badly; train it again "
                 f"for this {name}, or measure it here with `jaxspec bench policies`",
                 stacklevel=3,
             )

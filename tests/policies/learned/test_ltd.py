@@ -108,7 +108,7 @@ def test_trees_of_other_builders():
         (lambda: LtdConfig(), "nothing to decide"),
         (
             lambda: make_ltd(SETTINGS, layers(depth_inputs(2), (0, 0))),
-            "name a size policy: give its layers",
+            "names a size policy: give layers",
         ),
         (
             lambda: make_ltd(SETTINGS, layers(9, (0, 0)), layers(72, (0, 0, 0))),
