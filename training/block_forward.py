@@ -1,7 +1,7 @@
-"""Training forward of a block drafter: many anchors per row in one pass, several documents per row.
+"""Run a block drafter in training: many anchors and several documents per row in one pass.
 
-Each block runs `BlockDrafter`'s own forward over its document's context before the anchor, so that
-training and decoding are the same code. All blocks of a row share one copy of its context's keys
+Each block runs `BlockDrafter`'s forward pass over its document's context before the anchor, so
+training and decoding run the same code. All blocks of a row share one copy of the context's keys
 and values.
 """
 
@@ -25,17 +25,18 @@ def block_hidden(
     *,
     chunk: int | None = None,
 ) -> jax.Array:
-    """Hidden states [B, A, block_size, E], after the final norm, of the blocks at the anchors.
+    """Run the blocks at the anchors; return final-norm hidden states [B, A, block_size, E].
 
     Args:
+      config: of the drafter.
       params: variables of `BlockDrafter(config)`.
       embedding: [V, E], the target's embedding table.
       batch: `tokens` and `positions` int32 [B, S], positions from 0 in each document, and `anchors`
         int32 [B, A].
-      features: [B, S, len(feature_layers) * Et], target features of the same tokens; a block sees
-        those of its anchor's document that come before the anchor.
-      chunk: anchors of each row that are computed together and, for the gradient, computed again:
-        bounds the memory that activations take. None computes all at once and keeps everything.
+      features: [B, S, len(feature_layers) * Et], target features of the same tokens; a block
+        attends to those before its anchor in the anchor's document.
+      chunk: anchors of each row computed together, and recomputed for the gradient, which bounds
+        the memory of activations; None computes all at once and keeps everything.
     """
     drafter = BlockDrafter(config)
     anchors, positions = batch["anchors"], batch["positions"]

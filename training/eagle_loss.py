@@ -1,11 +1,10 @@
-"""EAGLE-3's training-time test: the drafter learns from its own outputs as features (Li et al.
-2025).
+"""EAGLE-3's training-time test: train the drafter on its own outputs as features (Li et al. 2025).
 
-At an anchor the drafter runs its chain of `steps` forwards over the text's own tokens, each fed
-with the output of the one before, as in decoding: a step sees the pairs of the document before the
-anchor's and the steps of its own chain up to itself. Keys and values of the context come straight
-from the inputs of the single layer, so what an anchor needs is exact without the other positions'
-chains.
+At an anchor the drafter runs a chain of `steps` forward passes over the text's own tokens. Each
+pass reads the output of the previous one, as in decoding. A step attends to the pairs before the
+anchor's in its document and to the steps of its own chain up to itself. The drafter has one layer,
+so the context's keys and values come directly from its inputs, and a chain is exact without running
+the chains of other positions.
 """
 
 from __future__ import annotations
@@ -39,32 +38,34 @@ def make_eagle_loss(
     steps: int = 7,
     decay: float = 0.8,
 ) -> Callable:
-    """`loss(params, target, batch) -> {name: (numerator, denominator)}`, as
-    `training.drafter_loss.make_loss` does.
+    """Make `loss(params, target, batch) -> {name: (numerator, denominator)}`.
+
+    The interface is that of `training.drafter_loss.make_loss`.
 
     Args:
       config: of the drafter.
-      target_config: of the target, whose variables are the loss's second argument, with the
-        collection `draft` and the ids in it where the draft vocabulary is reduced.
-      options: see `LossOptions`. `fkl` has the gradient of EAGLE-3's cross-entropy with the
-        target's distribution, from which it differs by the latter's entropy.
-      steps: forwards of a chain, 1 to 32. decay: weight of a step by that of the one before.
+      target_config: of the target. The target's variables are the loss's second argument; with a
+        reduced draft vocabulary they have the collection `draft` with its ids.
+      options: see `LossOptions`. `fkl` has the same gradient as EAGLE-3's cross-entropy with the
+        target's distribution; the values differ by that distribution's entropy.
+      steps: forward passes of a chain, 1 to 32.
+      decay: ratio of each step's weight to the previous step's.
 
     Returns:
-      The loss, of `batch` as `make_loss` takes it. An anchor p, where p - 1 is in its document,
-      stands for the pair (h_{p-1}, x_p): step k = 1, 2, … predicts the token at p + k, and counts
-      where that one is to be learnt, is of the same document, and the target's most probable token
-      can be drafted. (The authors take the loss mask of the feature's token, two before the
-      predicted one.) Names as of `make_loss`, `loss` in nats a slot, weighted with decay ** (k -
-      1).
+      The loss; `batch` is the one of `make_loss`. An anchor p is the pair (h_{p-1}, x_p), and needs
+      p - 1 in its document. Step k = 1, 2, … predicts the token at p + k. It counts if that token
+      is to be learnt and in the same document, and if the target's most probable token is in the
+      draft vocabulary. (The authors use the loss mask of the feature's token, two before the
+      predicted one.) The names are those of `make_loss`; `loss` is in nats per slot, weighted with
+      decay ** (k - 1).
 
     Raises:
-      ValueError: a size out of range, or options that EAGLE-3 has no use for.
+      ValueError: a size is out of range, or EAGLE-3 cannot use one of the options.
     """
     check_options(options)
     if options.gamma is not None:
         raise ValueError(
-            "gamma is the decay of block drafters: give EAGLE-3 `decay`, and leave gamma at None"
+            "gamma is the decay of block drafters: leave it at None and give EAGLE-3 `decay`"
         )
     if not 1 <= steps <= 32:
         raise ValueError(f"steps is {steps}: give 1 to 32 steps of training-time test")
@@ -77,10 +78,10 @@ def make_eagle_loss(
 def make_chain_losses(
     config: EagleConfig, target_config: TargetConfig, options: LossOptions, steps: int
 ) -> Callable:
-    """(params, target, batch) -> (values, right, drafted) [B, A, steps] of every slot, counted or
-    not.
+    """Make (params, target, batch) -> (values, right, drafted), [B, A, steps] each.
 
-    See `training.slot_losses.make_slot_losses`; differentiable with respect to `params`.
+    The results cover every slot, whether or not it counts; see
+    `training.slot_losses.make_slot_losses`. They are differentiable with respect to `params`.
     """
     slot_losses = make_slot_losses(target_config, options)
 
@@ -105,7 +106,7 @@ def make_chain_losses(
 
 
 def totals(found, batch, decay: float) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """The sums that `make_eagle_loss` gives, of what `make_chain_losses` found in a batch."""
+    """Sum up the results of `make_chain_losses` to those of `make_eagle_loss`."""
     learnt = compute_weights(batch, found[0].shape[-1], 1, None)
     return sum_losses(found, learnt * decay ** jnp.arange(learnt.shape[-1]))
 
@@ -113,21 +114,22 @@ def totals(found, batch, decay: float) -> dict[str, tuple[jax.Array, jax.Array]]
 def chain_hidden(
     config: EagleConfig, params, embedding, batch, features, steps: int, chunk: int | None = None
 ) -> jax.Array:
-    """Outputs [B, A, steps, E] before the final norm of the chains at the anchors.
+    """Run the chains at the anchors; return their outputs [B, A, steps, E] before the final norm.
 
     Args:
+      config: of the drafter.
       params: variables of `EagleDrafter(config)`.
       embedding: [V, E], the target's embedding table.
       batch: `tokens` and `positions` int32 [B, S], positions from 0 in each document, and `anchors`
-        int32 [B, A]; an anchor at position 0 has no pair, and its chain means nothing.
+        int32 [B, A]. An anchor at position 0 has no pair: ignore its output.
       features: [B, S, len(feature_layers) * Et], of the target.
-      steps: at most 32.
-      chunk: anchors of each row that are computed together and, for the gradient, computed again;
-        None keeps everything.
+      steps: length of a chain, at most 32.
+      chunk: anchors of each row computed together, and recomputed for the gradient; None computes
+        all at once and keeps everything.
     """
     drafter, positions = EagleDrafter(config), batch["positions"]
     fused = drafter.apply(params, features, method="fuse")
-    # The last column has no token after it; no chain reads that pair.
+    # No token follows the last column, so its pair is wrong; no chain reads it.
     after = jnp.take(embedding, jnp.roll(batch["tokens"], -1, axis=1), axis=0)
     k, v = drafter.apply(params, after, fused, positions, method="keys_values")
     context = filled(k[None], v[None], None)
@@ -161,12 +163,13 @@ def chain_hidden(
 
 
 def init_eagle(config: EagleConfig, seed: int, head: jax.Array | None = None):
-    """Float32 variables {"params": ...} of `EagleDrafter(config)`.
+    """Initialise float32 variables {"params": ...} of `EagleDrafter(config)`.
 
     Args:
+      config: of the drafter.
       seed: of the random weights.
-      head: [E, D], where the output projection starts, such as the target's columns of the draft
-        vocabulary; None: random.
+      head: [E, D], initial output projection, for example the target's columns of the draft
+        vocabulary; None draws it at random.
     """
 
     def touch(drafter: EagleDrafter, features, tokens, positions):

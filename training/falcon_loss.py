@@ -1,14 +1,15 @@
-"""Training of Falcon: chains of blocks at random anchors, with glancing.
+"""Train Falcon: chains of blocks at random anchors, with glancing.
 
-Gao et al. 2024 (coupled sequential glancing distillation): the drafter first predicts a block from
-the text; then some of the block's first pairs are replaced by the true pairs K places further on,
-feature and token together, the more of them the more it got wrong, and the rest is learnt given
-these. Here as in the released code a replaced stretch begins at the first row of a block and leaves
-out its last, and so many blocks are chosen that `glance` times the wrong rows are replaced. Ours:
-the ratio is constant (the code lets it fall from 0.45 to 0.1 over the epochs), replaced rows learn
-nothing themselves since they have read their answer, the divergence is any of `LossOptions` with no
-regression of features, and blocks follow each other as in decoding, each fed with the outputs of
-the one before (EAGLE-3's training-time test).
+Gao et al. 2024 (coupled sequential glancing distillation) predict a block from the text first. Then
+they replace some of the block's first pairs, feature and token together, by the true pairs K places
+later, and train the other rows given these. The more rows the first prediction got wrong, the more
+are replaced. As in the released code, replaced rows begin at a block's first row and never include
+its last, and enough blocks are chosen to replace `glance` times the number of wrong rows.
+
+Four things differ. The ratio is constant (in the code it falls from 0.45 to 0.1 over the epochs).
+Replaced rows have no loss, because they have read their answer. The divergence is any of
+`LossOptions`, without a regression of features. Blocks follow each other as in decoding, each
+reading the outputs of the previous one (EAGLE-3's training-time test).
 """
 
 from __future__ import annotations
@@ -43,21 +44,23 @@ def make_falcon_loss(
     glance: float = 0.25,
     seed: int = 0,
 ) -> Callable:
-    """`loss(params, target, batch) -> {name: (numerator, denominator)}`, as
-    `training.drafter_loss.make_loss` does.
+    """Make `loss(params, target, batch) -> {name: (numerator, denominator)}`.
 
-    Slot k (from 0) of an anchor p learns token p + 1 + k, of `config.depth` slots in blocks of
-    `config.slots`. Anchors with fewer than `config.slots` tokens of their document before them do
-    not count. Of an anchor that was glanced at only those rows of the first block count that were
-    not replaced, and for no figure but `loss`.
+    The interface is that of `training.drafter_loss.make_loss`. Slot k (from 0) of an anchor p
+    learns token p + 1 + k. There are `config.depth` slots, in blocks of `config.slots`. Anchors
+    with fewer than `config.slots` tokens of their document before them do not count. If rows of an
+    anchor were replaced, only the other rows of its first block count, and only for `loss`.
 
     Args:
-      glance: replaced rows by rows that the drafter gets wrong; 0 leaves glancing and its forward
-        out.
-      seed: of the choice of blocks, which depends on nothing else but the batch.
+      config: of the drafter.
+      target_config: of the target.
+      options: see `LossOptions`.
+      glance: ratio of replaced rows to rows that the drafter gets wrong; 0 leaves out glancing and
+        its forward pass.
+      seed: of the choice of blocks, which otherwise depends only on the batch.
 
     Raises:
-      ValueError: an option out of range.
+      ValueError: an option is out of range.
     """
     check_options(options)
     if not 0 <= glance <= 1:
@@ -98,11 +101,17 @@ def make_falcon_loss(
 
 
 def choose(batch, right: jax.Array, counted: jax.Array, glance: float, seed: int) -> jax.Array:
-    """Rows to replace, bool [B, A, K], from which first guesses were right and which count, both
-    [B, A, K].
+    """Choose the rows to replace: bool [B, A, K].
 
-    The choice is made for each row of the batch by itself, from its tokens and anchors: splitting a
-    batch changes nothing.
+    Each batch row is decided alone, from its tokens and anchors, so splitting a batch changes
+    nothing.
+
+    Args:
+      batch: `tokens` and `anchors` are read.
+      right: bool [B, A, K], whether the first prediction was right.
+      counted: bool [B, A, K], whether the slot counts.
+      glance: ratio of replaced rows to wrong rows.
+      seed: of the random choice.
     """
     slots = right.shape[-1]
     wrong = (counted & ~right).sum((1, 2)) / jnp.maximum(counted.sum((1, 2)), 1)
@@ -123,18 +132,20 @@ def choose(batch, right: jax.Array, counted: jax.Array, glance: float, seed: int
 def make_chains(
     config: FalconConfig, params, embedding, batch, features, chunk: int | None = None
 ) -> Callable:
-    """(replaced bool [B, A, K], blocks) -> hidden states [B, A, blocks * K, E], after the final
-    norm, at the anchors.
+    """Make (replaced bool [B, A, K], blocks) -> hidden states [B, A, blocks * K, E] at the anchors.
+
+    The hidden states are those after the final norm.
 
     Args:
+      config: of the drafter.
       params: variables of `Falcon(config)`.
       embedding: [V, E], the target's embedding table.
       batch: `tokens` and `positions` int32 [B, S], positions from 0 in each document, and `anchors`
-        int32 [B, A]; what an anchor with fewer than K tokens of its document before it gives means
-        nothing.
+        int32 [B, A]. Ignore the output at anchors with fewer than K tokens of their document before
+        them.
       features: [B, S, len(feature_layers) * Et], of the target.
-      chunk: anchors of each row that are computed together and, for the gradient, computed again;
-        None keeps everything.
+      chunk: anchors of each row computed together, and recomputed for the gradient; None computes
+        all at once and keeps everything.
     """
     model, positions, anchors, slots = (
         Falcon(config),
@@ -145,7 +156,7 @@ def make_chains(
     fused = model.apply(params, features, method="fuse")
     following = jnp.roll(
         batch["tokens"], -1, axis=1
-    )  # the last column has no token after it; no anchor reads that pair
+    )  # no token follows the last column, so its pair is wrong; no anchor reads it
     empty = jnp.zeros((len(anchors), 2 * config.lstm_layers * config.lstm_size), fused.dtype)
     x, memory = model.apply(
         params, jnp.take(embedding, following, axis=0), fused, empty, positions == 0, method="read"
@@ -154,7 +165,7 @@ def make_chains(
     start = gather(positions, anchors)
 
     def window(rows, at):
-        """Rows [B, A, K, ...] of `rows` [B, S, ...] from `at` int32 [B, A] on."""
+        """Take K rows of `rows` [B, S, ...] from index `at` int32 [B, A] on: [B, A, K, ...]."""
         return gather(rows, jnp.clip(at[..., None] + jnp.arange(slots), 0, positions.shape[1] - 1))
 
     def hidden_of(replaced, blocks: int):
@@ -192,12 +203,13 @@ def make_chains(
 
 
 def init_falcon(config: FalconConfig, seed: int, head: jax.Array | None = None):
-    """Float32 variables {"params": ...} of `Falcon(config)`.
+    """Initialise float32 variables {"params": ...} of `Falcon(config)`.
 
     Args:
+      config: of the drafter.
       seed: of the random weights.
-      head: [E, D], where the output projection starts, such as the target's columns of the draft
-        vocabulary; None: random.
+      head: [E, D], initial output projection, for example the target's columns of the draft
+        vocabulary; None draws it at random.
     """
 
     def touch(model: Falcon, features, token, memory, positions):

@@ -1,10 +1,9 @@
-"""Training of Medusa heads: each learns the text, or the target's distribution, so many tokens
-ahead; the target is frozen.
+"""Train Medusa heads: each predicts the token at a fixed distance; the target is frozen.
 
-Cai et al. 2024 (Medusa-1): cross-entropy of head i with the token i + 2 places after the one whose
-hidden state it reads, with weights that fall by a constant like 0.8 from head to head (`gamma` = -1
-/ ln 0.8 = 4.48; the released script has none), and self-distillation where the target's own
-distribution is learnt (`kind` fkl).
+Cai et al. 2024 (Medusa-1): head i reads a token's hidden state and is trained by cross-entropy on
+the token i + 2 places later. The heads' weights fall by a constant factor like 0.8 from head to
+head (`gamma` = -1 / ln 0.8 = 4.48; the released script has no decay). With `kind` fkl the heads
+learn the target's distribution (self-distillation) instead of the text.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from training.slot_losses import check_options, compute_weights, make_slot_losse
 def make_medusa_loss(
     config: MedusaConfig, target_config: TargetConfig, options: LossOptions
 ) -> Callable:
-    """`loss(params, target, batch) -> {name: (numerator, denominator)}`, as
-    `training.drafter_loss.make_loss` does.
+    """Make `loss(params, target, batch) -> {name: (numerator, denominator)}`.
 
-    Head i at anchor p reads the hidden state of token p - 1 and learns token p + 1 + i; anchors at
-    the beginning of a document do not count. `loss` is the mean over all slots that count, not the
-    sum over heads of their means: a constant factor, apart from the ends of documents.
+    The interface is that of `training.drafter_loss.make_loss`. Head i at anchor p reads the hidden
+    state of token p - 1 and learns token p + 1 + i. Anchors at the beginning of a document do not
+    count. `loss` is the mean over all counted slots, not the sum of the heads' means; these differ
+    by a constant factor, except at the ends of documents.
 
     Raises:
-      ValueError: an option out of range.
+      ValueError: an option is out of range.
     """
     check_options(options)
     model, slot_losses = Medusa(config), make_slot_losses(target_config, options)
@@ -57,12 +56,13 @@ def make_medusa_loss(
 
 
 def init_medusa(config: MedusaConfig, seed: int, head: jax.Array | None = None):
-    """Float32 variables {"params": ...} of `Medusa(config)`.
+    """Initialise float32 variables {"params": ...} of `Medusa(config)`.
 
     Args:
+      config: of the drafter.
       seed: of the random weights.
-      head: [E, V], the target's projection, where those of the heads start, as the released script
-        does; None: random.
+      head: [E, V], initial projection of every head: the target's, as in the released script; None
+        draws the projections at random.
     """
 
     def touch(model: Medusa, hidden):

@@ -39,8 +39,8 @@ def cut_sample(
     """Cut a sample into pieces of at most `length` tokens; drop pieces without a token to predict.
 
     `split` keeps all of the text: each piece begins at position 0, like a document. This suits
-    plain text, where every place is as good a beginning as any. An answer without its prompt,
-    however, is a context that decoding never sees, so `truncate` keeps only the beginning. `auto`
+    plain text, which can begin anywhere. An answer without its prompt, however, is a context that
+    never occurs in decoding, so `truncate` keeps only the beginning. `auto`
     splits samples that are trained on as a whole and truncates the others.
     """
     if long == "auto":

@@ -1,10 +1,10 @@
-"""Training of ParallelSpec: many groups of masks in one pass over a text (Xiao et al. 2024,
-"group-wise" training).
+"""Train ParallelSpec: many groups of masks in one pass ("group-wise", Xiao et al. 2024).
 
-Each anchor is a group: its pair and its masks see the text's pairs before it and the earlier ones
-of their own group, never those of another. So does decoding, and both run `ParallelSpec.__call__`;
-all groups of a row share one copy of its context's keys and values. Ours: groups at random anchors
-instead of evenly spaced ones, and the choice of divergence and slot weights.
+Each anchor is a group. Its pair and its masks attend to the text's pairs before the anchor and to
+earlier members of their own group, never to another group. Decoding does the same, and both run
+`ParallelSpec.__call__`. All groups of a row share one copy of the context's keys and values. Two
+things differ from the paper: groups are at random anchors instead of evenly spaced, and divergence
+and slot weights can be chosen.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from training.slot_losses import (
 def make_parallelspec_loss(
     config: ParallelSpecConfig, target_config: TargetConfig, options: LossOptions
 ) -> Callable:
-    """`loss(params, target, batch) -> {name: (numerator, denominator)}`, as
-    `training.drafter_loss.make_loss` does.
+    """Make `loss(params, target, batch) -> {name: (numerator, denominator)}`.
 
-    Slot k (from 0) at anchor p reads the pair (h_{p-1}, x_p) and the masks up to its own and learns
-    token p + 1 + k; anchors at the beginning of a document do not count.
+    The interface is that of `training.drafter_loss.make_loss`. Slot k (from 0) at anchor p reads
+    the pair (h_{p-1}, x_p) and the masks up to its own, and learns token p + 1 + k. Anchors at the
+    beginning of a document do not count.
 
     Raises:
-      ValueError: an option out of range.
+      ValueError: an option is out of range.
     """
     check_options(options)
     slot_losses = make_slot_losses(target_config, options)
@@ -62,20 +62,21 @@ def make_parallelspec_loss(
 def draft_hidden(
     config: ParallelSpecConfig, params, embedding, batch, features, chunk: int | None = None
 ) -> jax.Array:
-    """Hidden states [B, A, K, E], after the final norm, of the drafts at the anchors.
+    """Draft at the anchors; return hidden states [B, A, K, E] after the final norm.
 
     Args:
+      config: of the drafter.
       params: variables of `ParallelSpec(config)`.
       embedding: [V, E], the target's embedding table.
       batch: `tokens` and `positions` int32 [B, S], positions from 0 in each document, and `anchors`
-        int32 [B, A]; what an anchor at position 0 gives means nothing.
+        int32 [B, A]. Ignore the output at an anchor at position 0.
       features: [B, S, len(feature_layers) * Et], of the target.
-      chunk: anchors of each row that are computed together and, for the gradient, computed again;
-        None keeps everything.
+      chunk: anchors of each row computed together, and recomputed for the gradient; None computes
+        all at once and keeps everything.
     """
     model, positions = ParallelSpec(config), batch["positions"]
     fused = model.apply(params, features, method="fuse")
-    # The last column has no token after it; no anchor reads that pair.
+    # No token follows the last column, so its pair is wrong; no anchor reads it.
     following = jnp.take(embedding, jnp.roll(batch["tokens"], -1, axis=1), axis=0)
     context = filled(*model.apply(params, following, fused, positions, method="context_kv"), None)
     pairs = jnp.maximum(batch["anchors"] - 1, 0)
@@ -91,12 +92,13 @@ def draft_hidden(
 
 
 def init_parallelspec(config: ParallelSpecConfig, seed: int, head: jax.Array | None = None):
-    """Float32 variables {"params": ...} of `ParallelSpec(config)`.
+    """Initialise float32 variables {"params": ...} of `ParallelSpec(config)`.
 
     Args:
+      config: of the drafter.
       seed: of the random weights.
-      head: [E, D], where the output projection starts, such as the target's columns of the draft
-        vocabulary; None: random.
+      head: [E, D], initial output projection, for example the target's columns of the draft
+        vocabulary; None draws it at random.
     """
 
     def touch(model: ParallelSpec, features, token, position):

@@ -99,7 +99,7 @@ def fully_sharded(mesh: Mesh, tree):
 
     The largest axis that "fsdp" divides is split. The rule depends only on the shape, so that an
     optimizer's moments lie where their parameters do. Leaves of fewer than `SMALL` elements, and
-    those that no axis can split, are replicated.
+    those without an axis that can be split, are replicated.
     """
     size = mesh.shape["fsdp"]
 

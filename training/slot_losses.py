@@ -54,7 +54,7 @@ def make_slot_losses(target_config: TargetConfig, options: LossOptions) -> Calla
         whole = jnp.arange(target_config.vocab_size, dtype=jnp.int32)
         ids = target["draft"]["ids"] if "draft" in target else whole
         each = (hidden, rows)
-        if heads.ndim == 3:  # a projection a slot: slots first
+        if heads.ndim == 3:  # one projection per slot: move slots to the front
             each = jax.tree.map(lambda array: jnp.moveaxis(array, 2, 0), each)
         flat = jax.tree.map(
             lambda array: array.reshape(len(heads) if heads.ndim == 3 else 1, -1, *array.shape[3:]),

@@ -1,6 +1,4 @@
-"""Training of a small language model as a drafter: next-token losses at every position of packed
-rows.
-"""
+"""Train a small language model as a drafter: next-token losses at every position of packed rows."""
 
 from __future__ import annotations
 
@@ -20,14 +18,14 @@ from training.teacher import make_segment_mask
 def make_small_model_loss(
     config: SmallModelConfig, target_config: TargetConfig, options: LossOptions
 ) -> Callable:
-    """`loss(params, target, batch) -> {name: (numerator, denominator)}`, as
-    `training.drafter_loss.make_loss` does.
+    """Make `loss(params, target, batch) -> {name: (numerator, denominator)}`.
 
-    Every token whose successor is to be learnt counts; anchors are not read. With `kind` fkl it is
-    distilled from the target (DistillSpec, Zhou et al. 2024), with `ce` it learns the text.
+    The interface is that of `training.drafter_loss.make_loss`. A position counts if its next token
+    is to be learnt; anchors are not read. With `kind` fkl the model is distilled from the target
+    (DistillSpec, Zhou et al. 2024), with `ce` it learns the text.
 
     Raises:
-      ValueError: an option out of range.
+      ValueError: an option is out of range.
     """
     check_options(options)
     model, slot_losses = Transformer(config.model), make_slot_losses(target_config, options)
@@ -53,6 +51,6 @@ def make_small_model_loss(
 
 
 def init_small_model(config: SmallModelConfig, seed: int):
-    """Float32 variables of the model, at random."""
+    """Initialise random float32 variables of the model."""
     token = jnp.zeros((1, 2), jnp.int32)
     return jax.jit(Transformer(config.model).init)(jax.random.key(seed), token, token)

@@ -1,10 +1,9 @@
-"""Training forward of SpecBlock: the first block at every position, further blocks at the anchors
-of a row alone.
+"""Run SpecBlock in training: the first block at every position, further blocks at the anchors only.
 
-What decoding keeps in its cache, the first block's keys and values, is computed at all positions;
-outputs are needed at the anchors only, and so are the queries of the last layer. A further block
-sees what it sees in decoding: the first block's slots of the positions before its own, the slots up
-to the cut of the earlier blocks of its own path, and itself.
+The first block's keys and values, which decoding caches, are computed at all positions. Outputs,
+and the queries of the last layer, are needed at the anchors only. A further block attends to the
+same slots as in decoding: the first block's at earlier positions, those up to the cut of the
+earlier blocks of its own path, and its own.
 """
 
 from __future__ import annotations
@@ -20,12 +19,11 @@ from training.losses import gather
 
 
 def draw_cuts(batch, count: int, slots: int) -> jax.Array:
-    """Cuts int32 [B, count], uniform in 1..slots, after which the next block begins:
-    `batch["cuts"]` where it is given.
+    """Draw cuts int32 [B, count], uniform in 1..slots: the next block begins after the cut's slot.
 
-    Otherwise they are drawn from each row's number and anchors: the same however a batch is divided
-    among parts and devices, and others in every epoch. (The authors draw one cut for all rows of a
-    batch.)
+    If the batch has `cuts`, they are returned instead. Cuts depend on each row's number and
+    anchors: they do not change with the division of a batch into parts and devices, and they differ
+    in every epoch. (The authors draw one cut for all rows of a batch.)
     """
     rows, anchors = batch["anchors"].shape
     if "cuts" in batch:
@@ -49,20 +47,23 @@ def block_outputs(
     *,
     peers: bool = False,
 ) -> jax.Array:
-    """Outputs [1 + C, B, A, K, E] before the final norm, of the blocks that follow each other from
-    every anchor.
+    """Run a chain of 1 + C blocks from every anchor.
 
     Args:
+      config: of the drafter.
       params: variables of `SpecBlock(config)`.
       embedding: [V, E], the target's embedding table.
       batch: `tokens`, `positions`, `segments` int32 [B, S], positions from 0 in each document, and
-        `anchors` int32 [B, A]. The anchor p stands for the pair (h_{p-1}, x_p); one at position 0
-        has no pair, and what comes of it means nothing.
+        `anchors` int32 [B, A]. The anchor p is the pair (h_{p-1}, x_p). An anchor at position 0 has
+        no pair: ignore its output.
       features: [B, S, len(feature_layers) * Et], of the target.
-      cuts: int32 [B, C], slots of each block after which the next one begins, fed with the text's
-        own token.
-      peers: a further block also sees the same block of the anchors before it in its document, as
-        the authors' code has it (of all positions); in decoding there are none.
+      cuts: int32 [B, C], the slot of each block after which the next one begins. The next block
+        reads the text's own token.
+      peers: let a further block also attend to the same block of earlier anchors in its document.
+        The authors' code does so for all positions; in decoding there are no such blocks.
+
+    Returns:
+      [1 + C, B, A, K, E], outputs before the final norm.
     """
     module, slots = SpecBlock(config), config.slots
     pairs = jnp.maximum(batch["anchors"] - 1, 0)
@@ -107,8 +108,11 @@ def block_outputs(
 
 
 def _first_block(module: SpecBlock, features, tokens, batch, pairs):
-    """Outputs [B, A * K, E] at `pairs`, and keys and values [B, S * K, Kh, D] of every layer at all
-    positions.
+    """Run the first block.
+
+    Returns:
+      (outputs [B, A * K, E] at `pairs`, keys and values [B, S * K, Kh, D] of every layer at all
+      positions).
     """
     slots, positions = module.config.slots, batch["positions"]
     x = module.slots(module.condition(features), tokens)
@@ -121,7 +125,7 @@ def _first_block(module: SpecBlock, features, tokens, batch, pairs):
             layer.attention_norm(x), rope_table(places, module.config)
         )
         made.append((k, v))
-        if i + 1 == len(module.layers):  # nobody reads the other positions' outputs
+        if i + 1 == len(module.layers):  # the outputs of other positions are not needed
             index = (pairs[..., None] * slots + jnp.arange(slots)).reshape(pairs.shape[0], -1)
             x, places = gather(x, index), gather(places, index)
         visible = gather(segments, index)[:, :, None] == segments[:, None]
@@ -131,8 +135,9 @@ def _first_block(module: SpecBlock, features, tokens, batch, pairs):
 
 
 def _block(module: SpecBlock, condition, tokens, positions, earlier, visible):
-    """Outputs [B, A * K, E] of a further block, and its keys and values; `visible` is over those of
-    `earlier`, then its own.
+    """Run a further block; return its outputs [B, A * K, E], and its keys and values.
+
+    `visible` masks the slots of `earlier` first, then the block's own.
     """
     x, places, made = (
         module.slots(condition, tokens),
@@ -151,8 +156,9 @@ def _block(module: SpecBlock, condition, tokens, positions, earlier, visible):
 
 
 def _attend(layer: DecoderLayer, x, places, k, v, visible):
-    """`layer` of rows `x` [B, T, E] over keys and values [B, R, Kh, D] that are there, under
-    `visible` bool [B, T, R].
+    """Apply `layer` to rows `x` [B, T, E] with given keys and values [B, R, Kh, D].
+
+    `visible` bool [B, T, R] is the attention mask.
     """
     attention, c = layer.attention, layer.config
     q = attention.q(layer.attention_norm(x)).reshape(*x.shape[:2], c.num_heads, c.head_dim)
@@ -163,8 +169,9 @@ def _attend(layer: DecoderLayer, x, places, k, v, visible):
 
 
 def _context(segments, pairs, cuts, slots: int) -> jax.Array:
-    """bool [B, A * K, S * K]: the first block at earlier positions of the document, and at the
-    pair's up to the cut.
+    """Make the mask bool [B, A * K, S * K] of the first block's slots.
+
+    It shows those at earlier positions of the document, and at the pair's position up to the cut.
     """
     if cuts.shape[1] == 0:
         return jnp.zeros(
@@ -179,14 +186,15 @@ def _context(segments, pairs, cuts, slots: int) -> jax.Array:
 
 
 def _path(anchors: int, slots: int, cut) -> jax.Array:
-    """bool [B, A * K, A * K]: the same anchor's slots before the cut int32 [B]."""
+    """Make the mask bool [B, A * K, A * K] of the same anchor's slots before the cut int32 [B]."""
     same = jnp.repeat(jnp.repeat(jnp.eye(anchors, dtype=bool), slots, axis=0), slots, axis=1)
     return same & (jnp.tile(jnp.arange(slots), anchors) < cut[:, None, None])
 
 
 def _own(segments, pairs, slots: int, peers: bool) -> jax.Array:
-    """bool [B, A * K, A * K]: the same anchor's slots up to the row's own; with `peers`, the
-    anchors before it too.
+    """Make the mask bool [B, A * K, A * K] of the same anchor's slots up to the row's own.
+
+    With `peers` it also shows the slots of earlier anchors in the document.
     """
     anchors = pairs.shape[1]
     causal = jnp.kron(jnp.eye(anchors, dtype=jnp.int32), jnp.tri(slots, dtype=jnp.int32)) > 0
@@ -198,7 +206,7 @@ def _own(segments, pairs, slots: int, peers: bool) -> jax.Array:
 
 
 def _words(visible: jax.Array) -> jax.Array:
-    """Mask words uint32 [B, T, ceil(R / 32)] of bool [B, T, R]."""
+    """Pack bool [B, T, R] into mask words uint32 [B, T, ceil(R / 32)]."""
     padded = jnp.pad(visible, ((0, 0), (0, 0), (0, -visible.shape[-1] % 32))).reshape(
         *visible.shape[:2], -1, 32
     )

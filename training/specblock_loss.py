@@ -1,9 +1,8 @@
-"""SpecBlock's objective: chains of blocks with cross-entropy on valid prefixes, and the rank head
-learnt along with them.
+"""SpecBlock's objective: cross-entropy on valid prefixes of chains of blocks, and a rank head.
 
-Slot k of a block counts where the slots before it would have been accepted (the valid-prefix mask),
-and a slot's rank class where the classes before it were right. Averages are per slot over what
-counts, so that rarely reached slots are not drowned.
+Slot k of a block counts if the slots before it would have been accepted (the valid-prefix mask). A
+slot's rank class counts if the classes before it were right. The loss is averaged for each slot
+over the cases that count, so that slots that are rarely reached keep their weight.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from training.losses import compute_slot_weights, gather
 from training.specblock_forward import draw_cuts
 from training.specblock_slots import RANK_LIMITS, SlotLosses, ahead_of, make_specblock_slot_losses
 
-_RARE = 10  # slots of a class beyond which its weight falls
+_RARE = 10  # a class with more slots than this gets a smaller weight
 
 
 @dataclasses.dataclass
 class BlockOptions:
-    """Options of SpecBlock's objective beside `LossOptions`.
+    """Options of SpecBlock's objective, in addition to `LossOptions`.
 
     Attributes:
-      blocks: that follow each other in training; decoding may use another number.
-      decay: weight of a slot by that of the one before.
-      rank_weight: of the rank head's loss.
-      rank_from: step from which the rank head and the blocks after the first are learnt, see
-        `late_batches`.
-      valid_prefix: slots count only where those before them would have been accepted (False: an
-        ablation).
-      teacher_top: the target's most probable tokens that the cross-entropy is taken over, not
-        renormalised; None: all.
+      blocks: blocks in a chain in training; decoding may use another number.
+      decay: ratio of each slot's weight to the previous slot's.
+      rank_weight: weight of the rank head's loss.
+      rank_from: training step from which the rank head and the blocks after the first are trained,
+        see `late_batches`.
+      valid_prefix: count a slot only if those before it would have been accepted; False is an
+        ablation.
+      teacher_top: number of the target's most probable tokens in the cross-entropy, not
+        renormalised; None takes all.
       peers: see `training.specblock_forward.block_outputs`.
     """
 
@@ -58,29 +57,29 @@ def make_specblock_loss(
     options: LossOptions,
     block: BlockOptions | None = None,
 ) -> Callable:
-    """`loss(params, target, batch) -> {name: (numerator, denominator)}`, as
-    `training.drafter_loss.make_loss` does.
+    """Make `loss(params, target, batch) -> {name: (numerator, denominator)}`.
+
+    The interface is that of `training.drafter_loss.make_loss`.
 
     Args:
       config: of the drafter.
-      target_config: of the target, whose variables are the loss's second argument, with the
-        collection `draft` and the ids in it where the draft vocabulary is reduced.
-      options: see `LossOptions`; only `fkl` is defined, and `gamma` and `anchor_chunk` have no use
-        here.
+      target_config: of the target. The target's variables are the loss's second argument; with a
+        reduced draft vocabulary they have the collection `draft` with its ids.
+      options: see `LossOptions`. `kind` must be `fkl`, and `gamma` and `anchor_chunk` are not used.
       block: see `BlockOptions`; None takes the defaults.
 
     Returns:
-      The loss, of `batch` as `make_loss` takes it, which may hold `cuts` (see `draw_cuts`) and
-      `late` (see `late_batches`). An anchor p stands for the pair (h_{p-1}, x_p); a slot counts
-      where the token that it predicts is to be learnt and in the anchor's document. (The authors
-      take the loss mask of the feature's token, two before the first predicted one.) `loss`
-      averages over slots, and a batch or part of one weighs as many times as it has rows. Other
-      names: `draft` and `rank`, its two terms; `accuracy_k` and `accept_length` of the first block
-      as of `make_loss`; `block_b_accuracy_k` of the blocks b from 2 on; `rank_recall_c` and
+      The loss; `batch` is the one of `make_loss` and may also hold `cuts` (see `draw_cuts`) and
+      `late` (see `late_batches`). An anchor p is the pair (h_{p-1}, x_p). A slot counts if the
+      token that it predicts is to be learnt and in the anchor's document. (The authors use the loss
+      mask of the feature's token, two before the first predicted one.) `loss` averages over slots;
+      a batch, or a part of one, has its number of rows as weight. The other names are `draft` and
+      `rank`, the two terms of the loss; `accuracy_k` and `accept_length` of the first block, as in
+      `make_loss`; `block_b_accuracy_k` of the blocks b from 2 on; `rank_recall_c` and
       `rank_precision_c` of each class in the first block.
 
     Raises:
-      ValueError: an option out of range, or that SpecBlock has no use for.
+      ValueError: an option is out of range, or SpecBlock cannot use it.
     """
     block = block or BlockOptions()
     _check(config, options, block)
@@ -112,11 +111,13 @@ def make_specblock_loss(
 def block_losses(
     slots: SlotLosses, learnt: jax.Array, cuts: jax.Array, block: BlockOptions
 ) -> tuple[jax.Array, jax.Array]:
-    """Cross-entropy float32 [blocks, K] of every slot, and the rank head's loss [blocks].
+    """Compute the cross-entropy float32 [blocks, K] of every slot, and the rank loss [blocks].
 
     Args:
+      slots: losses of every anchor and slot.
       learnt: bool [B, A, blocks * K], whether the d-th token after the anchor counts.
-      cuts: int32 [B, blocks - 1].
+      cuts: int32 [B, blocks - 1], see `draw_cuts`.
+      block: options of the objective.
     """
     counted = _learnt_slots(learnt, cuts, slots.hit.shape[-1]) & slots.drafted
     reached = jnp.broadcast_to(counted[:1, ..., :1], counted.shape)
@@ -130,8 +131,9 @@ def block_losses(
 
 
 def _rank_loss(slots: SlotLosses, named: jax.Array, weight: jax.Array) -> jax.Array:
-    """Cross-entropy [blocks] with ordinal soft labels: a class named too low costs more than one
-    named too high.
+    """Compute the rank head's cross-entropy [blocks] with ordinal soft labels.
+
+    Naming too low a class costs more than naming too high a class.
     """
     classes = slots.ranks.shape[-1]
     away = np.arange(classes)[:, None] - np.arange(classes)  # [wanted, named]
@@ -153,13 +155,13 @@ def _rank_loss(slots: SlotLosses, named: jax.Array, weight: jax.Array) -> jax.Ar
 
 
 def _learnt_slots(learnt: jax.Array, cuts: jax.Array, slots: int) -> jax.Array:
-    """`learnt` [B, A, D] at the tokens that the slots of each block predict, [blocks, B, A, K]."""
+    """Take `learnt` [B, A, D] at the tokens that the slots predict: [blocks, B, A, K]."""
     tokens = learnt.swapaxes(1, 2)
     return jax.vmap(lambda index: gather(tokens, index).swapaxes(1, 2))(ahead_of(cuts, slots))
 
 
 def _before(flags: jax.Array) -> jax.Array:
-    """Whether all slots before each one are set, along the last axis."""
+    """Tell for each slot of the last axis whether all slots before it are set."""
     return (
         jnp.cumprod(
             jnp.concatenate([jnp.ones_like(flags[..., :1]), flags[..., :-1]], axis=-1), axis=-1
@@ -171,7 +173,7 @@ def _before(flags: jax.Array) -> jax.Array:
 def _figures(
     slots: SlotLosses, learnt: jax.Array, cuts: jax.Array
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """Sums of what is reported beside the loss."""
+    """Sum up the reported figures other than the loss."""
     counted = _learnt_slots(learnt, cuts, slots.hit.shape[-1])
     figures = sum_accuracies(slots.right[0], counted[0])
     for b in range(1, len(counted)):
@@ -196,9 +198,7 @@ def _figures(
 
 
 def late_batches(batches: Callable, block: BlockOptions) -> Callable:
-    """`batches` (see `training.loop.fit`) with `late` float32 [B]: whether the step is past
-    `rank_from`.
-    """
+    """Add `late` float32 [B] to `batches` (see `training.loop.fit`): 1 from step `rank_from` on."""
 
     def with_late(step):
         batch = batches(step)
@@ -208,8 +208,10 @@ def late_batches(batches: Callable, block: BlockOptions) -> Callable:
 
 
 def heads_only(params):
-    """A pytree of bools, True for the output projection and the rank head: what light adaptation
-    trains.
+    """Mark the leaves that light adaptation trains: the output projection and the rank head.
+
+    Returns:
+      A pytree of bools.
     """
 
     def is_head(path, _):
@@ -221,11 +223,10 @@ def heads_only(params):
 
 
 def init_specblock(config: SpecBlockConfig, seed: int):
-    """Float32 variables {"params"}: projections uniform within 1 / sqrt(inputs), queries normal
-    (0.02), norms 1.
+    """Initialise float32 variables {"params"} as the authors do.
 
-    That is the authors' start. The shift replaces the state rather than adding to it, so
-    projections must not start small.
+    Projections are uniform within 1 / sqrt(inputs), queries normal (0.02), norms 1. The shift
+    replaces the state instead of adding to it, so projections must not start small.
     """
     rows = jnp.zeros((1, 1, config.hidden_size))
 
@@ -262,7 +263,8 @@ def _draw(key, path, leaf: jax.Array) -> jax.Array:
 def _check(config: SpecBlockConfig, options: LossOptions, block: BlockOptions) -> None:
     if options.kind != "fkl" or options.gamma is not None:
         raise ValueError(
-            "SpecBlock learns from the target's distribution and has a decay of its own: leave kind fkl, gamma None"
+            "SpecBlock learns the target's distribution and has its own decay: "
+            "leave kind at fkl and gamma at None"
         )
     if options.temperature <= 0:
         raise ValueError(f"loss temperature is {options.temperature}: give a number above 0")
@@ -274,5 +276,5 @@ def _check(config: SpecBlockConfig, options: LossOptions, block: BlockOptions) -
         raise ValueError(f"decay is {block.decay}: give a number above 0, 1 at most")
     if config.rank_classes != len(RANK_LIMITS) + 1:
         raise ValueError(
-            f"rank_classes is {config.rank_classes}: ranks fall into {len(RANK_LIMITS) + 1} classes in training"
+            f"rank_classes is {config.rank_classes}: give {len(RANK_LIMITS) + 1} classes"
         )

@@ -1,6 +1,4 @@
-"""Per-slot losses of SpecBlock's chains: a tile of rows at a time, so that logits of all rows never
-exist together.
-"""
+"""Per-slot losses of SpecBlock's chains, a tile of rows at a time to bound the memory of logits."""
 
 from __future__ import annotations
 
@@ -19,19 +17,20 @@ from training.drafter_loss import LossOptions, get_target_states
 from training.losses import gather
 from training.specblock_forward import block_outputs
 
-RANK_LIMITS = (1, 4, 10)  # ranks below these, from 0, are of class 0, 1, 2; the others of class 3
+RANK_LIMITS = (1, 4, 10)  # ranks (from 0) below these are in class 0, 1, 2; others in class 3
 
 
 class SlotLosses(NamedTuple):
-    """What the blocks give at each anchor and slot, [blocks, B, A, K].
+    """Results of the blocks at each anchor and slot, [blocks, B, A, K].
 
     Attributes:
       values: float32, cross-entropy with the target's distribution over the draft vocabulary, in
         nats.
-      hit: bool, the drafter's most probable token is the target's. right: bool, it is the text's.
-      drafted: bool, the target's most probable token can be drafted.
-      wanted: int32, the rank class of that token. ranks: float32 [..., rank_classes], the rank
-        head's logits.
+      hit: bool, whether the drafter's most probable token is the target's.
+      right: bool, whether the drafter's most probable token is the text's.
+      drafted: bool, whether the target's most probable token is in the draft vocabulary.
+      wanted: int32, the rank class of that token.
+      ranks: float32 [..., rank_classes], the rank head's logits.
     """
 
     values: jax.Array
@@ -50,13 +49,16 @@ def make_specblock_slot_losses(
     top: int | None = None,
     peers: bool = False,
 ) -> Callable[..., SlotLosses]:
-    """(params, target, batch, cuts [B, blocks - 1]) -> `SlotLosses`; differentiable with respect to
-    `params`.
+    """Make (params, target, batch, cuts [B, blocks - 1]) -> `SlotLosses`.
+
+    It is differentiable with respect to `params`.
 
     Args:
+      config: of the drafter.
+      target_config: of the target.
       options: `temperature`, `tile` and `dtype` are read.
-      top: the target's most probable tokens that the cross-entropy is taken over, not renormalised;
-        None: all.
+      top: number of the target's most probable tokens in the cross-entropy, not renormalised; None
+        takes all.
       peers: see `block_outputs`.
     """
     model, drafter = Transformer(target_config), SpecBlock(config)
@@ -107,7 +109,7 @@ def make_specblock_slot_losses(
             if config.draft_vocab_size is None
             else target["draft"]["ids"]
         )
-        # The projection stays in float32 up to the tile, so that its gradient adds up over tiles in
+        # Convert the projection inside the tile, so that its gradient is summed over tiles in
         # float32.
         shared = {
             "drafter": weights,
@@ -129,16 +131,22 @@ def make_specblock_slot_losses(
 
 
 def keep_top(probability: jax.Array, top: int) -> jax.Array:
-    """`probability` [V] with all but its `top` largest entries set to zero.
+    """Set all but the `top` largest entries of `probability` [V] to zero.
 
-    Exactly `top` entries are kept: of equal ones, those of the lowest ids.
+    Exactly `top` entries are kept; among ties, those with the lowest ids.
     """
     values, slots = jax.lax.top_k(probability, min(top, len(probability)))
     return jnp.zeros_like(probability).at[slots].set(values)
 
 
 def ahead_of(cuts: jax.Array, slots: int) -> jax.Array:
-    """How many tokens after the anchor's next one each slot predicts, int32 [1 + C, B, K], from
-    cuts int32 [B, C].
+    """Compute how many tokens after the anchor's next one each slot's predicted token comes.
+
+    Args:
+      cuts: int32 [B, C].
+      slots: of a block.
+
+    Returns:
+      int32 [1 + C, B, K].
     """
     return jnp.cumsum(jnp.pad(cuts, ((0, 0), (1, 0))), axis=1).T[..., None] + jnp.arange(slots)

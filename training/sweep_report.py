@@ -1,4 +1,4 @@
-"""The table and the plot of a sweep, written again after each of its runs."""
+"""Write the tables and the plot of a sweep, anew after each of its runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from training.metrics import read_metrics
 
-# Comparison: which recipes belong to it, and what tells them apart.
+# Comparison: a test for the recipes that belong to it, and their label.
 _COMPARISONS = {
     "Objective (JetSpec, Table 4)": (
         lambda r: r["kind"] == "jetspec" and r["gamma"] is None and r["data"] == "regenerated",
@@ -76,8 +76,9 @@ def _page(name: str, scale: str, sizes: dict, results: Sequence[dict]) -> str:
         f"Sweep `{name}`, scale `{scale}`: {', '.join(f'{key} {value}' for key, value in sizes.items())}. "
         f"{len(results)} runs, {seconds / 60:.0f} minutes on {results[0]['device']}, jax {results[0]['jax']}.",
         "",
-        "Mean acceptance length, bonus included, T=0, held-out prompts, all rounds of a domain pooled; mean over seeds, "
-        "and half the distance between the largest and the smallest after ±. `tree@N` is a best-first tree of N rows.",
+        "The tables show the mean acceptance length with the bonus token at T=0 on held-out "
+        "prompts, over all rounds of a domain. Cells are means over seeds; ± is half the distance "
+        "between the largest and the smallest seed. `tree@N` is a best-first tree of N rows.",
     ]
     for title in _COMPARISONS:
         found = collect_comparison(title, results)
@@ -102,7 +103,8 @@ def _slots(results: Sequence[dict]) -> list[str]:
     names = sorted({name for slots in found.values() for name in slots})
     lines = ["", "## Slots and rank classes (SpecBlock, Tables 2 and 3, Figure 5)", ""]
     lines += [
-        "Means of the last logged training batches; a slot's accuracy counts every slot, whatever came of those before.",
+        "The figures are means of the last logged training batches. A slot's accuracy counts every "
+        "slot, even if earlier slots were wrong.",
         "",
     ]
     lines += [f"| | {' | '.join(found)} |", "| --- " * (len(found) + 1) + "|"]

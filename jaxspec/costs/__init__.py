@@ -1,1 +1,1 @@
-"""What a round costs: measured tables and the roofline of a device."""
+"""Costs of a round: measured tables and the roofline of a device."""

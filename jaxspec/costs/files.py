@@ -1,4 +1,4 @@
-"""Tables of round costs as JSON: what they are about, their fingerprint, and their arrays."""
+"""Save and load tables of round costs as JSON: description, fingerprint and arrays."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ ARRAYS = ("contexts", "draft", "verify", "plain", "step")
 
 
 def save_costs(costs: RoundCosts, path: str | os.PathLike) -> None:
-    """Write a table; folders that are missing are made."""
+    """Write a table; create missing folders."""
     write_json(encode_costs(costs), path)
 
 
 def load_costs(path: str | os.PathLike) -> RoundCosts:
-    """Read a table of `save_costs`.
+    """Read a table that `save_costs` wrote.
 
     Raises:
-      FileNotFoundError: no such file.
-      ValueError: the file holds no such table, or was changed since it was written.
+      FileNotFoundError: there is no such file.
+      ValueError: the file holds no table of round costs, or was changed since it was written.
     """
     return decode_costs(read_cost_file(path), path)
 
 
 def encode_costs(costs: RoundCosts) -> dict[str, Any]:
-    """A table as JSON values, for files that hold more than one."""
+    """Encode a table as JSON values, for files that hold more than one."""
     arrays = {name: getattr(costs, name) for name in ARRAYS}
     return {
         "about": costs.about,
@@ -42,10 +42,10 @@ def encode_costs(costs: RoundCosts) -> dict[str, Any]:
 
 
 def decode_costs(content: Any, path: str | os.PathLike) -> RoundCosts:
-    """The table that `encode_costs` gave; `path` is named in errors.
+    """Decode a table that `encode_costs` encoded; errors name `path`.
 
     Raises:
-      ValueError: as `load_costs`.
+      ValueError: see `load_costs`.
     """
     try:
         verify = np.asarray(content["verify"], np.float64)
@@ -68,16 +68,17 @@ def decode_costs(content: Any, path: str | os.PathLike) -> RoundCosts:
 
 
 def write_json(content: Any, path: str | os.PathLike) -> None:
-    """Write JSON values; folders that are missing are made."""
+    """Write JSON values; create missing folders."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def read_cost_file(path: str | os.PathLike) -> Any:
-    """Read JSON values of a file of round costs.
+    """Read the JSON values of a file of round costs.
 
     Raises:
-      FileNotFoundError: no such file. ValueError: it is not JSON.
+      FileNotFoundError: there is no such file.
+      ValueError: the file is not JSON.
     """
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))

@@ -1,9 +1,9 @@
-"""Costs from the roofline: what a forward of the target computes and moves, at a device's peak rates.
+"""Costs from the roofline: a target's forward pass at the peak rates of a device.
 
-The counts are those of BASTION (Oh, Cao et al. 2026, arXiv 2605.29727, appendix; equal to its
-released code to the integer): they read the whole embedding table, write attention scores to
-memory, and cover dense models only. `jaxspec.bench.latency.floors` counts what a forward must move
-at least, with fused attention, tied embeddings and sparse layers.
+The counts of operations and bytes are those of BASTION (Oh, Cao et al. 2026, arXiv 2605.29727,
+appendix; equal to its released code to the integer): they read the whole embedding table, write
+attention scores to memory, and cover dense models only. `jaxspec.bench.latency.floors` counts the
+least that a forward pass must move, with fused attention, tied embeddings and sparse layers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PeakRates(NamedTuple):
     bandwidth: float
 
 
-# As BASTION's code has them (data sheets).
+# The values of BASTION's code, from data sheets.
 DEVICES = {
     "a5000": PeakRates(111e12, 768e9),
     "a6000": PeakRates(155e12, 768e9),
@@ -43,8 +43,9 @@ DEVICES = {
 
 
 def paper_flops(config: TargetConfig, new: ArrayLike, cached: ArrayLike) -> ArrayLike:
-    """Operations of a forward of `new` tokens over `cached` ones; integers, or integer arrays that
-    broadcast.
+    """Count the operations of a forward pass of `new` tokens over `cached` tokens.
+
+    Both are integers, or integer arrays that broadcast.
     """
     c, s = config, new
     heads, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
@@ -56,7 +57,7 @@ def paper_flops(config: TargetConfig, new: ArrayLike, cached: ArrayLike) -> Arra
 def paper_bytes(
     config: TargetConfig, new: ArrayLike, cached: ArrayLike, itemsize: int = 2
 ) -> ArrayLike:
-    """Bytes that the same forward moves, by the paper's formula; numbers of `itemsize` bytes."""
+    """Count the bytes that the same pass moves by the paper's formula, `itemsize` per number."""
     c, s = config, new
     heads, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
     e, f, v = c.hidden_size, c.ffn_size, c.vocab_size
@@ -67,8 +68,10 @@ def paper_bytes(
 
 
 def roofline_seconds(flops: ArrayLike, moved: ArrayLike, device: PeakRates) -> np.ndarray:
-    """The larger of the times that the operations and the bytes take at the device's rates;
-    seconds, as a NumPy array.
+    """Compute the larger of the operations' and the bytes' times at the device's peak rates.
+
+    Returns:
+      Seconds, a NumPy array.
     """
     return np.maximum(np.asarray(flops) / device.flops, np.asarray(moved) / device.bandwidth)
 
@@ -83,18 +86,20 @@ def roofline_costs(
     itemsize: int = 2,
     fit: RooflineFit | None = None,
 ) -> RoundCosts:
-    """Round costs that a device's peak rates allow for, as BASTION counts them, instead of measured
-    ones.
+    """Compute round costs from a device's peak rates, as BASTION does, instead of measuring them.
 
     Args:
-      widths: rows of a verification, ascending from 1. contexts: cached tokens, ascending.
-      draft: seconds of drafting, a number or one for each context.
+      config: of the target.
+      device: peak rates.
+      widths: rows of a verification, ascending from 1.
+      contexts: cached tokens, ascending.
+      draft: seconds of drafting, one number or one per context.
       itemsize: bytes of a weight.
-      fit: of measured times to those of the roofline, see `roofline_fit.fit_roofline` (None: the
-        bare roofline).
+      fit: correction of the roofline's times by measured ones, see `roofline_fit.fit_roofline`;
+        None takes the bare roofline.
 
     Raises:
-      ValueError: as `make_costs`.
+      ValueError: see `make_costs`.
     """
     new, cached = np.array(widths)[:, None], np.array(contexts)[None]
     compute = np.asarray(paper_flops(config, new, cached)) / device.flops

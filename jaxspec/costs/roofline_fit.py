@@ -1,14 +1,14 @@
-"""RooflineFit roofline times to measured ones: the two-branch fit of BASTION's code, and its running
-correction.
+"""Fit roofline times to measured times: BASTION's two-branch fit and its running correction.
 
-Oh, Cao et al. 2026 (arXiv 2605.29727), section 4 (calibration) and the ablation of EMA. A fitted curve is a line over
-each branch of the roofline,
+Oh, Cao et al. 2026 (arXiv 2605.29727), section 4 (calibration) and the ablation of EMA. The fit is
+a line for each branch of the roofline,
 
-    seconds = max(compute_scale * flops / peak + compute_offset, memory_scale * bytes / bandwidth +
-    memory_offset),
+    seconds = max(compute_scale * flops / peak + compute_offset,
+                  memory_scale * bytes / bandwidth + memory_offset),
 
-all four at least zero. The memory branch only matters below the ridge, where bytes hardly change, so
-its two numbers are weakly determined: compare fits by what they predict.
+with all four coefficients at least zero. The memory branch matters only below the ridge, where the
+number of bytes hardly changes. Its two coefficients are therefore weakly determined: compare fits
+by their predictions, not by their coefficients.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from numpy.typing import ArrayLike
 
 
 class RooflineFit(NamedTuple):
-    """Coefficients of the two branches, in the order of the reference: scales are ratios, offsets
-    seconds.
-    """
+    """Coefficients of the two branches, in the reference's order. Offsets are in seconds."""
 
     memory_scale: float = 1.0
     memory_offset: float = 0.0
@@ -31,7 +29,7 @@ class RooflineFit(NamedTuple):
     compute_offset: float = 0.0
 
     def seconds(self, compute: ArrayLike, memory: ArrayLike) -> np.ndarray:
-        """Predicted seconds from the roofline's two times in seconds, arrays that broadcast."""
+        """Predict seconds from the roofline's two times in seconds, arrays that broadcast."""
         return np.maximum(
             self.memory_scale * memory + self.memory_offset,
             self.compute_scale * compute + self.compute_offset,
@@ -39,8 +37,10 @@ class RooflineFit(NamedTuple):
 
 
 def weigh_small_forwards(new: ArrayLike, spread: float = 30.0) -> np.ndarray:
-    """Standard deviations float64 [M], of mean 1, with which a fit weighs small forwards most: they
-    grow with the tokens of a forward, `new` [M], by a factor of 1 + `spread` in all.
+    """Compute standard deviations float64 [M] that give small forward passes the largest weights.
+
+    They grow linearly with the tokens of a pass, `new` [M]; the largest is 1 + `spread` times the
+    smallest. Their mean is 1.
     """
     new = np.asarray(new, np.float64)
     range_ = new.max() - new.min()
@@ -51,31 +51,32 @@ def weigh_small_forwards(new: ArrayLike, spread: float = 30.0) -> np.ndarray:
 def fit_roofline(
     compute: ArrayLike, memory: ArrayLike, seconds: ArrayLike, sigma: ArrayLike | None = None
 ) -> RooflineFit:
-    """Least squares over measured forwards.
+    """Fit the coefficients to measured forward passes by least squares.
 
-    The branches cross at the ridge, where the sum of squares has kinks and more than one minimum.
-    The solver therefore starts from the bare roofline, as the reference does, and also from offsets
-    as large as the smallest measured time.
+    The branches cross at the ridge, so the sum of squares has kinks and more than one minimum. The
+    solver therefore starts from the bare roofline, as the reference does, and also from larger
+    scales and from offsets up to half the smallest measured time.
 
     Args:
-      compute, memory: float [M], the roofline's two times of each forward, seconds. seconds: float
-        [M], measured.
-      sigma: float [M], standard deviations, see `weigh_small_forwards`; None: all equal.
+      compute, memory: float [M], the roofline's two times of each pass, in seconds.
+      seconds: float [M], measured times.
+      sigma: float [M], standard deviations, see `weigh_small_forwards`; None makes them equal.
 
     Raises:
-      ValueError: fewer measurements than coefficients, or one that is not a positive number.
+      ValueError: there are fewer than 4 measurements, or one is not a positive number.
     """
     from scipy.optimize import least_squares
 
     compute, memory, seconds = (np.asarray(x, np.float64) for x in (compute, memory, seconds))
     if seconds.size < 4 or not np.all(np.isfinite(seconds) & (seconds > 0)):
         raise ValueError(
-            f"cannot fit {seconds.size} times: give at least 4 measured times, all positive numbers of seconds"
+            f"cannot fit {seconds.size} times: "
+            "give at least 4 measured times, all positive numbers of seconds"
         )
     weight = 1 / (np.ones_like(seconds) if sigma is None else np.asarray(sigma, np.float64))
     least = float(seconds.min())
 
-    # Solved in units of the smallest time, so that scales and offsets are numbers of one size.
+    # Solve in units of the smallest time, so that scales and offsets have similar magnitudes.
     def residual(x):
         found = RooflineFit(x[0], x[1] * least, x[2], x[3] * least).seconds(compute, memory)
         return weight * (found - seconds) / least
@@ -97,8 +98,9 @@ def fit_roofline(
 def correct_running(
     observed: Sequence[float], predicted: Sequence[float], rate: float, start: float = 1.0
 ) -> np.ndarray:
-    """BASTION's EMA: c <- (1 - rate) c + rate * observed / predicted after every round; the
-    prediction is c times the model's.
+    """Run BASTION's EMA: c <- (1 - rate) c + rate * observed / predicted after every round.
+
+    The corrected prediction is c times the model's.
 
     Returns:
       float64 [rounds], c after each round.

@@ -1,4 +1,4 @@
-"""What a round costs: one table of seconds by context, rows verified, draft steps and block size.
+"""Round costs: one table of seconds by context, verified rows, draft steps and block size.
 
 `jaxspec.bench.calibrate` and `jaxspec.bench.calibrate_steps` measure it,
 `jaxspec.costs.roofline.roofline_costs` computes it from a device's peak rates. Replays and reports
@@ -32,13 +32,14 @@ class RoundCosts:
       widths: rows that verification is compiled for. A tree costs what the smallest width that
         holds it costs.
       contexts: float64 [K], cached tokens. Costs are linear between them and constant beyond.
-      draft: float64 [K], drafting, building the tree and absorbing what was committed, as far as
-        that was measured apart from `verify`; else 0.
+      draft: float64 [K], drafting, building the tree and absorbing committed tokens; 0 if these
+        were not measured separately from `verify`.
       verify: float64 [C, W, K], the rest of a round; C is 1 without `blocks`.
       plain: float64 [K], a round of autoregressive decoding.
-      step: float64 [K], each draft step after the root's; None: not distinguished.
-      blocks: block sizes, the anchor included; (): not distinguished.
-      about: what was measured: device, model, drafter and so on. Names and numbers, as JSON.
+      step: float64 [K], each draft step after the root's; None if steps are not distinguished.
+      blocks: block sizes, the anchor included; () if sizes are not distinguished.
+      about: describes the measurement (device, model, drafter and so on) by names and numbers, as
+        JSON.
     """
 
     widths: tuple[int, ...]
@@ -52,7 +53,7 @@ class RoundCosts:
 
     @property
     def fingerprint(self) -> str:
-        """A short name of the numbers; policies are saved with the one they were trained for."""
+        """A short hash of the numbers; a saved policy names the one that it was trained for."""
         sizes = np.array([*self.widths, *self.blocks], np.float64)
         return fingerprint((sizes, self.contexts, self.draft, self.verify, self.plain, self.step))
 
@@ -64,13 +65,15 @@ class RoundCosts:
         steps: ArrayLike | None = None,
         block: ArrayLike | None = None,
     ) -> np.ndarray:
-        """Seconds of rounds, float64; arguments are numbers or integer arrays that broadcast.
+        """Look up the seconds of rounds, float64.
+
+        Arguments are numbers or integer arrays that broadcast.
 
         Args:
           context: cached tokens.
-          rows: verified rows, the root included (None: the largest width).
-          steps: draft steps after the root's; -1 is a round of autoregressive decoding, whatever
-            its rows (None: the steps that the table was measured with).
+          rows: verified rows, the root included; None takes the largest width.
+          steps: draft steps after the root's; -1 is a round of autoregressive decoding with any
+            number of rows. None takes the steps that the table was measured with.
           block: block size, one of `blocks`.
 
         Raises:
@@ -96,10 +99,10 @@ class RoundCosts:
         return np.where(steps == AUTOREGRESSIVE, plain, total)
 
     def by_rows(self, steps: int = 0) -> RowCosts:
-        """The costs by rows alone, on the device, of rounds with `steps` draft steps.
+        """Move the costs by rows, for rounds with `steps` draft steps, to the device.
 
         Raises:
-          ValueError: the table is by block size, or `steps` are given and not distinguished.
+          ValueError: the table is by block size, or `steps` are given but not distinguished.
         """
         if self.blocks:
             raise ValueError("this table is by block size: give one that was measured by rows")
@@ -108,14 +111,14 @@ class RoundCosts:
                 "this table does not distinguish draft steps: leave the number of steps out"
             )
         verify = self.verify[0]
-        # What a round of one row takes beyond autoregressive decoding is drafting.
+        # The time of a round with one row beyond an autoregressive round is drafting.
         overhead = np.maximum(verify[0] - self.plain, 0.0)
         draft = self.draft + overhead + (0.0 if self.step is None else steps * self.step)
         arrays = (jnp.asarray(x, jnp.float32) for x in (self.contexts, draft, verify - overhead))
         return RowCosts(self.widths, *arrays)
 
     def _interpolate(self, values: np.ndarray, context: np.ndarray) -> np.ndarray:
-        """`values` [..., K] at `context` [...], whose shapes broadcast."""
+        """Interpolate `values` [..., K] at `context` [...]; leading axes broadcast."""
         if len(self.contexts) == 1:
             return values[..., 0] + np.zeros(context.shape)
         at = np.clip(context, self.contexts[0], self.contexts[-1])
@@ -164,12 +167,12 @@ def make_costs(
     blocks: Sequence[int] = (),
     about: dict[str, Any] | None = None,
 ) -> RoundCosts:
-    """A checked table; arguments as of `RoundCosts`.
+    """Check and make a table; the other arguments are those of `RoundCosts`.
 
     Args:
-      draft: [K], or a number for all contexts.
+      draft: [K], or one number for all contexts.
       verify: [C, W, K] with `blocks`, else [W, K].
-      plain: None: `verify` of one row, which `widths` begins with.
+      plain: [K]; None takes `verify` of one row, with which `widths` must begin.
 
     Raises:
       ValueError: widths, contexts or blocks out of order, a wrong shape, or a time that is not a
@@ -208,7 +211,7 @@ def make_costs(
 
 
 def _spread(name: str, values: ArrayLike, count: int) -> np.ndarray:
-    """A number, or `count` numbers, as float64 [count]."""
+    """Broadcast one number, or `count` numbers, to float64 [count]."""
     values = np.asarray(values, np.float64)
     if values.shape not in ((), (count,)):
         raise ValueError(f"{name} has shape {values.shape}: give one time for each context")

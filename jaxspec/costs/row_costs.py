@@ -1,4 +1,4 @@
-"""What a round costs by the rows that it verifies, as policies read it on the device."""
+"""Round costs by verified rows, as policies read them on the device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class RowCosts(flax.struct.PyTreeNode):
-    """Seconds of a round's two parts; W compiled widths, K context lengths, both ascending.
+    """Seconds of a round's two parts by W compiled widths and K context lengths, both ascending.
 
     `RoundCosts.by_rows` makes it from a table on the host.
 
@@ -17,9 +17,9 @@ class RowCosts(flax.struct.PyTreeNode):
       widths: rows that verification is compiled for; the first is 1 (static). A tree of n rows
         costs what the smallest width that holds it costs.
       contexts: float32 [K], cached tokens.
-      draft: float32 [K], drafting, building the tree and absorbing what was committed.
-      verify: float32 [W, K], the target's pass, acceptance and commit; verify[0] is a whole round of
-        autoregressive decoding.
+      draft: float32 [K], drafting, building the tree and absorbing committed tokens.
+      verify: float32 [W, K], the target's pass, acceptance and commit; verify[0] is a whole round
+        of autoregressive decoding.
     """
 
     widths: tuple[int, ...] = flax.struct.field(pytree_node=False)
@@ -28,7 +28,7 @@ class RowCosts(flax.struct.PyTreeNode):
     verify: jax.Array
 
     def interpolate(self, context: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Costs at `context` int32 []: linear between the measured contexts, constant beyond them.
+        """Interpolate at `context` int32 []: linear between measured contexts, constant beyond.
 
         Returns:
           (draft float32 [], verify float32 [W]), seconds.
@@ -36,8 +36,8 @@ class RowCosts(flax.struct.PyTreeNode):
         context = context.astype(jnp.float32)
         if len(self.contexts) == 1:
             return self.draft[0], self.verify[:, 0]
-        # Counted, because a search is a loop that the host drives: it would cut a round's command
-        # buffer in two.
+        # Count instead of searching: a search is a loop driven by the host, which would cut the
+        # round's command buffer in two.
         cell = jnp.clip(jnp.sum(self.contexts < context) - 1, 0, len(self.contexts) - 2)
         low, high = self.contexts[cell], self.contexts[cell + 1]
         part = jnp.clip((context - low) / (high - low), 0.0, 1.0)
@@ -46,7 +46,7 @@ class RowCosts(flax.struct.PyTreeNode):
 
 
 def width_indices(rows: int, widths: tuple[int, ...]) -> np.ndarray:
-    """For trees of 1 to `rows` rows, the index of the smallest width that holds them.
+    """Find the index of the smallest width that holds each tree of 1 to `rows` rows.
 
     Returns:
       int32 [rows]; the last width's index for trees that no width holds.

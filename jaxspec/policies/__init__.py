@@ -1,4 +1,4 @@
-"""Policies: what decides how much a round drafts and verifies; see README.md in this folder.
+"""Policies decide how much a round drafts and verifies; see README.md in this folder.
 
     policy = jaxspec.policies.make_bastion(costs)
     jaxspec.decode(params, prompt, policy=policy)

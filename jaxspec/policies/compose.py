@@ -1,6 +1,4 @@
-"""Compose policies: take the block size of the request from one and the rows of a round from
-another.
-"""
+"""Compose policies, for example the block size from one policy and the rows from another."""
 
 from __future__ import annotations
 
@@ -16,8 +14,10 @@ from jaxspec.policies.registry import tagged
 @tagged("composed")
 @dataclasses.dataclass(frozen=True)
 class ComposedConfig(PolicyConfig):
-    """Attributes:
-    parts: the policies' configs; each act is decided by the first part that has it.
+    """Config of a composed policy.
+
+    Attributes:
+      parts: configs of the policies; the first part that has an act decides it.
     """
 
     parts: tuple[PolicyConfig, ...] = ()
@@ -35,23 +35,25 @@ class ComposedConfig(PolicyConfig):
 
 
 def compose(*policies: Policy) -> Policy:
-    """One policy of several: the first that decides an act decides it, and all observe every round.
+    """Make one policy of several: the first that has an act decides it; all observe every round.
 
     Raises:
-      ValueError: no policies, a policy that would never be asked, or widths that differ.
+      ValueError: there are no policies, a policy would never be asked, or widths differ.
     """
     config = tuple(policy.config for policy in policies)
     widths = dict.fromkeys(one.widths for one in config if one.widths)
     if len(widths) > 1:
         raise ValueError(
-            f"the policies' widths differ, {' and '.join(map(str, widths))}: give all of them the same"
+            f"the policies' widths differ, {' and '.join(map(str, widths))}: "
+            "give all of them the same"
         )
     taken = set()
     for one in config:
         acts = {name for name, act in one.functions().act._asdict().items() if act is not None}
         if acts <= taken:
             raise ValueError(
-                f"{type(one).__name__} would never be asked: policies before it decide {', '.join(sorted(acts))}"
+                f"{type(one).__name__} would never be asked: policies before it decide "
+                f"{', '.join(sorted(acts))}"
             )
         taken |= acts
     if not config:
@@ -66,14 +68,14 @@ def compose(*policies: Policy) -> Policy:
 
 
 def _states(policies) -> tuple | None:
-    """The states of all policies; None if none has learned anything."""
+    """Collect the states of all policies; None if none has learned anything."""
     if all(policy.state is None for policy in policies):
         return None
     return tuple(_empty(policy) if policy.state is None else policy.state for policy in policies)
 
 
 def _temperature(policies) -> float | None:
-    """The sampling temperature at which the policies learned; None if none has."""
+    """Return the sampling temperature at which the policies learned; None if none has learned."""
     found = {
         policy.temperature
         for policy in policies
@@ -81,7 +83,8 @@ def _temperature(policies) -> float | None:
     }
     if len(found) > 1:
         raise ValueError(
-            f"the policies have learned at temperatures {' and '.join(map(str, found))}: use both at one first"
+            f"the policies have learned at temperatures {' and '.join(map(str, found))}: "
+            "use both at one first"
         )
     return next(iter(found), None)
 
@@ -91,7 +94,8 @@ def _empty(policy: Policy):
     if jax.tree.leaves(state):
         name = type(policy.config).__name__
         raise ValueError(
-            f"{name} has learned nothing yet, and another policy has: compose before either is used, or after both"
+            f"{name} has learned nothing yet, and another policy has: "
+            "compose before either is used, or after both"
         )
     return state
 

@@ -15,17 +15,17 @@ from jaxspec.policies.store import HEADER, load_policy
 def make_named(
     name: str, costs: Callable[[], RoundCosts], about: Mapping[str, Any] | None = None
 ) -> Policy:
-    """The policy that a name stands for.
+    """Make the policy of a name.
 
     Args:
-      name: one of `policy_forms()`, such as `best`, `ddd-paper` or `static:4x24` (4 draft steps and
-        24 rows in every round), or the folder of a saved policy.
-      costs: gives the round costs, measuring them if they are not known; called only for policies
-        that are made from costs.
-      about: what the policy is to be used for, see `store.load_policy`.
+      name: one of `policy_forms()`, for example `best`, `ddd-paper` or `static:4x24` (4 draft steps
+        and 24 rows in every round), or the folder of a saved policy.
+      costs: returns the round costs, and measures them if necessary; called only for policies that
+        are made from costs.
+      about: describes the use of the policy, see `store.load_policy`.
 
     Raises:
-      ValueError: no such policy.
+      ValueError: there is no policy of this name.
     """
     found = find_named(name)
     if found is not None:

@@ -1,4 +1,4 @@
-"""The policy protocol: what a policy sees, when it is asked, and what it answers.
+"""The policy protocol: a policy's observations, its decisions and when it is asked for them.
 
 A policy is a bundle of pure functions. It decides how many slots a block has (once per request),
 whether a round drafts, whether a tree that grows in steps grows further, and how many of the tree's
@@ -17,9 +17,9 @@ import jax
 
 from jaxspec.core.state import Accepted, Pool, Tree
 
-# Observations that cost time; they are computed only for policies that name them.
+# Observations that take time; they are computed only for policies that name them.
 NEEDS = frozenset({"entropy", "top", "hidden", "logits"})
-# Probabilities in `Observation.top`.
+# Number of probabilities in `Observation.top`.
 TOP = 10
 
 
@@ -27,7 +27,9 @@ class Shape(NamedTuple):
     """Static sizes of the rounds that a policy decides about.
 
     Attributes:
-      batch: B sequences. rows: N, of the largest tree. depth: longest drafted path.
+      batch: B, sequences.
+      rows: N, rows of the largest tree.
+      depth: length of the longest drafted path.
       nodes: M, nodes that a step drafts from; 0 for a block drafter.
       candidates: C, tokens drafted after each node.
       steps: draft steps after the root's; 0 for a block drafter.
@@ -42,10 +44,11 @@ class Shape(NamedTuple):
 
 
 class Observation(flax.struct.PyTreeNode):
-    """What a policy sees. None: not available at this moment, or not named in `Functions.needs`.
+    """The input of a policy. None: not available at this moment, or not named in `Functions.needs`.
 
     Attributes:
-      context: int32 [B], cached tokens. live: bool [B], sequences that are not finished.
+      context: int32 [B], cached tokens.
+      live: bool [B], sequences that are not finished.
       steps: int32 [], draft steps after the root's that the batch has taken; a sequence that
         stopped took fewer.
       pool: candidates [B, P] in the order in which they were drafted.
@@ -97,7 +100,7 @@ class Outcome(flax.struct.PyTreeNode):
 
 
 class Acts(NamedTuple):
-    """Decisions, each a function (controls, state, Observation) -> answer; None decides nothing.
+    """Decisions, each a function (controls, state, Observation) -> answer, or None for no decision.
 
     Attributes:
       block: int32 [B], slots of a block drafter's block, the anchor included. Asked once, after the
@@ -153,22 +156,25 @@ class PolicyConfig:
     widths: tuple[int, ...] = ()
 
     def functions(self) -> Functions:
-        """The policy's functions. Equal configs must give identical functions: cache them with
-        `functools.lru_cache`.
+        """Return the policy's functions.
+
+        Equal configs must return identical functions: cache them with `functools.lru_cache`.
         """
         # Not an abstract method: everything else that a subclass may define has a default here.
         raise NotImplementedError(
-            f"{type(self).__name__} has no functions: define the method, it is what a policy does"
+            f"{type(self).__name__} has no functions: define the method `functions`"
         )
 
     def check(self, shape: Shape) -> None:
-        """Raise a ValueError if the policy cannot decide about rounds of these sizes; the message
-        names sizes that it can.
+        """Raise a ValueError if the policy cannot decide about rounds of these sizes.
+
+        The message names sizes that it supports.
         """
 
     def observe_seconds(self, controls: Any, before: Any, after: Any, seconds: float) -> Any:
-        """The controls after a decode, for policies that predict how long rounds take. Called on
-        the host, between decodes.
+        """Return the controls after a decode, for policies that predict the time of rounds.
+
+        Called on the host, between decodes.
 
         Args:
           before, after: the state before and after the rounds of the decode.
@@ -196,10 +202,10 @@ class Policy(flax.struct.PyTreeNode):
     elsewhere: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def at_temperature(self, temperature: float) -> Policy:
-        """The policy with what it learned at this sampling temperature.
+        """Return the policy with the state that it learned at this sampling temperature.
 
-        State is kept per temperature; a new temperature starts fresh. Drafting gains less when
-        sampling, and a drafter that ranks under the target's noise has other scores.
+        Each temperature has its own state; a new temperature starts without one. Drafting gains
+        less when sampling, and a drafter that ranks with the target's noise has other scores.
         """
         if self.temperature in (None, temperature):
             return self.replace(temperature=temperature)
@@ -210,5 +216,5 @@ class Policy(flax.struct.PyTreeNode):
 
 
 def keep_state(controls: Any, state: Any, outcome: Outcome) -> Any:
-    """`observe` of a policy that learns nothing from rounds."""
+    """Return `state` unchanged: `observe` of a policy that learns nothing from rounds."""
     return state

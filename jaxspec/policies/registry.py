@@ -1,7 +1,7 @@
-"""What policies are called: names on the command line, and tags in saved files.
+"""Names of policies on the command line, and their tags in saved files.
 
-Each policy module registers its own names and tags; `jaxspec.policies.register` and
-`jaxspec.policies.tagged` do the same for policies of your own.
+Each policy module registers its own names and tags. Use `jaxspec.policies.register` and
+`jaxspec.policies.tagged` for policies of your own.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Class = TypeVar("Class", bound=type)
 
 
 class NamedPolicy(NamedTuple):
-    """A policy that a name stands for.
+    """The constructor behind a name.
 
     Attributes:
-      make: gives the policy.
+      make: makes the policy.
       by_costs: call `make` with round costs, a `RoundCosts` of the decode's rounds.
-      argument: what follows the name and a colon, in capitals for help texts; `make` is called with
-        that text. Empty: the name stands alone.
+      argument: name of the text after the colon, in capitals for help texts; `make` is called with
+        that text. Empty if the name takes no argument.
     """
 
     make: Callable[..., Policy]
@@ -38,15 +38,16 @@ _TAGS: dict[str, type] = {}
 def register(
     name: str, make: Callable[..., Policy], *, by_costs: bool = False, argument: str = ""
 ) -> None:
-    """Let `name` stand for a policy in `--policy`, in method names of `jaxspec bench` and in
-    `jaxspec.policies.make_named`.
+    """Register a policy by name.
+
+    `--policy`, method names of `jaxspec bench` and `jaxspec.policies.make_named` accept the name.
 
     Args:
-      name: letters, digits, `-` and `_`, such as `bastion-paper`.
-      make, by_costs, argument: as of `NamedPolicy`.
+      name: letters, digits, `-` and `_`, for example `bastion-paper`.
+      make, by_costs, argument: see `NamedPolicy`.
 
     Raises:
-      ValueError: a name of another form, or one that another constructor has.
+      ValueError: the name has another form, or another constructor has it.
     """
     if not re.fullmatch(r"[A-Za-z][\w-]*", name, re.ASCII):
         raise ValueError(f"{name!r} cannot name a policy: use letters, digits, - and _")
@@ -58,20 +59,22 @@ def register(
 
 
 def policy_names() -> tuple[str, ...]:
-    """All names that stand alone, in the order in which they were registered."""
+    """List the names without an argument, in the order in which they were registered."""
     return tuple(name for name, found in _NAMED.items() if not found.argument)
 
 
 def policy_forms() -> tuple[str, ...]:
-    """All names for help texts, such as `best` and `static:STEPSxROWS`."""
+    """List all names for help texts, for example `best` and `static:STEPSxROWS`."""
     return tuple(
         f"{name}:{found.argument}" if found.argument else name for name, found in _NAMED.items()
     )
 
 
 def find_named(text: str) -> tuple[NamedPolicy, str] | None:
-    """The policy that `name` or `name:argument` stands for, and the argument; None if no policy
-    has this name.
+    """Find the policy of `name` or `name:argument`.
+
+    Returns:
+      (the policy's record, the argument), or None if no policy has this name.
     """
     name, colon, argument = text.partition(":")
     found = _NAMED.get(name)
@@ -81,13 +84,13 @@ def find_named(text: str) -> tuple[NamedPolicy, str] | None:
 
 
 def tagged(tag: str) -> Callable[[Class], Class]:
-    """Decorate a dataclass or NamedTuple that a policy is made of with its name in saved files.
+    """Decorate a dataclass or NamedTuple of a policy with its name in saved files.
 
-    Config, controls and state need a tag each if they are classes. Keep a tag when the class moves
-    or is renamed: files that were saved before still load.
+    Config, controls and state each need a tag if they are classes. Keep the tag when you move or
+    rename the class, so that earlier files still load.
 
     Raises:
-      ValueError: another class has the tag, or the class is neither.
+      ValueError: another class has the tag, or the class is neither of the two.
     """
 
     def decorate(found: Class) -> Class:
@@ -103,10 +106,10 @@ def tagged(tag: str) -> Callable[[Class], Class]:
 
 
 def tag_of(found: type) -> str:
-    """The tag of a class that a policy is made of.
+    """Return the tag of a policy's class.
 
     Raises:
-      ValueError: it has none.
+      ValueError: the class has no tag.
     """
     for tag, other in _TAGS.items():
         if other is found:
@@ -118,10 +121,10 @@ def tag_of(found: type) -> str:
 
 
 def tagged_class(tag: Any) -> type:
-    """The class of a tag from a file.
+    """Return the class of a tag from a file.
 
     Raises:
-      ValueError: no class has it.
+      ValueError: no class has the tag.
     """
     if tag not in _TAGS:
         raise ValueError(
@@ -132,7 +135,7 @@ def tagged_class(tag: Any) -> type:
 
 
 def _same_origin(known: Any, new: Any) -> bool:
-    """Whether `new` is `known` defined once more, as when a notebook's cell runs again."""
+    """Tell whether `new` is `known` defined again, for example by running a notebook cell twice."""
     origins = [
         (getattr(one, "__module__", None), getattr(one, "__qualname__", None))
         for one in (known, new)

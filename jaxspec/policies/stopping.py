@@ -1,4 +1,4 @@
-"""Stop drafting at a threshold: what rules over a growing tree share.
+"""Thresholds of the rules that stop the growth of a tree.
 
 The threshold is an array, so that a search over thresholds compiles once.
 """
@@ -29,21 +29,26 @@ class Threshold(flax.struct.PyTreeNode):
 
 
 def make_threshold(threshold: float, weights: Any = ()) -> Threshold:
-    """Controls from a number."""
+    """Make the controls from a number."""
     return Threshold(jnp.float32(threshold), weights)
 
 
 def replace_threshold(policy: Policy, threshold: float) -> Policy:
-    """A rule's policy with another threshold."""
+    """Replace the threshold of a rule's policy."""
     return policy.replace(controls=policy.controls.replace(threshold=jnp.float32(threshold)))
 
 
 def take_best(values: jax.Array, frontier: jax.Array) -> jax.Array:
-    """`values` [B, M, ...] of the frontier node with the largest path log-probability, [B, ...];
-    the first of equals.
+    """Take the values of the frontier node with the largest path log-probability.
+
+    Among ties the first node wins.
 
     Args:
+      values: [B, M, ...].
       frontier: float32 [B, M], path log-probabilities; -inf marks an empty slot.
+
+    Returns:
+      [B, ...].
     """
     best = jnp.argmax(frontier, axis=1).reshape(-1, 1, *(1,) * (values.ndim - 2))
     return jnp.take_along_axis(values, best, axis=1)[:, 0]

@@ -1,8 +1,8 @@
 """Save and load policies: arrays with Orbax, everything else as JSON.
 
-A policy chooses well for one target, drafter and builder and for the round costs of one device. It
-is saved with their names, and loading it for others warns. Files hold the tags of the classes that
-a policy is made of, see `jaxspec.policies.registry.tagged`.
+A policy fits one target, drafter and builder, and the round costs of one device. It is saved with
+their names, and loading it for others warns. Files hold the tags of a policy's classes, see
+`jaxspec.policies.registry.tagged`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ tagged("row-costs")(RowCosts)
 def save_policy(
     policy: Policy, path: str | os.PathLike, about: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a policy with what it has learned into the folder `path`, replacing a policy there.
+    """Write a policy and its learned state into the folder `path`, and replace a policy there.
 
     Args:
-      about: what it was trained for, such as target, drafter, builder, device and the fingerprint
-        of round costs: names, as JSON.
+      policy: to save.
+      path: folder.
+      about: names of what it was trained for, as JSON: target, drafter, builder, device, the
+        fingerprint of round costs and so on.
 
     Raises:
       ValueError: a part of the policy has no tag, or cannot be saved.
@@ -52,13 +54,15 @@ def save_policy(
 
 
 def load_policy(path: str | os.PathLike, *, about: Mapping[str, Any] | None = None) -> Policy:
-    """Read a policy of `save_policy`.
+    """Read a policy that `save_policy` wrote.
 
     Args:
-      about: what it is to be used for; a warning names every saved entry that differs.
+      path: folder.
+      about: names of what it will be used for; a warning names every saved entry that differs.
 
     Raises:
-      FileNotFoundError: there is none. ValueError: it is damaged, or a part has an unknown tag.
+      FileNotFoundError: there is no policy.
+      ValueError: the policy is damaged, or a part has an unknown tag.
       ImportError: Orbax is not installed.
     """
     checkpoints, path = _orbax(), Path(path).absolute()
@@ -76,10 +80,10 @@ def load_policy(path: str | os.PathLike, *, about: Mapping[str, Any] | None = No
 
 
 def load_about(path: str | os.PathLike) -> dict[str, Any]:
-    """What the policy in the folder `path` was trained for, as given to `save_policy`.
+    """Read what the policy in the folder `path` was trained for, as given to `save_policy`.
 
     Raises:
-      FileNotFoundError: there is none.
+      FileNotFoundError: there is no policy.
     """
     return _header(Path(path).absolute())["about"]
 
@@ -94,14 +98,15 @@ def _compare(saved: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) ->
     for name, value in wanted.items():
         if name in saved and saved[name] != value:
             warnings.warn(
-                f"the policy in {path} was trained for {name} {saved[name]}, not {value}: it may choose badly; train it again "
+                f"the policy in {path} was trained for {name} {saved[name]}, not {value}: "
+                "it may choose badly; train it again "
                 f"for this {name}, or measure it here with `jaxspec bench policies`",
                 stacklevel=3,
             )
 
 
 def _encode(value: Any, arrays: list) -> Any:
-    """`value` as JSON; arrays are appended to `arrays` and replaced by their numbers."""
+    """Encode `value` as JSON; append arrays to `arrays` and replace them by their indices."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, jax.Array | np.ndarray | np.generic):
@@ -120,7 +125,8 @@ def _encode(value: Any, arrays: list) -> Any:
     if isinstance(value, dict) and all(isinstance(name, str) for name in value):
         return {"dict": {name: _encode(one, arrays) for name, one in value.items()}}
     raise ValueError(
-        f"a policy holds a {type(value).__name__}, which cannot be saved: keep arrays, numbers and names in it"
+        f"a policy holds a {type(value).__name__}, which cannot be saved: "
+        "keep arrays, numbers and names in it"
     )
 
 

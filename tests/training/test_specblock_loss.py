@@ -277,7 +277,7 @@ def test_first_weights(recorded):
 @pytest.mark.parametrize(
     ("options", "block", "match"),
     [
-        (LossOptions(kind="ce"), BlockOptions(), "leave kind fkl"),
+        (LossOptions(kind="ce"), BlockOptions(), "leave kind at fkl"),
         (LossOptions(temperature=0), BlockOptions(), "loss temperature is 0"),
         (LossOptions(), BlockOptions(blocks=0), "blocks is 0"),
         (LossOptions(), BlockOptions(decay=1.5), "decay is 1.5"),

@@ -1,3 +1,3 @@
-"""Training of learned policies other than LTD's: labels, heads, BlockPilot, regression, and
+"""Train the learned policies other than LTD's: labels, heads, BlockPilot, the regression, and
 searches over constants.
 """

@@ -1,10 +1,11 @@
-"""Measure what rounds cost by block size, and what BlockPilot's prediction costs: the clock of its
-labels by speed.
+"""Measure the time of a round for each block size, and the time of BlockPilot's prediction.
+
+BlockPilot's speed labels use these times:
 
     python -m training.policies.block_costs --drafter dflash --sizes 6 7 8 9 10 --out times.json
 
-Timing whole answers afresh is too noisy for differences of a few percent, so answers are charged
-this table instead.
+Sizes differ by a few percent, and timing every answer anew is too noisy to show that. An answer's
+time is therefore computed from this table.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from jaxspec.policies.protocol import Observation, Policy
 from training.command import one_line_errors
 from training.policies.block_replay import decode_settings
 
-# Predictions of a sample, and samples.
+# Predictions per sample, and number of samples.
 CALLS, SAMPLES = 4, 15
 
 
 class BlockCosts(NamedTuple):
-    """What rounds and predictions cost.
+    """Times of rounds and of predictions.
 
     Attributes:
-      single: by block size, rounds that are compiled for this size only.
-      chosen: by block size, rounds of a policy that chose this size, compiled for all sizes: they
-        draft the largest block.
+      single: times by block size of rounds that are compiled for that size only.
+      chosen: times by block size of rounds in which a policy chose that size. They are compiled
+        for all sizes and always draft the largest block.
       predict: {reduction of `BlockPilotConfig`: seconds of one prediction}.
     """
 
@@ -55,11 +56,17 @@ class BlockCostsOptions:
 
     Attributes:
       out: JSON file to write.
-      sizes: block sizes that a policy is to choose from, ascending.
-      target, drafter, dtype: as of `training.policies.blockpilot`.
-      builder, budget: of the trees; a chain verifies the whole block.
-      contexts: cached tokens to measure at. repeats: samples of each round, all sizes taking turns.
-      width, layers, rank: of the networks.
+      sizes: block sizes that the policy may choose, in ascending order.
+      target: `mini`, a directory or a hub id.
+      drafter: a block drafter that ships with the target, a directory or a hub id.
+      dtype: of target and drafter; None picks one that suits the device.
+      builder: of the trees; a chain verifies the whole block.
+      budget: verification budget of the trees; a chain ignores it.
+      contexts: numbers of cached tokens to measure at.
+      repeats: samples of each round; the sizes take turns.
+      width: hidden units of the predictor's layers.
+      layers: of the predictor.
+      rank: logits or projection axes that the predictor reads, unless it reads all logits.
     """
 
     out: Path
@@ -77,12 +84,12 @@ class BlockCostsOptions:
 
 
 def policy_widths(sizes: Sequence[int], builder: str, budget: int) -> tuple[int, ...]:
-    """Rows to compile verification for: those of every block, or the whole tree."""
+    """Return the row counts to compile verification for: every block size, or a tree's budget."""
     return tuple(sizes) if builder == "chain" else (budget,)
 
 
 def measure_blocks(params: Params, method: str, options: BlockCostsOptions) -> BlockCosts:
-    """Median times of rounds, one sequence at a time, and of predictions."""
+    """Measure median times of rounds (one sequence at a time) and of predictions."""
     from scipy.optimize import isotonic_regression
 
     sizes, vocab = tuple(options.sizes), params.spec.target.vocab_size
@@ -108,8 +115,8 @@ def measure_blocks(params: Params, method: str, options: BlockCostsOptions) -> B
     }
 
     def table(taken: np.ndarray) -> RoundCosts:
-        # Larger blocks do not take less time: if they seem to, that is noise, and a choice by these
-        # times would follow it.
+        # A larger block never takes less time. Where the samples say otherwise, that is noise, and
+        # the labels would follow it: make the times monotonic.
         taken = np.transpose([isotonic_regression(own).x for own in taken])
         return make_costs(
             widths[-1:],
@@ -129,7 +136,7 @@ def measure_blocks(params: Params, method: str, options: BlockCostsOptions) -> B
 
 
 def _always(sizes: Sequence[int], number: int, vocab: int, widths: tuple[int, ...]) -> Policy:
-    """A policy that always chooses one size."""
+    """Return a policy that always chooses `sizes[number]`."""
     layer = {
         "kernel": jnp.zeros((vocab, len(sizes))),
         "bias": jnp.zeros(len(sizes)).at[number].set(1.0),
@@ -140,7 +147,7 @@ def _always(sizes: Sequence[int], number: int, vocab: int, widths: tuple[int, ..
 def predict_seconds(
     sizes: Sequence[int], vocab: int, reduction: str, options: BlockCostsOptions
 ) -> float:
-    """Median seconds of one prediction from logits on the device."""
+    """Measure the median seconds of one prediction from logits on the device."""
     inputs = vocab if reduction == "all" else min(options.rank, vocab)
     projection = (
         {"mean": jnp.zeros(vocab), "axes": jnp.ones((vocab, inputs))}
@@ -164,17 +171,17 @@ def predict_seconds(
 
 
 def save_block_costs(costs: BlockCosts, path: Path) -> None:
-    """Write costs as JSON."""
+    """Write the costs as JSON."""
     tables = {name: encode_costs(getattr(costs, name)) for name in ("single", "chosen")}
     write_json(tables | {"predict": costs.predict}, path)
 
 
 def load_block_costs(path: Path, sizes: Sequence[int]) -> BlockCosts:
-    """Read costs of `save_block_costs`.
+    """Read costs that `save_block_costs` wrote.
 
     Raises:
-      FileNotFoundError: no such file.
-      ValueError: the file holds no such costs, or those of other sizes.
+      FileNotFoundError: there is no such file.
+      ValueError: the file holds no block costs, or costs of other sizes.
     """
     found = read_cost_file(path)
     try:
@@ -182,28 +189,28 @@ def load_block_costs(path: Path, sizes: Sequence[int]) -> BlockCosts:
         predict = {name: float(seconds) for name, seconds in predict.items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{path} holds no costs of blocks ({error!r}): measure them with "
+            f"{path} holds no block costs ({error!r}): measure them with "
             "`python -m training.policies.block_costs`"
         ) from None
     costs = BlockCosts(decode_costs(single, path), decode_costs(chosen, path), predict)
     if costs.single.blocks != tuple(sizes):
         raise ValueError(
-            f"{path} is of block sizes {list(costs.single.blocks)}, not {list(sizes)}: give another "
-            "file, or delete it"
+            f"{path} holds block sizes {list(costs.single.blocks)}, not {list(sizes)}: "
+            "give another file, or delete it"
         )
     return costs
 
 
 def main(options: BlockCostsOptions) -> None:
-    """Measure, print and write."""
+    """Measure the times, print them and write them."""
     params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
     costs = measure_blocks(params, params.spec.drafters[0][0], options)
     save_block_costs(costs, options.out)
     for i, size in enumerate(costs.single.blocks):
         single, chosen = (np.round(1e3 * one.verify[i, 0], 3) for one in costs[:2])
-        print(f"block of {size}: {single} ms compiled for this size, {chosen} ms chosen of all")
+        print(f"block of {size}: {single} ms compiled for this size, {chosen} ms for all sizes")
     print(
-        "a prediction:",
+        "one prediction:",
         ", ".join(f"{name} {1e3 * seconds:.3f} ms" for name, seconds in costs.predict.items()),
     )
 

@@ -1,9 +1,9 @@
-"""What rounds of any block size commit on known texts, without verifying any of them.
+"""Compute what rounds of any block size commit on known texts, without verifying them.
 
-A greedy text is unique, and what a block drafter proposes at a position depends only on the text
-before it, not on earlier rounds. So each text is decoded once, one prefill over prompt and answer
-gives the drafter its context at every position, and each block size then costs only the drafter's
-forwards of its rounds.
+Greedy text is unique, and a block drafter's proposal at a position depends only on the text before
+it, not on earlier rounds. So decode each text once and prefill prompt and answer once, which gives
+the drafter its context at every position. Each block size then costs only the drafter's forward
+passes in its rounds.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from training.replay.committed import committed_of_tree
 
 
 def decode_settings(size: int, builder: str, budget: int) -> dict:
-    """Options of `jaxspec.decode` for rounds of this block size; a chain verifies the block, a tree
-    the budget.
+    """Return options of `jaxspec.decode` for rounds of this block size.
+
+    A chain verifies the whole block, a tree verifies `budget` rows.
     """
     return {
         "builder": builder,
@@ -45,11 +46,16 @@ def committed_rounds(
     budget=32,
     **options,
 ) -> list[list[list[int]]]:
-    """Committed tokens of every round, by prompt and block size, under greedy decoding.
+    """Return the committed tokens of every greedy round: a list by prompt, block size and round.
 
     Args:
-      method: a block drafter. prompts: token ids, a batch of them.
-      options: of `jaxspec.decode`, such as `max_new_tokens`.
+      params: target and drafter.
+      method: name of a block drafter.
+      prompts: token ids of a batch of prompts.
+      sizes: block sizes.
+      builder: of the trees.
+      budget: verification budget of the trees; a chain verifies the whole block.
+      options: further options of `jaxspec.decode`, for example `max_new_tokens`.
     """
     trained = params.spec.drafter(method).block_size
     outputs = jaxspec.decode(
@@ -58,7 +64,7 @@ def committed_rounds(
     texts = [list(prompt) + out.tokens for prompt, out in zip(prompts, outputs, strict=True)]
     ends = np.array([len(text) - 1 for text in texts], np.int32)
     starts = np.array([len(prompt) for prompt in prompts], np.int32)
-    # Nothing is drafted from a text's last token, and the target may have no position after it.
+    # No round starts at a text's last token, and the target may have no position after it.
     session = prepare(
         params,
         [text[:-1] for text in texts],
@@ -87,12 +93,12 @@ def committed_rounds(
 
 @functools.partial(jax.jit, static_argnames="config")
 def _replay(params, request, state, tokens, start, end, *, config):
-    """Committed tokens of the rounds from `start` on, int32 [B, T], 0 after the last.
+    """Return the committed tokens of the rounds from `start` on: int32 [B, T], 0 after the last.
 
     Args:
-      state: after a prefill of the texts; of it only the drafter's context is read.
-      tokens: int32 [B, T], texts, -1 after them for as long as a round.
-      start, end: int32 [B], places of an answer's first and last token.
+      state: after a prefill of the texts; only the drafter's context is read.
+      tokens: int32 [B, T], the texts, followed by -1 for at least the length of a round.
+      start, end: int32 [B], indices of an answer's first and last token.
     """
     round = make_round(params, request, config)
     plan = round.plan

@@ -1,15 +1,15 @@
-"""Train BlockPilot's predictor of a request's block size, and say what it is worth.
+"""Train BlockPilot's predictor of a request's block size, and report what it gains.
 
-    python -m training.policies.blockpilot --prompts corpus.jsonl.gz --held-out heldout.jsonl.gz
-    --drafter dflash \\
-      --out policies/blockpilot
+    python -m training.policies.blockpilot --prompts corpus.jsonl.gz \\
+      --held-out heldout.jsonl.gz --drafter dflash --out policies/blockpilot
 
-Rounds of all prompts with all block sizes are kept in `answers` and go on where they stopped.
-Prompts are split into training and validation; the epoch with the largest validation score is kept.
-Beside the predictor's test prompts stand: always the size that was best in training, always the
-trained size, the commonest label, the same training with shuffled features, and the oracle, which
-always knows the best size and is what no predictor can pass. Decode with the policy, and
-`block_size` and (with a chain) `budget` at the largest of its sizes.
+The rounds of all prompts with all block sizes are kept in `answers`; a stopped run continues from
+there. The prompts are split into training and validation, and the epoch with the largest
+validation score is kept. On the test prompts the predictor is compared with the size that was best
+in training, the drafter's trained size, the commonest label, a predictor that was trained on
+shuffled features, and the oracle, which always picks the best size: an upper bound for every
+predictor. To use the policy, decode with `block_size` (and with a chain `budget`) set to the
+largest of its sizes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from training.policies.blockpilot_report import CONSTANT, FIXED, TOLD, BlockChoi
 
 
 def constants(problem: BlockPilotProblem, label: str) -> dict[str, BlockChoice]:
-    """What a predictor must beat, and the oracle, on the test prompts."""
+    """Return the constant choices that a predictor must beat, and the oracle, on test prompts."""
     training, _, test = problem.parts
     score, count = problem.score(label), len(test)
     sizes = problem.answers.sizes.tolist()
@@ -46,10 +46,13 @@ def constants(problem: BlockPilotProblem, label: str) -> dict[str, BlockChoice]:
 
 
 def train_blockpilot(options: BlockPilotOptions) -> tuple[Policy, dict]:
-    """Answer, train, save, and compare on test prompts.
+    """Answer the prompts, train and save the policy, and compare it on test prompts.
+
+    Returns:
+      (the policy, its report, also written to `out`/report.json).
 
     Raises:
-      ValueError, OSError: unusable prompts, options or checkpoints.
+      ValueError, OSError: prompts, options or checkpoints are unusable.
     """
     problem = load_problem(options)
     answers, parts, score = problem.answers, problem.parts, problem.score(options.label)
@@ -85,5 +88,5 @@ if __name__ == "__main__":
 
     with one_line_errors():
         _, made = train_blockpilot(tyro.cli(BlockPilotOptions))
-        print(f"{made['prompts'][2]} test prompts, labelled by {made['label']}")
+        print(f"{made['prompts'][2]} test prompts, labels by {made['label']}")
         print("\n".join(lines_of(made["test"])))

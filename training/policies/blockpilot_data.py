@@ -1,10 +1,10 @@
-"""What BlockPilot learns from: a prompt's last logits, and what each block size gave for its
-answer.
+"""BlockPilot's training data: a prompt's last logits, and the rounds of its answer by block size.
 
-Every prompt is answered greedily once, and its rounds with every block size follow from the text,
-see `block_replay`. The paper's score of a size is the unweighted mean of committed tokens a round,
-the root and a cut last round included; its label is the size with the largest score, the smallest
-of equals. The other label is speed: rounds are charged a measured table of times.
+Each prompt is answered greedily once; the rounds of every block size follow from that text, see
+`block_replay`. The paper scores a size by the unweighted mean of committed tokens per round,
+counting the root and a last round that is cut short. Its label is the size with the largest score,
+and the smallest size among ties. The other label is speed: rounds take the times of a measured
+table.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ from jaxspec.targets.transformer import Transformer
 from training.policies.block_replay import committed_rounds
 from training.splits import number_places
 
-# Parts of every domain's prompts: the fourth is for validation and the fifth for the test.
+# Of every five prompts of a domain, the fourth is for validation and the fifth for the test.
 PARTS = 5
 
 
 class Answers(NamedTuple):
-    """P prompts and C block sizes.
+    """The rounds of P prompts with C block sizes.
 
     Attributes:
-      logits: float32 [P, V], the target's after the last prompt token.
-      committed: committed[p][c], tokens of each round, int lists. context: int [P], tokens of the
-        prompts.
-      sizes: int32 [C]. domains: names [P].
+      logits: float32 [P, V], the target's logits after the last prompt token.
+      committed: committed[p][c] is the list of tokens that each round committed.
+      context: int [P], prompt lengths in tokens.
+      sizes: int32 [C], block sizes.
+      domains: names [P].
     """
 
     logits: np.ndarray
@@ -51,23 +52,21 @@ class Answers(NamedTuple):
 
     @property
     def rounds(self) -> np.ndarray:
-        """int [P, C]."""
+        """Numbers of rounds, int [P, C]."""
         return np.array([[len(rounds) for rounds in own] for own in self.committed])
 
     @property
     def tokens(self) -> np.ndarray:
-        """int [P, C], committed by the rounds."""
+        """Tokens that the rounds committed, int [P, C]."""
         return np.array([[sum(rounds) for rounds in own] for own in self.committed])
 
     @property
     def length(self) -> np.ndarray:
-        """float64 [P, C], mean of committed tokens a round: every round counts the same, which is
-        tokens over rounds.
-        """
+        """Mean committed tokens per round, float64 [P, C]: tokens divided by rounds."""
         return self.tokens / self.rounds
 
     def seconds(self, costs: RoundCosts) -> np.ndarray:
-        """Seconds of all rounds of each answer, by block size: float64 [P, C]."""
+        """Sum the seconds of each answer's rounds by block size: float64 [P, C]."""
         taken = np.zeros((len(self.committed), len(self.sizes)))
         for prompt, own in enumerate(self.committed):
             for size, rounds in enumerate(own):
@@ -76,21 +75,21 @@ class Answers(NamedTuple):
         return taken
 
     def choose(self, sizes: Sequence[int]) -> Answers:
-        """The same answers with some of the sizes."""
+        """Keep some of the sizes."""
         at = [self.sizes.tolist().index(size) for size in sizes]
         return self._replace(
             committed=[[own[i] for i in at] for own in self.committed], sizes=self.sizes[at]
         )
 
     def take(self, prompts: np.ndarray) -> Answers:
-        """The answers to some of the prompts, by number."""
+        """Keep some of the prompts, by number."""
         rounds = [self.committed[number] for number in prompts]
         return Answers(
             self.logits[prompts], rounds, self.context[prompts], self.sizes, self.domains[prompts]
         )
 
     def joined(self, other: Answers) -> Answers:
-        """These and others with the same sizes."""
+        """Append other answers with the same sizes."""
         arrays = (
             np.concatenate([getattr(self, n), getattr(other, n)])
             for n in ("logits", "context", "domains")
@@ -100,26 +99,29 @@ class Answers(NamedTuple):
 
 
 def labels_of(score: np.ndarray) -> np.ndarray:
-    """int [P], the class with the largest score [P, C], the first of equals: the smallest block."""
+    """Return the class with the largest score: int [P] from [P, C], the smallest block of ties."""
     return np.argmax(score, axis=1)
 
 
 def best_of(score: np.ndarray) -> np.ndarray:
-    """bool [n, C], the sizes with the largest score [n, C], ties too."""
+    """Mark the sizes with the largest score, ties included: bool [n, C] from [n, C]."""
     return score >= score.max(1, keepdims=True) * (1 - 1e-9)
 
 
 def split_prompts(
     domains: np.ndarray, test: bool = True
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers of the (training, validation, test) prompts, 3 : 1 : 1 in every domain by order of
-    appearance.
+    """Split prompts 3 : 1 : 1 within every domain, by order of appearance.
 
     Args:
-      test: whether there is a test part; else 4 : 1 : 0.
+      domains: names [P].
+      test: whether to make a test part; False splits 4 : 1 : 0.
+
+    Returns:
+      Numbers of the (training, validation, test) prompts.
 
     Raises:
-      ValueError: too few prompts.
+      ValueError: there are too few prompts.
     """
     place = number_places(domains, PARTS)
     tested = place == PARTS - 1 if test else np.zeros(len(domains), bool)
@@ -127,21 +129,23 @@ def split_prompts(
     parts = tuple(np.flatnonzero(part) for part in (~checked & ~tested, checked, tested))
     if not all(len(part) for part in parts[: 2 + test]):
         raise ValueError(
-            f"{len(domains)} prompts cannot be split: give at least {PARTS} of a domain"
+            f"{len(domains)} prompts cannot be split: give at least {PARTS} prompts of a domain"
         )
     return parts
 
 
 def neighbourhood(trained: int, reach: int = 2) -> tuple[int, ...]:
-    """Block sizes around the trained one, `reach` to both sides (the paper's k); none is below
-    2.
+    """Return the block sizes from `trained - reach` (2 at least) to `trained + reach`.
+
+    `reach` is the paper's k.
     """
     return tuple(range(max(trained - reach, 2), trained + reach + 1))
 
 
 def last_logits(params: Params, ids: Sequence[int]) -> np.ndarray:
-    """The target's logits float32 [V] after the last token of a prompt; prompts are padded to
-    powers of two.
+    """Compute the target's logits after a prompt's last token: float32 [V].
+
+    Prompts are padded to powers of two, so that few lengths are compiled.
     """
     width = max(32, 1 << (len(ids) - 1).bit_length())
     tokens = np.zeros((1, width), np.int32)
@@ -170,17 +174,20 @@ def answer(
     batch=16,
     **options,
 ):
-    """Rounds of every prompt with every size, or what an earlier call wrote of them, so that a
-    stopped run goes on.
+    """Compute the rounds of every prompt with every size; continue from what `path` holds.
 
     Args:
-      path: .jsonl file of the figures, a prompt a line, of these sizes or more; logits are computed
-        again, a forward a prompt.
+      params: target and drafter.
+      method: name of a block drafter.
+      prompts: prompts with their domains.
+      sizes: block sizes.
+      path: .jsonl file of the committed tokens, one prompt per line, of these sizes or more. It
+        does not hold the logits: they are computed again, one forward pass per prompt.
       batch: prompts answered together.
       options: of `block_replay.committed_rounds`.
 
     Raises:
-      ValueError: the file is of other prompts, sizes or options.
+      ValueError: the file was made with other prompts, sizes or options.
     """
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     ids = [list(to_ids(prompt.content, tokenizer, params.spec.target)) for prompt in prompts]
@@ -199,7 +206,7 @@ def answer(
     )
     with path.open("a") as file, tqdm(total=len(missing), desc="answer", unit="prompt") as progress:
         for start in range(0, len(missing), batch):
-            # Prompts of like lengths share a compilation, and so does what is left over.
+            # Prompts of similar length share a compilation; so does the last, filled-up batch.
             chosen = missing[start : start + batch]
             filled = chosen + chosen[:1] * (batch - len(chosen))
             answers = committed_rounds(
@@ -210,7 +217,7 @@ def answer(
                 row = {"prompt": number, "name": _name(ids[number]), "committed": committed}
                 print(json.dumps(row), file=file, flush=True)
             progress.update(len(chosen))
-    # A text that its first token ends has no rounds, and nothing to choose.
+    # A text that ends with its first token has no rounds, so there is no size to choose.
     used = [number for number in range(len(prompts)) if found[number][0]]
     logits = np.stack([last_logits(params, ids[number]) for number in used])
     context, domains = (
@@ -223,7 +230,7 @@ def answer(
 
 
 def _open(path: Path, ids: list[list[int]], described: dict) -> tuple[dict[int, list], list[int]]:
-    """({number: committed} of a file that is there, its sizes); else a new one is begun."""
+    """Read ({prompt number: committed}, sizes) from a file, or begin a new file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.is_file():
         path.write_text(json.dumps(described) + "\n")
@@ -233,11 +240,11 @@ def _open(path: Path, ids: list[list[int]], described: dict) -> tuple[dict[int, 
         described["sizes"]
     ) <= set(header["sizes"]):
         raise ValueError(
-            f"{path} is of {header}, not of {described}: give another folder, or delete it"
+            f"{path} was made with {header}, not {described}: give another folder, or delete it"
         )
     rows = [row for row in rows if row["prompt"] < len(ids)]
     if any(row["name"] != _name(ids[row["prompt"]]) for row in rows):
-        raise ValueError(f"{path} is of other prompts: give another folder, or delete it")
+        raise ValueError(f"{path} was made with other prompts: give another folder, or delete it")
     return {row["prompt"]: row["committed"] for row in rows}, header["sizes"]
 
 

@@ -1,4 +1,4 @@
-"""Fit BlockPilot's predictor: inputs, loss, epochs."""
+"""Fit BlockPilot's predictor: make its inputs, compute its loss, run the epochs."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ DROPOUT = 0.2
 
 
 def loss_of(layers, x, wanted, key=None, objective: str = "label"):
-    """Mean loss of features [n, F]; with dropout where there is a key.
+    """Compute the mean loss, float32 [].
 
     Args:
+      layers: of the predictor.
+      x: float32 [n, F], features.
       wanted: float32 [n, C], see `targets`.
-      objective: `label`: cross-entropy (the paper); `regret`: what is lost on average if sizes are
-        drawn as predicted.
+      key: random key of the dropout; None leaves dropout out.
+      objective: `label` is cross-entropy (the paper); `regret` is the expected regret if sizes are
+        drawn from the predicted distribution.
     """
 
     def dropped(layer, x):
@@ -45,8 +48,10 @@ def loss_of(layers, x, wanted, key=None, objective: str = "label"):
 
 
 def targets(score: np.ndarray, objective: str) -> np.ndarray:
-    """float32 [P, C] of scores [P, C]: 1 for the label and 0 elsewhere; or the regret, percent of
-    the best score.
+    """Turn scores [P, C] into training targets, float32 [P, C].
+
+    `label` gives 1 for the label and 0 elsewhere; `regret` gives the distance to the best score, in
+    percent of that score.
     """
     if objective == "label":
         return np.eye(score.shape[1], dtype=np.float32)[labels_of(score)]
@@ -55,7 +60,7 @@ def targets(score: np.ndarray, objective: str) -> np.ndarray:
 
 @functools.lru_cache
 def _epoch(rate: float, weight_decay: float, objective: str):
-    """(the optimizer, an epoch over rows int32 [steps, batch])."""
+    """Make the optimizer and a compiled epoch over rows int32 [steps, batch]."""
     optimizer = optax.adamw(rate, weight_decay=weight_decay)
 
     def epoch(layers, state, x, wanted, rows, key):
@@ -74,11 +79,13 @@ def _epoch(rate: float, weight_decay: float, objective: str):
 
 
 def fit_predictor(x: np.ndarray, score: np.ndarray, part, options: BlockPilotOptions):
-    """Layers after the epoch with the largest validation score.
+    """Train the predictor; return its layers after the epoch with the largest validation score.
 
     Args:
-      x: float32 [P, F]. score: float [P, C], of each block size. part: numbers of training and
-        validation prompts.
+      x: float32 [P, F], features.
+      score: float [P, C], score of each block size.
+      part: (numbers of the training prompts, numbers of the validation prompts).
+      options: of the training.
     """
     training, validation = part
     optimizer, epoch = _epoch(options.rate, options.weight_decay, options.objective)
@@ -97,7 +104,7 @@ def fit_predictor(x: np.ndarray, score: np.ndarray, part, options: BlockPilotOpt
 
 
 def predicted(layers, x: np.ndarray) -> np.ndarray:
-    """int [n], numbers of the block sizes for features [n, F]."""
+    """Predict the index of the block size from features [n, F]: int [n]."""
     return np.asarray(jnp.argmax(_forward(layers, x), axis=1))
 
 
@@ -107,8 +114,10 @@ _forward = jax.jit(residual_mlp)
 def inputs(
     answers: Answers, training: np.ndarray, options: BlockPilotOptions
 ) -> tuple[dict | None, np.ndarray]:
-    """(the projection, where there is one; the network's inputs float32 [P, F]); axes come from
-    training prompts alone.
+    """Make the network's inputs; principal axes are fitted to the training prompts alone.
+
+    Returns:
+      (the projection or None, inputs float32 [P, F]).
     """
     projection = None
     if options.reduction == "projection" and options.random:
@@ -127,8 +136,9 @@ def inputs(
 
 
 def shuffled(x: np.ndarray, parts, seed: int) -> np.ndarray:
-    """Features that belong to other prompts of the same part: what is left is how often labels are
-    right.
+    """Permute the features [P, F] among the prompts of each part.
+
+    A predictor of shuffled features can learn only how frequent each label is.
     """
     rng, found = np.random.default_rng(seed), x.copy()
     for part in parts:
@@ -137,5 +147,5 @@ def shuffled(x: np.ndarray, parts, seed: int) -> np.ndarray:
 
 
 def choices_of(options: BlockPilotOptions) -> dict:
-    """What `BlockPilotConfig` has of the options."""
+    """Return the options that are fields of `BlockPilotConfig`."""
     return {"scale": options.scale, "reduction": options.reduction, "top": options.rank}

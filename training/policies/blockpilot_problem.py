@@ -1,6 +1,4 @@
-"""What BlockPilot's predictor is trained on: options, answers, their split, and the times that
-rounds are charged.
-"""
+"""BlockPilot's training problem: options, answers, their split, and the times of rounds."""
 
 from __future__ import annotations
 
@@ -29,29 +27,39 @@ class BlockPilotOptions:
     """Options of the training.
 
     Attributes:
-      prompts: JSON Lines, see `jaxspec.bench.measure.prompt_files.read_prompts`. out: folder of everything.
-      held_out: the same, of the test; None: a fifth of `prompts`. test_limit: prompts of each
-        domain.
-      answers: folder where rounds are kept, of these sizes or more (None: `out`).
-      target: `mini`, a directory or a hub id. drafter: a block drafter that ships with it, a
-        directory or a hub id.
-      reach: block sizes from the trained one less this to it plus this (the paper's k). sizes:
-        these instead.
-      builder, budget: of the trees; a chain verifies the whole block (the paper).
-      label: of the block sizes, by tokens a round (`acceptance`, the paper) or a second (`speed`).
-      times: JSON file of what rounds take, see `block_costs`; measured if it is not there, which
-        wants a quiet machine. None: one in `out` where the label is `speed`, else no times.
-      objective: what is trained for: the `label` (the paper), the smallest block of equals; or
-        small `regret`, where equals are equal and a size that is nearly best is nearly right.
-      scale, reduction: what is read of the logits, see `BlockPilotConfig`. rank: numbers of
-        `top`, or axes of a projection.
-      random: random axes instead of principal ones.
-      width, layers: of the network. epochs, batch, rate, weight_decay: of AdamW; the paper names
-        none of them.
-      limit: prompts of each domain. chat: they are users' chat messages. max_new_tokens: of each
-        answer.
-      seed: of first weights, dropout, order and shuffles. dtype: of target and drafter; None picks
-        what suits the device.
+      prompts: JSON Lines of prompts, see `jaxspec.bench.measure.prompt_files.read_prompts`.
+      out: folder for the policy, the report and everything else.
+      held_out: JSON Lines of test prompts; None takes a fifth of `prompts`.
+      test_limit: test prompts of each domain.
+      answers: folder that keeps the rounds, of these sizes or more; None is `out`.
+      target: `mini`, a directory or a hub id.
+      drafter: a block drafter that ships with the target, a directory or a hub id.
+      reach: choose among block sizes up to this far from the trained one (the paper's k).
+      sizes: choose among these block sizes instead.
+      builder: of the trees; a chain verifies the whole block (the paper).
+      budget: verification budget of the trees; a chain ignores it.
+      label: what makes a block size best: tokens per round (`acceptance`, the paper) or tokens per
+        second (`speed`).
+      times: JSON file of round times, see `block_costs`; measured if the file is missing, which
+        needs a quiet machine. None uses times.json in `out` for the label `speed`, else no times.
+      objective: `label` trains on the best size, the smallest of ties (the paper); `regret`
+        minimises the expected loss of score, so that ties and nearly best sizes count as such.
+      scale: scaling of the logits, see `BlockPilotConfig`.
+      reduction: which part of the logits is read, see `BlockPilotConfig`.
+      rank: logits that `top` reads, or axes of a projection.
+      random: use random axes instead of principal ones.
+      width: hidden units of the network's layers.
+      layers: of the network.
+      epochs: passes over the training prompts. The paper does not give epochs, batch, rate or
+        weight decay.
+      batch: prompts per gradient step.
+      rate: learning rate of AdamW.
+      weight_decay: of AdamW.
+      limit: prompts of each domain.
+      chat: pass prompts as a user's chat message.
+      max_new_tokens: of each answer.
+      seed: of initial weights, dropout, order and shuffles.
+      dtype: of target and drafter; None picks one that suits the device.
     """
 
     prompts: Path
@@ -86,12 +94,15 @@ class BlockPilotOptions:
 
 
 class BlockPilotProblem(NamedTuple):
-    """What is learned from, and what it is judged by.
+    """The data that the predictor is trained on and judged by.
 
     Attributes:
-      params, method: target and drafter. trained: the drafter's own block size.
-      answers: to all prompts. parts: numbers of training, validation and test prompts. times: or
-        None.
+      params: target and drafter.
+      method: name of the drafter.
+      trained: the block size that the drafter was trained for.
+      answers: to all prompts.
+      parts: numbers of the training, validation and test prompts.
+      times: of rounds and predictions, or None.
     """
 
     params: Params
@@ -102,8 +113,11 @@ class BlockPilotProblem(NamedTuple):
     times: BlockCosts | None
 
     def score(self, label: str, single: bool = False) -> np.ndarray:
-        """float64 [P, C], tokens a round or a modelled second; `single`: in rounds compiled for
-        one size.
+        """Score the block sizes: float64 [P, C], tokens per round or per modelled second.
+
+        Args:
+          label: `acceptance` (per round) or `speed` (per second).
+          single: use the times of rounds that are compiled for one size.
         """
         if label == "acceptance":
             return self.answers.length
@@ -112,15 +126,15 @@ class BlockPilotProblem(NamedTuple):
 
 
 def load_problem(options: BlockPilotOptions) -> BlockPilotProblem:
-    """Answer all prompts, or read the answers; the same of the times.
+    """Answer all prompts and measure the times, or read those that an earlier run left.
 
     Raises:
-      ValueError, OSError: unusable prompts, options or checkpoints.
+      ValueError, OSError: prompts, options or checkpoints are unusable.
     """
     params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
     method, config = params.spec.drafters[0]
     if not hasattr(config, "block_size"):
-        raise ValueError(f"drafter {options.drafter!r} drafts no blocks: choose dflash or jetspec")
+        raise ValueError(f"drafter {options.drafter!r} drafts no blocks: give dflash or jetspec")
     sizes = options.sizes or neighbourhood(config.block_size, options.reach)
     settings = {
         "builder": options.builder,

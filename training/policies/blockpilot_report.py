@@ -1,5 +1,6 @@
-"""What choices of block sizes are worth on test prompts, beside constants and the oracle; intervals
-by paired bootstrap.
+"""Compare choices of block sizes on test prompts with constants and the oracle.
+
+Intervals come from a paired bootstrap over prompts.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from training.policies.block_costs import BlockCosts
 from training.policies.blockpilot_data import Answers
 
 FIXED = "best fixed size"
-# Keys of a choice that nothing predicts: a constant, and the oracle, which is told.
+# What a choice reads if it predicts nothing: a constant, and the oracle, which knows the answer.
 CONSTANT, TOLD = "constant", "told"
 
 
 class BlockChoice(NamedTuple):
-    """Block sizes of n test prompts.
+    """Block sizes chosen for n test prompts.
 
     Attributes:
-      classes: int [S, n], numbers of the sizes, by S seeds. reads: what a prediction reads (`all`,
-        `top`, `projection`), `CONSTANT` or `TOLD`.
+      classes: int [S, n], indices of the sizes, for S seeds.
+      reads: what the prediction reads (`all`, `top`, `projection`), or `CONSTANT` or `TOLD`.
     """
 
     classes: np.ndarray
@@ -30,11 +31,11 @@ class BlockChoice(NamedTuple):
 
 
 def costs_of(answers: Answers, times: BlockCosts | None, reads: str) -> dict[str, np.ndarray]:
-    """What each answer costs with each size, float [P, C], by measure.
+    """Compute the cost of each answer with each size: float [P, C] by measure.
 
-    `rounds`: their number. `choice`: modelled seconds, all sizes in rounds that are compiled for
-    all of them, predictions free. `deployed`: constants in rounds compiled for their size only,
-    predictions charged.
+    `rounds` is the number of rounds. `choice` is modelled seconds with rounds that are compiled for
+    all sizes and with free predictions. `deployed` is modelled seconds as in use: constants run
+    rounds that are compiled for their size only, and predictions cost time.
     """
     found = {"rounds": answers.rounds.astype(float)}
     if times is not None:
@@ -51,17 +52,18 @@ def report(
     best: np.ndarray,
     times: BlockCosts | None = None,
 ) -> dict[str, dict]:
-    """Rows by name of the choice.
+    """Make one row per choice.
 
     Args:
-      answers: to n test prompts. choices: `FIXED` among them. best: bool [n, C], sizes that are
-        best by the label, ties too.
+      answers: to n test prompts.
+      choices: by name; `FIXED` must be among them.
+      best: bool [n, C], the best sizes by the label, ties included.
+      times: of rounds and predictions; None leaves the measures in seconds out.
 
     Returns:
-      {name: {"best": share of prompts with one of the best sizes, "block": mean size, measure:
-      {"value": tokens over rounds or
-      seconds, "ratio": of it to the best fixed size's, "interval": of the ratio, 95 %, "seeds": the
-        ratio of each seed}}}.
+      {name: {"best": share of prompts with one of the best sizes, "block": mean size, and for each
+      measure {"value": tokens per round or second, "ratio": to the best fixed size, "interval":
+      95 % of the ratio, "seeds": ratio of each seed}}}.
     """
     count, drawn = len(answers.domains), resample_prompts(answers.domains.tolist())
     at, tokens = np.arange(count), answers.tokens[:, 0].astype(float)
@@ -94,8 +96,9 @@ def difference(
     measure: str,
     times: BlockCosts | None = None,
 ) -> dict:
-    """Ratio of tokens per `measure` of two choices, and its 95 % interval over prompts; seeds are
-    averaged.
+    """Compute the ratio of two choices' tokens per `measure`, and its 95 % interval over prompts.
+
+    Seeds are averaged.
     """
     at, drawn = np.arange(len(answers.domains)), resample_prompts(answers.domains.tolist())
     first, second = (
@@ -108,7 +111,7 @@ def difference(
 
 
 def lines_of(rows: dict[str, dict]) -> list[str]:
-    """A table for the terminal."""
+    """Format the rows as a table for the terminal."""
     measures = [measure for measure in ("rounds", "choice", "deployed") if measure in rows[FIXED]]
     heads = {"rounds": "tokens/round", "choice": "tokens/s", "deployed": "tokens/s, deployed"}
     lines = [

@@ -1,11 +1,10 @@
-"""Whether BlockPilot gains anything: several seeds, what it reads, and shuffled features, on
-held-out prompts.
+"""Study on held-out prompts whether BlockPilot gains: several seeds, inputs and shuffled features.
 
-    python -m training.policies.blockpilot_study --prompts corpus.jsonl.gz --held-out
-    heldout.jsonl.gz --drafter dflash \\
-      --sizes 4 6 8 10 12 16 --out runs/blockpilot/dflash --json blockpilot.json
+    python -m training.policies.blockpilot_study --prompts corpus.jsonl.gz \\
+      --held-out heldout.jsonl.gz --drafter dflash --sizes 4 6 8 10 12 16 \\
+      --out runs/blockpilot/dflash --json blockpilot.json
 
-Takes the options of `training.policies.blockpilot`. No policy is saved.
+It takes the options of `training.policies.blockpilot` and saves no policy.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from training.policies.blockpilot_fit import fit_predictor, inputs, predicted, s
 from training.policies.blockpilot_problem import BlockPilotOptions, BlockPilotProblem, load_problem
 from training.policies.blockpilot_report import FIXED, BlockChoice, difference, lines_of, report
 
-# What the network reads, by name; the first is the paper's.
+# Options of each variant of the network's input and objective; the first is the paper's.
 VARIANTS = {
     "raw logits": {},
     "softmax": {"scale": "softmax"},
@@ -35,18 +34,19 @@ VARIANTS = {
     "top, regret": {"objective": "regret", "reduction": "top"},
     "projection, regret": {"objective": "regret", "reduction": "projection"},
 }
-# The control with shuffled raw logits, by objective.
+# Name of the control that reads shuffled raw logits, by objective.
 SHUFFLED = {"label": "shuffled features", "regret": "shuffled, regret"}
 
 
 @dataclasses.dataclass
 class StudyOptions(BlockPilotOptions):
-    """Options of the study; those of a training, and
+    """Options of the study, added to those of a training.
 
     Attributes:
-      seeds: of each variant. shuffles: of the raw logits, for each objective.
-      variants: names of `VARIANTS`.
-      json: file to add the results to, under drafter, sizes and label; None: only print.
+      seeds: trainings of each variant, with different seeds.
+      shuffles: trainings on shuffled raw logits, for each objective.
+      variants: names from `VARIANTS`.
+      json: file to add the results to, under drafter, sizes and label; None only prints them.
     """
 
     seeds: int = 3
@@ -56,7 +56,7 @@ class StudyOptions(BlockPilotOptions):
 
 
 def learned(problem: BlockPilotProblem, options: StudyOptions) -> dict[str, BlockChoice]:
-    """What predictors choose for the test prompts, a row a seed."""
+    """Train the predictors; return their choices for the test prompts, one row per seed."""
     training, validation, test = problem.parts
     score, found = problem.score(options.label), {}
     for name in options.variants:
@@ -81,13 +81,13 @@ def learned(problem: BlockPilotProblem, options: StudyOptions) -> dict[str, Bloc
 
 
 def study(options: StudyOptions) -> dict:
-    """Results as JSON.
+    """Run the study; return its results as JSON.
 
     Raises:
-      ValueError, OSError: unusable prompts, options or checkpoints.
+      ValueError, OSError: prompts, options or checkpoints are unusable.
     """
     if unknown := set(options.variants) - set(VARIANTS):
-        raise ValueError(f"unknown variants {sorted(unknown)}: choose of {', '.join(VARIANTS)}")
+        raise ValueError(f"unknown variants {sorted(unknown)}: choose from {', '.join(VARIANTS)}")
     problem = load_problem(options)
     training, _, test = problem.parts
     score, answers = problem.score(options.label), problem.answers.take(test)
@@ -117,9 +117,7 @@ def study(options: StudyOptions) -> dict:
 
 
 def _by_size(problem: BlockPilotProblem) -> dict[str, list[float]]:
-    """Figures of every fixed size on the test prompts: tokens over rounds and over modelled
-    seconds.
-    """
+    """Compute tokens per round and per modelled second of every fixed size on the test prompts."""
     answers, times = problem.answers.take(problem.parts[2]), problem.times
     tokens = answers.tokens.sum(0)
     found = {"tokens_per_round": (tokens / answers.rounds.sum(0)).tolist()}
@@ -131,14 +129,14 @@ def _by_size(problem: BlockPilotProblem) -> dict[str, list[float]]:
 
 
 def add_to(path: Path, name: str, found: dict) -> None:
-    """Put results under `name` into a JSON file, beside what it has."""
+    """Add results under `name` to a JSON file, and keep its other entries."""
     kept = json.loads(path.read_text()) if path.is_file() else {}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(_lines(_rounded(kept | {name: found})) + "\n")
 
 
 def _lines(found, depth: int = 3) -> str:
-    """JSON whose outer `depth` levels have a line an entry."""
+    """Format JSON with one entry per line in the outer `depth` levels."""
     if not isinstance(found, dict) or not depth:
         return json.dumps(found)
     entries = (f"{json.dumps(name)}: {_lines(value, depth - 1)}" for name, value in found.items())
@@ -146,7 +144,7 @@ def _lines(found, depth: int = 3) -> str:
 
 
 def _rounded(found):
-    """Floats to five digits."""
+    """Round floats to five significant digits."""
     if isinstance(found, dict):
         return {name: _rounded(value) for name, value in found.items()}
     if isinstance(found, list):
@@ -155,11 +153,12 @@ def _rounded(found):
 
 
 def main(options: StudyOptions) -> None:
-    """Run the study, print and write."""
+    """Run the study, print its results and write them."""
     found = study(options)
     name = f"{options.drafter}, {' '.join(map(str, found['sizes']))}, {options.label}"
     print(
-        f"{name}: {found['prompts'][2]} test prompts; labels {found['labels']}, {found['ties']:.0%} tied"
+        f"{name}: {found['prompts'][2]} test prompts; "
+        f"labels {found['labels']}, {found['ties']:.0%} tied"
     )
     print("\n".join(lines_of(found["test"])))
     for variant, row in found["over_shuffled"].items():

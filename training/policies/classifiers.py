@@ -1,12 +1,12 @@
-"""Train the heads of Disco, SpecDec++ or C2T: is a drafted token accepted?
+"""Train the head of Disco, SpecDec++ or C2T, which predicts whether a drafted token is accepted.
 
     python -m training.policies.classifiers disco --prompts corpus.jsonl.gz --out policies/disco
 
 Labels come from greedy answers to the prompts, drafted with EAGLE's dynamic trees
-(`training.policies.labels`), and are kept in `out`; run the same command again to continue a run
-that was stopped. Labels of other models, prompts or trees are refused. A quarter of the prompts is
-held out: its figures are printed, with those of always giving the commoner answer. The rule
-`c2t-ltd` is Learning to Draft's variant of C2T.
+(`training.policies.labels`), and are kept in `out`. Run the same command again to continue a
+stopped run; labels that were made with another model, other prompts or other trees are refused. A
+quarter of the prompts is held out. The command prints the head's figures on them, and those of
+always predicting the more frequent class. The rule `c2t-ltd` is Learning to Draft's variant of C2T.
 """
 
 from __future__ import annotations
@@ -41,34 +41,39 @@ from training.policies.labels import Labels, collect, load_labels, save_labels
 from training.splits import HELD_OUT, mark_held_out
 
 RULES = ("disco", "specdec_plus", "c2t", "c2t-ltd")
-# Epochs and rates of the papers, or where they say none of Learning to Draft's comparison.
+# Epochs and rates of the papers; where a paper gives none, of Learning to Draft's comparison.
 EPOCHS = {"disco": 50, "specdec_plus": 5, "c2t": 10, "c2t-ltd": 50}
 RATES = {"disco": 1e-4, "specdec_plus": 1e-4, "c2t": 1e-3, "c2t-ltd": 1e-4}
-# Labels of a step: SpecDec++'s and C2T's papers; Learning to Draft does not say.
+# Labels per gradient step, from the papers of SpecDec++ and C2T; Learning to Draft gives none.
 BATCHES = {"disco": 64, "specdec_plus": 32, "c2t": 1024, "c2t-ltd": 256}
 WEIGHT_DECAY = 0.01
 
 
 @dataclasses.dataclass
 class HeadOptions:
-    """Options of the training of a head.
+    """Options for training a head.
 
     Attributes:
-      rule: whose head.
-      prompts: JSON Lines of prompts to learn from, see `jaxspec.bench.measure.prompt_files.read_prompts`.
+      rule: the rule to train a head for.
+      prompts: JSON Lines of prompts to learn from, see
+        `jaxspec.bench.measure.prompt_files.read_prompts`.
       out: folder for the policy, the labels and the run's metrics.
-      target: `mini`, a directory or a hub id. drafter: one that ships with it, a directory or a hub
-        id.
-      limit: prompts of each domain. chat: they are users' chat messages. max_new_tokens: of each
-        answer.
-      width, depth, budget: of the trees.
-      threshold: of the rule, see its settings; None is the rule's own.
-      width: hidden units of SpecDec++'s head.
-      epochs, rate, batch: None takes the rule's, see `EPOCHS`, `RATES` and `BATCHES`.
-      rejected_weight: weight of rejected tokens (SpecDec++'s paper: 6); None lets both answers
-        weigh alike.
-      seed: of first weights and of the order of labels.
-      dtype: of the weights of target and drafter; None picks what suits the device.
+      target: `mini`, a directory or a hub id.
+      drafter: one that ships with the target, a directory or a hub id.
+      limit: prompts of each domain.
+      chat: pass prompts as a user's chat message.
+      max_new_tokens: of each answer.
+      width: of the trees, and hidden units of SpecDec++'s head.
+      depth: of the trees.
+      budget: verification budget of the trees.
+      threshold: of the rule, see its settings; None takes the rule's default.
+      epochs: passes over the labels; None takes the rule's, see `EPOCHS`.
+      rate: learning rate; None takes the rule's, see `RATES`.
+      batch: labels per gradient step; None takes the rule's, see `BATCHES`.
+      rejected_weight: weight of rejected tokens (SpecDec++'s paper: 6); None gives both classes the
+        same total weight.
+      seed: of initial weights and of the order of labels.
+      dtype: of the weights of target and drafter; None picks one that suits the device.
     """
 
     rule: Annotated[Literal["disco", "specdec_plus", "c2t", "c2t-ltd"], tyro.conf.Positional]
@@ -93,8 +98,12 @@ class HeadOptions:
 
 
 class Examples(NamedTuple):
-    """What a head reads and should say. Attributes: x: float [n, F]. accepted: bool [n]. prompt:
-    int32 [n].
+    """A head's inputs and the answers it should give.
+
+    Attributes:
+      x: float [n, F], features.
+      accepted: bool [n], whether the node was accepted.
+      prompt: int32 [n], number of the prompt.
     """
 
     x: np.ndarray
@@ -103,12 +112,12 @@ class Examples(NamedTuple):
 
 
 def make_examples(rule: str, labels: Labels) -> Examples:
-    """The examples of one rule."""
+    """Make the examples that a rule's head learns from."""
     if rule == "specdec_plus":
         return Examples(labels.hidden, labels.fed_accepted, labels.fed_prompt)
     if rule == "disco":
-        # It is asked about the likeliest node of a level, and siblings, of one distribution, look
-        # alike to it.
+        # Disco asks about a level's likeliest node only. Its features describe the distribution, so
+        # siblings have the same features.
         best = labels.best
         x = disco.disco_features(labels.top[best], labels.entropy[best], labels.depth[best])
         return Examples(np.asarray(x), labels.accepted[best], labels.prompt[best])
@@ -119,22 +128,27 @@ def make_examples(rule: str, labels: Labels) -> Examples:
 
 
 def split_examples(data: Examples, domains: Sequence[str]) -> tuple[Examples, Examples]:
-    """(training, held out): whole prompts, by `training.splits.mark_held_out` of all prompts' domains.
+    """Split examples by prompt into (training, held out), see `training.splits.mark_held_out`.
+
+    Args:
+      data: the examples.
+      domains: domain of every prompt.
 
     Raises:
-      ValueError: one of the two would be empty.
+      ValueError: one of the two parts would be empty.
     """
     held = mark_held_out(domains)[data.prompt]
     if not held.any() or held.all():
         count = len(np.unique(data.prompt))
         raise ValueError(
-            f"labels of {count} prompts cannot be split: give at least {HELD_OUT} of a domain"
+            f"labels of {count} prompts cannot be split: "
+            f"give at least {HELD_OUT} prompts of a domain"
         )
     return Examples(*(x[~held] for x in data)), Examples(*(x[held] for x in data))
 
 
 def make_rule_weights(rule: str, data: Examples, options: HeadOptions):
-    """Weights before training."""
+    """Make the head's initial weights."""
     key = jax.random.key(options.seed)
     if rule == "specdec_plus":
         return specdec_plus.init_specdec_plus(key, data.x.shape[1], options.width)
@@ -146,14 +160,14 @@ def make_rule_weights(rule: str, data: Examples, options: HeadOptions):
 
 
 def logits(rule: str, weights, x: jax.Array) -> jax.Array:
-    """The head's [n] of features [n, F]."""
+    """Apply the head to features [n, F]: logits [n]."""
     if rule == "specdec_plus":
         return silu_head(weights, x.astype(jnp.float32))
     return disco.disco_logit(weights, x) if rule == "disco" else c2t.c2t_logit(weights, x)
 
 
 def make_classifier_rule(rule: str, weights, threshold: float | None = None) -> Policy:
-    """The policy with trained weights."""
+    """Make the policy from trained weights; threshold None keeps the rule's default."""
     constants: dict[str, Any] = {} if threshold is None else {"threshold": threshold}
     if rule == "specdec_plus":
         return specdec_plus.make_specdec_plus(weights, **constants)
@@ -165,8 +179,11 @@ def make_classifier_rule(rule: str, weights, threshold: float | None = None) -> 
 
 
 def figures(found: np.ndarray, accepted: np.ndarray) -> dict[str, float]:
-    """Of logits [n] against labels: accuracy, also the mean over both answers; area under the ROC;
-    the commoner's share.
+    """Compare logits [n] with labels bool [n].
+
+    Returns:
+      {"accuracy", "balanced_accuracy": mean of both classes' accuracies, "auc": area under the ROC
+      curve, "commoner_answer": share of the more frequent class}.
     """
     said, rank = found > 0, scipy.stats.rankdata(found)
     yes, no = int(accepted.sum()), int((~accepted).sum())
@@ -181,10 +198,13 @@ def figures(found: np.ndarray, accepted: np.ndarray) -> dict[str, float]:
 
 
 def train_classifier(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
-    """Label, train and save; returns the policy and its figures on held-out prompts.
+    """Label nodes, train the head and save the policy.
+
+    Returns:
+      (the policy, its figures on held-out prompts).
 
     Raises:
-      ValueError, OSError: unusable prompts, options or checkpoints.
+      ValueError, OSError: prompts, options or checkpoints are unusable.
     """
     params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
     method = params.spec.drafters[0][0]
@@ -196,7 +216,7 @@ def train_classifier(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
         split_examples(found, [prompt.domain for prompt in prompts]),
     )
     yes = training.accepted.mean()
-    # Class-weighted cross-entropy, with weights of mean 1.
+    # Cross-entropy weighted by class; the weights of the training labels have mean 1.
     weights = (
         (0.5 / max(1 - yes, 1e-6), 0.5 / max(yes, 1e-6))
         if options.rejected_weight is None
@@ -247,10 +267,10 @@ def train_classifier(options: HeadOptions) -> tuple[Policy, dict[str, float]]:
 def _labels(
     params: Params, method: str, prompts: Sequence[LabelledPrompt], options: HeadOptions
 ) -> Labels:
-    """The labels in `out`, made if there are none.
+    """Read the labels in `out`, or make them if there are none.
 
     Raises:
-      ValueError: those that are there were made with another model, other prompts or other trees.
+      ValueError: the labels in `out` were made with another model, other prompts or other trees.
     """
     path = options.out / "labels.npz"
     settings = {
@@ -267,7 +287,7 @@ def _labels(
 def describe_inputs(
     params: Params, method: str, prompts: Sequence[LabelledPrompt]
 ) -> dict[str, str]:
-    """Weights and prompts by their content: what greedy answers depend on besides the settings."""
+    """Describe weights and prompts by content: greedy answers depend on them and the settings."""
     contents = json.dumps([prompt.content for prompt in prompts]).encode()
     return {
         "target": about(params, method, {})["target"],

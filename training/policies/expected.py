@@ -1,12 +1,12 @@
-"""Fit the regression of what every number of rows would commit, from recorded rounds:
-`jaxspec.policies.learned.regression`.
+"""Fit the regression that predicts committed tokens by number of verified rows, from a record.
 
-    python -m training.policies.expected --record eagle3.npz --table times.json --out
-    policies/regression
+    python -m training.policies.expected --record eagle3.npz --table times.json \\
+      --out policies/regression
 
-The record is `training.rl.record`'s, the table `jaxspec calibrate`'s or, with `--depth`,
-`training.rl.times`'s. Every position counts, whether or not a decode would have a round there.
-Every fourth prompt of a domain is held out.
+The policy is `jaxspec.policies.learned.regression`. The record comes from `training.rl.record`; the
+table comes from `jaxspec calibrate` or, with `--depth`, from `training.rl.times`. Every position of
+the record is an example, whether or not a decode would start a round there. Every fourth prompt of
+a domain is held out.
 """
 
 from __future__ import annotations
@@ -41,13 +41,16 @@ class RegressionOptions:
     """Options of the fit.
 
     Attributes:
-      record: recorded rounds. table: measured round times. out: folder of the policy.
-      depth: draft steps of the rounds, by the times of `training.rl.times`; None: as many as are
-        recorded, by `table`.
+      record: recorded rounds.
+      table: measured round times.
+      out: folder of the policy.
+      depth: draft steps of the rounds, for times of `training.rl.times`; None takes all recorded
+        steps.
       hidden: units of a hidden layer; 0 fits a ridge regression in closed form.
-      ridge: weight of the squared coefficients beside the mean squared error.
-      steps: of Adam, on all positions at once, with a hidden layer. rate: of them.
-      seed: of first weights.
+      ridge: weight of the squared coefficients; the mean squared error has weight 1.
+      steps: of Adam, each on all positions; for a hidden layer only.
+      rate: initial learning rate of Adam; it decays to 0 along a cosine.
+      seed: of initial weights.
     """
 
     record: Path
@@ -62,8 +65,11 @@ class RegressionOptions:
 
 
 def make_regression_examples(record: Record, steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """(features float32 [N, F], committed tokens float32 [N, sizes]) of a record, of trees after so
-    many draft steps.
+    """Make (features float32 [N, F], committed tokens float32 [N, sizes]) from a record.
+
+    Args:
+      record: recorded rounds.
+      steps: draft steps of the trees.
     """
     scores = record.scores.astype(np.float32)
     if record.header["sees"] == "pool":
@@ -76,20 +82,20 @@ def make_regression_examples(record: Record, steps: int) -> tuple[np.ndarray, np
 def choose_expected_sizes(
     record: Record, layers: list[Layer], seconds: np.ndarray, steps: int
 ) -> np.ndarray:
-    """int [N], index of the rows that the regression verifies at every position, as its policy
-    would by these times.
+    """Choose rows at every position as the regression's policy would: index of the size, int [N].
 
     Args:
+      record: recorded rounds.
+      layers: of the regression.
       seconds: [N, S, V], see `RoundCosts.seconds`.
+      steps: draft steps of the rounds.
     """
     x, _ = make_regression_examples(record, steps)
     return np.asarray(predict_committed(layers, x) / seconds[:, steps]).argmax(-1)
 
 
 def fit_ridge(x: np.ndarray, y: np.ndarray, ridge: float) -> list[Layer]:
-    """One layer of least squares with `ridge` times the squared coefficients, of centred
-    features.
-    """
+    """Fit one layer by ridge regression on centred features, with penalty `ridge`."""
     x, y = x.astype(np.float64), y.astype(np.float64)
     mean, centre = x.mean(0), y.mean(0)
     kernel = np.linalg.solve(
@@ -105,7 +111,7 @@ def fit_ridge(x: np.ndarray, y: np.ndarray, ridge: float) -> list[Layer]:
 
 
 def fit_network(x: np.ndarray, y: np.ndarray, options: RegressionOptions) -> list[Layer]:
-    """Two layers that start from the mean, by Adam."""
+    """Train two layers with Adam; the output bias starts at the mean."""
     layers = init_layers(jax.random.key(options.seed), (x.shape[1], options.hidden, y.shape[1]))
     layers[-1]["bias"] = jnp.asarray(y.mean(0))
     optimizer = optax.adam(optax.cosine_decay_schedule(options.rate, options.steps))
@@ -127,16 +133,19 @@ def fit_network(x: np.ndarray, y: np.ndarray, options: RegressionOptions) -> lis
 
 
 def train_regression(options: RegressionOptions) -> tuple[Policy, dict]:
-    """Fit and save the policy; returns it and figures of the held-out positions.
+    """Fit and save the policy.
+
+    Returns:
+      (the policy, its figures on held-out positions).
 
     Raises:
-      ValueError, FileNotFoundError: unusable record or table.
+      ValueError, FileNotFoundError: the record or the table is unusable.
     """
     record = load_record(options.record)
     steps = record.steps if options.depth is None else options.depth
     if not 0 <= steps <= record.steps:
         raise ValueError(
-            f"depth is {steps}: give draft steps from 0 to {record.steps}, which are recorded"
+            f"depth is {steps}: give 0 to {record.steps} draft steps, which the record holds"
         )
     costs = load_costs(options.table)
     training, held_out = (make_regression_examples(part, steps) for part in split_records(record))
@@ -153,7 +162,7 @@ def train_regression(options: RegressionOptions) -> tuple[Policy, dict]:
         "held_out": len(y),
         "sizes": list(record.sizes),
         "mean_committed": y.mean(0).round(3).tolist(),
-        # 1 - (mean squared error) / (that of always predicting the training mean).
+        # 1 - (mean squared error) / (mean squared error of predicting the training mean).
         "explained": (1 - (error**2).mean(0) / np.maximum((spread**2).mean(0), 1e-9))
         .round(3)
         .tolist(),

@@ -1,12 +1,11 @@
-"""Grid search on the machine itself: decode validation prompts with every constant depth and number
-of rows.
+"""Search on the real device for the fastest constant depth and number of verified rows.
 
-    python -m training.policies.grid_search --prompts validation.jsonl --out policies/static --steps
-    2 4 6 --rows 8 16 32
+    python -m training.policies.grid_search --prompts validation.jsonl --out policies/static \\
+      --steps 2 4 6 --rows 8 16 32
 
-Learning to Draft's strongest plain baseline. One compilation serves all constants; they take turns
-on every prompt, in an order that is turned round every other time. `training.rl.replay.best_static`
-does the same on recorded rounds and modelled times.
+This is Learning to Draft's strongest plain baseline. All constants share one compilation. They take
+turns on every prompt, and the order is reversed in every other repeat.
+`training.rl.replay.best_static` does the same on recorded rounds and modelled times.
 """
 
 from __future__ import annotations
@@ -34,17 +33,20 @@ class GridOptions:
     """Options of the search.
 
     Attributes:
-      prompts: JSON Lines of validation prompts, see `jaxspec.bench.measure.prompt_files.read_prompts`. out:
-        folder of the policy.
-      target: `mini`, a directory or a hub id. drafter: one that ships with it, a directory or a hub
-        id.
-      builder: of the trees, as in `dynamic/w6`; None takes what suits the drafter.
-      steps: draft steps after the root's to try; none for drafters of one step. rows: verified rows
-        to try, the root included.
-      limit: prompts of each domain. chat: they are users' chat messages. max_new_tokens: of each
-        answer.
-      repeats: timed answers of every pair. temperature: of the answers.
-      dtype: of target and drafter; None picks what suits the device.
+      prompts: JSON Lines of validation prompts, see
+        `jaxspec.bench.measure.prompt_files.read_prompts`.
+      out: folder of the policy.
+      target: `mini`, a directory or a hub id.
+      drafter: one that ships with the target, a directory or a hub id.
+      builder: of the trees, for example `dynamic/w6`; None takes the drafter's default.
+      steps: numbers of draft steps after the root's to try; give none for drafters of one step.
+      rows: numbers of verified rows to try, the root included.
+      limit: prompts of each domain.
+      chat: pass prompts as a user's chat message.
+      max_new_tokens: of each answer.
+      repeats: timed answers per prompt and pair.
+      temperature: of the answers.
+      dtype: of target and drafter; None picks one that suits the device.
     """
 
     prompts: Path
@@ -70,11 +72,18 @@ def measure_grid(
     repeats: int,
     **options,
 ):
-    """(tokens, rounds, seconds) float64 [pairs] of all prompts and repeats with each constant pair
-    (steps, rows).
+    """Decode all prompts with each constant pair (steps, rows).
 
     Args:
-      prompts: as `jaxspec.decode` takes them, one at a time. options: of it.
+      params: target and drafter.
+      method: name of the drafter.
+      prompts: as `jaxspec.decode` takes them; decoded one at a time.
+      pairs: of (draft steps or None, verified rows).
+      repeats: timed answers per prompt and pair.
+      options: of `jaxspec.decode`.
+
+    Returns:
+      (tokens, rounds, seconds), float64 [3, pairs], summed over prompts and repeats.
     """
     widths = (1, *sorted({rows for _, rows in pairs} - {1}))
     policies = [make_static(*pair, widths) for pair in pairs]
@@ -86,16 +95,19 @@ def measure_grid(
                 stats = jaxspec.decode(
                     params, prompt, method=method, policy=policies[i], **options
                 ).stats
-                if repeat >= 0:  # the first turn compiles
+                if repeat >= 0:  # the first repeat compiles and is not counted
                     found[:, i] += stats.emitted - 1, stats.rounds, stats.decode_seconds
     return found
 
 
 def search_grid(options: GridOptions) -> tuple[Policy, dict]:
-    """Measure every pair and save the fastest; returns it and the table.
+    """Measure every pair and save the fastest.
+
+    Returns:
+      (the policy, {"best": its figures, "all": figures of every pair}).
 
     Raises:
-      ValueError, OSError: unusable prompts or options.
+      ValueError, OSError: prompts or options are unusable.
     """
     params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
     method = params.spec.drafters[0][0]

@@ -1,10 +1,9 @@
-"""What adaptive rules learn from: nodes of EAGLE's dynamic trees, with whether the target's text
-went that way.
+"""Label nodes of EAGLE's dynamic trees for adaptive rules: does the target's text follow the node?
 
-The rounds are those of `jaxspec.decode` itself. A policy that always drafts on hands every
-observation to the host, and the greedy text that the call returns says which nodes are on its path,
-in the verified tree or not. Nodes that reach beyond the end of a text, and agree with it so far,
-are left out: nobody knows.
+The rounds are those of `jaxspec.decode`. A recording policy never stops drafting and sends every
+observation to the host. The greedy text that the call returns tells which nodes are on its path,
+whether or not they were in the verified tree. A node whose path agrees with the text but reaches
+beyond its end has no label and is left out.
 """
 
 from __future__ import annotations
@@ -28,22 +27,25 @@ from jaxspec.policies.protocol import Acts, Functions, Observation, Policy, Poli
 from training.command import check_made_with
 
 NEEDS = frozenset({"entropy", "top", "hidden"})
-# The settings' name in a file of labels.
+# Name of the settings in a file of labels.
 MADE_WITH = "made_with"
 
 
 class Labels(NamedTuple):
-    """Labelled nodes; n of those that would be drafted from next, m of those that had just been fed
-    to the drafter.
+    """Labelled nodes: n nodes to be drafted from next, and m nodes just fed to the drafter.
 
     Attributes:
-      prompt: int32 [n], number of the prompt. depth: int32 [n], from 1. logprob: float32 [n], of
-        the path.
-      entropy: float32 [n], nats, of the distribution that the node is from. top: float32 [n, 10],
-        its largest probabilities.
-      best: bool [n], no node of its level is likelier. accepted: bool [n], the text goes this way.
-      fed_prompt: int32 [m]. hidden: float16 [m, E], the drafter's, after it was fed the node.
-      fed_accepted: bool [m], the text goes this way; it does so up to the node's parent.
+      prompt: int32 [n], number of the prompt.
+      depth: int32 [n], from 1.
+      logprob: float32 [n], log-probability of the path.
+      entropy: float32 [n], nats, of the distribution that proposed the node.
+      top: float32 [n, 10], the largest probabilities of that distribution.
+      best: bool [n], whether the node is the likeliest of its level.
+      accepted: bool [n], whether the text follows the path to the node.
+      fed_prompt: int32 [m], number of the prompt.
+      hidden: float16 [m, E], the drafter's hidden state after it was fed the node.
+      fed_accepted: bool [m], whether the text follows the path to the node. It always follows the
+        path to the node's parent.
     """
 
     prompt: np.ndarray
@@ -60,8 +62,10 @@ class Labels(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RecorderConfig(PolicyConfig):
-    """Attributes: sink: called on the host with every observation of a step, in order; compared by
-    identity.
+    """A policy that drafts every step and records what it sees.
+
+    Attributes:
+      sink: called on the host with every step's observation, in order; compared by identity.
     """
 
     sink: Callable[[Observation], None] | None = None
@@ -91,20 +95,22 @@ def collect(
     """Label the nodes of all rounds of greedy answers.
 
     Args:
-      params: target with the drafter `method`, one that shows its hidden states.
-      prompts: as `jaxspec.decode` takes them. batch: decoded together.
-      width: of the dynamic trees. options: of `jaxspec.decode`: depth, budget, max_new_tokens and
-        so on.
+      params: target and drafter.
+      method: name of a drafter that shows its hidden states.
+      prompts: as `jaxspec.decode` takes them.
+      batch: prompts decoded together.
+      width: of the dynamic trees.
+      options: of `jaxspec.decode`: depth, budget, max_new_tokens and so on.
 
     Raises:
-      ValueError: no node was labelled.
+      ValueError: no node could be labelled.
     """
     seen: list[Observation] = []
     policy = Policy(RecorderConfig(sink=seen.append), ())
     parts, chosen = [], list(prompts)
     for start in tqdm(range(0, len(chosen), batch), desc="label", unit="batch"):
         own = chosen[start : start + batch]
-        # The last batch is filled up, so that it shares the others' compilation.
+        # Fill up the last batch, so that it shares the compilation of the others.
         filled = own + own[:1] * (min(batch, len(chosen)) - len(own))
         seen.clear()
         outputs = jaxspec.decode(
@@ -130,7 +136,7 @@ def collect(
 
 
 def _rounds(seen: Iterable[Observation]) -> list[list[Observation]]:
-    """Observations of each round of a batch, one a step."""
+    """Group observations by round of the batch, one observation per step."""
     rounds: list[list[Observation]] = []
     for one in seen:
         one = jax.tree.map(np.asarray, one)
@@ -141,7 +147,7 @@ def _rounds(seen: Iterable[Observation]) -> list[list[Observation]]:
 
 
 def _label(rounds: list[list[Observation]], b: int, prompt: int, output) -> Iterable[Labels]:
-    """Labels of one sequence's steps."""
+    """Label the steps of sequence `b`."""
     start = 1  # the prefill's token is the first round's root
     for observations, done in zip(rounds, output.rounds, strict=False):
         for one in observations:
@@ -165,7 +171,7 @@ def _label_step(seen: Observation, steps: int, prompt: int, output, start: int) 
     )
     grand = np.array([_goes_this_way(seen.pool.token[path[:-2]], text) for path in paths], np.int8)
     known = verdicts >= 0
-    # A slot that several nodes are from was fed one node: their parent. Of the first level that is
+    # Siblings come from one slot, which was fed one node: their parent. For the first level that is
     # the root.
     _, first = np.unique([path[-2] if len(path) > 1 else -1 for path in paths], return_index=True)
     fed = first[(parents[first] >= 0) & (grand[first] == 1)] if steps else first[:0]
@@ -184,8 +190,9 @@ def _label_step(seen: Observation, steps: int, prompt: int, output, start: int) 
 
 
 def _frontier(seen: Observation, steps: int) -> np.ndarray:
-    """Numbers in the pool of the nodes to be drafted from: the dynamic tree's, a level's likeliest,
-    equals by number.
+    """Return the pool indices of the nodes that a dynamic tree drafts from next.
+
+    These are the level's likeliest nodes; among ties the smaller index comes first.
     """
     level = np.flatnonzero((seen.pool.depth == steps + 1) & (seen.pool.logprob > -np.inf))
     order = np.argsort(-seen.pool.logprob[level], kind="stable")
@@ -193,7 +200,7 @@ def _frontier(seen: Observation, steps: int) -> np.ndarray:
 
 
 def _path(pool, node: int) -> list[int]:
-    """Numbers of the nodes from below the root to `node`."""
+    """Return the pool indices of the path from below the root to `node`."""
     path = []
     while node >= 0:
         path.append(int(node))
@@ -202,8 +209,10 @@ def _path(pool, node: int) -> list[int]:
 
 
 def _goes_this_way(tokens: np.ndarray, text: np.ndarray) -> int:
-    """1: the text goes on with these tokens; 0: it does not; -1: it ends before they do, and agrees
-    so far.
+    """Compare path tokens with the text after the root.
+
+    Returns:
+      1 if the text begins with the tokens, 0 if it does not, -1 if it agrees but ends first.
     """
     count = min(len(tokens), len(text))
     if np.any(tokens[:count] != text[:count]):
@@ -212,25 +221,26 @@ def _goes_this_way(tokens: np.ndarray, text: np.ndarray) -> int:
 
 
 def save_labels(labels: Labels, path: Path, made_with: Mapping[str, Any] | None = None) -> None:
-    """Write labels as .npz, with the settings that they depend on by name, as JSON."""
+    """Write labels as .npz; `made_with` holds the settings they depend on, stored as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         np.savez(file, **labels._asdict(), **{MADE_WITH: np.array(json.dumps(made_with or {}))})
 
 
 def load_labels(path: Path, made_with: Mapping[str, Any] | None = None) -> Labels:
-    """Read labels of `save_labels`.
+    """Read labels that `save_labels` wrote.
 
     Args:
-      made_with: the settings that they are to have been made with (None: any).
+      path: .npz file.
+      made_with: settings that the labels must have been made with; None accepts any.
 
     Raises:
-      ValueError: the file holds none, or those of other settings.
+      ValueError: the file holds no labels, or labels made with other settings.
     """
     with np.load(path) as arrays:
         if set(arrays.files) != {*Labels._fields, MADE_WITH}:
             raise ValueError(
-                f"{path} holds no labels, or does not say what of: delete it, and they are made anew"
+                f"{path} holds no labels, or lacks their settings: delete it to make them anew"
             )
         if made_with is not None:
             check_made_with(path, json.loads(str(arrays[MADE_WITH])), made_with)

@@ -1,19 +1,19 @@
-"""Tune a rule to a drafter and a machine: its threshold, and how many rows it verifies.
+"""Tune a rule's threshold and number of verified rows to a drafter and a device.
 
-    python -m training.policies.tune svip --prompts corpus.jsonl.gz --times times.json --out
-    policies/svip python -m training.policies.tune disco --head heads/disco --prompts
-    corpus.jsonl.gz --times times.json --out policies/disco
+    python -m training.policies.tune svip --prompts corpus.jsonl.gz --times times.json \\
+      --out policies/svip
+    python -m training.policies.tune disco --head heads/disco --prompts corpus.jsonl.gz \\
+      --times times.json --out policies/disco
 
-The papers' thresholds are those of other drafters, and rules that decide how deep to draft leave
-all rows of a round to be verified. Every threshold is therefore tried with every number of rows, a
-constant beside the rule, in decodes of validation prompts: those that `training.policies.classifiers`
-holds out with the same `--prompts` and `--limit`. Both are read by the rounds, so that a search
-compiles once. Scored are tokens a second by modelled time, the times of `training.rl.times`, which
-also say what the rounds are; the best pair is saved. The network of a learned rule is that of a
-saved policy, `--head`.
+The papers chose their thresholds for other drafters, and rules that decide how deep to draft always
+verify all rows of a round. The search therefore tries every threshold with every constant number of
+rows. It decodes validation prompts: those that `training.policies.classifiers` holds out with the
+same `--prompts` and `--limit`. Threshold and rows are traced values, so a search compiles once. The
+score is tokens per modelled second; the times of `training.rl.times` also define the rounds. The
+best pair is saved. A learned rule takes its network from a saved policy, `--head`.
 
-DDD may stop after every step here: its authors look after three of them, because there each look
-stalls the device.
+DDD may stop after every step here. Its authors check only after three of the steps, because in
+their code each check stalls the device.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from jaxspec.policies.store import load_policy, save_policy
 from training.command import one_line_errors
 from training.splits import HELD_OUT, mark_held_out
 
-# From where a rule always stops, or keeps nothing, to where it hardly ever does.
+# Thresholds range from one at which the rule always stops to one at which it hardly ever stops.
 THRESHOLDS = {
     "ddd": (-3.0, -2.0, -1.5, -1.0, -0.7, -0.5, -0.3, -0.2, -0.1, -0.05),
     "svip": (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1),
@@ -59,7 +59,7 @@ THRESHOLDS = {
     "c2t": (0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8),
 }
 
-# Rules whose networks `training.policies.classifiers` trains.
+# Configs of the rules that have a network, which `training.policies.classifiers` trains.
 CONFIGS = {"disco": DiscoConfig, "specdec_plus": SpecDecPlusConfig, "c2t": C2TConfig}
 
 
@@ -68,18 +68,20 @@ class TuneOptions:
     """Options of the search.
 
     Attributes:
-      rule: to be tuned.
-      prompts: JSON Lines, see `jaxspec.bench.measure.prompt_files.read_prompts`. times: what rounds take. out:
-        folder of the policy.
-      head: folder of the policy whose network a learned rule has.
-      target: `mini`, a directory or a hub id. drafter: one that ships with it, a directory or a hub
-        id.
-      thresholds: to try; none takes `THRESHOLDS`. The rule's own is tried as well.
-      rows: to try, verified at most, the root included; 0 stands for all.
-      limit: prompts of each domain, of which every fourth is used. chat: they are users' chat
-        messages.
-      max_new_tokens: of each answer. temperature: of the answers.
-      dtype: of target and drafter; None picks what suits the device.
+      rule: the rule to tune.
+      prompts: JSON Lines of prompts, see `jaxspec.bench.measure.prompt_files.read_prompts`.
+      times: JSON file of round times, written by `training.rl.times`.
+      out: folder of the policy.
+      head: folder of a saved policy; a learned rule takes its network.
+      target: `mini`, a directory or a hub id.
+      drafter: one that ships with the target, a directory or a hub id.
+      thresholds: to try; none takes `THRESHOLDS`. The rule's default is always tried too.
+      rows: largest numbers of verified rows to try, the root included; 0 means all rows.
+      limit: prompts of each domain; every fourth of them is used.
+      chat: pass prompts as a user's chat message.
+      max_new_tokens: of each answer.
+      temperature: of the answers.
+      dtype: of target and drafter; None picks one that suits the device.
     """
 
     rule: Annotated[Literal["ddd", "svip", "disco", "specdec_plus", "c2t"], tyro.conf.Positional]
@@ -99,16 +101,17 @@ class TuneOptions:
 
 
 def rounds_of(times: RoundCosts) -> dict[str, Any]:
-    """Options of `jaxspec.decode` for the rounds that these are the times of.
+    """Return options of `jaxspec.decode` for the rounds that were timed.
 
     Raises:
-      ValueError: the times do not say.
+      ValueError: the times do not describe their rounds.
     """
     told = times.about
     missing = [name for name in ("drafter", "builder", "width", "steps") if name not in told]
     if missing:
         raise ValueError(
-            f"the round costs do not name the {missing[0]} of their rounds: measure them with training.rl.times"
+            f"the round costs do not name the {missing[0]} of their rounds: "
+            "measure them with training.rl.times"
         )
     builder = f"{told['builder']}/w{told['width']}" if told["width"] else told["builder"]
     settings = {"method": told["drafter"], "builder": builder, "budget": times.widths[-1]}
@@ -116,11 +119,16 @@ def rounds_of(times: RoundCosts) -> dict[str, Any]:
 
 
 def make_tuned_rule(options: TuneOptions, steps: int, made_for: dict[str, Any]) -> Policy:
-    """The rule with its own threshold, for rounds of so many draft steps.
+    """Make the rule with its default threshold.
+
+    Args:
+      options: of the search.
+      steps: draft steps of the rounds after the root's.
+      made_for: description of the present setting; a saved policy for another one warns.
 
     Raises:
-      ValueError: there is no network, or the saved policy is no rule with a threshold.
-        FileNotFoundError: no policy.
+      ValueError: a learned rule has no `head`, or `head` holds a policy of another rule.
+      FileNotFoundError: `head` holds no policy.
     """
     if options.rule == "ddd":
         return make_ddd(checks=tuple(range(steps)), most=steps)
@@ -128,12 +136,13 @@ def make_tuned_rule(options: TuneOptions, steps: int, made_for: dict[str, Any]) 
         return make_svip()
     if options.head is None:
         raise ValueError(
-            f"{options.rule} has a network: give --head, the folder of training.policies.classifiers"
+            f"{options.rule} has a network: give --head, a folder of training.policies.classifiers"
         )
     policy = load_policy(options.head, about=made_for)
     if not isinstance(policy.config, CONFIGS[options.rule]):
         raise ValueError(
-            f"{options.head} holds a {type(policy.config).__name__}: give the folder of a {options.rule} policy"
+            f"{options.head} holds a {type(policy.config).__name__}: "
+            f"give the folder of a {options.rule} policy"
         )
     return policy
 
@@ -141,12 +150,17 @@ def make_tuned_rule(options: TuneOptions, steps: int, made_for: dict[str, Any]) 
 def measure_rules(
     params: Params, prompts: Sequence, policies: Sequence[Policy], times: RoundCosts, **options
 ) -> np.ndarray:
-    """Totals of decodes of all prompts with each policy: float64 [policies, 5].
-
-    They are tokens, rounds, modelled seconds, draft steps and verified rows.
+    """Decode all prompts with each policy and sum up the rounds.
 
     Args:
-      prompts: as `jaxspec.decode` takes them, one at a time. options: of it.
+      params: target and drafter.
+      prompts: as `jaxspec.decode` takes them; decoded one at a time.
+      policies: to compare.
+      times: of the rounds.
+      options: of `jaxspec.decode`.
+
+    Returns:
+      float64 [policies, 5]: tokens, rounds, modelled seconds, draft steps and verified rows.
     """
     found = np.zeros((len(policies), 5))
     for prompt in tqdm(prompts, desc="tune", unit="prompt"):
@@ -158,11 +172,14 @@ def measure_rules(
 
 
 def search_thresholds(options: TuneOptions) -> tuple[Policy, dict[str, Any]]:
-    """Try every pair and save the fastest; returns it, and `best`, `own` (the rule's own threshold
-    with all rows) and `all`.
+    """Try every pair of threshold and rows, and save the fastest.
+
+    Returns:
+      (the policy, its report: figures of the `best` pair, of the rule's `own` default threshold
+      with all rows, and of `all` pairs).
 
     Raises:
-      ValueError, OSError: unusable prompts, times or options.
+      ValueError, OSError: prompts, times or options are unusable.
     """
     times, params = (
         load_costs(options.times),
@@ -180,7 +197,7 @@ def search_thresholds(options: TuneOptions) -> tuple[Policy, dict[str, Any]]:
     ]
     if not prompts:
         raise ValueError(
-            f"every {HELD_OUT}th prompt of a domain is used, and there is none: give more of a domain"
+            f"only every {HELD_OUT}th prompt of a domain is used: give more prompts of a domain"
         )
     own = round(float(rule.controls.threshold), 6)
     thresholds = sorted({own, *(options.thresholds or THRESHOLDS[options.rule])})
@@ -206,7 +223,7 @@ def search_thresholds(options: TuneOptions) -> tuple[Policy, dict[str, Any]]:
         "best": table[best],
         "own": table[pairs.index((own, budget))],
     }
-    # A best at the end of what was tried says little of what lies beyond.
+    # If the best threshold is the first or last one tried, a better one may lie beyond.
     report |= {"at_the_end": pairs[best][0] in (thresholds[0], thresholds[-1]), "all": table}
     save_policy(
         policies[best],

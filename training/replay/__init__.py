@@ -1,1 +1,1 @@
-"""Recorded rounds, and what other depths, sizes and blocks would have committed in them."""
+"""Recorded rounds, and the tokens that other depths and sizes would have committed in them."""

@@ -1,3 +1,1 @@
-"""Reinforcement learning of draft policies: recorded rounds, a replay environment, PPO, and LTD's
-schedule.
-"""
+"""Reinforcement learning of draft policies: records, a replay environment, PPO, LTD's schedule."""

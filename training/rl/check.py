@@ -1,10 +1,10 @@
-"""Check that a record replays: real decodes must have the trees and commit the tokens that it says.
+"""Check a record against real decodes: they must build its trees and commit its tokens.
 
     python -m training.rl.check --prompts heldout.jsonl.gz --limit 2 --max-new-tokens 64
 
-Takes the options of `training.rl.record` but `out`. Texts are decoded with every depth and size of
-a few, round by round, and each round is compared with what was recorded at its position.
-Differences can only come from ties that two compilations break otherwise.
+The command takes the options of `training.rl.record` except `out`. It decodes each text with a few
+pairs of depth and size, and compares every round with the record of its position. Differences can
+come only from ties that two compilations break differently.
 """
 
 from __future__ import annotations
@@ -28,16 +28,21 @@ from training.command import one_line_errors
 from training.rl.options import TextOptions, decode_options, sees_pool
 from training.rl.record import record_texts
 
-# Share of rounds that must replay.
+# Smallest share of rounds that must agree with the record.
 ENOUGH = 0.99
 
 
 def replayed(params, prompt: list[int], choices, options: TextOptions) -> tuple[int, int, int]:
-    """(rounds, those with the recorded tree, those with that tree and its committed tokens) over
-    decodes of one prompt.
+    """Decode one prompt with several constants and compare the rounds with its record.
 
     Args:
+      params: target and drafter.
+      prompt: token ids.
       choices: pairs of draft steps and rows to verify, the rows among `options.sizes`.
+      options: of the record.
+
+    Returns:
+      (rounds, rounds with the recorded tree, rounds with the recorded tree and committed tokens).
     """
     found = record_texts(params, [prompt] * options.batch, options)
     found = jax.tree.map(lambda x: x[found["prompt"] == 0], found)
@@ -86,17 +91,16 @@ def _finish(pool, rows: int, longest: int):
 
 
 def _equal(real, recorded) -> bool:
-    """Whether two trees have the same rows; the root's token is not compared, which the position
-    stands for.
+    """Tell whether two trees have the same rows.
+
+    The root's token is not compared: it follows from the position.
     """
     token, parent = recorded
     return np.array_equal(real.token[1:], token[1:]) and np.array_equal(real.parent, parent)
 
 
 def main(options: TextOptions) -> int:
-    """Print the shares for the prompts of `options`; the exit status is 1 where fewer rounds than
-    `ENOUGH` replay.
-    """
+    """Print the shares of rounds that agree; return 1 if fewer than `ENOUGH` do, else 0."""
     params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     prompts = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
@@ -114,10 +118,11 @@ def main(options: TextOptions) -> int:
     rounds, same, right = total.tolist()
     if not rounds:
         raise ValueError(
-            f"no text of {options.prompts} has a round: give other prompts or more new tokens"
+            f"no text of {options.prompts} has a round: give other prompts or more max_new_tokens"
         )
     print(
-        f"{rounds} rounds: {same / rounds:.2%} have the recorded tree, {right / rounds:.2%} commit the recorded tokens as well"
+        f"{rounds} rounds: {same / rounds:.2%} have the recorded tree, "
+        f"{right / rounds:.2%} also commit the recorded tokens"
     )
     return int(right < ENOUGH * rounds)
 

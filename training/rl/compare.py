@@ -1,15 +1,14 @@
-"""Trained policies beside each other on a record of other prompts, by modelled time, with intervals
-of their ratios.
+"""Compare trained policies on a record of held-out prompts, by modelled time, with intervals.
 
     python -m training.rl.compare --record test.npz --times times.json --tuned-on train.npz \\
-        --ways turns=runs/a/policy,runs/b/policy alone=runs/a/1-depth/policy,runs/b/1-depth/policy
-        --out compare.json
+      --ways turns=runs/a/policy,runs/b/policy alone=runs/a/1-depth/policy,runs/b/1-depth/policy \\
+      --out compare.json
 
-A way is `name=folder` or `name:half=folder`, the half being `size` or `depth` of an LTD policy; the
-best constant decides the other. Several folders are trainings from several seeds: their texts count
-together. Regressions of `training.policies.expected` are taken as well. Intervals are of ratios of
-total speeds, by paired bootstrap over the prompts of each domain; they say how sure the prompts
-make one, not what another training would give, which `each` is for.
+A way is `name=folder` or `name:half=folder`. The half is `size` or `depth`: that network of an LTD
+policy decides, and the best constant decides the rest. Several folders are trainings with different
+seeds; their texts are added up. Regressions of `training.policies.expected` are accepted too.
+Intervals are of ratios of total speeds, by paired bootstrap over the prompts of each domain. They
+show the uncertainty from the prompts, not from training; `each` has the ratio of every training.
 """
 
 from __future__ import annotations
@@ -37,11 +36,13 @@ class CompareOptions:
     """Options of the comparison.
 
     Attributes:
-      record: of prompts that nothing was chosen on. times: as of training.
-      tuned_on: the record that the policies were trained on; the best constant is that of its
+      record: record of prompts that were not used for training or tuning.
+      times: the round times used in training.
+      tuned_on: the record that the policies were trained on; the best constant is chosen on its
         training prompts.
-      ways: what is compared, see above; the others are also compared with the first.
-      out: JSON file to write; None: only print.
+      ways: ways to compare, as name=folder or name:half=folder; all are also compared with the
+        first.
+      out: JSON file to write; None only prints.
     """
 
     record: Path
@@ -52,7 +53,7 @@ class CompareOptions:
 
 
 class Way(NamedTuple):
-    """A name, the half that decides ("" for all there is), and a folder for each training."""
+    """One way: its name, the half that decides ("" for all halves), and a folder per training."""
 
     name: str
     half: str
@@ -60,25 +61,36 @@ class Way(NamedTuple):
 
 
 def parse_way(text: str) -> Way:
-    """A way as the command line gives it.
+    """Parse a way from the command line.
 
     Raises:
-      ValueError: it is not of that form.
+      ValueError: the text has another form.
     """
     label, equals, folders = text.rpartition("=")
     name, _, half = label.partition(":")
     if not equals or not name or not folders or half not in ("", "size", "depth"):
         raise ValueError(
-            f"{text!r} is no way: give name=folder or name:size=folder, with commas between several folders"
+            f"{text!r} is no way: give name=folder or name:size=folder, "
+            "with commas between several folders"
         )
     return Way(label, half, tuple(map(Path, folders.split(","))))
 
 
 def decided(record: Record, seconds: np.ndarray, folder: Path, half: str, static: tuple[int, int]):
-    """(steps, size index), int [N] each or a number, of the policy in `folder`.
+    """Return the decisions of the policy in `folder` at every position.
+
+    Args:
+      record: recorded rounds.
+      seconds: float32 [N, S, V], times of the rounds.
+      folder: of the policy.
+      half: `size`, `depth` or "", the networks that decide.
+      static: (steps, size index) that decides the rest.
+
+    Returns:
+      (steps, size index), each int [N] or a number.
 
     Raises:
-      ValueError: the policy was trained for other rounds, or has no such half.
+      ValueError: the policy was trained for other rounds, or does not have this half.
     """
     policy = load_policy(folder)
     if isinstance(policy.controls, Regression):
@@ -87,12 +99,12 @@ def decided(record: Record, seconds: np.ndarray, folder: Path, half: str, static
     check_record(policy, record)
     layers = layers_of(policy)
     if half and half not in layers:
-        raise ValueError(f"the policy in {folder} does not decide about {half}: leave :{half} out")
+        raise ValueError(f"the policy in {folder} does not decide the {half}: leave :{half} out")
     return replay.decisions(record, {half: layers[half]} if half else layers, policy.config, static)
 
 
 def pooled(walks: list[replay.Walk]) -> replay.Walk:
-    """Walks over the same prompts as one: a prompt's texts count together."""
+    """Add up walks over the same prompts."""
     sums = (
         np.sum([getattr(walk, name) for walk in walks], axis=0)
         for name in ("tokens", "seconds", "rounds")
@@ -104,11 +116,13 @@ def pooled(walks: list[replay.Walk]) -> replay.Walk:
 
 
 def compare(options: CompareOptions) -> dict[str, dict]:
-    """Figures by way, `static` and `oracle` first: of all prompts, and the ratio to the best
-    constant in each domain.
+    """Compute figures by way, `static` and `oracle` first.
+
+    Each way has figures of all prompts, and the ratio to the best constant in each domain.
 
     Raises:
-      ValueError, FileNotFoundError: as `parse_way` and `decided`; no file.
+      ValueError: see `parse_way` and `decided`.
+      FileNotFoundError: a file is missing.
     """
     record, times, tuned = (
         load_record(options.record),
@@ -143,19 +157,25 @@ def compare(options: CompareOptions) -> dict[str, dict]:
 
 
 def _ratio(walk: replay.Walk, other: replay.Walk, kept=slice(None)) -> float:
-    """Of total speeds over the kept prompts; the walks may be of different numbers of trainings."""
+    """Compute the ratio of total speeds over the kept prompts.
+
+    The two walks may add up different numbers of trainings.
+    """
     speeds = (each.tokens[kept].sum() / each.seconds[kept].sum() for each in (walk, other))
     return float(next(speeds) / next(speeds))
 
 
 def main(options: CompareOptions) -> None:
-    """Compare, print and write."""
+    """Compare the ways, print the figures and write them."""
     results = compare(options)
     for name, found in results.items():
         compared = "  ".join(_said(found[key]) for key in ("over_static", "over_first"))
         each = " ".join(f"{ratio:.3f}" for ratio in found["each"])
         domains = " ".join(f"{domain} {ratio:.3f}" for domain, ratio in found["domains"].items())
-        shape = f"{found['acceptance_length']:.2f} a round, {found['steps']:.1f} steps, {found['rows']:.1f} rows"
+        shape = (
+            f"{found['acceptance_length']:.2f} tokens/round, {found['steps']:.1f} steps, "
+            f"{found['rows']:.1f} rows"
+        )
         print(f"{name:>20}: {compared}; {shape}; {domains}; each {each}")
     if options.out:
         options.out.write_text(json.dumps(results, indent=1) + "\n")

@@ -1,13 +1,13 @@
-"""Controls of a trained LTD policy: its actions at random, as often as it takes them, and its
-commonest one every time.
+"""Make controls of a trained LTD policy, for `jaxspec bench policies`.
 
-    python -m training.rl.controls --record train.npz --times times.json --policy runs/ltd/policy
-    --out policies/controls
+    python -m training.rl.controls --record train.npz --times times.json \\
+      --policy runs/ltd/policy --out policies/controls
 
-What the policy gains beyond the first it gains by choosing when; what it gains beyond the second,
-by choosing at all. Its actions are those of the rounds that it has on the texts it was trained on.
-`out` then holds the policies `random`, `constant` and `static`, the best pair of depth and rows on
-these texts by grid search, for `jaxspec bench policies`.
+The control `random` draws the policy's actions independently, each as often as the policy takes it;
+a gain over it comes from choosing the right moment. The control `constant` always takes the
+policy's most frequent action; a gain over it comes from varying the action at all. Actions are
+counted in the policy's rounds on its training texts. `static` is the best pair of depth and rows on
+these texts, found by grid search.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from training.rl import replay
 
 @dataclasses.dataclass
 class ControlOptions:
-    """Options.
+    """Options of the controls.
 
     Attributes:
-      record: that the policy was trained on; the rounds of its training prompts count. times: as of
-        training.
-      policy: folder of the LTD policy. out: folder to write the controls into.
-      seed: of the random one.
+      record: the record that the policy was trained on; its training prompts are used.
+      times: the round times used in training.
+      policy: folder of the LTD policy.
+      out: folder to write the controls to.
+      seed: of the control `random`.
     """
 
     record: Path
@@ -49,11 +50,12 @@ class ControlOptions:
 
 
 class Controls(NamedTuple):
-    """How often a policy acts how.
+    """How often a policy takes each action.
 
     Attributes:
-      steps: {draft steps: rounds}. sizes: {size index: rounds}. commonest: (steps, size index) of
-        most rounds.
+      steps: {draft steps: rounds}.
+      sizes: {size index: rounds}.
+      commonest: the most frequent pair (steps, size index).
     """
 
     steps: dict[int, int]
@@ -61,13 +63,13 @@ class Controls(NamedTuple):
     commonest: tuple[int, int]
 
     def drawn(self, count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """(steps, size index) int [count], drawn independently."""
+        """Draw (steps, size index) independently of each other: int [count] each."""
         rng = np.random.default_rng(seed)
         return tuple(_draw(rng, frequencies, count) for frequencies in (self.steps, self.sizes))
 
 
 def layers_of(policy: Policy) -> dict:
-    """The networks of an LTD policy by name, `depth` and `size`, without one that it has not."""
+    """Return the networks that an LTD policy has, by name: `depth`, `size` or both."""
     named = {"depth": policy.controls.depth, "size": policy.controls.size}
     return {kind: layers for kind, layers in named.items() if layers is not None}
 
@@ -75,8 +77,9 @@ def layers_of(policy: Policy) -> dict:
 def make_controls(
     record: Record, times: RoundCosts, policy: Policy, static: tuple[int, int]
 ) -> Controls:
-    """The actions of an LTD policy in the rounds that it has on the texts of `record`; `static`
-    decides what it does not.
+    """Count the actions of an LTD policy in its rounds on the texts of `record`.
+
+    `static`, a pair (steps, size index), decides what the policy does not decide.
     """
     seconds = record.round_seconds(times)
     walk = replay.walk(
@@ -94,8 +97,16 @@ def policies_of(
     static: tuple[int, int],
     seed: int = 0,
 ) -> dict[str, Policy]:
-    """The controls as policies, and the constant `static`; of trees that do not grow in steps they
-    decide the rows alone.
+    """Make the policies `random`, `constant` and `static`.
+
+    For trees that do not grow in steps they decide the rows only.
+
+    Args:
+      controls: how often the trained policy takes each action.
+      record: the record of the rounds.
+      widths: compiled row counts.
+      static: (steps, size index) of the best constant.
+      seed: of `random`.
     """
     pool = record.header["sees"] == "pool"
 
@@ -131,7 +142,7 @@ def main(options: ControlOptions) -> None:
         "rows:  "
         + _shares({record.sizes[index]: count for index, count in controls.sizes.items()}, rounds)
     )
-    print(f"commonest: {steps} steps and {record.sizes[size]} rows; written to {options.out}")
+    print(f"most frequent: {steps} steps and {record.sizes[size]} rows; written to {options.out}")
 
 
 def _draw(rng: np.random.Generator, frequencies: dict[int, int], count: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Learning curves of LTD's stages."""
+"""Plot the learning curves of LTD's stages."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from training.metrics import read_metrics
 
 
 def plot_stages(run: Path, stages: Sequence[str], results: dict[str, dict[str, float]]) -> None:
-    """Write curves.png into `run`: modelled tokens per second of rollouts and validation, and rows,
-    steps and losses below.
+    """Plot the stages to curves.png in `run`.
+
+    The top row shows modelled tokens per second of rollouts and validation; rows, steps and losses
+    are below.
 
     Args:
-      stages: folders with metrics.jsonl. results: figures of `static` and `oracle`, drawn as lines.
+      run: folder of the run.
+      stages: names of the folders with metrics.jsonl.
+      results: figures by name; those of `static` and `oracle` are drawn as lines.
     """
     from matplotlib.figure import Figure
 
@@ -52,6 +56,6 @@ def plot_stages(run: Path, stages: Sequence[str], results: dict[str, dict[str, f
 
 
 def _series(records: list[dict], name: str) -> tuple[list[int], list[float]]:
-    """(updates, values) of a metric."""
+    """Return (updates, values) of a metric."""
     found = [(record["step"], record[name]) for record in records if name in record]
     return [step for step, _ in found], [value for _, value in found]

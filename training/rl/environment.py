@@ -1,10 +1,9 @@
-"""The replay environment: draft-verify rounds out of a record and a table of times, in pure JAX,
-many at once.
+"""The replay environment: draft-verify rounds from a record and a table of times, in pure JAX.
 
-Two tasks with one interface (Learning to Draft, section 4). In the depth task a step takes another
-draft step or verifies, and an episode is one round. In the size task a step chooses the rows to
-verify, and every step is an episode. What a round commits moves the text on, and a text that ends
-gives way to another one, drawn uniformly.
+It runs many episodes in parallel. Two tasks share one interface (Learning to Draft, section 4). In
+the depth task a step either takes another draft step or verifies, and an episode is one round. In
+the size task a step chooses the rows to verify, and every step is an episode. Committed tokens
+advance the text; when a text ends, a new one is drawn uniformly.
 """
 
 from __future__ import annotations
@@ -23,10 +22,12 @@ from training.replay.records import Record
 
 
 class Replay(flax.struct.PyTreeNode):
-    """A record and its times on the device; attributes as of `Record`, and
+    """A record and its times on the device.
 
-    seconds: float32 [N, S, V], of every round there could be. first: int32 [Q], where the texts
-    begin.
+    Attributes:
+      scores, committed, context, remaining: see `Record`.
+      seconds: float32 [N, S, V], time of every possible round.
+      first: int32 [Q], position at which each text begins.
     """
 
     scores: jax.Array
@@ -38,11 +39,12 @@ class Replay(flax.struct.PyTreeNode):
 
 
 class Data(flax.struct.PyTreeNode):
-    """What an environment reads: the replay and the other policy's decisions at every position.
+    """The input of an environment: the replay and the other policy's decisions at every position.
 
     Attributes:
-      size: int32 [N, S], index of the rows verified after so many steps. depth: int32 [N], draft
-        steps; -1: drawn uniformly.
+      replay: recorded rounds with their times.
+      size: int32 [N, S], index of the rows to verify after each number of draft steps.
+      depth: int32 [N], draft steps; -1 draws them uniformly.
     """
 
     replay: Replay
@@ -51,14 +53,15 @@ class Data(flax.struct.PyTreeNode):
 
 
 class TimeStep(NamedTuple):
-    """What environments give, of E episodes side by side.
+    """The output of an environment for E parallel episodes.
 
     Attributes:
-      observation: float32 [E, I]. allowed: bool [E, A], actions that differ from others in effect.
-        weight: float32 [E], whether the next action has any effect at all.
-      reward: float32 [E]. ended: bool [E], the step just taken ended an episode: a round was
-        verified.
-      tokens, seconds: float32 [E], of that round; else 0.
+      observation: float32 [E, I].
+      allowed: bool [E, A], actions with an effect of their own.
+      weight: float32 [E], 1 if the next action has any effect, else 0.
+      reward: float32 [E].
+      ended: bool [E], whether this step ended an episode, that is, verified a round.
+      tokens, seconds: float32 [E], of the round that ended, else 0.
     """
 
     observation: jax.Array
@@ -74,10 +77,11 @@ class Environment(NamedTuple):
     """A task.
 
     Attributes:
-      inputs, actions: sizes of observations and of the choice.
+      inputs: length I of an observation.
+      actions: number A of actions.
       reset: (data, key, E) -> (state, TimeStep).
-      step: (data, state, action int32 [E], key, rate) -> (state, TimeStep); `rate` float32 [],
-        tokens per second that the reward `renewal` charges.
+      step: (data, state, action int32 [E], key, rate) -> (state, TimeStep). `rate` float32 [] is
+        the price of a second in tokens, for the reward `renewal`.
       verifies: (state, action) -> bool [E], whether a step ends its round.
     """
 
@@ -89,8 +93,12 @@ class Environment(NamedTuple):
 
 
 class RoundState(flax.struct.PyTreeNode):
-    """Where E episodes are: position, and draft steps so far, both int32 [E]; `before`: (position,
-    steps) shown before.
+    """The state of E episodes.
+
+    Attributes:
+      position: int32 [E], in the record.
+      steps: int32 [E], draft steps taken so far.
+      before: (position, steps) of the previous observation.
     """
 
     position: jax.Array
@@ -99,7 +107,7 @@ class RoundState(flax.struct.PyTreeNode):
 
 
 def make_environment_replay(record: Record, times: RoundCosts) -> Replay:
-    """A record with the times of its rounds."""
+    """Move a record and the times of its rounds to the device."""
     seconds = record.round_seconds(times)
     arrays = (
         record.scores,
@@ -113,9 +121,17 @@ def make_environment_replay(record: Record, times: RoundCosts) -> Replay:
 
 
 def reward_of(kind: str, tokens: jax.Array, seconds: jax.Array, rate: jax.Array) -> jax.Array:
-    """A round's reward: `throughput`, committed tokens per 10 ms (the paper's); `acceptance`,
-    tokens; `time`, minus hundredths of a second; `renewal`, tokens - rate * seconds, whose optimum
-    is total tokens over total time when `rate` is just that."""
+    """Compute a round's reward.
+
+    Args:
+      kind: `throughput` is committed tokens per 10 ms (the paper's); `acceptance` is committed
+        tokens; `time` is minus the time in hundredths of a second; `renewal` is tokens - rate *
+        seconds. If `rate` is the policy's own total tokens over total time, a policy that maximises
+        `renewal` maximises that ratio.
+      tokens: committed tokens.
+      seconds: time of the round.
+      rate: tokens per second.
+    """
     rewards = {
         "throughput": tokens / (100 * seconds),
         "acceptance": tokens,
@@ -134,13 +150,15 @@ def make_depth_environment(
     stale: bool = False,
     observes: str = "P+D+L",
 ) -> Environment:
-    """The depth task: action 1 takes a draft step, 0 verifies the rows that `Data.size` says.
+    """Make the depth task: action 1 takes a draft step, action 0 verifies the rows of `Data.size`.
 
     Args:
-      steps: most draft steps. depths: after how many of them the action counts; before, drafting
-        goes on.
-      stale: before the first step show the scores of the round before, as the reference does,
-        instead of the root's.
+      width: W of the dynamic tree.
+      steps: maximum draft steps.
+      depths: numbers of draft steps after which the action counts; otherwise drafting continues.
+      reward: see `reward_of`.
+      stale: before the first step, show the previous round's scores instead of the root's, as the
+        reference does.
       observes: one of `ltd_features.OBSERVES`.
     """
     asked = np.isin(np.arange(steps + 1), depths)
@@ -201,10 +219,16 @@ def make_size_environment(
     least: int = 1,
     observes: str = "P+D+L",
 ) -> Environment:
-    """The size task: action a verifies `sizes[a]` rows of a tree as deep as `Data.depth` says.
+    """Make the size task: action a verifies `sizes[a]` rows of a tree of depth `Data.depth`.
 
     Args:
-      sees: `pool` or `tree`. scores: of a position. least: draft steps, where they are drawn.
+      sees: `pool` or `tree`.
+      width: W of the dynamic tree.
+      steps: maximum draft steps.
+      sizes: numbers of verified rows.
+      scores: number of scores of a position.
+      reward: see `reward_of`.
+      least: minimum draft steps when they are drawn.
       observes: one of `ltd_features.OBSERVES`.
     """
 
@@ -277,9 +301,7 @@ def _new_text(data: Data, key: jax.Array, count: int) -> jax.Array:
 
 
 def _advance(data: Data, position: jax.Array, tokens: jax.Array, key: jax.Array) -> jax.Array:
-    """The next root's position: behind what was committed, or a new text's first where this one
-    ends.
-    """
+    """Return the next root's position: after the committed tokens, or in a new text at the end."""
     tokens = tokens.astype(jnp.int32)
     return jnp.where(
         tokens < data.replay.remaining[position],

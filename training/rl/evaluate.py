@@ -1,13 +1,13 @@
-"""What a trained policy is worth on a record of other prompts, by modelled time: the first of the
-tiers of evaluation.
+"""Evaluate a trained policy on a record of held-out prompts, by modelled time.
 
-    python -m training.rl.evaluate --record test.npz --times times.json --policy policies/ltd
-    --tuned-on train.npz
+    python -m training.rl.evaluate --record test.npz --times times.json --policy policies/ltd \\
+      --tuned-on train.npz
 
-Prints tokens per second, tokens per round, mean draft steps and rows of the policy, of each of its
-halves beside the best constant, of its controls (`training.rl.controls`), of the best constant
-itself (like them from `tuned_on`), and of the fastest way there is. Intervals are of the ratio to
-the best constant, by paired bootstrap over prompts.
+This is the first tier of evaluation. It prints tokens per second, tokens per round, mean draft
+steps and mean rows of: the policy; each of its halves with the best constant for the other half;
+its controls (`training.rl.controls`); the best constant; and the oracle, the fastest possible
+sequence of rounds. The controls and the best constant come from `tuned_on`. Intervals are of the
+ratio to the best constant, by paired bootstrap over prompts.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ class EvaluateOptions:
     """Options of the evaluation.
 
     Attributes:
-      record: of prompts that nothing was chosen on. times: as of training.
+      record: record of prompts that were not used for training or tuning.
+      times: the round times used in training.
       policy: folder of an LTD policy.
-      tuned_on: the record that the policy was trained on; the best constant is that of its training
-        prompts.
-      out: JSON file to write; None: only print.
+      tuned_on: the record that the policy was trained on; the best constant is chosen on its
+        training prompts.
+      out: JSON file to write; None only prints.
     """
 
     record: Path
@@ -48,8 +49,9 @@ class EvaluateOptions:
 def walks_of(
     record: Record, times: RoundCosts, policy, static: tuple[int, int], controls: Controls
 ) -> dict[str, replay.Walk]:
-    """Texts of `record` under the policy, its halves, its controls, the best constant (steps, size
-    index) and the oracle.
+    """Generate the texts of `record` with the policy and everything that it is compared with.
+
+    These are its halves, its controls, the best constant (steps, size index) and the oracle.
     """
     config = policy.config
     check_record(policy, record)
@@ -70,18 +72,20 @@ def walks_of(
 
 
 def check_record(policy, record: Record) -> None:
-    """Raise a ValueError where an LTD policy chooses among other rounds than those of `record`."""
+    """Raise a ValueError if the LTD policy's steps or sizes differ from the record's."""
     config = policy.config
     if config.sizes and config.sizes != record.sizes or config.steps != record.steps:
         raise ValueError(
-            f"the policy chooses among {list(config.sizes)} rows and {config.steps} steps, the record has "
-            f"{list(record.sizes)} and {record.steps}: record with the policy's"
+            f"the policy has sizes {list(config.sizes)} and {config.steps} steps, the record "
+            f"{list(record.sizes)} and {record.steps}: record with the policy's --sizes and --steps"
         )
 
 
 def over(record: Record, walk: replay.Walk, other: replay.Walk) -> list[float] | None:
-    """95 % of the ratio of total speeds, by paired bootstrap over the prompts of each domain; None
-    for one prompt of each.
+    """Compute the 95 % interval of the ratio of total speeds of `walk` and `other`.
+
+    The interval comes from a paired bootstrap over the prompts of each domain; it is None if every
+    domain has only one prompt.
     """
     drawn = resample_prompts(
         [record.header["domains"][number] for number in record.prompt[record.first()]]
@@ -90,7 +94,7 @@ def over(record: Record, walk: replay.Walk, other: replay.Walk) -> list[float] |
 
 
 def evaluate(options: EvaluateOptions) -> dict[str, dict[str, dict]]:
-    """Figures by domain, `all` among them, and way."""
+    """Compute figures by domain (with `all` for the whole record) and by way."""
     record, times, policy = (
         load_record(options.record),
         load_costs(options.times),
@@ -111,7 +115,7 @@ def evaluate(options: EvaluateOptions) -> dict[str, dict[str, dict]]:
 
 
 def main(options: EvaluateOptions) -> None:
-    """Evaluate, print and write."""
+    """Evaluate the policy, print its figures and write them."""
     results = evaluate(options)
     for domain, ways in results.items():
         for name, figures in ways.items():
@@ -122,7 +126,8 @@ def main(options: EvaluateOptions) -> None:
             )
             print(
                 f"{domain:>8} {name:>18}: {figures['tokens_per_second']:.1f} tokens/s{bounds}, "
-                f"{figures['acceptance_length']:.2f} a round, {figures['steps']:.1f} steps, {figures['rows']:.1f} rows"
+                f"{figures['acceptance_length']:.2f} tokens/round, {figures['steps']:.1f} steps, "
+                f"{figures['rows']:.1f} rows"
             )
     if options.out:
         options.out.write_text(json.dumps(results, indent=1) + "\n")

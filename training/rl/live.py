@@ -1,9 +1,9 @@
-"""The live environment: the same tasks with real forwards and the real clock, one text at a time.
+"""The live environment: the same tasks with real forward passes and a clock, one text at a time.
 
-A round is drafted once to full depth, which is not timed and gives the observations; when the task
-verifies, the decode loop runs that very round with the depth and size that were chosen, and the
-clock runs with it. Text and reward are those of the real round. The rest is the replay
-environment's: it is shown a record of two positions, the last round's and this one's.
+Each round is first drafted to full depth, untimed, to get the observations. When the task verifies,
+the decode loop runs the same round with the chosen depth and size, and that run is timed. Text and
+reward are those of the real round. Everything else is the replay environment, which reads a record
+of two positions: the last round's and this one's.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ from training.rl.options import TextOptions, decode_options, sees_pool
 
 
 class Texts:
-    """Greedy texts of prompts drawn at random, round by round.
+    """Greedy texts of prompts drawn at random, generated round by round.
 
     Args:
-      prompts: token ids. options: as of a record of such rounds.
-      decide: (scores [1, P], context [1]) -> (size index int [1, S] or None, steps int [1] or
-        None), the other policy's decisions, see `environment.Data`.
+      params: target and drafter.
+      prompts: token ids.
+      options: of a record of these rounds.
+      decide: the other policy's decisions, (scores [1, P], context [1]) -> (size index int [1, S]
+        or None, steps int [1] or None), see `environment.Data`.
+      seed: of the order of prompts.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class Texts:
         self.verify(0, 0)  # compiles; the first round of a text is not counted
 
     def new_text(self) -> None:
-        """Begin a text and look at its first round."""
+        """Begin a text and draft its first round."""
         prompt, options = self.prompts[self.rng.integers(len(self.prompts))], self.options
         widths = tuple(sorted({1, *options.sizes}))
         policy = make_static(0 if self.pool else None, 1, widths)
@@ -68,13 +71,16 @@ class Texts:
             self.state = run_prefill(self.session)
         if bool(self.state.done.all()):
             raise ValueError(
-                f"a prompt of {len(prompt)} tokens ends with the first token: leave it out"
+                f"the answer to a prompt of {len(prompt)} tokens ends with its first token: "
+                "leave the prompt out"
             )
         self._see()
 
     def verify(self, steps: int, size: int) -> tuple[int, float]:
-        """Tokens and seconds of the round with so many draft steps and `sizes[size]` rows; the next
-        one is looked at.
+        """Run the round with `steps` draft steps and `sizes[size]` rows, and draft the next one.
+
+        Returns:
+          (committed tokens, seconds).
         """
         controls = Constants(jnp.int32(steps), jnp.int32(self.options.sizes[size]))
         request, emitted = (
@@ -96,12 +102,13 @@ class Texts:
         return int(state.emitted[0]) - emitted, seconds
 
     def data(self, tokens: int, seconds: float, steps: int) -> Data:
-        """The last round and the present one as a record of two positions, all of whose rounds have
-        these figures.
+        """Make a record of two positions, the last round's and this one's.
+
+        All rounds in it have the given tokens and seconds.
         """
         scores, context = (np.concatenate(x) for x in zip(self.before, self.shown, strict=True))
         shape = (2, steps + 1, len(self.options.sizes))
-        # The first position's text ends with the round, and another one begins at the second.
+        # The first position's text ends with its round, and a new text begins at the second one.
         replay = Replay(
             scores,
             np.full(shape, tokens),
@@ -117,7 +124,7 @@ class Texts:
         return jax.tree.map(jnp.asarray, Data(replay, size, depth))
 
     def _see(self) -> None:
-        # All draft steps, whatever the last round's controls were.
+        # Draft all steps, whatever the controls of the last round were.
         controls = Constants(jnp.int32(self.options.steps), jnp.int32(1))
         request = self.session.request.replace(controls=controls)
         with matmul_precision(self.session):
@@ -133,17 +140,18 @@ class Texts:
 
 
 def make_live(task: Environment, steps: int) -> Environment:
-    """`task` with `Texts` in place of `Data`; one episode at a time.
+    """Make a task that takes `Texts` in place of `Data` and runs one episode at a time.
 
     Args:
-      steps: most draft steps.
+      task: the replay environment's task.
+      steps: maximum draft steps.
     """
     step_in, place = jax.jit(task.step), jnp.ones(1, jnp.int32)
 
     def reset(texts: Texts, key, count):
         if count != 1:
             raise ValueError(
-                f"{count} episodes side by side: a clock measures one at a time, give --parallel 1"
+                f"{count} parallel episodes cannot be timed: give --parallel 1 with --live"
             )
         return task.reset(texts.data(1, 1.0, steps), key, 1)
 
@@ -160,10 +168,10 @@ def make_live(task: Environment, steps: int) -> Environment:
 
 
 def load_texts(prompts: Path, header: dict, decide: Callable, seed: int) -> Texts:
-    """Texts of a prompt file, drafted as the record with this header was.
+    """Load the prompts of a file, and draft their texts with the settings of a record's header.
 
     Raises:
-      ValueError, FileNotFoundError: unusable prompts.
+      ValueError, FileNotFoundError: the prompts are unusable.
     """
     names = {field.name for field in dataclasses.fields(TextOptions)} & header.keys()
     options = TextOptions(

@@ -1,11 +1,11 @@
-"""Train LTD's two policies on recorded rounds: each alone, then in turns with the other as it is.
+"""Train LTD's two policies on recorded rounds: each alone, then in turns while the other is fixed.
 
-    python -m training.rl.ltd --record eagle3.npz --times times.json --run runs/ltd --out
-    policies/ltd --preset jaxspec
+    python -m training.rl.ltd --record eagle3.npz --times times.json --run runs/ltd \\
+      --out policies/ltd --preset jaxspec
 
-Run the same command again to continue one that was stopped. The run's folder holds a folder a stage
-(checkpoints, metrics, the policy as of then), curves.png and results.json; `out` is what
-`jaxspec.policies.store.load_policy` reads.
+Run the same command again to continue a stopped run. The run's folder holds one folder per stage
+(checkpoints, metrics, the policy after that stage), curves.png and results.json.
+`jaxspec.policies.store.load_policy` reads `out`.
 """
 
 from __future__ import annotations
@@ -44,25 +44,23 @@ class LtdOptions:
     """Options of the training.
 
     Attributes:
-      record: of `training.rl.record`; a quarter of each domain's prompts is kept for validation.
-      times: of `training.rl.times`, for the same rounds.
+      record: file of `training.rl.record`; a quarter of each domain's prompts is for validation.
+      times: file of `training.rl.times`, for the same rounds.
       run: folder of the run.
-      out: folder to write the policy to; None: `policy` in the run's folder.
+      out: folder to write the policy to; None takes `policy` in the run's folder.
       preset: `ltd-paper`, `ltd-code` or `jaxspec`.
-      reward: `throughput`, `acceptance`, `time` or `renewal`; None is the preset's.
-      observes: what both networks see: path log-probabilities (P), the length of the context (L),
-        the depth (D).
-      schedule: stages in order, `size` and `depth`; None is the preset's.
-      size_actor, depth_actor: hidden layers of the networks that decide; None: the preset's.
-      share: of the preset's environment steps that are taken.
-      fixed_rows: rows verified while the first depth stage is trained; None: those of the best
-        constant.
-      parallel: episodes side by side; divides the rollouts.
-      live: prompt file, to train on real rounds timed by the clock instead of the record (needs
-        `parallel` 1); checkpoints are still chosen on the record's validation prompts.
-      validate_every: updates between two looks at the validation prompts; None: a tenth of the
-        stage's.
-      save_every: updates between checkpoints; None: as `validate_every`.
+      reward: `throughput`, `acceptance`, `time` or `renewal`; None takes the preset's.
+      observes: inputs of both networks: path log-probabilities (P), context length (L), depth (D).
+      schedule: stages in order, each `size` or `depth`; None takes the preset's.
+      size_actor: hidden layers of the size policy's network; None takes the preset's.
+      depth_actor: hidden layers of the depth policy's network; None takes the preset's.
+      share: share of the preset's environment steps to take.
+      fixed_rows: rows verified during the first depth stage; None takes the best constant's.
+      parallel: parallel episodes; must divide the rollouts.
+      live: prompt file, to train on real timed rounds instead of the record (needs `parallel` 1).
+        Checkpoints are still chosen on the record's validation prompts.
+      validate_every: updates between validations; None takes a tenth of the stage's updates.
+      save_every: updates between checkpoints; None takes `validate_every`.
       seed: of weights, episodes and minibatches.
     """
 
@@ -86,11 +84,14 @@ class LtdOptions:
 
 
 def train_ltd(options: LtdOptions) -> dict[str, dict[str, float]]:
-    """Run the whole schedule and save the policy; returns figures of the validation prompts by
-    stage.
+    """Run the whole schedule and save the policy.
+
+    Returns:
+      Figures of the validation prompts by stage, and of `static` and `oracle`.
 
     Raises:
-      ValueError, FileNotFoundError: as `pose`. TrainingError: a checkpoint of other options.
+      ValueError, FileNotFoundError: see `pose`.
+      TrainingError: a checkpoint was made with other options.
     """
     problem = pose(
         load_record(options.record),
@@ -116,8 +117,8 @@ def train_ltd(options: LtdOptions) -> dict[str, dict[str, float]]:
         others = {
             other: params[other]["actor"] for other in params if other != kind and kind in params
         }
-        # The first stage of a policy is without the other one; later ones are with it as it has
-        # become.
+        # A policy's first stage runs without the other policy. Later stages run with its latest
+        # version.
         params[kind] = _stage(
             problem, options, number, name, kind, others, params.get(kind), validation_seconds
         )
@@ -140,7 +141,7 @@ def _decisions(problem: LtdProblem, layers: dict) -> tuple[np.ndarray, np.ndarra
 
 
 def _texts(problem: LtdProblem, options: LtdOptions, kind: str, others: dict):
-    """Real texts, with the other policy's decisions as in `data_of`."""
+    """Load real texts, with the other policy's decisions as in `data_of`."""
     steps = problem.training.steps
     fixed = np.full((1, steps + 1), problem.absent[1])
     drawn = np.full(1, -1 if problem.preset.random_depth and steps else steps)
@@ -160,7 +161,7 @@ def _texts(problem: LtdProblem, options: LtdOptions, kind: str, others: dict):
 def _stage(
     problem, options: LtdOptions, number: int, name: str, kind: str, others: dict, params, seconds
 ) -> dict:
-    """Train one policy; returns its parameters, the actor being the one that validated best."""
+    """Train one policy; return its last critic and the actor with the best validation."""
     settings, environment = getattr(problem.preset, kind), environment_of(problem, kind)
     settings = dataclasses.replace(
         settings, steps=max(int(settings.steps * options.share), settings.rollout)
@@ -192,7 +193,7 @@ def _stage(
     with contextlib.closing(checkpoints):
         first, learner = _restored(checkpoints, learner)
         if others and not first:
-            # A stage that goes on from an earlier one's policy may make it no better.
+            # Training may not improve the policy of an earlier stage: keep that as the first best.
             learner = _kept(
                 learner, _validated(problem, kind, others, learner, seconds)["tokens_per_second"]
             )
@@ -226,14 +227,14 @@ def _due(done: int, total: int, every: int | None) -> bool:
 def _kept(learner: Learner, value: float) -> Learner:
     if value <= float(learner.best_value):
         return learner
-    # A copy, for the learner's own is donated to the next update.
+    # Copy: the next update donates the learner's own arrays.
     return learner.replace(
         best=jax.tree.map(jnp.copy, learner.params["actor"]), best_value=jnp.float32(value)
     )
 
 
 def _recipe(problem: LtdProblem, options: LtdOptions, stage: str) -> dict:
-    """What a checkpoint must agree with; times and record by their content."""
+    """Describe what a checkpoint must agree with; record and times by content."""
     described = {name: str(value) for name, value in problem.preset.__dict__.items()}
     data = {
         "record": fingerprint((problem.training.scores, problem.training.committed)),
@@ -254,14 +255,14 @@ def _numbered(learner: Learner) -> dict[str, jax.Array]:
 
 
 def _restored(checkpoints: Checkpoints, learner: Learner) -> tuple[int, Learner]:
-    """(updates done, learner) of the newest checkpoint, or 0 and the learner as it is."""
+    """Return (updates done, learner) of the newest checkpoint, or 0 and the given learner."""
     place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     shapes = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), _numbered(learner)
     )
     found = checkpoints.restore(shapes)
     if found is None:
-        # Donated arrays must not be shared, as the best actor's are with the parameters.
+        # Donated arrays must not be shared, but the best actor shares the parameters' arrays: copy.
         return 0, jax.tree.map(jnp.copy, learner)
     done, leaves = found
     return done, jax.tree.unflatten(
@@ -278,8 +279,7 @@ def _save(problem: LtdProblem, options: LtdOptions, layers: dict, folder: Path) 
     config = dataclasses.replace(config, depths=depths, sizes=sizes)
     times = problem.times
     about = {name: header[name] for name in ("model", "drafter", "builder")}
-    # The record does not tell targets of one name apart, and times that were measured long ago do
-    # not either.
+    # The record names the target but has no fingerprint of it; old files of times have none either.
     about |= {name: times.about[name] for name in ("target", "device") if name in times.about}
     about |= {STEP_COSTS: times.fingerprint}
     about |= {"preset": options.preset, "reward": problem.preset.reward}
@@ -287,7 +287,7 @@ def _save(problem: LtdProblem, options: LtdOptions, layers: dict, folder: Path) 
 
 
 def main(options: LtdOptions) -> None:
-    """Train and print what the validation prompts say."""
+    """Train, and print the figures of the validation prompts."""
     for name, figures in train_ltd(options).items():
         print(f"{name:>10} " + " ".join(f"{key} {value:.3f}" for key, value in figures.items()))
 

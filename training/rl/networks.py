@@ -1,6 +1,4 @@
-"""Actor and critic as Stable-Baselines3 builds them: separate trunks, orthogonal kernels, zero
-biases.
-"""
+"""Actor and critic as in Stable-Baselines3: separate trunks, orthogonal kernels, zero biases."""
 
 from __future__ import annotations
 
@@ -18,8 +16,17 @@ HIDDEN_GAIN, ACTION_GAIN, VALUE_GAIN = 2**0.5, 0.01, 1.0
 def init_actor_critic(
     key: jax.Array, inputs: int, actions: int, actor: Sequence[int], critic: Sequence[int]
 ):
-    """{"actor": layers to `actions` logits, "critic": layers to one value}, with hidden sizes
-    `actor` and `critic`.
+    """Make the layers of both networks.
+
+    Args:
+      key: of the random weights.
+      inputs: length of an observation.
+      actions: number of logits.
+      actor: hidden sizes of the actor.
+      critic: hidden sizes of the critic.
+
+    Returns:
+      {"actor": layers to `actions` logits, "critic": layers to one value}.
     """
     first, second = jax.random.split(key)
     hidden, action, value = (
@@ -34,16 +41,16 @@ def init_actor_critic(
 def apply_actor_critic(
     params, observation: jax.Array, activation: str
 ) -> tuple[jax.Array, jax.Array]:
-    """Logits float32 [..., A] and values float32 [...]."""
+    """Compute logits float32 [..., A] and values float32 [...]."""
     return mlp(params["actor"], observation, activation), mlp(
         params["critic"], observation, activation
     )[..., 0]
 
 
 def masked_log_probabilities(logits: jax.Array, allowed: jax.Array) -> jax.Array:
-    """Log-probabilities [..., A] over the allowed actions (bool [..., A], at least one); the
-    others' are very small.
+    """Compute log-probabilities [..., A] over the allowed actions (bool [..., A], at least one).
 
-    Finite, so that entropies and gradients of masked actions are zero rather than undefined.
+    Those of other actions are very small but finite, so that their entropies and gradients are zero
+    and not undefined.
     """
     return jax.nn.log_softmax(jnp.where(allowed, logits, jnp.finfo(logits.dtype).min / 4), axis=-1)

@@ -1,6 +1,4 @@
-"""Options that say which rounds are recorded, timed and replayed; they must agree from command to
-command.
-"""
+"""Options of the recorded, timed and replayed rounds; they must agree between commands."""
 
 from __future__ import annotations
 
@@ -13,17 +11,19 @@ from jaxspec.drafters.registry import record_of
 
 @dataclasses.dataclass(kw_only=True)
 class RoundOptions:
-    """What rounds are drafted by, and how large.
+    """The models, the builder and the sizes of the rounds.
 
     Attributes:
-      target: the model: `mini`, a directory or a hub id.
-      drafter: its drafter.
-      builder: None: what suits the drafter. `dynamic` gives the pool, other builders the tree.
+      target: `mini`, a directory or a hub id.
+      drafter: name of its drafter.
+      builder: of the trees; None takes the drafter's default. `dynamic` records the pool, other
+        builders record the tree.
       width: W of the dynamic tree.
-      steps: draft steps after the root's, at most (dynamic tree).
-      block_size: of block drafters.
-      sizes: rows that a round may verify, the root included; the largest is the tree's budget.
-      dtype: of the weights; None picks what suits the device.
+      steps: maximum draft steps after the root's (dynamic tree).
+      block_size: of block drafters; None takes the trained size.
+      sizes: row counts that a round may verify, the root included; the largest is the tree's
+        budget.
+      dtype: of the weights; None picks one that suits the device.
     """
 
     target: str = "mini"
@@ -38,7 +38,7 @@ class RoundOptions:
 
 @dataclasses.dataclass(kw_only=True)
 class TextOptions(RoundOptions):
-    """Texts in such rounds.
+    """The rounds and the texts to generate with them.
 
     Attributes:
       prompts: .jsonl or .jsonl.gz file, see `jaxspec.bench.measure.prompt_files.read_prompts`.
@@ -56,19 +56,19 @@ class TextOptions(RoundOptions):
 
 
 def builder_of(params, options: RoundOptions) -> Builder:
-    """The builder that is recorded."""
+    """Return the builder of the rounds."""
     default = record_of(params.spec.drafter(options.drafter)).default_builder
     builder = make_builder(options.builder or default)
     return dynamic(options.width) if builder == dynamic() else builder
 
 
 def sees_pool(params, options: RoundOptions) -> bool:
-    """Whether rounds show the pool of a dynamic tree; else they show the tree."""
+    """Tell whether rounds record the pool of a dynamic tree; otherwise they record the tree."""
     return builder_of(params, options) == dynamic(options.width)
 
 
 def decode_options(params, options: RoundOptions) -> dict:
-    """Options of `jaxspec.decode` for rounds like the recorded ones."""
+    """Return options of `jaxspec.decode` for the recorded rounds."""
     builder = builder_of(params, options)
     settings = {"method": options.drafter, "builder": builder, "budget": options.sizes[-1]}
     if sees_pool(params, options):

@@ -1,10 +1,10 @@
-"""Proximal policy optimisation (Schulman et al. 2017) with the statistics of Stable-Baselines3 2.7,
-on Optax.
+"""Proximal policy optimisation (Schulman et al. 2017) on Optax, as in Stable-Baselines3 2.7.
 
-What that library does and the paper leaves open: advantages are normalised per minibatch with
-Bessel's correction, the value loss is a plain mean square without clipping, gradients are clipped
-by max_norm / (norm + 1e-6), Adam's epsilon is 1e-5. Beyond it: samples have weights, so that
-actions without effect drop out of every mean, and actions can be forbidden.
+Where the paper leaves details open, this follows that library: advantages are normalised per
+minibatch with Bessel's correction, the value loss is a plain mean square without clipping,
+gradients are clipped by max_norm / (norm + 1e-6), and Adam's epsilon is 1e-5. Two things are added:
+samples have weights, so that actions without effect drop out of every mean, and actions can be
+forbidden.
 """
 
 from __future__ import annotations
@@ -25,16 +25,20 @@ class PpoSettings:
     """Hyper-parameters of one policy.
 
     Attributes:
-      steps: environment steps in all. rollout: steps between updates, of all parallel environments
-        together.
-      minibatch: samples of a gradient step; divides the rollout. epochs: passes over a rollout.
-      rate: peak learning rate. warmup: share of `steps` over which it rises from 0, before it falls
-        linearly to 0.
-      negative_rate: let the last update's rate fall below 0, as the reference does where the
-        rollout does not divide `steps`.
-      gamma, lam: of generalised advantage estimation. clip: of the probability ratio.
-      entropy, value: coefficients of the loss's two other terms. max_norm: of the whole gradient.
-      actor, critic: hidden layers. activation: of both.
+      steps: total environment steps.
+      rollout: environment steps between updates, over all parallel environments.
+      minibatch: samples of a gradient step; must divide the rollout.
+      epochs: passes over a rollout.
+      rate: peak learning rate.
+      warmup: share of `steps` during which the rate rises from 0; then it falls linearly to 0.
+      negative_rate: let the last update's rate fall below 0, as the reference does if the rollout
+        does not divide `steps`.
+      gamma, lam: of generalised advantage estimation.
+      clip: of the probability ratio.
+      entropy, value: coefficients of the entropy loss and the value loss.
+      max_norm: largest norm of the whole gradient.
+      actor, critic: hidden layers.
+      activation: of both networks.
     """
 
     steps: int
@@ -62,11 +66,13 @@ class PpoSettings:
 
 
 class Batch(flax.struct.PyTreeNode):
-    """Samples to learn from, axis 0.
+    """S samples to learn from.
 
     Attributes:
-      observation: float32 [S, I]. action: int32 [S]. allowed: bool [S, A], actions there were.
-        weight: float32 [S], 0: the action had no effect.
+      observation: float32 [S, I].
+      action: int32 [S].
+      allowed: bool [S, A], actions that were allowed.
+      weight: float32 [S], 0 if the action had no effect.
       old_log_prob, advantage, returns: float32 [S].
     """
 
@@ -82,12 +88,16 @@ class Batch(flax.struct.PyTreeNode):
 def advantages(
     rewards, values, starts, last_value, last_done, gamma: float, lam: float
 ) -> tuple[jax.Array, jax.Array]:
-    """Generalised advantage estimation (Schulman et al. 2016): (advantages, returns) float32 [T,
-    ...].
+    """Estimate advantages by generalised advantage estimation (Schulman et al. 2016).
 
     Args:
-      rewards, values: float32 [T, ...]. starts: [T, ...], 1 where a step begins an episode.
+      rewards, values: float32 [T, ...].
+      starts: [T, ...], 1 where a step begins an episode.
       last_value, last_done: [...], of the observation after the last step.
+      gamma, lam: discount and lambda.
+
+    Returns:
+      (advantages, returns), float32 [T, ...].
     """
     following = jnp.concatenate([values[1:], last_value[None]])
     goes_on = 1.0 - jnp.concatenate([starts[1:], last_done[None]]).astype(jnp.float32)
@@ -104,7 +114,7 @@ def advantages(
 def loss_terms(
     logits: jax.Array, values: jax.Array, batch: Batch, settings: PpoSettings
 ) -> dict[str, jax.Array]:
-    """The loss ("total"), its parts and what is watched, each a mean over the samples by weight.
+    """Compute the loss ("total"), its terms, and two figures to watch: weighted means over samples.
 
     "entropy_loss" is minus the mean entropy; "approx_kl" is the mean of ratio - 1 - log ratio.
     """
@@ -137,7 +147,7 @@ def loss_terms(
 
 
 def make_ppo_optimizer(settings: PpoSettings) -> optax.GradientTransformation:
-    """The direction of a step; the learning rate comes from `update`."""
+    """Make the optimizer that gives a step's direction; `update` multiplies by the rate."""
 
     def clip(updates, state, params=None):
         factor = jnp.minimum(settings.max_norm / (optax.tree.norm(updates) + 1e-6), 1.0)
@@ -151,7 +161,7 @@ def make_ppo_optimizer(settings: PpoSettings) -> optax.GradientTransformation:
 
 
 def update(params, opt_state, batch: Batch, rate: jax.Array, key: jax.Array, settings: PpoSettings):
-    """All epochs over a rollout, shuffled anew in each.
+    """Run all epochs over a rollout, and shuffle it anew in each epoch.
 
     Returns:
       (params, opt_state, terms of `loss_terms` averaged over the gradient steps).
@@ -184,8 +194,9 @@ def update(params, opt_state, batch: Batch, rate: jax.Array, key: jax.Array, set
 
 
 def learning_rate(consumed, settings: PpoSettings):
-    """The rate of an update after `consumed` environment steps (number or array): up over the
-    warm-up, then down to 0.
+    """Compute the learning rate of an update after `consumed` environment steps (number or array).
+
+    It rises linearly during the warm-up, then falls linearly to 0.
     """
     consumed, rising = np.asarray(consumed, np.float64), settings.warmup * settings.steps
     falling = 1 - (consumed - rising) / (settings.steps - rising)

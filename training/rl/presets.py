@@ -1,4 +1,4 @@
-"""LTD's published settings and ours."""
+"""LTD's published settings, and this project's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 
 from training.rl.ppo import PpoSettings
 
-# Rows that the published size policies choose between, the root included: the paper's 12 actions
+# Row counts that the published size policies choose from, the root included: the paper's 12 actions
 # and the code's 24.
 PAPER_SIZES = tuple(1 + 20 * i for i in range(1, 13))
 CODE_SIZES = tuple(1 + 10 * i for i in range(1, 25))
@@ -14,19 +14,21 @@ CODE_SIZES = tuple(1 + 10 * i for i in range(1, 25))
 
 @dataclasses.dataclass(frozen=True)
 class LtdPreset:
-    """How LTD is trained.
+    """Settings of LTD's training.
 
     Attributes:
       size, depth: hyper-parameters of each policy.
       reward: see `environment.reward_of`.
-      observes: what the networks see, one of `ltd_features.OBSERVES`.
-      random_depth: train the size policy alone on depths drawn uniformly; else on the largest.
-      first: draft steps after which the depth policy is asked first in training, then after `every`
-        more. first_act, acts_every: the same in use, where the published code asks after 3, 6 and 9
-        what it trained after every step.
-      weighted: actions without effect do not enter the batch. stale: before a round's first step
-        the depth policy sees the scores of the round before.
-      schedule: stages in order, the first of each policy without the other.
+      observes: inputs of the networks, one of `ltd_features.OBSERVES`.
+      random_depth: train the first size policy on depths drawn uniformly; otherwise on the largest
+        depth.
+      first: draft steps before the depth policy's first decision in training.
+      every: draft steps between its decisions in training.
+      first_act, acts_every: the same in use. The published code decides after every step in
+        training, but only after 3, 6 and 9 steps in use.
+      weighted: leave actions without effect out of the batch.
+      stale: before a round's first step, show the depth policy the previous round's scores.
+      schedule: stages in order; each policy's first stage runs without the other policy.
     """
 
     size: PpoSettings
@@ -57,9 +59,9 @@ _SCRIPT = dict(
 )
 
 PRESETS = {
-    # Zhang et al. 2026, section 5 and appendix; what the paper leaves open as in Stable-Baselines3.
+    # Zhang et al. 2026, section 5 and appendix, with Stable-Baselines3's defaults for the rest.
     "ltd-paper": LtdPreset(_SIZE, _DEPTH, weighted=False, stale=True),
-    # The shipped scripts: their constants, and depth 12 throughout although the paper draws it.
+    # The shipped scripts' constants; the depth is always 12, although the paper draws it.
     "ltd-code": LtdPreset(
         dataclasses.replace(_SIZE, **_SCRIPT),
         dataclasses.replace(_DEPTH, steps=100_000, **_SCRIPT),
@@ -69,10 +71,10 @@ PRESETS = {
         weighted=False,
         stale=True,
     ),
-    # Ours: total tokens over total time as the goal, no discount within a round, fewer passes over
-    # a rollout, a decision at every depth where the loop can stop, before the first step too, and
-    # networks that cost a round next to nothing: beside a small target the paper's take what they
-    # gain.
+    # This project's: maximise total tokens over total time, no discount within a round, fewer
+    # passes over a rollout, a decision wherever the loop can stop (also before the first step), and
+    # networks that take almost no time. With a small target, the paper's networks take as much time
+    # as they save.
     "jaxspec": LtdPreset(
         dataclasses.replace(_SIZE, steps=200_000, epochs=8, gamma=1.0, actor=(128, 64)),
         dataclasses.replace(_DEPTH, steps=600_000, epochs=8, gamma=1.0, actor=(128,)),

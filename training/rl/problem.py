@@ -1,6 +1,4 @@
-"""What LTD is trained on: a record, the times of its rounds, a preset, and what follows from
-them.
-"""
+"""LTD's training problem: a record, the times of its rounds, a preset, and the best constant."""
 
 from __future__ import annotations
 
@@ -26,14 +24,18 @@ from training.rl.presets import PRESETS, LtdPreset
 
 
 class LtdProblem(NamedTuple):
-    """What all stages share.
+    """The data that all stages share.
 
     Attributes:
-      preset: as changed by options. times, training, validation: what was loaded, by prompts.
-      replay: the training record on the device. seconds: of its rounds, float32 [N, S, V].
-      static: the best constant, steps and size index. absent: what a policy that is not there
-        stands for, the same unless the rows are given. config: of both policies together, as they
-        act.
+      preset: with the changes of the options.
+      times: of the rounds.
+      training, validation: the record, split by prompt.
+      replay: the training record on the device.
+      seconds: float32 [N, S, V], times of the training record's rounds.
+      static: (steps, size index) of the best constant.
+      absent: (steps, size index) that stands in for a policy that is not trained yet: `static`,
+        unless `fixed_rows` gives other rows.
+      config: of both policies together, as in use.
     """
 
     preset: LtdPreset
@@ -59,21 +61,25 @@ def pose(
     size_actor: tuple[int, ...] | None = None,
     depth_actor: tuple[int, ...] | None = None,
 ) -> LtdProblem:
-    """Split what is to be learned from; arguments as of `ltd.LtdOptions`.
+    """Pose the problem: apply options to the preset and split the record.
+
+    The options are those of `ltd.LtdOptions`.
 
     Raises:
-      ValueError: times of other rounds, or options that do not suit the record.
+      ValueError: the times are of other rounds, or options do not suit the record.
     """
     for name in ("model", "drafter", "builder"):
         if times.about.get(name) != record.header[name]:
             raise ValueError(
-                f"the record is of {name} {record.header[name]}, the times are of {times.about.get(name)}: match them"
+                f"the record has {name} {record.header[name]}, the times have "
+                f"{times.about.get(name)}: record and time the same rounds"
             )
     chosen, tree = PRESETS[preset], record.header["sees"] == "tree"
     schedule = schedule or (("size",) if tree else chosen.schedule)
     if tree and "depth" in schedule:
         raise ValueError(
-            f"builder {record.header['builder']!r} has no depth to decide: give --schedule size"
+            f"builder {record.header['builder']!r} has no draft steps to decide: "
+            "give --schedule size"
         )
     chosen = dataclasses.replace(
         chosen,
@@ -85,7 +91,8 @@ def pose(
     )
     if "depth" in schedule and record.steps <= max(chosen.first, chosen.first_act):
         raise ValueError(
-            f"{preset} decides after {chosen.first_act} draft steps, and {record.steps} are recorded: record more"
+            f"{preset} decides after {chosen.first_act} draft steps, the record has "
+            f"{record.steps}: record with more --steps"
         )
     training, validation = split_records(record)
     seconds = training.round_seconds(times)
@@ -93,7 +100,7 @@ def pose(
     if fixed_rows is not None:
         if fixed_rows not in record.sizes:
             raise ValueError(
-                f"fixed_rows is {fixed_rows}: choose one of {list(record.sizes)}, which are recorded"
+                f"fixed_rows is {fixed_rows}: give one of the recorded sizes {list(record.sizes)}"
             )
         absent = (static[0], record.sizes.index(fixed_rows))
     config = _config(record, chosen)
@@ -111,7 +118,7 @@ def pose(
 
 
 def _config(record: Record, preset: LtdPreset) -> LtdConfig:
-    """The config of both policies together, as they act."""
+    """Make the config of both policies together, as in use."""
     every = range(preset.first_act, record.steps, preset.acts_every)
     widths = tuple(sorted({1, *record.sizes}))
     activation = preset.size.activation
@@ -129,7 +136,7 @@ def _config(record: Record, preset: LtdPreset) -> LtdConfig:
 
 
 def environment_of(problem: LtdProblem, kind: str) -> Environment:
-    """The task of the `size` or `depth` policy."""
+    """Make the task of the `size` or `depth` policy."""
     record, preset = problem.training, problem.preset
     if kind == "depth":
         asked = tuple(range(preset.first, record.steps, preset.every))
@@ -154,7 +161,10 @@ def environment_of(problem: LtdProblem, kind: str) -> Environment:
 
 
 def data_of(problem: LtdProblem, kind: str, others: dict) -> Data:
-    """The replay with what the other policy, or what stands for it, decides."""
+    """Make the environment's input: the replay, and the decisions of the other policy.
+
+    If there is no other policy yet, `absent` (or a random depth) decides.
+    """
     record = problem.training
     shape = (len(record.context), record.steps + 1)
     if kind == "depth":

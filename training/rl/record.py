@@ -1,11 +1,10 @@
-"""Record the rounds of a drafter at every position of greedy texts, once, for the replay
-environment.
+"""Record a drafter's rounds at every position of greedy texts, for the replay environment.
 
     python -m training.rl.record --prompts corpus.jsonl.gz --out eagle3.npz
 
-One token is committed a round, with the decode loop's own functions; what any depth and size would
-have committed follows from the pool and the text. A dynamic tree is recorded at full depth, other
-builders' trees at full size.
+Recording runs the decode loop's own functions and commits one token per round. What any depth and
+size would have committed follows from the pool and the text. A dynamic tree is recorded at full
+depth, trees of other builders at full size.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from training.replay.committed import committed_of_pool, committed_of_tree
 from training.replay.records import Record, save_record
 from training.rl.options import TextOptions, builder_of, decode_options, sees_pool
 
-# Positions that one call of the device records.
+# Positions recorded by one device call.
 CHUNK = 32
 
 
@@ -56,14 +55,15 @@ class RecordOptions(TextOptions):
     jax.jit, static_argnames=("config", "pool", "rounds"), donate_argnames=("state",)
 )
 def trace(params, request, state, *, config, pool: bool, rounds: int):
-    """`rounds` rounds that commit a token each.
+    """Run `rounds` rounds that commit one token each.
 
     Args:
-      pool: give the pools of dynamic trees, else the trees.
+      params, request, state, config: of the session.
+      pool: return the pools of dynamic trees; otherwise the trees.
+      rounds: number of rounds.
 
     Returns:
-      (state; what was drafted, a `Pool` or `Tree` [rounds, B, ...]; cached tokens int32 [rounds,
-      B]).
+      (state, drafted `Pool` or `Tree` [rounds, B, ...], cached tokens int32 [rounds, B]).
     """
     round = make_round(params, request, config)
 
@@ -82,16 +82,19 @@ def trace(params, request, state, *, config, pool: bool, rounds: int):
 def record_texts(
     params, prompts: Sequence[list[int]], options: TextOptions
 ) -> dict[str, np.ndarray]:
-    """Arrays of `Record`, and `seen`, for one batch of prompts as token ids; `prompt` counts within
-    the batch.
+    """Record one batch of prompts, given as token ids.
+
+    Returns:
+      The arrays of `Record` by name, with `prompt` numbered within the batch, and `seen`, the pools
+      or trees.
     """
     session = _session(params, prompts, options)
     plan, pool = make_plan(params.spec, session.config), sees_pool(params, options)
     seen, contexts = [], []
     with matmul_precision(session):
         state = run_prefill(session)
-        # Once at least: of texts that end with their first token there are arrays too, of no
-        # positions.
+        # Run at least once, so that there are arrays (of no positions) even if all texts end with
+        # their first token.
         while not seen or not bool(np.asarray(state.done).all()):
             state, drafted, context = trace(
                 params, session.request, state, config=session.config, pool=pool, rounds=CHUNK
@@ -99,7 +102,7 @@ def record_texts(
             seen.append(jax.device_get(drafted))
             contexts.append(np.asarray(context))
     texts = [np.asarray(state.tokens[b])[: int(state.emitted[b])] for b in range(len(prompts))]
-    # [rounds, B, ...] to [B, rounds, ...].
+    # From [rounds, B, ...] to [B, rounds, ...].
     seen = jax.tree.map(lambda *x: np.concatenate(x).swapaxes(0, 1), *seen)
     context = np.concatenate(contexts).T
     longest, width = plan.longest - 1, options.width if pool else 0
@@ -126,8 +129,9 @@ def _session(params, prompts, options: TextOptions):
 
 
 def _positions(seen, context, text, longest: int, width: int, sizes: tuple[int, ...]) -> dict:
-    """Arrays of one text's positions: its tokens but the last are the roots. `width` 0 stands for
-    trees.
+    """Make the arrays of one text's positions. Every token but the last is a root.
+
+    `width` 0 means that `seen` holds trees, not pools.
     """
     count = len(text) - 1
     seen, context = jax.tree.map(lambda x: x[:count], (seen, context))
@@ -145,7 +149,10 @@ def _positions(seen, context, text, longest: int, width: int, sizes: tuple[int, 
 
 
 def _tables(seen, following: np.ndarray, width: int, sizes: tuple[int, ...]) -> np.ndarray:
-    """int32 [N, S, V]; padded to whole chunks, so that texts of all lengths share a compilation."""
+    """Compute the committed tokens int32 [N, S, V].
+
+    Positions are padded to whole chunks, so that texts of all lengths share a compilation.
+    """
     count = len(following)
     missing = max(-(-count // CHUNK), 1) * CHUNK - count
     seen, following = jax.tree.map(
@@ -178,7 +185,7 @@ def record(options: TextOptions) -> Record:
     """Record the rounds of all prompts.
 
     Raises:
-      ValueError, FileNotFoundError: unusable prompts or options.
+      ValueError, FileNotFoundError: prompts or options are unusable.
     """
     if (
         not options.sizes
@@ -211,7 +218,7 @@ def record(options: TextOptions) -> Record:
     numbers = [number for number in sorted(parts) if len(parts[number]["context"])]
     if not numbers:
         raise ValueError(
-            f"no text of {options.prompts} has a round: give shorter prompts or more new tokens"
+            f"no text of {options.prompts} has a round: give shorter prompts or more max_new_tokens"
         )
     arrays = {
         name: np.concatenate([parts[number][name] for number in numbers])

@@ -1,5 +1,6 @@
-"""Policies on a record: what they decide at every position, and what whole texts then take. All
-times are modelled.
+"""Replay policies on a record: their decision at every position, and the time of whole texts.
+
+All times are modelled.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from jaxspec.policies.learned.ltd import LtdConfig
 from jaxspec.policies.learned.networks import mlp
 from training.replay.records import Record
 
-# Positions that one call of the device decides about.
+# Positions decided by one device call.
 CHUNK = 1024
 
 
 class Walk(NamedTuple):
-    """Texts under some decisions: tokens, modelled seconds and rounds of each prompt; steps and
-    size index of each round.
+    """Texts generated with some decisions.
+
+    Attributes:
+      tokens, seconds, rounds: [Q], of each prompt; seconds are modelled.
+      steps, sizes: int [rounds], draft steps and size index of each round.
     """
 
     tokens: np.ndarray
@@ -33,8 +37,8 @@ class Walk(NamedTuple):
     sizes: np.ndarray
 
     def figures(self, record: Record) -> dict[str, float]:
-        """Tokens per second (total over total), the mean of the prompts' own, tokens a round, mean
-        steps and rows.
+        """Compute tokens per second (total over total), the mean of the prompts' tokens per second,
+        tokens per round, mean steps and mean rows.
         """
         return {
             "tokens_per_second": float(self.tokens.sum() / self.seconds.sum()),
@@ -49,8 +53,9 @@ def walk(record: Record, seconds: np.ndarray, steps: np.ndarray, sizes: np.ndarr
     """Generate every text.
 
     Args:
-      seconds: [N, S, V], see `RoundCosts.seconds`. steps, sizes: int [N] or numbers, each
-        position's decision, were it a root.
+      record: recorded rounds.
+      seconds: [N, S, V], see `RoundCosts.seconds`.
+      steps, sizes: int [N] or numbers, draft steps and size index for a round at each position.
     """
     steps, sizes = (np.broadcast_to(x, len(record.context)) for x in (steps, sizes))
     at = np.arange(len(record.context))
@@ -68,18 +73,17 @@ def walk(record: Record, seconds: np.ndarray, steps: np.ndarray, sizes: np.ndarr
 
 
 def best_static(record: Record, seconds: np.ndarray) -> tuple[int, int]:
-    """The constant (steps, size index) with the most tokens per second: grid search."""
+    """Find the constant (steps, size index) with the most tokens per second by grid search."""
     pairs = [(d, v) for d in range(record.committed.shape[1]) for v in range(len(record.sizes))]
     rates = [walk(record, seconds, d, v).figures(record)["tokens_per_second"] for d, v in pairs]
     return pairs[int(np.argmax(rates))]
 
 
 def oracle(record: Record, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each position's (steps, size index), int [N], on the fastest way to its text's end: no policy
-    can be faster.
+    """Find each position's (steps, size index), int [N], that reaches the text's end fastest.
 
-    Rounds lead from positions to later ones, so the least time to the end follows backwards from
-    it.
+    No policy can be faster. Rounds lead only to later positions, so the least time to the end is
+    computed backwards from the end.
     """
     count, shape = len(record.context), record.committed.shape[1:]
     choice, left = np.zeros(count, int), np.zeros(count + 1)
@@ -97,8 +101,16 @@ def oracle(record: Record, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 def decisions(
     record: Record, layers: dict, config: LtdConfig, static: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(steps, size index) int [N] of networks {"depth": layers, "size": layers}; those of `static`
-    for one that is missing.
+    """Compute the decisions of networks at every position.
+
+    Args:
+      record: recorded rounds.
+      layers: {"depth": layers, "size": layers}; `static` decides for a missing one.
+      config: of the policy.
+      static: (steps, size index).
+
+    Returns:
+      (steps, size index), int [N] each.
     """
     count, (steps, size) = len(record.context), static
     depths = (
@@ -112,18 +124,18 @@ def decisions(
 
 
 def choose_depths(record: Record, layers, config: LtdConfig) -> np.ndarray:
-    """int32 [N], draft steps that the depth policy takes at every position."""
+    """Compute the draft steps that the depth policy takes at every position: int32 [N]."""
     return _in_chunks(functools.partial(depths_of, layers, config=config), record)
 
 
 def choose_sizes(record: Record, layers, config: LtdConfig) -> np.ndarray:
-    """int32 [N, S], index of the rows that the size policy verifies after 0, 1, ... draft steps."""
+    """Compute the size policy's choice after 0, 1, ... draft steps: size index int32 [N, S]."""
     return _in_chunks(functools.partial(sizes_of, layers, config=config), record)
 
 
 @functools.partial(jax.jit, static_argnames="config")
 def depths_of(layers, scores, context, *, config: LtdConfig):
-    """`choose_depths` of scores [C, P] and contexts int32 [C], compiled."""
+    """Compute `choose_depths` from scores [C, P] and contexts int32 [C]; compiled."""
     depths = jnp.array(config.depths, jnp.int32)
 
     def goes_on(steps):
@@ -136,7 +148,7 @@ def depths_of(layers, scores, context, *, config: LtdConfig):
 
 @functools.partial(jax.jit, static_argnames="config")
 def sizes_of(layers, scores, context, *, config: LtdConfig):
-    """`choose_sizes` of scores [C, P] and contexts int32 [C], compiled."""
+    """Compute `choose_sizes` from scores [C, P] and contexts int32 [C]; compiled."""
 
     def choose(steps):
         if config.sees == "pool":

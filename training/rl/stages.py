@@ -1,4 +1,4 @@
-"""One stage of LTD: PPO of one policy on the replay environment while the other stays as it is."""
+"""One stage of LTD: train one policy with PPO on the replay environment; the other is fixed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from training.rl.ppo import Batch, PpoSettings, advantages, make_ppo_optimizer, 
 
 
 class Learner(flax.struct.PyTreeNode):
-    """All that a stage needs to go on, arrays alone.
+    """The state of a stage, arrays only.
 
     Attributes:
-      params, opt_state: the networks and their optimizer.
-      env: the environment's state. now: its last `TimeStep`. key: of sampling, as key data.
-      rate: float32 [], tokens per second of the last rollout, what the reward `renewal` charges.
-      best: the actor that validated best. best_value: float32 [], its tokens per second.
+      params, opt_state: of the networks and their optimizer.
+      env: state of the environment.
+      now: the environment's last `TimeStep`.
+      key: key data of the sampling.
+      rate: float32 [], tokens per second of the last rollout, used by the reward `renewal`.
+      best: the actor with the best validation.
+      best_value: float32 [], tokens per second of `best`.
     """
 
     params: Any
@@ -44,7 +47,7 @@ def start(
     seed: int,
     rate: float,
 ) -> Learner:
-    """A learner before its first update; `rate` is the first guess at tokens per second."""
+    """Make a learner before its first update; `rate` is a first estimate of tokens per second."""
     key, first = jax.random.split(jax.random.key(seed))
     env, now = environment.reset(data, first, parallel)
     optimizer = make_ppo_optimizer(settings)
@@ -67,13 +70,18 @@ def make_update(
     weighted: bool,
     live: bool = False,
 ) -> Callable:
-    """`(learner, data, learning rate) -> (learner, figures)`: a rollout and PPO's epochs over it.
+    """Make a function that runs one rollout and PPO's epochs over it.
 
     Args:
-      parallel: episodes side by side; divides the rollout. weighted: leave actions without effect
-        out of the batch.
-      live: the environment's steps are not pure, so the host takes them one by one; else all is one
-        compiled program.
+      environment: the task.
+      settings: of PPO.
+      parallel: parallel episodes; must divide the rollout.
+      weighted: leave actions without effect out of the batch.
+      live: the environment's steps are not pure, so the host runs them one by one; otherwise
+        everything is one compiled program.
+
+    Returns:
+      (learner, data, learning rate) -> (learner, figures).
 
     Raises:
       ValueError: `parallel` does not divide the rollout.
@@ -123,10 +131,10 @@ def make_update(
 def _roll(
     environment: Environment, settings: PpoSettings, data: Data, learner: Learner, keys: jax.Array
 ):
-    """A step of all episodes with sampled actions for each of `keys`.
+    """Step all episodes with sampled actions, once for each of `keys`.
 
     Returns:
-      (environment state, last TimeStep, what was seen: arrays [steps, E, ...]).
+      (environment state, last TimeStep, collected arrays [steps, E, ...] by name).
     """
 
     def one(carry, key):
@@ -143,7 +151,7 @@ def _roll(
 def _roll_on_host(
     environment: Environment, settings: PpoSettings, data, learner: Learner, keys: jax.Array
 ):
-    """As `_roll`, one step after the other."""
+    """Do the same as `_roll`, one step at a time on the host."""
     env, now, steps = learner.env, learner.now, []
     for key in keys:
         first, second = jax.random.split(key)
@@ -185,7 +193,7 @@ def _batch(seen, learner: Learner, settings: PpoSettings, weighted: bool) -> Bat
         settings.lam,
     )
     weight = seen["weight"] if weighted else jnp.ones_like(seen["weight"])
-    # An action without effect still carries the reward that follows it: only its own sample drops
+    # Rewards still propagate back through an action without effect; only its own sample is left
     # out.
     named = (
         seen["observation"],

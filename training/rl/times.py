@@ -1,7 +1,8 @@
-"""What rounds take on this machine, by draft steps and rows verified: the clock of the replay
-environment.
+"""Measure the time of rounds on this device, by draft steps and verified rows.
 
     python -m training.rl.times --out times.json --drafter eagle3
+
+The replay environment uses these times.
 
 See `jaxspec.bench.calibrate_steps`.
 """
@@ -21,11 +22,12 @@ from training.rl.options import RoundOptions, decode_options
 
 @dataclasses.dataclass(kw_only=True)
 class TimesOptions(RoundOptions):
-    """Options of the measurement: the rounds of the record that the times are for, and
+    """Options of the measurement, added to those of the record's rounds.
 
     Attributes:
       out: JSON file to write.
-      contexts: cached tokens to measure at; None: 64, 256, 1,024, … as far as the model goes.
+      contexts: numbers of cached tokens to measure at; None takes 64, 256, 1,024, … up to the
+        model's limit.
       repeats: samples of each time.
     """
 
@@ -37,7 +39,7 @@ class TimesOptions(RoundOptions):
 def times_of(
     params, rounds: RoundOptions, contexts: tuple[int, ...] | None = None, repeats: int = 7
 ) -> RoundCosts:
-    """The times of rounds like the recorded ones."""
+    """Measure the times of the recorded rounds."""
     options = {
         name: value
         for name, value in decode_options(params, rounds).items()
@@ -52,7 +54,7 @@ def times_of(
 
 
 def main(options: TimesOptions) -> None:
-    """Measure, print and write."""
+    """Measure the times, print them and write them."""
     params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
     times = times_of(params, options, options.contexts, options.repeats)
     save_costs(times, options.out)
@@ -62,9 +64,10 @@ def main(options: TimesOptions) -> None:
         )
         plain, step = 1e3 * times.plain[i], 1e3 * times.step[i]
         print(
-            f"{context:.0f} cached: plain {plain:.3f} ms; step {step:.3f} ms; the rest, rows:ms, {parts}"
+            f"{context:.0f} cached tokens: autoregressive {plain:.3f} ms; "
+            f"draft step {step:.3f} ms; the rest of a round, rows:ms, {parts}"
         )
-    print(f"largest relative error of sums {times.about['error']:.1%}; written to {options.out}")
+    print(f"largest relative error of the sum {times.about['error']:.1%}; written to {options.out}")
 
 
 if __name__ == "__main__":

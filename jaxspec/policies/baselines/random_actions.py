@@ -1,7 +1,7 @@
-"""A baseline: depth and rows at random, each with given probabilities.
+"""A baseline that draws depth and rows at random with given probabilities.
 
-With the frequencies of another policy's actions it acts as that policy does on average, but ignores
-the round. The other policy's gain over this baseline comes from choosing when.
+Given the frequencies of another policy's actions, it acts like that policy on average, but ignores
+the round. The other policy's gain over this baseline comes from choosing the right moment.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Frequencies(flax.struct.PyTreeNode):
     """Log-probabilities of the actions.
 
     Attributes:
-      steps: float32 [S]. rows: float32 [R].
+      steps: float32 [S].
+      rows: float32 [R].
     """
 
     steps: jax.Array
@@ -56,11 +57,12 @@ def make_random(
     widths: tuple[int, ...] = (),
     seed: int = 0,
 ) -> Policy:
-    """A policy that draws `steps` and `rows`, {action: weight} each, independently of each other,
-    of the round and of the sequence.
+    """Make a policy that draws `steps` and `rows`, each {action: weight}.
+
+    The draws are independent of each other, of the round and of the sequence.
 
     Raises:
-      ValueError: no action, or weights that are not frequencies.
+      ValueError: there is no action, or weights are not frequencies.
     """
     steps, rows = dict(steps or {}), dict(rows or {})
     weights = [np.array(list(x.values()), np.float64) for x in (steps, rows)]
@@ -83,7 +85,7 @@ def _functions(config: RandomConfig) -> Functions:
         return jnp.asarray(actions, jnp.int32)[jax.random.categorical(key, logprob, shape=shape)]
 
     def deeper(frequencies, key, seen):
-        # One draw a round: the key changes between rounds only.
+        # Draw once per round: the key changes only between rounds.
         return seen.steps < draw_action(
             config.steps, frequencies.steps, jax.random.fold_in(key, 0), seen.live.shape
         )

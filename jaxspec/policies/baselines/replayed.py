@@ -1,4 +1,4 @@
-"""Repeat the decisions of an earlier decode: the difference in time is the policy's own computation.
+"""Repeat the decisions of an earlier decode, to measure the time of the policy's own computation.
 
 Under draft-invariant acceptance the same prompt and seed give the same text, so the same decisions
 give the same rounds.
@@ -22,8 +22,10 @@ from jaxspec.policies.registry import tagged
 @tagged("replay")
 @dataclasses.dataclass(frozen=True)
 class ReplayConfig(PolicyConfig):
-    """Attributes:
-    acts: which decisions to repeat, names of `Acts` without `keep` and `carry`.
+    """Config of a replay.
+
+    Attributes:
+      acts: decisions to repeat, names of `Acts` without `keep` and `carry`.
     """
 
     acts: tuple[str, ...] = ()
@@ -37,7 +39,8 @@ class Decisions(flax.struct.PyTreeNode):
     """The decisions of R rounds, see `PerRound`.
 
     Attributes:
-      steps, rows: int32 [R]. block: int32 [].
+      steps, rows: int32 [R].
+      block: int32 [].
     """
 
     steps: jax.Array
@@ -46,9 +49,10 @@ class Decisions(flax.struct.PyTreeNode):
 
 
 def make_replay(policy: Policy, per_round: Any, room: int) -> Policy:
-    """A policy that repeats what `policy` decided for one sequence.
+    """Make a policy that repeats the decisions of `policy` for one sequence.
 
     Args:
+      policy: the policy that decided.
       per_round: the rounds' `jaxspec.engine.output.PerRound`.
       room: rounds of the longest decode; decodes with the same number share a compilation.
 

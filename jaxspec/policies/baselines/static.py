@@ -1,7 +1,7 @@
-"""A baseline: the same depth and the same number of rows in every round.
+"""A baseline with the same depth and the same number of rows in every round.
 
-Grid search finds such constants (Learning to Draft's baseline), and another policy's most frequent
-action is one. Rounds read both numbers, so that a search over them compiles once.
+The constants come from a grid search (Learning to Draft's baseline), or from another policy's most
+frequent action. Rounds read both numbers as arrays, so that a search over them compiles once.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from jaxspec.policies.registry import register, tagged
 @tagged("static")
 @dataclasses.dataclass(frozen=True)
 class StaticConfig(PolicyConfig):
-    """What is constant.
+    """The quantities that are constant.
 
     Attributes:
-      depth: every round takes `Constants.steps`; False: as many as the tree has.
-      rows: every round verifies `Constants.rows`; False: the whole tree.
+      depth: every round takes `Constants.steps` draft steps; False takes as many as the tree has.
+      rows: every round verifies `Constants.rows` rows; False verifies the whole tree.
     """
 
     depth: bool = True
@@ -51,15 +51,15 @@ class Constants(flax.struct.PyTreeNode):
 def make_static(
     steps: int | None = None, rows: int | None = None, widths: tuple[int, ...] = ()
 ) -> Policy:
-    """A policy of constants.
+    """Make a policy of constants.
 
     Args:
-      steps: draft steps after the root's (None: as many as the tree has).
-      rows: verified rows, the root included (None: all).
-      widths: as of `PolicyConfig`.
+      steps: draft steps after the root's; None takes as many as the tree has.
+      rows: verified rows, the root included; None verifies all.
+      widths: see `PolicyConfig`.
 
     Raises:
-      ValueError: neither is given, or one is out of range.
+      ValueError: neither steps nor rows are given, or one is out of range.
     """
     if steps is None and rows is None:
         raise ValueError("a static policy needs steps, rows or both: give one")
@@ -72,11 +72,13 @@ def make_static(
 
 
 def parse_static(text: str) -> Policy:
-    """The policy that `static:TEXT` names: `4x24` is 4 draft steps and 24 rows in every round; `4x`
-    and `x24` leave one to the tree.
+    """Make the policy of `static:TEXT`.
+
+    `4x24` means 4 draft steps and 24 rows in every round; `4x` and `x24` leave the other number to
+    the tree.
 
     Raises:
-      ValueError: text of another form.
+      ValueError: the text has another form.
     """
     found = re.fullmatch(r"(\d*)x(\d*)", text, re.ASCII)
     if not found or text == "x":

@@ -1,11 +1,10 @@
-"""BASTION's controller on the device: how many rows of the round's tree to verify, and whether to
-draft at all.
+"""BASTION's controller on the device: choose the rows to verify, and whether to draft at all.
 
-Oh, Cao et al. 2026 (arXiv 2605.29727), section 4: grow the best-first tree until the next node no
-longer pays for itself. Here the tree is built once to its capacity, and the size is chosen over all
-prefixes of its rows, from the expected committed tokens of each and the time of the compiled width
-that holds it. Beyond the paper: scores are corrected by what was accepted, and rounds decode
-autoregressively while drafting does not pay.
+Oh, Cao et al. 2026 (arXiv 2605.29727), section 4, grow the best-first tree until the next node
+costs more than it gains. Here the tree is built once at its capacity, and the size is chosen among
+all prefixes of its rows, by the expected committed tokens of the prefix and the time of the
+smallest compiled width that holds it. Two things go beyond the paper: scores are corrected by past
+acceptance, and rounds decode autoregressively while drafting does not pay.
 """
 
 from __future__ import annotations
@@ -93,20 +92,20 @@ def make_bastion(
     rows: int = 0,
     running: float = 0.0,
 ) -> Policy:
-    """BASTION's controller over round costs.
+    """Make BASTION's controller from round costs.
 
     Args:
-      costs: measured by `jaxspec.bench.calibrate`, or of `jaxspec.costs.roofline.roofline_costs`.
-      rule, corrected, pauses: as of `ControllerConfig`; None for the last two: on for the rule
-        `best`, off for BASTION's rules, which have neither.
+      costs: measured by `jaxspec.bench.calibrate`, or from `jaxspec.costs.roofline.roofline_costs`.
+      rule, corrected, pauses: see `ControllerConfig`. If `corrected` or `pauses` is None, it is on
+        for the rule `best` and off for BASTION's rules, which have neither.
       rows: for the rule `fixed`.
       running: weight of each decode's measured time in a running correction of the costs, which
-        continues with `Output.policy`. Over measured or fitted costs this is BASTION's "EMA +
-        calibration", over the bare roofline its "EMA"; its golden traces have weights of 0.1 and
+        continues with `Output.policy`. With measured or fitted costs this is BASTION's "EMA +
+        calibration", with the bare roofline its "EMA"; its golden traces have weights of 0.1 and
         0.2.
 
     Raises:
-      ValueError: unknown rule, or `running` not in 0 to 1.
+      ValueError: the rule is unknown, or `running` is not in 0 to 1.
     """
     if not 0 <= running <= 1:
         raise ValueError(
@@ -150,7 +149,7 @@ def decide_draft(
     state: ControllerState,
     observation: Observation,
 ) -> jax.Array:
-    """Whether the round drafts: bool []."""
+    """Decide whether the round drafts: bool []."""
     if config.rule == "fixed":
         return controls.rows > 0
     return state.pauses.left == 0 if config.pauses else jnp.bool_(True)
@@ -162,8 +161,9 @@ def choose_size(
     state: ControllerState,
     observation: Observation,
 ) -> jax.Array:
-    """The number of rows int32 [] that commits most tokens per second for the batch, whose sequences
-    are verified in one pass.
+    """Choose the number of rows int32 [] that commits most tokens per second.
+
+    One number serves the whole batch, because all sequences are verified in one pass.
     """
     tree, live = observation.tree, observation.live
     rows = tree.token.shape[1]
@@ -179,7 +179,7 @@ def choose_size(
 def observe_round(
     config: ControllerConfig, controls: ControllerInputs, state: ControllerState, outcome: Outcome
 ) -> ControllerState:
-    """The state after a round."""
+    """Update the state after a round."""
     draft, verify = _seconds(controls, outcome.context, outcome.live)
 
     def after_drafting() -> ControllerState:
@@ -205,7 +205,7 @@ def _drafted(
     cost: jax.Array,
     plain: jax.Array,
 ) -> ControllerState:
-    """The state after a round that drafted.
+    """Update the state after a round that drafted.
 
     Args:
       cost: float32 [W], seconds of a round of every width.
@@ -240,7 +240,7 @@ def _drafted(
 def _values(
     config: ControllerConfig, state: ControllerState, tree: Tree, live: jax.Array
 ) -> jax.Array:
-    """Expected committed tokens float32 [B, N] of each row; 0 for finished sequences."""
+    """Compute each row's expected committed tokens: float32 [B, N], 0 for finished sequences."""
     value = (
         correct_scores(state.scores, tree.logprob, tree.depth)
         if config.corrected
@@ -253,13 +253,13 @@ def _seconds(
     controls: ControllerInputs, context: jax.Array, live: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     draft, verify = controls.costs.interpolate(jnp.max(jnp.where(live, context, 0)))
-    # The factor comes from whole decodes: a machine that is slower than when its costs were measured
-    # is slower in all parts of a round.
+    # The factor comes from whole decodes: a machine that has become slower since its costs were
+    # measured is slower in all parts of a round.
     return controls.factor * draft, controls.factor * verify
 
 
 def _on_path(tree: Tree, accepted: Accepted) -> jax.Array:
-    """Drafted rows whose token was committed: bool [B, N]."""
+    """Mark the drafted rows that were committed: bool [B, N]."""
     rows, slot = tree.token.shape[1], jnp.arange(accepted.path.shape[1])
     row = jnp.where((slot > 0) & (slot < accepted.count[:, None]), accepted.path, rows)
     return (row[..., None] == jnp.arange(rows)).any(1)

@@ -1,4 +1,4 @@
-"""What BASTION's controller reads and writes on the device."""
+"""Inputs and state of BASTION's controller on the device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxspec.policies.registry import tagged
 
 @tagged("bastion-inputs")
 class ControllerInputs(flax.struct.PyTreeNode):
-    """What rounds read.
+    """The controls that rounds read.
 
     Attributes:
       costs: round costs, measured or of the roofline.
@@ -31,11 +31,11 @@ class ControllerInputs(flax.struct.PyTreeNode):
 
 @tagged("bastion-state")
 class ControllerState(flax.struct.PyTreeNode):
-    """What rounds write; a later decode may start from it.
+    """The state that rounds write; a later decode may start from it.
 
     Attributes:
       scores: correction of path scores.
-      pauses: whether drafting pays.
+      pauses: state of the pauses.
       rounds: int32 [], all rounds of the batch.
       drafted: int32 [], rounds that drafted.
       predicted: float32 [], predicted seconds of all rounds.
@@ -53,7 +53,7 @@ class ControllerState(flax.struct.PyTreeNode):
 
 
 def init_controller(depth: int, rows: int) -> ControllerState:
-    """The state before the first round, for trees of up to `rows` rows and `depth` levels."""
+    """Make the state before the first round, for trees of up to `rows` rows and `depth` levels."""
     zero, count = jnp.float32(0), jnp.int32(0)
     return ControllerState(
         scores=init_scores(depth),

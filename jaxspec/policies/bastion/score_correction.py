@@ -1,11 +1,10 @@
-"""Correct path scores by how often paths of that depth and score were accepted, learned while
-decoding.
+"""Correct path scores by measured acceptance at the same depth and score, while decoding.
 
-With a drafter that is too confident, or not confident enough, the sum of path probabilities is a
-poor estimate of what a tree commits; and coupled drafting at temperature > 0 changes what a score
-means. Every verified node is evidence: its raw path probability falls into a bin of its depth. The
-bins' acceptance rates, made non-decreasing by isotonic regression (pool-adjacent-violators),
-correct the probabilities in them.
+If a drafter is too confident, or not confident enough, the sum of path probabilities is a poor
+estimate of the tokens that a tree commits. Coupled drafting at temperature > 0 also changes the
+meaning of a score. Every verified node is evidence: its raw path probability falls into a bin of
+its depth. The bins' acceptance rates, made non-decreasing by isotonic regression
+(pool-adjacent-violators), correct the probabilities in them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 
 from jaxspec.policies.registry import tagged
 
-# Bins of a path's log-probability: of equal width in nats down to SPAN, the last one open.
+# Bins of a path's log-probability: equal widths in nats down to SPAN; the last bin is open.
 BINS = 16
 SPAN = 8.0
 # Weight of a bin's raw probabilities, in verified nodes; and the decay of old rounds.
@@ -42,16 +41,18 @@ class ScoreState(flax.struct.PyTreeNode):
 
 
 def init_scores(depth: int) -> ScoreState:
-    """The state without evidence, which leaves raw probabilities as they are."""
+    """Make the state without evidence, which does not change raw probabilities."""
     zeros = jnp.zeros((depth, BINS), jnp.float32)
     return ScoreState(zeros, zeros, zeros, zeros + 1)
 
 
 def correct_scores(state: ScoreState, logprob: jax.Array, depth: jax.Array) -> jax.Array:
-    """Acceptance probabilities float32 [..., N] of nodes; 1 for roots, 0 for padding.
+    """Compute acceptance probabilities float32 [..., N] of nodes; 1 for roots, 0 for padding.
 
     Args:
-      logprob: float32 [..., N], cumulative. depth: int32 [..., N], 0 for roots and padding.
+      state: the correction.
+      logprob: float32 [..., N], cumulative.
+      depth: int32 [..., N], 0 for roots and padding.
     """
     raw = jnp.exp(logprob)
     node = state.ratio[jnp.maximum(depth - 1, 0), _bin(logprob)]
@@ -61,9 +62,10 @@ def correct_scores(state: ScoreState, logprob: jax.Array, depth: jax.Array) -> j
 def count_verified_nodes(
     state: ScoreState, logprob: jax.Array, depth: jax.Array, accepted: jax.Array
 ) -> ScoreState:
-    """Count a round's verified nodes; the correction stays as it is until `refresh_ratios`.
+    """Count a round's verified nodes; `refresh_ratios` then updates the correction.
 
     Args:
+      state: before the round.
       logprob, depth: [B, N], of the verified trees; roots, padding and rows that were not verified
         have -inf or depth 0.
       accepted: bool [B, N], nodes on the accepted path.
@@ -73,7 +75,7 @@ def count_verified_nodes(
     figures = jnp.stack(
         [jnp.ones_like(logprob), jnp.exp(logprob), accepted.astype(jnp.float32)]
     ).reshape(3, -1)
-    # A product, because a scatter would add the nodes one after the other.
+    # Use a product: a scatter would add the nodes one by one.
     cells = (place == jnp.arange(state.count.size)).astype(jnp.float32)
     count, expected, hits = jnp.dot(figures, cells, precision="highest").reshape(
         3, *state.count.shape
@@ -90,7 +92,7 @@ def refresh_ratios(state: ScoreState) -> ScoreState:
     middle = jnp.exp(-SPAN / BINS * (jnp.arange(BINS) + 0.5))
     mean = jnp.where(state.count > 0, state.expected / jnp.maximum(state.count, 1e-6), middle)
     weight = state.count + PRIOR
-    # Bins run from likely to unlikely: rates must not increase over them.
+    # Bins are ordered from likely to unlikely, so rates must not increase.
     rate = fit_isotonic((state.hits + PRIOR * mean)[:, ::-1] / weight[:, ::-1], weight[:, ::-1])[
         :, ::-1
     ]
@@ -98,7 +100,7 @@ def refresh_ratios(state: ScoreState) -> ScoreState:
 
 
 def fit_isotonic(value: jax.Array, weight: jax.Array) -> jax.Array:
-    """The non-decreasing float32 [..., K] nearest to `value` in weighted squares.
+    """Fit the non-decreasing float32 [..., K] nearest to `value` in weighted squares.
 
     By the min-max formula, entry i is the largest over j <= i of the smallest over k >= i of the
     mean of entries j..k. For a few bins, these K * K means are faster on a device than pooling one

@@ -1,4 +1,4 @@
-"""Rules for how many rows of a sorted tree to verify, by what each size commits and costs.
+"""Rules that choose how many rows of a sorted tree to verify, by expected tokens and time.
 
 A tree's rows come in descending path probability, so its first N rows are the best tree of that
 size (BASTION, Oh, Cao et al. 2026, arXiv 2605.29727, Prop. 2.3). N counts the root everywhere.
@@ -13,14 +13,15 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-# Constants of BASTION's released code: the smallest size that it chooses, and the number that sizes
-# are multiples of.
+# Constants of BASTION's released code: the smallest size that it chooses, and the factor that all
+# sizes share.
 RELEASED_LEAST, RELEASED_STEP = 32, 32
 
 
 def compute_surrogate(logprob: jax.Array) -> jax.Array:
-    """Expected committed tokens float32 [..., N] of each prefix of a tree: sums of path
-    probabilities, the root's 1 included.
+    """Compute the expected committed tokens float32 [..., N] of each prefix of a tree.
+
+    They are sums of path probabilities, with 1 for the root.
 
     Args:
       logprob: float32 [..., N], cumulative log-probabilities; -inf marks empty rows.
@@ -29,15 +30,18 @@ def compute_surrogate(logprob: jax.Array) -> jax.Array:
 
 
 def choose_best_ratio(worth: jax.Array, seconds: jax.Array) -> jax.Array:
-    """The size with the largest ratio, int32 [...]. Measured latency is a staircase, which gives the
-    ratio many peaks; this rule, which is ours, finds the highest.
+    """Choose the size with the largest ratio: int32 [...].
+
+    Measured latency is a staircase, which gives the ratio many peaks. This rule, which is not in
+    the paper, finds the highest peak.
     """
     return jnp.argmax(worth / seconds, axis=-1).astype(jnp.int32) + 1
 
 
 def choose_first_decrease(worth: jax.Array, seconds: jax.Array, least: int = 1) -> jax.Array:
-    """The paper's rule (Prop. 2.4): the first size, at least `least`, whose successor has no larger
-    ratio; int32 [...].
+    """Choose by the paper's rule (Prop. 2.4): int32 [...].
+
+    It takes the first size of at least `least` after which the ratio does not increase.
     """
     rate = worth / seconds
     size = jnp.arange(1, rate.shape[-1] + 1)
@@ -48,15 +52,18 @@ def choose_first_decrease(worth: jax.Array, seconds: jax.Array, least: int = 1) 
 
 
 def choose_printed(worth: jax.Array, seconds: jax.Array) -> jax.Array:
-    """Algorithm 1 as printed, int32 [...], drafted nodes. It counts drafted nodes only, and charges
-    the latency of one row too few.
+    """Choose by Algorithm 1 as printed: drafted nodes, int32 [...].
+
+    It does not count the root, and uses the latency of one row too few.
     """
     return choose_first_decrease(worth[..., 1:], seconds[..., :-1])
 
 
 def choose_released(worth: jax.Array, seconds: jax.Array) -> jax.Array:
-    """The released code's rule, int32 [...]: `choose_first_decrease` from 32 rows on, rounded down to
-    a multiple of 32; a smaller tree is verified whole.
+    """Choose by the released code's rule: int32 [...].
+
+    It is `choose_first_decrease` from 32 rows on, rounded down to a multiple of 32; a smaller tree
+    is verified whole.
     """
     size = choose_first_decrease(worth, seconds, RELEASED_LEAST)
     return jnp.where(size < RELEASED_LEAST, size, size - size % RELEASED_STEP)

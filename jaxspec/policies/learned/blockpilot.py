@@ -32,12 +32,12 @@ class BlockPilotConfig(PolicyConfig):
 
     Attributes:
       sizes: block sizes to choose from, ascending, the anchor included.
-      scale: how logits are read: `raw` (the paper's choice), as `softmax`, or normalised, by mean
-        and standard deviation (`zscore`) or to unit length (`l2`); the paper does not say how its
-        normalised ones are.
-      reduction: `all` of the vocabulary; the `top` numbers in descending order; or a `projection`
-        to few dimensions.
-      top: how many numbers the reduction `top` reads.
+      scale: scaling of the logits: `raw` (the paper's choice), `softmax`, or normalised by mean and
+        standard deviation (`zscore`) or to unit length (`l2`). The paper does not say how it
+        normalises.
+      reduction: `all` of the vocabulary; the `top` logits in descending order; or a `projection` to
+        few dimensions.
+      top: number of logits that the reduction `top` reads.
     """
 
     sizes: tuple[int, ...] = ()
@@ -75,15 +75,16 @@ class Predictor(flax.struct.PyTreeNode):
 
 
 def make_blockpilot(sizes, predictor: Predictor, widths: tuple[int, ...] = (), **choices) -> Policy:
-    """The policy with trained weights; `choices` as of `BlockPilotConfig`.
+    """Make the policy from trained weights; `choices` are fields of `BlockPilotConfig`.
 
     Raises:
-      ValueError: an unknown choice, or layers that do not end in one number per size.
+      ValueError: a choice is unknown, or the layers do not end in one number per size.
     """
     config = BlockPilotConfig(tuple(widths), tuple(sizes), **choices)
     if (config.reduction == "projection") != (predictor.projection is not None):
         raise ValueError(
-            f"reduction is {config.reduction!r}: give the predictor axes for `projection`, and for no other"
+            f"reduction is {config.reduction!r}: give the predictor axes for `projection`, "
+            "and for no other"
         )
     check_network(
         predictor.layers, predictor.layers[0]["kernel"].shape[0], len(config.sizes), "BlockPilot"
@@ -94,15 +95,16 @@ def make_blockpilot(sizes, predictor: Predictor, widths: tuple[int, ...] = (), *
 def init_blockpilot(
     key: jax.Array, inputs: int, classes: int, width: int = 2048, layers: int = 2
 ) -> list[Layer]:
-    """First weights: hidden layers by He et al. 2015 (uniform), the last by Glorot and Bengio 2010;
-    the paper's best sizes.
+    """Initialise the weights; the default sizes are the paper's best.
+
+    Hidden layers follow He et al. 2015 (uniform), the last layer Glorot and Bengio 2010.
     """
     he, glorot = jax.nn.initializers.he_uniform(), jax.nn.initializers.glorot_uniform()
     return init_layers(key, (inputs, *(width,) * layers, classes), he, glorot)
 
 
 def scale_logits(logits: jax.Array, scale: str) -> jax.Array:
-    """Logits [..., V] on a scale of `SCALES`, float32."""
+    """Scale logits [..., V] by one of `SCALES`: float32."""
     x = logits.astype(jnp.float32)
     if scale == "softmax":
         return jax.nn.softmax(x, axis=-1)
@@ -112,7 +114,7 @@ def scale_logits(logits: jax.Array, scale: str) -> jax.Array:
 
 
 def blockpilot_features(config: BlockPilotConfig, logits: jax.Array, projection=None) -> jax.Array:
-    """The network's inputs [..., F] of logits [..., V]."""
+    """Make the network's inputs [..., F] from logits [..., V]."""
     x = scale_logits(logits, config.scale)
     if config.reduction == "top":
         return jax.lax.top_k(x, min(config.top, x.shape[-1]))[0]
@@ -120,9 +122,7 @@ def blockpilot_features(config: BlockPilotConfig, logits: jax.Array, projection=
 
 
 def draw_projection(key: jax.Array, vocab_size: int, rank: int) -> dict[str, jax.Array]:
-    """Random axes (Johnson and Lindenstrauss): independent normal numbers that preserve lengths on
-    average.
-    """
+    """Draw random axes (Johnson and Lindenstrauss): normal numbers, preserving mean lengths."""
     return {
         "mean": jnp.zeros(vocab_size),
         "axes": jax.random.normal(key, (vocab_size, rank)) / jnp.sqrt(rank),
@@ -130,8 +130,9 @@ def draw_projection(key: jax.Array, vocab_size: int, rank: int) -> dict[str, jax
 
 
 def fit_projection(x: np.ndarray, rank: int) -> dict[str, jax.Array]:
-    """The `rank` principal axes of features [P, V], each divided by the standard deviation along
-    it. Computed on the host.
+    """Compute the `rank` principal axes of features [P, V], on the host.
+
+    Each axis is divided by the standard deviation along it.
     """
     x = np.asarray(x, np.float32)
     mean = x.mean(axis=0)

@@ -1,8 +1,8 @@
 """C2T: a classifier decides which candidates are drafted from and verified.
 
 Huo et al. 2025 (arXiv 2502.13652), rebuilt from the paper: at each level, the K candidates with the
-largest confidence above a threshold go on, and only these become rows of the tree. A small network
-gives the confidence from the joint probability of a candidate's path, the entropy of the
+largest confidence above a threshold are kept, and only these become rows of the tree. A small
+network gives the confidence from the joint probability of a candidate's path, the entropy of the
 distribution it was drawn from, and its depth. `python -m training.policies.classifiers` trains it.
 Two differences: the network judges the candidates that the tree's builder would draft from, the
 best of a level by joint probability, instead of all of them; and entropies are over all tokens, not
@@ -38,7 +38,7 @@ class C2TConfig(PolicyConfig):
 
     Attributes:
       reads: `paper` or `ltd`, the features.
-      most: largest number of candidates of a level that go on.
+      most: largest number of candidates kept per level.
     """
 
     reads: str = "paper"
@@ -55,15 +55,17 @@ class C2TConfig(PolicyConfig):
 def make_c2t(
     weights: list[Layer], widths: tuple[int, ...] = (), threshold: float = 0.5, **constants
 ) -> Policy:
-    """The rule with trained weights.
+    """Make the rule's policy from trained weights.
 
     Args:
-      threshold: least confidence of a candidate that goes on (the paper: 0.25 to 0.7, which sets
-        the tree's size).
-      constants: as of `C2TConfig`, see `PRESETS`.
+      weights: layers of the network.
+      widths: see `PolicyConfig`.
+      threshold: least confidence of a kept candidate (the paper: 0.25 to 0.7, which sets the tree's
+        size).
+      constants: fields of `C2TConfig`, see `PRESETS`.
 
     Raises:
-      ValueError: the weights are not of a network with these inputs, or unknown features.
+      ValueError: the weights are of a network with other inputs, or the features are unknown.
     """
     config = C2TConfig(tuple(widths), **constants)
     check_network(weights, INPUTS[config.reads], 1, "C2T")
@@ -71,19 +73,21 @@ def make_c2t(
 
 
 def init_c2t(key: jax.Array, reads: str = "paper") -> list[Layer]:
-    """First weights."""
+    """Initialise the weights."""
     return init_layers(key, (INPUTS[reads], WIDTHS[reads], 1))
 
 
 def c2t_features(reads: str, logprob: jax.Array, entropy: jax.Array | None, depth) -> jax.Array:
-    """Inputs float32 [..., 3 or 2] of the network.
+    """Make the network's inputs, float32 [..., 3 or 2].
 
     Args:
-      logprob: float32 [...], of paths. entropy: [...], nats; not read by `ltd`. depth: of the
-        candidates, from 1; the network reads it divided by 10.
+      reads: `paper` or `ltd`, the features.
+      logprob: float32 [...], of paths.
+      entropy: [...], nats; not read by `ltd`.
+      depth: of the candidates, from 1; the network reads it divided by 10.
     """
     depth = jnp.broadcast_to(jnp.asarray(depth, jnp.float32) / 10, logprob.shape)
-    # Empty slots have a score of -inf, and are never kept.
+    # Empty slots have a score of -inf and are never kept.
     logprob = jnp.maximum(logprob, -100.0)
     return jnp.stack(
         [logprob, depth] if reads == "ltd" else [jnp.exp(logprob), entropy, depth], axis=-1
@@ -91,14 +95,16 @@ def c2t_features(reads: str, logprob: jax.Array, entropy: jax.Array | None, dept
 
 
 def c2t_logit(weights: list[Layer], x: jax.Array) -> jax.Array:
-    """Logit [...] of the confidence in candidates with features [..., 3 or 2]."""
+    """Compute the confidence in candidates with features [..., 3 or 2]: logits [...]."""
     return mlp(weights, x, "relu")[..., 0]
 
 
 def choose_candidates(config: C2TConfig, threshold, confidence: jax.Array) -> jax.Array:
-    """Which candidates of a level go on, bool [..., M]; the first of equals.
+    """Choose the candidates of a level to keep: bool [..., M]. Among ties the first one wins.
 
     Args:
+      config: constants of the rule.
+      threshold: least confidence.
       confidence: float32 [..., M].
     """
     place = jnp.argsort(jnp.argsort(-confidence, axis=-1, stable=True), axis=-1)

@@ -19,8 +19,8 @@ from jaxspec.policies.protocol import TOP, Acts, Functions, Policy, PolicyConfig
 from jaxspec.policies.registry import tagged
 from jaxspec.policies.stopping import make_threshold, take_best
 
-# Numbers that the network reads: ten probabilities, the entropy, the depth. Learning to Draft's has
-# 128 hidden units.
+# Inputs of the network: ten probabilities, the entropy and the depth. Learning to Draft's network
+# has 128 hidden units.
 FEATURES, WIDTH = TOP + 2, 128
 
 
@@ -42,36 +42,40 @@ class DiscoConfig(PolicyConfig):
 def make_disco(
     weights: list[Layer], widths: tuple[int, ...] = (), threshold: float = 0.5, **constants
 ) -> Policy:
-    """The rule with trained weights.
+    """Make the rule's policy from trained weights.
 
     Args:
-      threshold: of the probability of acceptance. constants: as of `DiscoConfig`.
+      weights: layers of the network.
+      widths: see `PolicyConfig`.
+      threshold: of the probability of acceptance; drafting ends below it.
+      constants: fields of `DiscoConfig`.
 
     Raises:
-      ValueError: the weights are not of a network with these inputs.
+      ValueError: the weights are of a network with other inputs.
     """
     check_network(weights, FEATURES, 1, "Disco")
     return Policy(DiscoConfig(tuple(widths), **constants), make_threshold(threshold, weights))
 
 
 def init_disco(key: jax.Array) -> list[Layer]:
-    """First weights."""
+    """Initialise the weights."""
     return init_layers(key, (FEATURES, WIDTH, 1))
 
 
 def disco_features(top: jax.Array, entropy: jax.Array, depth) -> jax.Array:
-    """Inputs float32 [..., 12] of the network.
+    """Make the network's inputs, float32 [..., 12].
 
     Args:
-      top: float32 [..., 10], largest probabilities. entropy: [...], nats. depth: of the token, from
-        1; the network reads it divided by 10.
+      top: float32 [..., 10], largest probabilities.
+      entropy: [...], nats.
+      depth: of the token, from 1; the network reads it divided by 10.
     """
     depth = jnp.broadcast_to(jnp.asarray(depth, jnp.float32) / 10, entropy.shape)
     return jnp.concatenate([top, entropy[..., None], depth[..., None]], axis=-1)
 
 
 def disco_logit(weights: list[Layer], x: jax.Array) -> jax.Array:
-    """Logit [...] of the probability that a token with features [..., 12] is accepted."""
+    """Compute the logit [...] of the probability that a token of features [..., 12] is accepted."""
     return mlp(weights, x, "relu")[..., 0]
 
 

@@ -1,9 +1,8 @@
-"""LTD, Learning to Draft (Zhang et al. 2026, arXiv 2603.01639): two small networks decide how deep
-to draft and how many rows to verify.
+"""LTD, Learning to Draft: two small networks decide how deep to draft and how many rows to verify.
 
-After a draft step one network decides whether to take another; when the tree is complete the other
-decides how many of its rows to verify. `training.rl.ltd` trains them with PPO. They run inside the round:
-no decision leaves the device.
+Zhang et al. 2026 (arXiv 2603.01639): after a draft step, one network decides whether to take
+another step; when the tree is complete, the other network decides how many of its rows to verify.
+`training.rl.ltd` trains them with PPO. They run inside the round, so no decision leaves the device.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ class LtdConfig(PolicyConfig):
     Attributes:
       width: W, nodes of a level that the dynamic tree drafts from; 0 with `sees` "tree".
       steps: largest number of draft steps after the root's, the code's D.
-      depths: numbers of draft steps after which the depth policy is asked; after others drafting
-        goes on. (): no depth policy.
-      sizes: numbers of rows that the size policy chooses from, ascending, the root included. ():
-        no size policy.
-      sees: which scores the size policy reads: of the `pool` of a dynamic tree, or of the sorted
+      depths: numbers of draft steps after which the depth policy decides; after others drafting
+        continues. () means that there is no depth policy.
+      sizes: numbers of rows that the size policy chooses from, ascending, the root included. ()
+        means that there is no size policy.
+      sees: scores that the size policy reads: of the `pool` of a dynamic tree, or of the sorted
         rows of any `tree`.
-      observes: what both networks see, one of `ltd_features.OBSERVES`.
+      observes: inputs of both networks, one of `ltd_features.OBSERVES`.
       activation: of both networks.
     """
 
@@ -64,7 +63,8 @@ class LtdConfig(PolicyConfig):
             self.sees == "pool" and min(self.depths) >= 0 and max(self.depths) < self.steps
         ):
             raise ValueError(
-                f"depths are {list(self.depths)}: a depth policy is asked after 0 to {self.steps - 1} draft steps"
+                f"depths are {list(self.depths)}: "
+                f"give numbers of draft steps from 0 to {self.steps - 1}"
             )
         if self.sizes and (list(self.sizes) != sorted(set(self.sizes)) or self.sizes[0] < 1):
             raise ValueError(
@@ -81,16 +81,18 @@ class LtdConfig(PolicyConfig):
         if self.sees == "tree":
             if self.sizes and rows != (shape.rows,):
                 raise ValueError(
-                    f"the policy reads trees of {rows[0]} rows, these have {shape.rows}: give budget={rows[0]}"
+                    f"the policy reads trees of {rows[0]} rows, these have {shape.rows}: "
+                    f"give budget={rows[0]}"
                 )
         elif (shape.nodes, shape.candidates, shape.steps) != trained:
             raise ValueError(
-                f"the policy is for dynamic trees of {self.width} nodes a level and {self.steps} draft steps after the root's: "
+                f"the policy is for dynamic trees of {self.width} nodes per level "
+                f"and {self.steps} draft steps after the root's: "
                 f"give builder 'dynamic/w{self.width}' and depth={self.steps + 1}"
             )
 
     def size_inputs(self) -> int:
-        """Inputs of the size policy."""
+        """Return the number of inputs of the size policy."""
         return features.size_inputs(
             features.pool_size(self.width, self.steps)
             if self.sees == "pool"
@@ -100,27 +102,29 @@ class LtdConfig(PolicyConfig):
 
 @tagged("ltd-weights")
 class LtdWeights(flax.struct.PyTreeNode):
-    """Layers of the two networks, see `networks.mlp`; None: no such policy."""
+    """Layers of the two networks, see `networks.mlp`; None if there is no such policy."""
 
     depth: Any = None
     size: Any = None
 
 
 def make_ltd(config: LtdConfig, depth=None, size=None) -> Policy:
-    """A policy from trained networks.
+    """Make a policy from trained networks.
 
     Args:
+      config: static choices.
       depth: layers from `ltd_features.depth_inputs(W)` inputs to the logits of stopping and of
-        going on.
+        continuing.
       size: layers from `config.size_inputs()` inputs to a logit for each of `config.sizes`.
 
     Raises:
-      ValueError: networks that the config do not name, or of other sizes.
+      ValueError: the networks do not match the config in kind or size.
     """
     for name, layers, wanted in (("depth", depth, config.depths), ("size", size, config.sizes)):
         if (layers is None) == bool(wanted):
             raise ValueError(
-                f"the config {'name a' if wanted else 'have no'} {name} policy: give its layers just then"
+                f"the config {'names a' if wanted else 'has no'} {name} policy: "
+                "give layers for exactly the policies that it names"
             )
     if depth is not None:
         check_network(depth, features.depth_inputs(config.width), 2, "depth")
@@ -131,7 +135,7 @@ def make_ltd(config: LtdConfig, depth=None, size=None) -> Policy:
 
 @functools.lru_cache
 def _functions(config: LtdConfig) -> Functions:
-    # NumPy's, for this may first run while something is traced.
+    # Use NumPy, because this may first run during a trace.
     asked = np.isin(np.arange(config.steps + 1), config.depths)
 
     def deeper(controls: LtdWeights, state, seen):
@@ -144,7 +148,7 @@ def _functions(config: LtdConfig) -> Functions:
 
     def rows(controls: LtdWeights, state, seen):
         if config.sees == "pool":
-            # A sequence's own steps, for the batch may have gone on without it.
+            # Use the sequence's own steps: the batch may have taken more without it.
             steps = features.steps_taken(seen.pool.logprob, config.width)
             x = features.size_observation(
                 seen.pool.logprob, seen.context, steps, config.width, config.observes

@@ -1,11 +1,10 @@
-"""What LTD's two policies observe (Zhang et al. 2026, Learning to Draft, section 4; layout of the
-released code).
+"""Observations of LTD's two policies, in the layout of the released code.
 
-A dynamic tree that drafts from W nodes of a level has W candidates after the root's proposal and W
-* W more after every draft step. The depth policy sees the last step's, the size policy all of them
-in the order of their generation; both see the length of the context and the number of steps,
-repeated so that they are not lost among hundreds of scores. With W = 10 and 12 steps these are the
-published 128 and 1268 numbers.
+Zhang et al. 2026 (Learning to Draft), section 4: a dynamic tree that drafts from W nodes of a level
+has W candidates after the root's proposal and W * W more after every draft step. The depth policy
+reads the candidates of the last step, the size policy all candidates in the order of generation.
+Both read the context length and the number of steps, repeated so that they are not lost among
+hundreds of scores. With W = 10 and 12 steps these are the published 128 and 1268 numbers.
 """
 
 from __future__ import annotations
@@ -15,46 +14,51 @@ import jax.numpy as jnp
 
 LENGTH_SCALE, STEP_SCALE = 1000.0, 10.0
 DEPTH_COPIES, SIZE_COPIES = 14, 29
-# What the networks see: P, path log-probabilities; L, the length of the context; D, the depth. The
-# paper's ablation of observations. What is left out is zero, so that networks keep their sizes.
+# Inputs of the networks (the paper's ablation): P, path log-probabilities; L, the context length;
+# D, the depth. Inputs that are left out are zero, so that networks keep their sizes.
 OBSERVES = ("P", "P+L", "P+D", "P+D+L")
-# A candidate that must not be used has -inf; no path that is ever verified comes near this.
+# Unused candidates have -inf. The score of a verified path is never near this value.
 FLOOR = -100.0
 
 
 def pool_size(width: int, steps) -> int:
-    """Candidates after `steps` draft steps (numbers or arrays)."""
+    """Count the candidates after `steps` draft steps (numbers or arrays)."""
     return width + width * width * steps
 
 
 def steps_taken(scores: jax.Array, width: int) -> jax.Array:
-    """int32 [...], the draft steps that left candidates in pools of path log-probabilities [...,
-    P], -inf: not there.
+    """Count the draft steps that left candidates in pools: int32 [...].
+
+    Args:
+      scores: [..., P], path log-probabilities of the pool; -inf marks empty slots.
+      width: W.
     """
     later = scores[..., width:].reshape(*scores.shape[:-1], -1, width * width)
     return jnp.sum(jnp.any(later > -jnp.inf, axis=-1), axis=-1, dtype=jnp.int32)
 
 
 def depth_inputs(width: int) -> int:
-    """Length of `depth_observation`."""
+    """Return the length of `depth_observation`."""
     return width * width + 2 * DEPTH_COPIES
 
 
 def size_inputs(scores: int) -> int:
-    """Length of `size_observation` and `tree_observation` of this many scores."""
+    """Return the length of `size_observation` and `tree_observation` for this many scores."""
     return scores + 2 * SIZE_COPIES
 
 
 def depth_observation(
     scores: jax.Array, context: jax.Array, steps: jax.Array, width: int, observes: str = "P+D+L"
 ) -> jax.Array:
-    """Float32 [..., W * W + 28]: log-probabilities of the last step's candidates, context / 1000,
-    steps / 10.
+    """Make the depth policy's input, float32 [..., W * W + 28].
+
+    It holds the log-probabilities of the last step's candidates, context / 1000 and steps / 10.
 
     Args:
       scores: [..., P], path log-probabilities of the pool, any float dtype; P holds `steps` steps.
-      context: int32 [...], cached tokens. steps: int32 [] or [...]; 0: the W candidates of the
-        root, then zeros.
+      context: int32 [...], cached tokens.
+      steps: int32 [] or [...]; for 0 steps the input has the W candidates of the root, then zeros.
+      width: W.
       observes: one of `OBSERVES`.
     """
     steps = jnp.broadcast_to(steps, context.shape)
@@ -68,10 +72,10 @@ def depth_observation(
 def size_observation(
     scores: jax.Array, context: jax.Array, steps: jax.Array, width: int, observes: str = "P+D+L"
 ) -> jax.Array:
-    """Float32 [..., P + 58]: log-probabilities of the whole pool, zeros for steps not taken,
-    context / 1000, steps / 10.
+    """Make the size policy's input for a pool, float32 [..., P + 58].
 
-    Args: as of `depth_observation`.
+    It holds the log-probabilities of the whole pool (zeros for steps not taken), context / 1000 and
+    steps / 10. The arguments are those of `depth_observation`.
     """
     steps = jnp.broadcast_to(steps, context.shape)
     known = jnp.arange(scores.shape[-1]) < pool_size(width, steps)[..., None]
@@ -80,12 +84,13 @@ def size_observation(
 
 
 def tree_observation(scores: jax.Array, context: jax.Array, observes: str = "P+D+L") -> jax.Array:
-    """Float32 [..., N - 1 + 58] for trees of other builders: their rows' log-probabilities, best
-    first, without the root's.
+    """Make the size policy's input for a tree of another builder, float32 [..., N - 1 + 58].
 
     Args:
-      scores: [..., N - 1]; padding is -inf. context: int32 [...]. observes: one of `OBSERVES`; the
-        depth is 0 here.
+      scores: [..., N - 1], log-probabilities of the rows after the root, best first; padding is
+        -inf.
+      context: int32 [...], cached tokens.
+      observes: one of `OBSERVES`; the depth is 0 here.
     """
     shown = jnp.maximum(scores.astype(jnp.float32), FLOOR)
     return jnp.concatenate(
@@ -94,8 +99,11 @@ def tree_observation(scores: jax.Array, context: jax.Array, observes: str = "P+D
 
 
 def allowed_sizes(sizes: tuple[int, ...], available: jax.Array) -> jax.Array:
-    """bool [..., A]: sizes that differ in effect from the next smaller one, when a tree has
-    `available` int32 [...] rows.
+    """Mark the sizes that verify more rows than the next smaller size: bool [..., A].
+
+    Args:
+      sizes: A numbers of rows, ascending.
+      available: int32 [...], rows of the tree.
     """
     smaller = jnp.array((0, *sizes[:-1]), jnp.int32)
     return smaller < available[..., None]

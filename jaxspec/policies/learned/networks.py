@@ -1,4 +1,4 @@
-"""Networks of learned policies: functions over lists of layers, and first weights.
+"""Networks of learned policies: functions over lists of layers, and initial weights.
 
 A layer is {"kernel": float32 [inputs, outputs], "bias": float32 [outputs]}.
 """
@@ -17,14 +17,16 @@ ACTIVATIONS = {"relu": jax.nn.relu, "tanh": jnp.tanh}
 
 
 def dense(layer: Layer, x: jax.Array) -> jax.Array:
-    """[..., inputs] -> [..., outputs]."""
+    """Apply one layer: [..., inputs] -> [..., outputs]."""
     return x @ layer["kernel"] + layer["bias"]
 
 
 def mlp(layers: Sequence[Layer], x: jax.Array, activation: str) -> jax.Array:
-    """Outputs float32 [..., O] of inputs [..., I]; the last layer has no activation.
+    """Apply a perceptron: [..., I] -> float32 [..., O]. The last layer has no activation.
 
     Args:
+      layers: of the network.
+      x: inputs.
       activation: one of `ACTIVATIONS`.
     """
     *inner, last = layers
@@ -34,10 +36,11 @@ def mlp(layers: Sequence[Layer], x: jax.Array, activation: str) -> jax.Array:
 
 
 def silu_head(weights: dict[str, Layer], x: jax.Array) -> jax.Array:
-    """Logits [...] of hidden states [..., E]: one hidden layer plus a linear shortcut (SpecDec++).
+    """Apply SpecDec++'s head, one hidden layer plus a linear shortcut: [..., E] -> logits [...].
 
     Args:
       weights: of the layers `hidden`, `shortcut` and `out`.
+      x: hidden states.
     """
     return dense(
         weights["out"], jax.nn.silu(dense(weights["hidden"], x)) + dense(weights["shortcut"], x)
@@ -49,11 +52,14 @@ def residual_mlp(
     x: jax.Array,
     drop: Callable[[int, jax.Array], jax.Array] = lambda layer, x: x,
 ) -> jax.Array:
-    """Logits [..., classes] of features [..., F]; hidden layers after the first add their input
-    (BlockPilot).
+    """Apply BlockPilot's residual perceptron: [..., F] -> logits [..., classes].
+
+    Hidden layers after the first add their input.
 
     Args:
-      drop: (layer, activations) -> activations, dropout while training.
+      layers: of the network.
+      x: features.
+      drop: (layer, activations) -> activations, dropout in training.
     """
     *inner, last = layers
     for number, layer in enumerate(inner):
@@ -83,10 +89,13 @@ def init_layers(
     hidden: Initializer | None = None,
     last: Initializer | None = None,
 ) -> list[Layer]:
-    """First weights of layers from sizes[0] inputs to sizes[-1] outputs; biases are 0.
+    """Initialise layers from sizes[0] inputs to sizes[-1] outputs; biases are 0.
 
     Args:
-      hidden, last: initializers of the kernels and of the last one (None: LeCun's normal).
+      key: of the random weights.
+      sizes: inputs, hidden sizes and outputs.
+      hidden, last: initializers of the hidden kernels and of the last one; None takes LeCun's
+        normal.
     """
     usual, count = jax.nn.initializers.lecun_normal(), len(sizes) - 1
     kernels = [hidden or usual] * (count - 1) + [last or usual]
@@ -100,7 +109,7 @@ def init_layers(
 
 
 def init_silu_head(key: jax.Array, inputs: int, width: int) -> dict[str, Layer]:
-    """First weights of `silu_head`."""
+    """Initialise the weights of `silu_head`."""
     first, second = jax.random.split(key)
     hidden, out = init_layers(first, (inputs, width, 1))
     return {"hidden": hidden, "shortcut": init_layers(second, (inputs, width))[0], "out": out}

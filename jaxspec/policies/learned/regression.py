@@ -1,9 +1,9 @@
-"""Rows by regression: predict from the tree's scores what each number of rows commits, and verify
-the number with the best ratio to its time.
+"""Choose rows by regression: predict the tokens that each number of rows commits, per second.
 
-This is the supervised baseline of learned size policies: a recorded round says what every number of
-rows would have committed, so nothing needs to be explored. `python -m training.policies.expected`
-fits it.
+The regression reads the tree's scores, and the policy verifies the number of rows with the most
+predicted tokens per second. It is the supervised baseline of learned size policies: a recorded
+round shows what every number of rows would have committed, so no exploration is needed.
+`python -m training.policies.expected` fits it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RegressionConfig(PolicyConfig):
 
 @tagged("regression-weights")
 class Regression(flax.struct.PyTreeNode):
-    """What rounds read.
+    """Controls of the policy.
 
     Attributes:
       costs: measured round costs.
@@ -62,12 +62,13 @@ def make_regression(
     *,
     steps: int = 0,
 ) -> Policy:
-    """A policy that verifies the number of rows with the most expected tokens per second.
+    """Make a policy that verifies the number of rows with the most expected tokens per second.
 
     Args:
+      costs: round costs.
       layers: from features to committed tokens at each size.
-      sizes: numbers of rows that the layers' outputs belong to (None: the table's widths).
-      steps: draft steps of the rounds, for a table that tells them apart.
+      sizes: numbers of rows of the layers' outputs; None takes the table's widths.
+      steps: draft steps of the rounds, for a table that distinguishes them.
 
     Raises:
       ValueError: the layers do not end in one number per size, or the table does not reach the
@@ -85,8 +86,10 @@ def make_regression(
 
 
 def regression_features(logprob: jax.Array, context: jax.Array, scores: int) -> jax.Array:
-    """Features float32 [..., scores + 1]: probabilities of the first paths, 0 after the last one,
-    and the context in thousands.
+    """Make features float32 [..., scores + 1].
+
+    They are the probabilities of the first paths (0 after the last one) and the context in
+    thousands of tokens.
 
     Args:
       logprob: [..., N - 1], of the tree's rows after the root, in descending order.
@@ -100,8 +103,9 @@ def regression_features(logprob: jax.Array, context: jax.Array, scores: int) -> 
 
 
 def predict_committed(layers: list[Layer], x: jax.Array) -> jax.Array:
-    """Expected committed tokens float32 [..., sizes] of rounds with features [..., F] at each size;
-    at least 1.
+    """Predict the committed tokens at each size: float32 [..., sizes] from features [..., F].
+
+    Predictions are at least 1.
     """
     return jnp.maximum(mlp(layers, x, "relu"), 1.0)
 

@@ -44,23 +44,26 @@ class SpecDecPlusConfig(PolicyConfig):
 def make_specdec_plus(
     weights: dict[str, Layer], widths: tuple[int, ...] = (), threshold: float = 0.5, **constants
 ) -> Policy:
-    """The rule with trained weights, see `networks.silu_head`.
+    """Make the rule's policy from trained weights.
 
     Args:
-      threshold: of the probability of a rejection, 0.3 to 0.7 in the paper. constants: as of
-        `SpecDecPlusConfig`.
+      weights: see `networks.silu_head`.
+      widths: see `PolicyConfig`.
+      threshold: of the probability of a rejection, 0.3 to 0.7 in the paper.
+      constants: fields of `SpecDecPlusConfig`.
     """
     return Policy(SpecDecPlusConfig(tuple(widths), **constants), make_threshold(threshold, weights))
 
 
 def init_specdec_plus(key: jax.Array, hidden_size: int, width: int = WIDTH) -> dict[str, Layer]:
-    """First weights."""
+    """Initialise the weights."""
     return init_silu_head(key, hidden_size, width)
 
 
 def log_accepted(weights: dict[str, Layer], hidden: jax.Array) -> jax.Array:
-    """Log-probability float32 [...] of acceptance of the tokens whose feeding gave `hidden`
-    [..., E].
+    """Compute the log-probability float32 [...] that a fed token is accepted.
+
+    `hidden` [..., E] is the drafter's hidden state after it was fed the token.
     """
     return jax.nn.log_sigmoid(silu_head(weights, hidden.astype(jnp.float32)))
 
@@ -68,11 +71,13 @@ def log_accepted(weights: dict[str, Layer], hidden: jax.Array) -> jax.Array:
 def passes_specdec_plus(
     config: SpecDecPlusConfig, threshold, log_path: jax.Array, drafted
 ) -> jax.Array:
-    """Whether to take another draft step, bool [...].
+    """Decide whether to take another draft step: bool [...].
 
     Args:
+      config: constants of the rule.
+      threshold: of the probability of a rejection.
       log_path: float32 [...], log-probability that the whole path is accepted.
-      drafted: int, its drafted tokens.
+      drafted: int, drafted tokens of the path.
     """
     likely = 1 - jnp.exp(log_path) <= threshold
     return (likely | (drafted < config.least)) & (drafted < config.most)

@@ -1,1 +1,1 @@
-"""Rules of a few constants that stop drafting, without training: DDD, SVIP and GammaTune."""
+"""Rules with a few constants that stop drafting, without training: DDD, SVIP and GammaTune."""

@@ -40,25 +40,29 @@ class DddConfig(PolicyConfig):
 
 
 def make_ddd(widths: tuple[int, ...] = (), threshold: float = -0.3, **constants) -> Policy:
-    """The rule.
+    """Make the rule's policy.
 
     Args:
-      threshold: of the log of summed path probabilities, nats; drafting ends below it.
-      constants: as of `DddConfig`, see `PRESETS`.
+      widths: see `PolicyConfig`.
+      threshold: of the log of summed path probabilities, in nats; drafting ends below it.
+      constants: fields of `DddConfig`, see `PRESETS`.
     """
     return Policy(DddConfig(tuple(widths), **constants), make_threshold(threshold))
 
 
 def sum_frontier(frontier: jax.Array) -> jax.Array:
-    """Log of the summed path probabilities float32 [...] of the nodes [..., M]."""
+    """Compute the log of the summed path probabilities of nodes [..., M]: float32 [...]."""
     return jax.nn.logsumexp(frontier, axis=-1)
 
 
 def passes_ddd(config: DddConfig, threshold, frontier: jax.Array, steps) -> jax.Array:
-    """Whether to take another draft step, bool [...].
+    """Decide whether to take another draft step: bool [...].
 
     Args:
-      frontier: float32 [..., M], path log-probabilities. steps: int [...], draft steps so far.
+      config: constants of the rule.
+      threshold: see `make_ddd`.
+      frontier: float32 [..., M], path log-probabilities.
+      steps: int [...], draft steps so far.
     """
     looks = jnp.any(jnp.asarray(config.checks) == jnp.asarray(steps)[..., None], axis=-1)
     return (steps < config.most) & ~(looks & (sum_frontier(frontier) < threshold))

@@ -19,14 +19,14 @@ from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig
 from jaxspec.policies.registry import register, tagged
 from jaxspec.policies.stopping import take_best
 
-# Learning to Draft: from half of EAGLE-3's default depth 8 to one and a half times that. Neither its
-# `widen` nor the threshold of GammaTune+ is stated: 0.4 is that of transformers' assisted generation.
+# Learning to Draft: from half of EAGLE-3's default depth 8 to one and a half times that. It states
+# neither `widen` nor the threshold of GammaTune+: 0.4 comes from transformers' assisted generation.
 PRESETS = {
     "gammatune-paper": {},
     "gammatune-ltd": {"rate": 0.2, "least": 4, "most": 12, "start": 8},
     "gammatune-plus": {"confidence": 0.4},
 }
-# The mean is rounded up to whole tokens; errors of float32 must not count as one.
+# The mean is rounded up to whole tokens; float32 errors must not add a token.
 _ROUNDING = 1e-4
 
 
@@ -40,8 +40,8 @@ class GammaTuneConfig(PolicyConfig):
       widen: tokens added to a window after it was accepted whole.
       least, most: bounds of the window, drafted tokens of a path.
       start: the first window.
-      confidence: of GammaTune+: stop after a token whose distribution has no larger probability; 0
-        turns this off.
+      confidence: of GammaTune+: stop after a token if its distribution's largest probability is not
+        above this; 0 turns this off.
     """
 
     rate: float = 0.3
@@ -69,12 +69,12 @@ class WindowState(flax.struct.PyTreeNode):
 
 
 def make_gammatune(widths: tuple[int, ...] = (), **constants) -> Policy:
-    """The rule; `constants` as of `GammaTuneConfig`, see `PRESETS`."""
+    """Make the rule's policy; `constants` are fields of `GammaTuneConfig`, see `PRESETS`."""
     return Policy(GammaTuneConfig(tuple(widths), **constants), ())
 
 
 def init_windows(config: GammaTuneConfig, shape: tuple[int, ...] = ()) -> WindowState:
-    """Windows before any round."""
+    """Make the windows before the first round."""
     return WindowState(
         jnp.full(shape, config.start, jnp.int32), jnp.full(shape, config.start, jnp.float32)
     )
@@ -83,11 +83,13 @@ def init_windows(config: GammaTuneConfig, shape: tuple[int, ...] = ()) -> Window
 def adjust_windows(
     config: GammaTuneConfig, state: WindowState, accepted: jax.Array, longest: int | None = None
 ) -> WindowState:
-    """The windows after a round.
+    """Adjust the windows after a round.
 
     Args:
+      config: constants of the rule.
+      state: windows before the round.
       accepted: int32 of the state's shape, accepted drafted tokens.
-      longest: drafted tokens of the longest path of the tree, which may be less than the window.
+      longest: drafted tokens of the tree's longest path, which may be less than the window.
     """
     window = state.window if longest is None else jnp.minimum(state.window, longest)
     whole = accepted >= window

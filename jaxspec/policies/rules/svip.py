@@ -1,4 +1,4 @@
-"""SVIP: stop drafting after a token that the drafter was unsure of.
+"""SVIP: stop drafting after a token of which the drafter was unsure.
 
 Zhang et al. 2024 (arXiv 2411.18462): a token is accepted with probability at least 1 - sqrt(KL /
 2), and the divergence is estimated by a multiple of the entropy of the drafter's own distribution.
@@ -24,8 +24,9 @@ PRESETS = {"svip-paper": {}, "svip-ltd": {"most": 13}}
 @tagged("svip")
 @dataclasses.dataclass(frozen=True)
 class SvipConfig(PolicyConfig):
-    """Constants of the rule: drafting ends when sqrt(scale * entropy) > threshold; the last token
-    stays.
+    """Constants of the rule.
+
+    Drafting ends when sqrt(scale * entropy) > threshold; the last token is kept.
 
     Attributes:
       scale: estimate of half the divergence, as a multiple of the entropy in nats.
@@ -40,18 +41,23 @@ class SvipConfig(PolicyConfig):
 
 
 def make_svip(widths: tuple[int, ...] = (), threshold: float = 0.3, **constants) -> Policy:
-    """The rule.
+    """Make the rule's policy.
 
     Args:
-      threshold: of the estimated probability of a rejection. constants: as of `SvipConfig`, see
-        `PRESETS`.
+      widths: see `PolicyConfig`.
+      threshold: of the estimated probability of a rejection.
+      constants: fields of `SvipConfig`, see `PRESETS`.
     """
     return Policy(SvipConfig(tuple(widths), **constants), make_threshold(threshold))
 
 
 def passes_svip(config: SvipConfig, threshold, entropy: jax.Array) -> jax.Array:
-    """Whether to take another draft step, bool [...], after tokens drawn from distributions of this
-    `entropy`, nats [...].
+    """Decide whether to take another draft step: bool [...].
+
+    Args:
+      config: constants of the rule.
+      threshold: see `make_svip`.
+      entropy: nats [...], of the distributions that the last tokens were drawn from.
     """
     return jnp.sqrt(config.scale * entropy) <= threshold
 

@@ -103,12 +103,12 @@ def test_trees_of_other_builders():
         (lambda: LtdConfig(sees="all"), "sees is 'all': choose one of pool, tree"),
         (lambda: LtdConfig(sizes=(2,), activation="gelu"), "activation is 'gelu'"),
         (lambda: LtdConfig(sizes=(2,), observes="L"), r"observes is 'L': choose one of P, P\+L"),
-        (lambda: LtdConfig(width=2, steps=3, depths=(3,)), "asked after 0 to 2 draft steps"),
+        (lambda: LtdConfig(width=2, steps=3, depths=(3,)), "draft steps from 0 to 2"),
         (lambda: LtdConfig(sizes=(4, 2)), "ascending order"),
         (lambda: LtdConfig(), "nothing to decide"),
         (
             lambda: make_ltd(SETTINGS, layers(depth_inputs(2), (0, 0))),
-            "name a size policy: give its layers",
+            "names a size policy: give layers",
         ),
         (
             lambda: make_ltd(SETTINGS, layers(9, (0, 0)), layers(72, (0, 0, 0))),

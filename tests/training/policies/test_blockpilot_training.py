@@ -170,10 +170,10 @@ def test_times_are_kept(tmp_path):
     assert found.predict == TIMES.predict
     for own, kept in zip(found[:2], TIMES[:2], strict=True):
         assert own.fingerprint == kept.fingerprint and own.blocks == (2, 3)
-    with pytest.raises(ValueError, match=r"of block sizes \[2, 3\], not \[2, 4\]"):
+    with pytest.raises(ValueError, match=r"holds block sizes \[2, 3\], not \[2, 4\]"):
         load_block_costs(tmp_path / "times.json", (2, 4))
     (tmp_path / "times.json").write_text("{}")
-    with pytest.raises(ValueError, match="holds no costs of blocks"):
+    with pytest.raises(ValueError, match="holds no block costs"):
         load_block_costs(tmp_path / "times.json", (2, 3))
 
 

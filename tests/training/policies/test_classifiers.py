@@ -81,7 +81,7 @@ def test_prompts_are_held_out_whole():
     )
     assert set(held.prompt) == {6, 7}
     with pytest.raises(
-        ValueError, match="labels of 8 prompts cannot be split: give at least 4 of a domain"
+        ValueError, match="labels of 8 prompts cannot be split: give at least 4 prompts of a domain"
     ):
         classifiers.split_examples(classifiers.make_examples("c2t", made_up()), ["a", "b", "c"] * 3)
 
@@ -108,7 +108,7 @@ def test_labels_of_other_settings_are_refused(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="was made with prompts '1, "):
         classifiers._labels(params, "dflash", [LabelledPrompt("a", [1, 3])], options)
     np.savez(path, **made_up()._asdict())
-    with pytest.raises(ValueError, match="holds no labels, or does not say what of"):
+    with pytest.raises(ValueError, match="holds no labels, or lacks their settings"):
         load_labels(path)
 
 

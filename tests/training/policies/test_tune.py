@@ -98,7 +98,7 @@ def test_refusals(options, tmp_path):
     save_policy(make_static(rows=4), tmp_path / "static")
     with pytest.raises(ValueError, match="holds a StaticConfig: give the folder of a disco policy"):
         tune.search_thresholds(dataclasses.replace(options, rule="disco", head=tmp_path / "static"))
-    with pytest.raises(ValueError, match="every 4th prompt of a domain is used, and there is none"):
+    with pytest.raises(ValueError, match="only every 4th prompt of a domain is used: give more"):
         tune.search_thresholds(dataclasses.replace(options, limit=3))
     save_costs(
         dataclasses.replace(TIMES, about={"drafter": "dflash", "builder": "chain", "steps": 3}),

@@ -94,7 +94,7 @@ def test_regressions_fit_the_trees_of_a_depth(folder):
     assert x.shape == (len(record.context), toy.WIDTH + 1) and np.array_equal(
         y, record.committed[:, 0]
     )
-    with pytest.raises(ValueError, match="depth is 4: give draft steps from 0 to 3"):
+    with pytest.raises(ValueError, match="depth is 4: give 0 to 3 draft steps"):
         expected.train_regression(
             expected.RegressionOptions(
                 folder / "train.npz", folder / "times.json", folder / "no", depth=4
@@ -114,5 +114,5 @@ def test_a_half_that_is_missing(folder):
         make_ltd(settings, size=init_layers(jax.random.key(0), (settings.size_inputs(), 2))),
         folder / "size",
     )
-    with pytest.raises(ValueError, match="does not decide about depth: leave :depth out"):
+    with pytest.raises(ValueError, match="does not decide the depth: leave :depth out"):
         compare.compare(options(folder, f"a:depth={folder}/size"))

@@ -59,7 +59,7 @@ def test_the_split_takes_whole_prompts_of_every_domain():
     training, validation = split_records(RECORD, every=4)
     assert set(validation.prompt) == {6, 7} and set(training.prompt) == set(range(6))
     assert validation.first().tolist() == [0, toy.LENGTH]
-    with pytest.raises(ValueError, match="cannot be split: record at least 9 of a domain"):
+    with pytest.raises(ValueError, match="cannot be split: record at least 9 prompts of a domain"):
         split_records(RECORD, every=9)
 
 

@@ -110,7 +110,7 @@ def test_published_presets_run(options):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"fixed_rows": 3}, r"choose one of \[2, 4\], which are recorded"),
+        ({"fixed_rows": 3}, r"give one of the recorded sizes \[2, 4\]"),
         ({"preset": "ltd-code"}, "decides after 3 draft steps, and 3 are recorded"),
         ({"parallel": 7}, "parallel is 7: give a divisor of the rollout"),
     ],
