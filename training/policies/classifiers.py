@@ -63,9 +63,10 @@ class HeadOptions:
       limit: prompts of each domain.
       chat: pass prompts as a user's chat message.
       max_new_tokens: of each answer.
-      width: of the trees, and hidden units of SpecDec++'s head.
+      tree_width: width of the dynamic trees.
       depth: of the trees.
       budget: verification budget of the trees.
+      width: hidden units of SpecDec++'s head.
       threshold: of the rule, see its settings; None takes the rule's default.
       epochs: passes over the labels; None takes the rule's, see `EPOCHS`.
       rate: learning rate; None takes the rule's, see `RATES`.
@@ -84,7 +85,7 @@ class HeadOptions:
     limit: int | None = 32
     chat: bool = False
     max_new_tokens: int = 128
-    width: int = 10
+    tree_width: int = 10
     depth: int = 9
     budget: int = 60
     threshold: float | None = None
@@ -273,8 +274,8 @@ def _labels(
       ValueError: the labels in `out` were made with another model, other prompts or other trees.
     """
     path = options.out / "labels.npz"
-    settings = {
-        name: getattr(options, name) for name in ("width", "depth", "budget", "max_new_tokens")
+    settings = {"width": options.tree_width} | {
+        name: getattr(options, name) for name in ("depth", "budget", "max_new_tokens")
     }
     made_with = settings | describe_inputs(params, method, prompts)
     if path.is_file():

@@ -112,6 +112,18 @@ def test_labels_of_other_settings_are_refused(tmp_path, monkeypatch):
         load_labels(path)
 
 
+def test_labels_come_from_trees_of_the_given_width(tmp_path, monkeypatch):
+    """`tree_width` shapes the trees, `width` the head."""
+    asked = {}
+    monkeypatch.setattr(
+        classifiers, "collect", lambda *arguments, **options: asked.update(options) or made_up()
+    )
+    params = jaxspec.load("mini", drafter="dflash", dtype="float32")
+    options = classifiers.HeadOptions("specdec_plus", Path("none"), tmp_path, tree_width=3, width=8)
+    classifiers._labels(params, "dflash", [LabelledPrompt("a", [1, 2])], options)
+    assert asked == {"width": 3, "depth": 9, "budget": 60, "max_new_tokens": 128}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", classifiers.RULES)
 def test_heads_learn_and_are_saved(tmp_path, monkeypatch, rule):
