@@ -1,11 +1,11 @@
-"""Tree builders: how ranked candidates per depth become a tree to verify.
+"""Tree builders: turn ranked candidates per depth into a tree to verify.
 
-A builder is a value, made here or spelled as a string:
+A builder is a value. Make it by a call or write it as a string:
 
     jaxspec.decode(params, prompt, builder=jaxspec.builders.expand(width=3, fanout="top2gap"))
     jaxspec.decode(params, prompt, builder="expand/w3/fanout=top2gap")
 
-`protocol` says what a builder is, `register` makes one of your own known by name.
+`protocol` says what a builder is; `register` makes one of your own known by name.
 """
 
 from __future__ import annotations

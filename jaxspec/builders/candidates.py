@@ -1,4 +1,4 @@
-"""Ranked candidates of every depth from a drafter's logits."""
+"""Rank a drafter's candidates at every depth by its logits."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ def rank(
     score_temperature: float | jax.Array = 1.0,
     with_entropy: bool = False,
 ) -> Candidates:
-    """The `count` best tokens of every depth, with their log-probabilities over the whole
-    vocabulary.
+    """Return the `count` best tokens of every depth and their log-probabilities.
+
+    Log-probabilities are normalised over the whole vocabulary.
 
     Args:
       logits: [B, depth, V], any float dtype; -inf excludes a token.
       count: C, at most V.
-      noise: float32 [B, depth, V], the Gumbel noise under which the target will choose. Given it,
+      noise: float32 [B, depth, V], the Gumbel noise under which the target will choose. With noise,
         tokens are ranked by logits + noise and scored by log_softmax((logits + noise) /
         score_temperature) (coupled drafting, in the spirit of Daliri, Musco and Suresh, arXiv
         2408.07978).
       score_temperature: divides the scores; it changes how paths of different depths compare, not
         the ranking.
-      with_entropy: also give the entropy of every depth's distribution, the one that is scored.
+      with_entropy: whether to return the entropy of every depth's scored distribution too.
 
     Returns:
-      Candidates of token int32 and logprob float32 [B, depth, C]; equal scores are ranked by lower
-      token id.
+      Candidates with token int32 and logprob float32 [B, depth, C]; among equal scores the lower
+      token id comes first.
     """
     vocab = logits.shape[-1]
     if not 1 <= count <= vocab:
@@ -53,18 +54,19 @@ def rank(
 
 
 def entropy(logprob: jax.Array) -> jax.Array:
-    """Entropy in nats, float32 [...], of log-probabilities [..., V]; 0 where no token is
-    possible.
+    """Return the entropy in nats, float32 [...], of log-probabilities [..., V].
+
+    It is 0 where no token is possible.
     """
     p = jnp.exp(logprob)
     return -jnp.sum(jnp.where(p > 0, p * logprob, 0.0), axis=-1)
 
 
 def top_k(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-    """Exact `jax.lax.top_k` (values, int32 indices; lower index first among equals), fast on a GPU
-    for k > 16 too.
+    """Return what `jax.lax.top_k` returns, but fast on a GPU for k > 16 too.
 
-    Beyond the finite values of a row, values are -inf and indices repeat.
+    The result is exact: values and int32 indices, the lower index first among equals. If a row has
+    fewer than k finite values, the other values are -inf and their indices repeat.
     """
     if k <= _ROUND:
         return jax.lax.top_k(x, k)
@@ -74,8 +76,9 @@ def top_k(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
 
 
 def _top_k_in_rounds(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-    """Top k, 16 at a time: what a round may still choose comes after the last one chosen, by
-    (value, index).
+    """Take the top k in rounds of 16.
+
+    A round chooses among the entries after the last chosen one in the order of (value, index).
     """
     index = jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
     values, indices, left = [], [], x

@@ -1,4 +1,4 @@
-"""Checks that builders share: of what a drafter proposes, and of the builder's own options."""
+"""Checks that builders share, of a drafter's proposals and of the builder's own options."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from jaxspec.builders.protocol import Builder, Unsuitable
 
 
 def check_one_proposal(builder: Builder, proposes: Proposes) -> None:
-    """Raise `Unsuitable` for drafters that propose a single token at a time: `builder` needs every
-    depth before it chooses.
+    """Raise `Unsuitable` for drafters that propose a single token at a time.
+
+    `builder` needs the candidates of every depth before it chooses.
     """
     check_choices(builder, proposes)
     if proposes.steps and proposes.slots == 1:
@@ -20,15 +21,13 @@ def check_one_proposal(builder: Builder, proposes: Proposes) -> None:
 
 
 def check_choices(builder: Builder, proposes: Proposes) -> None:
-    """Raise `Unsuitable` for drafters that know a single token a slot: there is nothing to branch
-    over.
-    """
+    """Raise `Unsuitable` for drafters that know only one token per slot: no tree can branch."""
     if proposes.vocab_size == 1:
         raise Unsuitable(f"builder {builder.name!r} needs a drafter that proposes alternatives")
 
 
 def check_width(width: int | None, vocab_size: int) -> None:
-    """Raise ValueError where a width exceeds the tokens that there are to choose from."""
+    """Raise ValueError if `width` exceeds the drafter's vocabulary."""
     if width is not None and width > vocab_size:
         raise ValueError(f"width is {width}: give at most {vocab_size}, the drafter's vocabulary")
 

@@ -1,12 +1,13 @@
-"""JetSpec's rules for how many children a node gets, by its depth: the `caps` of
-`build_expand`.
+"""JetSpec's rules for how many children a node gets: the `caps` of `build_expand`.
 
-All take the ranked draft `logprob` float32 [D, K], some the `entropy` float32 [D] (nats) of the
-full distributions too, and return int32 [D], entry d for a node at depth d (the root's is d = 0),
-between 1 and the tree width K; `rank_decay` returns [D, K], by depth and rank. They are traced into
-the decode loop. Source: hao-ai-lab/JetSpec, `jetspec/tree` (top2gap_fanout, depth_rank_histogram,
-task_router, reasoning_router, class_histogram), and `ptd/tree` of its history (e162022:
-entropy_gate, entropy_soft, entropy_topk, prob_mass, rank_decay, top2gap_budget_gated).
+All rules take the ranked draft `logprob` float32 [D, K]; some also take the `entropy` float32 [D]
+(nats) of the full distributions. They return int32 [D], where entry d is for a node at depth d (the
+root has d = 0) and lies between 1 and the tree width K. `rank_decay` returns [D, K], by depth and
+rank. The rules are traced into the decode loop.
+
+Source: hao-ai-lab/JetSpec, `jetspec/tree` (top2gap_fanout, depth_rank_histogram, task_router,
+reasoning_router, class_histogram), and `ptd/tree` of its history (e162022: entropy_gate,
+entropy_soft, entropy_topk, prob_mass, rank_decay, top2gap_budget_gated).
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ _REASONING_TEXT = re.compile(
 
 
 def mean_gap(logprob: jax.Array) -> jax.Array:
-    """Mean over depths of the gap between the best and the second-best log-probability; float32 [],
-    0 for a width of 1.
+    """Return the gap between the best two log-probabilities, averaged over depths.
+
+    float32 []; 0 for a width of 1.
     """
     if logprob.shape[-1] < 2:
         return jnp.float32(0)
@@ -52,11 +54,11 @@ def mean_gap(logprob: jax.Array) -> jax.Array:
 def top2gap(
     logprob: jax.Array, beta: float = 1.0, middle: float = 1.0, strength: float = 1.0
 ) -> jax.Array:
-    """Fewer children where the best candidate leads by more: K * sigmoid(-beta * (gap - middle)),
-    rounded half to even.
+    """Give fewer children where the best candidate leads by more.
 
-    `strength` scales how many children are taken away: JetSpec's budget gate is exp(-budget / 16),
-    which leaves large trees be.
+    A node gets K * sigmoid(-beta * (gap - middle)) children, rounded half to even. `strength`
+    scales how many children are taken away: JetSpec's budget gate is exp(-budget / 16), which
+    leaves large trees almost unchanged.
     """
     depths, width = logprob.shape
     if width < 2:
@@ -68,8 +70,9 @@ def top2gap(
 def entropy_gate(
     logprob: jax.Array, entropy: jax.Array, low: float = 0.5, high: float = 3.0
 ) -> jax.Array:
-    """K children up to an entropy of `low`, a chain from `high` on, linearly fewer in between,
-    rounded half to even.
+    """Give K children up to an entropy of `low` and one from `high` on.
+
+    In between the number falls linearly, rounded half to even.
     """
     depth, width = logprob.shape
     share = (high - entropy) / (high - low) if high > low else jnp.where(entropy < high, 1.0, 0.0)
@@ -77,21 +80,22 @@ def entropy_gate(
 
 
 def entropy_soft(logprob: jax.Array, entropy: jax.Array, alpha: float = 0.5) -> jax.Array:
-    """K * exp(-alpha * entropy) children, rounded half to even."""
+    """Give K * exp(-alpha * entropy) children, rounded half to even."""
     width = logprob.shape[1]
     return jnp.clip(jnp.round(width * jnp.exp(-alpha * entropy)), 1, width).astype(jnp.int32)
 
 
 def entropy_topk(logprob: jax.Array, low: float = 0.3, high: float = 1.6) -> jax.Array:
-    """`entropy_gate` with the entropy, at most log K, of the K candidates alone."""
+    """Apply `entropy_gate` to the entropy, at most log K, of the K candidates alone."""
     own = jax.nn.log_softmax(logprob, axis=-1)
     p = jnp.exp(own)
     return entropy_gate(logprob, -jnp.sum(jnp.where(p > 0, p * own, 0.0), axis=-1), low, high)
 
 
 def prob_mass(logprob: jax.Array, least: float = 0.5) -> jax.Array:
-    """More children where the K candidates hold more of the probability: K * (mass - least) / (1 -
-    least), rounded up.
+    """Give more children where the K candidates hold more of the probability.
+
+    A node gets K * (mass - least) / (1 - least) children, rounded up.
     """
     width = logprob.shape[1]
     share = (jnp.sum(jnp.exp(logprob), axis=-1) - least) / (1 - least)
@@ -99,8 +103,9 @@ def prob_mass(logprob: jax.Array, least: float = 0.5) -> jax.Array:
 
 
 def rank_decay(logprob: jax.Array, gamma: float = 0.5) -> np.ndarray:
-    """K * gamma^r children, rounded half to even, for a node of rank r, whatever the drafter says:
-    JetSpec's control.
+    """Give a node of rank r K * gamma^r children, rounded half to even.
+
+    This ignores the drafter's probabilities: it is JetSpec's control.
     """
     depth, width = logprob.shape
     caps = np.clip(np.round(width * gamma ** np.arange(width)), 1, width)
@@ -110,11 +115,10 @@ def rank_decay(logprob: jax.Array, gamma: float = 0.5) -> np.ndarray:
 def rank_histogram(
     logprob: jax.Array, profile: Sequence[Sequence[float]] | None = None, threshold: float = 0.02
 ) -> np.ndarray:
-    """As many children as there are ranks whose measured acceptance rate `profile[depth][rank]`
-    reaches `threshold`.
+    """Give one child per rank with a measured acceptance rate of at least `threshold`.
 
-    Depths without rates get K, and so does every depth where there is no profile or `threshold` is
-    not positive.
+    Rates are `profile[depth][rank]`. Depths without rates get K children. All depths do if there is
+    no profile or `threshold` is not positive.
     """
     depth, width = logprob.shape
     if profile is None or threshold <= 0:
@@ -129,8 +133,10 @@ def rank_histogram(
 def task_class(
     logprob: jax.Array, task: str | None = None, gap_low: float = 1.0, gap_high: float = 2.0
 ) -> jax.Array:
-    """Index into `CLASSES`, int32 []: by the task's name if one is given (unknown: balanced), else
-    by `mean_gap`.
+    """Return the index int32 [] of the task's class in `CLASSES`.
+
+    The class follows from the task's name if one is given (an unknown task is balanced), else from
+    `mean_gap`.
     """
     if task is not None:
         return jnp.int32(
@@ -143,8 +149,10 @@ def task_class(
 def task_router(
     logprob: jax.Array, task: str | None = None, gap_low: float = 1.0, gap_high: float = 2.0
 ) -> jax.Array:
-    """A chain for decisive tasks, 3 and 2 children at the top for balanced ones, 7 and 7 for
-    uncertain ones.
+    """Give each class of task its own numbers of children.
+
+    Decisive tasks get a chain, balanced ones 3 and 2 children at the top two depths, uncertain ones
+    7 and 7.
     """
     return class_histogram(logprob, {}, task, gap_low, gap_high)
 
@@ -156,13 +164,15 @@ def class_histogram(
     gap_low: float = 1.0,
     gap_high: float = 2.0,
 ) -> jax.Array:
-    """Caps per class of task, measured for a model; a class that is not in `histograms` gets its
-    `task_router` template.
+    """Give each class of task the caps that were measured for a model.
+
+    A class that is not in `histograms` gets its `task_router` template.
 
     Args:
       logprob: float32 [D, K].
-      histograms: class name (one of `CLASSES`) to a list of caps per depth, or of acceptance rates
-        [depth][rank], whose last positive rank counts. Depths that are not listed get 1.
+      histograms: maps a class name (one of `CLASSES`) to a list of caps per depth, or to acceptance
+        rates [depth][rank], where the last rank with a positive rate sets the cap. Depths that are
+        not listed get 1.
       task, gap_low, gap_high: see `task_class`.
     """
     depth, width = logprob.shape
@@ -176,11 +186,10 @@ def class_histogram(
 def reasoning_router(
     logprob: jax.Array, reasoning: bool = False, gap_threshold: float = 1.5
 ) -> jax.Array:
-    """A chain while the model reasons step by step, else 2 children at each of the first two
-    depths.
+    """Draft a chain while the model reasons step by step, else branch in two at the first 2 depths.
 
-    It reasons where the caller knows so (`reasoning`, see `looks_like_reasoning`) or `mean_gap`
-    exceeds `gap_threshold`.
+    The model is taken to reason if the caller says so (`reasoning`, see `looks_like_reasoning`) or
+    `mean_gap` exceeds `gap_threshold`.
     """
     depth, width = logprob.shape
     wide = _filled((2, 2), depth, width, missing=1)
@@ -188,15 +197,14 @@ def reasoning_router(
 
 
 def looks_like_reasoning(text: str = "", task: str = "") -> bool:
-    """Whether a prompt's text or the name of its task holds one of JetSpec's marks of step-by-step
-    reasoning.
-    """
+    """Whether a prompt's text or its task's name has one of JetSpec's marks of reasoning."""
     return task.lower() in _REASONING_TASKS or _REASONING_TEXT.search(text) is not None
 
 
 def _caps(rows: Sequence, width: int) -> list[int]:
-    """Caps from caps, or from acceptance rates: one more than the last of the first `width` ranks
-    with a positive rate.
+    """Return caps, given as caps or as acceptance rates.
+
+    Rates give one more than the last of the first `width` ranks with a positive rate.
     """
 
     def last_positive(rates: Sequence[float]) -> int:
@@ -211,7 +219,7 @@ def _filled(caps: Sequence[int], depth: int, width: int, missing: int) -> np.nda
 
 
 Rule = Callable[..., jax.Array]
-"""A fan-out rule: hashable, called with `logprob`, or with `logprob` and `entropy`."""
+"""A fan-out rule: a hashable function of `logprob`, or of `logprob` and `entropy`."""
 
 RULES: dict[str, Rule] = {
     rule.__name__: rule
@@ -232,10 +240,11 @@ RULES: dict[str, Rule] = {
 
 @dataclasses.dataclass(frozen=True)
 class Fanout:
-    """A rule with its settings; equal ones are equal values and share a compilation.
+    """A rule with its settings. Equal ones compare equal and share a compilation.
 
     Attributes:
-      rule: its name. settings: as JSON, sorted.
+      rule: name of the rule.
+      settings: its settings as JSON with sorted keys.
     """
 
     rule: str
@@ -251,12 +260,12 @@ class Fanout:
 
 
 def make_fanout(rule: str, **settings: Any) -> Fanout:
-    """The fan-out rule called `rule` with its settings, as builder `expand` takes it.
+    """Make the fan-out rule called `rule` with its settings, for builder `expand`.
 
     Settings are numbers, names, lists and mappings of them, as in JSON.
 
     Raises:
-      ValueError: unknown rule, or a setting that it does not have.
+      ValueError: unknown rule, or a setting that the rule does not have.
     """
     if rule not in RULES:
         raise ValueError(f"unknown fan-out rule {rule!r}: choose one of {', '.join(RULES)}")

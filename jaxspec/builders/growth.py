@@ -1,4 +1,4 @@
-"""How trees grow in a call: what the drafter proposes, the candidates of a step, and `Growth`."""
+"""How trees grow in a call: the drafter's proposals, the candidates of a step, and `Growth`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from jaxspec.core.state import Candidates, Nodes, Tree
 
 
 class Proposes(NamedTuple):
-    """What a drafter proposes in a call: the sizes that a builder is bound to.
+    """Sizes of a drafter's proposals in a call, to which a builder is bound.
 
     Attributes:
       depth: longest path that the call allows.
       slots: K, tokens that a step proposes after a node; at least `depth` for drafters that make
-        one proposal a round.
-      vocab_size: tokens that a slot chooses from; 1 where the drafter knows a single one.
+        one proposal per round.
+      vocab_size: tokens that a slot chooses from; 1 if the drafter knows only one.
       budget: rows to verify, the root included.
       steps: whether the drafter can propose after the nodes of a growing tree.
       rank_classes: classes of the drafter's rank head (SpecBlock); 0 without one.
@@ -45,8 +45,8 @@ class StepCandidates(flax.struct.PyTreeNode):
       logprob: float32 [M, K, C], non-increasing over C; -inf marks a candidate that must not be
         used.
       classes: int32 [M, K], rank classes of the slots, or None.
-      entropy: float32 [M, K], nats, of the distributions that the log-probabilities are of; None
-        where the growth does not read it.
+      entropy: float32 [M, K], entropy in nats of each slot's distribution; None if the growth does
+        not read it.
     """
 
     token: jax.Array
@@ -59,18 +59,18 @@ class Growth(NamedTuple):
     """How trees grow in a call. Equal builders and sizes give the identical object.
 
     Attributes:
-      rows: N, rows of every tree, the root included: the budget, or fewer where the depth and the
+      rows: N, rows of every tree, the root included: the budget, or fewer if the depth and the
         candidates allow no more.
-      candidates: C, read of every slot.
-      longest: no node is deeper.
-      slots: K, tokens read of what a step proposes after a node.
-      nodes: M, nodes that every step after the root's drafts from; 0 for trees of one proposal.
-      steps: draft steps after the root's, at most.
+      candidates: C, candidates read per slot.
+      longest: depth of the deepest possible node.
+      slots: K, tokens read per proposal.
+      nodes: M, nodes that every step after the root's drafts from; 0 for trees from one proposal.
+      steps: maximum number of draft steps after the root's.
       init: (StepCandidates [1, K, C], depth_limit int32 []) -> (grown, Nodes [M]). `grown` is a
         `Pool` where `nodes` is above 0.
       grow: (grown, Nodes, StepCandidates [M, K, C], step int32 [], depth_limit) -> (grown, Nodes);
-        `step` counts from 0. Nodes that are not `live` get no offspring; the round drafts no
-        further when no node is live.
+        `step` counts from 0. Nodes that are not `live` get no children; the round stops drafting
+        when no node is live.
       finish: (grown, root int32 []) -> Tree of N rows. Candidates of log-probability -inf are never
         used, and no node is deeper than `depth_limit`; `size` counts the rows in use.
       entropy: whether `StepCandidates.entropy` is read.
@@ -88,10 +88,12 @@ class Growth(NamedTuple):
     entropy: bool = False
 
     def build(self, candidates: Candidates, root: jax.Array, depth_limit: jax.Array) -> Tree:
-        """Batched trees of one proposal.
+        """Build batched trees from one proposal.
 
         Args:
-          candidates: at least `slots` deep and `candidates` wide. root, depth_limit: int32 [B].
+          candidates: at least `slots` deep and `candidates` wide.
+          root: int32 [B], token of row 0.
+          depth_limit: int32 [B], deepest node allowed.
         """
         if self.steps:
             raise ValueError("this tree grows in steps: call init, grow and finish")

@@ -14,7 +14,7 @@ from jaxspec.core.tree import root_only
 
 
 class Held(NamedTuple):
-    """What a tree of one proposal is built from: its candidates and its depth limit int32 []."""
+    """Everything that a tree is built from: its candidates and its depth limit int32 []."""
 
     candidates: StepCandidates
     depth_limit: jax.Array
@@ -23,13 +23,13 @@ class Held(NamedTuple):
 def grow_at_once(
     build: Callable[..., Tree], *, rows: int, candidates: int, longest: int, entropy: bool = False
 ) -> Growth:
-    """The growth of trees that are built from one proposal.
+    """Make the growth of trees that are built from one proposal.
 
     Args:
       build: (token int32 [D, C], logprob float32 [D, C], root int32 [], depth_limit int32 []) ->
         one tree of `rows` rows, where D is `longest`, at least 1. It also takes `entropy` float32
-        [D] where `entropy` is set here.
-      rows, candidates, longest, entropy: of `Growth`.
+        [D] if `entropy` is set here.
+      rows, candidates, longest, entropy: see `Growth`.
     """
     depth = max(longest, 1)
 
@@ -64,4 +64,4 @@ def _build_root(token: jax.Array, logprob: jax.Array, root: jax.Array, limit: ja
 
 
 ROOT_ONLY = grow_at_once(_build_root, rows=1, candidates=1, longest=0)
-"""The growth of trees that are the root alone."""
+"""The growth of trees that hold only the root."""

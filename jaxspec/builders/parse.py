@@ -1,9 +1,9 @@
-"""Builders by name: the registry, and the one place where strings become builders.
+"""Builders by name: keep the registry and parse strings into builders.
 
 A builder is spelled `<name>[+<score>][/<setting>...]`, as in `expand`, `expand/w3/fanout=top2gap`,
 `best_first+hybrid0.3` or `static/paths=[[0],[0,0],[1]]`. A setting is a letter and a number (`/w3`,
-see `protocol.LETTERS`) or `/<parameter>=<value>`, where the value is JSON, a file whose name ends
-in .json, or plain text. `str(builder)` gives this spelling.
+see `protocol.LETTERS`) or `/<parameter>=<value>`, where the value is JSON, the name of a .json
+file, or plain text. `str(builder)` returns this spelling.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _SETTING = r"[a-z]\d+(?=/|$)|\w+="
 
 
 def register(name: str, constructor: Callable[..., Builder], aliases: tuple[str, ...] = ()) -> None:
-    """Make a builder known by name: to `decode(builder=name)`, the command line and `bench`.
+    """Make a builder known by name to `decode(builder=name)`, the command line and `bench`.
 
     Args:
-      name: letters, digits and underscores, as of `Builder.name`.
-      constructor: a subclass of `Builder` or a function that returns one; its parameters are the
-        settings of the spelling.
-      aliases: other names; the first one is what `bench --methods all` calls it.
+      name: letters, digits and underscores; the same as `Builder.name`.
+      constructor: a subclass of `Builder` or a function that returns a builder; its parameters are
+        the settings of the spelling.
+      aliases: other names; `bench --methods all` uses the first one.
 
     Raises:
-      ValueError: a name of another form, or one that is taken.
+      ValueError: a name has another form or is taken.
     """
     for one in (name, *aliases):
         if not re.fullmatch(r"[a-z]\w*", one, re.ASCII):
@@ -50,7 +50,7 @@ def unregister(name: str) -> None:
     """Forget a builder and its aliases.
 
     Raises:
-      ValueError: no builder of this name.
+      ValueError: no builder has this name.
     """
     if name not in _CONSTRUCTORS:
         raise ValueError(f"no builder is called {name!r}: choose one of {', '.join(_CONSTRUCTORS)}")
@@ -60,17 +60,17 @@ def unregister(name: str) -> None:
 
 
 def list_names(aliases: bool = True) -> list[str]:
-    """Names of the registered builders, in the order of their registration, then their aliases."""
+    """List the registered builders in order of registration, then their aliases."""
     return [*_CONSTRUCTORS, *(_ALIASES if aliases else ())]
 
 
 def shorten_name(name: str) -> str:
-    """The first alias of the builder called `name`, or its name."""
+    """Return the first alias of the builder called `name`, or `name` if it has none."""
     return next((alias for alias, own in _ALIASES.items() if own == name), name)
 
 
 def parse_builder(text: str) -> Builder:
-    """The builder that `text` spells.
+    """Parse `text` into a builder.
 
     Raises:
       ValueError: unknown builder or setting, or a value out of range.
@@ -99,10 +99,11 @@ def parse_builder(text: str) -> Builder:
 
 
 def make_builder(builder: str | Builder) -> Builder:
-    """`builder`, parsed if it is a string.
+    """Return `builder`, parsed if it is a string.
 
     Raises:
-      TypeError: neither of both. ValueError: as `parse_builder`.
+      TypeError: `builder` is neither a string nor a `Builder`.
+      ValueError: see `parse_builder`.
     """
     if isinstance(builder, str):
         return parse_builder(builder)
@@ -114,7 +115,7 @@ def make_builder(builder: str | Builder) -> Builder:
 
 
 def _split(text: str) -> list[str]:
-    """The name with its score, and the settings; a slash inside a value splits nothing."""
+    """Split into the name with its score, and the settings; slashes inside values do not count."""
     return re.split(rf"/(?={_SETTING})", text)
 
 

@@ -1,20 +1,20 @@
 """The builder protocol: a builder is a value; bound to the sizes of a call it becomes a `Growth`.
 
-A `Builder` is a frozen dataclass that holds its own options only, so that it is hashable and can be
-a static argument of a jit. `bind` joins it with what the drafter proposes and gives a `Growth`:
-static sizes and three pure functions written for ONE tree, which the engine vmaps. Trees from one
-proposal and trees that grow while the drafter runs take the same path:
+A `Builder` is a frozen dataclass that holds only its own options, so it is hashable and can be a
+static argument of a jitted function. `bind` combines it with the sizes of the drafter's proposals
+and returns a `Growth`: static sizes and three pure functions written for ONE tree, which the engine
+vmaps. Trees from one proposal and trees that grow while the drafter runs take the same path:
 
     grown, nodes = growth.init(candidates of the root, depth_limit)
     for step in range(growth.steps):
         grown, nodes = growth.grow(grown, nodes, candidates of the nodes, step, depth_limit)
     tree = growth.finish(grown, root)
 
-A builder of trees from one proposal has no steps: `init` holds the candidates and `finish` builds
+A builder of trees from one proposal has no steps: `init` keeps the candidates and `finish` builds
 the tree, see `one_proposal.grow_at_once`.
 
-`budget` is everywhere the number of rows verified, the root included. Papers differ: DDTree and
-BASTION count drafted nodes only (their M is our M + 1), JetSpec includes the root.
+`budget` is always the number of rows verified, the root included. Papers differ: DDTree and BASTION
+count only drafted nodes (their M is our M + 1), JetSpec includes the root.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LETTERS: Mapping[str, str] = {"w": "width"}
 
 
 class Unsuitable(ValueError):
-    """The drafter does not offer what a builder needs."""
+    """The drafter's proposals do not suit the builder."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,28 +47,29 @@ class Builder:
     name: ClassVar[str] = ""
 
     def bind(self, proposes: Proposes) -> Growth:
-        """The growth of this builder's trees in a call of these sizes; cached by equality.
+        """Return the growth of this builder's trees in a call of these sizes; cached by equality.
 
         Raises:
-          Unsuitable: the drafter does not offer what the builder needs.
-          ValueError: a size or an option out of range.
+          Unsuitable: the drafter's proposals do not suit the builder.
+          ValueError: a size or an option is out of range.
         """
         return _bind(self, proposes)
 
     def make_growth(self, proposes: Proposes) -> Growth:
-        """What `bind` gives for a budget above 1, after `check`."""
-        # Not an abstract method: everything else that a subclass may define has a default here.
+        """Return the growth for a budget above 1; `bind` calls this after `check`."""
+        # Not an abstract method: all other methods that a subclass may define have defaults here.
         raise NotImplementedError(
             f"{type(self).__name__} has no trees: define make_growth(proposes), see "
             "docs/architecture.md"
         )
 
     def check(self, proposes: Proposes) -> None:
-        """Raise `Unsuitable` or ValueError where this builder cannot work with what is proposed."""
+        """Raise `Unsuitable` or ValueError if this builder cannot work with these proposals."""
 
     def check_drawn(self, growth: Growth) -> None:
-        """Raise ValueError where candidates that are drawn (acceptance 'rejection') would bias the
-        text: their tree's shape must not depend on the tokens.
+        """Raise ValueError if drawn candidates (acceptance 'rejection') would bias the text.
+
+        The shape of their tree must not depend on the tokens.
         """
         if growth.nodes and growth.candidates > 1:
             raise ValueError(
@@ -83,16 +84,16 @@ class Builder:
 
     @property
     def varies(self) -> bool:
-        """Whether trees may be small though the drafter offers enough for the budget."""
+        """Whether trees may be small although the drafter offers enough for the budget."""
         return False
 
     @property
     def by_probability(self) -> bool:
-        """Whether paths are ordered by their log-probability, which policies weigh."""
+        """Whether paths are ordered by their log-probability, which policies read."""
         return True
 
     def __str__(self) -> str:
-        """The spelling that `parse_builder` reads."""
+        """Return the spelling that `parse_builder` reads."""
         letters = {name: letter for letter, name in LETTERS.items()}
         score, settings = "", []
         for field in dataclasses.fields(self):

@@ -1,15 +1,14 @@
-"""Path scores as 64-bit fixed point in two uint32 words: exact sums and an exact order without
-float64.
+"""Path scores as 64-bit fixed point in two uint32 words: exact sums and order without float64.
 
 A best-first tree is defined by the order of sums of log-probabilities, and near-ties are common.
 Float32 sums round differently along different paths; float64 is off by default in JAX. A cost
-(minus a log-probability) is held as `hi` units of 2^-17 nats and `lo` units of 2^-49.
-Log-probabilities from a float32 log-softmax are multiples of 2^-46 or coarser, so that their sums
-are exact here, as they are in the float64 arithmetic of DDTree's and JetSpec's reference code.
+(minus a log-probability) is held as `hi` units of 2^-17 nats and `lo` units of 2^-49 nats.
+Log-probabilities from a float32 log-softmax are multiples of 2^-46 or coarser, so their sums are
+exact here, as they are in the float64 arithmetic of DDTree's and JetSpec's reference code.
 
-What a step costs is a choice (`Score`). Every score is non-negative and does not decrease with the
-rank at a depth, on which all builders rely: no child comes before its parent, and no sibling before
-a better-ranked one.
+`Score` chooses what a step costs. Every cost is non-negative and does not decrease with the rank at
+a depth. All builders rely on this: no child comes before its parent, and no sibling before a
+better-ranked one.
 """
 
 from __future__ import annotations
@@ -29,13 +28,14 @@ NEVER = np.uint32(0xFFFFFFFF)  # hi of a path that must not be used; it sorts af
 
 
 class Score(NamedTuple):
-    """What paths are ordered by: JetSpec's scoring ablation (appendix C; `entropy_score` in the
-    history of its code).
+    """The quantity that orders paths: JetSpec's scoring ablation.
+
+    See appendix C of the paper and `entropy_score` in the history of its code.
 
     Attributes:
-      name: `logprob`: the path's log-probability; `entropy`: minus the entropies (nats) of the
-        drafter's distributions at the depths that the path runs through; `hybrid`: log-probability
-        minus `weight` times these entropies.
+      name: `logprob`: the path's log-probability; `entropy`: minus the summed entropies (nats) of
+        the drafter's distributions at the depths of the path; `hybrid`: log-probability minus
+        `weight` times these entropies.
       weight: lambda of `hybrid`, at least 0.
     """
 
@@ -50,10 +50,11 @@ LOGPROB = Score()
 
 
 def make_score(name: str = "logprob", entropy_weight: float | None = None) -> Score:
-    """The score called `name`.
+    """Make the score called `name`.
 
     Args:
-      entropy_weight: lambda of `hybrid` (0.1 if None); the others have none.
+      name: one of `SCORES`.
+      entropy_weight: lambda of `hybrid` (0.1 if None); must be None for other scores.
 
     Raises:
       ValueError: unknown name, or a weight out of range.
@@ -72,9 +73,7 @@ def make_score(name: str = "logprob", entropy_weight: float | None = None) -> Sc
 
 
 class Cost(NamedTuple):
-    """Fixed-point cost of a path: `hi * 2^-17 + lo * 2^-49` nats, or unusable where `hi` is
-    `NEVER`.
-    """
+    """Fixed-point cost of a path: `hi * 2^-17 + lo * 2^-49` nats; unusable if `hi` is `NEVER`."""
 
     hi: jax.Array
     lo: jax.Array
@@ -84,7 +83,7 @@ class Cost(NamedTuple):
 
 
 def from_logprob(logprob: jax.Array, depth_limit: jax.Array) -> Cost:
-    """Costs of one tree's candidates.
+    """Compute the costs of one tree's candidates.
 
     Args:
       logprob: float32 [D, C]; values above 0 count as 0, values below -2^14 / D as that, -inf and
@@ -100,11 +99,12 @@ def from_logprob(logprob: jax.Array, depth_limit: jax.Array) -> Cost:
 def step_costs(
     score: Score, logprob: jax.Array, entropy: jax.Array | None, depth_limit: jax.Array
 ) -> Cost:
-    """Costs of one tree's candidates under `score`; arguments otherwise as in `from_logprob`.
+    """Compute the costs of one tree's candidates under `score`.
 
     Args:
-      entropy: float32 [D], nats, of the distributions at every depth, not read by `logprob`;
-        weighted ones above 2^13 / D count as that.
+      logprob, depth_limit: see `from_logprob`.
+      entropy: float32 [D], entropy in nats of the distribution at every depth; not read for score
+        `logprob`. Weighted entropies above 2^13 / D count as that.
     """
     if score.name == "logprob":
         return from_logprob(logprob, depth_limit)
@@ -119,22 +119,20 @@ def step_costs(
 def own_costs(
     score: Score, logprob: jax.Array, entropy: jax.Array | None, depth_limit: jax.Array
 ) -> Cost | None:
-    """`step_costs` of scores other than the log-probability; None where minus `logprob` is the
-    cost. Arguments as of `step_costs`.
-    """
+    """Return `step_costs`, or None if the cost is minus `logprob`; takes the same arguments."""
     return None if score == LOGPROB else step_costs(score, logprob, entropy, depth_limit)
 
 
 def _fixed_point(nats: jax.Array, most: float) -> tuple[jax.Array, jax.Array]:
-    """(hi, lo) of `nats` (float32), below 0 as 0 and above `most` as that."""
-    # Scaling by a power of two, the floor and the remainder are exact.
+    """Return (hi, lo) of `nats` (float32), clipped to 0..`most`."""
+    # Scaling by a power of two, taking the floor and taking the remainder are exact.
     units = jnp.clip(nats, 0.0, most) * 2.0**_HI_BITS
     whole = jnp.floor(units)
     return whole.astype(jnp.uint32), ((units - whole) * 2.0**32).astype(jnp.uint32)
 
 
 def add(a: Cost, b: Cost) -> Cost:
-    """Sum of two costs, unusable where either is."""
+    """Add two costs; the sum is unusable where either is."""
     lo = a.lo + b.lo
     hi = a.hi + b.hi + (lo < b.lo)
     usable = (a.hi != NEVER) & (b.hi != NEVER)
@@ -142,7 +140,7 @@ def add(a: Cost, b: Cost) -> Cost:
 
 
 def to_logprob(cost: Cost) -> jax.Array:
-    """float32 log-probabilities, non-increasing wherever the costs are non-decreasing."""
+    """Convert to float32 log-probabilities, non-increasing wherever costs are non-decreasing."""
     nats = cost.hi.astype(jnp.float32) * 2.0**-_HI_BITS + cost.lo.astype(jnp.float32) * 2.0 ** -(
         _HI_BITS + 32
     )

@@ -1,3 +1,1 @@
-"""What every other package builds on: configs, pytrees, tree algebra, sampling, the KV cache and
-`Params`.
-"""
+"""The base of every other package: configs, pytrees, trees, sampling, KV cache and `Params`."""

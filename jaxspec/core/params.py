@@ -10,7 +10,7 @@ import flax.struct
 
 from jaxspec.core.config import TargetConfig
 
-# Drafters without weights, which every target has: {name: its config for a target}.
+# Drafters without weights, which every target can use: {name: function from target to config}.
 # `jaxspec.drafters.register` fills it in.
 WEIGHTLESS: dict[str, Callable[[TargetConfig], Any]] = {}
 
@@ -50,8 +50,8 @@ class Params(flax.struct.PyTreeNode):
     """Weights of a target and of its drafters, as a pytree.
 
     Attributes:
-      target: variables of `Transformer`. Quantised ones have a collection of scales, see
-        `jaxspec.targets.quant`.
+      target: variables of `Transformer`; with quantised weights they include a collection of
+        scales, see `jaxspec.targets.quant`.
       drafters: {name: variables}.
       spec: static description.
     """

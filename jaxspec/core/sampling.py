@@ -1,10 +1,10 @@
 """Temperature, top-k, top-p and min-p, and draft-invariant sampling: greedy decoding under known
 noise.
 
-At temperature T > 0 the token at position p of sequence s is argmax(process(logits) + G[s, p]), G
-standard Gumbel noise that depends on the seed, the sequence and the position alone. By the
-Gumbel-max theorem that is an exact sample, and the text does not depend on the drafter, the tree or
-the batch (drafter-invariant coupling: Daliri, Musco, Suresh, arXiv 2408.07978).
+At temperature T > 0 the token at position p of sequence s is argmax(process(logits) + G[s, p]),
+where G is standard Gumbel noise that depends only on the seed, the sequence and the position. By
+the Gumbel-max theorem this is an exact sample, and the text does not depend on the drafter, the
+tree or the batch (drafter-invariant coupling: Daliri, Musco, Suresh, arXiv 2408.07978).
 
 B sequences, N tree rows, P positions, V vocabulary.
 """
@@ -22,7 +22,7 @@ import numpy as np
 from jax import lax
 
 MIN_TEMPERATURE = 1e-5
-"""Temperatures below this one are greedy, as in the reference code of DFlash and EAGLE."""
+"""Decoding is greedy below this temperature, as in the reference code of DFlash and EAGLE."""
 
 _INF_BITS = 0x7F800000
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -30,8 +30,9 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 @dataclasses.dataclass(frozen=True)
 class SamplingSpec:
-    """Static half of the sampling settings: which steps exist in the compiled program. Greedy has
-    none.
+    """Static half of the sampling settings: which steps exist in the compiled program.
+
+    Greedy decoding has none.
     """
 
     greedy: bool
@@ -41,7 +42,7 @@ class SamplingSpec:
 
 
 class SamplingValues(flax.struct.PyTreeNode):
-    """Traced half: changing a value never recompiles.
+    """Traced half of the sampling settings: changing a value never recompiles.
 
     Attributes:
       temperature, top_p, min_p: float32 [].
@@ -63,12 +64,13 @@ def make_sampling(
     """Check the settings and split them into a static and a traced half.
 
     Args:
-      temperature: >= 0; below 1e-5 is greedy, and the others, though checked, have no effect.
-      top_k: >= 1. top_p: in (0, 1]. min_p: in [0, 1]. None leaves a step out, and so do top_p = 1
-        and min_p = 0.
+      temperature: >= 0; below 1e-5 is greedy: the other settings are checked but have no effect.
+      top_k: >= 1, or None to leave the step out.
+      top_p: in (0, 1]; None or 1 leaves the step out.
+      min_p: in [0, 1]; None or 0 leaves the step out.
 
     Raises:
-      ValueError: naming the setting that is out of range.
+      ValueError: a setting is out of range; the message names it.
     """
     temperature = _number("temperature", temperature)
     if not 0 <= temperature <= float(jnp.finfo(jnp.float32).max):
@@ -112,20 +114,20 @@ def _number(name: str, value: float) -> float:
 
 
 def process(logits: jax.Array, spec: SamplingSpec, values: SamplingValues) -> jax.Array:
-    """Logits of the distribution to sample from: temperature, then top-k, top-p, min-p, as
-    transformers' warpers do.
+    """Return the logits of the distribution to sample from.
 
-    Each step sees the distribution that the one before left. The thresholds are exact; all tokens
-    tied with a threshold are kept (transformers keeps ties in top-k and min-p, but cuts through
-    them by index in top-p).
+    Apply temperature, then top-k, top-p and min-p, as transformers' warpers do. Each step sees the
+    distribution that the previous one left. The thresholds are exact; all tokens tied with a
+    threshold are kept (transformers keeps ties in top-k and min-p, but cuts through them by index
+    in top-p).
 
     Args:
       logits: [..., V], any float dtype. NaN counts as -inf.
       spec, values: from `make_sampling`.
 
     Returns:
-      float32 [..., V], shifted so that the largest is 0; -inf where excluded. Greedy: the logits as
-      they are, in float32.
+      float32 [..., V], shifted so that the largest is 0; -inf where excluded. Greedy decoding gets
+      the logits unchanged, in float32.
     """
     if spec.greedy:
         return logits.astype(jnp.float32)
@@ -143,8 +145,9 @@ def process(logits: jax.Array, spec: SamplingSpec, values: SamplingValues) -> ja
 
 
 def _distance(logits, temperature):
-    """How far below the largest each logit lies, in units of the temperature: >= 0, inf where
-    excluded.
+    """Return how far each logit is below the largest, divided by the temperature.
+
+    Values are >= 0, inf where excluded.
     """
     logits = jnp.where(jnp.isnan(logits), -jnp.inf, jnp.minimum(logits, jnp.finfo(jnp.float32).max))
     top = logits.max(-1, keepdims=True)
@@ -152,11 +155,11 @@ def _distance(logits, temperature):
 
 
 def _keep_nearest(distance, weight, target):
-    """Exclude entries beyond the smallest distance within which the weights sum to `target` [...],
-    or none.
+    """Exclude entries beyond the smallest distance within which the weights sum to `target` [...].
 
-    Non-negative floats are ordered like their bit patterns, so 31 halvings of the pattern find that
-    distance exactly. Each is one vectorised pass, which is much faster than sorting the vocabulary.
+    Nothing is excluded if they never do. Non-negative floats are ordered like their bit patterns,
+    so 31 halvings of the pattern find the distance exactly. Each halving is one vectorised pass,
+    which is much faster than sorting the vocabulary.
     """
 
     def halve(_, bounds):
@@ -174,46 +177,49 @@ def _keep_nearest(distance, weight, target):
 
 
 def sequence_keys(seed: int | jax.Array, sequence: jax.Array | np.ndarray) -> jax.Array:
-    """One threefry key per sequence, keys [B]: `fold_in(key(seed), s)` for s in `sequence` uint32
-    [B].
+    """Make one threefry key per sequence.
+
+    Returns:
+      keys [B]: `fold_in(key(seed), s)` for each s of `sequence` uint32 [B].
     """
     return fold_in(jax.random.key(seed, impl="threefry2x32"), jnp.asarray(sequence, jnp.uint32))
 
 
 def fold_in(keys: jax.Array, data: jax.Array) -> jax.Array:
-    """`jax.random.fold_in`, elementwise over `keys` and integers `data`, which broadcast."""
+    """Apply `jax.random.fold_in` elementwise to `keys` and integers `data`, which broadcast."""
     keys, data = jnp.broadcast_arrays(keys, data)
     folded = jax.vmap(jax.random.fold_in)(keys.reshape(-1), data.reshape(-1))
     return folded.reshape(keys.shape)
 
 
 def gumbel(keys: jax.Array, positions: jax.Array, vocab: int) -> jax.Array:
-    """Standard Gumbel noise float32 [B, P, V] for the tokens AT absolute `positions` int32 [B, P].
+    """Draw standard Gumbel noise float32 [B, P, V] for the tokens AT `positions` int32 [B, P].
 
-    It is a function of (key, position, token id): a batch, other positions or a longer vocabulary
-    change nothing.
+    Positions are absolute. The noise is a function of (key, position, token id): the batch, other
+    positions and a longer vocabulary change nothing.
     """
-    # An exponential variate from a small uniform one: log1p keeps full relative precision in the
-    # tail that decides argmax, down to probabilities of 2^-32, where -log(u) with u near 1 would
-    # stop at 2^-24.
+    # This makes an exponential variate from a small uniform one. log1p keeps full relative
+    # precision in the tail that decides argmax, down to probabilities of 2^-32; -log(u) with u near
+    # 1 would stop at 2^-24.
     bits = random_bits(fold_in(keys[:, None], positions), vocab)
     uniform = jnp.minimum((bits.astype(jnp.float32) + 0.5) * 2.0**-32, 1 - 2.0**-24)
     return -jnp.log(-jnp.log1p(-uniform))
 
 
 def uniform(keys: jax.Array, count: int) -> jax.Array:
-    """Uniform float32 [..., count] in [0, 1) from `keys` [...]; entry i does not depend on
-    `count`.
+    """Draw uniform float32 [..., count] in [0, 1) from `keys` [...].
+
+    Entry i does not depend on `count`.
     """
     return (random_bits(keys, count) >> 8).astype(jnp.float32) * 2.0**-24
 
 
 def random_bits(keys: jax.Array, count: int) -> jax.Array:
-    """uint32 [..., count] from threefry `keys` [...]; entry i depends on the key and i alone.
+    """Draw uint32 [..., count] from threefry `keys` [...]; entry i depends only on the key and i.
 
-    The bits of `jax.random.bits` under `jax_threefry_partitionable`, whatever that flag says, and
-    in a form that fuses with what reads them (several times faster on a CPU, where JAX loops over
-    the rounds).
+    These are the bits of `jax.random.bits` under `jax_threefry_partitionable`, whether or not that
+    flag is set. The code fuses with whatever reads the bits, which is several times faster on a
+    CPU, where JAX loops over the rounds.
     """
     key = jax.random.key_data(keys)[..., None, :]
     index = lax.broadcasted_iota(jnp.uint32, (*keys.shape, count), keys.ndim)
@@ -223,7 +229,7 @@ def random_bits(keys: jax.Array, count: int) -> jax.Array:
 
 @functools.partial(jax.jit, inline=True)
 def _threefry(key0, key1, x0, x1):
-    """Threefry-2x32 with 20 rounds (Salmon et al., 2011)."""
+    """Compute Threefry-2x32 with 20 rounds (Salmon et al., 2011)."""
     schedule = (key0, key1, key0 ^ key1 ^ jnp.uint32(0x1BD11BDA))
     x0, x1 = x0 + schedule[0], x1 + schedule[1]
     for i in range(5):
@@ -241,13 +247,14 @@ def draw(
     spec: SamplingSpec,
     values: SamplingValues,
 ) -> jax.Array:
-    """The target's own token after each tree row: argmax(process(logits) + noise); the lower id
-    wins ties.
+    """Choose the target's own token after each tree row: argmax(process(logits) + noise).
+
+    The lower id wins ties.
 
     Args:
       logits: [B, N, V].
-      noise: float32 [B, P, V]; slot d belongs to the token that follows a row of depth d. None when
-        greedy.
+      noise: float32 [B, P, V]; slot d belongs to the token that follows a row of depth d. None for
+        greedy decoding.
       depth: int32 [B, N], at most P - 1.
 
     Returns:
@@ -260,11 +267,10 @@ def draw(
 
 
 def argmax(scores: jax.Array) -> jax.Array:
-    """int32 [...] index of the largest of `scores` [..., V], the lowest where several are; NaN
-    counts as -inf.
+    """Return the index int32 [...] of the largest of `scores` [..., V], the lowest among equals.
 
-    Two vectorised reductions: several times faster on a CPU than `jnp.argmax`, whose reduction over
-    pairs is not vectorised.
+    NaN counts as -inf. The two reductions are vectorised and several times faster on a CPU than
+    `jnp.argmax`, which reduces over pairs without vectorising.
     """
     scores = jnp.where(jnp.isnan(scores), -jnp.inf, scores)
     index = lax.broadcasted_iota(jnp.int32, scores.shape, scores.ndim - 1)

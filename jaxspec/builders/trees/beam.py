@@ -1,10 +1,10 @@
-"""The beam: at every depth the W best nodes among the children of the W above, until the budget is
-spent.
+"""The beam: keep the W best nodes at every depth, until the budget is spent.
 
-The controlled baseline of BASTION ("beam at the same budget"): levels of equal width whatever the
-drafter's confidence, where the best-first tree puts its nodes wherever they are probable. The i-th
-best parent needs W // i children: the one of rank r (from 0) comes at or after i * (r + 1) nodes of
-its level. Of the last level that the budget reaches, its best nodes are taken.
+Nodes of a depth are chosen among the children of the W nodes above. This is the controlled baseline
+of BASTION ("beam at the same budget"): its levels have equal width whatever the drafter's
+confidence, while the best-first tree puts its nodes where they are probable. The i-th best parent
+needs W // i children: its child of rank r (from 0) is at position i * (r + 1) of its level or
+later. The last level that the budget reaches keeps its best nodes.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class Beam(Builder):
 def beam(
     width: int | None = None, score: str = "logprob", entropy_weight: float | None = None
 ) -> Beam:
-    """The best nodes of every depth.
+    """Make a beam: the best nodes of every depth.
 
     Args:
-      width: W, nodes of a depth; None: as many as spend the budget over all depths.
-      score, entropy_weight: of `best_first`.
+      width: W, nodes per depth; None spreads the budget over all depths.
+      score, entropy_weight: see `best_first`.
     """
     return Beam(width, make_score(score, entropy_weight))
 
@@ -91,8 +91,9 @@ def build_beam(
     rows: int,
     steps: Cost | None = None,
 ) -> Tree:
-    """Build one tree (no batch axis); arguments as in `build_best_first`, with the beam's width W
-    as the number C of candidates.
+    """Build one tree (no batch axis).
+
+    Arguments are those of `build_best_first`; the number C of candidates is the beam's width W.
     """
     depths, width = logprob.shape
     nodes = grow_levels(
@@ -100,7 +101,7 @@ def build_beam(
         first=width,
         counts=[width // i for i in range(1, width + 1)],
         keep=width,
-        # Every node of smaller or equal ranks is in the beam, and before the node.
+        # Every node of smaller or equal ranks is in the beam and comes first.
         most=width,
     )
     usable = nodes.cost.hi != NEVER

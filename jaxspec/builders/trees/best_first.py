@@ -1,15 +1,14 @@
-"""The best-first tree (DDTree): the N - 1 most probable prefixes of a product of per-depth
-marginals, built level by level.
+"""The best-first tree (DDTree): the N - 1 most probable prefixes, built level by level.
 
-A heap would pop one node at a time. Here each level is built at once from the one above (see
-`levels`). With M = N - 1 nodes wanted, a node can only be among them if few enough others are
-certain to come first: the child of rank r (from 0) of the i-th best node of a level comes at or
-after i * (r + 1) nodes of its own level and i of its parent's, so that the i-th best parent needs
-at most M // i - 1 children and only M // 2 parents need any.
+Prefixes are paths through a product of per-depth marginals. A heap would pop one node at a time.
+Here each level is built at once from the one above (see `levels`). Of M = N - 1 wanted nodes, some
+are certain to come no later than the child of rank r (from 0) of the i-th best node of a level:
+i * (r + 1) of its own level and i of its parent's level. So the i-th best parent needs at most
+M // i - 1 children, and only M // 2 parents need any.
 
-This is the order of DDTree's heap (liranringel/ddtree, `build_ddtree_tree`), whose M excludes the
-root as here. The argument holds for every score of `scores`, since none ranks a child before its
-parent or a sibling before a better-ranked one.
+The order is that of DDTree's heap (liranringel/ddtree, `build_ddtree_tree`), and its M excludes the
+root too. The argument holds for every score of `scores`, since none ranks a child before its parent
+or a sibling before a better-ranked one.
 """
 
 from __future__ import annotations
@@ -72,12 +71,12 @@ class BestFirst(Builder):
 
 
 def best_first(score: str = "logprob", entropy_weight: float | None = None) -> BestFirst:
-    """DDTree: the most probable prefixes, as many as the budget holds.
+    """Make a DDTree: the most probable prefixes, as many as the budget holds.
 
     Args:
-      score: what paths are ordered by: `logprob`, `entropy` (the drafter's entropies along the path
-        alone) or `hybrid` (log-probability minus `entropy_weight` times these entropies).
-      entropy_weight: of `hybrid`; None: 0.1.
+      score: orders paths: by `logprob`, by `entropy` (only the drafter's entropies along the path)
+        or by `hybrid` (log-probability minus `entropy_weight` times these entropies).
+      entropy_weight: weight in score `hybrid`; None is 0.1.
     """
     return BestFirst(make_score(score, entropy_weight))
 
@@ -98,8 +97,7 @@ def build_best_first(
       root: int32 [], token of row 0.
       depth_limit: int32 [], deepest node allowed.
       rows: N, root included; static.
-      steps: costs [D, C] of the candidates where they are not minus `logprob`, see
-        `scores.step_costs`.
+      steps: costs [D, C] of the candidates, see `scores.step_costs`; None for minus `logprob`.
     """
     depths, width = logprob.shape
     budget = rows - 1
@@ -108,7 +106,7 @@ def build_best_first(
         first=min(width, budget),
         counts=[min(budget // i - 1, width) for i in range(1, budget // 2 + 1)],
         keep=budget - 1,
-        # Every node of smaller or equal ranks comes before a node.
+        # All nodes of smaller or equal ranks come before a node.
         most=budget,
     )
     order, cost, _ = choose_best(nodes.cost, nodes.path, rows)

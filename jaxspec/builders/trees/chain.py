@@ -33,7 +33,7 @@ class Chain(Builder):
 
 
 def chain() -> Chain:
-    """The best token of every depth: a tree without branches, for every drafter."""
+    """Make a chain: the best token of every depth, for every drafter."""
     return Chain()
 
 
@@ -44,7 +44,9 @@ def build_chain(
 
     Args:
       token, logprob: int32 and float32 [D, C], ranked candidates per depth; D >= rows - 1, C >= 1.
-      root: int32 [], token of row 0. depth_limit: int32 [], deepest node allowed.
+      root: int32 [], token of row 0.
+      depth_limit: int32 [], deepest node allowed.
+      rows: N, root included; static.
     """
     usable = (logprob[: rows - 1, 0] > -jnp.inf) & (jnp.arange(rows - 1) < depth_limit)
     row = np.arange(rows, dtype=np.int32)
@@ -59,7 +61,7 @@ def build_chain(
 
 
 def grow_chain(slots: int, depth: int) -> Growth:
-    """The chain of a drafter that proposes after nodes: `slots` tokens a step, `depth` in all."""
+    """Make the growth of a chain in steps: `slots` tokens per step, `depth` in all."""
     steps = -(-depth // slots) - 1
 
     def extend(

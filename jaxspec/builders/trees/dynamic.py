@@ -1,10 +1,9 @@
-"""EAGLE-2's dynamic tree: every level's best W nodes are drafted from, and the best nodes of all
-levels are verified.
+"""EAGLE-2's dynamic tree: draft from the best W nodes of a level, verify the best of all levels.
 
-Li et al. 2024 (EAGLE-2, section 4) and the released code of EAGLE-3: the root's W best tokens are
-the first level; each of the level's W nodes proposes its W best tokens, and the best W of these W *
-W candidates are drafted from next. All candidates stay in the pool; its best N - 1 become the tree.
-N counts the root, as the reference's `total_token` does.
+This follows Li et al. 2024 (EAGLE-2, section 4) and the released code of EAGLE-3. The root's W best
+tokens are the first level. Each of the level's W nodes proposes its W best tokens, and the next
+step drafts from the best W of these W * W candidates. All candidates stay in the pool; its best
+N - 1 become the tree. N counts the root, as the reference's `total_token` does.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from jaxspec.builders.protocol import Builder, Unsuitable
 from jaxspec.builders.trees.pool import choose_rows, make_pool, put_nodes
 from jaxspec.core.state import Nodes, Pool, Tree
 
-# EAGLE-3's; more than that rarely enters trees of up to 64 rows.
+# The width of EAGLE-3. More nodes rarely enter trees of up to 64 rows.
 MAX_WIDTH = 10
 
 
@@ -49,8 +48,7 @@ class Dynamic(Builder):
         super().check_drawn(growth._replace(nodes=1))
 
     def make_growth(self, proposes: Proposes) -> Growth:
-        # The published trees draft from 10 nodes of a level for 60 rows; a smaller tree has no use
-        # for as many.
+        # The published trees draft from 10 nodes per level for 60 rows; smaller trees need fewer.
         width = self.width or max(min(MAX_WIDTH, -(-proposes.budget // 6)), 2)
         depth = min(proposes.depth if proposes.steps else proposes.levels, proposes.budget - 1)
         growth = grow_dynamic(min(width, proposes.vocab_size), depth, proposes.budget)
@@ -58,22 +56,23 @@ class Dynamic(Builder):
 
 
 def dynamic(width: int | None = None) -> Dynamic:
-    """EAGLE-2's tree, for drafters of one token at a time and for one-proposal drafters.
+    """Make EAGLE-2's tree, for drafters of one token at a time or of one proposal per round.
 
     Args:
-      width: W, nodes of a level that are drafted from, and candidates of each; None: a sixth of the
-        budget, 2 to 10.
+      width: W, nodes per level that are drafted from, and candidates of each; None is a sixth of
+        the budget, between 2 and 10.
     """
     return Dynamic(width)
 
 
 def grow_dynamic(width: int, depth: int, budget: int) -> Growth:
-    """The growth of dynamic trees.
+    """Make the growth of dynamic trees.
 
     Args:
-      width: W, nodes drafted from on every level and candidates of each. depth: levels of
-        candidates, one more than the reference's `depth`, which counts the drafter's forwards after
-        the first. budget: rows to verify, the root included.
+      width: W, nodes per level that are drafted from, and candidates of each.
+      depth: levels of candidates, one more than the reference's `depth`, which counts the drafter's
+        forwards after the first.
+      budget: rows to verify, the root included.
     """
     size = width + (depth - 1) * width * width
     rows = min(budget, 1 + size)
@@ -106,7 +105,7 @@ def grow_dynamic(width: int, depth: int, budget: int) -> Growth:
 
 
 def _grow_over_levels(growth: Growth) -> Growth:
-    """The same tree from one proposal: candidates are the same under every node of a depth."""
+    """Grow the same tree from one proposal, with equal candidates under all nodes of a depth."""
 
     def build(
         token: jax.Array, logprob: jax.Array, root: jax.Array, depth_limit: jax.Array

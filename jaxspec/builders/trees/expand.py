@@ -1,11 +1,11 @@
-"""JetSpec's expansion tree (`accum_logp`): pop the best node, append all its children, until the
-budget is spent.
+"""JetSpec's expansion tree (`accum_logp`): pop the best node and append all its children.
 
-A node enters the tree as soon as its parent is popped, so that siblings come in groups and the tree
-is not the best-first one: with a width of 7, a budget of 8 is a star. Nodes are popped by cost
-(exact, see `scores`), ties in order of insertion. The paper's and the code's budget includes the
-root, as ours does. Source: hao-ai-lab/JetSpec, `jetspec/tree`. There the rows stay in order of
-expansion; here they are then sorted by score, as in every tree of jaxspec.
+This repeats until the budget is spent. A node enters the tree as soon as its parent is popped, so
+siblings come in groups and the tree differs from the best-first one: with a width of 7, a budget of
+8 gives a star. Nodes are popped by cost (exact, see `scores`), equal ones in order of insertion.
+The budget includes the root here, in the paper and in its code. Source: hao-ai-lab/JetSpec,
+`jetspec/tree`. There the rows stay in order of expansion; here they are sorted by score afterwards,
+as in every tree of jaxspec.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from jaxspec.builders.trees.rows import assemble_sorted
 from jaxspec.builders.trees.sizes import count_nodes
 from jaxspec.core.state import Tree
 
-# Best or nearly so at budgets of 32 by the expected length of JetSpec's golden trees (2 is better
-# at 16, 4 beyond 64).
+# The best width, or nearly, at budgets of 32 by the expected accepted length of JetSpec's golden
+# trees (2 is better at 16, 4 beyond 64).
 DEFAULT_WIDTH = 3
 
 
@@ -77,7 +77,7 @@ class Expand(Builder):
             caps = rule and jnp.asarray(rule(logprob, entropy) if by_entropy else rule(logprob))
             return build_expand(token, logprob, root, depth_limit, rows, caps, steps)
 
-        # Every pop adds a level at most. A rule reads all depths, and may make the tree a chain.
+        # Every pop adds at most one level. A rule reads all depths and may make the tree a chain.
         longest = levels if rule else min(levels, -(-(rows - 1) // width))
         return grow_at_once(
             build,
@@ -94,13 +94,13 @@ def expand(
     score: str = "logprob",
     entropy_weight: float | None = None,
 ) -> Expand:
-    """JetSpec's tree: pop the best node, append all its children, until the budget is spent.
+    """Make JetSpec's tree: pop the best node and append all its children until the budget is spent.
 
     Args:
-      width: children of every node that is expanded; None: 3.
+      width: children of every expanded node; None is 3.
       fanout: rule that gives nodes fewer children: its name, `make_fanout(name, **settings)` or
-        {"rule": name, **settings}; None: none does.
-      score, entropy_weight: of `best_first`.
+        {"rule": name, **settings}; None for no rule.
+      score, entropy_weight: see `best_first`.
     """
     if isinstance(fanout, str):
         fanout = make_fanout(fanout)
@@ -110,8 +110,15 @@ def expand(
 
 
 class _Growing(NamedTuple):
-    """A tree in order of expansion: cost, parent, flat candidate index and depth [N], which rows
-    are closed, rows in use.
+    """A tree in order of expansion.
+
+    Attributes:
+      cost: cost [N] of the path.
+      parent: int32 [N], row of the parent.
+      index: int32 [N], flat index of the candidate.
+      depth: int32 [N].
+      closed: bool [N], whether the row was expanded already.
+      size: int32 [], rows in use.
     """
 
     cost: Cost
@@ -134,15 +141,14 @@ def build_expand(
     """Build one tree (no batch axis).
 
     Args:
-      token, logprob: int32 and float32 [D, K], the K ranked candidates per depth that every node
-        gets as children.
+      token, logprob: int32 and float32 [D, K], ranked candidates per depth; an expanded node gets
+        all K as children.
       root: int32 [], token of row 0.
       depth_limit: int32 [], deepest node allowed.
       rows: N, root included; static.
-      caps: int32 [D], most children of a node at depth d (the root's is d = 0), at least 1; or [D,
-        K], by depth and by the node's rank (the root's is 0); None is K everywhere.
-      steps: costs [D, K] of the candidates where they are not minus `logprob`, see
-        `scores.step_costs`.
+      caps: int32 [D], maximum number of children, at least 1, of a node at depth d (the root has d
+        = 0); or [D, K], by depth and by the node's rank (the root's is 0); None is K everywhere.
+      steps: costs [D, K] of the candidates, see `scores.step_costs`; None for minus `logprob`.
     """
     depths, width = logprob.shape
     own = steps is None
@@ -189,18 +195,19 @@ def _expandable(tree: _Growing, counts: jax.Array) -> jax.Array:
 
 
 def _count(counts: jax.Array, depth: jax.Array, index: jax.Array) -> jax.Array:
-    """Children of nodes, from `counts` by depth [D + 1], or by depth and rank [D + 1, K]."""
+    """Look up numbers of children in `counts`, by depth [D + 1] or by depth and rank [D + 1, K]."""
     return counts[depth] if counts.ndim == 1 else counts[depth, index % counts.shape[1]]
 
 
 def _expand_best(tree: _Growing, steps: Cost, counts: jax.Array) -> _Growing:
-    """Pop the cheapest expandable node (the earliest of equals) and append its children, as many as
-    fit.
+    """Pop the cheapest expandable node and append as many of its children as fit.
+
+    Among equals the earliest is popped.
     """
     row = jnp.arange(tree.parent.shape[0], dtype=jnp.int32)
     best, cost = _cheapest(_expandable(tree, counts), tree.cost, row)
     depth = tree.depth[best]
-    # Where nothing is expandable any row is chosen: it then has no children left to add.
+    # If nothing is expandable, an arbitrary row is chosen and must add no children.
     count = jnp.where(cost.hi == NEVER, 0, _count(counts, depth, tree.index[best]))
     rank = row - tree.size
     new = (rank >= 0) & (rank < count)
@@ -218,8 +225,9 @@ def _expand_best(tree: _Growing, steps: Cost, counts: jax.Array) -> _Growing:
 
 
 def _cheapest(eligible: jax.Array, cost: Cost, row: jax.Array) -> tuple[jax.Array, Cost]:
-    """Row and cost of the eligible row that is least by (cost, row); its cost is `NEVER` where
-    there is none.
+    """Return the eligible row that is least by (cost, row), and its cost.
+
+    The cost is `NEVER` if no row is eligible.
     """
 
     def least(a, b):

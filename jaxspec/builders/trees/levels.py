@@ -1,13 +1,13 @@
-"""Trees grown level by level, every level at once: what `best_first` and `beam` share.
+"""Grow trees level by level, each level at once; `best_first` and `beam` share this.
 
-In both a level descends from the best few nodes of the level above, and the child of rank r (from
-0) of the i-th best of them can only be kept if r is small: it comes after the children of ranks up
-to r of the i - 1 better ones. Which (parent, rank) pairs can matter is therefore known before any
-score is, and all index arithmetic is static.
+In both, a level descends from the best few nodes of the level above. The child of rank r (from 0)
+of the i-th best of them can only be kept if r is small, because it comes after the children of
+ranks up to r of the i - 1 better ones. So the (parent, rank) pairs that can matter are known before
+any score, and all index arithmetic is static.
 
-Order: by cost (exact, see `scores`), equal costs by rank path, lexicographically, a prefix before
-its extensions. All of it needs costs that are non-negative and do not decrease with the rank;
-nothing else is assumed of them.
+Nodes are ordered by cost (exact, see `scores`), equal costs lexicographically by rank path, a
+prefix before its extensions. This only needs costs that are non-negative and do not decrease with
+the rank.
 """
 
 from __future__ import annotations
@@ -24,8 +24,13 @@ from jaxspec.builders.scores import NEVER, Cost, add
 
 
 class LevelNodes(NamedTuple):
-    """Nodes of one tree: cost, packed rank path (uint32 words), id of the parent, flat index [D *
-    C] of the candidate.
+    """Nodes of one tree.
+
+    Attributes:
+      cost: costs of their paths.
+      path: packed rank paths (uint32 words).
+      parent: ids of their parents.
+      index: flat indices into the candidates [D * C].
     """
 
     cost: Cost
@@ -35,15 +40,15 @@ class LevelNodes(NamedTuple):
 
 
 def grow_levels(steps: Cost, first: int, counts: Sequence[int], keep: int, most: int) -> LevelNodes:
-    """The root, its children, then the best nodes of every level; ids number them so.
+    """Return the root, its children, then the best nodes of every level; ids follow this order.
 
     Args:
       steps: costs [D, C] of the candidates.
-      first: children of the root.
-      counts: children of the i-th best node of a level; the nodes after the last listed one get
+      first: number of the root's children.
+      counts: number of children of the i-th best node of a level; nodes that are not listed get
         none.
-      keep: nodes kept of every level below the first, the best ones, in order.
-      most: bound on the product of the (rank + 1) along the path of a usable node that is kept.
+      keep: number of best nodes kept, in order, of every level below the first.
+      most: upper bound on the product of (rank + 1) along the path of a usable node that is kept.
     """
     depths, width = steps.hi.shape
     codes = _PathCodes(most, depths)
@@ -58,7 +63,7 @@ def grow_levels(steps: Cost, first: int, counts: Sequence[int], keep: int, most:
         jnp.asarray(zero - 1),
         jnp.asarray(zero),
     )
-    # The root's children come ranked.
+    # The root's children are already ranked.
     path, free = codes.append(root_path, root_free, 0 * first, first)
     children = LevelNodes(
         Cost(steps.hi[0, first], steps.lo[0, first]),
@@ -74,8 +79,9 @@ def grow_levels(steps: Cost, first: int, counts: Sequence[int], keep: int, most:
     keep = min(len(rank), keep)
 
     def descend(above, step: Cost):
-        """The best nodes of the next level; `parent` is their parent's position in the level
-        above.
+        """Choose the best nodes of the next level.
+
+        Their `parent` is the parent's position in the level above.
         """
         cost, path, free = above
         path, free = codes.append(path, free, parent, rank)
@@ -88,8 +94,8 @@ def grow_levels(steps: Cost, first: int, counts: Sequence[int], keep: int, most:
     def levels(unroll, above, steps):
         return jax.lax.scan(descend, above, steps, unroll=unroll)[1]
 
-    # On a GPU a loop splits the round's command buffer and is driven by the host, at more than a
-    # level costs; a CPU would only take longer to compile.
+    # On a GPU, a loop splits the round's command buffer and is driven by the host, which costs more
+    # than a level; so the loop is unrolled. On a CPU, unrolling would only slow the compilation.
     deeper = jax.lax.platform_dependent(
         _top(children.cost, path, free, parents),
         Cost(steps.hi[1:], steps.lo[1:]),
@@ -107,7 +113,7 @@ def grow_levels(steps: Cost, first: int, counts: Sequence[int], keep: int, most:
 
 
 def _top(cost: Cost, path: tuple[jax.Array, ...], free: jax.Array, count: int):
-    """The first `count` nodes of a level, filled up with unusable ones."""
+    """Return the first `count` nodes of a level, padded with unusable ones."""
     missing = max(count - cost.hi.shape[0], 0)
     hi, lo, *path = (
         jnp.pad(x[:count], (0, missing), constant_values=NEVER) for x in (*cost, *path)
@@ -116,8 +122,9 @@ def _top(cost: Cost, path: tuple[jax.Array, ...], free: jax.Array, count: int):
 
 
 def choose_best(cost: Cost, path: tuple[jax.Array, ...], keep: int, *others: jax.Array):
-    """Positions, costs, paths and `others` of the best `keep` nodes, in order; equal paths (prefix,
-    extension) by position.
+    """Choose the best `keep` nodes: return their positions, costs, paths and `others`, in order.
+
+    Nodes whose paths are packed alike (a prefix and its extension) are ordered by position.
     """
     choose = functools.partial(
         jax.lax.platform_dependent,
@@ -129,8 +136,9 @@ def choose_best(cost: Cost, path: tuple[jax.Array, ...], keep: int, *others: jax
 
 
 def _by_sorting(*arrays: jax.Array, count: int, keep: int) -> tuple[jax.Array, ...]:
-    """The `keep` smallest of M in order: positions, then `arrays` [M], the first `count` of which
-    are compared in turn.
+    """Choose the `keep` smallest of M: return their positions and `arrays` [M], in order.
+
+    The first `count` arrays are the keys, compared in turn.
     """
     position = jnp.arange(arrays[0].shape[0], dtype=jnp.int32)
     *keys, chosen = jax.lax.sort((*arrays[:count], position), num_keys=count + 1, is_stable=False)
@@ -139,11 +147,11 @@ def _by_sorting(*arrays: jax.Array, count: int, keep: int) -> tuple[jax.Array, .
 
 
 def _by_counting(*arrays: jax.Array, count: int, keep: int) -> tuple[jax.Array, ...]:
-    """`_by_sorting` by comparing all with all: reductions, where a GPU's sort is one long chain of
-    steps in one block.
+    """Do what `_by_sorting` does by comparing all with all.
 
-    What is chosen is summed out of a mask: XLA would fuse an index with what the levels before it
-    were chosen by.
+    This needs only reductions; a GPU's sort is one long chain of steps in one block. The chosen
+    entries are summed out of a mask, because XLA would fuse an index with the choices of the levels
+    before.
     """
     position = jnp.arange(arrays[0].shape[0], dtype=jnp.int32)
     before = position < position[:, None]
@@ -156,10 +164,10 @@ def _by_counting(*arrays: jax.Array, count: int, keep: int) -> tuple[jax.Array, 
 class _PathCodes:
     """Rank paths packed into words whose order is the lexicographic order of the paths.
 
-    A rank r is written as n = r + 1 in an order-preserving Elias gamma code: with b the bits of n,
-    b - 1 ones, a zero and the low b - 1 bits of n. Where the product of the n of a path is at most
-    M, a path of D ranks takes at most D + 2 log2 M bits: one word for M = 255 at depth 15, where
-    fields of fixed width would take four. A prefix packs like its extension by ranks 0.
+    A rank r is written as n = r + 1 in an order-preserving Elias gamma code: if n has b bits, write
+    b - 1 ones, a zero and the low b - 1 bits of n. If the product of all n of a path is at most M,
+    a path of D ranks takes at most D + 2 log2 M bits: one word for M = 255 at depth 15, while
+    fields of fixed width would take four. A prefix is packed like its extension by ranks 0.
     """
 
     def __init__(self, most: int, depth: int):
@@ -169,12 +177,19 @@ class _PathCodes:
     def append(
         self, path, free, parent: np.ndarray, rank: np.ndarray
     ) -> tuple[tuple[jax.Array, ...], jax.Array]:
-        """Words of the children `(parent, rank)` of nodes with `path` words and `free` bits left,
-        and the bits they leave.
+        """Append ranks to paths.
+
+        Args:
+          path: words of the nodes above.
+          free: bits that they leave free.
+          parent, rank: of each child, the position of its parent above and its rank.
+
+        Returns:
+          Words of the children, and the bits that they leave free.
         """
         low_bits = np.array([int(r + 1).bit_length() - 1 for r in rank], np.int64)
         code = (((1 << low_bits) - 1) << (low_bits + 1)) | (rank + 1 - (1 << low_bits))
-        # Unusable nodes break the bound on the length; their path is never looked at.
+        # Unusable nodes may exceed the bound on the length; their path is never read.
         free = jnp.maximum(free[parent] - (2 * low_bits + 1).astype(np.int32), 0)
         shifts = [free - 32 * (self.words - 1 - k) for k in range(self.words)]
         code = jnp.asarray(code.astype(np.uint32))
@@ -182,9 +197,7 @@ class _PathCodes:
 
 
 def _shift(code: jax.Array, by: jax.Array) -> jax.Array:
-    """`code` (uint32) shifted left by `by` bits, or right where negative; 0 where nothing is left
-    of it.
-    """
+    """Shift `code` (uint32) left by `by` bits, or right if `by` is negative; 0 beyond 31 bits."""
     left = code << jnp.clip(by, 0, 31).astype(jnp.uint32)
     right = code >> jnp.clip(-by, 0, 31).astype(jnp.uint32)
     return jnp.where(jnp.abs(by) > 31, jnp.uint32(0), jnp.where(by >= 0, left, right))

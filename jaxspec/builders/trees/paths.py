@@ -1,4 +1,4 @@
-"""Rank paths: the nodes of a fixed tree, each as the ranks of the candidates from the root to it."""
+"""Rank paths: each node of a fixed tree as the ranks of the candidates from the root to it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ Paths = tuple[tuple[int, ...], ...]
 
 
 def make_paths(paths: Iterable[Sequence[int]]) -> Paths:
-    """`paths` checked and as a hashable value, in lexicographic order: equal trees in any order
-    give equal values.
+    """Check `paths` and return them as a hashable value in lexicographic order.
+
+    Equal trees in any order give equal values.
 
     Raises:
-      ValueError: no paths, something else than lists of ranks, a path listed twice, or one whose
-        parent is not listed.
+      ValueError: there are no paths, one is not a list of ranks or is listed twice, or its parent
+        is not listed.
     """
     try:
         made = sorted(tuple(index(rank) for rank in path) for path in paths)
@@ -43,7 +44,7 @@ def make_paths(paths: Iterable[Sequence[int]]) -> Paths:
 
 
 def skips_ranks(paths: Paths) -> bool:
-    """Whether a node has a sibling of some rank and not those of all lower ranks."""
+    """Whether a node of rank above 0 lacks the sibling of the next lower rank."""
     listed = set(paths)
     return any(path[-1] and (*path[:-1], path[-1] - 1) not in listed for path in paths)
 
@@ -56,19 +57,23 @@ def choose_paths(
     choices: int | None = None,
     hit: float = 0.6,
 ) -> Paths:
-    """The most probable paths, best first, if the candidate of rank r held with hit * (1 - hit) ** r.
+    """Return the most probable paths, best first, in a model of the acceptance.
 
-    Ours; Falcon's authors draw their trees by hand. Nothing is drafted behind a block's end unless
-    the tokens before its last one are the most probable, since block drafters assume that.
+    The model: the candidate of rank r is right with probability hit * (1 - hit) ** r. This is our
+    own choice; Falcon's authors draw their trees by hand. Nothing is drafted after a block's end
+    unless the tokens before its last one are the most probable, since block drafters assume that.
 
     Args:
-      slots, blocks: tokens of a proposal, and proposals on a path.
-      nodes: of the tree, the root not counted; fewer where depth and choices allow no more.
-      depth: of the longest path; None: slots * blocks.
-      choices: ranks of a slot; None: as many as are wanted.
+      slots: tokens per proposal.
+      blocks: maximum number of proposals on a path.
+      nodes: nodes of the tree, the root not counted; the tree has fewer if depth and choices allow
+        no more.
+      depth: length of the longest path; None is slots * blocks.
+      choices: ranks per slot; None for no limit.
+      hit: probability that the best candidate is right.
 
     Raises:
-      ValueError: `hit` is no probability between 0 and 1.
+      ValueError: `hit` is not between 0 and 1.
     """
     if not 0 < hit < 1:
         raise ValueError(f"hit is {hit}: give a probability between 0 and 1")

@@ -1,5 +1,6 @@
-"""The pool of a growing tree: nodes are put into it step by step, and its best ones become the rows
-of the tree (EAGLE-2's re-ranking).
+"""The pool of a growing tree: put nodes in step by step, then take the best ones as rows.
+
+This is EAGLE-2's re-ranking.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from jaxspec.core.tree import assemble, parent_rows
 
 
 def make_pool(size: int) -> Pool:
-    """A pool of `size` nodes, none of which is there yet."""
+    """Make an empty pool with room for `size` nodes."""
     zero = jnp.zeros(size, jnp.int32)
     return Pool(zero, zero - 1, zero, jnp.full(size, -jnp.inf, jnp.float32))
 
@@ -25,7 +26,7 @@ def put_nodes(
     depth: jax.Array,
     logprob: jax.Array,
 ) -> Pool:
-    """`pool` with new nodes, arrays [n] as of `Pool`, from index `at` on."""
+    """Put new nodes into the pool from index `at` on; their arrays [n] are those of `Pool`."""
     new = Pool(token, parent, depth, logprob)
     return jax.tree.map(
         lambda old, one: jax.lax.dynamic_update_slice(old, one.astype(old.dtype), (at,)), pool, new
@@ -33,19 +34,20 @@ def put_nodes(
 
 
 def choose_rows(pool: Pool, root: jax.Array, rows: int, longest: int) -> Tree:
-    """The tree of `rows` rows (no batch axis) of the root and the pool's best nodes, equals by
-    index.
+    """Assemble a tree (no batch axis) from the root and the pool's best nodes.
 
-    A path's log-probability never rises along it and parents stand before their children, so the
-    best nodes form a tree.
+    Equal nodes are ordered by index. The log-probability never rises along a path and parents come
+    before their children, so the best nodes form a tree.
 
     Args:
-      root: int32 [], token of row 0. longest: no node is deeper.
+      root: int32 [], token of row 0.
+      rows: N, root included; static.
+      longest: static bound on the depth.
     """
     count = min(rows - 1, pool.token.shape[0])
     index = jnp.arange(pool.token.shape[0], dtype=jnp.int32)
     score, best = (x[:count] for x in jax.lax.sort((-pool.logprob, index), num_keys=2))
-    # Ids: the root is 0, node i of the pool i + 1.
+    # The root has id 0, node i of the pool has id i + 1.
     order = jnp.concatenate([jnp.zeros(1, jnp.int32), best + 1])
     parent = jnp.concatenate([jnp.full(1, -1, jnp.int32), pool.parent[best] + 1])
     return assemble(

@@ -1,4 +1,4 @@
-"""How rank-guided trees grow, block by block: see `rank_guided`."""
+"""Grow rank-guided trees block by block, see `rank_guided`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxspec.builders.growth import Growth, StepCandidates
 from jaxspec.builders.trees.pool import choose_rows, make_pool, put_nodes
 from jaxspec.core.state import Nodes, Pool
 
-# (probability of the best token, tokens at most), the higher first, by mode.
+# By mode: (least probability of the best token, maximum number of tokens), highest first.
 FIRST_SLOT = (
     (),
     ((0.9, 3), (0.8, 5), (0.6, 8)),
@@ -28,11 +28,14 @@ class BlockSizes(NamedTuple):
     """Static sizes and settings of rank-guided trees.
 
     Attributes:
-      slots: K, tokens of a block. starts: M, nodes that a block is drafted from, at most.
-      first, later: candidates read of the root's slots, and of the others.
-      width: tokens of the root's first slot, and starts of blocks after the second.
+      slots: K, tokens per block.
+      starts: M, maximum number of nodes that a step drafts from.
+      first: candidates read per slot of the root's block.
+      later: candidates read per slot of later blocks.
+      width: tokens of the root's first slot, and maximum number of starts after the second block.
       widths: tokens of a slot by its rank class.
-      slot0, others: modes of the bounds `FIRST_SLOT` and `OTHER_SLOTS`.
+      slot0: mode of the bound `FIRST_SLOT`.
+      others: mode of the bound `OTHER_SLOTS`.
       drafted: nodes of the tree, the root not counted.
       merge: whether equal siblings become one node.
     """
@@ -97,8 +100,11 @@ def grow_blocks(sizes: BlockSizes, blocks: int, longest: int) -> Growth:
 
 
 def _counts(sizes: BlockSizes, offered: StepCandidates, first: bool) -> tuple[jax.Array, jax.Array]:
-    """Tokens int32 [M, K] of each slot, 0 and 1 being the greedy one alone, and whether branching
-    stopped, bool [M].
+    """Count the tokens of each slot.
+
+    Returns:
+      Counts int32 [M, K], where 0 and 1 both mean the greedy token alone, and whether branching
+      stopped, bool [M].
     """
     classes, sure = offered.classes, jnp.exp(offered.logprob[..., 0])
     counts = _bounded(
@@ -121,9 +127,7 @@ def _counts(sizes: BlockSizes, offered: StepCandidates, first: bool) -> tuple[ja
 def _bounded(
     counts: jax.Array, sure: jax.Array, bounds: tuple[tuple[float, int], ...], replace: bool
 ) -> jax.Array:
-    """`counts` lowered to the bound of the highest probability that is reached, or replaced by
-    it.
-    """
+    """Lower `counts` to the bound of the highest probability reached, or replace them by it."""
     result = counts
     for probability, most in reversed(bounds):
         result = jnp.where(
@@ -133,8 +137,9 @@ def _bounded(
 
 
 def _gives_up(classes: jax.Array, last: int) -> jax.Array:
-    """Whether the first slot that is not of class 0 is of the class `last`, bool [M]: the end of
-    the chain starts no block then.
+    """Whether the first slot of a class other than 0 has class `last`, bool [M].
+
+    The end of the chain then starts no block.
     """
     found = classes != 0
     first = jnp.take_along_axis(classes, found.argmax(-1)[:, None], axis=1)[:, 0]
@@ -152,11 +157,13 @@ def _hang(
     ranks: int,
     depth_limit: jax.Array,
 ) -> tuple[Pool, jax.Array]:
-    """The pool with the chains and siblings below `nodes`, and which of them are there, bool [K,
-    ranks, M].
+    """Put the chains and siblings below `nodes` into the pool.
 
-    Slot by slot, ranks before nodes, so that parents stand before their children even where
-    duplicates are merged.
+    They go in slot by slot, and within a slot rank by rank, so parents come before their children
+    even if duplicates are merged.
+
+    Returns:
+      The pool, and which of the nodes were kept, bool [K, ranks, M].
     """
     above = jnp.where(nodes.node < 0, 0.0, pool.logprob[jnp.maximum(nodes.node, 0)])
     parent, rank, kept, size = (
@@ -182,11 +189,13 @@ def _hang(
 
 
 def _merge(pool: Pool, place: jax.Array, score: jax.Array) -> tuple[Pool, jax.Array, jax.Array]:
-    """The pool without those nodes at `place` that stand in it already, the scores of the others,
-    and where each node stands.
+    """Merge nodes at `place` with equal siblings that were in the pool before.
 
-    The higher score holds: mostly that of the later block, which knows more of what stands before
-    the token.
+    The higher score wins. It mostly comes from the later block, which knows more of the tokens
+    before.
+
+    Returns:
+      The pool, the index of each node after merging, and the scores, -inf for merged nodes.
     """
     index, there = jnp.arange(pool.token.shape[0]), pool.logprob > -jnp.inf
     equal = (
@@ -218,8 +227,9 @@ def _starts(
     allowed: jax.Array,
     limit: jax.Array,
 ) -> Nodes:
-    """The nodes that the next block starts from: all of slots that branch, and the ends of chains
-    where `ends` bool [M].
+    """Choose the nodes that the next block starts from.
+
+    These are all nodes of slots that branch, and the ends of chains where `ends` bool [M] is set.
     """
     slots, ranks, nodes = kept.shape
     branches = (counts > 1).T[:, None]  # [K, 1, M]

@@ -1,10 +1,9 @@
-"""SpecBlock's tree: greedy chains, with siblings where the rank head expects the target's token
-further down the list.
+"""SpecBlock's tree: greedy chains, with siblings where the rank head expects a miss.
 
-A block hangs a chain of K tokens under its node. The class that the rank head gives a slot says how
-many tokens the slot proposes in all, a high probability of the first lowers that number, and slot 0
-of the root's block takes its own. The next blocks start from the nodes of slots that branch and
-from the ends of chains. What is set out here is what the authors' released code does; their paper
+A block adds a chain of K tokens under its node. The rank head gives each slot a class, which sets
+how many tokens the slot proposes in all; a high probability of the best one lowers that number.
+Slot 0 of the root's block has a width of its own. The next blocks start from the nodes of slots
+that branch and from the ends of chains. This follows the authors' released code; their paper
 mentions neither the probabilities nor the width of slot 0.
 """
 
@@ -19,8 +18,8 @@ from jaxspec.builders.growth import Growth, Proposes
 from jaxspec.builders.protocol import Builder, Unsuitable
 from jaxspec.builders.trees.rank_blocks import FIRST_SLOT, OTHER_SLOTS, BlockSizes, grow_blocks
 
-# Tokens by rank class, and the modes of both bounds. A last class of width 0 also stops the
-# branching of the slots after it.
+# Tokens per rank class, then the modes of `FIRST_SLOT` and `OTHER_SLOTS`. If the last class has
+# width 0, the slots after it do not branch either.
 WIDTHS = {"default": ((2, 4, 10, 0), 0, 0), "slim": ((2, 4, 6, 4), 1, 1)}
 
 
@@ -58,7 +57,7 @@ class RankGuided(Builder):
 
     @property
     def table(self) -> tuple[tuple[int, ...], int, int]:
-        """Widths by rank class, and the modes of both bounds."""
+        """Widths by rank class, then the modes of `FIRST_SLOT` and `OTHER_SLOTS`."""
         named = WIDTHS[self.classes] if isinstance(self.classes, str) else (self.classes, 1, 1)
         modes = (self.adaptive_slot0, self.adaptive_all)
         return named[0], *(
@@ -110,29 +109,30 @@ def rank_guided(
     starts: int | None = None,
     keep_duplicates: bool = False,
 ) -> RankGuided:
-    """Rank-guided trees (Shi et al., SpecBlock), for drafters that give rank classes. The best
-    nodes of all that were proposed fill the budget.
+    """Make rank-guided trees (Shi et al., SpecBlock), for drafters that give rank classes.
+
+    The best of all proposed nodes fill the budget.
 
     Args:
-      width: tokens of the root's first slot, whatever its class, and starts kept for blocks after
-        the second.
+      width: tokens of the root's first slot, whatever its class, and maximum number of starts of
+        each block after the second.
       classes: tokens of a slot by its rank class, or the name of one of the authors' two maps in
-        `WIDTHS`. Equal widths make the tree uniform: the rank head then decides nothing but whether
-        the end of the root's chain starts a block.
+        `WIDTHS`. Equal widths make the tree uniform: the rank head then only decides whether the
+        end of the root's chain starts a block.
       adaptive_slot0: 0 to 4, how the probability of the best token bounds the width of the root's
-        first slot; 0: not at all. None: what goes with the map, 1 with widths of one's own.
-      adaptive_all: 0 to 2, the same for other slots. In mode 2 the root's slots take the bound for
-        their width, as the authors' numpy code does; everywhere else it only lowers it.
-      starts: nodes that the second block may start from at most, the most probable ones; every one
-        of them costs K rows of a drafter's forward. None: a quarter of the budget, at least 4,
-        which on two golden texts cost at most one round in 22. The authors take all: up to 28 with
+        first slot; 0 for not at all. None takes the map's own mode, or 1 with your own widths.
+      adaptive_all: 0 to 2, the same for other slots. In mode 2 the bound replaces the width of the
+        root's slots, as in the authors' numpy code; everywhere else it only lowers the width.
+      starts: maximum number of nodes that the second block starts from, the most probable ones;
+        each costs K rows of a drafter's forward. None is a quarter of the budget, at least 4, which
+        on two golden texts cost at most one round in 22. The authors take all: up to 28 with
         `slim`, 40 with `default`.
-      keep_duplicates: a block may propose a token where an earlier one did. They are merged, what
-        follows the second going below the first, so that the tree has no equal siblings; True keeps
-        both, as the authors' code does.
+      keep_duplicates: whether to keep equal siblings, which arise when a block proposes a token
+        that an earlier one proposed at the same place. True keeps both, as the authors' code does.
+        False merges them, and the children of the second go below the first.
 
     Raises:
-      ValueError: an argument out of range.
+      ValueError: an argument is out of range.
     """
     table = classes if isinstance(classes, str) else tuple(classes)
     return RankGuided(width, table, adaptive_slot0, adaptive_all, starts, keep_duplicates)

@@ -1,4 +1,4 @@
-"""The last step of every builder that sorts: from nodes in row order to a tree."""
+"""Assemble a tree from nodes in row order: the last step of every builder that sorts."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ def assemble_sorted(
     max_depth: int,
     cost: Cost | None,
 ) -> Tree:
-    """One tree (no batch axis) from its nodes in row order, the root first.
+    """Assemble one tree (no batch axis) from its nodes in row order, the root first.
 
     Args:
-      token, logprob: int32 and float32 [D, C], the candidates. root: int32 [], token of row 0.
+      token, logprob: int32 and float32 [D, C], the candidates.
+      root: int32 [], token of row 0.
       order, parent: int32 [N], ids of the nodes and of their parents.
-      index: int32 [N], flat indices [D * C] of their candidates; the root's is not read.
-      size: int32 [], rows in use. max_depth: static bound on the depth.
-      cost: of the nodes, where it is minus the log-probability of the path; None where they were
-        sorted by another score.
+      index: int32 [N], flat indices of their candidates in [D * C]; the root's is not read.
+      size: int32 [], rows in use.
+      max_depth: static bound on the depth.
+      cost: costs of the nodes if they are minus the log-probabilities of their paths; None if the
+        nodes were sorted by another score.
     """
     rows = parent_rows(order, parent)
     steps = logprob.reshape(-1)[index].at[0].set(0.0)
@@ -45,7 +47,7 @@ def assemble_sorted(
 
 
 def _path_sums(steps: jax.Array, parent: jax.Array, max_depth: int) -> jax.Array:
-    """Sums of `steps` [N] (the root's is 0) from the root to every row, by pointer doubling."""
+    """Sum `steps` [N] (the root's is 0) from the root to every row by pointer doubling."""
     total, jump = steps, jnp.maximum(parent, 0)
     for _ in range(max_depth.bit_length()):
         total, jump = total + total[jump], jump[jump]

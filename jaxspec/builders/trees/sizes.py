@@ -1,11 +1,12 @@
-"""How many nodes a full tree has, known before any is built."""
+"""Count the nodes of a full tree without building it."""
 
 from __future__ import annotations
 
 
 def count_nodes(width: int, depth: int, enough: int) -> int:
-    """Nodes of the full `width`-ary tree of `depth` levels, the root included; counting stops at
-    `enough`.
+    """Count the nodes of the full `width`-ary tree of `depth` levels, the root included.
+
+    Counting stops at `enough`.
     """
     total = level = 1
     for _ in range(depth):

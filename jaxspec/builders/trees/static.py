@@ -1,9 +1,9 @@
 """Any fixed tree, given as the rank paths of its nodes: Medusa's `choices`.
 
 `[[0], [0, 0], [1]]` is the best candidate of depth 1, under it the best of depth 2, and the second
-best of depth 1. Every node must be listed: `[0, 1]` asks for `[0]`. Which nodes there are is
-static, their tokens and their order follow the round's candidates: rows are sorted by score as in
-every tree of jaxspec, equal ones by rank path.
+best of depth 1. Every node must be listed: `[0, 1]` requires `[0]`. The set of nodes is static;
+their tokens and their order follow the round's candidates. Rows are sorted by score as in every
+tree of jaxspec, equal ones by rank path.
 """
 
 from __future__ import annotations
@@ -79,18 +79,18 @@ class Static(Builder):
 
 
 def static(paths: Iterable[Sequence[int]] | None = None) -> Static:
-    """A fixed tree: Medusa's `choices`.
+    """Make a fixed tree: Medusa's `choices`.
 
     Args:
-      paths: the rank path of every node, as in [[0], [0, 0], [1]], whatever the budget is; None:
-        those that are most probable if the candidate of rank r held with 0.6 * 0.4 ** r, as many as
-        the budget holds.
+      paths: the rank path of every node, as in [[0], [0, 0], [1]], whatever the budget is. None
+        takes as many as the budget holds of the paths that are most probable if the candidate of
+        rank r is right with probability 0.6 * 0.4 ** r.
     """
     return Static(None if paths is None else make_paths(paths))
 
 
 def _measure(paths: Paths) -> tuple[int, int]:
-    """Depth and candidates of the tree of `paths`."""
+    """Return the depth of the tree of `paths` and its number of candidates per depth."""
     return max(map(len, paths)), max(map(max, paths)) + 1
 
 
@@ -102,11 +102,12 @@ def build_static(
     rows: int,
     paths: Paths,
 ) -> Tree:
-    """Build one tree (no batch axis) of `rows` = 1 + len(paths) rows; arguments as in
-    `build_best_first`.
+    """Build one tree (no batch axis) of `rows` = 1 + len(paths) rows.
 
     Args:
-      paths: from `make_paths`; ranks below C, at most D long. Static.
+      token, logprob, root, depth_limit: see `build_best_first`.
+      rows: N, root included; static.
+      paths: result of `make_paths`, with ranks below C and at most D long; static.
     """
     depths, width = logprob.shape
     id_of = {path: i for i, path in enumerate([(), *paths])}

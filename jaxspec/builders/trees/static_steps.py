@@ -1,9 +1,7 @@
-"""A fixed tree grown in steps: the static tree for drafters whose proposals depend on what stands
-before them.
+"""Grow a fixed tree in steps, for drafters whose proposals depend on the tokens before them.
 
-Nodes at depths that are multiples of the drafter's `slots` are drafted from where they have
-children; those up to `slots` levels below take their ranks from what was proposed there, whatever
-stands between.
+The drafter drafts from nodes with children at depths that are multiples of its `slots`. Nodes up to
+`slots` levels below take their ranks from that proposal, whatever the tokens in between.
 """
 
 from __future__ import annotations
@@ -22,14 +20,18 @@ from jaxspec.core.state import Nodes, Pool
 
 
 class _Tables(NamedTuple):
-    """What is static about the P nodes of the tree and the M nodes of every step, numpy int32.
+    """Static facts about the P nodes of the tree and the M nodes of every step, numpy int32.
 
     Attributes:
-      parent, depth, rank: [P], of each node; the parent's index is -1 below the root.
-      block, slot, lane: [P], the step and the slot that propose each node, and which of the step's
-        nodes they are proposed after.
-      node, source, there: [steps + 1, M], the nodes drafted from before each step and after the
-        last, the slots that proposed them, and which of them are there.
+      parent: [P], index of each node's parent; -1 below the root.
+      depth: [P].
+      rank: [P].
+      block: [P], step that proposes each node.
+      slot: [P], slot that proposes each node.
+      lane: [P], index among the step's nodes of the one that each node is proposed after.
+      node: [steps + 1, M], nodes that each step drafts from; the last row is unused.
+      source: [steps + 1, M], slots that proposed these nodes.
+      there: bool [steps + 1, M], whether the entry is in use.
       between: [steps + 1, M, slots - 1], nodes between each and the one it was proposed after.
     """
 
@@ -46,7 +48,7 @@ class _Tables(NamedTuple):
 
 
 def grow_static(paths: Paths, slots: int) -> Growth:
-    """The growth of the tree of `paths`, for a drafter that proposes `slots` tokens after a node."""
+    """Make the growth of the tree of `paths` for a drafter of `slots` tokens per proposal."""
     tables = _tabulate(paths, slots)
     steps, width = len(tables.node) - 1, tables.node.shape[1]
     parent, depth, block = tables.parent, tables.depth, tables.block
@@ -54,7 +56,7 @@ def grow_static(paths: Paths, slots: int) -> Growth:
     def fill(
         pool: Pool, offered: StepCandidates, live: jax.Array, number: jax.Array, limit: jax.Array
     ) -> Pool:
-        """The pool with the nodes of block `number`."""
+        """Put the nodes of block `number` into the pool."""
         lane = tables.lane % live.shape[0]
         token, down = (x[lane, tables.slot, tables.rank] for x in (offered.token, offered.logprob))
         down = jnp.where(live[lane] & (depth <= limit), down, -jnp.inf)
