@@ -1,7 +1,7 @@
-"""Reads config.json and checks the type of every entry that this library knows, in one place.
+"""Read config.json and check the type of every entry that this library knows.
 
-What an entry means, and whether it is needed, is decided by the modules that use it. They can rely
-on its type. `field` checks an entry of a format that this module does not know.
+The modules that use an entry decide what it means and whether it is required; they can rely on its
+type. `field` checks an entry of a format that this module does not know.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 from jaxspec.io.safetensors_files import read_json
 
-# No model has more layers, heads or draft steps. Beyond it, a damaged file would fill the memory.
+# No model has more layers, heads or draft steps. A larger count in a damaged file would fill the
+# memory.
 _MOST = 100_000
 
 
 class Kind(NamedTuple):
-    """A type of entry: what an error message calls it, and whether a value is of it."""
+    """A type of entry: its name in error messages, and whether a value has it."""
 
     wanted: str
     holds: Callable[[Any], bool]
@@ -58,7 +59,7 @@ def _entries(kind: Kind, names: str) -> dict[str, Kind]:
     return dict.fromkeys(names.split(), kind)
 
 
-# By the name of the entry, wherever it stands: at the top or in one of the objects below.
+# By name of the entry, at the top level or in any of the objects below.
 ENTRIES: Mapping[str, Kind] = MappingProxyType(
     _entries(
         COUNT,
@@ -105,10 +106,10 @@ ENTRIES: Mapping[str, Kind] = MappingProxyType(
 
 
 def read_entries(path: str | Path) -> dict[str, Any]:
-    """The JSON object in `path`, with entries that are null left out.
+    """Read the JSON object in `path`, leaving out entries that are null.
 
     Raises:
-      FileNotFoundError: no such file.
+      FileNotFoundError: there is no such file.
       ValueError: it is not a JSON object, or an entry of `ENTRIES` has another type.
     """
     path = Path(path)
@@ -118,12 +119,13 @@ def read_entries(path: str | Path) -> dict[str, Any]:
 def field(
     entries: Mapping[str, Any], name: str, kind: Kind, default: Any = None, where: str = ""
 ) -> Any:
-    """The entry `name` of a config.json, or `default` if it is absent or null.
+    """Return the entry `name` of a config.json, or `default` if it is absent or null.
 
     Args:
       entries: config.json, or an object in it.
-      kind: the type that the entry must have, such as `COUNT` or `FLAG`.
-      default: None if the entry must be there.
+      name: name of the entry.
+      kind: the type that the entry must have, for example `COUNT` or `FLAG`.
+      default: None if the entry is required.
       where: the object in config.json that holds the entry, with a dot (`jaxspec.`).
 
     Raises:
@@ -139,7 +141,7 @@ def field(
 
 
 def _checked(entries: dict[str, Any], path: str, where: str) -> dict[str, Any]:
-    """`entries` without null, after a check of each and of the objects in it."""
+    """Check all entries and the objects among them; return those that are not null."""
     kept = {name: value for name, value in entries.items() if value is not None}
     for name, value in kept.items():
         if name in ENTRIES:

@@ -1,4 +1,4 @@
-"""Short names of arrays: whether a table or a model is the one that something was made for."""
+"""Fingerprints of arrays: check that a table or a model is the one a file was made for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def fingerprint(tree: Any) -> str:
-    """Twelve hexadecimal digits that identify the bytes of all arrays of a pytree, in order."""
+    """Hash the bytes of all arrays of a pytree, in order, to twelve hexadecimal digits."""
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(tree):
         digest.update(np.ascontiguousarray(leaf).tobytes())

@@ -9,7 +9,7 @@ from pathlib import Path
 ZOO = Path(__file__).resolve().parent.parent / "zoo"
 _TEXTS = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 _FILES = (*_TEXTS, "*.safetensors", "mask_embedding.pt")
-# Downloaded only if there are no safetensors: many repositories hold the same weights in both.
+# Downloaded only if there are no safetensors: many repositories have the same weights in both.
 _PICKLED = ("pytorch_model*.bin",)
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
@@ -18,8 +18,8 @@ def shipped(directory: Path | None = None) -> tuple[str, ...]:
     """List the models in a directory.
 
     Args:
-      directory: default: the models that ship with jaxspec. `MODEL / "drafters"` lists a model's
-        drafters.
+      directory: directory to look in (default: the models that ship with jaxspec). `MODEL /
+        "drafters"` lists a model's drafters.
     """
     return tuple(sorted(path.parent.name for path in (directory or ZOO).glob("*/config.json")))
 
@@ -31,7 +31,7 @@ def resolve_model(name: str | os.PathLike, *, weights: bool = True) -> Path:
       name: name of a shipped model (`mini`), local directory, or hub id; `ID::SUBFOLDER` names a
         folder inside either of the last two. Hub files come through `huggingface_hub` and its
         cache, which also works offline.
-      weights: download weights too. Config and tokenizer are enough to plan with.
+      weights: whether to download weights too. Config and tokenizer are enough to plan with.
 
     Raises:
       FileNotFoundError: nothing has this name; the message says what was tried.
@@ -47,7 +47,8 @@ def resolve_drafter(name: str | os.PathLike, model: Path) -> Path:
     """Find the directory with the files of a drafter; download them if needed.
 
     Args:
-      name: name of a drafter that ships with the model, or as of `resolve_model`.
+      name: name of a drafter that ships with the model, a directory or a hub id, see
+        `resolve_model`.
       model: directory of the target.
 
     Raises:
@@ -76,7 +77,7 @@ def _resolve(name: str, shipped_kind: str, weights: bool = True) -> Path:
 
 
 def _download(repo: str, subfolder: str, shipped_kind: str, weights: bool) -> Path:
-    """Download a hub snapshot: only files that are read, from one folder without its subfolders."""
+    """Download the files that are read of a hub snapshot, from one folder without subfolders."""
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     prefix = f"{subfolder.rstrip('/')}/" if subfolder else ""

@@ -1,9 +1,10 @@
 """Weights in six bits each: integers from -31 to 31 with a float32 scale per output channel.
 
-A matrix `x` [out, in] is stored as `x` uint8 [out, 6, in / 8] and `x.scale` float32 [out]. Row i, plane
-k of `x` holds bit k of `value + 32`, eight columns a byte, and `value * scale[i]` is the weight.
-Vectors, and matrices whose columns are no multiple of 8, keep their dtype. Drafters may be stored
-so: a drafter decides how many tokens are accepted, never which tokens are written.
+A matrix `x` [out, in] is stored as `x` uint8 [out, 6, in / 8] and `x.scale` float32 [out]. Plane k
+of row i of `x` holds bit k of `value + 32`, eight columns per byte, and `value * scale[i]` is the
+weight. Vectors keep their dtype, and so do matrices if their number of columns is not a multiple of
+8. Only drafters are packed: they decide how many tokens are accepted, never which tokens are
+written.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ _OFFSET = 2 ** (BITS - 1)
 
 
 def scale_name(name: str) -> str:
-    """Name of the tensor that holds the scales of `name`."""
+    """Return the name of the tensor that holds the scales of `name`."""
     return f"{name}.scale"
 
 
 def packed_names(names: Iterable[str], dtype: Callable[[str], str]) -> frozenset[str]:
-    """Those of `names` that are stored as bytes and have scales; `dtype` gives a stored dtype."""
+    """Return the `names` that are stored as bytes and have scales; `dtype` maps name to dtype."""
     names = set(names)
     return frozenset(n for n in names if scale_name(n) in names and dtype(n) == "U8")
 
 
 def pack(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """`tensors` with every float matrix [out, in] packed; others are returned as they are.
+    """Pack every float matrix [out, in] of `tensors` and return the others unchanged.
 
     The largest value of a row becomes 31 or -31.
     """
@@ -52,7 +53,7 @@ def pack(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def unpack(stored: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """float32 [out, in] from bytes uint8 [out, 6, in / 8] and scales float32 [out].
+    """Unpack bytes uint8 [out, 6, in / 8] with scales float32 [out] to float32 [out, in].
 
     Raises:
       ValueError: one of the two has another shape or dtype.
@@ -69,7 +70,11 @@ def unpack(stored: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def unpacked_shape(stored: tuple[int, ...]) -> tuple[int, int]:
-    """(out, in) of a matrix stored in the shape `stored`; ValueError if it is none."""
+    """Return (out, in) of a matrix stored in the shape `stored`.
+
+    Raises:
+      ValueError: no packed matrix has this shape.
+    """
     if len(stored) != 3 or stored[1] != BITS:
         raise ValueError(
             f"packed weights have the shape {list(stored)}, and must be [out, {BITS}, in / 8]: "

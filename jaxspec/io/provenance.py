@@ -1,6 +1,4 @@
-"""What a drafter records about the target it was trained for, so that a wrong pairing can be
-told.
-"""
+"""The record that a drafter keeps of the target it was trained for, to detect wrong pairings."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ class Provenance(NamedTuple):
     chat_template: str | None = None
 
     def to_hf(self) -> dict[str, Any]:
-        """The fields as they stand in a config.json's `jaxspec` object."""
+        """Return the fields as entries of the `jaxspec` object in config.json."""
         return {
             "target": self.target,
             "target_revision": self.revision,
@@ -42,8 +40,9 @@ class Provenance(NamedTuple):
 
 
 def recorded(hf: dict[str, Any]) -> Provenance:
-    """What a drafter's config.json says about its target: in the `jaxspec` object, else as the
-    verifier of speculators.
+    """Read the target that a drafter's config.json names.
+
+    It is in the `jaxspec` object, else in the speculators schema's `verifier`.
     """
     own = hf.get("jaxspec") or {}
     verifier = (hf.get("speculators_config") or {}).get("verifier") or {}
@@ -56,8 +55,7 @@ def recorded(hf: dict[str, Any]) -> Provenance:
 
 
 def of_target(directory: str | os.PathLike) -> Provenance:
-    """The record of the target whose files are in `directory` (a model directory, in or out of the
-    hub's cache).
+    """Make the record of the target in `directory`, a model directory in or out of the hub's cache.
     """
     directory = Path(directory)
     found = _SNAPSHOT.search(directory.absolute().as_posix())
@@ -73,15 +71,16 @@ def of_target(directory: str | os.PathLike) -> Provenance:
 
 
 def chat_template(directory: Path) -> str | None:
-    """The text of a model's chat template: a file of its own, or a field of tokenizer_config.json;
-    None where there is none.
+    """Read the text of a model's chat template; return None if it has none.
+
+    It is a file of its own or a field of tokenizer_config.json.
     """
     own = directory / "chat_template.jinja"
     if own.is_file():
         return own.read_text(encoding="utf-8")
     config = directory / "tokenizer_config.json"
     template = read_json(config).get("chat_template") if config.is_file() else None
-    # Older tokenizers hold several by name; the first called default is the one that is used.
+    # Older tokenizers hold several named templates; the first one called default is used.
     if isinstance(template, list):
         named = [entry for entry in template if isinstance(entry, dict)]
         template = next((x.get("template") for x in named if x.get("name") == "default"), None)

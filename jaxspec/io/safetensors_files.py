@@ -1,6 +1,4 @@
-"""Hugging Face weight directories: safetensors files read memory-mapped, one tensor at a time, and
-written atomically.
-"""
+"""Read safetensors files memory-mapped, one tensor at a time, and write them atomically."""
 
 from __future__ import annotations
 
@@ -25,16 +23,15 @@ _TABLES = ("I64", "I32", "BOOL")
 
 
 class WeightFiles(Tensors):
-    """Tensors of a directory by name. Files stay mapped; indexing copies one tensor into memory, in
-    its stored dtype.
+    """Tensors of a directory by name.
 
-    A packed tensor (see `jaxspec.io.packed`) is read as float32, and its scales are not
-    among the names.
+    Files stay mapped; indexing copies one tensor into memory, in its stored dtype. A packed tensor
+    (see `jaxspec.io.packed`) is read as float32, and its scales are not among the names.
 
     Raises:
       FileNotFoundError: the directory, its weights or some of its shards are missing.
-      ValueError: a file is truncated or corrupt, or a tensor is of a dtype that is not read: none
-        of float32, float16, bfloat16, int64, int32, bool, packed.
+      ValueError: a file is truncated or corrupt, or a tensor has a dtype other than float32,
+        float16, bfloat16, int64, int32, bool or packed.
     """
 
     def __init__(self, directory: str | os.PathLike):
@@ -44,7 +41,7 @@ class WeightFiles(Tensors):
 
     @classmethod
     def of_file(cls, path: str | os.PathLike) -> WeightFiles:
-        """The tensors of one safetensors file, whatever its name."""
+        """Open one safetensors file, whatever its name."""
         files = cls.__new__(cls)
         files.directory = Path(path).parent
         files._open([Path(path)])
@@ -75,7 +72,7 @@ class WeightFiles(Tensors):
         return handle.get_tensor(name)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor, from the file's header: nothing is read."""
+        """Return a tensor's shape; only the file's header is read."""
         stored = tuple(self._slice(name).get_shape())
         return unpacked_shape(stored) if name in self._packed else stored
 
@@ -86,19 +83,19 @@ class WeightFiles(Tensors):
 
     @property
     def packed(self) -> frozenset[str]:
-        """Names of the tensors that are packed into six bits a weight."""
+        """Names of the tensors that are packed into six bits per weight."""
         return self._packed
 
     def dtype(self, name: str) -> str:
-        """Dtype that indexing gives (`F32`, `BF16`, `I64`, `BOOL`, …), from the file's header."""
+        """Return the dtype that indexing gives (`F32`, `BF16`, `I64`, `BOOL`, …)."""
         return "F32" if name in self._packed else self.stored_dtype(name)
 
     def stored_dtype(self, name: str) -> str:
-        """Dtype in the file: `U8` for a packed tensor."""
+        """Return the dtype in the file: `U8` for a packed tensor."""
         return self._slice(name).get_dtype()
 
     def _slice(self, name: str):
-        """The safetensors handle of one tensor: its shape and dtype come from the header."""
+        """Return the safetensors handle of one tensor, which gives shape and dtype."""
         file = self._stored[name]
         try:
             return self._files[file].get_slice(name)
@@ -109,10 +106,9 @@ class WeightFiles(Tensors):
 def write_safetensors(
     path: str | os.PathLike, tensors: Mapping[str, np.ndarray], dtype: str | None = None
 ) -> None:
-    """Write `tensors` to one file, cast to `dtype` (`float32`, `float16` or `bfloat16`) where one
-    is given.
+    """Write `tensors` to one file, cast to `dtype` (`float32`, `float16` or `bfloat16`) if given.
 
-    The file appears whole or not at all: it is written beside `path` and renamed.
+    The file appears whole or not at all: it is written under a temporary name and renamed.
     """
     target = None if dtype is None else weight_dtype(dtype)
     plain = {
@@ -126,7 +122,11 @@ def write_safetensors(
 
 
 def weight_dtype(name: str) -> np.dtype:
-    """The numpy dtype called `float32`, `float16` or `bfloat16`; ValueError for any other name."""
+    """Return the numpy dtype called `float32`, `float16` or `bfloat16`.
+
+    Raises:
+      ValueError: any other name.
+    """
     by_name = {np.dtype(dtype).name: np.dtype(dtype) for dtype in FLOAT_DTYPES.values()}
     if str(name) not in by_name:
         raise ValueError(f"unknown dtype {name!r}: use one of {', '.join(sorted(by_name))}")
@@ -134,7 +134,12 @@ def weight_dtype(name: str) -> np.dtype:
 
 
 def read_json(path: Path) -> dict:
-    """A JSON object from `path`; FileNotFoundError or a one-line ValueError where there is none."""
+    """Read a JSON object from `path`.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: it is not a JSON object.
+    """
     if not path.is_file():
         raise FileNotFoundError(
             f"{path.parent} has no {path.name}: it is not a complete Hugging Face model directory"
@@ -151,13 +156,14 @@ def read_json(path: Path) -> dict:
 
 
 def has_safetensors(directory: Path) -> bool:
-    """Whether the directory's weights are (also) in safetensors files."""
+    """Whether a directory has weights in safetensors files."""
     return (directory / WEIGHTS).is_file() or (directory / INDEX).is_file()
 
 
 def shard_paths(directory: Path, single: str, index: str) -> list[Path]:
-    """The files that hold a directory's weights: `single`, which wins as in transformers, or those
-    that `index` names.
+    """List the files that hold a directory's weights.
+
+    This is `single` if it exists, as in transformers, else the files that `index` names.
 
     Raises:
       FileNotFoundError: the directory, its weights or some of its shards are missing.
@@ -179,9 +185,7 @@ def shard_paths(directory: Path, single: str, index: str) -> list[Path]:
 
 
 def lost_tensors(directory: Path, found: Iterable[str], single: str, index: str) -> None:
-    """Raise a ValueError when the index lists tensors that are not among those `found` in its
-    shards.
-    """
+    """Raise ValueError if the index lists tensors that were not `found` in its shards."""
     lost = sorted(set(_weight_map(directory, single, index)) - set(found))
     if lost:
         raise ValueError(
@@ -191,12 +195,12 @@ def lost_tensors(directory: Path, found: Iterable[str], single: str, index: str)
 
 
 def lfs_pointer(start: bytes) -> bool:
-    """Whether a file that starts with these bytes is Git LFS's note of where the file is."""
+    """Whether a file that starts with these bytes is a Git LFS pointer."""
     return start.startswith(b"version htt")
 
 
 def _weight_map(directory: Path, single: str, index: str) -> dict[str, str]:
-    """{tensor: shard} of the index, or nothing where a single file is used."""
+    """Read {tensor: shard} from the index; return {} if a single file is used."""
     if (directory / single).is_file() or not (directory / index).is_file():
         return {}
     found = read_json(directory / index).get("weight_map") or {}
@@ -209,7 +213,7 @@ def _weight_map(directory: Path, single: str, index: str) -> dict[str, str]:
 
 
 def _no_weights(directory: Path) -> str:
-    """What to do about a directory without safetensors weights."""
+    """Write the error message for a directory without safetensors weights."""
     if (directory / INDEX).is_file():
         return f"{directory}: {INDEX} has no weight_map; download it again"
     pickled = sorted(path.name for path in directory.glob("pytorch_model*.bin"))
@@ -222,7 +226,11 @@ def _no_weights(directory: Path) -> str:
 
 
 def open_safetensors(path: Path):
-    """Handle of a safetensors file; ValueError says what is wrong with one that cannot be read."""
+    """Open a safetensors file.
+
+    Raises:
+      ValueError: it cannot be read; the message says why.
+    """
     try:
         return safe_open(path, framework="numpy")
     except SafetensorError as error:
@@ -235,7 +243,7 @@ def open_safetensors(path: Path):
 
 
 def _damaged(path: Path, error: SafetensorError) -> ValueError:
-    """One line about a file that safetensors cannot read."""
-    # The parser lists every dtype that it knows.
+    """Make a one-line error for a file that safetensors cannot read."""
+    # The parser's message lists every dtype that it knows; cut that off.
     reason = str(error).splitlines()[0].split(", expected one of")[0]
     return ValueError(f"{path} is truncated or corrupt ({reason}); download it again")

@@ -1,4 +1,4 @@
-"""Base class of readers of weight files: maps names to tensors, which are read on access."""
+"""Base class of readers of weight files: map names to tensors, which are read on access."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text to token ids and back, through the tokenizer that a model directory holds."""
+"""Convert text to token ids and back with the tokenizer of a model directory."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ _FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
 class Tokenizer:
-    """A thin wrapper of `transformers.AutoTokenizer`, which is imported when the first one is
-    made.
-    """
+    """A thin wrapper of `transformers.AutoTokenizer`, which is imported on first use."""
 
     def __init__(self, directory: str | os.PathLike):
         # transformers would advise to install PyTorch, which nothing here needs.
@@ -33,12 +31,13 @@ class Tokenizer:
         self.eos: tuple[int, ...] = _ids(self._inner.eos_token_id)
 
     def __len__(self) -> int:
-        """Tokens, the added ones included; the embedding table may have more rows."""
+        """Count the tokens, the added ones included; the embedding table may have more rows."""
         return len(self._inner)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a prompt, with the special tokens that the model expects before a text (Llama's
-        begin of text).
+        """Encode a prompt, with the special tokens that the model expects before a text.
+
+        An example is Llama's begin-of-text token.
         """
         return list(self._inner.encode(text))
 
@@ -48,9 +47,7 @@ class Tokenizer:
         return bool(self._inner.chat_template)
 
     def chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
-        """Ids of chat messages (`role`, `content`) in the model's template, ready for the
-        assistant's answer.
-        """
+        """Encode chat messages (`role`, `content`) in the model's template, up to the answer."""
         if not self.has_chat_template:
             raise ValueError("this model has no chat template: pass the prompt as a string")
         bad = [m for m in messages if not isinstance(m, dict) or not {"role", "content"} <= set(m)]
@@ -62,15 +59,16 @@ class Tokenizer:
         return list(self._inner.encode(text, add_special_tokens=False))
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of `ids` without special tokens; bytes that are no valid UTF-8 become U+FFFD."""
+        """Decode `ids` to text without special tokens; invalid UTF-8 becomes U+FFFD."""
         ids = [int(i) for i in ids]
         return self._inner.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
 @functools.lru_cache(maxsize=16)
 def load_tokenizer(directory: str | os.PathLike) -> Tokenizer | None:
-    """The tokenizer in `directory`, read once per directory; None where there is none (prompts are
-    token ids then).
+    """Load the tokenizer in `directory`, once per directory.
+
+    Return None if it has none; prompts must then be token ids.
     """
     if not any((Path(directory) / name).is_file() for name in _FILES):
         return None
@@ -78,8 +76,9 @@ def load_tokenizer(directory: str | os.PathLike) -> Tokenizer | None:
 
 
 def eos_ids(directory: str | os.PathLike, tokenizer: Tokenizer | None) -> tuple[int, ...]:
-    """Ids that end a text, sorted: the tokenizer's, generation_config.json's and config.json's
-    together.
+    """Collect the ids that end a text, sorted.
+
+    They come from the tokenizer, generation_config.json and config.json together.
     """
     found = set(tokenizer.eos if tokenizer is not None else ())
     for name in ("generation_config.json", "config.json"):

@@ -1,5 +1,4 @@
-"""PyTorch's zip checkpoints (`.bin`, `.pt`, `.pth`) without PyTorch and without running what a
-pickle may ask for.
+"""Read PyTorch's zip checkpoints (`.bin`, `.pt`, `.pth`) without PyTorch or code in the pickle.
 
 `torch.save` writes a zip archive: `data.pkl` describes tensors by storage key, offset, shape and
 strides; `data/<key>` holds a storage's bytes, uncompressed.
@@ -34,13 +33,14 @@ TORCH_INDEX = "pytorch_model.bin.index.json"
 
 
 class TorchFile(Tensors):
-    """Tensors of one file by name. The file stays mapped; indexing copies one tensor into memory,
-    in its stored dtype.
+    """Tensors of one file by name.
+
+    The file stays mapped; indexing copies one tensor into memory, in its stored dtype.
 
     Raises:
-      UnsafePickle: the pickle names a global that is not on the short list; nothing was run.
-      ValueError: PyTorch's format of before 1.6, TorchScript, a truncated or corrupt file, or
-        values that are not tensors.
+      UnsafePickle: the pickle names a global that is not allowed; nothing was run.
+      ValueError: the file is in PyTorch's format from before 1.6, is TorchScript, is truncated or
+        corrupt, or holds values that are not tensors.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -81,17 +81,15 @@ class TorchFile(Tensors):
         return np.array(view, order="C")
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor, from the pickle: no storage is read."""
+        """Return a tensor's shape; only the pickle is read."""
         return self._home[name].shape
 
     def dtype(self, name: str) -> str:
-        """Name of the stored dtype, as safetensors spells it (`F32`, `BF16`, `I64`, `BOOL`)."""
+        """Return the stored dtype as safetensors spells it (`F32`, `BF16`, `I64`, `BOOL`)."""
         return _safetensors_name(self._home[name].storage.dtype)
 
     def _check(self, name: str) -> None:
-        """Refuse a tensor whose bytes are not all in the file: strides must not lead out of the
-        storage.
-        """
+        """Refuse a tensor that is not wholly in the file or whose strides leave its storage."""
         tensor = self._home[name]
         last = tensor.offset + sum(
             (n - 1) * stride for n, stride in zip(tensor.shape, tensor.strides, strict=True)
@@ -129,17 +127,18 @@ class TorchFiles(Tensors):
         return list(self._files)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor; nothing is read."""
+        """Return a tensor's shape without reading the tensor."""
         return self._files[self._home[name]].shape(name)
 
     def dtype(self, name: str) -> str:
-        """Name of the stored dtype, as safetensors spells it."""
+        """Return the stored dtype as safetensors spells it."""
         return self._files[self._home[name]].dtype(name)
 
 
 def open_weights(directory: str | os.PathLike) -> WeightFiles | TorchFiles:
-    """The weights of a directory: safetensors where there are any, else PyTorch's files; errors as
-    theirs.
+    """Open the weights of a directory: safetensors if there are any, else PyTorch's files.
+
+    Errors are those of `WeightFiles` and `TorchFiles`.
     """
     directory = Path(directory)
     pickled = any((directory / name).is_file() for name in (TORCH_WEIGHTS, TORCH_INDEX))
@@ -151,7 +150,7 @@ def open_weights(directory: str | os.PathLike) -> WeightFiles | TorchFiles:
 
 
 def _parse(path: Path, file) -> Any:
-    """What `data.pkl` of a zip checkpoint describes."""
+    """Read the values that `data.pkl` of a zip checkpoint describes."""
     if not zipfile.is_zipfile(file):
         raise ValueError(_not_a_zip(path, file))
     try:
@@ -183,7 +182,7 @@ def _described(path: Path, stream) -> Any:
 
 
 def _places(path: Path, file) -> dict[str, tuple[int, int]]:
-    """{storage key: (first byte in the file, bytes)}, from the zip's local headers."""
+    """Read {storage key: (first byte in the file, number of bytes)} from the zip's headers."""
     places = {}
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():

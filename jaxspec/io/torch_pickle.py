@@ -116,8 +116,8 @@ def read_pickle(stream: BinaryIO) -> Any:
       stream: binary file.
 
     Raises:
-      UnsafePickle: it names anything other than tensors and dictionaries; nothing was run.
-      ValueError: it is truncated or corrupt.
+      UnsafePickle: the pickle names anything other than tensors and dictionaries; nothing was run.
+      ValueError: the pickle is truncated or corrupt.
     """
     try:
         return _Unpickler(stream, encoding="utf-8").load()

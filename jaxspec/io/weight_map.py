@@ -56,7 +56,8 @@ class WeightMismatch(ValueError):
     """Tensors do not fit the config.
 
     Attributes:
-      missing, unexpected: names of tensors.
+      missing: names of tensors that the files lack.
+      unexpected: names of tensors that the config has no use for.
       misshapen: {name: (shape in the file, expected shape)}.
       mistyped: {name: stored dtype} of tensors that do not hold floats.
     """
@@ -140,7 +141,7 @@ def read_tree(
       place: puts a host array on the device.
 
     Raises:
-      WeightMismatch: tensors are missing, unexpected, misshapen or no floats; reports all of them.
+      WeightMismatch: tensors are missing, unexpected, misshapen or not floats; reports all of them.
       ValueError: a tensor holds NaN or infinity, or overflows `dtype`.
     """
     check_fit(leaves, read, ignore)
@@ -195,7 +196,7 @@ def read_stored(
     """Read the tensors of `leaves` by Hugging Face name, in their stored dtypes.
 
     Raises:
-      WeightMismatch, ValueError: as `read_tree`.
+      WeightMismatch, ValueError: see `read_tree`.
     """
     check_fit(leaves, read, ignore)
     tensors = {name: _float(name, read[name]) for leaf in leaves for name, *_ in leaf.parts()}
@@ -213,7 +214,7 @@ def check_fit(
     Otherwise dtypes are checked when tensors are read.
 
     Raises:
-      WeightMismatch: tensors are missing, unexpected, misshapen or no floats; reports all of them.
+      WeightMismatch: tensors are missing, unexpected, misshapen or not floats; reports all of them.
     """
     wanted = {name: shape for leaf in leaves for name, _, _, shape in leaf.parts()}
     shape_of = getattr(read, "shape", lambda name: read[name].shape)
@@ -251,7 +252,7 @@ def _check_finite(name: str, stored: np.ndarray, cast: np.ndarray) -> None:
 
 
 def _finite(x: np.ndarray) -> bool:
-    """Say whether all values are finite.
+    """Whether all values are finite.
 
     Minimum and maximum are NaN or infinite if any value is. Arithmetic on two-byte floats is slow,
     so compare their exponent bits instead.

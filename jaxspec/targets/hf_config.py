@@ -34,7 +34,7 @@ def target_config_to_hf(config: TargetConfig, dtype: str = "float32") -> dict[st
     """Write a config.json that transformers 4 and 5 both read as `config`.
 
     Args:
-      config: of the target.
+      config: the target's config.
       dtype: dtype of the weights.
     """
     family = family_of(config)

@@ -39,9 +39,9 @@ def transformer_fields(hf: dict[str, Any], default_head_dim: int | None = None) 
 
 
 def transformer_fields_to_hf(config: TransformerConfig, dtype: str) -> dict[str, Any]:
-    """Invert `transformer_fields`, with both spellings of RoPE.
+    """Invert `transformer_fields`.
 
-    Each serving engine knows one of them.
+    RoPE is written in both spellings, since each serving engine knows only one of them.
     """
     scaling = {"rope_type": "default"}
     if config.rope_scaling is not None:
@@ -104,7 +104,7 @@ def integer(hf: dict[str, Any], name: str, default: int | None = None) -> int:
     """Read a positive integer; if it is absent or null, return `default`.
 
     Raises:
-      ValueError: it is no positive integer, or it is absent and there is no default.
+      ValueError: it is not a positive integer, or it is absent and there is no default.
     """
     value = hf.get(name)
     value = default if value is None else value

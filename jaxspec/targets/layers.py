@@ -42,7 +42,7 @@ def scale_of(module: nn.Module, name: str) -> jax.Array | None:
 def multiply_kernel(
     x: jax.Array, kernel: jax.Array, scale: jax.Array | None = None, axis: int = 0
 ) -> jax.Array:
-    """Multiply `x` [..., in] by a matrix whose `axis` is the input's.
+    """Multiply `x` [..., in] by a matrix; its `axis` is the input.
 
     A quantised kernel has a `scale` per output. XLA reads its values as stored and converts them
     inside the product. Sums stay float32 until they are scaled, because unscaled sums exceed
@@ -89,7 +89,7 @@ def rope_table(positions: jax.Array, config: TransformerConfig) -> tuple[jax.Arr
 def rope_frequency(config: TransformerConfig) -> np.ndarray:
     """Compute the rotation per position of each pair of components, float32 [D/2].
 
-    It is a constant of the compiled program. The order of float32 operations is that of the
+    It is a constant of the compiled program. Float32 operations come in the same order as for the
     published checkpoints: one unit in the last place moves the angle at position 30,000 by 2e-3.
     """
     exponent = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
@@ -169,8 +169,9 @@ def behind(earlier, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Write keys and values of T new rows `k`, `v` among those of rows computed earlier.
 
     Args:
-      earlier: (k, v [B, R, K, D], row), where `row` is the place of the new rows. The mask of the
-        new rows then covers all R rows.
+      earlier: (k, v [B, R, K, D], row), where `row` is the index of the first new row. The mask of
+        the new rows then covers all R rows.
+      k, v: [B, T, K, D].
 
     Returns:
       k, v: [B, R, K, D].

@@ -27,7 +27,7 @@ class SparseMLP(nn.Module):
         down = self.param("down", _INIT, (moe.num_experts, moe.expert_ffn_size, width))
 
         rows = x.reshape(-1, width)
-        # Full precision: a GPU would multiply in TF32 by default, and a near-tie would choose
+        # Use full precision: a GPU multiplies in TF32 by default, and a near-tie would then choose
         # another expert.
         scores = jnp.matmul(
             rows.astype(jnp.float32),
@@ -88,8 +88,8 @@ def mix_experts(
         result = _project(nn.silu(gate) * up, down, down_scale, which)
         return out.at[pair].set(result, mode="drop")
 
-    # Every pair has a place of its own, and sums have a fixed order: the result depends neither on
-    # the tiles nor on atomics.
+    # Every pair has its own place and sums have a fixed order, so the result depends neither on the
+    # tiles nor on atomics.
     out = jnp.zeros((expert.size, rows.shape[1]), rows.dtype)
     out = jax.lax.fori_loop(0, -(-tiles // tiles_per_step), step, out)
     return (out.reshape(*expert.shape, -1) * weight[..., None]).sum(axis=1)
@@ -118,7 +118,7 @@ def _tiles(expert: jax.Array, num_experts: int, multiple: int):
       the expert of each tile [tiles]; the number of tiles in use.
     """
     count = expert.size
-    # The number of pairs per expert if all are used alike. Longer tiles would be mostly empty,
+    # The number of pairs per expert if all are used equally. Longer tiles would be mostly empty;
     # shorter ones would read an expert's weights more than once.
     size = min(max(1, count // num_experts), 64)
     most = min(num_experts, count) + count // size
@@ -132,6 +132,6 @@ def _tiles(expert: jax.Array, num_experts: int, multiple: int):
     tile = jnp.arange(most)
     owner = jnp.minimum((tile[:, None] >= last_tile).sum(1), num_experts - 1)
     offset = (tile - (last_tile - group_tiles)[owner])[:, None] * size + jnp.arange(size)
-    # Tiles beyond the last one count as the last expert's, behind all of its pairs: unused.
+    # Tiles beyond the last one belong to the last expert, after all of its pairs: they are unused.
     used = offset < group[owner][:, None]
     return jnp.where(used, first_pair[owner][:, None] + offset, -1), order, owner, last_tile[-1]

@@ -31,7 +31,7 @@ _PROJECTIONS = ("kernel", "lm_head", "gate_up", "down")
 def quantize_params(params: Params, kind: str) -> Params:
     """Quantise the target of `params`; drafters and spec are shared with the original.
 
-    This can be traced, so that `jax.eval_shape` gives the shapes for abstract weights.
+    This can be traced, so `jax.eval_shape` gives the shapes for abstract weights.
 
     Args:
       params: from `jaxspec.load`.
@@ -61,7 +61,7 @@ def check_kind(kind: str | None) -> None:
     """Check that `kind` is one of `KINDS` or None.
 
     Raises:
-      ValueError: it is not.
+      ValueError: `kind` is anything else.
     """
     if kind is not None and kind not in KINDS:
         raise ValueError(f"unknown quantisation {kind!r}: choose one of {', '.join(KINDS)}")
@@ -80,8 +80,8 @@ def refuse(variables: Mapping[str, Any], what: str) -> None:
     """Refuse quantised variables.
 
     Args:
-      variables: of a target.
-      what: what cannot be done with them, the end of the message.
+      variables: a target's variables.
+      what: end of the message: what cannot be done with them.
 
     Raises:
       ValueError: `variables` are quantised.
@@ -110,8 +110,8 @@ def contracted_axis(path: tuple[str, ...], tied: bool) -> int | None:
 def quantize(weights: jax.Array, kind: str, axis: int) -> tuple[jax.Array, jax.Array]:
     """Quantise weights along one axis.
 
-    `values * scale` is nearest to the weights: the largest magnitude along `axis` becomes the
-    type's largest number.
+    Values are rounded so that `values * scale` is close to the weights. The largest magnitude along
+    `axis` becomes the type's largest number.
 
     Args:
       weights: floats.

@@ -9,7 +9,7 @@ from jaxspec.targets.hf_fields import integer
 
 
 def _uses_window(hf: dict[str, Any]) -> bool:
-    """Say whether layers from `max_window_layers` on use a window; `layer_types` has precedence."""
+    """Whether layers from `max_window_layers` on use a window; `layer_types` has precedence."""
     if not (hf.get("use_sliding_window") and hf.get("sliding_window")) or hf.get("layer_types"):
         return False
     layers = integer(hf, "num_hidden_layers")

@@ -17,7 +17,7 @@ def register(family: TargetFamily) -> None:
     """Make a family of target models known to the whole library.
 
     Raises:
-      ValueError: its name is taken.
+      ValueError: the family's name is taken.
     """
     if family.name in _FAMILIES:
         raise ValueError(f"a family is called {family.name!r} already: choose another name")

@@ -30,7 +30,7 @@ class ForwardOutput(NamedTuple):
       hidden: [B, T, E] after the final norm; `Transformer.logits` turns rows of it into logits.
       features: [B, T, len(feature_layers) * E], concatenated outputs of the chosen decoder layers,
         before any norm.
-      k, v: [L, B, T, K, D], keys and values of the new rows, for the caller to write to its cache.
+      k, v: [L, B, T, K, D], keys and values of the new rows; the caller writes them to its cache.
     """
 
     hidden: jax.Array
@@ -72,9 +72,9 @@ class Transformer(nn.Module):
           cache: prefix that every row sees up to `cache.length`. It is not written.
           mask: uint32 [B, T, W], which new rows each new row sees; None is causal.
           feature_layers: layers i whose output (after decoder layer i, 0-based) to return;
-            `num_layers` stands for the hidden state after the final norm.
+            `num_layers` means the hidden state after the final norm.
           earlier: (k, v [L, B, R, K, D], row): further rows that are not in the cache. The new rows
-            take the places from `row` on, and `mask` is [B, T, ceil(R / 32)].
+            go in from `row` on, and `mask` is [B, T, ceil(R / 32)].
         """
         rope = rope_table(positions, self.config)
         x = self.embed(tokens)

@@ -30,8 +30,8 @@ def from_hf(
       read: `WeightFiles` of a directory, or a dict.
       config: the config that the tensors must fit.
       dtype: `float32`, `float16` or `bfloat16`, the dtype of every parameter that is not quantised.
-      quantize: `int8` or `fp8`. Tensors are quantised one by one, so that the device never holds
-        more than one of them unquantised. The variables are those of `jaxspec.targets.quant`.
+      quantize: `int8` or `fp8`. Tensors are quantised one by one, so the device never holds more
+        than one of them unquantised. The variables are those of `jaxspec.targets.quant`.
 
     Raises:
       WeightMismatch: tensors are missing, unexpected or misshapen; reports all of them.
@@ -62,7 +62,7 @@ def to_hf(params: Mapping[str, Any], config: TargetConfig) -> dict[str, np.ndarr
     `lm_head.weight` is absent if embeddings are tied.
 
     Raises:
-      ValueError: an array is absent or has a shape other than the config's, or the weights are
+      ValueError: an array is absent, its shape differs from the config's, or the weights are
         quantised.
     """
     quant.refuse(params, "written: load the model without quantize and save that")
@@ -89,7 +89,7 @@ def tensor(params: Mapping[str, Any], config: TargetConfig, name: str) -> np.nda
 
 
 def stored_name(config: TargetConfig, name: str) -> str:
-    """Return the name in the target's own files of the tensor that Llama's files call `name`."""
+    """Return the target's own name for the tensor that Llama's files call `name`."""
     name = EMBEDDING if config.tie_embeddings and name == HEAD else name
     return family_of(config).weight_name(name)
 
@@ -109,12 +109,12 @@ def _leaves(config: TargetConfig) -> list[Leaf]:
 
 
 def is_rotary_table(name: str) -> bool:
-    """Say whether a tensor holds rotary frequencies, which some writers save and nothing reads."""
+    """Whether a tensor holds rotary frequencies, which some writers save and nothing reads."""
     return name.endswith("rotary_emb.inv_freq")
 
 
 def decoder_layer_leaves(config: TransformerConfig, index: int, prefix: str) -> list[Leaf]:
-    """List the leaves of a dense decoder layer, whose tensors are `{prefix}layers.{index}.*`."""
+    """List the leaves of a dense decoder layer; its tensors are `{prefix}layers.{index}.*`."""
     return _attention_leaves(config, index, prefix, fused=False) + _mlp_leaves(
         config, index, prefix
     )

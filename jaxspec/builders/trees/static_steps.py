@@ -29,7 +29,7 @@ class _Tables(NamedTuple):
       block: [P], step that proposes each node.
       slot: [P], slot that proposes each node.
       lane: [P], index among the step's nodes of the one that each node is proposed after.
-      node: [steps + 1, M], nodes that each step drafts from; the last row is unused.
+      node: [steps + 1, M], nodes that each step drafts from; the last row is empty.
       source: [steps + 1, M], slots that proposed these nodes.
       there: bool [steps + 1, M], whether the entry is in use.
       between: [steps + 1, M, slots - 1], nodes between each and the one it was proposed after.
