@@ -1,1 +1,1 @@
-"""GPU kernels and their XLA twins, chosen through `registry.resolve_kernel`. Knows only jax."""
+"""GPU kernels and their XLA references; `registry.resolve_kernel` chooses. Imports only jax."""

@@ -1,12 +1,12 @@
-"""Compile for a GPU you don't have, and report what the program consists of.
+"""Compile for a GPU you don't have, and report the contents of the program.
 
 The CUDA PJRT plugin contains XLA's whole GPU compiler and needs no driver: it compiles for any GPU
 that is described to it (`jax.experimental.topologies`). Every compilation runs in a process of its
 own, because XLA reads its flags once per process, a kernel for another architecture can abort the
 process, and kernels are cached per process.
 
-This tells neither times nor what autotuning would choose: a real GPU may run library matrix
-products instead of fusions.
+The report gives no times and does not know what autotuning would choose: a real GPU may run library
+matrix products instead of fusions.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Program(NamedTuple):
 
 
 def available() -> tuple[bool, str]:
-    """Say whether this machine can compile for GPUs.
+    """Check whether this machine can compile for GPUs.
 
     Returns:
       (True, the plugin's name and version) or (False, what to install).
@@ -187,7 +187,7 @@ def _main() -> None:
                 "seconds": seconds,
                 "memory": _memory(memory),
             } | program.facts
-            # Tells this program from others that were compiled on the way.
+            # The dump also holds other programs that were compiled on the way.
             (Path(job["dump"]) / "program.txt").write_text(compiled.as_text(), encoding="utf-8")
     (Path(job["dump"]) / "result.json").write_text(json.dumps(report), encoding="utf-8")
 

@@ -9,10 +9,10 @@ _KIB, _GIB = 2**10, 2**30
 
 @dataclasses.dataclass(frozen=True)
 class GPU:
-    """What XLA must know about a GPU, from NVIDIA's data sheets and CUDA programming guide.
+    """A GPU as XLA must know it, from NVIDIA's data sheets and CUDA programming guide.
 
     Attributes:
-      name: as the driver gives it.
+      name: the driver's name of it.
       capability: compute capability (major, minor).
       cores: number of streaming multiprocessors.
       fpus: float32 units per multiprocessor.

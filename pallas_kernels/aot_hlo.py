@@ -109,7 +109,7 @@ def large_results(text: str, least: int) -> list[dict[str, Any]]:
 
 
 def _computations(text: str) -> dict[str, list[tuple[str, str, str, str]]]:
-    """Instructions (name, shape, opcode, line) of every computation."""
+    """Return the instructions (name, shape, opcode, line) of every computation."""
     found: dict[str, list] = {}
     current: list = []
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""Report what a compiled GPU program consists of, from XLA's dump.
+"""Report the contents of a compiled GPU program, from XLA's dump.
 
 The report counts kernels, copies, command buffers, large results and register spills.
 """

@@ -1,4 +1,4 @@
-"""The device that a program is compiled for: what the choice of a kernel depends on."""
+"""The device that a program is compiled for; the choice of a kernel depends on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Device:
     Attributes:
       platform: `cpu`, `cuda`, or another of jax's names.
       compute_capability: (major, minor) of an NVIDIA GPU, else None.
-      cores: number of its multiprocessors; None stands for a common GPU of that capability.
+      cores: number of its multiprocessors; None for a common GPU of that capability.
     """
 
     platform: str

@@ -1,4 +1,4 @@
-"""What the tree attention kernels share: arguments, derivative, and the partial sums to merge."""
+"""Shared parts of the tree attention kernels: arguments, derivative, partial sums to merge."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import jax.numpy as jnp
 from pallas_kernels import reference
 from pallas_kernels.tuning import Tiles
 
-# Below every score, and finite, so that differences are not NaN.
+# A number below every score, finite so that differences are not NaN.
 LOWEST = -1e30
 
 
 def differentiable(call: Callable) -> Callable:
-    """Make a kernel differentiable; its derivative and then also its value are the reference's.
+    """Make a kernel differentiable; the reference computes the derivative, and then also the value.
 
     Args:
       call: (q, k, v, cache_k, cache_v, layer int32 [], length int32 [B], first int32 [B] or None,
         positions, mask, *, window, cut, interpret) -> [B, T, H, D]; see
-        `pallas_kernels.reference.tree_attention`. The layer is an operand, so that all layers of a
-        model share one trace.
+        `pallas_kernels.reference.tree_attention`. The layer is an operand, so all layers of a model
+        share one trace.
 
     Returns:
       `function(q, k, v, positions, mask, prefix, window, cut, interpret)`.

@@ -1,8 +1,8 @@
 """Choose the implementation of an operation.
 
 Every operation has an XLA reference that runs everywhere, and may have kernels for some devices and
-shapes. The choice is made when a program is traced, by the device that it is for, the version of
-jax and the static shape. The environment variable `JAXSPEC_KERNELS`, or `using`, names an
+shapes. The choice is made when a program is traced; it depends on the program's device, the version
+of jax and the static shape. The environment variable `JAXSPEC_KERNELS`, or `using`, names an
 implementation instead; if that cannot run, tracing fails. Compiled programs keep their choice.
 """
 
@@ -37,8 +37,8 @@ class Implementation(NamedTuple):
     Attributes:
       module: module of the function, imported when the implementation is chosen.
       function: name of the function.
-      unsupported: (problem or None, device) -> why it cannot run, or None if it can. None for a
-        problem stands for any shape.
+      unsupported: (problem or None, device) -> why it cannot run, or None if it can. A problem of
+        None means any shape.
       automatic: whether it may be chosen without being named.
     """
 
@@ -49,7 +49,7 @@ class Implementation(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """Implementations in order of preference, and the problems that they are for.
+    """Implementations in order of preference, and the problems that they serve.
 
     Attributes:
       outside: problem -> why the kernels are not meant for it, or None. The reference serves these
@@ -119,7 +119,7 @@ def resolve_kernel(operation: str, problem: Problem | None = None) -> Callable:
 
 
 def explain(operation: str, problem: Problem | None = None, device: Device | None = None) -> Choice:
-    """Say which implementation of `operation` runs, and why.
+    """Choose the implementation of `operation` to run, and give the reason.
 
     Args:
       operation: `tree_attention`.

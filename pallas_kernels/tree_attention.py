@@ -4,8 +4,8 @@ It computes attention of few rows over a long cached prefix and over each other.
 tree gives a GPU too little to do, so programs share the prefix. Each takes a part of the live rows
 in blocks and keeps a running maximum and sum (online softmax, base 2). One more program takes the
 tree under its bit mask, and a second kernel merges the parts. Query heads that share a kv head are
-rows of the same block, so that each key is read once. If there are enough rows to keep the device
-busy, one program handles both prefix and tree, and nothing is merged.
+rows of the same block, so each key is read once. If there are enough rows to keep the device busy,
+one program handles both prefix and tree, and nothing is merged.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ def tree_attention(
 ):
     """Compute `pallas_kernels.reference.tree_attention`; `prefix` must be given.
 
-    As for the reference, rows of the cache that are not live must be finite: they are multiplied by
-    zero. The derivative is the reference's, which then also computes the value.
+    As for the reference, rows of the cache that are not live must be finite, because they are
+    multiplied by zero. The derivative is the reference's, which then also computes the value.
     """
     cut = mosaic_tiles(Problem.of(q, k, v, prefix), current_device())
     # Silence the merge's warning here too: the call below may be traced already.

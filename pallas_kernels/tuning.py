@@ -1,8 +1,8 @@
-"""Where the tree attention kernels run, and their block sizes.
+"""Decide where the tree attention kernels run, and with which block sizes.
 
-Block sizes depend on compute capability, head dimension, dtype and rows. None of them comes from a
-measurement of time: they compile without spilling registers and fit the shared memory (per block
-99 KB on compute capability 8.6, 8.9 and 12.x, 163 KB on 8.0, 227 KB on 9.0 and 10.x).
+Block sizes depend on compute capability, head dimension, dtype and rows. They were not chosen by
+measuring times: they compile without spilling registers and fit the shared memory (per block 99 KB
+on compute capability 8.6, 8.9 and 12.x, 163 KB on 8.0, 227 KB on 9.0 and 10.x).
 """
 
 from __future__ import annotations
@@ -30,9 +30,13 @@ class Problem(NamedTuple):
     """Static shape of a call of tree attention.
 
     Attributes:
-      batch, rows, heads, kv_heads, head_dim: B, T, H, K, D of the queries and keys.
+      batch: B, sequences.
+      rows: T, new rows.
+      heads: H, query heads.
+      kv_heads: K, key/value heads.
+      head_dim: D.
       dtypes: names of the dtypes of queries, keys, values and cache.
-      capacity: rows S of the cache; None without a prefix.
+      capacity: S, rows of the cache; None without a prefix.
     """
 
     batch: int
@@ -56,7 +60,7 @@ class Problem(NamedTuple):
 
 
 class Tiles(NamedTuple):
-    """How a kernel cuts a problem.
+    """How a kernel divides a problem among programs and steps.
 
     Attributes:
       rows: query rows per program, a power of two. A query row is a tree row and one of the query
@@ -78,7 +82,7 @@ class Tiles(NamedTuple):
 
 
 def outside(problem: Problem) -> str | None:
-    """Say why a problem is not verification of a tree; prompts go through the reference."""
+    """Say why a problem is not the verification of a tree; prompts go through the reference."""
     if problem.capacity is None:
         return "rows without a cached prefix"
     if problem.rows > MAX_ROWS:
@@ -146,7 +150,7 @@ def tiles(problem: Problem, device: Device) -> Tiles:
 def mosaic_tiles(problem: Problem, device: Device) -> Tiles:
     """Choose block sizes of the Mosaic GPU kernel for `problem` on `device`.
 
-    They are those of one warpgroup, with the loads of two steps in flight.
+    A program is one warpgroup, and the loads of two steps are in flight.
     """
     return _split(problem, _device(device)[1], 64, 64, 4, 2)
 

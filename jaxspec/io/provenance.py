@@ -55,8 +55,7 @@ def recorded(hf: dict[str, Any]) -> Provenance:
 
 
 def of_target(directory: str | os.PathLike) -> Provenance:
-    """Make the record of the target in `directory`, a model directory in or out of the hub's cache.
-    """
+    """Make the record of the target in `directory`, which may be in the hub's cache."""
     directory = Path(directory)
     found = _SNAPSHOT.search(directory.absolute().as_posix())
     name = found["name"].replace("--", "/") if found else directory.absolute().name

@@ -2,8 +2,8 @@
 
 A policy is a bundle of pure functions. It decides how many slots a block has (once per request),
 whether a round drafts, whether a tree that grows in steps grows further, and how many of the tree's
-rows are verified. It answers with numbers below static caps, never with shapes, so that no decision
-compiles anything. Like drafters, policies change speed and never text.
+rows are verified. It answers with numbers below static caps, never with shapes, so no decision
+compiles anything. Like drafters, policies change the speed, never the text.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class Shape(NamedTuple):
 
 
 class Observation(flax.struct.PyTreeNode):
-    """The input of a policy. None: not available at this moment, or not named in `Functions.needs`.
+    """The input of a policy.
+
+    A field is None if it is not available at this moment or not named in `Functions.needs`.
 
     Attributes:
       context: int32 [B], cached tokens.
@@ -84,7 +86,7 @@ class Outcome(flax.struct.PyTreeNode):
       drafted: bool [], whether the round drafted.
       rows: int32 [B], verified rows, the root included.
       steps: int32 [], draft steps.
-      tree: as verified.
+      tree: the tree as it was verified.
       accepted: with `count` int32 [B], the emitted tokens.
       context: int32 [B], cached tokens before the round.
       live: bool [B], sequences that were not finished before the round.
@@ -105,10 +107,11 @@ class Acts(NamedTuple):
     Attributes:
       block: int32 [B], slots of a block drafter's block, the anchor included. Asked once, after the
         prefill.
-      draft: bool [], whether the next round drafts. Drafting rounds and other rounds run in a loop
-        each, and both loops ask: the answer must depend on controls, state and context only.
+      draft: bool [], whether the next round drafts. Rounds with and without drafting run in
+        separate loops, and both loops ask, so the answer must depend only on controls, state and
+        context.
       keep: bool [B, M], which frontier nodes become part of the tree; all other candidates of their
-        level are dropped. Asked after each draft step of a drafter that proposes one token a step.
+        level are dropped. Asked after each draft step of a drafter of one token per step.
       deeper: bool [B], whether to take another draft step. Asked after each step of a drafter that
         works in steps.
       carry: float32 [B, M], a number for each frontier node, which its children see as
@@ -145,12 +148,13 @@ class Functions(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class PolicyConfig:
-    """Static choices of a policy; each distinct value is one compilation. Subclasses define
-    `functions`.
+    """Static choices of a policy; each distinct value is one compilation.
+
+    Subclasses define `functions`.
 
     Attributes:
-      widths: rows that verification is compiled for, ascending from 1. The last one is the most
-        that a tree has.
+      widths: numbers of rows that verification is compiled for, ascending from 1. The last one is
+        the maximum number of rows of a tree.
     """
 
     widths: tuple[int, ...] = ()
@@ -160,7 +164,7 @@ class PolicyConfig:
 
         Equal configs must return identical functions: cache them with `functools.lru_cache`.
         """
-        # Not an abstract method: everything else that a subclass may define has a default here.
+        # Not an abstract method: all other methods that a subclass may define have defaults here.
         raise NotImplementedError(
             f"{type(self).__name__} has no functions: define the method `functions`"
         )
@@ -177,9 +181,10 @@ class PolicyConfig:
         Called on the host, between decodes.
 
         Args:
+          controls: the controls before the decode.
           before, after: the state before and after the rounds of the decode.
-          seconds: wall-clock time of these rounds. Only decodes whose rounds ran in one device loop
-            and compiled nothing are reported.
+          seconds: wall-clock time of these rounds. A decode is reported only if its rounds ran in
+            one device loop and compiled nothing.
         """
         return controls
 
@@ -188,9 +193,9 @@ class Policy(flax.struct.PyTreeNode):
     """A policy for `jaxspec.decode(policy=...)`; what it learned comes back in `Output.policy`.
 
     Attributes:
-      config: static choices, which rounds are compiled for.
+      config: static choices that rounds are compiled for.
       controls: any pytree that rounds read: round costs, weights, thresholds.
-      state: what rounds wrote; None before the first.
+      state: state after the last round; None before the first.
       temperature: sampling temperature of the rounds that wrote `state`; None before the first.
       elsewhere: {temperature: state} of other temperatures.
     """
@@ -216,5 +221,5 @@ class Policy(flax.struct.PyTreeNode):
 
 
 def keep_state(controls: Any, state: Any, outcome: Outcome) -> Any:
-    """Return `state` unchanged: `observe` of a policy that learns nothing from rounds."""
+    """Return `state` unchanged: the `observe` of a policy that learns nothing from rounds."""
     return state

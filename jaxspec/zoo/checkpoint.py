@@ -1,4 +1,4 @@
-"""Load and save a target with its drafters, from and to Hugging Face layout."""
+"""Load and save a target with its drafters in Hugging Face layout."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def load(name, *, drafter=None, dtype: str | None = None, quantize: str | None =
       drafter: the name of a drafter that ships with the model, a hub id (`repo` or
         `repo::subfolder`), a directory, or a dict {name: any of these}, in any format that `jaxspec
         inspect` calls readable. By default, all drafters in the model's `drafters/` folder.
-        `prompt_lookup` has no files and is always available; given alone, it loads no drafter.
+        `prompt_lookup` has no files and is always available; if it is the only one given, no
+        drafter is loaded.
       dtype: dtype of weights and caches. By default float32 on a CPU, bfloat16 on a GPU, and
         float16 on GPUs without bfloat16 units (T4).
       quantize: `int8` or `fp8`: store the target's weights in one byte each, with a scale per
@@ -100,12 +101,12 @@ def load(name, *, drafter=None, dtype: str | None = None, quantize: str | None =
 
 
 def training_costs(name, *, drafter=None) -> dict[str, dict[str, float]]:
-    """Return what training took, by drafter, for the drafters that `load` would load.
+    """Return the cost of training of each drafter that `load` would load.
 
-    Drafters whose files do not record it are left out. See `jaxspec.io.training_cost`.
+    Drafters are left out if their files do not record it. See `jaxspec.io.training_cost`.
 
     Args:
-      name, drafter: as for `load`.
+      name, drafter: see `load`.
     """
     costs = {
         label: read_training_cost(source)
@@ -115,14 +116,14 @@ def training_costs(name, *, drafter=None) -> dict[str, dict[str, float]]:
 
 
 def drafter_directories(name, *, drafter=None) -> dict[str, Path]:
-    """Return {drafter: directory} of the drafters that `load` with these arguments would load."""
+    """Return {drafter: directory} of the drafters that `load` would load with these arguments."""
     return _drafter_sources(resolve_model(name), drafter)
 
 
 def save(params: Params, directory) -> None:
     """Write the target, `drafters/<name>/` and the tokenizer for `load(directory)`.
 
-    The dtype is that of the weights.
+    Tensors are saved in the dtype of the weights.
 
     Raises:
       ValueError: the target is quantised.
@@ -144,8 +145,8 @@ def save(params: Params, directory) -> None:
 def save_drafter(target: Params, variables, config, directory) -> None:
     """Write one drafter of `target` for `load`, with a record of the target.
 
-    The layout is the drafter's published one, which other engines read too, and the dtype that of
-    the weights. Some layouts save tensors of the target with the drafter.
+    The layout is the drafter's published one, which other engines read too. Tensors are saved in
+    the dtype of the weights. Some layouts save tensors of the target with the drafter.
 
     Raises:
       ValueError: the layout saves tensors of the target, but the target is quantised.
@@ -182,11 +183,11 @@ def _write_json(path: Path, content: dict) -> None:
 
 
 def _drafter_sources(model: Path, drafter) -> dict[str, Path]:
-    """Return {name: directory} of the given drafters; one without a name is called by its kind."""
+    """Return {name: directory} of the given drafters; an unnamed one is called by its kind."""
     own = shipped(model / DRAFTERS)
     if drafter is None:
         return {name: model / DRAFTERS / name for name in own}
-    if isinstance(drafter, str) and drafter in WEIGHTLESS:  # it has no files, and is always there
+    if isinstance(drafter, str) and drafter in WEIGHTLESS:  # always available, without files
         return {}
     if not isinstance(drafter, dict):
         name = drafter if drafter in own else _kind(resolve_drafter(drafter, model))

@@ -19,13 +19,15 @@ from jaxspec.targets.weights import stored_name
 def compare_records(
     target: Path, directory: Path, hf: dict[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Compare what the drafter recorded about its target with the actual target.
+    """Compare the drafter's record of its target with the actual target.
 
     Args:
-      target, directory: of the target and of the drafter. hf: the drafter's config.json.
+      target: directory of the target.
+      directory: directory of the drafter.
+      hf: the drafter's config.json.
 
     Returns:
-      (warnings, notes), one sentence each.
+      (warnings, notes), lists of one sentence each.
     """
     made_for, here = provenance.recorded(hf), provenance.of_target(target)
     shipped = provenance.of_target(directory)
@@ -64,12 +66,14 @@ def compare_records(
 
 
 def compare_borrowed(target: Path, directory: Path, hf: dict[str, Any]) -> list[str]:
-    """Check that tensors of the target saved with the drafter equal the target's.
+    """Check that the tensors of the target that are saved with the drafter equal the target's own.
 
-    The target's own tensors are the ones in use.
+    Decoding uses the target's own tensors.
 
     Args:
-      target, directory: of the target and of the drafter. hf: the drafter's config.json.
+      target: directory of the target.
+      directory: directory of the drafter.
+      hf: the drafter's config.json.
 
     Returns:
       A warning for each tensor that differs.

@@ -24,7 +24,7 @@ from jaxspec.targets.weights import EMBEDDING, HEAD, stored_name
 
 
 def list_layouts() -> list[str]:
-    """Names of all layouts that some drafter can be written in."""
+    """List all layouts that drafters can be written in."""
     formats = [record.files for record in records() if record.files is not None]
     return sorted({name for one in formats for name in one.writers})
 
@@ -90,9 +90,9 @@ class _TargetTensors(Mapping):
 
 
 def _of_target(model: Path, recorded: provenance.Provenance) -> About:
-    """Describe the target by its own files, but keep the record of the drafter's tokenizer.
+    """Describe the target by its own files, but keep all fields that the drafter recorded.
 
-    That record says what the drafter was trained with.
+    They tell what the drafter was trained with.
     """
     config = target_config(read_entries(model / "config.json"))
     found = provenance.of_target(model)
@@ -107,7 +107,7 @@ def _of_target(model: Path, recorded: provenance.Provenance) -> About:
 
 
 def _as_recorded(directory: Path, hf: dict[str, Any], config: Any) -> About:
-    """Describe the target by what the drafter's files record about it."""
+    """Describe the target by the drafter's record of it."""
     own, layers = hf.get("jaxspec") or {}, hf.get("transformer_layer_config") or hf
     count = own.get("num_target_layers") or hf.get("num_target_layers")
     if count is None:

@@ -1,6 +1,6 @@
-"""Diagnose a drafter with its target: a short decode, also with shifted feature layers.
+"""Diagnose a drafter with its target by a short decode, also with shifted feature layers.
 
-A drafter that reads the wrong layers, or was trained with another tokenizer, does not change the
+A drafter that reads the wrong layers or was trained with another tokenizer does not change the
 output: verification hides the mistake, and decoding is merely slow. So the doctor measures
 acceptance.
 """
@@ -37,7 +37,7 @@ PROMPTS = (
     "The old house stood at the end of the lane, and",
     "import os\n\ndef main():\n",
 )
-# Standard errors by which another convention must fit better before it is called the right one.
+# Another convention is called the right one if it fits better by this many standard errors.
 _SURE = 3.0
 _NAME = "drafter"
 
@@ -48,19 +48,25 @@ def diagnose(
     """Check a pair of target and drafter.
 
     Args:
-      model, drafter: as for `jaxspec.load`; one drafter.
-      prompts: a list of prompts as for `jaxspec.decode` (default: `PROMPTS`, or random token ids
-        for a target without a tokenizer, which say little about a drafter).
+      model: see `jaxspec.load`.
+      drafter: one drafter, see `jaxspec.load`.
+      prompts: a list of prompts for `jaxspec.decode` (default: `PROMPTS`; for a target without a
+        tokenizer, random token ids, which say little about a drafter).
       max_new_tokens: number of tokens to decode per prompt, greedily and as a chain.
-      dtype: as for `jaxspec.load`.
+      dtype: see `jaxspec.load`.
 
     Returns:
-      JSON-able: `acceptance` (mean acceptance length of the decode, bonus included; None if
-      nothing could be decoded), `feature_layers` (outputs, 0-based), `shifts` (for "0", "-1", "1",
-      with the layers shifted, over all anchors of the texts: `accepted`, the mean acceptance length
-      with the bonus; `logprob`; `gain`, see `jaxspec.zoo.probe`), `warnings` (what costs
-      acceptance, one sentence each), `notes`, `environment`, and `drafter` (see
-      `jaxspec.zoo.inspect.describe_checkpoint`).
+      JSON values:
+        `acceptance`: mean acceptance length of the decode, bonus included; None if nothing could be
+          decoded.
+        `feature_layers`: outputs, 0-based.
+        `shifts`: for "0", "-1" and "1", the fit with the layers shifted, over all anchors of the
+          texts: `accepted` (mean acceptance length, bonus included), `logprob`, and `gain` (see
+          `jaxspec.zoo.probe`).
+        `warnings`: causes of lost acceptance, one sentence each.
+        `notes`: one sentence each.
+        `environment`: see `report_environment`.
+        `drafter`: see `jaxspec.zoo.inspect.describe_checkpoint`.
 
     Raises:
       FileNotFoundError: the model or the drafter does not exist.
@@ -187,7 +193,7 @@ def _token_prompts(vocab_size: int) -> list[list[int]]:
 
 
 def _verdict(config, acceptance: float, shifts: dict, written: dict[str, Any]) -> list[str]:
-    """Turn the figures into warnings; `written` says where and how config.json lists the layers."""
+    """Turn the figures into warnings; `written` is how config.json lists the layers."""
     warnings = []
     shift, best = max(shifts.items(), key=lambda item: item[1]["gain"], default=("0", None))
     if best and best["gain"] > _SURE and best["accepted"] > shifts["0"]["accepted"]:

@@ -12,8 +12,8 @@ from jaxspec.drafters.feature_layers import Layers, layer_inputs
 from jaxspec.drafters.record import DrafterRecord
 from jaxspec.drafters.registry import named, records
 
-# Families that are recognised but cannot be decoded with: {family: drafter that names its layers in
-# the same way}.
+# Recognised families that jaxspec cannot decode with: {family: drafter that names its layers in the
+# same way}.
 UNREADABLE = {"dflash2": "dflash", "dspark": None, "peagle": "eagle3", "mtp": None}
 
 
@@ -33,7 +33,7 @@ def family(hf: dict[str, Any], names: Collection[str]) -> str:
         return "dflash2"
     for record in reversed(records()):
         files = record.files
-        # A plain language model can draft, but is a target first.
+        # A plain language model can draft, but counts as a target.
         if files is None or record.assistant:
             continue
         if files.matches(hf) if files.recognise is None else files.recognise(hf, names):
@@ -50,7 +50,7 @@ def layout(hf: dict[str, Any], names: Collection[str]) -> str:
 
 
 def feature_layers(hf: dict[str, Any], found: str) -> Layers:
-    """Find the target layers that a drafter reads, in whatever convention its config.json counts.
+    """Find the target layers that a drafter reads, whatever convention its config.json uses.
 
     Args:
       hf: config.json.
@@ -82,6 +82,6 @@ def _default(hf: dict[str, Any], found: str) -> Layers:
 
 
 def _drafter(name: str) -> DrafterRecord | None:
-    """Return the record called `name` if it is of a drafter with files, else None."""
+    """Return the record called `name` if its drafter has files, else None."""
     record = named(name) if name in {record.name for record in records()} else None
     return record if record and record.files else None

@@ -38,13 +38,20 @@ def describe_checkpoint(source) -> dict[str, Any]:
       source: directory, hub id or name of a shipped model.
 
     Returns:
-      JSON-able: `path`, `family`, `layout`, `readable` (whether `jaxspec.load` takes it), `problem`
-      (why not), `target`, `feature_layers` (`output_of_layer`, 0-based, the convention here and at
-      z-lab; `input_of_layer`, the convention of vLLM and speculators; `field` and `counts`, what
-      config.json says; `note`; `contradicted`, whether its own `jaxspec` object says otherwise),
-      `architecture`, `block_size`, `mask_token_id`, `draft_vocabulary` (number of tokens that can
-      be drafted; None if config.json does not say), `flags`, `weights` (`parameters`, `bytes`,
-      `dtypes`, `tensors`, `files`), and `drafters` of a target.
+      JSON values:
+        `path`, `family`, `layout`.
+        `readable`: whether `jaxspec.load` takes it.
+        `problem`: why not.
+        `target`: the target that a drafter records.
+        `feature_layers`: `output_of_layer`, 0-based, the convention here and at z-lab;
+          `input_of_layer`, the convention of vLLM and speculators; `field` and `counts`, the field
+          of config.json and what it counts; `note`; `contradicted`, whether its own `jaxspec`
+          object says otherwise.
+        `architecture`, `block_size`, `mask_token_id`.
+        `draft_vocabulary`: number of tokens that can be drafted; None if config.json does not say.
+        `flags`.
+        `weights`: `parameters`, `bytes`, `dtypes`, `packed`, `tensors`, `files`.
+        `drafters`: names of a target's drafters.
 
     Raises:
       FileNotFoundError: the place does not exist, or has no config.json.
@@ -211,7 +218,7 @@ def _flags(hf: dict, inner: dict, own: dict) -> dict[str, Any]:
 
 
 def _weights(directory: Path) -> dict[str, Any]:
-    """Sum up sizes from the headers of all weight files."""
+    """Add up sizes from the headers of all weight files."""
     formats = [record.files for record in records() if record.files is not None]
     read = _open(directory, [name for one in formats for name in one.weights])
     names = [] if read is None else list(read)
@@ -242,7 +249,8 @@ def _open(directory: Path, own: list[str]) -> WeightFiles | TorchFiles | TorchFi
     """Open the tensors of a directory; None if it has no weights.
 
     Args:
-      own: names of weight files that formats have of their own.
+      directory: directory of the checkpoint.
+      own: names of weight files that only some formats use.
     """
     path = next((directory / name for name in own if (directory / name).is_file()), None)
     if path is not None:

@@ -1,7 +1,7 @@
-"""Store a drafter in six bits a weight, or write it in full again; see `jaxspec.io.packed`.
+"""Store a drafter in six bits per weight, or write it in full again; see `jaxspec.io.packed`.
 
-Other engines read full weights alone. Drafters of any layout can be packed, as their tensors keep
-their names. A target must stay as it is: its weights decide the text.
+Other engines only read full weights. Drafters of any layout can be packed, because their tensors
+keep their names. Targets cannot be packed: their weights decide the text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def pack_drafter(
     Args:
       source: directory or hub id, or the name of a drafter that ships with `target`. Its weights
         must be in safetensors files.
-      destination: directory to make; it must not hold a model yet.
+      destination: directory to create; it must not hold a model yet.
+      target: the model that the drafter ships with.
 
     Returns:
       `destination`.
@@ -48,7 +49,7 @@ def pack_drafter(
 def unpack_drafter(
     source: str | Path, destination: str | Path, target: str | Path | None = None
 ) -> Path:
-    """Inverse of `pack_drafter`, with packed matrices in bfloat16, as other engines read them.
+    """Invert `pack_drafter`; write packed matrices in bfloat16, which other engines read.
 
     Raises:
       FileExistsError: `destination` holds a config.json.
@@ -80,7 +81,10 @@ def _directory(source: str | Path, target: str | Path | None) -> Path:
 
 
 def _refuse_target(directory: Path) -> None:
-    """A small language model is a drafter if its config.json says for which target."""
+    """Refuse to pack a target.
+
+    A small language model is a drafter if its config.json names its target.
+    """
     hf = read_entries(directory / "config.json")
     named = (hf.get("architectures") or [""])[0]
     if named.endswith("ForCausalLM") and "draft_vocab_size" not in hf and "jaxspec" not in hf:
@@ -95,8 +99,9 @@ def _rewrite(
     change: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]],
     entries: dict[str, Any],
 ) -> Path:
-    """Copy a drafter with changed tensors, and `entries` in config.json's `jaxspec` object; None
-    removes an entry.
+    """Copy a drafter with changed tensors and config.
+
+    `entries` go into config.json's `jaxspec` object; None removes an entry.
     """
     if (destination / "config.json").exists():
         raise FileExistsError(f"{destination} holds a model already: choose another directory")

@@ -1,8 +1,8 @@
 """Measure how well a drafter fits each set of target layers, at every position of a text.
 
-A short decode has too few rounds to distinguish neighbouring layers. But every drafter gives the
-target's own greedy text, so each of its tokens can be an anchor for each set of layers. This gives
-many paired samples.
+A short decode has too few rounds to distinguish neighbouring layers. But with every drafter the
+text is the target's own greedy text, so each of its tokens can be an anchor for each set of layers.
+This gives many paired samples.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def gain(given: Fit, other: Fit) -> float:
     """Compare the log-probabilities of two fits, anchor by anchor.
 
     Returns:
-      How many standard errors `other` lies above `given`.
+      How many standard errors `other` is above `given`.
     """
     difference = other.logprob - given.logprob
     error = difference.std() / np.sqrt(difference.size)
@@ -93,8 +93,8 @@ def _features(variables, tokens, *, config, layers):
 def _at_anchors(variables, drafter_variables, features, tokens, anchors, *, config, drafter):
     """Measure the fit at all anchors.
 
-    Tokens outside of a reduced draft vocabulary cannot be accepted. They have no log-probability
-    and are left out of the mean.
+    Tokens outside a reduced draft vocabulary cannot be accepted. They have no log-probability and
+    are left out of the mean.
 
     Args:
       tokens: int32 [B, T], -1 after the end of a text.

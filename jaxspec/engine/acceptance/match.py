@@ -11,9 +11,10 @@ _WORD = 32
 
 
 def accept_match(tree: Tree, target_token: jax.Array, longest: int) -> Accepted:
-    """A node is accepted when its parent is and its token is the one that the target drew there.
+    """Accept a node if its parent is accepted and its token is the one that the target drew there.
 
-    Among siblings with the same token the last row wins (the child maps of DDTree and JetSpec).
+    Among siblings with the same token the last row wins, as in the child maps of DDTree and
+    JetSpec.
 
     Args:
       tree: tree of N rows.
@@ -48,7 +49,7 @@ def accept_match(tree: Tree, target_token: jax.Array, longest: int) -> Accepted:
 
 
 def _pack_bits(bits: jax.Array, words: int) -> jax.Array:
-    """uint32 [B, W] of bool [B, N]: column j is bit j % 32 of word j // 32."""
+    """Pack bool [B, N] into uint32 [B, W]: column j is bit j % 32 of word j // 32."""
     bits = jnp.pad(bits, ((0, 0), (0, words * _WORD - bits.shape[1])))
     bits = bits.reshape(bits.shape[0], words, _WORD).astype(jnp.uint32)
     return (bits << jnp.arange(_WORD, dtype=jnp.uint32)).sum(-1, dtype=jnp.uint32)

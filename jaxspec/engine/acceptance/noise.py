@@ -17,8 +17,9 @@ def fold_round_keys(keys: jax.Array, position: jax.Array, purpose: int) -> jax.A
     """Fold a purpose and the round's position into each key; no two rounds get equal keys.
 
     Args:
-      keys: one per sequence, [B]. position: int32 [B], absolute position of the root; no two
-        rounds of a sequence start at the same one.
+      keys: [B], one per sequence.
+      position: int32 [B], absolute position of the root; it differs between the rounds of a
+        sequence.
       purpose: `ACCEPT`, `BONUS` or `CANDIDATES`.
 
     Returns:
@@ -28,12 +29,12 @@ def fold_round_keys(keys: jax.Array, position: jax.Array, purpose: int) -> jax.A
 
 
 def draw_uniform(keys: jax.Array, position: jax.Array, tree: Tree) -> jax.Array:
-    """Draw one uniform number per tree row, float32 [B, N]; it decides whether the row is accepted."""
+    """Draw a uniform number per tree row, float32 [B, N], to decide whether the row is accepted."""
     return uniform(fold_round_keys(keys, position, ACCEPT), tree.token.shape[1])
 
 
 def draw_bonus(probability: jax.Array, keys: jax.Array, position: jax.Array) -> jax.Array:
-    """Draw a token, int32 [B], from `probability` [B, V], which need not be normalised."""
+    """Draw a token, int32 [B], from `probability` [B, V], normalised or not."""
     noise = gumbel(
         fold_round_keys(keys, position, BONUS),
         jnp.zeros((position.shape[0], 1), jnp.int32),

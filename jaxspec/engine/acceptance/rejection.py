@@ -30,22 +30,24 @@ def accept_rejection(
     position: jax.Array,
     longest: int,
 ) -> Accepted:
-    """Recursive rejection sampling of candidates that were drawn without replacement (Jeon et al.
-    2024; Yang et al. 2024).
+    """Accept candidates that were drawn without replacement by recursive rejection sampling.
 
-    Children are tried in row order, which must be the order in which they were drawn: x is accepted
-    with probability min(1, p(x) / q(x)); otherwise p becomes max(p - q, 0) and q loses x, both
-    renormalised. When none is accepted the bonus is drawn from what is left of p. With one
-    candidate per depth this is speculative sampling (Leviathan et al. 2023; Chen et al. 2023).
-    Lossless for candidates of `sample_candidates` in trees whose shape does not depend on the
-    tokens. Greedy: `accept_match`.
+    Sources: Jeon et al. 2024; Yang et al. 2024. Children are tried in row order, which must be the
+    order in which they were drawn. Child x is accepted with probability min(1, p(x) / q(x)).
+    Otherwise p becomes max(p - q, 0), x is removed from q, and both are renormalised. If no child
+    is accepted, the bonus is drawn from the remaining p. With one candidate per depth this is
+    speculative sampling (Leviathan et al. 2023; Chen et al. 2023). The rule is lossless for
+    candidates of `sample_candidates` in trees of a shape that does not depend on the tokens. Greedy
+    decoding uses `accept_match`.
 
     Args:
-      tree: tree of N rows whose siblings are the first few candidates of their depth, in order.
-      logits: [B, N, V], the target's, not processed; only rows on the path are read.
-      draft_logprob: float32 [B, depth, V], log of the distributions that the candidates were drawn
-        from; [:, d] belongs to the children of nodes of depth d.
-      keys: one per sequence, [B]. position: int32 [B], absolute position of the root.
+      tree: tree of N rows; siblings are the first few candidates of their depth, in order.
+      logits: [B, N, V], the target's unprocessed logits; only rows on the path are read.
+      draft_logprob: float32 [B, depth, V], log-probabilities that the candidates were drawn with;
+        [:, d] belongs to the children of nodes of depth d.
+      spec, values: from `make_sampling`.
+      keys: [B], one per sequence.
+      position: int32 [B], absolute position of the root.
       longest: static; deeper nodes are not accepted.
     """
     if spec.greedy:
@@ -64,20 +66,25 @@ def sample_candidates(
     position: jax.Array,
     first: int | jax.Array = 0,
 ) -> tuple[Candidates, jax.Array]:
-    """Draw `count` tokens per depth without replacement from the drafter's processed distributions
-    (Gumbel-top-k).
+    """Draw `count` tokens per depth without replacement from the drafter by Gumbel-top-k.
+
+    They come from the drafter's processed distributions. Greedy decoding gets the most likely
+    tokens with their log-probabilities.
 
     Args:
-      draft_logits: [B, depth, V]. count: static, at most V.
-      keys: one per sequence, [B]. position: int32 [B], absolute position of the root.
-      first: depth of the parents of draft_logits[:, 0], where several calls draw one round's
-        candidates.
+      draft_logits: [B, depth, V].
+      count: static, at most V.
+      spec, values: from `make_sampling`.
+      keys: [B], one per sequence.
+      position: int32 [B], absolute position of the root.
+      first: depth of the parents of draft_logits[:, 0], if several calls draw the candidates of a
+        round.
 
     Returns:
       Candidates in the order drawn, and draft_logprob float32 [B, depth, V] for `accept_rejection`.
-      The candidates' scores depend on their rank alone (geometric with RANK_DECAY; -inf where the
-      distribution has no further token): a tree whose shape followed from the sampled tokens would
-      bias the output. Greedy: the most likely tokens with their log-probabilities.
+      The candidates' scores depend only on their rank (geometric with RANK_DECAY; -inf if the
+      distribution has no further token): if the tree's shape depended on the sampled tokens, it
+      would bias the output.
     """
     logprob = jax.nn.log_softmax(process(draft_logits, spec, values), axis=-1)
     if spec.greedy:
@@ -105,7 +112,7 @@ def _walk_rejection(
     values: SamplingValues,
     longest: int,
 ) -> tuple[Accepted, jax.Array]:
-    """`accept_rejection` of one tree, without the bonus; `draws` float32 [N] are uniform."""
+    """Apply `accept_rejection` to one tree, without the bonus; `draws` float32 [N] are uniform."""
     rows = jnp.arange(tree.token.shape[0])
 
     def descend(
@@ -140,6 +147,6 @@ def _walk_rejection(
 
 
 def _normalise(weight: jax.Array, otherwise: jax.Array) -> jax.Array:
-    """`weight` scaled to sum to 1, or `otherwise` where it is all zero."""
+    """Scale `weight` to sum to 1; return `otherwise` if it is all zero."""
     total = weight.sum()
     return jnp.where(total > 0, weight / jnp.where(total > 0, total, 1.0), otherwise)

@@ -23,18 +23,20 @@ def accept_sequential(
     position: jax.Array,
     longest: int,
 ) -> Accepted:
-    """EAGLE's rule (its released code): the children of an accepted node are tried in row order as
-    point-mass proposals.
+    """Try the children of an accepted node in row order as point-mass proposals.
 
-    Child c is accepted with its probability p(c); otherwise p(c) becomes 0, p is renormalised and
-    the next child is tried. When none is accepted the bonus is drawn from what is left of p. A
-    repeated sibling is skipped, so the first one wins. Lossless for every tree that does not depend
-    on the noise used here. Greedy: `accept_match`.
+    This is EAGLE's rule, from its released code. Child c is accepted with its probability p(c).
+    Otherwise p(c) becomes 0, p is renormalised and the next child is tried. If no child is
+    accepted, the bonus is drawn from the remaining p. A repeated sibling is skipped, so the first
+    one wins. The rule is lossless for every tree that does not depend on the noise used here.
+    Greedy decoding uses `accept_match`.
 
     Args:
       tree: tree of N rows.
-      logits: [B, N, V], the target's, not processed; only rows on the path are read.
-      keys: one per sequence, [B]. position: int32 [B], absolute position of the root.
+      logits: [B, N, V], the target's unprocessed logits; only rows on the path are read.
+      spec, values: from `make_sampling`.
+      keys: [B], one per sequence.
+      position: int32 [B], absolute position of the root.
       longest: static; deeper nodes are not accepted.
     """
     if spec.greedy:
@@ -53,7 +55,7 @@ def walk_sequential(
     values: SamplingValues,
     longest: int,
 ) -> tuple[Accepted, jax.Array]:
-    """`accept_sequential` of one tree, without the bonus; `draws` float32 [N] are uniform."""
+    """Apply `accept_sequential` to one tree, without the bonus; `draws` float32 [N] are uniform."""
     rows = jnp.arange(tree.token.shape[0])
     same = (
         (tree.parent[:, None] == tree.parent)
@@ -67,7 +69,7 @@ def walk_sequential(
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         child = find_children(tree, row, depth, longest) & ~repeated
         mass = jnp.where(child, p[tree.token], 0.0)
-        # u < p(c) / (1 - mass of the children rejected before c), for all children at once.
+        # Test u < p(c) / (1 - mass of the children rejected before c) for all children at once.
         hit = child & (draws * (1.0 - (jnp.cumsum(mass) - mass)) < mass)
         left = p.at[jnp.where(child, tree.token, p.shape[0])].set(0.0, mode="drop")
         return hit.any(), jnp.argmax(hit).astype(jnp.int32), left

@@ -1,4 +1,4 @@
-"""Walk down a tree from the root, child by child; each rule says how it chooses the child."""
+"""Walk down a tree from the root, child by child; each rule chooses the child in its own way."""
 
 from __future__ import annotations
 
@@ -11,30 +11,34 @@ from jax import lax
 from jaxspec.core.sampling import SamplingSpec, SamplingValues, process
 from jaxspec.core.state import Accepted, Tree
 
-# (row, depth, p [V]) -> (found, child row, what is left of p when no child is accepted).
+# (row, depth, p [V]) -> (found, child row, the remaining p if no child is accepted).
 Descend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
 
 
 def walk_tree(
     logits: jax.Array, spec: SamplingSpec, values: SamplingValues, longest: int, descend: Descend
 ) -> tuple[Accepted, jax.Array]:
-    """Walk down one tree from the root while `descend(row, depth, p)` finds a child, or its last
-    depth is reached.
+    """Walk down one tree from the root as long as `descend(row, depth, p)` finds a child.
 
-    `descend` gives (found, child row, what is left of p when no child is accepted); p float32 [V]
-    is the processed distribution after `row`. One row of logits is processed at a time.
+    One row of logits is processed at a time.
+
+    Args:
+      logits: [N, V], the target's unprocessed logits.
+      spec, values: from `make_sampling`.
+      longest: static; the length of the longest path.
+      descend: returns (found, child row, the remaining p if no child is accepted), where p float32
+        [V] is the processed distribution after `row`.
 
     Returns:
-      Accepted without a bonus, and the distribution float32 [V] from which the bonus is to be
-      drawn.
+      Accepted without a bonus, and the distribution float32 [V] to draw the bonus from.
     """
 
     def step(state: tuple) -> tuple:
         row, count, path, _, _ = state
         p = jax.nn.softmax(process(logits[row], spec, values))
         found, child, left = descend(row, count - 1, p)
-        # Rounding can leave nothing of p although every child was rejected: draw from p itself
-        # rather than from outside of it.
+        # Rounding can make all of the remaining p zero although every child was rejected. Then draw
+        # from p itself, so that the token has a probability above 0.
         left = jnp.where(left.any(), left, p)
         path = path.at[count].set(jnp.where(found, child, 0), mode="drop")
         return jnp.where(found, child, row), count + found, path, left, ~found
