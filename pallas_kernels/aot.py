@@ -89,10 +89,10 @@ def compile_report(
       flags: further XLA flags.
 
     Returns:
-      The report of `aot_report.describe_program`, with `gpu`, `compiles`, `error` (one line, or None),
-      `seconds` of lowering and compilation, `memory` in bytes (`arguments`, `outputs`, `aliased`,
-      `temporary`), and `tree_attention`, the implementation that the registry chooses for the GPU.
-      For a program that does not compile: `gpu`, `compiles` and `error`.
+      The report of `aot_report.describe_program`, with `gpu`, `compiles`, `error` (one line, or
+      None), `seconds` of lowering and compilation, `memory` in bytes (`arguments`, `outputs`,
+      `aliased`, `temporary`), and `tree_attention`, the implementation that the registry chooses
+      for the GPU. For a program that does not compile: `gpu`, `compiles` and `error`.
 
     Raises:
       ValueError: unknown GPU.

@@ -1,4 +1,4 @@
-"""Read optimised HLO: where instructions come from, how often loops run, what is copied."""
+"""Read optimised HLO: the source of instructions, the trip counts of loops, and copies."""
 
 from __future__ import annotations
 

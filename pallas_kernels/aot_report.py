@@ -39,7 +39,7 @@ class Thunk(NamedTuple):
 
 
 class Count(NamedTuple):
-    """Launches of a sequence of thunks. Loops count as often as they run, or once if unknown.
+    """Launches of a sequence of thunks; a loop counts once per iteration, or once if unknown.
 
     Attributes:
       kernels, copies: launches inside and outside of command buffers.

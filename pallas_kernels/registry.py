@@ -138,7 +138,7 @@ def explain(operation: str, problem: Problem | None = None, device: Device | Non
     )
     if name and name not in found.implementations:
         raise ValueError(
-            f"{source}={name!r} is no implementation of {operation}: "
+            f"{source}={name!r} is not an implementation of {operation}: "
             f"choose one of {', '.join(names(operation))}"
         )
     beyond = found.outside(problem) if problem else None

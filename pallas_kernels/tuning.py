@@ -67,7 +67,7 @@ class Tiles(NamedTuple):
         heads that share a kv head.
       keys: cache rows per step, a power of two.
       warps: warps per program.
-      stages: number of steps whose loads are in flight.
+      stages: number of steps with loads in flight.
       splits: programs that share a prefix. With 1, the same program also handles the tree, and
         there is nothing to merge.
       merge_rows: query rows per program of the merge.

@@ -63,7 +63,7 @@ def entropy(logprob: jax.Array) -> jax.Array:
 
 
 def top_k(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-    """Return what `jax.lax.top_k` returns, but fast on a GPU for k > 16 too.
+    """Compute `jax.lax.top_k` in a way that is fast on a GPU for k > 16 too.
 
     The result is exact: values and int32 indices, the lower index first among equals. If a row has
     fewer than k finite values, the other values are -inf and their indices repeat.

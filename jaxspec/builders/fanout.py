@@ -214,7 +214,7 @@ def _caps(rows: Sequence, width: int) -> list[int]:
 
 
 def _filled(caps: Sequence[int], depth: int, width: int, missing: int) -> np.ndarray:
-    """`caps` cut or filled up to `depth` entries, each between 1 and `width`."""
+    """Cut or pad `caps` to `depth` entries, each clipped to 1..`width`."""
     return np.clip([*caps[:depth], *[missing] * (depth - len(caps))], 1, width).astype(np.int32)
 
 

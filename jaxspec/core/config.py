@@ -38,7 +38,7 @@ class TransformerConfig:
       num_layers: number L of decoder layers.
       num_heads: number H of query heads.
       num_kv_heads: number K of key/value heads; head h reads kv head h // (H // K).
-      head_dim: D; H * D need not equal E.
+      head_dim: D; H * D may differ from E.
       ffn_size: width F of the gated feed-forward layer.
       rope_theta: RoPE base.
       rope_scaling: Llama 3 scaling, or None.

@@ -147,7 +147,7 @@ class DecodeState(flax.struct.PyTreeNode):
       tokens: int32 [B, M], generated tokens; entries at or beyond `emitted` are garbage.
       emitted: int32 [B].
       done: bool [B]; a finished sequence no longer changes.
-      root: int32 [B], the last committed token, whose keys and values are not cached yet.
+      root: int32 [B], the last committed token; its keys and values are not cached yet.
       cache: the target's KVCache.
       draft: the drafter's state, or None.
       rounds: int32 [B].

@@ -156,5 +156,6 @@ def _check(path: str, name: str, value: Any, kind: Kind) -> None:
         found = repr(value)
         found = found if len(found) <= 60 else f"{found[:57]}..."
         raise ValueError(
-            f"{path}: {name} must be {kind.wanted}, not {found}; correct it or download the file again"
+            f"{path}: {name} must be {kind.wanted}, not {found}; correct it or download the file "
+            "again"
         )

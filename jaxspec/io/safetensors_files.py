@@ -66,7 +66,8 @@ class WeightFiles(Tensors):
             )
         if stored not in (*FLOAT_DTYPES, *_TABLES):
             raise ValueError(
-                f"{self.directory}: {name} is stored as {stored}; only F32, F16 and BF16 weights can be read: "
+                f"{self.directory}: {name} is stored as {stored}; only F32, F16 and BF16 weights "
+                "can be read: "
                 "use an unquantised checkpoint"
             )
         return handle.get_tensor(name)
@@ -178,7 +179,8 @@ def shard_paths(directory: Path, single: str, index: str) -> list[Path]:
     missing = [name for name in names if not (directory / name).is_file()]
     if missing:
         raise FileNotFoundError(
-            f"{directory}: {len(missing)} of {len(names)} weight files named in {index} are missing "
+            f"{directory}: {len(missing)} of {len(names)} weight files named in {index} are "
+            "missing "
             f"({', '.join(missing[:4])}{', …' if len(missing) > 4 else ''}); download them"
         )
     return [directory / name for name in names]
@@ -189,7 +191,8 @@ def lost_tensors(directory: Path, found: Iterable[str], single: str, index: str)
     lost = sorted(set(_weight_map(directory, single, index)) - set(found))
     if lost:
         raise ValueError(
-            f"{directory}: {index} lists {len(lost)} tensors that its shards do not hold, first {lost[0]!r}; "
+            f"{directory}: {index} lists {len(lost)} tensors that its shards do not hold, first "
+            f"{lost[0]!r}; "
             "the shards are of another version: download the directory again"
         )
 
@@ -219,7 +222,8 @@ def _no_weights(directory: Path) -> str:
     pickled = sorted(path.name for path in directory.glob("pytorch_model*.bin"))
     if pickled:
         return (
-            f"{directory} has only PyTorch weights ({pickled[0]}), which are not read; convert them once with "
+            f"{directory} has only PyTorch weights ({pickled[0]}), which are not read; convert "
+            "them once with "
             "transformers: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW_DIR)"
         )
     return f"{directory} has no weights: expected {WEIGHTS}, or {INDEX} with its shards"

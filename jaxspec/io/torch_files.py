@@ -56,7 +56,8 @@ class TorchFile(Tensors):
         )
         if wrong is not None:
             raise ValueError(
-                f"{self.path}: {wrong!r} is {_kind(content[wrong])}, not a tensor: it is a training checkpoint; save the "
+                f"{self.path}: {wrong!r} is {_kind(content[wrong])}, not a tensor: it is a "
+                "training checkpoint; save the "
                 "model's state_dict() alone"
             )
         self._home: dict[str, Tensor] = {str(name): tensor for name, tensor in content.items()}
@@ -98,7 +99,8 @@ class TorchFile(Tensors):
         held = place[1] // tensor.storage.dtype.itemsize if place else 0
         if 0 not in tensor.shape and last >= min(held, tensor.storage.size):
             raise ValueError(
-                f"{self.path}: {name} reaches beyond its storage: the file is truncated or corrupt; download it again"
+                f"{self.path}: {name} reaches beyond its storage: the file is truncated or "
+                "corrupt; download it again"
             )
         if math.prod(tensor.shape) > max(held, 1):
             raise ValueError(
@@ -161,7 +163,8 @@ def _parse(path: Path, file) -> Any:
             )
             if root is None or f"{root}constants.pkl" in names:
                 raise ValueError(
-                    f"{path} is no checkpoint of tensors (TorchScript, or another zip): save its state_dict()"
+                    f"{path} is not a checkpoint of tensors (TorchScript, or another zip): save its "
+                    "state_dict()"
                 )
             order = f"{root}byteorder"
             if order in names and archive.read(order) != b"little":
@@ -209,7 +212,8 @@ def _not_a_zip(path: Path, file) -> str:
         return f"{path} is a Git LFS pointer, not the weights; run `git lfs pull`"
     if start[:1] == b"\x80":  # a bare pickle; torch.save before 1.6 wrote several in a row
         return (
-            f"{path} is in PyTorch's format of before 1.6, which is not read; convert it once where torch is installed: "
+            f"{path} is in PyTorch's format of before 1.6, which is not read; convert it once "
+            "where torch is installed: "
             "torch.save(torch.load(FILE, weights_only=True), NEW_FILE)"
         )
     return f"{path} is truncated or corrupt (not a zip archive); download it again"

@@ -166,7 +166,7 @@ def write_tree(leaves: list[Leaf], params: Mapping[str, Any]) -> dict[str, np.nd
     """Invert `read_tree`: return host arrays by Hugging Face name, in the parameters' dtype.
 
     Raises:
-      ValueError: `params` lacks an array, or its shape differs from what the config says.
+      ValueError: `params` lacks an array, or its shape does not fit the config.
     """
     tensors = {}
     for leaf in leaves:
@@ -180,7 +180,8 @@ def write_tree(leaves: list[Leaf], params: Mapping[str, Any]) -> dict[str, np.nd
         array = np.asarray(jax.device_get(node))
         if array.shape != leaf.array_shape():
             raise ValueError(
-                f"params {'/'.join(leaf.path)} is {array.shape}, the config says {leaf.array_shape()}"
+                f"params {'/'.join(leaf.path)} is {array.shape}, the config says "
+                f"{leaf.array_shape()}"
             )
         for name, group, columns, _ in leaf.parts():
             part = (array[group] if leaf.stacked else array)[..., columns]

@@ -71,8 +71,8 @@ class Transformer(nn.Module):
           tokens, positions: int32 [B, T].
           cache: prefix that every row sees up to `cache.length`. It is not written.
           mask: uint32 [B, T, W], which new rows each new row sees; None is causal.
-          feature_layers: layers i whose output (after decoder layer i, 0-based) to return;
-            `num_layers` means the hidden state after the final norm.
+          feature_layers: layers to return the outputs of, 0-based; `num_layers` means the hidden
+            state after the final norm.
           earlier: (k, v [L, B, R, K, D], row): further rows that are not in the cache. The new rows
             go in from `row` on, and `mask` is [B, T, ceil(R / 32)].
         """

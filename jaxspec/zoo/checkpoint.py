@@ -88,7 +88,8 @@ def load(name, *, drafter=None, dtype: str | None = None, quantize: str | None =
     tokenizer = load_tokenizer(str(directory))
     if tokenizer is not None and len(tokenizer) > config.vocab_size:
         raise ValueError(
-            f"{directory}: the tokenizer has {len(tokenizer)} tokens and the model {config.vocab_size} embedding rows: "
+            f"{directory}: the tokenizer has {len(tokenizer)} tokens and the model "
+            f"{config.vocab_size} embedding rows: "
             "they belong to different models; use the tokenizer that the model was published with"
         )
     spec = Spec(

@@ -36,7 +36,8 @@ def compare_records(
     if here.tokenizer and tokenizers:
         name = made_for.target or "another model"
         warnings.append(
-            f"the drafter was trained with another tokenizer.json ({name}'s): use the target it was trained for"
+            f"the drafter was trained with another tokenizer.json ({name}'s): use the target it "
+            "was trained for"
         )
     elif not (made_for.tokenizer or shipped.tokenizer) or not here.tokenizer:
         notes.append(
@@ -48,11 +49,13 @@ def compare_records(
         and made_for.chat_template != here.chat_template
     ):
         warnings.append(
-            "the drafter was trained with another chat template: chats are not in the form it has learnt"
+            "the drafter was trained with another chat template: it has not learnt this form of "
+            "chats"
         )
     if made_for.revision and here.revision and made_for.revision != here.revision:
         notes.append(
-            f"the drafter was trained for revision {made_for.revision} of the target, this is {here.revision}"
+            f"the drafter was trained for revision {made_for.revision} of the target, this is "
+            f"{here.revision}"
         )
     tokenizer, rows = (
         load_tokenizer(str(target)),
@@ -60,7 +63,8 @@ def compare_records(
     )
     if tokenizer is not None and rows and len(tokenizer) > rows:
         warnings.append(
-            f"the target's tokenizer has {len(tokenizer)} tokens and the target {rows} embedding rows"
+            f"the target's tokenizer has {len(tokenizer)} tokens and the target {rows} embedding "
+            "rows"
         )
     return warnings, notes
 
@@ -94,6 +98,7 @@ def compare_borrowed(target: Path, directory: Path, hf: dict[str, Any]) -> list[
         )
         if differ.size:
             warnings.append(
-                f"its {name} differs from the target's in {differ.size} rows, first {differ[0]}: the target's is used"
+                f"its {name} differs from the target's in {differ.size} rows, first {differ[0]}: "
+                "the target's is used"
             )
     return warnings

@@ -92,7 +92,7 @@ class _TargetTensors(Mapping):
 def _of_target(model: Path, recorded: provenance.Provenance) -> About:
     """Describe the target by its own files, but keep all fields that the drafter recorded.
 
-    They tell what the drafter was trained with.
+    They describe the target that the drafter was trained with.
     """
     config = target_config(read_entries(model / "config.json"))
     found = provenance.of_target(model)

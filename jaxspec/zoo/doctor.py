@@ -74,7 +74,8 @@ def diagnose(
     """
     if max_new_tokens < 2:
         raise ValueError(
-            f"max_new_tokens is {max_new_tokens}: the prefill draws the first token, so give at least 2"
+            f"max_new_tokens is {max_new_tokens}: the prefill draws the first token, so give at "
+            "least 2"
         )
     if prompts is not None and not prompts:
         raise ValueError("no prompts: give at least one, or none at all for the built-in ones")
@@ -101,7 +102,8 @@ def diagnose(
     params = load(model, drafter={_NAME: str(directory)}, dtype=dtype)
     if prompts is None and not params.spec.tokenizer:
         notes.append(
-            "the target has no tokenizer, so the prompts are token ids at random: give prompts of its domain"
+            "the target has no tokenizer, so the prompts are random token ids: give prompts of its "
+            "domain"
         )
         prompts = _token_prompts(params.spec.target.vocab_size)
     result["acceptance"], result["shifts"] = _probe(
@@ -121,7 +123,8 @@ def render_diagnosis(result: dict[str, Any]) -> str:
     lines += [f"note: {note}" for note in result["notes"]]
     if result["acceptance"] is not None:
         lines.append(
-            f"acceptance length: {result['acceptance']:.2f} tokens a round, bonus included (greedy chains)"
+            f"acceptance length: {result['acceptance']:.2f} tokens per round, bonus included "
+            "(greedy chains)"
         )
     for shift, found in result["shifts"].items():
         layers = [layer + int(shift) for layer in result["feature_layers"]]
@@ -200,13 +203,14 @@ def _verdict(config, acceptance: float, shifts: dict, written: dict[str, Any]) -
         outputs = [layer + int(shift) for layer in config.feature_layers]
         inputs = [layer + 1 for layer in outputs]
         warnings.append(
-            f"another convention accepts more: outputs of layers {outputs} (0-based; inputs of {inputs}) "
-            f"{best['accepted']:.2f} tokens from an anchor, the layers given {shifts['0']['accepted']:.2f}; set "
-            f"{written['field']}, which counts {written['counts']}s, to {inputs if written['counts'] == 'input' else outputs}"
+            f"another convention accepts more: outputs of layers {outputs} (0-based; inputs of "
+            f"{inputs}) {best['accepted']:.2f} tokens from an anchor, the layers given "
+            f"{shifts['0']['accepted']:.2f}; set {written['field']}, which counts {written['counts']}s, to "
+            f"{inputs if written['counts'] == 'input' else outputs}"
         )
     if math.isclose(acceptance, 1.0):
         warnings.append(
-            "acceptance is exactly 1: no drafted token was accepted; check that the drafter was trained for this target, and "
-            "its mask token, causality and feature layers"
+            "acceptance is exactly 1: no drafted token was accepted; check that the drafter was "
+            "trained for this target, and its mask token, causality and feature layers"
         )
     return warnings

@@ -149,7 +149,7 @@ def render_description(about: dict[str, Any]) -> str:
 def _problem(directory: Path, hf: dict, found: str) -> str | None:
     """Say why `jaxspec.load` would refuse the checkpoint; None if it would not."""
     if found in families.UNREADABLE:
-        return f"{found} drafters are recognised, and cannot be loaded"
+        return f"{found} drafters are recognised but cannot be loaded"
     try:
         if found == "target":
             target_config(hf)
@@ -188,7 +188,8 @@ def _feature_layers(hf: dict, found: str) -> dict[str, Any]:
     count = own.get("num_target_layers") or hf.get("num_target_layers")
     if outputs and count and max(outputs) == count - 1:
         notes.append(
-            "the last layer's output is read before the final norm, which transformers and vLLM do not give"
+            "the last layer's output is read before the final norm, which transformers and vLLM "
+            "do not give"
         )
     if contradicted:
         notes.append(

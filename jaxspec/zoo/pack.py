@@ -108,7 +108,8 @@ def _rewrite(
     paths = sorted(directory.glob("*.safetensors"))
     if len(paths) != 1:
         raise ValueError(
-            f"{directory} has {len(paths)} safetensors files: give a drafter whose weights are in one"
+            f"{directory} has {len(paths)} safetensors files: give a drafter whose weights are in "
+            "one"
         )
     destination.mkdir(parents=True, exist_ok=True)
     for path in directory.iterdir():

@@ -44,7 +44,7 @@ def measure_fit(
     """Measure the fit of every set of feature layers.
 
     Args:
-      params: target and the drafter `name`, whose record has `rewind`.
+      params: target and the drafter `name`; the drafter's record must have `rewind`.
       name: name of the drafter.
       texts: token ids, each a prompt and the target's own greedy continuation.
       starts: where the continuations begin. All their tokens except the last are anchors.

@@ -162,7 +162,7 @@ def _by_counting(*arrays: jax.Array, count: int, keep: int) -> tuple[jax.Array, 
 
 
 class _PathCodes:
-    """Rank paths packed into words whose order is the lexicographic order of the paths.
+    """Rank paths packed into words that sort in the lexicographic order of the paths.
 
     A rank r is written as n = r + 1 in an order-preserving Elias gamma code: if n has b bits, write
     b - 1 ones, a zero and the low b - 1 bits of n. If the product of all n of a path is at most M,

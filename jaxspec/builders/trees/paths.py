@@ -33,7 +33,8 @@ def make_paths(paths: Iterable[Sequence[int]]) -> Paths:
     for path in made:
         if not path or min(path) < 0:
             raise ValueError(
-                f"path {list(path)} is not a node: give one or more ranks, from 0 (the root is not listed)"
+                f"path {list(path)} is not a node: give one or more ranks, from 0 (the root is "
+                "not listed)"
             )
         if path in listed:
             raise ValueError(f"path {list(path)} is listed twice")

@@ -54,7 +54,8 @@ class Static(Builder):
     def check_drawn(self, growth: Growth) -> None:
         if self.paths and skips_ranks(self.paths):
             raise ValueError(
-                "acceptance 'rejection' needs siblings of ranks 0, 1, ...: a node in paths skips one"
+                "acceptance 'rejection' needs siblings of ranks 0, 1, ...: a node in paths skips "
+                "one"
             )
         super().check_drawn(growth)
 
