@@ -1,4 +1,4 @@
-"""Prompt lookup: copies what followed the last tokens when they occurred before."""
+"""Prompt lookup: copy the continuation of the last tokens from an earlier occurrence in the text."""
 
 from jaxspec.drafters.prompt_lookup.config import PromptLookupConfig
 from jaxspec.drafters.prompt_lookup.drafter import make_lookup_drafter
