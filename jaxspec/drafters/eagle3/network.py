@@ -19,8 +19,7 @@ from jaxspec.targets.layers import Attention, GatedMLP, Linear, RMSNorm, rope_ta
 
 
 class EagleDrafter(nn.Module):
-    """The draft network. It reads the target's token embeddings and has its own output projection.
-    """
+    """The draft network, with the target's token embeddings and its own output projection."""
 
     config: EagleConfig
 

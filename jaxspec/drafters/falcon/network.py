@@ -29,8 +29,7 @@ from jaxspec.targets.layers import _INIT, DecoderLayer, Linear, RMSNorm, rope_ta
 
 
 class Falcon(nn.Module):
-    """The draft network. It reads the target's token embeddings and has its own output projection.
-    """
+    """The draft network, with the target's token embeddings and its own output projection."""
 
     config: FalconConfig
 

@@ -18,8 +18,8 @@ from jaxspec.targets.layers import _INIT
 
 
 class ResidualBlock(nn.Module):
-    """Compute `x + silu(x @ kernel + bias)` of H heads at once. Kernels and biases start at zero, so
-    every block starts as the identity.
+    """Compute `x + silu(x @ kernel + bias)` of H heads at once. Kernels and biases start at zero,
+    so every block starts as the identity.
     """
 
     @nn.compact

@@ -23,8 +23,7 @@ from jaxspec.targets.layers import _INIT, Attention, GatedMLP, Linear, RMSNorm, 
 
 
 class ParallelSpec(nn.Module):
-    """The draft network. It reads the target's token embeddings and has its own output projection.
-    """
+    """The draft network, with the target's token embeddings and its own output projection."""
 
     config: ParallelSpecConfig
 
@@ -95,8 +94,7 @@ class ParallelSpec(nn.Module):
         return self.norm(x + self.mlp(self.mlp_norm(x)))
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """Return logits [..., D] of the draft vocabulary from hidden states after the final norm.
-        """
+        """Return logits [..., D] of the draft vocabulary from states after the final norm."""
         return hidden @ self.lm_head
 
     def _wide(self, tokens: jax.Array, features: jax.Array) -> jax.Array:

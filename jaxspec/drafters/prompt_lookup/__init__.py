@@ -1,4 +1,4 @@
-"""Prompt lookup: copy the continuation of the last tokens from an earlier occurrence in the text."""
+"""Prompt lookup: copy the tokens that followed an earlier occurrence of the text's last tokens."""
 
 from jaxspec.drafters.prompt_lookup.config import PromptLookupConfig
 from jaxspec.drafters.prompt_lookup.drafter import make_lookup_drafter

@@ -9,8 +9,8 @@ from jaxspec.core.config import DrafterConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PromptLookupConfig(DrafterConfig):
-    """Prompt lookup (Saxena 2023), without weights: propose the tokens that followed the text's last
-    few tokens at their latest earlier occurrence.
+    """Prompt lookup (Saxena 2023): find the latest earlier occurrence of the text's last few tokens
+    and propose the tokens that followed it. It has no weights.
 
     Attributes:
       depth: number of tokens that are copied.

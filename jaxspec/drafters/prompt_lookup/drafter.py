@@ -33,7 +33,7 @@ def make_lookup_drafter(config: PromptLookupConfig) -> Drafter:
         return Text(jnp.zeros((batch, capacity + 1), jnp.int32), jnp.zeros(batch, jnp.int32))
 
     def absorb(params: Any, text: Text, target: TargetHead, new: Committed) -> Text:
-        # Write the tokens from the first one on; the root, which is already there, is written again.
+        # Write the tokens from the first one on; the root is already there and is written again.
         tokens = jnp.concatenate([new.token[:, :1], new.following], axis=1)
         slot, count = jnp.arange(tokens.shape[1]), new.count[:, None]
         at = jnp.where(

@@ -43,8 +43,8 @@ class SpecBlockState(flax.struct.PyTreeNode):
 
 
 def make_specblock_drafter(config: SpecBlockConfig) -> Drafter:
-    """Make SpecBlock. The root's block costs no forward of its own, since `absorb` computed it; each
-    further block costs one.
+    """Make SpecBlock. The root's block costs no forward of its own, since `absorb` computed it;
+    each further block costs one.
 
     Raises:
       ValueError: `rank_top` does not suit the rank features, or there is no slot or no block.

@@ -26,8 +26,7 @@ RANK_LOGPROBS = 10  # log-probabilities among the rank features
 
 
 class SpecBlock(nn.Module):
-    """The draft network. It reads the target's token embeddings and has its own output projection.
-    """
+    """The draft network, with the target's token embeddings and its own output projection."""
 
     config: SpecBlockConfig
 
@@ -153,6 +152,5 @@ def rank_features(logits: jax.Array, top: int) -> jax.Array:
 
 
 def slot_positions(positions: jax.Array, slots: int) -> jax.Array:
-    """Return rotary positions int32 [B, T * K], i + 1 + k, of slots of pairs at `positions` [B, T].
-    """
+    """Return rotary positions i + 1 + k of slots, int32 [B, T * K]; `positions` is [B, T]."""
     return (positions[..., None] + 1 + jnp.arange(slots)).reshape(positions.shape[0], -1)
