@@ -1,4 +1,4 @@
-"""Measure the device's ceilings: bandwidth of a copy, rate of a matrix product, last-level cache."""
+"""Measure the device's ceilings: copy bandwidth, rate of a matrix product, last-level cache."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def _compile_rounds(
 def _works(
     params: Params, config: DecodeConfig, batch: int, rows: int
 ) -> dict[str, Callable[[int], Work]]:
-    """Return each piece's Work, the bytes and operations that it needs, as functions of the context."""
+    """Return the least bytes and operations of each piece, as functions context -> Work."""
     plan, name = make_plan(params.spec, config), config.method
     layers = len(plan.drafter.feature_layers) if plan.drafter else 0
     works = {"verify": _target_work(params, batch, rows)}

@@ -115,7 +115,7 @@ def count_kv_bytes(config: TransformerConfig, dtype) -> int:
 
 
 def expect_experts(moe, tokens: int) -> float:
-    """Return the expected number of experts that `tokens` tokens touch if each chooses uniformly."""
+    """Return the expected number of experts that `tokens` tokens use if each chooses uniformly."""
     return moe.num_experts * (1 - (1 - moe.experts_per_token / moe.num_experts) ** tokens)
 
 

@@ -1,4 +1,4 @@
-"""`jaxspec bench latency`: time the pieces of a round, and compare them with the device's ceilings."""
+"""`jaxspec bench latency`: time the pieces of a round against the device's measured ceilings."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ def measure_latency(
       save: called with the report so far after every step.
 
     Returns:
-      A report for JSON: `settings`, device and versions (see `describe_environment`), `memory_bytes`,
-      `cache_bytes`, `ceilings`, `records` (one per piece, width and context, see `make_record`),
-      `attention` (see `measure_attention`), `compile_seconds`, `seconds`, `skipped`.
+      A report ready for JSON: `settings`, device and versions (see `describe_environment`),
+      `memory_bytes`, `cache_bytes`, `ceilings`, `records` (one per piece, width and context, see
+      `make_record`), `attention` (see `measure_attention`), `compile_seconds`, `seconds`,
+      `skipped`.
 
     Raises:
       ValueError: as `resolve_options`; or the weights do not fit into memory.
