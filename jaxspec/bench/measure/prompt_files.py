@@ -111,7 +111,7 @@ def read_prompts(
 
 
 def uses_template(tokenizer: Any, chat: bool | None) -> bool:
-    """Whether `read_prompts` puts the public sets' prompts into the model's chat template."""
+    """Say whether `read_prompts` puts the public sets' prompts into the model's chat template."""
     return bool(tokenizer is not None and tokenizer.has_chat_template) if chat is None else chat
 
 

@@ -46,7 +46,7 @@ CLOCKS = ("modelled", "replayed", "whole")
 
 
 class ContenderDecode(NamedTuple):
-    """A contender's decode of a prompt: its run by each clock (None: not measured), and its rounds."""
+    """A contender's decode of a prompt: its run by each clock (None: unmeasured) and its rounds."""
 
     modelled: Run
     replayed: Run | None

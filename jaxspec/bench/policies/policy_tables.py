@@ -9,7 +9,7 @@ from jaxspec.bench.report.table import Column, Table, fixed, interval, percent, 
 
 
 def render_policies(report: dict[str, Any]) -> str:
-    """Render a table per temperature and domain: every policy's speed-up over `ar` by each clock."""
+    """Render a table per temperature and domain: policies' speed-ups over `ar` by each clock."""
     device = report["device"]
     head = (
         f"{report['repeats']} repeats, {report['dtype']} on {device['kind']} ({device['cpus']} host cores), jax "

@@ -68,7 +68,7 @@ def measure_prediction_errors(
 
 
 def fit_surrogate(rounds: Sequence[dict[str, Any]], domains: Sequence[str]) -> list[dict[str, Any]]:
-    """Compare expected with committed tokens of drafted rounds: correlations over rounds, and means.
+    """Compare expected with committed tokens of drafted rounds by correlations and means.
 
     Args:
       rounds: records of `trace_rounds`; `raw` and `corrected` are sums of path probabilities over
