@@ -1,6 +1,6 @@
 """Compile the decode loop of a named architecture for a GPU you don't have, and report its rounds.
 
-Weights are shapes only: nothing is allocated, and an 8B model compiles on a laptop.
+Weights are only shapes: nothing is allocated, so an 8B model compiles on a laptop.
 """
 
 from __future__ import annotations
@@ -46,16 +46,19 @@ def decode_loop(
     layers: int | None = None,
     policy: str | None = None,
 ) -> Program:
-    """`jaxspec.engine.loop.run` of a named architecture with its caches donated, to be compiled;
-    arguments are shapes.
+    """Make the program `jaxspec.engine.loop.run` of a named architecture, ready to compile. Its
+    arguments are shapes, and its caches are donated.
 
     Args:
       arch: one of `architectures.ARCHITECTURES`.
-      method: `ar` or `jetspec`. builder, budget: as of `jaxspec.decode` (not read by `ar`).
-      capacity: rows of the caches. batch: sequences. temperature: 0 is greedy, another samples
-        (`match`, coupled).
+      method: `ar` or `jetspec`.
+      builder: see `jaxspec.decode`; not read by `ar`.
+      budget: see `jaxspec.decode`; not read by `ar`.
+      capacity: rows of the caches.
+      batch: number of sequences.
+      temperature: 0 is greedy; other values sample (`match`, coupled).
       layers: use only this many of the target's layers; None: all.
-      policy: a rule of the controller, which verifies a power of four of rows up to the budget, or
+      policy: a rule of the controller. It verifies a power of four of rows, up to the budget, or
         does not draft.
 
     Returns:
@@ -108,8 +111,8 @@ def _controller(rule: str | None, budget: int) -> Policy | None:
 def _settings(
     *, arch, method, builder, budget, capacity, temperature, dtype, layers, policy
 ) -> tuple[Spec, DecodeConfig]:
-    """The model and the decode call that the options of `decode_loop` stand for; ValueError where
-    one is out of range.
+    """Return the model and the decode call that the options of `decode_loop` describe; ValueError
+    if one is out of range.
     """
     if dtype not in _DTYPES:
         raise ValueError(f"unknown dtype {dtype!r}: choose one of {', '.join(_DTYPES)}")
@@ -137,7 +140,7 @@ def _settings(
 
 
 def _fewer_layers(spec: Spec, layers: int) -> Spec:
-    """Cut the target to `layers` layers, and the head to at most as many; it reads the last ones."""
+    """Cut the target to `layers` layers and the head to at most as many; it reads the last ones."""
     name, head = spec.drafters[0]
     features = tuple(range(layers))[-len(head.feature_layers) :]
     head = dataclasses.replace(
@@ -154,10 +157,11 @@ def compile_decode_loop(
     """Compile `decode_loop(**options)` for `gpu`, see `pallas_kernels.aot.compile_report`.
 
     Returns:
-      Its report, with `options` and, where it compiles, `cache_bytes`.
+      The report, with `options` and, if the program compiles, `cache_bytes`.
 
     Raises:
-      ValueError: an option out of range. ImportError: the CUDA plugin is not installed.
+      ValueError: an option is out of range.
+      ImportError: the CUDA plugin is not installed.
     """
     options = {
         name: each.default for name, each in inspect.signature(decode_loop).parameters.items()
@@ -170,8 +174,8 @@ def compile_decode_loop(
 
 
 def render_compiled(reports: list[dict[str, Any]]) -> str:
-    """reports of one GPU as a table, a column each, and what the last program's round consists
-    of.
+    """Render reports of one GPU as a table with a column for each, and list the parts of the last
+    program's round.
     """
     shown = [one for one in reports if one["compiles"]]
     failed = [

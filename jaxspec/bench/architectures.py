@@ -1,6 +1,6 @@
 """Published architectures by name, with random weights: speed and compilation need no checkpoint.
 
-Sizes are those of the models' own config.json. Each comes with a JetSpec head of the published
+Sizes are those of the models' own config.json. Each target has a JetSpec head of the published
 size: five layers, blocks of 16.
 """
 
@@ -80,12 +80,14 @@ ARCHITECTURES: dict[str, TargetConfig] = {
 
 
 def architecture(name: str, *, block_size: int = 16, drafter_layers: int = 5) -> Spec:
-    """The target called `name` with a JetSpec head for it, without weights.
+    """Return the target called `name` and a JetSpec head for it, without weights.
+
+    The head reads features of five target layers, or three if the target has fewer than 9.
 
     Args:
       name: one of `ARCHITECTURES`.
-      block_size, drafter_layers: of the head; features are those of five layers (three for fewer
-        than 9 layers).
+      block_size: slots of the head's block, the anchor included.
+      drafter_layers: number of layers of the head.
 
     Raises:
       ValueError: the name is unknown.
@@ -98,7 +100,7 @@ def architecture(name: str, *, block_size: int = 16, drafter_layers: int = 5) ->
 
 
 def abstract_params(spec: Spec, dtype=jnp.bfloat16) -> Params:
-    """`Params` of `spec` (a target, and JetSpec heads) whose leaves are `jax.ShapeDtypeStruct`:
+    """Make `Params` of `spec` (a target and JetSpec heads) with `jax.ShapeDtypeStruct` leaves;
     nothing is allocated.
     """
     target = jax.eval_shape(functools.partial(_init_target, spec.target))

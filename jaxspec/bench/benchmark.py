@@ -33,24 +33,24 @@ def benchmark(
         [float, list[LabelledPrompt], list[Run]], None
     ] = lambda temperature, prompts, runs: None,
 ) -> dict[str, Any]:
-    """Measure `methods` (the first is `ar`) on `prompts`, ready for JSON.
+    """Measure `methods` (the first is `ar`) on `prompts`; return a report ready for JSON.
 
-    Methods take turns within groups, see `group_methods`. Speed-ups are over the `ar` of the same
-    group; the records of `ar` are those of the first group.
+    Methods take turns within groups, see `group_methods`. Speed-ups are relative to the `ar` of the
+    same group; the records of `ar` are those of the first group.
 
     Args:
-      options: keyword arguments of `jaxspec.decode` common to all methods that do not set them.
-      temperatures: everything is measured at each (None: at that of `options`, else 0). At 0
-        nothing is sampled, so an uncoupled method with a coupled twin is left out.
-      costs: what training each drafter took, from `jaxspec.zoo.checkpoint.training_costs`.
-      keep: called with a temperature, its prompts and a group's runs; the report itself keeps sums
-        only.
+      options: keyword arguments of `jaxspec.decode` for all methods that do not set them.
+      temperatures: temperatures to measure at (None: that of `options`, else 0). At 0 nothing is
+        sampled, so an uncoupled method is left out if its coupled twin is measured.
+      costs: cost of training each drafter, from `jaxspec.zoo.checkpoint.training_costs`.
+      keep: called with a temperature, its prompts and a group's runs; the report itself keeps only
+        sums.
 
     Returns:
       `device`, `versions`, `dtype`, `options`, `repeats`, `compile_seconds` {method: s}, `drafters`
       {name: {"parameters", "training"}}, and `results`, the flat records of
-      `jaxspec.bench.report.summary.summarise`, each with its `temperature`, `drafter` and `forwards` (see
-      `jaxspec.engine.plan.drafter_forwards`).
+      `jaxspec.bench.report.summary.summarise`, each with its `temperature`, `drafter` and
+      `forwards` (see `jaxspec.engine.plan.drafter_forwards`).
     """
     common = dict(options or {})
     temperatures = (common.get("temperature", 0.0),) if temperatures is None else temperatures
@@ -69,7 +69,7 @@ def benchmark(
             keep(temperature, asked, [run for run in runs if number == 0 or run.method != "ar"])
             _free()
             progress("timing the phases of a round" if with_profile else "")
-            # The phases of rounds whose size varies are not one figure each.
+            # If the size of rounds varies, no single figure describes a phase.
             fixed = [method for method in group if method.options.get("policy") is None]
             split = time_phases(params, asked, fixed, options=at) if with_profile else None
             _free()
@@ -101,7 +101,7 @@ def _without_twins(methods: Sequence[Method]) -> list[Method]:
 
 
 def _known(params: Params, method: Method, options: dict[str, Any]) -> dict[str, Any]:
-    """What a method's settings say before it runs."""
+    """Return the facts about a method that are known before it runs."""
     config = prepare(params, [0], **{**options, **method.options}).config
     drafter = None if config.method == "ar" else config.method
     return {
@@ -111,7 +111,9 @@ def _known(params: Params, method: Method, options: dict[str, Any]) -> dict[str,
 
 
 def _drafter(params: Params, name: str, costs: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """Size of a drafter, without embeddings and projections of the target, and its training."""
+    """Return a drafter's size, without the target's embeddings and projections, and its training
+    cost.
+    """
     weights = params.drafter(name).get("params", {})
     return {
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(weights)),
@@ -120,5 +122,5 @@ def _drafter(params: Params, name: str, costs: dict[str, dict[str, float]]) -> d
 
 
 def _free() -> None:
-    """Drop compiled programs: many of them exhaust a process's memory maps."""
+    """Drop compiled programs, since many of them exhaust a process's memory maps."""
     jax.clear_caches()

@@ -1,7 +1,7 @@
 """Measure what rounds of a drafter cost on this machine, by rows verified and cached tokens.
 
-The rounds are those of the decode loop itself, compiled once with a policy of fixed size, so that
-BASTION's controller is charged what was measured. Tables are kept on disk, one for each device,
+The rounds are those of the decode loop itself, compiled once with a policy of fixed size, so
+BASTION's controller calculates with measured times. Tables are kept on disk, one for each device,
 model, drafter and setting.
 """
 
@@ -30,17 +30,16 @@ from jaxspec.policies.named import make_named
 from jaxspec.policies.protocol import Policy
 from jaxspec.targets import quant
 
-# Options of `jaxspec.decode` that sampling depends on, and all that the time of a round depends on.
+# Options of `jaxspec.decode` that sampling depends on, and all options that the time of a round
+# depends on.
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 TIMED = ("builder", "budget", *SAMPLING, "block_size", "depth")
-# Under this name a saved policy keeps the fingerprint of the round costs that it was made with.
+# A saved policy keeps the fingerprint of its round costs under this name.
 ROW_COSTS = "round costs by rows"
 
 
 def default_widths(budget: int) -> tuple[int, ...]:
-    """Widths to compile verification for: powers of two from 1 up to `budget`, which is always
-    among them.
-    """
+    """Return the widths to compile verification for: powers of two below `budget`, and `budget`."""
     return (*(1 << i for i in range((budget - 1).bit_length())), budget)
 
 
@@ -55,14 +54,17 @@ def calibrate(
     repeats: int = 9,
     **options: Any,
 ) -> RoundCosts:
-    """Median times of rounds, by rows verified and cached tokens.
+    """Measure median times of rounds, by rows verified and cached tokens.
 
     Args:
-      method: a drafter's name. budget: rows of the largest tree.
-      widths: rows to compile verification for, 1 and `budget` among them (None: powers of two).
-      contexts: cached tokens (None: 64, 256, 1,024, … as far as the model goes).
-      batch: sequences decoded together. repeats: samples of each time.
-      options: of `jaxspec.decode` for these rounds: builder, temperature and so on.
+      method: a drafter's name.
+      budget: rows of the largest tree.
+      widths: rows to compile verification for, including 1 and `budget` (None: powers of two).
+      contexts: numbers of cached tokens (None: 64, 256, 1,024, … up to the model's positions).
+      batch: number of sequences decoded together.
+      repeats: samples of each time.
+      options: keyword arguments of `jaxspec.decode` for these rounds: builder, temperature and so
+        on.
 
     Raises:
       ValueError: `ar`, a size out of range, or a context beyond the model's positions.
@@ -74,7 +76,7 @@ def calibrate(
         raise ValueError(
             f"widths are {list(widths)}: give them in ascending order, from 1 to the budget, {budget}"
         )
-    # Any positive times do: the size is fixed, nothing is chosen by them.
+    # Any positive times work: the size is fixed, so they decide nothing.
     policy = make_bastion(
         make_costs(widths, (0.0,), 1.0, [[1.0]] * len(widths)), "fixed", corrected=True
     )
@@ -87,8 +89,8 @@ def calibrate(
     contexts, seconds = time_rounds(params, cases, contexts, repeats=repeats, batch=batch)
     draft, verify = [], []
     for plain, *drafted in seconds:
-        # More rows do not take less time: if they seem to, that is noise, and a choice by these
-        # times would follow it.
+        # More rows never take less time. If they seem to, it is noise, and a policy would follow
+        # it.
         drafted = isotonic_regression(drafted).x
         draft.append(max(drafted[0] - plain, 0.0))
         verify.append([plain, *np.maximum(drafted[1:] - draft[-1], 1e-9)])
@@ -98,12 +100,12 @@ def calibrate(
 def table_path(
     params: Params, method: str, *, budget: int = 32, batch: int = 1, **options: Any
 ) -> Path:
-    """Where the costs of these rounds are kept: one file for each device, model, drafter, setting
-    and version of JAX.
+    """Return the path of the file with the costs of these rounds.
 
-    The folder is that of the environment variable `JAXSPEC_CACHE`, else the user's cache.
+    There is one file for each device, model, drafter, setting and version of JAX. The folder is the
+    one in the environment variable `JAXSPEC_CACHE`, else the user's cache.
     """
-    # Quantised weights compute in the same dtype as others, at other speeds.
+    # Quantised weights compute in the same dtype as others, but at different speeds.
     weights = f"{params.dtype} {quant.kind_of(params.target) or ''}".strip()
     options["builder"] = str(_builder(params, method, options))
     described = repr(
@@ -123,18 +125,18 @@ def table_path(
 
 
 def timed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The `options` that the time of a round depends on, as `measured` takes them; without those
-    that are None, the default.
+    """Select the options that the time of a round depends on, for `measured`. Options that are None
+    have their default and are left out.
     """
     return {name: options[name] for name in TIMED if options.get(name) is not None}
 
 
 def about(params: Params, method: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """What a policy is made for: target, drafter, builder and device. It is saved with the policy,
-    see `jaxspec.policies.store`.
+    """Describe what a policy is made for: target, drafter, builder and device. The description is
+    saved with the policy, see `jaxspec.policies.store`.
 
     Args:
-      options: of `jaxspec.decode`.
+      options: keyword arguments of `jaxspec.decode`.
     """
     return {
         "target": _target(params),
@@ -145,17 +147,17 @@ def about(params: Params, method: str, options: Mapping[str, Any]) -> dict[str, 
 
 
 def _builder(params: Params, method: str, options: Mapping[str, Any]) -> Builder:
-    """The builder that `options` have by any of its spellings, or by default."""
+    """Return the builder that `options` name in any spelling, or the drafter's default."""
     default = record_of(params.spec.drafter(method)).default_builder
     return make_builder(options.get("builder") or default)
 
 
 def _target(params: Params) -> str:
-    """A target by its sizes and its norms' weights, which are small, differ between models, and are
-    never quantised.
+    """Identify a target by its sizes and the weights of its norms. These are small, differ between
+    models, and are never quantised.
     """
     leaves = jax.tree_util.tree_leaves_with_path(params.target["params"])
-    # Rounded, so that a model has one name whatever dtype it is loaded in.
+    # Rounded, so that a model has the same name in every dtype.
     norms = [
         leaf.astype(jnp.bfloat16)
         for path, leaf in leaves
@@ -172,18 +174,18 @@ def policy_for(
     options: Mapping[str, Any],
     made_with: Mapping[str, Any] | None = None,
 ) -> Policy:
-    """The policy of a name, see `jaxspec.policies.named.make_named`. Round costs that it needs are
-    measured now if none are kept.
+    """Make the policy of a name, see `jaxspec.policies.named.make_named`. If it needs round costs
+    and none are kept, they are measured now.
 
-    A saved policy is compared with what it is to be used for, and with the round costs that are
-    kept, if any.
+    The description saved with a policy is compared with the current target, drafter, builder and
+    device, and with the round costs that are kept, if any.
 
     Args:
-      options: of `jaxspec.decode`.
-      made_with: further entries to compare with those that were saved.
+      options: keyword arguments of `jaxspec.decode`.
+      made_with: further entries to compare with the saved ones.
 
     Raises:
-      ValueError: no such policy.
+      ValueError: there is no policy of this name.
     """
     path = table_path(params, method, **timed(options))
     kept = {ROW_COSTS: load_costs(path).fingerprint} if path.is_file() else {}
@@ -200,8 +202,9 @@ def measured(
     repeats: int | None = None,
     **options: Any,
 ) -> RoundCosts:
-    """The table of `table_path`, measured and kept if it is not there or if the measurement is
-    specified; arguments as of `calibrate`.
+    """Return the table at `table_path`; arguments as for `calibrate`.
+
+    It is measured and kept if it does not exist, or if the caller specifies the measurement.
     """
     sizes = {"widths": widths, "contexts": contexts, "repeats": repeats}
     sizes = {name: value for name, value in sizes.items() if value is not None}

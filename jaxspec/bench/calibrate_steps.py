@@ -1,9 +1,9 @@
 """Measure what rounds cost by draft steps and rows verified, for policies that decide about both.
 
-The rounds are those of the decode loop, compiled once, with a policy of constant depth and size. A
-round's time is modelled as a sum: a time per draft step, and the rest by the compiled width that
-holds the rows. A step's time comes from the difference between depths, the rest from rounds of one
-step. Rounds of other depths and sizes show how far off the sum is.
+The rounds are those of the decode loop, compiled once with a policy of constant depth and size. The
+model of a round's time is a sum: a time for each draft step, plus a rest that depends on the
+compiled width that holds the rows. The time of a step comes from the difference between depths, the
+rest from rounds of one step. Rounds of other depths and sizes give the error of the sum.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jaxspec.core.params import Params
 from jaxspec.costs.round_costs import RoundCosts, make_costs
 from jaxspec.policies.baselines.static import Constants, make_static
 
-# Under this name a saved policy keeps the fingerprint of the round costs that it was trained with.
+# A saved policy keeps the fingerprint of the round costs of its training under this name.
 STEP_COSTS = "round costs by steps"
 
 
@@ -34,18 +34,18 @@ def calibrate_steps(
     repeats: int = 9,
     **options: Any,
 ) -> RoundCosts:
-    """Median times of rounds, one sequence at a time, by draft steps, rows and cached tokens.
+    """Measure median times of rounds of one sequence, by draft steps, rows and cached tokens.
 
     Args:
       method: a drafter's name.
       widths: rows to compile verification for, ascending; the last is the tree's budget.
-      contexts: cached tokens to measure at (None: 64, 256, 1,024, … as far as the model goes).
+      contexts: numbers of cached tokens (None: 64, 256, 1,024, … up to the model's positions).
       repeats: samples of each time.
-      options: of `jaxspec.decode`, without `budget` and `policy`.
+      options: keyword arguments of `jaxspec.decode`, without `budget` and `policy`.
 
     Returns:
-      costs whose `about` has `steps`, the most draft steps that were measured, and `error`, the
-      largest relative error of the sum.
+      The costs. Their `about` holds `steps`, the most draft steps that were measured, and `error`,
+      the largest relative error of the sum.
     """
     widths = tuple(sorted({1, *widths}))
     fixed = {"method": method, "budget": widths[-1]} | options
@@ -80,7 +80,7 @@ def calibrate_steps(
 
 
 def _pairs(widths: Sequence[int], deepest: int) -> list[tuple[int, int]]:
-    """(steps, rows) to measure: shallow rounds of every width, and a few deep ones."""
+    """List the (steps, rows) to measure: shallow rounds of every width, and a few deep ones."""
     deep = [(deepest, widths[len(widths) // 2]), (deepest // 2, widths[-1]), (deepest, widths[-1])]
     return [(min(1, deepest), width) for width in widths] + deep
 
@@ -91,10 +91,10 @@ def _separate(
     """Split times into a sum.
 
     Args:
-      taken: float64 [pairs], seconds of rounds of `pairs`, whose first `widths` are shallow.
+      taken: float64 [pairs], seconds of rounds of `pairs`; the first `widths` of them are shallow.
 
     Returns:
-      (seconds of a step; of the rest, float64 [widths]; largest relative error of their sums).
+      (seconds of a step, seconds of the rest float64 [widths], largest relative error of the sums).
     """
     shallow, place = taken[:widths], {rows: i for i, (_, rows) in enumerate(pairs[:widths])}
     step = 0.0

@@ -26,13 +26,13 @@ def demo(
 ) -> bool:
     """Decode one held-out prompt per domain with `ar` and with the JetSpec tree.
 
-    Shows texts, speeds and whether the texts agree.
+    Show texts, speeds and whether the texts agree.
 
     Args:
       show: called with each line.
 
     Returns:
-      Whether every text is identical to the autoregressive one.
+      True if every text is identical to the autoregressive one.
     """
     prompts = read_prompts(DEMO_PROMPTS, tokenizer)
     methods = parse_methods(METHOD, budget=BUDGET)

@@ -12,11 +12,11 @@ from jaxspec.bench.sweep import sweep_plot, sweep_tables
 def write_report_folder(
     report: dict[str, Any], folder: Path, sweep: dict[str, Any] | None = None
 ) -> Path:
-    """Write `report.md` and its pictures into a folder, which is made; needs matplotlib.
+    """Make a folder and write `report.md` and its pictures to it; needs matplotlib.
 
     Args:
-      report: what `jaxspec bench --json` wrote, or `jaxspec bench sweep --json`.
-      sweep: what the latter wrote, for a section of a report on the former.
+      report: JSON of `jaxspec bench --json` or `jaxspec bench sweep --json`.
+      sweep: JSON of `jaxspec bench sweep --json`, for a section in the report of a benchmark.
 
     Returns:
       The path of `report.md`.
@@ -53,7 +53,8 @@ def write_sweep_lines(sweep: dict[str, Any], folder: Path, level: str) -> list[s
     """Draw a sweep's picture into a folder and make the lines of its section.
 
     Args:
-      sweep: what `jaxspec bench sweep --json` wrote. level: of the heading, such as `##`.
+      sweep: JSON of `jaxspec bench sweep --json`.
+      level: level of the heading, such as `##`.
     """
     sweep_plot.plot_sweep(sweep, folder / "sweep.png")
     about = (

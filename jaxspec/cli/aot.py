@@ -22,7 +22,7 @@ def add_command(commands: options.Commands) -> None:
     add("--arch", default="qwen3-8b", help=f"architecture; its weights take no memory {default}")
     add("--gpu", default="h100", help=f"h100, h200, b200, a100, l4 or t4 {default}")
     add("--method", default="jetspec", help=f"ar, or jetspec to report both {default}")
-    add("--builder", default="best_first", help=f"as of generate {default}")
+    add("--builder", default="best_first", help=f"see generate {default}")
     add("--budget", type=int, default=64, help=f"rows verified per round {default}")
     add("--policy", help="rule of the controller, such as best (default: verify all rows)")
     add("--context", type=int, default=2048, help=f"rows of the KV caches {default}")

@@ -78,9 +78,9 @@ def write_outputs(
     """Write the files that the options name.
 
     Args:
-      report: what `jaxspec.bench.benchmark.benchmark` returned.
+      report: result of `jaxspec.bench.benchmark.benchmark`.
       kept: the runs that it kept.
-      tokenizer: of the model. Without one, answers are written as token ids.
+      tokenizer: the model's tokenizer; without one, answers are written as token ids.
     """
     from jaxspec.bench.report.exports import make_spec_bench, write_spec_bench, write_vllm
     from jaxspec.bench.report_folder import write_report_folder

@@ -33,7 +33,7 @@ def add_command(commands: options.Commands) -> None:
     add(
         "--policies",
         default="none,best,ddd-ltd,svip-ltd,gammatune-ltd",
-        help="comma-separated [LABEL=]POLICY: none, a name or folder as of generate --policy, "
+        help="comma-separated [LABEL=]POLICY: none, a name or folder as for generate --policy, "
         f"or several joined by + {default}",
     )
     add(

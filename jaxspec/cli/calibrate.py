@@ -20,10 +20,10 @@ def add_command(commands: options.Commands) -> None:
     add = parser.add_argument
     add("model", help="name of a shipped model, hub id or directory")
     add("drafter", help="name of a shipped drafter, hub id, directory, or prompt_lookup")
-    add("--builder", help="as of generate (default: the one that suits the drafter)")
+    add("--builder", help="see generate (default: the one that suits the drafter)")
     options.add_budget(parser)
-    add("--depth", type=int, help="longest drafted path, as of generate")
-    add("--block-size", type=int, help="slots of a block drafter's block, as of generate")
+    add("--depth", type=int, help="longest drafted path, see generate")
+    add("--block-size", type=int, help="slots of a block drafter's block, see generate")
     add(
         "--temperature",
         type=float,
@@ -40,14 +40,14 @@ def add_command(commands: options.Commands) -> None:
         "--contexts",
         type=options.parse_integers,
         help="numbers of cached tokens to measure at, as in 64,1k "
-        "(default: 64,256,... as far as the model goes)",
+        "(default: 64,256,... up to the model's positions)",
     )
     options.add_repeats(parser, 9, "samples per figure")
     options.add_dtype(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print the table in milliseconds and say where it is kept."""
+    """Measure, print the table in milliseconds and the path of the kept file."""
     import jaxspec
     from jaxspec.bench.calibrate import measured, table_path, timed
     from jaxspec.core.params import WEIGHTLESS

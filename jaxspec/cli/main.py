@@ -33,13 +33,13 @@ def main(argv: list[str] | None = None) -> int:
       The exit status: 0; 1 if the demo's outputs differ, the doctor warns or a program does not
       compile; 2 for a mistake of the user's; 130 after an interrupt.
     """
-    # transformers is imported for tokenizers alone; keep it from warning that PyTorch is missing.
+    # transformers is imported only for tokenizers; keep it from warning that PyTorch is missing.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     arguments = make_parser().parse_args(argv)
     try:
         distribution.check()
         return arguments.run(arguments)
-    except BrokenPipeError:  # the reader of the pipe has left: nothing more can be written
+    except BrokenPipeError:  # the pipe's reader is gone, so nothing more can be written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError, ImportError) as error:

@@ -24,7 +24,7 @@ def add_parser(
     """Add a command to a parser.
 
     Args:
-      commands: what `add_subparsers` returned.
+      commands: result of `add_subparsers`.
       run: takes the parsed arguments and returns the exit status.
       summary: one sentence, without a capital or a full stop, for the list of commands.
       example: a command line that works, shown below the options.
@@ -229,7 +229,7 @@ def parse_integers(text: str) -> tuple[int, ...]:
     """Read whole numbers separated by commas, each once; 8k is 8192.
 
     Raises:
-      argparse.ArgumentTypeError: an item is no whole number.
+      argparse.ArgumentTypeError: an item is not a whole number.
     """
     try:
         numbers = [

@@ -63,10 +63,10 @@ def load_model_tokenizer(spec: Spec) -> Tokenizer | None:
 
 
 def make_prompt(text: str, arguments: argparse.Namespace) -> str | list[int] | list[dict[str, str]]:
-    """Make the prompt that `text` is under the options of `add_prompt_form`.
+    """Make a prompt of `text` as the options of `add_prompt_form` say.
 
     Raises:
-      ValueError: --token-ids, and an item is no integer.
+      ValueError: an item is not an integer, with --token-ids.
     """
     if not arguments.token_ids:
         return [{"role": "user", "content": text}] if arguments.chat else text
@@ -101,7 +101,7 @@ def make_policy(params: Params, name: str | None, options: Mapping[str, Any]) ->
 
     Args:
       name: value of --policy; None for no policy.
-      options: of `jaxspec.decode`. Autoregressive decoding takes no policy.
+      options: keyword arguments of `jaxspec.decode`. Autoregressive decoding takes no policy.
     """
     from jaxspec.bench.calibrate import policy_for
 
@@ -137,9 +137,9 @@ def save_json(path: Path | None, report: Any, indent: int | None = 1) -> None:
 
 
 def collect_settings(arguments: argparse.Namespace, *outputs: str) -> dict[str, Any]:
-    """Return the options for a report, without output files; paths by their names alone.
+    """Return the options for a report, without output files. Of paths only the file names are kept.
 
-    A report may be published, and where its input files lay says nothing about the figures.
+    A report may be published, and the folders of its input files say nothing about the figures.
 
     Args:
       outputs: options to leave out.

@@ -1,6 +1,6 @@
-"""Drafters: a folder each, and one record by which the rest of the library knows it.
+"""Drafters: one folder and one record each. The rest of the library knows a drafter by its record.
 
-`register` adds one of your own; `docs/architecture.md` shows how.
+`register` adds your own drafter; `docs/architecture.md` shows how.
 """
 
 from jaxspec.core.config import DrafterConfig

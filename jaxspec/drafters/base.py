@@ -1,13 +1,13 @@
-"""The drafter protocol: a bundle of pure functions closed over a static config, in the manner of
-optax.
+"""The drafter protocol: a bundle of pure functions closed over a static config, like an optax
+transformation.
 
-A drafter proposes in steps. One step takes M nodes of the growing tree and gives, for each, logits
-for the `slots` tokens that follow it. A block drafter needs one step, since what it proposes at a
-depth is the same under every parent; EAGLE-3 takes a step a level and SpecBlock one a block.
+A drafter proposes in steps. A step takes M nodes of the growing tree and returns, for each node,
+logits of the `slots` tokens that follow it. A block drafter needs one step, since its proposal at a
+depth is the same under every parent. EAGLE-3 takes one step per level, SpecBlock one per block.
 
-A drafter's variables are {"params": what is trained}. One with a reduced draft vocabulary
-(EAGLE-3's `d2t`) of D tokens has a collection beside it that no optimizer touches: {"draft":
-{"ids": int32 [D]}}, ids in ascending order; `lm_head` [E, D] stands there too where the output
+A drafter's variables are {"params": trained weights}. With a reduced draft vocabulary of D tokens
+(EAGLE-3's `d2t`) they have a second collection that no optimizer touches: {"draft": {"ids":
+int32 [D]}}, with ids in ascending order. `lm_head` [E, D] is in "draft" too if the output
 projection is not trained.
 """
 
@@ -24,11 +24,11 @@ from jaxspec.core.state import Nodes as Nodes
 
 
 class TargetHead(NamedTuple):
-    """What drafters borrow from the target.
+    """The target's functions that drafters borrow.
 
     Attributes:
-      embed: int32 [...] -> [..., E], its embedding table.
-      unembed: [..., E] -> [..., V], its output projection, of hidden states after the final norm.
+      embed: int32 [...] -> [..., E], the embedding table.
+      unembed: [..., E] -> [..., V], the output projection of hidden states after the final norm.
     """
 
     embed: Callable[[jax.Array], jax.Array]
@@ -36,15 +36,15 @@ class TargetHead(NamedTuple):
 
 
 class Committed(flax.struct.PyTreeNode):
-    """T rows that became part of the text; those at or beyond `count` are garbage.
+    """T rows that were committed; rows at or beyond `count` are garbage.
 
     Attributes:
       token: int32 [B, T], the tokens.
-      following: int32 [B, T], the token after each; the last one's is the new root, which has no
-        features yet.
-      features: [B, T, F], the target's, of the layers that the drafter asks for.
+      following: int32 [B, T], the token after each row; after the last row it is the new root,
+        which has no features yet.
+      features: [B, T, F], target features of the layers that the drafter asks for.
       position: int32 [B], absolute position of row 0.
-      count: int32 [B], rows that count; 0 must leave the state as it is.
+      count: int32 [B], number of valid rows; with 0 the state must not change.
     """
 
     token: jax.Array
@@ -55,14 +55,15 @@ class Committed(flax.struct.PyTreeNode):
 
 
 class Proposal(NamedTuple):
-    """What a step proposes.
+    """The proposal of a step.
 
     Attributes:
-      logits: [B, M, K, V], of the tokens at depths 1..K below each node, -inf for tokens that
-        cannot be drafted; at slot k > 1 the drafter's greedy tokens, or none, stand before it.
+      logits: [B, M, K, V], logits of the tokens at depths 1..K below each node, -inf for tokens
+        that cannot be drafted. Slot k > 1 is conditioned on the drafter's greedy tokens in the
+        slots before it, or on none.
       classes: int32 [B, M, K], each slot's rank class, below `Drafter.rank_classes`; or None.
-      hidden: [B, M, K, E], the hidden states that the logits are projections of; None where a
-        drafter does not show them.
+      hidden: [B, M, K, E], the hidden states that are projected to logits; None if the drafter
+        does not return them.
     """
 
     logits: jax.Array
@@ -71,22 +72,23 @@ class Proposal(NamedTuple):
 
 
 class Drafter(NamedTuple):
-    """What the decode loop needs of a drafter.
+    """The functions and sizes of a drafter that the decode loop uses.
 
     Attributes:
-      feature_layers: target decoder layers (0-based, their outputs) that `absorb` reads; the number
-        of layers itself stands for the hidden state after the final norm.
+      feature_layers: target decoder layers (0-based) whose outputs `absorb` reads; the number of
+        layers itself means the hidden state after the final norm.
       depth: longest path that one round proposes.
-      slots: K, tokens that a step proposes after a node; `depth` if there is one step only.
-      init: (batch, capacity, dtype) -> state, before any token is committed.
+      slots: K, tokens that a step proposes after a node; `depth` if there is only one step.
+      init: (batch, capacity, dtype) -> state before any token is committed.
       absorb: (params, state, target, committed) -> state.
       start: (params, state, target, root [B], rows) -> (Proposal of the root, M = 1; scratch).
-        `rows` is static: slots that the whole round computes, K + steps * M * K; the scratch needs
-        room for them. Block drafters also take `block` int32 [B] or None: slots of each sequence's
-        block, the anchor included; what is proposed after them is not looked at.
-      expand: (params, state, scratch, target, nodes, first) -> (Proposal, scratch), or None where
-        one step is all. `first` int32 []: index of the step's first slot, see `Nodes.source`.
-      rank_classes: number of the classes that `Proposal.classes` counts; 0 where it is None.
+        `rows` is static: the number of slots that the whole round computes, K + steps * M * K; the
+        scratch needs room for them. Block drafters also take `block` int32 [B] or None: slots of
+        each sequence's block, the anchor included. Proposals after these slots are ignored.
+      expand: (params, state, scratch, target, nodes, first) -> (Proposal, scratch), or None if
+        one step proposes everything. `first` int32 []: index of the step's first slot, see
+        `Nodes.source`.
+      rank_classes: number of classes in `Proposal.classes`; 0 if it is None.
     """
 
     feature_layers: tuple[int, ...]
@@ -100,8 +102,6 @@ class Drafter(NamedTuple):
 
 
 def whole_vocabulary(logits: jax.Array, ids: jax.Array, vocab_size: int) -> jax.Array:
-    """Logits [..., V] of which only the draft vocabulary's [..., D] are given, the others being
-    -inf.
-    """
+    """Scatter logits [..., D] of a draft vocabulary into logits [..., V], -inf for other tokens."""
     whole = jnp.full((*logits.shape[:-1], vocab_size), -jnp.inf, logits.dtype)
     return whole.at[..., ids].set(logits, indices_are_sorted=True, unique_indices=True)

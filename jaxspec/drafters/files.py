@@ -1,4 +1,4 @@
-"""Reads and writes the files of any registered drafter."""
+"""Read and write the files of any registered drafter."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from jaxspec.drafters.registry import record_of, records
 
 
 def read_config(hf: dict[str, Any]) -> Any:
-    """The config of the drafter that a config.json describes, as far as the file states it.
+    """Read the config of the drafter that a config.json describes, as far as the file states it.
 
-    Formats that were registered last are asked first.
+    Formats that were registered last are tried first.
 
     Raises:
       ValueError: no registered drafter has this architecture, or its entries cannot be read.
@@ -31,21 +31,25 @@ def read_config(hf: dict[str, Any]) -> Any:
 
 
 def for_target(config: Any, target: TargetConfig) -> Any:
-    """`config` in full, for files that leave some of it to the target; ValueError where it does not
-    fit.
+    """Complete `config` from the target, since some files leave sizes out; ValueError if it does
+    not fit.
     """
     return _format(config).for_target(config, target)
 
 
 def load_drafter(directory: str | os.PathLike, config: Any, dtype: str) -> dict[str, Any]:
-    """Variables (see `jaxspec.drafters.base`) of the drafter in `directory`, whose config.json was
-    read as `config`.
+    """Read the variables (see `jaxspec.drafters.base`) of the drafter in `directory`.
+
+    Args:
+      directory: holds config.json and weights.
+      config: the config that was read from config.json.
+      dtype: dtype of all weights.
 
     Raises:
-      FileNotFoundError: no weights.
-      WeightMismatch: missing, unexpected, misshapen and non-float tensors, all in one report.
-      ValueError: unsafe or damaged files, NaN, a wrong map of draft tokens, or a part that is not
-        supported.
+      FileNotFoundError: there are no weights.
+      WeightMismatch: tensors are missing, unexpected, misshapen or no floats; reports all of them.
+      ValueError: files are unsafe or damaged, weights hold NaN, the map of draft tokens is wrong,
+        or a part is not supported.
     """
     return _format(config).read(directory, config, dtype)
 
@@ -58,12 +62,12 @@ def check_files(directory: str | os.PathLike, config: Any) -> None:
 def write_drafter(
     directory: str | os.PathLike, config: Any, variables: Mapping[str, Any], about: About
 ) -> None:
-    """Write a drafter in the layout that it is published in, in its weights' dtype."""
+    """Write a drafter in its published layout, in the dtype of its weights."""
     _format(config).write(directory, config, variables, about)
 
 
 def borrowed_tensors(config: Any, hf: dict[str, Any] | None = None) -> dict[str, str]:
-    """See `Format.borrowed`."""
+    """Return the target's tensors that are saved with the drafter, see `Format.borrowed`."""
     return _format(config).borrowed(config, hf)
 
 

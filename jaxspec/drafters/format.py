@@ -1,4 +1,4 @@
-"""How a drafter is read from files and written to them."""
+"""File formats of drafters: how each is read and written."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from jaxspec.io.weight_map import Leaf, check_fit, read_tree, write_tree
 
 
 class About(NamedTuple):
-    """What writing a drafter needs to know about its target.
+    """Facts about the target that writing a drafter needs.
 
     Attributes:
-      num_layers: decoder layers of the target.
-      max_positions: its longest sequence; engines refuse longer contexts than a drafter's config
-        says.
-      provenance: its name, and the hashes of its tokenizer and chat template.
-      architecture: as its config.json names it; None is unknown.
-      borrowed: those of its tensors that the layout saves with the drafter, by the names that
-        Llama's files have for them.
+      num_layers: number of decoder layers of the target.
+      max_positions: length of its longest sequence; engines refuse contexts that are longer than a
+        drafter's config says.
+      provenance: name of the target, and hashes of its tokenizer and chat template.
+      architecture: name of the architecture in its config.json; None if unknown.
+      borrowed: the target's tensors that the layout saves with the drafter, by their names in
+        Llama's files.
     """
 
     num_layers: int
@@ -54,24 +54,24 @@ class Format:
     """The files of one drafter: a directory with config.json and weights.
 
     Attributes:
-      matches: config.json -> whether `config_from_hf` is to read it.
+      matches: config.json -> whether `config_from_hf` reads it.
       config_from_hf: config.json -> config, as far as the file states it.
-      for_target: (config, TargetConfig) -> the config in full; ValueError where it does not fit.
+      for_target: (config, TargetConfig) -> the full config; ValueError if it does not fit.
       read: (directory, config, dtype) -> variables, see `jaxspec.drafters.base`.
       check: (directory, config) -> None; raises what `read` would, without reading weights.
       write: (directory, config, variables, About) -> None.
       recognise: (config.json, names of tensors) -> whether `jaxspec inspect` calls it this drafter;
-        None: what `matches`.
-      layout: (config.json, names of tensors) -> name of the layout, of a recognised drafter.
-      default_layers: config.json -> the target layers that readers assume where none of the fields
-        in use states them, or None.
+        None: use `matches`.
+      layout: (config.json, names of tensors) -> name of the layout of a recognised drafter.
+      default_layers: config.json -> the target layers that readers assume if no field states them,
+        or None.
       borrowed: (config, config.json or None) -> {tensor: Llama's name for it} of the target's
-        tensors that are saved with the drafter: in these files, or (None) in those that `write`
-        makes.
+        tensors that are saved with the drafter: in the files of this config.json, or, with None,
+        in the files that `write` makes.
       weights: names of weight files other than the usual ones, the preferred one first.
-      side_files: names of files besides the weights that change what the drafter computes.
+      side_files: names of further files that change what the drafter computes.
       stored: (directory, config) -> tensors in their stored dtypes, for `writers`.
-      writers: layouts that `jaxspec convert --to` can write, by name:
+      writers: {layout: writer} of the layouts that `jaxspec convert --to` writes; a writer is
         (directory, config, tensors, About) -> None.
     """
 
@@ -92,7 +92,7 @@ class Format:
 
 
 def named(*architectures: str) -> Callable[[Mapping[str, Any]], bool]:
-    """`matches` of a format whose config.json names one of `architectures`."""
+    """Make a `matches` that accepts a config.json which names one of `architectures`."""
     return lambda hf: (hf.get("architectures") or [None])[0] in architectures
 
 
@@ -101,8 +101,10 @@ def json_writer(
     tensors: Callable[[Mapping[str, Any], Any], dict[str, np.ndarray]],
     weights: str = WEIGHTS,
 ) -> Callable[[Any, Any, Mapping[str, Any], About], None]:
-    """`write` of a format: config.json from `config_to_hf(config, about, dtype)`, and a file
-    `weights` of `tensors(variables, config)`.
+    """Make the `write` of a format.
+
+    It writes config.json from `config_to_hf(config, about, dtype)` and a file called `weights` with
+    `tensors(variables, config)`.
     """
 
     def write(
@@ -120,7 +122,7 @@ def write_directory(
     tensors: Mapping[str, np.ndarray],
     weights: str = WEIGHTS,
 ) -> None:
-    """Write config.json and a safetensors file called `weights`; makes the directory."""
+    """Make a directory; write config.json and a safetensors file called `weights` to it."""
     Path(directory).mkdir(parents=True, exist_ok=True)
     write_safetensors(Path(directory) / weights, tensors)
     (Path(directory) / "config.json").write_text(json.dumps(hf, indent=2) + "\n", encoding="utf-8")
@@ -129,20 +131,22 @@ def write_directory(
 def simple_format(
     architecture: str, config_class: type, leaves: Callable[[Any], list[Leaf]]
 ) -> Format:
-    """A format for a drafter of your own: config.json holds `architecture` and the config's fields,
-    model.safetensors the tensors of `leaves(config)`.
+    """Make a format for your own drafter.
+
+    config.json holds `architecture` and the config's fields; model.safetensors holds the tensors of
+    `leaves(config)`.
 
     Args:
-      config_class: dataclass whose fields are numbers, strings, booleans, None or tuples of them,
-        with the fields of `jaxspec.core.config.DrafterConfig`.
-      leaves: config -> the table of all weights, see `jaxspec.io.weight_map`.
+      config_class: dataclass with the fields of `jaxspec.core.config.DrafterConfig`; all fields are
+        numbers, strings, booleans, None or tuples of them.
+      leaves: config -> table of all weights, see `jaxspec.io.weight_map`.
     """
     fields = dataclasses.fields(config_class)
 
     def config_from_hf(hf: dict[str, Any]) -> Any:
         own = hf.get("jaxspec")
         own = own if isinstance(own, dict) else {}
-        # A null entry reads like one that is not there, so fields that default to None may be absent.
+        # A null entry reads like a missing one, so fields that default to None may be absent.
         needed = [field.name for field in fields if field.default is not None]
         missing = [name for name in needed if name not in own]
         if missing:
@@ -179,5 +183,5 @@ def simple_format(
 
 
 def _tuples(value: Any) -> Any:
-    """`value` with lists, which JSON has for tuples, turned back."""
+    """Turn the lists of a JSON value back into tuples."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value

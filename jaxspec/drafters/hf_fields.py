@@ -18,10 +18,10 @@ FEATURE_CONVENTION = "outputs of target layers, 0-based"
 def own_fields(
     config: DrafterConfig, num_target_layers: int, provenance: Provenance | None
 ) -> dict[str, Any]:
-    """The `jaxspec` object of a config.json, which other readers pass over.
+    """Make the `jaxspec` object of a config.json, which other readers ignore.
 
-    `feature_layers` repeats the layers in a convention that is spelt out, since the fields that
-    engines read mean different layers in different places.
+    `feature_layers` repeats the layers in a stated convention, since engines disagree about which
+    layers their fields mean.
     """
     return {
         "feature_convention": FEATURE_CONVENTION,
@@ -33,7 +33,7 @@ def own_fields(
 
 
 def draft_vocab_size(hf: dict, vocab_size: int) -> int | None:
-    """`draft_vocab_size` of a config.json, or None where it is absent or the whole of the target's
+    """Read `draft_vocab_size` of a config.json; None if it is absent or equals the target's
     `vocab_size`.
     """
     size = integer(hf, "draft_vocab_size", vocab_size)
@@ -45,10 +45,9 @@ def draft_vocab_size(hf: dict, vocab_size: int) -> int | None:
 
 
 def score_temperature(hf: dict) -> tuple[float, float]:
-    """Divisors of the draft logits, greedy and sampled, written into a config.json by this library;
-    1 if it has none.
+    """Read the divisors (greedy, sampled) of draft logits that this library writes to config.json.
 
-    A single number stands for both.
+    They are 1 if the file states none. A single number is used for both.
     """
     value = (hf.get("jaxspec") or {}).get("score_temperature", 1.0)
     pair = value if isinstance(value, list) else [value, value]
@@ -60,12 +59,16 @@ def score_temperature(hf: dict) -> tuple[float, float]:
 
 
 def check_fits(drafter: Any, target: TargetConfig, *, final_norm: bool = False) -> None:
-    """Raise a one-line ValueError unless `drafter`, of any kind that reads features of layers, can
-    draft for `target`.
+    """Raise a one-line ValueError unless a drafter of target features fits `target`.
 
-    It reads the target's embeddings, features and output projection, so widths, vocabulary and
-    layers must agree. With `final_norm` the number of layers may stand for the state after the
-    final norm (see `jaxspec.drafters.base.Drafter`).
+    The drafter reads the target's embeddings and features, and often its output projection, so
+    widths, vocabulary and layers must agree.
+
+    Args:
+      drafter: config of a drafter that reads features of layers.
+      target: config of the target.
+      final_norm: accept the number of layers as a layer id; it means the hidden state after the
+        final norm (see `jaxspec.drafters.base.Drafter`).
     """
     wrong = []
     if not drafter.hidden_size == drafter.target_hidden_size == target.hidden_size:
@@ -93,7 +96,7 @@ def check_fits(drafter: Any, target: TargetConfig, *, final_norm: bool = False) 
 
 
 def main_dtype(tensors: Mapping[str, np.ndarray]) -> str:
-    """The dtype that config.json names: the one that most weights are stored in."""
+    """Return the dtype in which most weights are stored, as config.json names it."""
     sizes: dict[str, int] = {}
     for name, tensor in tensors.items():
         if name in MAPPING:

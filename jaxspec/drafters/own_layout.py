@@ -1,5 +1,5 @@
-"""The layout of ParallelSpec and Falcon drafters. No weights of them are published, so this library
-defines it.
+"""The layout of ParallelSpec and Falcon drafters. This library defines it, since no weights of
+these drafters are published.
 
 A directory holds config.json and model.safetensors. `architectures` of the config names the method,
 and its `jaxspec` object holds what Llama's fields do not. The weights are linear weights [out, in],

@@ -1,5 +1,5 @@
-"""What drafters of pairs share. Pair i is the target's features of token i with the token after it
-(EAGLE, Li et al. 2024).
+"""Functions that drafters of pairs share. Pair i is the target's features of token i and the token
+after it (EAGLE, Li et al. 2024).
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from jaxspec.drafters.base import whole_vocabulary
 
 
 def last_row(rows: jax.Array, count: jax.Array, before: jax.Array) -> jax.Array:
-    """The last of the rows that count, [B, ...] of `rows` [B, T, ...] and `count` int32 [B];
-    `before` where none does.
+    """Return the last valid row of each sequence, [B, ...].
+
+    Args:
+      rows: [B, T, ...].
+      count: int32 [B], number of valid rows.
+      before: [B, ...], returned for sequences without a valid row.
     """
     index = jnp.maximum(count - 1, 0).reshape(-1, *(1,) * (rows.ndim - 1))
     row = jnp.take_along_axis(rows, index, axis=1)[:, 0]
@@ -25,8 +29,8 @@ def last_row(rows: jax.Array, count: jax.Array, before: jax.Array) -> jax.Array:
 
 
 def spread(variables: Mapping[str, Any], logits: jax.Array, vocab_size: int) -> jax.Array:
-    """Logits [..., V] of those [..., D] of a drafter's own projection, -inf outside a reduced draft
-    vocabulary.
+    """Spread logits [..., D] of a drafter's own projection to [..., V], -inf outside a reduced
+    draft vocabulary.
     """
     return (
         whole_vocabulary(logits, variables["draft"]["ids"], vocab_size)
@@ -36,8 +40,9 @@ def spread(variables: Mapping[str, Any], logits: jax.Array, vocab_size: int) -> 
 
 
 def check_layers(num_layers: int, name: str) -> None:
-    """ValueError unless there is one layer: keys and values of committed pairs must not depend on
-    who saw whom.
+    """Raise a ValueError unless there is one layer.
+
+    With more layers, keys and values of committed pairs would depend on which rows saw which.
     """
     if num_layers != 1:
         raise ValueError(

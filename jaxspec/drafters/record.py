@@ -12,40 +12,42 @@ from jaxspec.drafters.format import Format
 
 
 def _keep(config: Any, depth: int) -> Any:
-    """`config` itself, of drafters whose rounds may be cut short without another network."""
+    """Return `config` unchanged: these drafters can stop a round early with the same network."""
     return config
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DrafterRecord:
-    """What a drafter is called, what it is made of and which choices suit it.
+    """Name, functions and properties of a drafter.
 
     Attributes:
-      name: what a drafter of this kind is called where it is loaded alone, such as `eagle3`.
+      name: default name of a loaded drafter of this kind, such as `eagle3`.
       config: class of its config: frozen and hashable, with the fields of
         `jaxspec.core.config.DrafterConfig` and `depth`.
       make: config -> bundle of functions; called once for equal configs.
-      owns: config -> whether it is this drafter's, where several records share a config class;
-        None: all configs of the class are.
+      owns: config -> whether the config belongs to this drafter, for records that share a config
+        class; None: all configs of the class belong to it.
       compared: names of the builders that `jaxspec bench --methods all` measures.
-      further: names of builders that work as well.
+      further: names of other builders that work with it.
       default_builder: builder of a decode call that names none.
-      files: its file format; None: it has no files.
-      preference: the loaded drafter of the lowest rank is the default method.
-      resize: (config, depth) -> config whose rounds draft paths of `depth` tokens.
-      blocks: it drafts blocks of a chosen size. Calls give `block_size` in place of `depth`,
-        policies may choose sizes, and `Drafter.start` takes `block`.
-      causal_slots: no slot of a step depends on later ones, so that slots beyond the tree's depth
-        need not be computed.
-      retrieval: it looks tokens up instead of computing a distribution: it runs no forward, has
-        nothing to rank and often proposes nothing.
-      weightless: TargetConfig -> config, of a drafter without weights, which every target then has.
+      files: file format; None: the drafter has no files.
+      preference: rank; the loaded drafter with the lowest rank is the default method.
+      resize: (config, depth) -> config that drafts paths of `depth` tokens in a round.
+      blocks: whether it drafts blocks of a chosen size. Calls then give `block_size` instead of
+        `depth`, policies may choose sizes, and `Drafter.start` takes `block`.
+      causal_slots: whether no slot of a step depends on later slots; slots beyond the tree's depth
+        are then not computed.
+      retrieval: whether it looks tokens up instead of computing a distribution: it runs no forward,
+        ranks nothing and often proposes nothing.
+      weightless: TargetConfig -> config of a drafter without weights, which works with every
+        target; None for other drafters.
       rewind: (state, length int32 [B]) -> the state after each sequence's first `length` tokens,
-        from the state after all of them; None: the state does not tell.
+        computed from a later state; None: the state cannot be rewound.
       page: Markdown page that describes it, relative to `jaxspec/drafters`.
-      peer_method: builder, budget and settings with which `jaxspec bench peers` races it, as in
+      peer_method: builder, budget and settings that `jaxspec bench peers` uses for it, such as
         `tree@8/w2`; None: it does not take part.
-      assistant: it is a language model of its own, so that transformers can run it as an assistant.
+      assistant: whether it is a complete language model, which transformers can run as an
+        assistant.
     """
 
     name: str
@@ -69,5 +71,5 @@ class DrafterRecord:
 
     @property
     def builders(self) -> tuple[str, ...]:
-        """Names of all builders that are listed as suitable."""
+        """Return the names of all builders that work with it."""
         return self.compared + self.further

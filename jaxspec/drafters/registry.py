@@ -1,4 +1,4 @@
-"""All drafters, by name and by config."""
+"""The registry of drafters: look a drafter up by name or by config."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ def unregister(name: str) -> None:
 
 
 def records() -> tuple[DrafterRecord, ...]:
-    """All records, in the order in which they were registered."""
+    """Return all records in the order of registration."""
     return tuple(_RECORDS.values())
 
 
 def named(name: str) -> DrafterRecord:
-    """The record called `name`; ValueError lists all names."""
+    """Return the record called `name`; the ValueError of an unknown name lists all names."""
     if name not in _RECORDS:
         raise ValueError(f"unknown drafter {name!r}: choose one of {', '.join(_RECORDS)}")
     return _RECORDS[name]
 
 
 def record_of(config: Any) -> DrafterRecord:
-    """The record that owns `config`; ValueError if there is none or more than one."""
+    """Return the record that owns `config`; ValueError if there is none or more than one."""
     found = [
         record
         for record in _RECORDS.values()
@@ -81,12 +81,12 @@ def record_of(config: Any) -> DrafterRecord:
 
 @functools.lru_cache(maxsize=256)
 def make_drafter(config: Any) -> Drafter:
-    """The bundle of `config`; equal configs give the identical one."""
+    """Return the bundle of functions of `config`; equal configs get the identical bundle."""
     return record_of(config).make(config)
 
 
-# Formats are asked in reverse, see `files.read_config`: some EAGLE-3 files name the architecture of
-# a plain language model, and the speculators schema of DFlash is not DFlash's alone.
+# Formats are tried in reverse order, see `files.read_config`: some EAGLE-3 files name the
+# architecture of a plain language model, and DFlash shares the speculators schema with others.
 for _record in (
     JETSPEC,
     DFLASH,

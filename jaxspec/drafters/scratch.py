@@ -1,8 +1,7 @@
-"""What the steps of one round have computed: keys, values and outputs of slots that are not
-committed yet.
+"""Keys, values and outputs of the uncommitted slots that the steps of one round have computed.
 
-Every slot is a row; a row sees the committed context, the rows on its path and itself. Rows are
-thrown away after the round.
+Every slot is a row. A row sees the committed context, the rows on its path and itself. Rows are
+discarded after the round.
 """
 
 from __future__ import annotations
@@ -15,12 +14,13 @@ import jax.numpy as jnp
 
 
 class Scratch(flax.struct.PyTreeNode):
-    """R rows of B sequences.
+    """R rows of B sequences, in the order in which the slots are computed.
 
     Attributes:
-      k, v: [L, B, R, Kh, D], in the order that the slots are computed.
-      hidden: [B, R, E], what a row hands on to the nodes that it proposes.
-      visible: bool [B, R, R]; row i sees row j.
+      k: [L, B, R, Kh, D], keys.
+      v: [L, B, R, Kh, D], values.
+      hidden: [B, R, E], outputs; a row passes its output to the nodes that it proposes.
+      visible: bool [B, R, R]; entry (i, j) says whether row i sees row j.
     """
 
     k: jax.Array
@@ -32,18 +32,18 @@ class Scratch(flax.struct.PyTreeNode):
 def empty(
     layers: int, batch: int, rows: int, kv_heads: int, head_dim: int, width: int, dtype: Any
 ) -> Scratch:
-    """A scratch whose rows see nothing."""
+    """Make a scratch of rows that see nothing."""
     shape = (layers, batch, rows, kv_heads, head_dim)
     hidden, visible = jnp.zeros((batch, rows, width), dtype), jnp.zeros((batch, rows, rows), bool)
     return Scratch(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), hidden, visible)
 
 
 def look(scratch: Scratch, source: jax.Array, slots: int, first: jax.Array) -> Scratch:
-    """`scratch` with `visible` filled in for the rows of a step.
+    """Fill in `visible` for the rows of a step.
 
     Args:
-      source: int32 [B, M], the row that proposed each node. slots: K, rows of a node, each of which
-        sees those before it.
+      source: int32 [B, M], the row that proposed each node.
+      slots: K, number of rows of a node; each of them sees those before it.
       first: int32 [], the step's first row.
     """
     batch, nodes = source.shape
@@ -51,7 +51,7 @@ def look(scratch: Scratch, source: jax.Array, slots: int, first: jax.Array) -> S
     rows = scratch.visible.shape[-1]
     begin = (
         first + slots * jnp.arange(nodes)[:, None, None]
-    )  # [M, 1, 1], the node's own rows begin here
+    )  # [M, 1, 1], first of the node's own rows
     index = jnp.arange(rows)
     before = (index >= begin) & (index <= begin + jnp.arange(slots)[:, None])  # [M, K, R]
     seen = (path[:, :, None] | before).reshape(batch, nodes * slots, rows)
@@ -61,7 +61,7 @@ def look(scratch: Scratch, source: jax.Array, slots: int, first: jax.Array) -> S
 
 
 def pack_visible(scratch: Scratch, count: int, first: jax.Array) -> jax.Array:
-    """Mask words uint32 [B, count, ceil(R / 32)] of the `count` rows from `first` on."""
+    """Pack `visible` of `count` rows from `first` on: words uint32 [B, count, ceil(R / 32)]."""
     seen = jax.lax.dynamic_slice_in_dim(scratch.visible, first, count, axis=1)
     seen = jnp.pad(seen, ((0, 0), (0, 0), (0, -seen.shape[-1] % 32))).reshape(
         *seen.shape[:2], -1, 32
@@ -72,9 +72,7 @@ def pack_visible(scratch: Scratch, count: int, first: jax.Array) -> jax.Array:
 def write(
     scratch: Scratch, k: jax.Array, v: jax.Array, hidden: jax.Array, first: jax.Array
 ) -> Scratch:
-    """`scratch` with a step's keys and values [L, B, T, Kh, D] and outputs [B, T, E] at row
-    `first`.
-    """
+    """Write a step's keys and values [L, B, T, Kh, D] and outputs [B, T, E] at row `first`."""
     return scratch.replace(
         k=jax.lax.dynamic_update_slice(scratch.k, k.astype(scratch.k.dtype), (0, 0, first, 0, 0)),
         v=jax.lax.dynamic_update_slice(scratch.v, v.astype(scratch.v.dtype), (0, 0, first, 0, 0)),

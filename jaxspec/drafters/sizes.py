@@ -1,4 +1,4 @@
-"""How long the paths of one decode call may be."""
+"""Choose how long the drafted paths of a decode call may be."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ _LONGEST = 128
 def choose_depth(
     config: Any, method: str, *, depth: int | None = None, block_size: int | None = None
 ) -> int | None:
-    """The longest path that a call of the drafter called `method` drafts, in tokens.
+    """Choose the longest path, in tokens, that a call of the drafter called `method` drafts.
 
     Args:
-      depth, block_size: as the caller gave them; a block holds the anchor and `depth` tokens.
+      depth: the caller's `depth`, or None.
+      block_size: the caller's `block_size`, or None; a block holds the anchor and `depth` tokens.
 
     Returns:
-      None where the caller gave neither: the drafter's own.
+      The length; None (the drafter's default) if the caller gave neither.
 
     Raises:
-      ValueError: the option is not one of this drafter, or the length is out of range.
+      ValueError: this drafter does not take the option, or the length is out of range.
     """
     blocks = record_of(config).blocks
     if blocks and depth is not None:
@@ -37,7 +38,7 @@ def choose_depth(
             f"({config.depth + 1} trained)"
         )
     if block_size is not None and block_size > config.depth + 1:
-        # The authors' code allows it, and their traces have such blocks.
+        # The authors' code allows longer blocks, and their traces contain some.
         warnings.warn(
             f"block_size is {block_size}, and {method!r} was trained for {config.depth + 1}: later "
             f"slots are rarely accepted; give at most {config.depth + 1}",

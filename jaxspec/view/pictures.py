@@ -37,7 +37,9 @@ class Picture:
     """A round's tree, ready to draw. Arrays have N rows; row 0 is the root, parents come first.
 
     Attributes:
-      token, parent, depth: int32 [N], as in `Tree`.
+      token: int32 [N], as in `Tree`.
+      parent: int32 [N], as in `Tree`.
+      depth: int32 [N], as in `Tree`.
       path: float [N], the drafter's probability of the path from the root to each node.
       conditional: float [N], the drafter's probability of each node given its parent.
       verified: bool [N], rows that the target verified; a policy cut the others.
@@ -155,8 +157,8 @@ def _get_rounds(out: Output) -> list[TracedRound]:
 def _find_accepted(traced: TracedRound, tokens: Sequence[int]) -> tuple[list[int], int | None]:
     """Return the accepted rows, root first, and the bonus token (or None) of a round.
 
-    If a stop or the token limit cut the round, its last token is a drafted one: a child of the
-    path's last row holds it. Otherwise the last token is the bonus.
+    If a stop or the token limit cut the round, its last token is drafted: a child of the path's
+    last row holds it. Otherwise the last token is the bonus.
     """
     rows, tree = list(traced.path[: len(tokens)]), traced.tree
     last = np.flatnonzero((tree.parent == rows[-1]) & (tree.token == tokens[-1]))

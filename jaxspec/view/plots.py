@@ -20,8 +20,8 @@ def plot_tree(
 ) -> Any:
     """Plot a round's draft tree: accepted path green, bonus token orange, cut rows pale.
 
-    The numbers below a token are its probability given its parent and, in brackets, that of its
-    path.
+    The numbers below a token are its probability given its parent and, in brackets, the probability
+    of its path.
 
     Args:
       traced: an entry of `Output.rounds`, from `decode(…, trace=True)`, or a picture from
@@ -34,7 +34,7 @@ def plot_tree(
     """
     shown = traced if isinstance(traced, Picture) else make_round_picture(traced)
     parent, depth = shown.parent, shown.depth
-    if shown.bonus is not None:  # a leaf like the others, after them
+    if shown.bonus is not None:  # the last leaf
         parent, depth = np.append(parent, shown.end), np.append(depth, depth[shown.end] + 1)
     axes = _new_axes(*measure_tree(shown)) if axes is None else axes
     heights = _leaf_heights(parent)
@@ -55,7 +55,7 @@ def plot_tree(
         label = quoted[1:-1] if quoted[1:-1].strip() else quoted
         box = {"boxstyle": "round", "facecolor": "white", "edgecolor": kind}
         ink = "0.7" if kind == _CUT else "black"
-        # parse_math: a token such as `$` is text.
+        # parse_math is off because a token such as `$` is text.
         text = {"ha": "center", "color": ink, "parse_math": False}
         axes.text(depth[row], heights[row], label, va="center", fontsize=8, bbox=box, **text)
         if drafted and above >= 0:

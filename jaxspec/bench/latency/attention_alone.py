@@ -1,4 +1,4 @@
-"""Tree attention alone: the implementation that the registry picks, against the XLA reference."""
+"""Time tree attention alone: the implementation that the registry picks and the XLA reference."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def measure_attention(
       times: passes over the layers in one program.
 
     Returns:
-      A flat record: rows, context, layers, kernel (its name), {reference, kernel}_{ms, quartiles},
-      ratio, bytes, flops.
+      A flat record: rows, context, layers, kernel (name of the implementation), {reference,
+      kernel}_{ms, quartiles}, ratio, bytes, flops.
     """
     per_layer = batch * context * floors.count_kv_bytes(config, dtype) / config.num_layers
     layers = min(config.num_layers, 16, max(1, math.ceil(2 * (cache_bytes or 64e6) / per_layer)))
@@ -91,7 +91,9 @@ def pick_implementation(
 
 
 def _passes(layers: int, times: int):
-    """Attention over all layers `times` times; each call's result is the next call's query."""
+    """Make a program that runs attention over all layers `times` times; each result is the next
+    query.
+    """
 
     def run(q, k, v, cache_k, cache_v, mask, length):
         def body(_, q):
@@ -111,7 +113,7 @@ def _passes(layers: int, times: int):
 def _interleaved(
     programs: dict[str, Any], given: tuple, repeats: int, calls: int
 ) -> dict[str, list[float]]:
-    """Milliseconds per call; the first sample of each program is thrown away."""
+    """Time programs in turn: milliseconds per call; the first sample of each is discarded."""
     samples: dict[str, list[float]] = {name: [] for name in programs}
     for repeat in range(repeats + 1):
         for name, program in programs.items():

@@ -1,4 +1,4 @@
-"""What the device can do at best: bandwidth of a copy, rate of a matrix product, last cache."""
+"""Measure the device's ceilings: copy bandwidth, rate of a matrix product, last-level cache."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pallas_kernels.aot_gpus import GPUS
 def measure_ceilings(dtype, *, megabytes: int, size: int, repeats: int = 5) -> dict[str, Any]:
     """Measure both ceilings, several times in turn.
 
-    The copy reads and writes an array once a pass; the product is of two square matrices,
-    accumulated in float32 as the forwards' products are.
+    The copy reads and writes an array once per pass. The product multiplies two square matrices and
+    accumulates in float32, like the products of the forwards.
 
     Args:
-      dtype: of the product.
-      megabytes: of the array that is copied; far more than the last cache.
+      dtype: dtype of the product.
+      megabytes: size of the array that is copied; far more than the last-level cache.
       size: rows and columns of the matrices.
 
     Returns:

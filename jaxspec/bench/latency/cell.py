@@ -1,4 +1,6 @@
-"""One width of the latency benchmark: compile its programs, time them in turn at every context."""
+"""Compile the programs of one width of the latency benchmark, and time them in turn at every
+context.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ from jaxspec.core.tree import root_only
 from jaxspec.engine.loop import run
 from jaxspec.engine.plan import DecodeConfig, make_plan
 
-# Repetitions in one program: of pieces that read the weights, of small ones, and rounds of a
+# Repetitions in one program: of pieces that read the weights, of small pieces, and of rounds of a
 # replayed histogram.
 TIMES = {"gpu": (20, 100, 64), "cpu": (8, 32, 32)}
 _LARGE = ("ar", "draft", "verify", "round")
@@ -57,10 +59,13 @@ class CompiledPiece:
 
     Attributes:
       name: one of `PIECES`, `ar`, `round` or `forced`.
-      config: of its state. call: state -> (state, result). times: repetitions in a call.
-      works: context -> Work of every part, each with a floor of its own; empty if bytes do not
-        bound its time.
-      kernels: per repetition. tokens: committed per call and sequence, if acceptance is replayed.
+      config: config of the state.
+      call: state -> (state, result).
+      times: number of repetitions in a call.
+      works: functions context -> Work, one for every part with its own floor; empty if bytes do
+        not bound its time.
+      kernels: number of kernels per repetition.
+      tokens: tokens committed per call and sequence, if acceptance is replayed.
     """
 
     name: str
@@ -103,8 +108,8 @@ def compile_cell(
 ) -> list[CompiledPiece]:
     """Compile the programs of width `rows`, and run each once.
 
-    Programs are missing at the end if `on_time` says that time is up. A single row has no drafter,
-    so only its forward and its commit are compiled.
+    The last programs are missing if `on_time` says that time is up. A single row has no drafter, so
+    only its forward and its commit are compiled.
     """
     config, batch = make_tree_config(method, rows), caches.target.k.shape[1]
     large, small, rounds = TIMES[platform]
@@ -222,7 +227,7 @@ def _compile_rounds(
 def _works(
     params: Params, config: DecodeConfig, batch: int, rows: int
 ) -> dict[str, Callable[[int], Work]]:
-    """What each piece must move and compute, as functions of the context."""
+    """Return the least bytes and operations of each piece, as functions context -> Work."""
     plan, name = make_plan(params.spec, config), config.method
     layers = len(plan.drafter.feature_layers) if plan.drafter else 0
     works = {"verify": _target_work(params, batch, rows)}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-# Instructions that move no data. What `while`, `conditional` and `call` run is counted in place.
+# Instructions that move no data. The bodies of `while`, `conditional` and `call` are counted in
+# their place.
 _FREE = {
     "parameter",
     "constant",
@@ -28,9 +29,9 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 def count_kernels(text: str) -> int | None:
     """Count the kernels in the body of a program's outermost loop; None without a loop.
 
-    An estimate from the optimised HLO: every instruction but bookkeeping counts as one kernel (on a
-    CPU, one thunk), a conditional as its largest branch, a loop inside the round as its body times
-    its trip count where that is known.
+    This is an estimate from the optimised HLO. Every instruction except bookkeeping counts as one
+    kernel (on a CPU, one thunk), a conditional as its largest branch, and a loop inside the round
+    as its body times its trip count if that is known.
 
     Args:
       text: `compiled.as_text()`.
@@ -51,7 +52,9 @@ def _count(computations: dict, name: str) -> int:
 
 
 def _computations(text: str) -> tuple[dict[str, list[tuple[str, list[str], int]]], str | None]:
-    """{name: [(opcode, computations that it runs, trips)]} and the entry's name."""
+    """Parse computations: {name: [(opcode, computations that it runs, trips)]}, and the entry's
+    name.
+    """
     found, entry, current = {}, None, None
     for line in text.splitlines():
         header = _HEADER.match(line)

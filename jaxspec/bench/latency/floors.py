@@ -1,4 +1,5 @@
-"""The least that the pieces of a round must move and compute, and its time at measured ceilings.
+"""Count the least bytes and operations of the pieces of a round, and their time at measured
+ceilings.
 
 Bytes are counted once: weights, output projection included, and keys and values of the context.
 Activations, logits, looked-up embedding rows and rereading are left out. Operations are those of
@@ -32,18 +33,19 @@ class Work(NamedTuple):
 
 
 def floor_seconds(work: Work, bytes_per_second: float, flops_per_second: float) -> float:
-    """Seconds of moving or of computing, whichever is longer, at the given rates."""
+    """Return the seconds of moving or of computing at the given rates, whichever is longer."""
     return max(work.bytes / bytes_per_second, work.flops / flops_per_second)
 
 
 def count_target_forward(params: Params, *, batch: int, rows: int, context: int) -> Work:
-    """Count a target's forward of `rows` rows per sequence over `context` cached tokens, with logits.
+    """Count a target's forward of `rows` rows per sequence over `context` cached tokens, with
+    logits.
 
     Sparse layers count the experts that a router would touch on average if it chose uniformly, see
     `expect_experts`.
 
     Args:
-      params: weights as arrays or shapes; quantised ones count as they are stored.
+      params: weights as arrays or shapes; quantised weights count at their stored size.
     """
     config, tokens, total = params.spec.target, batch * rows, Work(0, 0)
     for name, leaf in _leaves(params.target):
@@ -62,8 +64,7 @@ def count_draft_forward(params: Params, name: str, *, batch: int, slots: int, co
     """Count a block drafter's forward of the anchor and `slots` tokens, with their logits."""
     config, tokens, total = params.spec.drafter(name), batch * (slots + 1), Work(0, 0)
     for path, leaf in _leaves(params.drafter(name)):
-        # Keys and values of the block itself are projected by the same weights as those of the
-        # context.
+        # The same weights project keys and values of the block and of the context.
         if not _INTAKE.search(path) or "['kv']" in path or "['k_norm']" in path:
             total += Work(_bytes(leaf), 2 * leaf.size * tokens if leaf.ndim > 1 else 0)
     tied = params.spec.target.tie_embeddings
@@ -74,9 +75,9 @@ def count_draft_forward(params: Params, name: str, *, batch: int, slots: int, co
 
 
 def count_absorb(params: Params, name: str, *, batch: int, rows: int) -> Work:
-    """Count a block drafter's intake of `rows` committed rows.
+    """Count a block drafter's `absorb` of `rows` committed rows.
 
-    The features are fused, then give keys and values of every layer.
+    It fuses the features, then projects them to keys and values of every layer.
     """
     tokens, total = batch * rows, Work(0, 0)
     for path, leaf in _leaves(params.drafter(name)):
@@ -114,12 +115,12 @@ def count_kv_bytes(config: TransformerConfig, dtype) -> int:
 
 
 def expect_experts(moe, tokens: int) -> float:
-    """Expected number of experts that `tokens` tokens touch if each chooses uniformly."""
+    """Return the expected number of experts that `tokens` tokens use if each chooses uniformly."""
     return moe.num_experts * (1 - (1 - moe.experts_per_token / moe.num_experts) ** tokens)
 
 
 def _attention(config: TransformerConfig, dtype, batch: int, rows: int, context: int) -> Work:
-    """Every row sees the whole context and itself; its tree is left out."""
+    """Count attention of rows that see the whole context and themselves; the tree is left out."""
     used = 4 * config.num_layers * config.num_heads * config.head_dim * batch * rows * (context + 1)
     return Work(batch * context * count_kv_bytes(config, dtype), used)
 

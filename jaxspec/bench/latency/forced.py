@@ -1,4 +1,4 @@
-"""Rounds that replay a histogram of acceptance: the speed at a published acceptance length.
+"""Run rounds that replay a histogram of acceptance, for the speed at a published acceptance length.
 
 Every round does all of its work, acceptance included; only the number of rows that it commits comes
 from the histogram. The text is meaningless.
@@ -28,14 +28,14 @@ from jaxspec.engine.verify import Verified, verify
 def read_histogram(text: str) -> tuple[float, ...]:
     """Read the value of `--force-acceptance`: a file, a JSON list or a number.
 
-    Entry i is the share of rounds that commit i tokens, the bonus included, as in `accept_hist` of
-    the reports; shares sum to 1, unless all entries are whole numbers, which are counts of rounds.
-    A number is a mean length: rounds of the two whole lengths next to it. A file holds a list, or
-    an object with one under `accept_hist`.
+    Entry i of a list is the share of rounds that commit i tokens, the bonus included, as in
+    `accept_hist` of the reports. Shares sum to 1; if all entries are whole numbers they are counts
+    of rounds. A single number is a mean length, which gives rounds of the two whole lengths next to
+    it. A file holds a list, or an object with a list under `accept_hist`.
 
     Raises:
-      ValueError: none of these, a share below 0, shares that do not sum to 1, or rounds that commit
-        nothing.
+      ValueError: the text is none of these, a share is below 0, shares do not sum to 1, or rounds
+        commit nothing.
     """
     path = Path(text)
     source = path.read_text(encoding="utf-8") if path.suffix == ".json" or path.is_file() else text
@@ -98,7 +98,7 @@ def order_histogram(histogram: Sequence[float], rounds: int, longest: int) -> np
         )
     exact = np.asarray(histogram) * rounds
     counts = np.floor(exact).astype(int)
-    # The rounds that are left go to the largest remainders.
+    # Give the rounds that are left to the largest remainders.
     counts[np.argsort(counts - exact, kind="stable")[: rounds - counts.sum()]] += 1
     lengths = np.repeat(np.arange(len(counts)), counts).astype(np.int32)
     return np.random.default_rng(0).permutation(lengths)
@@ -108,7 +108,7 @@ def order_histogram(histogram: Sequence[float], rounds: int, longest: int) -> np
 def run_forced(
     params, request, state: DecodeState, lengths: jax.Array, *, config: DecodeConfig
 ) -> DecodeState:
-    """As `loop.run`, greedy, for as many rounds as there are `lengths` int32 [R]: round i commits
+    """Run greedy rounds like `loop.run`, one for each entry of `lengths` int32 [R]: round i commits
     lengths[i] tokens.
     """
 

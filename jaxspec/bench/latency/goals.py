@@ -1,4 +1,4 @@
-"""Figures of a latency report that compare pieces, and the goals that they are held against."""
+"""Compare pieces of a latency report, and list the goals for these figures."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ import numpy as np
 
 # One piece's records by (context, width): {piece: record}.
 Cell = dict[str, dict[str, Any]]
-# Work of the models themselves; what a round takes beyond it is overhead.
+# Work of the models themselves; the rest of a round is overhead.
 FORWARDS = ("draft", "verify", "absorb")
 
 
 def measure_round_overhead(cell: Cell) -> float | None:
-    """Percent that a round takes beyond the forwards of target and drafter; None if unknown."""
+    """Return by how many percent a round exceeds the forwards of target and drafter; None if
+    unknown.
+    """
     ratio = compare_piece(cell, "round", FORWARDS)
     return None if ratio is None else 100 * (ratio - 1)
 
 
 def compare_piece(cell: Cell, piece: str, others: Sequence[str]) -> float | None:
-    """Median over the repeats of the time of `piece` over that of `others`; None if one is missing.
+    """Return the median over repeats of the time of `piece` over that of `others`; None if one is
+    missing.
 
-    All were timed in turn, so a repeat's times belong together.
+    All pieces were timed in turn, so the times of a repeat belong together.
     """
     if not {piece, *others} <= set(cell):
         return None
@@ -31,7 +34,7 @@ def compare_piece(cell: Cell, piece: str, others: Sequence[str]) -> float | None
 
 
 def group_cells(records: Sequence[dict[str, Any]]) -> list[tuple[int, int, Cell]]:
-    """Group records: (context, width, {piece: record}), in ascending order."""
+    """Group records as (context, width, {piece: record}), in ascending order."""
     cells: dict[tuple[int, int], Cell] = {}
     for one in records:
         cells.setdefault((one["context"], one["width"]), {})[one["piece"]] = one
@@ -39,7 +42,9 @@ def group_cells(records: Sequence[dict[str, Any]]) -> list[tuple[int, int, Cell]
 
 
 def _figure(report: dict[str, Any], piece: str, width: int | None = None) -> dict[str, Any]:
-    """The record of `piece` at the goals' context; of `ar`, which is timed with every width, the first."""
+    """Return the record of `piece` at the goals' context. `ar` is timed with every width; its first
+    record is returned.
+    """
     found = (one for one in report["records"] if one["piece"] == piece and one["context"] == 1024)
     return next((one for one in found if width is None or one["width"] == width), {})
 
@@ -80,7 +85,7 @@ def divide_known(a: float | None, b: float | None) -> float | None:
     return None if a is None or not b else a / b
 
 
-# (quantity, goal, of which figure) on an H100 at Qwen3-8B's shapes, bfloat16, batch 1, context
+# (quantity, goal, figure of a report) on an H100 at Qwen3-8B's shapes, bfloat16, batch 1, context
 # 1024.
 GOALS = (
     ("autoregressive step, % of copy bandwidth", ">= 85", lambda r: _share(r, "ar", 1)),
@@ -106,9 +111,9 @@ MINI_GOALS = (
 
 
 def list_goals(report: dict[str, Any]) -> tuple[str, list[tuple[str, str, float | None]]]:
-    """List the goals that suit a report: (where they hold, [(quantity, goal, figure here)]).
+    """List the goals that apply to a report: (where they hold, [(quantity, goal, figure here)]).
 
-    Other devices and architectures get the same figures, without a verdict.
+    Other devices and architectures get the same figures without a verdict.
     """
     mini = report["settings"]["arch"] == "mini"
     where = "mini, two CPU cores" if mini else "Qwen3-8B, bfloat16, one H100, batch 1, context 1024"

@@ -1,4 +1,4 @@
-"""Options of `jaxspec bench latency`: defaults by device, and the architecture they choose."""
+"""Options of `jaxspec bench latency`: defaults by device, and the architecture that they name."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ DEFAULTS = {
 
 @dataclasses.dataclass(frozen=True)
 class LatencyOptions:
-    """What to measure; None stands for the default of the device.
+    """Options of a measurement; None means the default of the device.
 
     Attributes:
-      arch: one of `jaxspec.bench.architectures`. layers: use only this many of the
-        target's, for a quick try.
-      dtype: of weights and caches. quantize: `int8`, `fp8` or None.
-      batch: sequences. widths: tree rows. contexts: cached tokens.
+      arch: one of `jaxspec.bench.architectures`.
+      layers: use only this many target layers, for a quick try.
+      dtype: dtype of weights and caches.
+      quantize: `int8`, `fp8` or None.
+      batch: number of sequences.
+      widths: numbers of tree rows.
+      contexts: numbers of cached tokens.
       repeats: samples of each figure.
       minutes: stop starting new measurements after this time.
       histogram: shares of rounds by tokens committed, see `forced.read_histogram`; None: rounds
@@ -51,10 +54,10 @@ class LatencyOptions:
 
 
 def resolve_options(settings: LatencyOptions) -> tuple[LatencyOptions, Spec]:
-    """Settings with the device's defaults in place, and the architecture they mean.
+    """Fill in the device's defaults; return the settings and the architecture that they name.
 
     Raises:
-      ValueError: an unknown architecture or quantisation, or a number out of range.
+      ValueError: the architecture or quantisation is unknown, or a number is out of range.
     """
     spec = architecture(settings.arch, **HEADS.get(settings.arch, {}))
     limit = spec.target.max_positions
@@ -100,5 +103,5 @@ def shorten_target(spec: Spec, layers: int) -> Spec:
 
 
 def default_platform() -> str:
-    """The key of the defaults: `gpu` or `cpu`."""
+    """Return the key of the defaults: `gpu` or `cpu`."""
     return "gpu" if jax.default_backend() == "gpu" else "cpu"

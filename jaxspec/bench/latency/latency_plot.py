@@ -14,7 +14,8 @@ def plot_latency(report: dict[str, Any], path: Path) -> None:
     Floors are dashed.
 
     Args:
-      report: of `measure_latency`. path: of the picture, such as OUT.png.
+      report: result of `measure_latency`.
+      path: file of the picture, such as OUT.png.
     """
     import matplotlib
 

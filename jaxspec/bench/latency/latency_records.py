@@ -1,4 +1,4 @@
-"""The records of a latency report: one piece's times, against what it must move and compute."""
+"""Make the records of a latency report: a piece's times, and its floor."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ def make_record(
     report: dict[str, Any],
     settings: LatencyOptions,
 ) -> dict[str, Any]:
-    """One figure.
+    """Make the record of one figure.
 
-    `piece` of `width` rows (`ar`: timed together with that width) at `context`: `ms` (median),
-    `quartiles`, `samples` in the order taken, `times` repetitions a sample, `kernels`. From what it
-    must move and compute (`bytes`, `flops`, None where that does not say): `floor_ms`,
-    `percent_of_floor` (100 is the floor itself), `bytes_per_second`, `flops_per_second`, `cached`
-    (all of it fits into the last-level cache, so that the copy's bandwidth is no floor). `forced`
-    rounds have `tokens_per_second` and `tokens_per_round`.
+    - `piece`, `width` (`ar`: the width that it was timed with) and `context`;
+    - `ms` (median), `quartiles`, `samples` in the order taken, `times` (repetitions per sample),
+      `kernels`;
+    - `bytes` and `flops`, the least that the piece must move and compute, or None if unknown; from
+      these `floor_ms`, `percent_of_floor` (100 is the floor itself), `bytes_per_second`,
+      `flops_per_second`, and `cached` (all bytes fit into the last-level cache, so the copy's
+      bandwidth is no floor);
+    - for `forced` rounds, `tokens_per_second` and `tokens_per_round`.
     """
     ms, parts = float(np.median(samples)), [work(context) for work in program.works]
     found = {

@@ -15,15 +15,15 @@ from jaxspec.bench.latency.goals import (
 from jaxspec.bench.measure.phases import PIECES
 from jaxspec.bench.report.table import Column, Table, fixed, interval
 
-# What a rate is printed in: GB/s and TFLOP/s.
+# Units of printed rates: GB/s and TFLOP/s.
 _UNITS = (("bytes", 1e9), ("flops", 1e12))
 
 
 def render_latency(report: dict[str, Any]) -> str:
-    """Device and ceilings, rounds, pieces, attention alone, goals, and what was skipped.
+    """Render device and ceilings, rounds, pieces, attention alone, goals, and skipped steps.
 
     Args:
-      report: of `measure_latency`.
+      report: result of `measure_latency`.
     """
     where, goals = list_goals(report)
     titles = (f"goal ({where})", "wanted")
@@ -55,7 +55,7 @@ def _head(report: dict[str, Any]) -> str:
 
 
 def _tabulate_rounds(report: dict[str, Any]) -> Table:
-    """A row per context and width: medians in milliseconds, and ratios by repeat."""
+    """Tabulate rounds by context and width: medians in milliseconds, and ratios by repeat."""
     columns = [
         *map(Column, ("context", "rows")),
         *(Column(f"{name} ms", fixed()) for name in ("ar", *PIECES, "round")),
@@ -83,7 +83,7 @@ def _tabulate_rounds(report: dict[str, Any]) -> Table:
 
 
 def _tabulate_pieces(records: Sequence[dict[str, Any]]) -> Table:
-    """A row per figure: spread, floor and rates."""
+    """Tabulate figures, one per row: spread, floor and rates."""
     columns = [
         *map(Column, ("context", "rows", "piece")),
         Column("ms", fixed()),

@@ -1,4 +1,4 @@
-"""`jaxspec bench latency`: time the pieces of a round against what this device can do at best."""
+"""`jaxspec bench latency`: time the pieces of a round against the device's measured ceilings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from jaxspec.core.params import Params
 from jaxspec.targets.quant import quantize_params
 from pallas_kernels import registry
 
-# Megabytes copied, rows and columns of the matrices multiplied.
+# Megabytes of the copied array, and rows and columns of the multiplied matrices.
 CEILING_SIZES = {"gpu": (2000, 8192), "cpu": (256, 1024)}
 
 
@@ -38,19 +38,20 @@ def measure_latency(
     progress: Callable[[str], None] = lambda line: None,
     save: Callable[[dict[str, Any]], None] = lambda report: None,
 ) -> dict[str, Any]:
-    """Measure, most important first; `skipped` lists what did not fit into memory or time.
+    """Measure the most important pieces first; `skipped` lists those without memory or time.
 
     Args:
       progress: called with a line of text now and then.
       save: called with the report so far after every step.
 
     Returns:
-      Ready for JSON: `settings`, device and versions (see `describe_environment`), `memory_bytes`,
-      `cache_bytes`, `ceilings`, `records` (one per piece, width and context, see `make_record`),
-      `attention` (see `measure_attention`), `compile_seconds`, `seconds`, `skipped`.
+      A report ready for JSON: `settings`, device and versions (see `describe_environment`),
+      `memory_bytes`, `cache_bytes`, `ceilings`, `records` (one per piece, width and context, see
+      `make_record`), `attention` (see `measure_attention`), `compile_seconds`, `seconds`,
+      `skipped`.
 
     Raises:
-      ValueError: as `resolve_options`, or the weights do not fit into memory.
+      ValueError: as `resolve_options`; or the weights do not fit into memory.
     """
     started = time.perf_counter()
     settings, spec = resolve_options(settings)
@@ -128,7 +129,7 @@ def _measure(
                 ]
             else:
                 if group not in caches:
-                    caches.clear()  # those of the last group make room
+                    caches.clear()  # free those of the last group
                     caches[group] = _begin(params, settings, group)
                 _cell(params, settings, group, width, *caches[group], report, on_time)
         except jax.errors.JaxRuntimeError as error:

@@ -1,7 +1,7 @@
-"""The pieces of a round as programs of their own, each a loop on the device.
+"""The pieces of a round as separate programs, each a loop on the device.
 
-Each program repeats one piece, so that dispatch and synchronisation are shared by many repetitions.
-A repetition depends on the one before through `state.root`: a zero is computed from it that the
+Each program repeats one piece, so that many repetitions share dispatch and synchronisation. A
+repetition depends on the one before through `state.root`: it computes a zero from it that the
 compiler cannot predict. Otherwise XLA would compute what does not change once, before the loop.
 Every repetition reads weights and caches again.
 """
@@ -32,11 +32,12 @@ from jaxspec.engine.verify import TargetPass, keep_path
 
 
 class Forwarded(NamedTuple):
-    """What acceptance and commit need of a verified tree.
+    """A verified tree, the input of acceptance and commit.
 
     Attributes:
-      tree: the tree. token: int32 [B, N], the target's token after each row.
-      passed: the rest of the target's pass over it.
+      tree: the tree.
+      token: int32 [B, N], the target's token after each row.
+      passed: the rest of the target's pass over the tree.
     """
 
     tree: Tree
@@ -85,7 +86,7 @@ def make_state(
     The caches are not copied. The state may be donated.
     """
     plan, batch = make_plan(params.spec, config), target.k.shape[1]
-    # The root and both lengths are written by rounds, so each needs a buffer of its own.
+    # Rounds write the root and both lengths, so each needs its own buffer.
     root, length, drafted = (jnp.full(batch, value, jnp.int32) for value in (1, context, context))
     own = None if plan.drafter is None or draft is None else draft.replace(length=drafted)
     return begin_state(plan, root, target.replace(length=length), own, max_tokens=room)
@@ -106,10 +107,10 @@ def make_input(piece: str, params: Params, config: DecodeConfig, batch: int) -> 
 def repeat_piece(
     piece: str, params: Params, request: Request, config: DecodeConfig, times: int
 ) -> Callable:
-    """`(params, request, state, given) -> (state, result)`: `piece` run `times` times on `given`,
-    jitted; `state` is donated.
+    """Make a jitted program that runs `piece` `times` times on `given`.
 
-    The result of `PIECES[i]` is what `PIECES[i + 1]` takes, that of `draft` logits [B, depth, V].
+    Its form is `(params, request, state, given) -> (state, result)`; `state` is donated. The result
+    of `PIECES[i]` is the input of `PIECES[i + 1]`; `draft` returns logits [B, depth, V].
     """
 
     def step(params, request, state, given):
@@ -141,7 +142,7 @@ def _renewed(state: DecodeState, context: jax.Array) -> DecodeState:
 
 
 def _zero(state: DecodeState) -> jax.Array:
-    """int32 [B] of zeros, since roots are not negative."""
+    """Compute zeros int32 [B] from the state; they are zeros because roots are not negative."""
     return jnp.minimum(state.root, 0)
 
 
@@ -157,8 +158,7 @@ def _draft(round: Round, state: DecodeState, given: Any):
 
 def _rank(round: Round, state: DecodeState, logits: jax.Array):
     candidates, _ = rank_candidates(round, state, None, _after(state, logits), 0)
-    # Not an element of it: a slice of a slice would keep XLA from seeing the top-k in what it was
-    # lowered to.
+    # Not an element of it: with a slice of a slice XLA would not recognise the lowered top-k.
     return state.replace(root=candidates.token.max((1, 2))), candidates
 
 
@@ -185,7 +185,7 @@ def _absorb(round: Round, state: DecodeState, committed: Committed):
     features = _after(state, committed.features)
     new = committed.replace(features=features, position=state.cache.length, count=1 + _zero(state))
     state = absorb(round, state, new)
-    # All of the cache counts as written, whichever row is looked at.
+    # The whole cache counts as written, whichever row is read.
     root = jnp.isnan(state.draft.k[-1, :, -1, 0, 0]).astype(jnp.int32)
     return state.replace(root=root), committed
 

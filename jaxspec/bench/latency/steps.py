@@ -1,5 +1,5 @@
-"""Choose the steps of a latency report: which contexts share programs, what is measured first, and
-how much memory that takes.
+"""Plan the steps of a latency report: which contexts share programs, which steps come first, and
+how much memory they need.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from jaxspec.bench.latency.cell import count_slack
 from jaxspec.bench.latency.latency_options import LatencyOptions, default_platform
 from jaxspec.core.params import Params
 
-# What the goals are about is measured first.
+# The goals' widths and context are measured first.
 GOAL_WIDTHS, GOAL_CONTEXT = (64, 256), 1024
 
 
 def count_needed_bytes(params: Params, settings: LatencyOptions, context: int) -> float:
-    """Count the bytes of weights and caches, and of the scores where the reference makes them."""
+    """Count the bytes of weights and caches, and of the scores if the reference computes them."""
     weights = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
     configs = (params.spec.target, params.spec.drafter(DRAFTER))
     rows = max(settings.widths)
@@ -45,7 +45,7 @@ def group_contexts(
 ) -> list[tuple[int, ...]]:
     """Group contexts that share a capacity and thus programs.
 
-    That is all of them, unless the reference attends, whose time grows with the capacity.
+    That is all of them, unless the reference computes attention: its time grows with the capacity.
     """
     ordered = sorted(contexts, key=lambda context: abs(math.log(context / GOAL_CONTEXT)))
     if not ordered:

@@ -11,7 +11,7 @@ import jax
 from jaxspec.engine.compilations import compilations
 
 Item = TypeVar("Item")
-# Calls after which a decode that still compiles is an error.
+# A decode that still compiles after this many calls is an error.
 ATTEMPTS = 4
 
 
@@ -30,14 +30,16 @@ def time_call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[
 
 
 def order_turns(items: Sequence[Item], prompt: int, repeat: int) -> list[Item]:
-    """The order in which methods, or other items that are compared, take their turns in a repeat.
+    """Return the order in which methods, or other compared items, take their turns in a repeat.
 
     Repeats come in pairs: the second of a pair runs in reverse order, and each pair starts one item
-    later than the pair before. Drift of the machine thus falls on all items alike, and no item
-    always follows the same other one.
+    later than the pair before. Drift of the machine thus affects all items alike, and no item
+    always follows the same other item.
 
     Args:
-      items: what is compared. prompt, repeat: indices from 0.
+      items: the items that are compared.
+      prompt: index of the prompt, from 0.
+      repeat: index of the repeat, from 0.
     """
     shift = (prompt + repeat // 2) % len(items)
     return [*items[shift:], *items[:shift]][:: -1 if repeat % 2 else 1]

@@ -1,4 +1,4 @@
-"""Conversations: each later turn becomes a prompt that holds everything said before it."""
+"""Conversations: make each later turn a prompt that holds the whole conversation before it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def ask_conversations(
     options: dict[str, Any] | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[LabelledPrompt]:
-    """Add each prompt's `later` turns as prompts that hold everything said before them.
+    """Add each prompt's `later` turns as prompts that hold the whole conversation before them.
 
-    Answers are decoded here, untimed, with `ar`. Decoding is lossless, so every method would give
+    Answers are decoded here with `ar`, untimed. Decoding is lossless, so every method would give
     the same answers, and all methods are measured in the same context. Without a chat template a
     later turn follows the answer after an empty line.
 
     Args:
-      options: keyword arguments of `jaxspec.decode`, as of the measurement.
+      options: keyword arguments of `jaxspec.decode`, the same as in the measurement.
 
     Raises:
       ValueError: as `jaxspec.decode`, for instance if a conversation outgrows the model's positions.

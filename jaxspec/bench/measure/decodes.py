@@ -24,12 +24,16 @@ class Run:
     """One timed decode.
 
     Attributes:
-      method: name. prompt: index into the prompts. repeat: 0, 1, …
+      method: name of the method.
+      prompt: index into the prompts.
+      repeat: index of the repeat: 0, 1, …
       tokens: generated ids.
-      rounds, drafted, accept_hist: as in `jaxspec.Stats`.
-      prefill_seconds, decode_seconds: wall-clock, compilation excluded; the first token belongs to
-        the prefill.
-      round_tokens: of each round in order, the bonus included.
+      rounds: see `jaxspec.Stats`.
+      drafted: see `jaxspec.Stats`.
+      accept_hist: see `jaxspec.Stats`.
+      prefill_seconds: wall-clock seconds without compilation, the first token included.
+      decode_seconds: wall-clock seconds without compilation, after the first token.
+      round_tokens: tokens of each round in order, the bonus included.
     """
 
     method: str
@@ -57,21 +61,21 @@ def time_decodes(
     """Decode every prompt with every method `repeats` times.
 
     Methods take turns within a prompt, see `order_turns`, so that drift of the machine (clock,
-    temperature, other load) falls on all of them alike. A decode that compiled anything is repeated
+    temperature, other load) affects all of them alike. A decode that compiled anything is repeated
     and not counted. A policy keeps what it learned from one decode to the next.
 
     Args:
       params: from `jaxspec.load`.
-      options: keyword arguments of `jaxspec.decode` common to all methods that do not set them.
+      options: keyword arguments of `jaxspec.decode` for all methods that do not set them.
       progress: called with a line of text per prompt.
       each: called with every run and its `Output`.
 
     Returns:
-      (runs, seconds of compilation per method: how much longer first calls took than the same call
-      repeated).
+      (runs, {method: seconds of compilation}, the time by which first calls exceeded repeated
+      calls).
 
     Raises:
-      ValueError: `repeats` below 1, or as `jaxspec.decode`.
+      ValueError: `repeats` is below 1, or as `jaxspec.decode`.
     """
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}: give at least 1")
@@ -100,9 +104,9 @@ def time_decodes(
 def estimate_drift(runs: Sequence[Run]) -> dict[tuple[int, int], float]:
     """Estimate how slow the machine was in each repeat: {(prompt, repeat): factor}.
 
-    The factor compares all methods' times of a repeat with the prompt's median repeat. Decodes of
-    one repeat follow each other within seconds and repeats do not, so what slows a whole repeat is
-    the machine.
+    The factor compares all methods' times of a repeat with the prompt's median repeat. The decodes
+    of one repeat follow each other within seconds, but repeats do not. A slow repeat as a whole is
+    therefore due to the machine.
     """
     taken: dict[tuple[int, int], list[float]] = defaultdict(list)
     for run in runs:
@@ -157,7 +161,7 @@ def check_prompts(
     """Refuse a prompt that cannot be decoded, before anything is timed.
 
     Raises:
-      ValueError: as `jaxspec.decode`, with the prompt's place.
+      ValueError: as `jaxspec.decode`; the message names the prompt.
     """
     for number, prompt in enumerate(prompts, 1):
         try:

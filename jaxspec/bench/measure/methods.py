@@ -1,4 +1,4 @@
-"""Names of methods on the command line, and the options of `jaxspec.decode` that they stand for."""
+"""Parse names of methods on the command line into options of `jaxspec.decode`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SETTINGS = {"d": "depth", "b": "block_size"}
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A way to decode: its name in reports and the keyword arguments of `jaxspec.decode` that
-    select it, a builder by its spelling.
+    """A way to decode: its name in reports, and the keyword arguments of `jaxspec.decode` that
+    select it. A builder is given by its spelling.
     """
 
     name: str
@@ -37,7 +37,7 @@ def parse_methods(
     coupled: str = "on",
     spec: Spec | None = None,
 ) -> list[Method]:
-    """Methods of a comma-separated list.
+    """Parse a comma-separated list of methods.
 
     Each is `ar`, `all`, or `<drafter>-<builder>[+<score>][@<budget>][/<setting>...]`:
       builder, score: a registered builder's name or alias, and its score if it has one, as in
@@ -45,24 +45,24 @@ def parse_methods(
       budget: `@12`, the rows verified in a round with the root included;
       settings: `/d6` is a `depth` of 6 (longest drafted path), `/b8` a `block_size` of 8; others are
         the builder's, see `jaxspec.builders.parse`: `/w4` is a width of 4, as in
-        `eagle3-dynamic@12/d6/w4`; last, a policy's name, as `/best` or `/ddd-ltd`, with which the
-        budget is the most that a round verifies. The option `policy` is then that name, see
-        `jaxspec.policies.named` and `with_policies`.
-    `all` is every drafter of `spec` and those without weights, such as `prompt_lookup`, with the
-    builders that their records list as compared; methods that are named as well are measured once.
-    `ar` comes first and is added where it is missing, since every comparison is against it.
+        `eagle3-dynamic@12/d6/w4`. The last setting may be a policy's name, such as `/best` or
+        `/ddd-ltd`; the budget is then the most rows that a round verifies, and the option `policy`
+        is that name, see `jaxspec.policies.named` and `attach_policies`.
+    `all` is every drafter of `spec` and every drafter without weights, such as `prompt_lookup`,
+    with the builders that their records list as compared. A method that is also named separately is
+    measured once. `ar` comes first and is added if it is missing, since it is the baseline.
 
     Args:
-      names: such as `ar,jetspec-tree,jetspec-ddtree@12`, `all` or `all,jetspec-beam`.
-      budget: of methods that name none.
+      names: list such as `ar,jetspec-tree,jetspec-ddtree@12`, `all` or `all,jetspec-beam`.
+      budget: budget of methods that name none.
       coupled: whether drafters rank under the target's noise at temperature > 0: `on`, `off`, or
-        `both`, which measures every drafted method twice, the second time as `<name>/uncoupled`;
-        drafters that rank nothing once.
-      spec: of the loaded model; None only checks how names are written, and `all` stands for
-        nothing.
+        `both`, which measures every drafted method twice, the second time as `<name>/uncoupled`,
+        but drafters that rank nothing once.
+      spec: spec of the loaded model; with None only the form of names is checked, and `all` adds
+        no methods.
 
     Raises:
-      ValueError: a name that has not this form.
+      ValueError: a name does not have this form.
     """
     given = [name for name in _split(names) if name]
     written = [name for name in given if name not in ("ar", ALL_METHODS)]
@@ -85,11 +85,11 @@ def parse_methods(
 def attach_policies(
     params: Params, methods: Sequence[Method], options: dict[str, Any]
 ) -> list[Method]:
-    """The methods with policies in place of their names, over round times that are measured where
-    none are kept.
+    """Replace the names of policies in methods by the policies. Round times that they need are
+    measured if none are kept.
 
     Args:
-      options: keyword arguments of `jaxspec.decode` common to all methods that do not set them.
+      options: keyword arguments of `jaxspec.decode` for all methods that do not set them.
     """
     found = []
     for method in methods:
@@ -103,7 +103,7 @@ def attach_policies(
 
 
 def _split(names: str) -> list[str]:
-    """The names between commas; a comma inside brackets is part of a setting's value."""
+    """Split names at commas; a comma inside brackets is part of a setting's value."""
     parts, depth = [""], 0
     for character in names:
         depth += (character in "[{") - (character in "]}")

@@ -32,8 +32,8 @@ from jaxspec.engine.verify import TargetPass, project, run_target, verify
 PHASES = ("draft", "tree", "verify", "absorb", "rest")
 # Phases that autoregressive decoding does not have: the cost of drafting.
 DRAFTING = ("draft", "tree", "absorb")
-# The same round in finer pieces, each of which takes what the one before gives: `rank` is the part
-# of `draft` after the drafter's forward, and `commit` the part of `rest` without noise.
+# The same round in finer pieces; each takes the result of the one before. `rank` is the part of
+# `draft` after the drafter's forward, and `commit` is the part of `rest` without noise.
 PIECES = ("draft", "rank", "tree", "verify", "commit", "absorb")
 
 
@@ -43,19 +43,19 @@ def draw_noise(round: Round, state: DecodeState) -> jax.Array | None:
 
 
 def forward_target(round: Round, state: DecodeState, tree: Tree) -> tuple[TargetPass, jax.Array]:
-    """Run the target over the rows of a tree: its pass, and its logits [B, N, V]."""
+    """Run the target over the rows of a tree; return its pass and its logits [B, N, V]."""
     passed = run_target(round, state, tree)
     return passed, project(round, passed.hidden)
 
 
 def forward_drafter(round: Round, state: DecodeState) -> jax.Array:
-    """Run a drafter that proposes all depths at once: its logits [B, depth, V]."""
+    """Run a drafter that proposes all depths at once; return its logits [B, depth, V]."""
     proposal, _ = propose(round, state)
     return proposal.logits[:, 0, : round.growth.longest]
 
 
 def _choose_tokens(round: Round, state: DecodeState, tree: Tree) -> tuple[jax.Array, ...]:
-    """`forward_target` with the argmax in place of the logits, which no loop writes to memory."""
+    """Run `forward_target`, but return the argmax: the loop never writes logits to memory."""
     passed, logits = forward_target(round, state, tree)
     return jnp.argmax(logits, -1), passed.features, passed.k, passed.v
 
@@ -80,17 +80,20 @@ def time_phases(
 ) -> dict[tuple[str, str], dict[str, float]]:
     """Time each phase of a round: medians over up to `rounds` rounds of one prompt per domain.
 
-    `draft` is the drafter's forwards and the ranking of its candidates; `tree` assembles them (a
-    tree that grows with its drafter is part of `draft`); `verify` is the target's forward and
-    acceptance; `absorb` is the drafter's intake of new features, which for drafters such as EAGLE-3
-    is a forward too; `rest` is the sampling noise and the cache updates. Each phase is a program of
-    its own here: dispatch adds a little to each, and XLA cannot overlap or fuse across phases.
+    - `draft`: the drafter's forwards and the ranking of its candidates;
+    - `tree`: assembly of the tree (part of `draft` if the tree grows with its drafter);
+    - `verify`: the target's forward and acceptance;
+    - `absorb`: the drafter reads new features, a forward too for drafters such as EAGLE-3;
+    - `rest`: the sampling noise and the cache updates.
 
-    Methods take turns round by round, so that drift of the machine falls on all of them alike.
+    Each phase is its own program here: dispatch adds a little to each, and XLA cannot overlap or
+    fuse across phases. Methods take turns round by round, so that drift of the machine affects all
+    of them alike.
 
     Args:
-      params: from `jaxspec.load`. options: keyword arguments of `jaxspec.decode` for all methods
-        that do not set them. rounds: at least 1.
+      params: from `jaxspec.load`.
+      options: keyword arguments of `jaxspec.decode` for all methods that do not set them.
+      rounds: most rounds of a prompt; at least 1.
 
     Returns:
       {(method, domain): {phase: ms}}, with domain `all` over every prompt used.
@@ -114,7 +117,7 @@ def prepare_sessions(
     methods: Sequence[Method],
     options: dict[str, Any] | None,
 ) -> dict[str, Session]:
-    """Prepare a prompt's decode by each method, by the methods' names."""
+    """Prepare a prompt's decode by each method; return {name: session}."""
     return {
         method.name: prepare(params, prompt.content, **{**(options or {}), **method.options})
         for method in methods
@@ -128,7 +131,7 @@ def _time_rounds(
     states = {}
     for name, session in sessions.items():
         with matmul_precision(session):
-            time_round(session, run_prefill(session))  # compiles; its result is thrown away
+            time_round(session, run_prefill(session))  # compiles; the result is discarded
             states[name] = run_prefill(session)
     for _ in range(rounds):
         for name, session in sessions.items():
@@ -139,7 +142,7 @@ def _time_rounds(
 
 
 def time_round(session: Session, state: DecodeState) -> tuple[DecodeState, dict[str, float]]:
-    """Run one round phase by phase: the next state, and seconds by phase. `state` is donated."""
+    """Run a round by phases; return the next state and {phase: seconds}. `state` is donated."""
     seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
 
     def timed(phase: str, program: Any, *args: Any) -> Any:

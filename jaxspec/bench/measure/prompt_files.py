@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# What figures over the prompts of all domains are reported under.
+# The domain under which figures over all prompts are reported.
 ALL_DOMAINS = "all"
 # A passage is cut from a text at every 2,048 characters; its first tokens are a prompt.
 PROMPT_TOKENS = 96
@@ -22,14 +22,15 @@ PASSAGE_CHARACTERS = 2048
 
 @dataclasses.dataclass(frozen=True)
 class LabelledPrompt:
-    """One prompt, with what it is reported under.
+    """One prompt and its labels in reports.
 
     Attributes:
-      domain: its group in reports, such as `math`.
-      content: what `jaxspec.decode` takes: text, token ids or chat messages.
-      question: its identifier in the file (`question_id`, `task_id`); None without one.
-      turn: which of the question's turns it is, from 0.
-      later: user turns that follow and are still to be asked, see `jaxspec.bench.measure.conversations`.
+      domain: group in reports, such as `math`.
+      content: prompt for `jaxspec.decode`: text, token ids or chat messages.
+      question: identifier in the file (`question_id`, `task_id`); None without one.
+      turn: index of the turn within the question, from 0.
+      later: user turns that follow and are still to be asked, see
+        `jaxspec.bench.measure.conversations`.
     """
 
     domain: str
@@ -40,13 +41,15 @@ class LabelledPrompt:
 
 
 class _Text(NamedTuple):
-    """What a record asks.
+    """The prompt of a record.
 
     Attributes:
-      text: the prompt, a text or token ids. plain: the prompt for models without a chat template.
+      text: the prompt, a text or token ids.
+      plain: the prompt for models without a chat template.
       kind: `passage` (cut to PROMPT_TOKENS), `asked` (public sets, meant for chat models) or
         `given`.
-      question: its identifier; None without one. later: user turns that follow.
+      question: identifier; None without one.
+      later: user turns that follow.
     """
 
     text: Any
@@ -65,8 +68,8 @@ def read_prompts(
       `prompt`: the prompt (with `task_id`: HumanEval).
       `turns`: a conversation's user turns (Spec-Bench, MT-Bench). The first is the prompt, the
         others are its `later`.
-      `question`: in a chat the prompt as it is, else `Question: …`, a line break and `Answer:`
-        (GSM8K).
+      `question`: the prompt (GSM8K). Outside a chat it is written as `Question: …`, a line break
+        and `Answer:`.
       `text` with domain `math`: the prompt ends with the first `Answer:`.
       `text` otherwise: it is cut at the line start after every 2,048 characters, and the first 96
         tokens of each piece are a prompt.
@@ -108,12 +111,12 @@ def read_prompts(
 
 
 def uses_template(tokenizer: Any, chat: bool | None) -> bool:
-    """Whether `read_prompts` puts the public sets' prompts into the model's chat template."""
+    """Say whether `read_prompts` puts the public sets' prompts into the model's chat template."""
     return bool(tokenizer is not None and tokenizer.has_chat_template) if chat is None else chat
 
 
 def _public_set(record: dict) -> str | None:
-    """The public set whose form a record has, or None."""
+    """Return the name of the public set that has a record of this form, or None."""
     if "prompt" in record and str(record.get("task_id")).startswith("HumanEval/"):
         return "humaneval"
     if "question" in record and "####" in str(record.get("answer")):
@@ -140,7 +143,7 @@ def _records(path: Path) -> Iterator[tuple[str, dict]]:
 
 
 def _texts(record: dict, domain: str, where: str) -> list[_Text]:
-    """The prompts of a record."""
+    """Return the prompts of a record."""
     name = record.get("question_id", record.get("task_id"))
     # A prompt may be token ids.
     for key, kind in {
@@ -188,7 +191,7 @@ def _passages(text: str) -> list[str]:
         text.find("\n", at) + 1 for at in range(PASSAGE_CHARACTERS, len(text), PASSAGE_CHARACTERS)
     }
     pieces = [text[start : start + PASSAGE_CHARACTERS] for start in sorted(starts)]
-    # The last piece may be too short to continue; a text that is short as a whole is kept.
+    # The last piece may be too short to continue, but a text that is short as a whole is kept.
     return pieces[:1] + [piece for piece in pieces[1:] if len(piece) >= PASSAGE_CHARACTERS // 2]
 
 

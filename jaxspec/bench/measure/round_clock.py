@@ -1,7 +1,7 @@
-"""Time rounds of the decode loop: what `calibrate`, `calibrate_steps` and training measure with.
+"""Time rounds of the decode loop, for `calibrate`, `calibrate_steps` and training.
 
-All kinds of rounds and all contexts take turns within every repeat, so that what the machine does
-meanwhile slows all of them.
+All kinds of rounds and all contexts take turns within every repeat, so that other load on the
+machine slows all of them alike.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jaxspec.engine.loop import run
 from jaxspec.engine.plan import Plan, make_plan
 from jaxspec.engine.session import Session, matmul_precision, prepare, run_prefill
 
-# Rounds of a sample: enough that the time of the call around them does not matter.
+# Rounds of a sample: enough to make the overhead of the call negligible.
 ROUNDS = 48
 
 
@@ -27,8 +27,9 @@ class Case(NamedTuple):
     """A kind of round.
 
     Attributes:
-      options: of `jaxspec.decode`; cases that share the object share prefill and compilation.
-      controls: what the policy reads; None: the controls of `options["policy"]`.
+      options: keyword arguments of `jaxspec.decode`; cases that share the object share prefill and
+        compilation.
+      controls: controls of the policy; None: those of `options["policy"]`.
     """
 
     options: Mapping[str, Any]
@@ -36,7 +37,7 @@ class Case(NamedTuple):
 
 
 def plan_rounds(params: Params, options: Mapping[str, Any]) -> Plan:
-    """What the rounds of a decode with these options are made of."""
+    """Plan the rounds of a decode with these options."""
     # One new token: the sizes of rounds do not depend on the answer's length, which may exceed the
     # target's positions by default.
     config = prepare(params, [0], **{**options, "max_new_tokens": 1}).config
@@ -44,15 +45,15 @@ def plan_rounds(params: Params, options: Mapping[str, Any]) -> Plan:
 
 
 def sample_tokens(params: Params, options: Mapping[str, Any]) -> int:
-    """Tokens to leave room for in a sample: those of `ROUNDS` rounds that accept everything, but at
-    most half of the target's positions.
+    """Return the number of tokens that a sample needs room for: those of `ROUNDS` rounds that
+    accept everything, but at most half of the target's positions.
     """
     longest = plan_rounds(params, options).longest
     return max(min((ROUNDS + 1) * longest, params.spec.target.max_positions // 2), 1)
 
 
 def default_contexts(max_positions: int, tokens: int) -> tuple[int, ...]:
-    """Context lengths to measure at: powers of four from 64 up to what leaves room for `tokens`."""
+    """Return contexts to measure at: powers of four from 64 on that leave room for `tokens`."""
     room = max_positions - tokens
     return tuple(4**i for i in range(3, 9) if 4**i <= room) or (max(room // 2, 1),)
 
@@ -65,18 +66,18 @@ def time_rounds(
     repeats: int = 9,
     batch: int = 1,
 ) -> tuple[tuple[int, ...], np.ndarray]:
-    """Median seconds of rounds of every case at every context.
+    """Measure the median seconds of rounds of every case at every context.
 
     Args:
-      contexts: cached tokens (None: `default_contexts`).
+      contexts: numbers of cached tokens (None: `default_contexts`).
       repeats: samples of each time; the order of cases alternates between repeats.
-      batch: sequences decoded together.
+      batch: number of sequences decoded together.
 
     Returns:
-      (contexts, float64 [contexts, cases]).
+      (contexts, seconds float64 [contexts, cases]).
 
     Raises:
-      ValueError: a context that leaves the target no position, or as `jaxspec.decode`.
+      ValueError: a context leaves the target no position, or as `jaxspec.decode`.
     """
     limit = params.spec.target.max_positions
     tokens = max(sample_tokens(params, case.options) for case in cases)
@@ -98,7 +99,7 @@ def time_rounds(
 
 
 def _median_seconds(timed: Sequence[tuple[Session, Any]], repeats: int) -> np.ndarray:
-    """Seconds of a round of each (session, controls): float64 [len(timed)].
+    """Measure the median seconds of a round of each (session, controls): float64 [len(timed)].
 
     Each repeat's overall speed is divided out before taking the median over repeats.
     """
@@ -116,7 +117,7 @@ def _median_seconds(timed: Sequence[tuple[Session, Any]], repeats: int) -> np.nd
 
 
 def _seconds(session: Session, controls: Any, start: Any) -> float:
-    """Seconds of one of `ROUNDS` rounds from the state `start`, which stays as it is."""
+    """Return the mean seconds of `ROUNDS` rounds from the state `start`, which is not changed."""
     request = session.request
     if controls is not None:
         request = request.replace(controls=controls)

@@ -1,4 +1,4 @@
-"""What a round of the loop takes beyond the forwards of the target and the drafter."""
+"""Measure the time of a round of the loop beyond the forwards of the target and the drafter."""
 
 from __future__ import annotations
 
@@ -38,14 +38,17 @@ def measure_overhead(
     options: dict[str, Any] | None = None,
     rounds: int = 24,
 ) -> dict[str, dict[str, float]]:
-    """Time a round and the forwards that it needs: medians over up to `rounds` rounds a prompt, ms.
+    """Time a round and its forwards: medians in ms over up to `rounds` rounds per prompt.
 
-    `round` is one round of the loop as `jaxspec.decode` runs it. `target_forward` is the target's
-    forward over the round's rows with their logits, `draft_forward` the drafter's with its logits
-    (drafting as a whole for drafters that work in steps), `absorb` the drafter's intake of new
-    features, which is a forward too. Each is a program of its own. They are timed one after the
-    other in every round, in rotated order, so that drift of the machine falls on all alike. Each
-    figure includes its dispatch, about 0.1 ms on a CPU.
+    - `round`: one round of the loop as `jaxspec.decode` runs it;
+    - `target_forward`: the target's forward over the round's rows, with logits;
+    - `draft_forward`: the drafter's forward with logits, or all of drafting for drafters that work
+      in steps;
+    - `absorb`: the drafter's forward over new features.
+
+    Each is a separate program. They are timed one after the other in every round, in rotated order,
+    so that drift of the machine affects all alike. Each figure includes its dispatch, about 0.1 ms
+    on a CPU.
 
     Returns:
       {method: {"round", "target_forward", "draft_forward", "absorb", "overhead", ...}}; `overhead`

@@ -30,10 +30,11 @@ _OVERHEAD = {
 
 
 def render_peers(results: Sequence[dict[str, Any]], overheads: dict[str, dict[str, float]]) -> str:
-    """Two tables: the race, and what our rounds take beyond their forwards.
+    """Render two tables: the race, and the overhead of our rounds beyond their forwards.
 
     Args:
-      results: of `race_peers`. overheads: of `measure_overhead`.
+      results: result of `race_peers`.
+      overheads: result of `measure_overhead`.
     """
     race = Table(list(_RACE.values()), [[one[key] for key in _RACE] for one in results])
     rows = [[name, *(found[key] for key in _OVERHEAD)] for name, found in overheads.items()]

@@ -1,4 +1,4 @@
-"""transformers' decoders in PyTorch, which ours are raced against."""
+"""Run transformers' decoders in PyTorch, for comparison with ours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from jaxspec.zoo.pack import is_packed, unpack_drafter
 
-# Tokens that transformers' prompt lookup drafts at most, its documentation's figure.
+# Most tokens that transformers' prompt lookup drafts; the figure of its documentation.
 LOOKUP_TOKENS = 10
 PLAIN = "transformers generate"
 HOW_TO_INSTALL = "PyTorch is not installed, so transformers is left out: pip install torch --index-url https://download.pytorch.org/whl/cpu"
@@ -22,7 +22,7 @@ HOW_TO_INSTALL = "PyTorch is not installed, so transformers is left out: pip ins
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """Something that decodes: its name, and token ids -> `PeerDecode`."""
+    """A decoder in the comparison: its name, and a function token ids -> `PeerDecode`."""
 
     name: str
     decode: Callable[[list[int]], PeerDecode]
@@ -34,8 +34,9 @@ class PeerDecode:
 
     Attributes:
       tokens: generated ids.
-      seconds: wall-clock of the whole, prefill included.
-      decode_seconds, decode_tokens: after the first tokens were there.
+      seconds: wall-clock seconds of the whole decode, prefill included.
+      decode_seconds: wall-clock seconds after the first tokens arrived.
+      decode_tokens: tokens after the first ones.
     """
 
     tokens: tuple[int, ...]
@@ -55,10 +56,10 @@ def torch_peers(
     """Make transformers' decoders of the model in `directory`: float32, on all allowed CPU threads.
 
     Args:
-      directory: of the model, in Hugging Face layout.
+      directory: holds the model, in Hugging Face layout.
       assistants: {name: directory} of draft models with the same tokenizer.
       eos: token ids that end a text.
-      max_new_tokens: tokens to generate at most.
+      max_new_tokens: most tokens to generate.
     """
     import torch
     import transformers
@@ -105,7 +106,7 @@ def torch_peers(
 
 
 class _Clock:
-    """A streamer of transformers that notes when the first tokens arrive, and how many."""
+    """A streamer for transformers that records when the first tokens arrive, and how many."""
 
     def __init__(self):
         self.calls, self.first, self.count = 0, 0.0, 0

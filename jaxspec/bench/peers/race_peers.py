@@ -47,17 +47,18 @@ def compare_peers(
     repeats: int = 5,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """The whole comparison, ready for JSON.
+    """Run the whole comparison; return a report ready for JSON.
 
     Args:
-      params: float32, from `jaxspec.load`.
-      methods: ours, of which the first is `ar`.
-      model, assistants: directories, see `torch_peers`; without PyTorch only ours are measured.
+      params: float32 weights, from `jaxspec.load`.
+      methods: our methods; the first is `ar`.
+      model: directory of the model, see `torch_peers`; without PyTorch only ours are measured.
+      assistants: directories of draft models, see `torch_peers`.
 
     Returns:
       `device`, `versions`, `dtype`, `threads`, `max_new_tokens`, `repeats`, `results` (see
-      `summary`), `overhead` (of our methods, see `jaxspec.bench.peers.overhead`), and `note`, what
-      was left out and why, or None.
+      `summarise_peer`), `overhead` of our methods (see `jaxspec.bench.peers.overhead`), and `note`,
+      which says what was left out and why, or is None.
     """
     peers, found, torch = (
         our_peers(params, methods, max_new_tokens),
@@ -83,8 +84,8 @@ def compare_peers(
 
 
 def default_methods(spec: Spec) -> str:
-    """Methods to compare for a model: of each kind of drafter that it has, the preferred one with
-    the `peer_method` of its record. The sizes are those that are fastest on two CPU cores.
+    """Choose the methods to compare for a model: the preferred drafter of each kind, with the
+    `peer_method` of its record. The sizes are the fastest on two CPU cores.
     """
     methods: dict[type, str] = {}
     for name in dict.fromkeys([*dict(spec.drafters), *WEIGHTLESS]):
@@ -95,8 +96,8 @@ def default_methods(spec: Spec) -> str:
 
 
 def our_peers(params, methods: Sequence[Method], max_new_tokens: int) -> list[Peer]:
-    """`methods` of ours, greedy, whatever else they say; a decode that compiled something is run
-    again.
+    """Make peers of our methods. They always decode greedily; a decode that compiled something is
+    run again.
     """
 
     def decode(options, ids) -> PeerDecode:
@@ -112,7 +113,7 @@ def our_peers(params, methods: Sequence[Method], max_new_tokens: int) -> list[Pe
 
 
 def find_assistants(spec: Spec, directories: dict[str, Any]) -> dict[str, Any]:
-    """{name: directory} of those drafters that are language models themselves."""
+    """Return {name: directory} of the drafters that are complete language models."""
     return {
         name: directories[name] for name, config in spec.drafters if record_of(config).assistant
     }
@@ -126,11 +127,11 @@ def race_peers(
     repeats: int = 5,
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[dict[str, Any]]:
-    """Let `peers`, of which the first is our `ar`, decode every prompt `repeats` times, in turns,
-    see `measure.in_turn`.
+    """Let peers decode every prompt `repeats` times in turns, see `order_turns`. The first peer is
+    our `ar`.
 
     Returns:
-      For each peer `summary` of its decodes, in order.
+      The result of `summarise_peer` for each peer, in order.
     """
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     found: dict[str, dict[int, list[PeerDecode]]] = {peer.name: defaultdict(list) for peer in peers}
@@ -147,14 +148,15 @@ def race_peers(
 
 
 def summarise_peer(name: str, found: dict[str, dict[int, list[PeerDecode]]]) -> dict[str, Any]:
-    """Figures of one peer.
+    """Compute the figures of one peer.
 
-    `tokens_per_second` (after the first token) and `tokens_per_second_with_prefill` are tokens over
-    seconds, summed over the prompts, each with its median repeat; `spread` is the median over the
-    prompts of (slowest - fastest) / median repeat. `against_plain` is the median,
-    `against_plain_iqr` the quartiles, of the ratios of its speed with prefill to that of
-    transformers' `generate` in the same repeat of the same prompt (None without PyTorch), `speedup`
-    of those to our `ar`'s.
+    - `tokens_per_second` (after the first token) and `tokens_per_second_with_prefill`: tokens over
+      seconds, summed over the prompts, each with its median repeat;
+    - `spread`: median over the prompts of (slowest - fastest) / median repeat;
+    - `against_plain` and `against_plain_iqr`: median and quartiles of the ratios of its speed with
+      prefill to that of transformers' `generate` in the same repeat of the same prompt (None
+      without PyTorch);
+    - `speedup`: the same median for the ratios to our `ar`.
     """
     own, ours = found[name], next(iter(found.values()))
     decodes = [d for some in own.values() for d in some]
@@ -193,7 +195,7 @@ def summarise_peer(name: str, found: dict[str, dict[int, list[PeerDecode]]]) -> 
 
 
 def _ratios(own, others) -> list[float] | None:
-    """Speed over another's speed, tokens per second with prefill, repeat by repeat."""
+    """Divide a peer's speed by another's, tokens per second with prefill, repeat by repeat."""
     if others is None:
         return None
     pairs = [pair for index, some in own.items() for pair in zip(some, others[index], strict=True)]

@@ -1,1 +1,1 @@
-"""`jaxspec bench policies`: compare policies on the same prompts by three clocks."""
+"""`jaxspec bench policies`: compare policies on the same prompts by three kinds of time."""

@@ -1,9 +1,9 @@
-"""`jaxspec bench policies`: policies on one method, by three clocks that are never mixed.
+"""`jaxspec bench policies`: compare policies on one method by three clocks, which are never mixed.
 
-Every contender decodes every prompt. Its rounds are then timed in three ways:
+Every contender decodes every prompt. Its rounds are timed in three ways:
   modelled: sums of parts from a table of round times;
-  replayed: by the clock, with a policy that reads the recorded decisions and computes nothing;
-  whole: by the clock, with the contender's own computation. What it takes beyond the replay is the
+  replayed: wall clock, with a policy that reads the recorded decisions and computes nothing;
+  whole: wall clock, with the contender's own computation. The time beyond the replay is the
     contender's own share.
 
 A replay directly follows its decode, which may favour it. The apparent cost of `static`, a policy
@@ -46,9 +46,7 @@ CLOCKS = ("modelled", "replayed", "whole")
 
 
 class ContenderDecode(NamedTuple):
-    """A contender's decode of a prompt: the run by each clock (None: this contender has none), and
-    its rounds.
-    """
+    """A contender's decode of a prompt: its run by each clock (None: unmeasured) and its rounds."""
 
     modelled: Run
     replayed: Run | None
@@ -64,17 +62,17 @@ def make_contenders(
     options: dict[str, Any],
     times: RoundCosts | None = None,
 ) -> list[Method]:
-    """`ar`, and the method with each policy.
+    """Make the contenders: `ar`, and the method with each policy.
 
     Args:
-      names: `[LABEL=]POLICY`, where POLICY is `none`, a name or folder as of `make_named`, or
-        several joined by `+`.
-      options: keyword arguments of `jaxspec.decode` common to all.
-      times: round costs that trained policies should have been trained with; others warn (None:
-        do not compare).
+      names: `[LABEL=]POLICY`, where POLICY is `none`, a name or folder for `make_named`, or
+        several of these joined by `+`.
+      options: keyword arguments of `jaxspec.decode` for all contenders.
+      times: round costs that trained policies should have been trained with; a policy trained with
+        others gives a warning (None: do not compare).
 
     Raises:
-      ValueError: two of one label, or no such policy.
+      ValueError: two contenders have the same label, or a policy does not exist.
     """
     found, settings = [Method("ar", {"method": "ar"})], options | base.options
     made_with = {} if times is None else {STEP_COSTS: times.fingerprint}
@@ -110,29 +108,31 @@ def compare_policies(
     options: dict[str, Any] | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Measure contenders (the first is `ar`), ready for JSON.
+    """Measure contenders (the first is `ar`); return a report ready for JSON.
 
-    They take turns within a prompt, each followed by its replay, see `order_turns`. Drift of the machine
-    between repeats is divided out. A decode that compiled anything is repeated and not counted. A
-    policy keeps what it learned from prompt to prompt.
+    They take turns within a prompt, each followed by its replay, see `order_turns`. Drift of the
+    machine between repeats is divided out. A decode that compiled anything is repeated and not
+    counted. A policy keeps what it learned from prompt to prompt.
 
     Args:
-      prompts: that nothing was trained or tuned on; later turns of conversations are asked too.
+      prompts: prompts that nothing was trained or tuned on; later turns of conversations are asked
+        too.
       contenders: methods that differ in their policy, or have none.
-      times: of the method's rounds. repeats: counted decodes of each prompt by each.
-      against: name of the contender that the others are compared with too, as they are; in the same
-        decodes.
-      options: keyword arguments of `jaxspec.decode` common to all.
+      times: costs of the method's rounds.
+      repeats: counted decodes of each prompt by each contender.
+      against: name of a contender that the others are also compared with, in the same decodes.
+      options: keyword arguments of `jaxspec.decode` for all contenders.
 
     Returns:
       `device`, `versions`, `dtype`, `repeats`, `compile_seconds` {contender: s}, and `results`: the
-      records of `jaxspec.bench.report.summary.summarise` for each clock, with `clock`; those of the clock `whole`
-      also have `steps` and `rows` (means over drafted rounds), `drafted_rounds` (their share),
-      `own_share` (of the time, by the policy's own computation; None where nothing can be
-      replayed), and `against` and `against_ci`, speed over that contender's with a paired interval.
+      records of `jaxspec.bench.report.summary.summarise` for each clock, with `clock`. Records of
+      the clock `whole` also have `steps` and `rows` (means over drafted rounds), `drafted_rounds`
+      (their share), `own_share` (share of the time that the policy's own computation takes; None if
+      nothing can be replayed), and `against` and `against_ci`, speed over that contender's with a
+      paired interval.
 
     Raises:
-      ValueError: `repeats` below 1, nobody of the name `against`, or as `jaxspec.decode`.
+      ValueError: `repeats` is below 1, no contender is called `against`, or as `jaxspec.decode`.
     """
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}: give at least 1")
@@ -178,8 +178,8 @@ def compare_policies(
 
 
 def _groups(contenders: Sequence[Method], against: str | None) -> list[list[Method]]:
-    """`group_methods` that all hold the contender of that name too, so that every other is compared with
-    it in the same decodes.
+    """Group contenders as `group_methods` does, and add the contender called `against` to each
+    group, so that all others are compared with it in the same decodes.
     """
     first, *others = contenders
     shared = [one for one in others if one.name == against]
@@ -201,7 +201,9 @@ def _steadied(one: ContenderDecode, drift) -> ContenderDecode:
 def _decode_all(
     params, prompts, contenders, times, repeats, options, progress
 ) -> tuple[list[ContenderDecode], dict[str, float]]:
-    """Every decode, and the seconds that each contender's took to compile."""
+    """Decode every prompt with every contender; return the decodes and {contender: seconds of
+    compilation}.
+    """
     found, policies = [], {one.name: one.options.get("policy") for one in contenders}
     compile_seconds = dict.fromkeys(policies, 0.0)
     for index, prompt in enumerate(prompts):
@@ -220,15 +222,15 @@ def _decode_all(
 
 
 def _replayed(decode, settings: dict[str, Any], out):
-    """The same rounds by a policy that only reads its decisions; the decode itself where nothing
-    was decided.
+    """Run the same rounds again with a policy that only reads the recorded decisions; return the
+    decode itself if nothing was decided.
     """
     policy = settings["policy"]
     if policy is None:
         return out
     if policy.config.functions().act.keep is not None:
         return None
-    # Rounds never outnumber tokens; a multiple of 64 keeps to one compilation.
+    # Rounds never outnumber tokens. A multiple of 64 needs only one compilation.
     room = -(-settings.get("max_new_tokens", 256) // 64) * 64
     again, _ = repeat_until_compiled(
         lambda: decode(**settings | {"policy": make_replay(policy, out.per_round, room)})
@@ -261,7 +263,7 @@ def _decoded(
 def _rounds(
     decoded: Sequence[ContenderDecode], record: dict[str, Any], prompts: Sequence[LabelledPrompt]
 ) -> dict[str, Any]:
-    """What the rounds of a record's decodes were like."""
+    """Compute means over the rounds of a record's decodes."""
     own = [
         one
         for one in decoded

@@ -9,7 +9,7 @@ from jaxspec.bench.report.table import Column, Table, fixed, interval, percent, 
 
 
 def render_policies(report: dict[str, Any]) -> str:
-    """One table per temperature and domain: every policy's speed-up over `ar` by each clock."""
+    """Render a table per temperature and domain: policies' speed-ups over `ar` by each clock."""
     device = report["device"]
     head = (
         f"{report['repeats']} repeats, {report['dtype']} on {device['kind']} ({device['cpus']} host cores), jax "
@@ -29,7 +29,7 @@ def render_policies(report: dict[str, Any]) -> str:
 
 
 def _tabulate(records: Sequence[dict[str, Any]], against: str | None) -> Table:
-    """A row per policy; `against` adds speed over that contender's."""
+    """Tabulate policies, one per row; `against` adds the speed over that contender's."""
     paired = [Column(f"/ {against}", fixed(3)), Column("[95%]", interval(3))] if against else []
     columns = [
         Column("policy"),

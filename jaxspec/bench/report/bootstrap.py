@@ -1,4 +1,4 @@
-"""Confidence intervals of ratios of sums over prompts, by the bootstrap (Efron 1979).
+"""Compute confidence intervals of ratios of sums over prompts by the bootstrap (Efron 1979).
 
 Bounds are percentiles over resampled prompts.
 """
@@ -22,15 +22,15 @@ def resample_prompts(
 ) -> np.ndarray:
     """Resample the questions of every domain with replacement, keeping each domain's number.
 
+    Args:
+      domains: domain of each of the P prompts. Domains are settings, not samples, so each keeps its
+        number of questions.
+      questions: the question that each prompt is a turn of. Turns of a question are not
+        independent, so they are drawn together. None: every prompt is a question.
+      seed: equal seeds draw the same prompts, so methods are compared on the same prompts.
+
     Returns:
       int64 [count, P], how often each prompt is drawn.
-
-    Args:
-      domains: of the P prompts. Domains are settings, not samples, so each keeps its number of
-        questions.
-      questions: which question each prompt is a turn of; the turns of one are not independent, so
-        they are drawn together. None: every prompt is a question.
-      seed: equal seeds draw equally, so that methods are compared on the same prompts.
     """
     questions = range(len(domains)) if questions is None else questions
     random, drawn = np.random.default_rng(seed), np.zeros((count, len(domains)), np.int64)
@@ -48,11 +48,13 @@ def resample_prompts(
 def bound_ratio(
     drawn: np.ndarray, above: Sequence[np.ndarray], below: Sequence[np.ndarray]
 ) -> list[float] | None:
-    """Bounds of the 95 % interval of (product of the sums of `above`) / (product of the sums of
+    """Compute the 95 % interval of (product of the sums of `above`) / (product of the sums of
     `below`).
 
     Args:
-      drawn: from `resample_prompts`. above, below: arrays [P], a value per prompt.
+      drawn: from `resample_prompts`.
+      above: arrays [P], a value per prompt.
+      below: arrays [P], a value per prompt.
 
     Returns:
       [low, high]; None for a single prompt of each domain, or if `below` sums to 0 throughout.

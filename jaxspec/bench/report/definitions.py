@@ -1,9 +1,9 @@
-"""The field's figures of speculative decoding: what each paper and system counts.
+"""The field's figures of speculative decoding, as papers and systems define them.
 
-All follow from how many rounds committed how many tokens (`accept_hist`), the nodes that were
-verified (`drafted`) and seconds. The last token of a round is the target's own, the bonus, so a
-round that committed i tokens accepted i - 1 drafted ones; in a round cut by a stop or by the limit
-the last one counts as the bonus, whoever proposed it.
+They all follow from the numbers of rounds by committed tokens (`accept_hist`), the verified nodes
+(`drafted`) and seconds. The last token of a round is the target's own, the bonus, so a round that
+committed i tokens accepted i - 1 drafted ones. In a round cut by a stop or by the limit the last
+token counts as the bonus, even if it was drafted.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import numpy as np
 
 
 class Definition(NamedTuple):
-    """A figure under the name that somebody gives it.
+    """A figure under the name that a paper or system gives it.
 
     Attributes:
-      name: theirs. key: in a benchmark's records. line: what it is.
+      name: name in that paper or system.
+      key: key in a benchmark's records.
+      line: definition in one line.
     """
 
     name: str
@@ -87,12 +89,13 @@ DEFINITIONS = (
 
 
 def measure_acceptance(histograms: Sequence[Sequence[int]], drafted: int) -> dict[str, Any]:
-    """Compute figures of acceptance; None if no round was decoded or nothing was drafted.
+    """Compute figures of acceptance; a figure is None if no round was decoded or nothing was
+    drafted.
 
     Args:
-      histograms: of every prompt; entry i of one counts the rounds that committed i tokens, as
+      histograms: one per prompt; entry i counts the rounds that committed i tokens, see
         `Stats.accept_hist`.
-      drafted: nodes verified in all of them, roots not counted.
+      drafted: number of verified nodes of all prompts, without roots.
     """
     counts = pad_histograms(histograms)
     rounds, committed = counts.sum(1), counts @ np.arange(counts.shape[1])
@@ -116,11 +119,13 @@ def measure_acceptance(histograms: Sequence[Sequence[int]], drafted: int) -> dic
 
 
 class Timed(NamedTuple):
-    """Of one method, per prompt, float64 [P].
+    """Tokens and seconds of one method, per prompt.
 
     Attributes:
-      tokens, seconds: all, prefill included. after, decoding: without the prefill and the token
-        that it draws.
+      tokens: float64 [P], all tokens, the prefill's included.
+      seconds: float64 [P], all seconds, the prefill's included.
+      after: float64 [P], tokens without the one that the prefill draws.
+      decoding: float64 [P], seconds without the prefill.
     """
 
     tokens: np.ndarray
@@ -132,10 +137,10 @@ class Timed(NamedTuple):
 def compare_speeds(
     own: Timed, plain: Timed, questions: Sequence[Hashable]
 ) -> dict[str, float | None]:
-    """Compute speed-ups that are means over questions, whose turns are summed; see `DEFINITIONS`.
+    """Compute speed-ups as means over questions, summing the turns of each; see `DEFINITIONS`.
 
     Args:
-      questions: of the P prompts; equal entries are turns of one question.
+      questions: question of each of the P prompts; equal entries are turns of one question.
     """
     own, plain = (
         Timed(*(_by_question(values, questions) for values in one)) for one in (own, plain)

@@ -1,4 +1,4 @@
-"""Results in the forms that other tools read: Spec-Bench's answer files, vLLM's metric names."""
+"""Export results in other tools' forms: Spec-Bench's answer files, vLLM's metric names."""
 
 from __future__ import annotations
 
@@ -32,20 +32,22 @@ def make_spec_bench(
     model: str,
     decode: Callable[[Sequence[int]], str],
 ) -> dict[str, list[dict[str, Any]]]:
-    """Make answers as Spec-Bench's scripts (`evaluation/speed.py`) read them.
+    """Make answers in the form that Spec-Bench's scripts (`evaluation/speed.py`) read.
+
+    A record has one choice. For each turn it holds the text (`turns`), the rounds
+    (`decoding_steps`), the tokens including the prefill's (`new_tokens`) and the seconds including
+    the prefill (`wall_time`, the median of the repeats). `accept_lengths` holds the tokens of each
+    round of all turns, the bonus included. We add `identical_to_ar`, which Spec-Bench lacks: it
+    says whether every repeat of every turn gave the tokens of `ar`.
+
+    Args:
+      prompts: prompts as asked, each question's turns in order.
+      runs: runs of these prompts, including those of `ar`.
+      model: name of the model; `model_id` combines it with the method's name.
+      decode: token ids -> text.
 
     Returns:
       {method: a record per question}.
-
-    A record's only choice has per turn the text (`turns`), the rounds (`decoding_steps`), the
-    tokens with the prefill's (`new_tokens`) and the seconds with the prefill (`wall_time`, the
-    median of the repeats); `accept_lengths` are the tokens of each round of all turns, the bonus
-    included. Spec-Bench has no `identical_to_ar`: whether every repeat of every turn gave the
-    tokens of `ar`.
-
-    Args:
-      prompts: as asked, each question's turns in order. runs: of them, those of `ar` included.
-      model: name of the model; `model_id` is it and the method's. decode: from token ids to text.
     """
     asked, grouped = number_questions(prompts), defaultdict(list)
     for run in runs:
@@ -114,23 +116,23 @@ def file_name(method: str) -> str:
 
 
 def name_as_vllm(records: Sequence[dict[str, Any]], model: str) -> list[dict[str, Any]]:
-    """Give records vLLM's names: of its counters, its logs and `vllm bench serve`.
+    """Rename figures to the names in vLLM's counters, its logs and `vllm bench serve`.
 
-    A draft is a round; rounds in which a policy or prompt lookup drafted nothing count too, which
-    vLLM's do not. A draft's tokens are all nodes verified, and an accepted token's position is its
-    depth, counted from 0 in the counter. Of a round that a stop cuts only what is emitted counts,
-    while vLLM counts what was accepted beyond.
+    A draft is a round. Unlike vLLM, we also count rounds in which a policy or prompt lookup drafted
+    nothing. A draft's tokens are all verified nodes, and an accepted token's position is its depth,
+    counted from 0 in the counter. If a stop cuts a round, only emitted tokens count; vLLM also
+    counts accepted tokens beyond the stop.
 
     Returns:
-      A record per method, domain (`all` among them) and temperature; counters that start with
-      `vllm:`, rates as shares of 1, `ttft_ms` the median prefill, `tpot_ms` the milliseconds a
-      token after it, `output_throughput` tokens a second with it.
+      A record per method, domain (including `all`) and temperature: counters that start with
+      `vllm:`; rates as shares of 1; `ttft_ms`, the median prefill; `tpot_ms`, milliseconds per
+      token after the prefill; `output_throughput`, tokens per second including the prefill.
     """
     return [_vllm(record, model) for record in records]
 
 
 def _vllm(record: dict[str, Any], model: str) -> dict[str, Any]:
-    # Entry p: rounds that committed more than p + 1 tokens, that is accepted more than p drafted
+    # Entry p counts rounds that committed more than p + 1 tokens, so accepted more than p drafted
     # ones.
     reached = (
         np.array(record["accept_hist"])[::-1].cumsum()[::-1][2:].tolist()
@@ -156,10 +158,10 @@ def _vllm(record: dict[str, Any], model: str) -> dict[str, Any]:
 
 
 def format_prometheus(records: Sequence[dict[str, Any]]) -> str:
-    """The counters of `name_as_vllm` as Prometheus reads them (text format 0.0.4), by method, domain and
-    temperature.
+    """Format the counters of `name_as_vllm` for Prometheus (text format 0.0.4), by method, domain
+    and temperature.
 
-    Domain `all` is left out, being the sum of the others.
+    Domain `all` is left out because it is the sum of the others.
     """
     lines = []
     for name, described in _COUNTERS.items():
@@ -181,8 +183,8 @@ def format_prometheus(records: Sequence[dict[str, Any]]) -> str:
 
 
 def write_vllm(path: Path, records: Sequence[dict[str, Any]], model: str) -> None:
-    """Write `vllm` of a benchmark's records as JSON, or as `format_prometheus` into a file that ends in
-    .prom.
+    """Write a benchmark's records under vLLM's names: as Prometheus text to a file that ends in
+    .prom, otherwise as JSON.
     """
     found = name_as_vllm(records, model)
     path.write_text(

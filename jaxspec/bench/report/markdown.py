@@ -1,4 +1,4 @@
-"""A benchmark's JSON as a Markdown report with pictures."""
+"""Turn a benchmark's JSON into a Markdown report with pictures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def write_benchmark_lines(
     """Draw a benchmark's pictures into a folder and make the lines of its report.
 
     Args:
-      report: what `jaxspec bench --json` wrote. sweep: lines of a section on a budget sweep.
+      report: JSON of `jaxspec bench --json`.
+      sweep: lines of a section on a budget sweep.
     """
     from jaxspec.view.plots import plot_acceptance, plot_speedups
 
@@ -93,7 +94,7 @@ def _derived(record: dict[str, Any]) -> dict[str, Any]:
     if "accept_hist" not in record:
         return record
     found = measure_acceptance([record["accept_hist"]], record["drafted"])
-    # The others need every prompt's own histogram.
+    # The other figures need every prompt's own histogram.
     return {
         key: found[key] for key in found if "rate" in key or key == "mean_accepted_length"
     } | record

@@ -1,4 +1,4 @@
-"""Shorten what `jaxspec bench --json` wrote to what tables quote, to keep it in version control.
+"""Shorten the JSON of `jaxspec bench` to the figures that tables quote, for version control.
 
 python -m jaxspec.bench.report.shorten raw.json jaxspec/bench/results/mini_all_t0.json
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# Of each round, decode or repeat, and of each position: pictures and fits need these, tables do not.
+# Lists by round, decode, repeat or position: pictures and fits need them, tables do not.
 _RAW = frozenset(
     {
         "rounds",
@@ -23,7 +23,7 @@ _RAW = frozenset(
         "acceptance_rate_per_pos_conditional",
     }
 )
-# What is kept of a method in a single domain.
+# Figures that are kept of a method in a single domain.
 _BY_DOMAIN = frozenset(
     {
         "temperature",
@@ -47,7 +47,7 @@ DIGITS = 5
 
 
 def shorten(report: Any) -> Any:
-    """`report` without raw lists, with rounded floats, and with the main figures of each domain."""
+    """Drop raw lists from a report, round floats, and keep only the main figures of each domain."""
     if isinstance(report, float):
         return float(f"{report:.{DIGITS}g}")
     if isinstance(report, list):
@@ -63,7 +63,7 @@ def shorten(report: Any) -> Any:
 
 
 def dump(report: dict[str, Any]) -> str:
-    """JSON with one result a line, so that a changed figure is a changed line."""
+    """Format JSON with one result per line, so that a changed figure changes one line."""
     parts = [f"{json.dumps(name)}: {_dump_value(value)}" for name, value in report.items()]
     return "{\n" + ",\n".join(parts) + "\n}\n"
 

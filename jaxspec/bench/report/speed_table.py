@@ -20,10 +20,12 @@ from jaxspec.bench.report.table import (
 
 
 class _Figure(NamedTuple):
-    """A column and where its value is found.
+    """A column and the key of its value.
 
     Attributes:
-      title, show: of the column. key: in a record; the column is left out if no record has it.
+      title: heading of the column.
+      show: formats the column's values.
+      key: key in a record; the column is left out if no record has it.
     """
 
     title: str
@@ -55,7 +57,7 @@ def tabulate_speeds(
     """Tabulate the records that `summarise` or `benchmark` returns.
 
     Args:
-      drafters: {name: {"parameters", "training"}} as in the report of `benchmark`; adds columns for
+      drafters: {name: {"parameters", "training"}} from the report of `benchmark`; adds columns for
         each drafter's size and training.
     """
     figures = [one for one in _FIGURES if any(one.key in record for record in records)]

@@ -1,4 +1,4 @@
-"""From runs to figures: one flat record per method and domain."""
+"""Summarise runs: one flat record of figures per method and domain."""
 
 from __future__ import annotations
 
@@ -36,25 +36,27 @@ def summarise(
     *,
     baseline: str = "ar",
 ) -> list[dict[str, Any]]:
-    """Flat records, one per method and domain, and one per method over `all` prompts.
+    """Make flat records, one per method and domain, and one per method over `all` prompts.
 
-    Every prompt counts with the median of its repeats. `tokens_per_second` is tokens over seconds,
-    summed over the prompts; tokens drawn by a prefill count only in figures that include it.
-    Keys ending in `_median` and `_iqr` (25th and 75th percentile) are over the prompts;
-    `repeat_spread` is the median over the prompts of (slowest - fastest) / median repeat.
-    `accept_hist[i]` rounds committed i tokens; what is derived from it is described in
-    `jaxspec.bench.report.definitions`. `questions` counts the turns of a conversation as one.
-    `speedup` is the ratio of `tokens_per_second` to the baseline's on the same prompts. Keys ending
-    in `_ci` are the bounds of a 95 % confidence interval, see `jaxspec.bench.report.bootstrap`: how
-    far other prompts of these domains might move the figure. Noise of the machine is not in it.
+    Every prompt counts with the median of its repeats.
+    - `tokens_per_second`: tokens over seconds, summed over the prompts. Tokens drawn by a prefill
+      count only in figures that include it.
+    - Keys ending in `_median` and `_iqr` (25th and 75th percentile) are over the prompts.
+    - `repeat_spread`: median over the prompts of (slowest - fastest) / median repeat.
+    - `accept_hist[i]`: number of rounds that committed i tokens;
+      `jaxspec.bench.report.definitions` describes the figures derived from it.
+    - `questions`: number of questions; the turns of a conversation count as one.
+    - `speedup`: ratio of `tokens_per_second` to the baseline's on the same prompts.
+    - Keys ending in `_ci` are the bounds of a 95 % confidence interval, see
+      `jaxspec.bench.report.bootstrap`: how far other prompts of these domains might move the
+      figure. Noise of the machine is not included.
 
     Args:
-      profile: {(method, domain): {phase: milliseconds a round}}, from `jaxspec.bench.measure.phases`; adds
-        `ms_draft`, `ms_tree`, `ms_verify`, `ms_absorb` and `ms_rest`, measured apart from the loop,
-        so their sum may differ from `ms_per_round`, and `draft_share`, the share of that sum which
-        goes to drafting: draft, tree and absorb.
-      baseline: the method that speeds and tokens are compared with; `identical_to_ar` is about it
-        too.
+      profile: {(method, domain): {phase: milliseconds per round}}, from
+        `jaxspec.bench.measure.phases`. It adds `ms_draft`, `ms_tree`, `ms_verify`, `ms_absorb` and
+        `ms_rest`, which are measured outside the loop, so their sum may differ from `ms_per_round`;
+        and `draft_share`, the share of that sum for drafting (draft, tree and absorb).
+      baseline: method that speeds and tokens are compared with, also for `identical_to_ar`.
     """
     grouped: dict[tuple[str, int], list[Run]] = defaultdict(list)
     for run in runs:
@@ -77,7 +79,7 @@ def _phases(method: str, phases: dict[str, float]) -> dict[str, float | None]:
     if not phases:
         return {}
     share = sum(phases[phase] for phase in DRAFTING) / sum(phases.values())
-    # Autoregressive decoding drafts nothing; what is timed is the dispatch of empty programs.
+    # Autoregressive decoding drafts nothing: these times are the dispatch of empty programs.
     return {f"ms_{phase}": phases[phase] for phase in PHASES} | {
         "draft_share": None if method == "ar" else share
     }
@@ -86,11 +88,13 @@ def _phases(method: str, phases: dict[str, float]) -> dict[str, float | None]:
 def _record(
     groups: list[list[Run]], baseline: list[list[Run]], drawn: np.ndarray, of: list
 ) -> dict[str, Any]:
-    """Figures of one method over some prompts.
+    """Make the record of one method over some prompts.
 
     Args:
-      groups: the repeats of each prompt; baseline: those of what it is compared with.
-      drawn: `resamples` of the prompts. of: their `questions`.
+      groups: the repeats of each prompt.
+      baseline: the baseline's repeats of each prompt.
+      drawn: resampled prompts, from `resample_prompts`.
+      of: question of each prompt, from `number_questions`.
     """
     first, own, plain = [group[0] for group in groups], _timed(groups), _timed(baseline)
     rates = np.array([_rate(group) for group in groups])
@@ -152,8 +156,8 @@ def _timed(groups: list[list[Run]]) -> Timed:
 
 
 def _rate(group: list[Run]) -> float:
-    """Tokens per second after the prefill, over the median repeat; NaN where the prefill drew the
-    only token.
+    """Return tokens per second after the prefill, with the median repeat; NaN if the prefill drew
+    the only token.
     """
     seconds = np.median([run.decode_seconds for run in group])
     return (len(group[0].tokens) - 1) / seconds if group[0].rounds else math.nan

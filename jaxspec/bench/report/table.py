@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 CellFormat = Callable[[Any], str]
-# What stands in a cell without a value.
+# Text of a cell without a value.
 NOTHING = "-"
 
 
 def show_value(value: Any) -> str:
-    """CellFormat a value by `str`; None as a dash."""
+    """Format a value by `str`; None as a dash."""
     return NOTHING if value is None else str(value)
 
 
@@ -44,10 +44,10 @@ class Table:
     rows: Sequence[Sequence[Any]]
 
     def cells(self) -> list[list[str]]:
-        """The heading and every row as texts.
+        """Return the heading and every row as texts.
 
         Raises:
-          ValueError: a row has another number of values than there are columns.
+          ValueError: the number of values in a row is not the number of columns.
         """
         body = [
             [column.show(value) for column, value in zip(self.columns, row, strict=True)]
@@ -56,13 +56,13 @@ class Table:
         return [[column.title for column in self.columns], *body]
 
     def to_text(self) -> str:
-        """Lines with aligned columns, two spaces apart."""
+        """Return lines with aligned columns, two spaces apart."""
         cells = self.cells()
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         return "\n".join(self._line(row, widths) for row in cells)
 
     def to_markdown(self) -> str:
-        """A Markdown table; vertical bars in cells are escaped."""
+        """Return a Markdown table; vertical bars in cells are escaped."""
         head, *body = (
             "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
             for row in self.cells()
@@ -84,23 +84,23 @@ def tabulate(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
 
 
 def fixed(digits: int = 3, unit: str = "") -> CellFormat:
-    """CellFormat a number with `digits` decimals and a unit; None as a dash."""
+    """Make a format of numbers with `digits` decimals and a unit; None is a dash."""
     return lambda value: NOTHING if value is None else f"{value:.{digits}f}{unit}"
 
 
 def percent(digits: int = 0) -> CellFormat:
-    """CellFormat a share of 1 as percent; None as a dash."""
+    """Make a format of shares of 1 as percent; None is a dash."""
     return lambda share: NOTHING if share is None else f"{100 * share:.{digits}f}%"
 
 
 def interval(digits: int = 2) -> CellFormat:
-    """CellFormat a pair of bounds as `[low, high]`; None as a pair of dashes."""
+    """Make a format of pairs of bounds as `[low, high]`; None is a pair of dashes."""
     show = fixed(digits)
     return lambda bounds: "[{}, {}]".format(*map(show, bounds or (None, None)))
 
 
 def with_interval(digits: int = 2) -> CellFormat:
-    """CellFormat (value, bounds) as `value [low, high]`, without the bounds if they are None."""
+    """Make a format of (value, bounds) as `value [low, high]`; bounds of None are left out."""
     show, bounded = fixed(digits), interval(digits)
 
     def join(pair: tuple[float | None, Sequence[float] | None]) -> str:
@@ -111,5 +111,5 @@ def with_interval(digits: int = 2) -> CellFormat:
 
 
 def show_agreement(differing: int) -> str:
-    """CellFormat how many prompts got other tokens than autoregressive decoding gives them."""
+    """Format the number of prompts with other tokens than those of autoregressive decoding."""
     return "yes" if differing == 0 else f"NO ({differing})"

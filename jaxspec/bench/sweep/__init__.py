@@ -1,1 +1,1 @@
-"""`jaxspec bench sweep`: fixed budgets, beams and policies, which take turns."""
+"""`jaxspec bench sweep`: compare fixed budgets, beams and policies in turns."""

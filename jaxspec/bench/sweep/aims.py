@@ -1,4 +1,4 @@
-"""What a sweep is held against: the aims, the figures measured here, and whether they are met."""
+"""The aims of a sweep: list them with the figures measured here and whether they are met."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEAR, ERROR, CORRELATION, KEPT = 0.97, 0.10, 0.75, 0.95
 def list_aims(one: dict[str, Any]) -> list[list[str]]:
     """List (aim, figure here, whether it is met) of one temperature.
 
-    An aim is met by the figure itself; its interval is not looked at.
+    The figure itself decides whether an aim is met; its interval does not matter.
     """
     differing = [
         record["method"]
@@ -43,7 +43,7 @@ def list_aims(one: dict[str, Any]) -> list[list[str]]:
 
 
 def _list_policy_aims(one: dict[str, Any], single: dict[str, Any]) -> list[list[str]]:
-    """The aims of one policy; `single` is its record of `list_singles`."""
+    """List the aims of one policy; `single` is its record of `list_singles`."""
     policy, domains = single["policy"], list_domains(one)
     ratios = {
         r["domain"]: r["ratio"]

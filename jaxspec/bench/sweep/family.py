@@ -9,7 +9,7 @@ from jaxspec.bench.measure.methods import Method, parse_methods
 from jaxspec.builders import parse_builder
 from jaxspec.policies.bastion.size_rules import SIZE_RULES
 
-# What a rule's name ends with for a policy that corrects its times by a running mean.
+# Suffix of a rule's name for a policy that corrects its times by a running mean.
 EMA = "+ema"
 # Budgets between which speed changes little.
 SERIES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -19,10 +19,10 @@ class Family(NamedTuple):
     """Methods that differ in how many rows they verify.
 
     Attributes:
-      drafter: its name.
-      fixed: `ar`, whose budget is 1, and the method with every other budget. policies: it with a
-        policy of each rule.
-      beams: the builder `beam` with the same budgets; none without being asked for.
+      drafter: name of the drafter.
+      fixed: `ar`, which has budget 1, and the method with every other budget.
+      policies: the method with a policy of each rule.
+      beams: the builder `beam` with the same budgets; empty unless requested.
     """
 
     drafter: str
@@ -32,24 +32,24 @@ class Family(NamedTuple):
 
 
 def default_budgets(largest: int) -> tuple[int, ...]:
-    """Budgets of the series up to `largest`, which is always among them."""
+    """Return the budgets of the default series up to `largest`, and `largest` itself."""
     return (*(budget for budget in SERIES if budget < largest), largest)
 
 
 def make_family(
     name: str, budgets: Sequence[int], largest: int, rules: Sequence[str] = (), beam: bool = False
 ) -> Family:
-    """The methods of a sweep; those of `policies` still have their rule's name for a policy.
+    """Make the methods of a sweep. In `policies`, the option `policy` is still a rule's name.
 
     Args:
       name: `<drafter>-<builder>[+score][/setting...]`, as for `bench` without budget and policy.
-      budgets: rows verified a round, the root included. largest: rows that a policy may verify.
-      rules: such as `best`, or `best+ema`, which corrects its predicted times by those that decodes
-        took.
+      budgets: rows verified per round, the root included.
+      largest: most rows that a policy may verify.
+      rules: rules such as `best`, or `best+ema`, which corrects its predicted times by the measured
+        times of decodes.
 
     Raises:
-      ValueError: a name of none or several drafted methods, of one whose budget is given, or a
-        budget below 1.
+      ValueError: the name is not one drafted method without a budget, or a budget is below 1.
     """
     parsed = parse_methods(name, budget=largest)[1:]
     if (

@@ -1,7 +1,8 @@
-"""Figures of a sweep: speed-ups, acceptance, and policies against the best fixed budget in hindsight.
+"""Compute figures of a sweep: speed-ups, acceptance, and policies against the best fixed budget in
+hindsight.
 
-Intervals are of 95 %, by the paired bootstrap of `jaxspec.bench.report.bootstrap`: all methods use
-the same resampled prompts.
+Intervals are 95 % intervals of the paired bootstrap of `jaxspec.bench.report.bootstrap`: all
+methods use the same resampled prompts.
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ from jaxspec.bench.measure.decodes import Run
 from jaxspec.bench.measure.prompt_files import ALL_DOMAINS, LabelledPrompt
 from jaxspec.bench.report.bootstrap import LEVEL, resample_prompts
 
-# The average over the domains, which all count the same.
+# The average over the domains with equal weights.
 MEAN = "mean"
 
 
 class Timings(NamedTuple):
-    """What methods took; M methods, the first is `ar`, and P prompts.
+    """Tokens, rounds and seconds of M methods, of which the first is `ar`, on P prompts.
 
     Attributes:
-      methods: M names. domains: P names, of each prompt.
-      tokens, rounds: float64 [M, P], the tokens without the prefill's. seconds: float64 [M, P],
-        medians over the repeats.
+      methods: M names.
+      domains: P names, the domain of each prompt.
+      tokens: float64 [M, P], without the prefill's token.
+      rounds: float64 [M, P].
+      seconds: float64 [M, P], medians over the repeats.
     """
 
     methods: tuple[str, ...]
@@ -57,8 +60,8 @@ def reduce_runs(runs: Sequence[Run], prompts: Sequence[LabelledPrompt]) -> Timin
 
 
 def compute_speedups(t: Timings, drawn: np.ndarray) -> np.ndarray:
-    """Tokens a second over those of the first method: float64 [R, M, D], of D domains in the order
-    of their appearance.
+    """Divide tokens per second by those of the first method: float64 [R, M, D] for D domains in
+    order of appearance.
 
     Args:
       drawn: int [R, P], how often each prompt counts.
@@ -72,8 +75,8 @@ def compute_speedups(t: Timings, drawn: np.ndarray) -> np.ndarray:
 
 
 def average_domains(t: Timings) -> list[dict[str, Any]]:
-    """The mean of the domains' speed-ups, a record a method, as `jaxspec.bench.report.summary.summarise` has them
-    for a domain.
+    """Average the domains' speed-ups: one record per method, in the form of the records of
+    `jaxspec.bench.report.summary.summarise`.
     """
     point, spread = _point_and_spread(t)
     return [

@@ -1,6 +1,6 @@
-"""How well a policy predicts: times of decodes, and tokens that drafted rounds commit.
+"""Measure how well a policy predicts times of decodes, and tokens that drafted rounds commit.
 
-Intervals are of 95 %, by the paired bootstrap of `jaxspec.bench.report.bootstrap`.
+Intervals are 95 % intervals of the paired bootstrap of `jaxspec.bench.report.bootstrap`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from jaxspec.bench.sweep.figures import bound_spread
 def measure_prediction_errors(
     decodes: Sequence[dict[str, Any]], domains: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """How far predicted times of decodes lie from measured ones: median of |predicted / measured -
-    1| over the decodes.
+    """Measure the error of predicted times of decodes: the median of |predicted / measured - 1|.
 
     Args:
-      decodes: each {"method", "prompt", "measured", "predicted", "rounds"}, seconds. domains: of
-        the prompts.
+      decodes: each {"method", "prompt", "measured", "predicted", "rounds"}, times in seconds.
+      domains: domain of each prompt.
 
     Returns:
-      A record a policy and domain, and one over all: `error` with its interval, `bias`, the median
-      of predicted / measured - 1, and milliseconds a round, `predicted_ms` and `measured_ms`.
+      A record per policy and domain, and one over all domains: `error` with its interval; `bias`,
+      the median of predicted / measured - 1; and milliseconds per round, `predicted_ms` and
+      `measured_ms`.
     """
     records, drawn = [], resample_prompts(domains)
     for method in dict.fromkeys(decode["method"] for decode in decodes):
@@ -68,20 +68,20 @@ def measure_prediction_errors(
 
 
 def fit_surrogate(rounds: Sequence[dict[str, Any]], domains: Sequence[str]) -> list[dict[str, Any]]:
-    """Expected against committed tokens of drafted rounds: correlations whose unit is the round,
-    and the means.
+    """Compare expected with committed tokens of drafted rounds by correlations and means.
 
     Args:
-      rounds: of `sweep_rounds.rounds_of`; `raw` and `corrected` are sums of path probabilities over
+      rounds: records of `trace_rounds`; `raw` and `corrected` are sums of path probabilities over
         the verified rows, the root's 1 included. Rounds of a single row expect and commit one
-        token, and are left out. domains: of the prompts.
+        token, and are left out.
+      domains: domain of each prompt.
 
     Returns:
-      A record a policy, estimate (`raw` or `corrected`) and domain, and one over all: `pearson` and
-      `spearman` with intervals over resampled prompts (ranks stay those of all rounds), `expected`
-      and `committed`, mean tokens a round, `pearson_of_prompts`, of the means of three prompts or
-      more, and `attainable`, what `pearson` would be if nodes were accepted with exactly the
-      probabilities of the estimate: chance keeps it below 1.
+      A record per policy, estimate (`raw` or `corrected`) and domain, and one over all domains:
+      `pearson` and `spearman` with intervals over resampled prompts (ranks stay those of all
+      rounds); `expected` and `committed`, mean tokens per round; `pearson_of_prompts`, the
+      correlation of the means of three or more prompts; and `attainable`, the value of `pearson` if
+      nodes were accepted with exactly the probabilities of the estimate (chance keeps it below 1).
     """
     from scipy.stats import rankdata
 
@@ -118,7 +118,7 @@ def fit_surrogate(rounds: Sequence[dict[str, Any]], domains: Sequence[str]) -> l
                 seen = sums[:, 0] > 0
                 means = sums[seen, 1:3] / sums[seen, :1]
                 every = _sums(*means.T, np.zeros(len(means), int), 1)[0]
-                # Of two points it is 1 or -1.
+                # The correlation of two points is 1 or -1.
                 records.append(
                     record | {"pearson_of_prompts": _correlation(every) if len(means) > 2 else None}
                 )
@@ -135,7 +135,7 @@ def _mean(values: np.ndarray) -> float | None:
 
 
 def _sums(x: np.ndarray, y: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
-    """[groups, 6]: of each group the count and the sums of x, y, x * x, y * y and x * y."""
+    """Return [groups, 6]: each group's count and sums of x, y, x * x, y * y and x * y."""
     return np.stack(
         [np.bincount(group, w, groups) for w in (np.ones_like(x), x, y, x * x, y * y, x * y)],
         axis=-1,
@@ -143,8 +143,8 @@ def _sums(x: np.ndarray, y: np.ndarray, group: np.ndarray, groups: int) -> np.nd
 
 
 def _correlation(sums: np.ndarray):
-    """Pearson's correlation from sums [..., 6] as of `_sums`; NaN, and None for a single one, where
-    a side does not vary.
+    """Compute Pearson's correlation from sums [..., 6] of `_sums`. If a side does not vary it is
+    NaN, or None for a single correlation.
     """
     n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -1,4 +1,4 @@
-"""Trace the rounds of decodes with a policy: the tokens expected of each, and those committed."""
+"""Trace the rounds of decodes with a policy: the expected and the committed tokens of each."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from jaxspec.policies.bastion.score_correction import correct_scores
 def trace_rounds(
     params, prompts: Sequence[LabelledPrompt], method: Method, options: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Decode every prompt once with a policy of `jaxspec.policies.bastion.controller` and look at
+    """Decode every prompt once with a policy of `jaxspec.policies.bastion.controller` and record
     each round.
 
-    The policy starts with nothing seen and learns from prompt to prompt, so that what is expected
-    of a round never rests on its own outcome. Times of such rounds mean nothing, for the host looks
-    in between. The last round of a text is left out, since the stop or the limit cuts what it
-    commits.
+    The policy starts without observations and learns from prompt to prompt, so the expectation for
+    a round never depends on its own outcome. Times of these rounds mean nothing, since the host
+    reads the state between rounds. The last round of a text is left out, since the stop or the
+    limit cuts it.
 
     Returns:
-      A record a round: `method`, `prompt`, `rows` verified (1 where the round did not draft),
-      `raw`, the sum of the rows' path probabilities, `corrected`, the same as the policy corrects
-      them (raw where it does not), and `committed` tokens; with `raw_variance` and
+      A record per round: `method`; `prompt`; `rows` verified (1 if the round did not draft); `raw`,
+      the sum of the rows' path probabilities; `corrected`, the same sum with the policy's
+      corrections (`raw` if it has none); `committed` tokens; and `raw_variance` and
       `corrected_variance`, see `estimate_variance`.
     """
     policy, records = method.options["policy"], []
@@ -40,7 +40,7 @@ def trace_rounds(
         with matmul_precision(session):
             state, own = run_prefill(session), []
             while not bool(np.all(state.done)):
-                # A copy, for the rounds' state is donated.
+                # Copy it, since the rounds' state is donated.
                 scores = jax.tree.map(jnp.copy, state.control.scores)
                 state = run(
                     session.params, session.request, state, jnp.int32(1), config=session.config
@@ -61,8 +61,8 @@ def trace_rounds(
 
 
 def _expected(tree: Tree, right: np.ndarray | None) -> dict[str, Any]:
-    """What the first tree of a batch promised, by its own scores and by the corrected ones `right`
-    [B, N].
+    """Compute the expected tokens of the first tree of a batch, from its own scores and from the
+    corrected scores `right` [B, N].
     """
     rows = int(tree.size[0])
     raw, record = np.exp(tree.logprob[0, :rows].astype(np.float64)), {"rows": rows}
@@ -75,14 +75,15 @@ def _expected(tree: Tree, right: np.ndarray | None) -> dict[str, Any]:
 
 
 def estimate_variance(probability: np.ndarray, depth: np.ndarray) -> float:
-    """Variance of the tokens that a tree commits, if its nodes are accepted with these
-    probabilities: what no score can tell.
+    """Compute the variance of the number of tokens that a tree commits, if its nodes are accepted
+    with these probabilities. No score can predict this variance.
 
-    A round commits more than d tokens where a node of depth d is accepted, and at most one of a
-    depth is; of the count A of tokens, A^2 is the sum of 2 d + 1 over the d below A.
+    A round commits more than d tokens if a node of depth d is accepted, and at most one node of
+    each depth is accepted. For the count A of tokens, A^2 is the sum of 2 d + 1 over all d < A.
 
     Args:
-      probability: float [N], of the rows' paths, the root's 1 included. depth: int [N].
+      probability: float [N], probability of each row's path, the root's 1 included.
+      depth: int [N], depth of each row.
     """
     reached = np.bincount(depth, probability.astype(np.float64))
     return max(float((2 * np.arange(len(reached)) + 1) @ reached - reached.sum() ** 2), 0.0)

@@ -10,11 +10,11 @@ from jaxspec.core.params import Params
 
 
 def scramble_drafter(params: Params, drafter: str, seed: int) -> Params:
-    """`params` with the entries of every weight array of a drafter in random order: the sizes of a
-    drafter without its sense.
+    """Shuffle the entries of every weight array of a drafter, which keeps its cost but not its
+    predictions.
 
     Raises:
-      ValueError: an unknown drafter, or one without weights.
+      ValueError: the drafter is unknown or has no weights.
     """
     params.spec.drafter(drafter)
     leaves, structure = jax.tree.flatten(params.drafter(drafter))

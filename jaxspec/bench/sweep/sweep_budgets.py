@@ -1,5 +1,5 @@
-"""`jaxspec bench sweep`: fixed budgets, beams of equal budgets and policies, on the same prompts in
-turn.
+"""`jaxspec bench sweep`: measure fixed budgets, beams of equal budgets and policies in turn on the
+same prompts.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ def sweep_budgets(
     options: dict[str, Any] | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Measure a family, ready for JSON.
+    """Measure a family of methods; return a report ready for JSON.
 
-    Fixed budgets and policies take turns within a prompt, and by how much the machine was slower in
-    one repeat than in another is divided out. Beams take theirs afterwards, once, for their
-    acceptance alone is compared. Fixed budgets decode as anyone would run them: compiled for their
-    number of rows alone. What a policy learned goes on from prompt to prompt.
+    Fixed budgets and policies take turns within a prompt, and drift of the machine between repeats
+    is divided out. Beams decode afterwards, once, since only their acceptance is compared. Fixed
+    budgets are compiled only for their own number of rows, as in normal use. A policy keeps what it
+    learned from prompt to prompt.
 
     Args:
       widths: rows that verification under a policy is compiled for, ascending from 1 to its budget;
-        its times are then measured anew (None: the times that are kept, see
+        round times are then measured again (None: use the kept times, see
         `jaxspec.bench.calibrate`).
-      options: keyword arguments of `jaxspec.decode` common to all.
+      options: keyword arguments of `jaxspec.decode` for all methods.
 
     Returns:
       `device`, `versions`, `dtype`, `options`, `repeats`, `prompts` (the domain of each) and
@@ -69,7 +69,7 @@ def sweep_budgets(
 def _at(
     params, prompts, family: Family, options: dict[str, Any], *, repeats, widths, progress
 ) -> dict[str, Any]:
-    """The sweep of one temperature."""
+    """Run the sweep at one temperature."""
     progress("measuring the times of rounds")
     table = _table(params, family.policies[0], options, widths) if family.policies else None
     policies, (decodes, watch) = [_with_policy(one, table) for one in family.policies], _watcher()
@@ -78,7 +78,7 @@ def _at(
         params, prompts, (*family.fixed, *policies), repeats=repeats, each=watch, **common
     )
     progress("tracing rounds")
-    # Policies of equal settings differ in what the clock told them, and no clock runs here.
+    # Policies with equal settings differ only in measured times, which are not used here.
     traced = {method.options["policy"].config: method for method in reversed(policies)}
     rounds = [
         one
@@ -86,7 +86,7 @@ def _at(
         for one in trace_rounds(params, prompts, method, options)
     ]
     jax.clear_caches()
-    # With `ar`, whose tokens theirs are compared with.
+    # Add `ar`, the reference for their tokens.
     beams = (family.fixed[0], *family.beams) if family.beams else ()
     others = time_decodes(params, prompts, beams, repeats=1, **common)[0] if beams else []
     jax.clear_caches()
@@ -118,8 +118,8 @@ def _plain(table: RoundCosts) -> dict[str, Any]:
 
 
 def _watcher() -> tuple[list[dict[str, Any]], Callable[[Run, Any], None]]:
-    """Return a list, and a function for `time_decodes` that adds to it what a policy's state counts
-    of every decode.
+    """Return a list, and a callback for `time_decodes` that appends the counts of a policy's state
+    after every decode.
     """
     decodes, seen = [], {}
 

@@ -12,12 +12,12 @@ from jaxspec.bench.sweep.figures import MEAN
 
 
 def plot_sweep(report: dict[str, Any], path: Path) -> None:
-    """Write a picture of a report of `sweep`, a row a temperature.
+    """Write a picture of a report of `sweep`, one row per temperature.
 
-    Left: speed-up over the budget, a line a domain and one for their mean, bars of 95 %; each
-    policy's star stands at the rows that it verified on average. Middle: predicted against measured
-    time of a round, a point a decode. Right: expected against committed tokens, the mean and the
-    standard error of tenths of the drafted rounds, ordered by what was expected.
+    Left: speed-up over the budget, a line per domain and one for their mean, with 95 % intervals;
+    each policy's star is at its mean number of verified rows. Middle: predicted against measured
+    time of a round, a point per decode. Right: expected against committed tokens; drafted rounds
+    are sorted by expected tokens and split into tenths, shown with mean and standard error.
     """
     import matplotlib
 
@@ -80,7 +80,7 @@ def _budgets(one: dict[str, Any], axes) -> None:
 
 
 def parse_budget(name: str) -> int:
-    """The budget in a method's name; 1 for `ar`."""
+    """Read the budget in a method's name; 1 for `ar`."""
     found = re.search(r"@(\d+)", name)
     return int(found[1]) if found else 1
 

@@ -31,13 +31,16 @@ def summarise_sweep(
     """Summarise the runs of one temperature.
 
     Args:
-      runs: of fixed budgets and policies. beams: of beams and `ar`, may be empty. decodes: see
-        `measure_prediction_errors`, with `sizes`, rounds by rows verified. rounds: of `trace_rounds`.
+      runs: runs of fixed budgets and policies.
+      beams: runs of beams and `ar`; may be empty.
+      decodes: see `measure_prediction_errors`; also with `sizes`, rounds by rows verified.
+      rounds: records of `trace_rounds`.
 
     Returns:
-      `results` and `averages` (`jaxspec.bench.report.summary.summarise` and its mean over the domains), `beams`
-      likewise, `hindsight`, `sizes`, `prediction`, `surrogate` and `best_first_over_beam`, lists of
-      flat records, see `figures`; and what they come from, `decodes` and `rounds`.
+      Lists of flat records, see `figures`: `results` and `averages`
+      (`jaxspec.bench.report.summary.summarise` and its mean over the domains), `beams` in the same
+      form, `hindsight`, `sizes`, `prediction`, `surrogate` and `best_first_over_beam`; and their
+      input, `decodes` and `rounds`.
     """
     drift = estimate_drift(runs)
     runs = [remove_drift(run, drift) for run in runs]
@@ -72,8 +75,8 @@ def summarise_sweep(
 
 
 def _sizes(decodes: Sequence[dict[str, Any]], domains: Sequence[str]) -> list[dict[str, Any]]:
-    """Count rounds of every policy and domain by the rows that were verified; entry 0 counts rounds that
-    did not draft.
+    """Count rounds of every policy and domain by the number of verified rows; entry 0 counts rounds
+    that did not draft.
     """
     records = []
     for method in dict.fromkeys(decode["method"] for decode in decodes):

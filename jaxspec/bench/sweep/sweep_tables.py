@@ -19,10 +19,11 @@ from jaxspec.bench.sweep.figures import MEAN
 
 
 def render_sweep(report: dict[str, Any]) -> str:
-    """Speeds, hindsight, realised budgets, predictions, surrogate, beams and aims by temperature.
+    """Render speeds, hindsight, realised budgets, predictions, surrogate, beams and aims by
+    temperature.
 
     Args:
-      report: of `sweep_budgets`.
+      report: result of `sweep_budgets`.
     """
     device, count = report["device"], len(report["prompts"])
     head = (
@@ -39,7 +40,7 @@ def render_sweep(report: dict[str, Any]) -> str:
 
 
 def _render_one(one: dict[str, Any]) -> str:
-    """The tables of one temperature."""
+    """Render the tables of one temperature."""
     titled = [
         ("speed-up over ar", _tabulate_speeds(one)),
         ("mean acceptance length, bonus included", _tabulate_lengths(one)),
@@ -75,7 +76,7 @@ def _render_one(one: dict[str, Any]) -> str:
 
 
 def _by_method(records: Iterable[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """{method: {domain: record}}, in order of appearance."""
+    """Group records as {method: {domain: record}}, in order of appearance."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for record in records:
         found.setdefault(record["method"], {})[record["domain"]] = record

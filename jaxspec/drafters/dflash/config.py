@@ -13,8 +13,9 @@ class BlockDrafterConfig(TransformerConfig, DrafterConfig):
 
     Attributes:
       block_size: slots of a block, the anchor included: `block_size - 1` tokens are drafted.
-      mask_token_id: row of the target's embedding table that fills the slots after the anchor.
-      causal: slot i attends to block slots 0..i instead of the whole block.
+      mask_token_id: token whose row of the target's embedding table fills the slots after the
+        anchor.
+      causal: whether slot i attends to block slots 0..i instead of the whole block.
       sliding_window: (window, one bool per layer), or None when every layer sees the whole context.
       target_hidden_size: width of a target feature.
     """
@@ -27,5 +28,5 @@ class BlockDrafterConfig(TransformerConfig, DrafterConfig):
 
     @property
     def depth(self) -> int:
-        """Longest path that can be drafted from one block."""
+        """Return the longest path that can be drafted from one block."""
         return self.block_size - 1

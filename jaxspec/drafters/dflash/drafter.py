@@ -16,7 +16,7 @@ from jaxspec.drafters.dflash.network import BlockDrafter
 
 
 def make_block_drafter(config: BlockDrafterConfig) -> Drafter:
-    """DFlash, or JetSpec's head with `config.causal`."""
+    """Make DFlash, or JetSpec's head with `config.causal`."""
     module = BlockDrafter(config)
 
     def init(batch: int, capacity: int, dtype: Any) -> KVCache:
@@ -35,7 +35,7 @@ def make_block_drafter(config: BlockDrafterConfig) -> Drafter:
         rows: int,
         block: jax.Array | None = None,
     ) -> tuple[Proposal, None]:
-        # The anchor sits right after the cached context and has no feature of its own yet.
+        # The anchor comes right after the cached context and has no feature of its own yet.
         masks = jnp.full((root.shape[0], config.depth), config.mask_token_id, root.dtype)
         tokens = jnp.concatenate([root[:, None], masks], axis=1)
         positions = cache.length[:, None] + jnp.arange(config.block_size)
@@ -54,12 +54,12 @@ def make_block_drafter(config: BlockDrafterConfig) -> Drafter:
 
 
 def resize(config: BlockDrafterConfig, depth: int) -> BlockDrafterConfig:
-    """`config` with blocks of `depth` drafted slots after the anchor."""
+    """Return `config` with blocks of `depth` drafted slots after the anchor."""
     return dataclasses.replace(config, block_size=depth + 1)
 
 
 def rewind(cache: KVCache, length: jax.Array) -> KVCache:
-    """The cache of each sequence's first `length` int32 [B] tokens: rows at or beyond it are
+    """Rewind the cache to each sequence's first `length` int32 [B] tokens; rows at or beyond it are
     masked.
     """
     return cache.replace(length=length)

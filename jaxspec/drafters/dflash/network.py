@@ -1,9 +1,9 @@
-"""Block drafters: DFlash and the JetSpec causal head, one network with one flag.
+"""The network of block drafters: DFlash, and with one flag the JetSpec causal head.
 
-A block is the last committed token (the anchor) followed by mask tokens. One forward over it, with
-keys and values of fused target features as context, predicts all its slots at once: slot k proposes
-the token k positions after the anchor. DFlash (Chen et al. 2026) lets every slot see the whole
-block; JetSpec's head lets slot i see slots 0..i.
+A block is the last committed token (the anchor) followed by mask tokens. One forward over the block
+predicts all slots at once; its context is keys and values of fused target features. Slot k proposes
+the token k positions after the anchor. In DFlash (Chen et al. 2026) every slot sees the whole
+block; in JetSpec's head slot i sees slots 0..i.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ class BlockDrafter(nn.Module):
         self.norm = RMSNorm(c.norm_eps)
 
     def context(self, features: jax.Array) -> jax.Array:
-        """Fused context [B, T, E] of target features [B, T, len(feature_layers) * Et]; every layer
-        reads the same one.
+        """Fuse target features [B, T, len(feature_layers) * Et] to the context [B, T, E] that every
+        layer reads.
         """
         return self.context_norm(self.fc(features))
 
     def context_kv(self, features: jax.Array, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Keys and values [L, B, T, K, D] of committed tokens, from their target features.
+        """Compute keys and values [L, B, T, K, D] of committed tokens from their target features.
 
-        They depend on features and absolute positions (int32 [B, T]) alone, so caching them between
+        They depend only on features and absolute positions (int32 [B, T]), so caching them between
         rounds is exact.
         """
         context, rope = self.context(features), rope_table(positions, self.config)
         keys, values = [], []
         for layer in self.layers:
             k, v = layer.context_kv(context, rope)
-            # One layer after the other: XLA would join their products, and copy the weights of all
-            # layers together to do so.
+            # One layer after the other. Otherwise XLA joins their products, and copies the weights
+            # of all layers into one array to do so.
             context, k = jax.lax.optimization_barrier((context, k))
             keys.append(k)
             values.append(v)
@@ -61,16 +61,16 @@ class BlockDrafter(nn.Module):
         first: jax.Array | None = None,
         size: jax.Array | None = None,
     ) -> jax.Array:
-        """Hidden states [B, T, E] of a block, after the final norm.
+        """Return hidden states [B, T, E] of a block, after the final norm.
 
         Args:
           block: [B, T, E], target embeddings of the anchor and of the mask tokens.
           positions: int32 [B, T]; the anchor's is the number of committed tokens before it.
           cache: context keys and values from `context_kv`.
-          first: int32 [B], row of the cache where the sequence begins, if it is packed behind
-            others (None: row 0).
-          size: int32 [B], slots that belong to the block; no slot sees those after them (None: all
-            T).
+          first: int32 [B], row of the cache where each sequence begins, for sequences packed into
+            one cache (None: row 0).
+          size: int32 [B], number of slots that belong to the block; no slot sees later ones (None:
+            all T).
         """
         rope = rope_table(positions, self.config)
         mask = None if self.config.causal else full_mask(*block.shape[:2], size)

@@ -10,11 +10,11 @@ from jaxspec.core.config import TargetConfig
 @dataclasses.dataclass(frozen=True)
 class SmallModelConfig:
     """A smaller model of the target's family as drafter (Leviathan et al. 2023; Chen et al. 2023),
-    with a cache of its own.
+    with its own cache.
 
     Attributes:
-      model: its architecture; its vocabulary is the target's.
-      depth: longest path that is drafted unless a call says otherwise; one forward a level.
+      model: architecture of the small model; its vocabulary is the target's.
+      depth: longest drafted path unless a call says otherwise; each level costs one forward.
       score_temperature: see `jaxspec.core.config.DrafterConfig`.
     """
 
@@ -26,5 +26,5 @@ class SmallModelConfig:
 
     @property
     def vocab_size(self) -> int:
-        """Tokens of both models."""
+        """Return the vocabulary size of both models."""
         return self.model.vocab_size

@@ -20,8 +20,8 @@ from jaxspec.targets.transformer import Transformer
 
 
 class SmallModelState(flax.struct.PyTreeNode):
-    """The model's cache of all tokens so far, the root included, and its last hidden state [B, E],
-    after the root.
+    """The model's cache of all tokens so far, the root included, and its hidden state [B, E] after
+    the root.
     """
 
     cache: KVCache
@@ -29,8 +29,8 @@ class SmallModelState(flax.struct.PyTreeNode):
 
 
 def make_small_model_drafter(config: SmallModelConfig) -> Drafter:
-    """The drafter: one forward of the small model a level, none for the first, which `absorb` has
-    computed.
+    """Make the drafter. It runs one forward of the small model per level, except for the first
+    level, which `absorb` has computed.
     """
     model = Transformer(config.model)
 
@@ -41,7 +41,7 @@ def make_small_model_drafter(config: SmallModelConfig) -> Drafter:
     def absorb(
         params: Any, state: SmallModelState, target: TargetHead, new: Committed
     ) -> SmallModelState:
-        # From the first token on: rows of the cache that hold it already are written again, with
+        # Read from the first token on. Rows that the cache already holds are written again, with
         # the same values.
         tokens = jnp.concatenate([new.token[:, :1], new.following], axis=1)
         positions = new.position[:, None] + jnp.arange(tokens.shape[1])
@@ -81,7 +81,7 @@ def make_small_model_drafter(config: SmallModelConfig) -> Drafter:
     ) -> tuple[Proposal, Scratch]:
         room = scratch.look(room, nodes.source, 1, first)
         mask = scratch.pack_visible(room, nodes.token.shape[1], first)
-        # The root stands at position length - 1.
+        # The root is at position length - 1.
         positions = state.cache.length[:, None] + nodes.depth - 1
         out = model.apply(
             params, nodes.token, positions, state.cache, mask, earlier=(room.k, room.v, first)

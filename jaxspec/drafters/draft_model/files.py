@@ -1,4 +1,4 @@
-"""A language model's own files, read as a drafter for a larger model of its family."""
+"""Read a language model's own files as a drafter for a larger model of its family."""
 
 from __future__ import annotations
 

@@ -9,13 +9,14 @@ from jaxspec.core.config import FeatureDrafterConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EagleConfig(FeatureDrafterConfig):
-    """An EAGLE-3 drafter (Li et al. 2025): one decoder layer whose attention reads [token embedding
-    | feature], 2E wide.
+    """An EAGLE-3 drafter (Li et al. 2025): one decoder layer.
+
+    Its attention reads [token embedding | feature], 2E wide.
 
     Attributes:
-      depth: longest path that is drafted unless a call says otherwise; one forward a level.
-      norm_before_residual: the residual connection carries the feature after its norm (a choice of
-        the speculators schema).
+      depth: longest drafted path unless a call says otherwise; each level costs one forward.
+      norm_before_residual: whether the residual connection carries the feature after its norm (a
+        choice of the speculators schema).
     """
 
     depth: int = 8

@@ -19,12 +19,12 @@ from jaxspec.drafters.scratch import Scratch
 
 
 class EagleState(flax.struct.PyTreeNode):
-    """What is kept between rounds.
+    """State that is kept between rounds.
 
     Attributes:
       cache: keys and values of the committed pairs; their number is the root's position.
-      hidden: [B, E], the last pair's output, from which the root's proposal and its nodes' features
-        come.
+      hidden: [B, E], the last pair's output; it gives the root's proposal and is the feature of the
+        root's children.
     """
 
     cache: KVCache
@@ -32,7 +32,7 @@ class EagleState(flax.struct.PyTreeNode):
 
 
 def make_eagle_drafter(config: EagleConfig) -> Drafter:
-    """EAGLE-3: the root's proposal costs no forward of its own, every further level one.
+    """Make EAGLE-3. The root's proposal costs no forward of its own; each further level costs one.
 
     Raises:
       ValueError: more than one layer.
@@ -63,7 +63,7 @@ def make_eagle_drafter(config: EagleConfig) -> Drafter:
         params: Any, state: EagleState, target: TargetHead, root: jax.Array, rows: int
     ) -> tuple[Proposal, Scratch]:
         c, hidden = config, state.hidden[:, None]
-        # Row 0 stands for the last pair. Its keys and values are in the cache, so the rows below
+        # Row 0 represents the last pair. Its keys and values are in the cache, so the rows below
         # must not see it here too.
         scratch = rows_of.empty(
             1, root.shape[0], rows, c.num_kv_heads, c.head_dim, c.hidden_size, hidden.dtype

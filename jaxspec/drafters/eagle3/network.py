@@ -1,9 +1,9 @@
-"""EAGLE-3 (Li et al. 2025): one decoder layer that drafts a token at a time, feeding its own output
-back as the next feature.
+"""EAGLE-3 (Li et al. 2025): one decoder layer that drafts one token at a time and feeds its own
+output back as the next feature.
 
-Pair i is the target's feature h_i of token x_i with the token x_{i+1} after it; the layer's output
-for it predicts x_{i+2}. Its rotary position is i. Committed pairs have features of the target;
-those of drafted nodes are the output of the pair before.
+Pair i is the target's feature h_i of token x_i and the next token x_{i+1}; the layer's output for
+it predicts x_{i+2}. Its rotary position is i. Committed pairs have features of the target; the
+feature of a drafted node is the output of the pair before it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jaxspec.targets.layers import Attention, GatedMLP, Linear, RMSNorm, rope_ta
 
 
 class EagleDrafter(nn.Module):
-    """The draft network; token embeddings are the target's, the output projection is its own."""
+    """The draft network, with the target's token embeddings and its own output projection."""
 
     config: EagleConfig
 
@@ -36,8 +36,8 @@ class EagleDrafter(nn.Module):
         self.lm_head = self.param("lm_head", nn.initializers.normal(0.02), (c.hidden_size, size))
 
     def fuse(self, features: jax.Array) -> jax.Array:
-        """Features [B, T, E] of target features [B, T, len(feature_layers) * Et]; the drafter's own
-        skip this.
+        """Fuse target features [B, T, len(feature_layers) * Et] to features [B, T, E]; the
+        drafter's own outputs skip this.
         """
         return self.fc(features)
 
@@ -50,18 +50,19 @@ class EagleDrafter(nn.Module):
         prefix: tuple[Any, ...] | None = None,
         earlier: tuple[jax.Array, jax.Array, jax.Array] | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        """Outputs and rotated keys and values of T pairs.
+        """Compute outputs and rotated keys and values of T pairs.
 
         Args:
           tokens: [B, T, E], the target's embeddings.
-          features: [B, T, E], from `fuse` or outputs of this.
+          features: [B, T, E], from `fuse`, or outputs of this function.
           positions: int32 [B, T], rotary positions.
-          mask, prefix: see `pallas_kernels.reference.tree_attention`. earlier: see
-            `jaxspec.targets.layers.behind`.
+          mask: see `pallas_kernels.reference.tree_attention`.
+          prefix: see `pallas_kernels.reference.tree_attention`.
+          earlier: see `jaxspec.targets.layers.behind`.
 
         Returns:
-          (outputs [B, T, E] before the final norm, which are features of the pairs that follow; (k,
-          v) [B, T, K, D]).
+          (outputs [B, T, E] before the final norm, the features of the pairs that follow; (k, v)
+          [B, T, K, D]).
         """
         normed = self.feature_norm(features)
         wide, rope = (
@@ -75,14 +76,14 @@ class EagleDrafter(nn.Module):
     def keys_values(
         self, tokens: jax.Array, features: jax.Array, positions: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """The keys and values alone of what `__call__` computes."""
+        """Compute only the keys and values of `__call__`."""
         wide = jnp.concatenate([self.token_norm(tokens), self.feature_norm(features)], axis=-1)
         return self.attention.keys_values(wide, rope_table(positions, self.config))
 
     def final(self, hidden: jax.Array) -> jax.Array:
-        """Outputs [..., E] after the final norm, which the output projection reads."""
+        """Apply the final norm to outputs [..., E]; the output projection reads the result."""
         return self.norm(hidden)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """Logits [..., D] of the draft vocabulary, from outputs [..., E]."""
+        """Return logits [..., D] of the draft vocabulary from outputs [..., E]."""
         return self.norm(hidden) @ self.lm_head

@@ -1,11 +1,12 @@
-"""Falcon: several tokens a forward, each forward after the last."""
+"""Falcon: each forward drafts several tokens, and further forwards continue the path."""
 
 from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.drafters.falcon.drafter import make_falcon_drafter
 from jaxspec.drafters.falcon.files import FORMAT
 from jaxspec.drafters.record import DrafterRecord
 
-# `best_first`, `expand` and `beam` need every depth before they choose, so they use the first block.
+# `best_first`, `expand` and `beam` need all depths before they choose, so they use only the first
+# block.
 FALCON = DrafterRecord(
     name="falcon",
     config=FalconConfig,

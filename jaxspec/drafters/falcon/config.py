@@ -9,13 +9,14 @@ from jaxspec.core.config import FeatureDrafterConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FalconConfig(FeatureDrafterConfig):
-    """A Falcon drafter (Gao et al. 2024): an LSTM and a layer with a relaxed causal mask, `slots`
-    tokens a forward.
+    """A Falcon drafter (Gao et al. 2024): an LSTM and a decoder layer with a relaxed causal mask,
+    which draft `slots` tokens per forward.
 
     Attributes:
-      slots: K, tokens of a forward. blocks: forwards that follow each other on a path unless a call
-        says otherwise.
-      lstm_size: width of the LSTM. lstm_layers: its layers.
+      slots: K, tokens per forward.
+      blocks: consecutive forwards on a path unless a call says otherwise.
+      lstm_size: width of the LSTM.
+      lstm_layers: number of layers of the LSTM.
     """
 
     slots: int = 2
@@ -25,5 +26,5 @@ class FalconConfig(FeatureDrafterConfig):
 
     @property
     def depth(self) -> int:
-        """Longest path that a round drafts unless a call says otherwise."""
+        """Return the longest path that a round drafts unless a call says otherwise."""
         return self.slots * self.blocks

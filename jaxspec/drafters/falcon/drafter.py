@@ -22,12 +22,12 @@ from jaxspec.targets.attention import full_mask
 
 
 class FalconState(flax.struct.PyTreeNode):
-    """What is kept between rounds. Of a text of fewer than K pairs the window's first entries are
-    zeros.
+    """State that is kept between rounds. If a text has fewer than K pairs, the first entries of the
+    window are zeros.
 
     Attributes:
       cache: keys and values of the committed pairs.
-      token: int32 [B, K], tokens of the last K pairs; the last is the root.
+      token: int32 [B, K], tokens of the last K pairs; the last one is the root.
       fused: [B, K, E], their fused features.
       memory: [B, K + 1, Z], the LSTM's state before and after each of them.
     """
@@ -42,9 +42,10 @@ class FalconRows(flax.struct.PyTreeNode):
     """Rows of one round.
 
     Attributes:
-      rows: `hidden` holds feature, output and LSTM state side by side, [B, R, 2 E + Z].
-      token: int32 [B, R], a row's token. best: int32 [B, R], the most probable token that it
-        proposes.
+      rows: the scratch; its `hidden` is feature, output and LSTM state concatenated,
+        [B, R, 2 E + Z].
+      token: int32 [B, R], each row's token.
+      best: int32 [B, R], the most probable token that each row proposes.
     """
 
     rows: Scratch
@@ -53,10 +54,10 @@ class FalconRows(flax.struct.PyTreeNode):
 
 
 def make_falcon_drafter(config: FalconConfig) -> Drafter:
-    """Falcon: K = `config.slots` tokens a step, any number of steps.
+    """Make Falcon: K = `config.slots` tokens per step, any number of steps.
 
-    A node may be drafted from wherever it stands in its block. The tokens before it in the block
-    are taken to be the most probable ones, as `Proposal` has it.
+    A step may start from a node at any slot of its block. The tokens before it in the block are
+    assumed to be the most probable ones, see `Proposal`.
 
     Raises:
       ValueError: more than one layer, or no LSTM.
@@ -159,7 +160,7 @@ def _applied(config: FalconConfig, params: Any) -> Callable[..., Any]:
 
 
 def _before(config: FalconConfig, state: FalconState) -> tuple[Any, ...]:
-    """The pairs before the root's block."""
+    """Return the cached pairs before the root's block, as the attention's prefix."""
     length = jnp.maximum(state.cache.length - config.slots, 0)
     return state.cache.k, state.cache.v, 0, length, None
 
@@ -167,8 +168,8 @@ def _before(config: FalconConfig, state: FalconState) -> tuple[Any, ...]:
 def _propose(
     config: FalconConfig, params: Any, hidden: jax.Array, nodes: int
 ) -> tuple[Proposal, jax.Array]:
-    """What `nodes` nodes propose, and the most probable token int32 [B, M * K] of every slot, from
-    outputs [B, M * K, E].
+    """Compute the proposal of M = `nodes` nodes and the most probable token of every slot, int32
+    [B, M * K], from outputs [B, M * K, E].
     """
     own = _applied(config, params)(hidden, method="logits")
     logits = spread(params, own, config.vocab_size)
@@ -177,8 +178,8 @@ def _propose(
 
 
 def _slide(old: jax.Array, new: jax.Array, count: jax.Array) -> jax.Array:
-    """The last n rows, [B, n, ...], of `old` [B, n, ...] followed by the first `count` int32 [B] of
-    `new` [B, T, ...].
+    """Append the first `count` int32 [B] rows of `new` [B, T, ...] to `old` [B, n, ...], and return
+    the last n rows, [B, n, ...].
     """
     rows = jnp.concatenate([old, new.astype(old.dtype)], axis=1)
     return jax.vmap(lambda x, at: jax.lax.dynamic_slice_in_dim(x, at, old.shape[1]))(rows, count)
@@ -187,11 +188,11 @@ def _slide(old: jax.Array, new: jax.Array, count: jax.Array) -> jax.Array:
 def _windows(
     scratch: FalconRows, nodes: Nodes, slots: int, width: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The last K pairs of each node's path: tokens int32 [B, M, K], features [B, M, K, E], LSTM's
-    state before them [B, M, Z].
+    """Collect the last K pairs of each node's path: tokens int32 [B, M, K], features [B, M, K, E],
+    and the LSTM's state before them [B, M, Z].
 
-    A node at slot j of its block has its own and j more proposed pairs behind it; the others are
-    the block's own last rows.
+    For a node at slot j of its block, the last j + 1 pairs are proposed ones; the others are the
+    block's own last rows.
     """
     batch, count = nodes.source.shape
     slot = nodes.source % slots
@@ -216,8 +217,8 @@ def _windows(
 
 
 def _relaxed(rows: Scratch, count: int, slots: int, first: jax.Array) -> jax.Array:
-    """Mask words of a step's M blocks of K rows from `first` on: what `look` shows, and the block's
-    later rows too.
+    """Return mask words of a step's `count` blocks of K rows from `first` on: the rows that `look`
+    makes visible, and the later rows of the same block.
     """
     index = jnp.arange(rows.visible.shape[-1])
     block = (index - first) // slots

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 
 
 def _bias(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-    """Zero, and one for the forget gate, so that memory is kept at first (Jozefowicz et al.
-    2015).
+    """Initialize biases to zero, and to one for the forget gate, so that memory is kept at first
+    (Jozefowicz et al. 2015).
     """
     return jnp.zeros(shape, dtype).reshape(4, -1).at[1].set(1).reshape(shape)
 
@@ -43,7 +43,7 @@ class LSTMLayer(nn.Module):
             return carry, carry
 
         rows = (gates.swapaxes(0, 1), None if restart is None else restart.T)
-        few = x.shape[1] <= 8  # a draft's: a loop would cost more than its steps
+        few = x.shape[1] <= 8  # drafting: a loop would cost more than its steps
         _, (hidden, cell) = jax.lax.scan(
             step, (hidden, cell), rows, unroll=x.shape[1] if few else 1
         )
@@ -51,10 +51,11 @@ class LSTMLayer(nn.Module):
 
 
 class LSTM(nn.Module):
-    """Layers one above the other, without dropout.
+    """A stack of layers, without dropout.
 
     Attributes:
-      size: W, width of every layer. layers: their number.
+      size: W, width of every layer.
+      layers: number of layers.
     """
 
     size: int
@@ -67,8 +68,9 @@ class LSTM(nn.Module):
         """Run over T rows.
 
         Args:
-          x: [B, T, I]. memory: [B, 2 * layers * W], output and cell of each layer before row 0.
-          restart: bool [B, T], rows before which the memory is zeroed; None: none.
+          x: [B, T, I], inputs.
+          memory: [B, 2 * layers * W], output and cell of each layer before row 0.
+          restart: bool [B, T], rows before which the memory is reset to zero; None: no rows.
 
         Returns:
           (outputs of the last layer [B, T, W], memory after every row [B, T, 2 * layers * W]).

@@ -1,18 +1,18 @@
-"""Falcon (Gao et al. 2024, arXiv 2412.12639): semi-autoregressive drafting, K tokens a forward,
-each forward after the last.
+"""Falcon (Gao et al. 2024, arXiv 2412.12639): semi-autoregressive drafting, K tokens per forward.
 
 A row is a pair: the target's features of a token and the token after it. A block is the last K
-pairs of a text. An LSTM runs over the pairs, a decoder layer follows whose rows see everything
-before the block and the whole block (the relaxed causal mask), and row i of the block predicts the
-token K places after its own: together the next K tokens. For the next forward the chosen tokens
-become pairs with the rows' outputs as features.
+pairs of a text. An LSTM runs over the pairs. A decoder layer follows; its rows see everything
+before the block and the whole block (the relaxed causal mask). Row i of the block predicts the
+token K places after its own, so the rows together predict the next K tokens. For the next forward
+the chosen tokens become pairs, with the rows' outputs as features.
 
-From the paper and its released code: all of that, and an LSTM of two layers. Ours: three fused
-target features with norms in front of the LSTM, its output added to the feature, an output
-projection of its own with an optional draft vocabulary (as EAGLE-3, so that drafters compare; the
-paper reads the last hidden state and borrows the target's projection), and blocks that end at the
-drafted-from node instead of tiling the text from its beginning, so that no text falls between two
-blocks.
+This follows the paper and its released code, as does the LSTM of two layers. Four things are ours:
+- three fused target features, with norms before the LSTM; the paper reads the last hidden state;
+- the LSTM's output is added to the feature;
+- the drafter has its own output projection with an optional draft vocabulary, as in EAGLE-3, so
+  that drafters can be compared; the paper uses the target's projection;
+- blocks end at the node drafted from; they do not tile the text from its beginning, so no text is
+  left between two blocks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from jaxspec.targets.layers import _INIT, DecoderLayer, Linear, RMSNorm, rope_ta
 
 
 class Falcon(nn.Module):
-    """The draft network; token embeddings are the target's, the output projection is its own."""
+    """The draft network, with the target's token embeddings and its own output projection."""
 
     config: FalconConfig
 
@@ -47,7 +47,7 @@ class Falcon(nn.Module):
         )
 
     def fuse(self, features: jax.Array) -> jax.Array:
-        """Fused features [..., E] of target features [..., len(feature_layers) * Et]."""
+        """Fuse target features [..., len(feature_layers) * Et] to [..., E]."""
         return self.fc(features)
 
     def read(
@@ -60,20 +60,21 @@ class Falcon(nn.Module):
         """Run the LSTM over T pairs.
 
         Args:
-          tokens, features: [B, T, E], embeddings, and fused features or outputs of earlier rows.
-          memory: [B, Z], the LSTM's state before them. restart: bool [B, T], rows before which it
-            is forgotten, or None.
+          tokens: [B, T, E], token embeddings.
+          features: [B, T, E], fused features, or outputs of earlier rows.
+          memory: [B, Z], the LSTM's state before the pairs.
+          restart: bool [B, T], rows before which the LSTM's state is reset, or None.
 
         Returns:
-          (what the decoder layer reads [B, T, E], the LSTM's state after every row [B, T, Z]).
+          (inputs of the decoder layer [B, T, E], the LSTM's state after every row [B, T, Z]).
         """
         wide = jnp.concatenate([self.token_norm(tokens), self.feature_norm(features)], axis=-1)
         out, memory = self.lstm(wide, memory, restart)
         return features + self.mix(out), memory
 
     def context_kv(self, x: jax.Array, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Keys and values [1, B, T, Kh, D] of rows from `read`: with one layer they do not depend
-        on blocks.
+        """Compute keys and values [1, B, T, Kh, D] of rows from `read`. With one layer they do not
+        depend on blocks.
         """
         rope = rope_table(positions, self.config)
         k, v = self.layer.attention.keys_values(self.layer.attention_norm(x), rope)
@@ -87,10 +88,10 @@ class Falcon(nn.Module):
         prefix: tuple[Any, ...] | None,
         earlier: tuple[jax.Array, jax.Array, jax.Array] | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        """Outputs [B, T, E] of rows from `read`, and their keys and values [1, B, T, Kh, D].
+        """Compute outputs [B, T, E] of rows from `read`, and keys and values [1, B, T, Kh, D].
 
-        `positions` int32 [B, T]: a pair's is the number of pairs before it. `mask`, `prefix` and
-        `earlier` as of `jaxspec.targets.layers.Attention`.
+        `positions` int32 [B, T] holds, for each pair, the number of pairs before it. For `mask`,
+        `prefix` and `earlier` see `jaxspec.targets.layers.Attention`.
         """
         hidden, (k, v) = self.layer(
             x, rope_table(positions, self.config), positions, mask, prefix, earlier=earlier
@@ -98,9 +99,9 @@ class Falcon(nn.Module):
         return hidden, (k[None], v[None])
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """Logits [..., D] of the draft vocabulary, from outputs."""
+        """Return logits [..., D] of the draft vocabulary from outputs [..., E]."""
         return self.normed(hidden) @ self.lm_head
 
     def normed(self, hidden: jax.Array) -> jax.Array:
-        """What the output projection reads."""
+        """Apply the final norm to outputs; the output projection reads the result."""
         return self.norm(hidden)

@@ -5,7 +5,7 @@ import dataclasses
 from jaxspec.drafters.dflash import DFLASH
 from jaxspec.drafters.dflash.files import block_format
 
-# The default where it is loaded: it accepts more than DFlash at the same cost.
+# The default method if it is loaded: it accepts more than DFlash at the same cost.
 JETSPEC = dataclasses.replace(
     DFLASH,
     name="jetspec",

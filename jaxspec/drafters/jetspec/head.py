@@ -1,4 +1,4 @@
-"""A JetSpec head of the published shape for any target."""
+"""Configure a JetSpec head of the published shape for any target."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ _SHARED = (
 
 
 def head_config(target: TargetConfig, *, block_size: int, num_layers: int) -> BlockDrafterConfig:
-    """A head whose layers have the target's sizes, and which reads five of its layers (three of
-    fewer than 9).
+    """Configure a head with layers of the target's sizes.
+
+    It reads five target layers, or three if the target has fewer than 9.
     """
     count, last = (
         (5, target.num_layers - 3) if target.num_layers > 8 else (3, target.num_layers - 2)
@@ -45,7 +46,7 @@ def head_config(target: TargetConfig, *, block_size: int, num_layers: int) -> Bl
 
 
 def init_head(config: BlockDrafterConfig) -> dict[str, Any]:
-    """Variables of the network, for their shapes."""
+    """Initialize the network's variables, for their shapes."""
     row = jnp.zeros((1, 1), jnp.int32)
     features = jnp.zeros((1, 1, len(config.feature_layers) * config.target_hidden_size))
 

@@ -14,10 +14,10 @@ from jaxspec.drafters.pairs import last_row
 
 
 def make_medusa_drafter(config: MedusaConfig) -> Drafter:
-    """Medusa heads: K = `config.heads` slots, one step.
+    """Make Medusa heads: K = `config.heads` slots, one step.
 
-    The state is the last committed token's hidden state, [B, E]. Greedy and draft-invariant
-    acceptance are the loop's own; Medusa's typical acceptance, which changes the text, is left out.
+    The state is the last committed token's hidden state, [B, E]. The decode loop accepts tokens;
+    Medusa's typical acceptance is left out because it changes the text.
     """
     model = Medusa(config)
 

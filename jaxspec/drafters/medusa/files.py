@@ -1,12 +1,12 @@
 """Weights of Medusa heads, to and from the variables of `Medusa`.
 
 The authors' layout has medusa_lm_head.safetensors or .pt. Head i's residual block j is
-`{i}.{j}.linear`, its output projection `{i}.{n}` after n blocks. Heads that share the target's
-projection, as the first training script made them, have none.
+`{i}.{j}.linear`; its output projection is `{i}.{n}` after n blocks. Heads that share the target's
+projection, like those of the first training script, have none.
 
-vLLM's layout, which is read and not written, has `blocks.{i}.layers.{j}` and `lm_heads.{i}` in
-model.safetensors, all perhaps after `medusa_heads.`. If the heads share a projection, a copy of the
-target's is there too, which is not read.
+vLLM's layout is read but not written. It has `blocks.{i}.layers.{j}` and `lm_heads.{i}` in
+model.safetensors, optionally with the prefix `medusa_heads.`. If the heads share a projection, the
+file also holds a copy of the target's, which is not read.
 """
 
 from __future__ import annotations

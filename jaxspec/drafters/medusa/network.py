@@ -1,9 +1,10 @@
-"""Medusa (Cai et al. 2024): independent heads over the target's last hidden state, each for one
-further token.
+"""Medusa (Cai et al. 2024): independent heads over the target's last hidden state. Each head
+proposes one further token.
 
-Head i (from 0) reads the hidden state after the final norm of the last committed token, x_t, from
-which the target draws the root x_{t+1}, and proposes x_{t+2+i}: the token i + 1 levels below the
-root. No head sees what another proposes, so one step is all and nothing is cached.
+Head i (from 0) reads the hidden state, after the final norm, of the last committed token x_t. The
+target draws the root x_{t+1} from the same state. The head proposes x_{t+2+i}, the token i + 1
+levels below the root. No head sees what another proposes, so one step is enough and nothing is
+cached.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from jaxspec.targets.layers import _INIT
 
 
 class ResidualBlock(nn.Module):
-    """`x + silu(x @ kernel + bias)` of H heads at once; kernels start at zero, so that every block
-    starts as the identity.
+    """Compute `x + silu(x @ kernel + bias)` of H heads at once. Kernels and biases start at zero,
+    so every block starts as the identity.
     """
 
     @nn.compact
@@ -30,7 +31,7 @@ class ResidualBlock(nn.Module):
 
 
 class Medusa(nn.Module):
-    """The heads; where they have no output projection of their own they share the target's."""
+    """The heads. They have their own output projections, or share the target's."""
 
     config: MedusaConfig
 
@@ -41,8 +42,8 @@ class Medusa(nn.Module):
             self.lm_head = self.param("lm_head", _INIT, (c.heads, c.hidden_size, c.vocab_size))
 
     def __call__(self, hidden: jax.Array) -> jax.Array:
-        """What each head's output projection reads, [..., H, E], of the target's hidden states
-        [..., E].
+        """Map the target's hidden states [..., E] to the inputs [..., H, E] of the heads' output
+        projections.
         """
         x = jnp.broadcast_to(
             hidden[..., None, :], (*hidden.shape[:-1], self.config.heads, hidden.shape[-1])
@@ -52,5 +53,5 @@ class Medusa(nn.Module):
         return x
 
     def logits(self, x: jax.Array) -> jax.Array:
-        """Logits [..., H, V] of the heads' own projections."""
+        """Return logits [..., H, V] of the heads' own projections."""
         return jnp.einsum("...he,hev->...hv", x, self.lm_head)

@@ -13,12 +13,12 @@ class ParallelSpecConfig(FeatureDrafterConfig):
     in one forward.
 
     Attributes:
-      slots: tokens of a draft: the last pair's own and one per mask token.
+      slots: tokens of a draft: one from the last pair and one per mask token.
     """
 
     slots: int = 4
 
     @property
     def depth(self) -> int:
-        """Longest path that can be drafted."""
+        """Return the longest path that can be drafted."""
         return self.slots

@@ -18,7 +18,7 @@ from jaxspec.drafters.parallelspec.network import ParallelSpec
 
 
 class ParallelSpecState(flax.struct.PyTreeNode):
-    """What is kept between rounds.
+    """State that is kept between rounds.
 
     Attributes:
       cache: keys and values of the committed pairs; their number is the root's position.
@@ -30,7 +30,7 @@ class ParallelSpecState(flax.struct.PyTreeNode):
 
 
 def make_parallelspec_drafter(config: ParallelSpecConfig) -> Drafter:
-    """ParallelSpec: K = `config.slots` tokens in one step.
+    """Make ParallelSpec: K = `config.slots` tokens in one step.
 
     Raises:
       ValueError: more than one layer.

@@ -1,14 +1,14 @@
 """ParallelSpec (Xiao et al. 2024, arXiv 2410.05589): an EAGLE-like drafter that drafts all its
 tokens in one forward.
 
-From the paper: mask tokens [MASK]_1 ... [MASK]_{K-1}, each with an embedding of its own that is
-learnt, stand behind the last known token, at the positions that follow; one forward under a causal
-mask predicts a token at each place. In training several groups of masks share one text and do not
-see each other (see `training.parallelspec_loss`).
+From the paper: mask tokens [MASK]_1 ... [MASK]_{K-1}, each with its own learnt embedding, follow
+the last known token at the next positions. One forward under a causal mask predicts a token at each
+place. In training several groups of masks share one text and do not see each other (see
+`training.parallelspec_loss`).
 
 Ours, since the paper keeps the architecture of the drafter it starts from and no code was released:
 EAGLE-3's layer (three fused target features, attention over [token embedding | feature], 2E wide;
-Li et al. 2025), and a learnt vector per mask that stands in for its missing feature.
+Li et al. 2025), and a learnt vector per mask that replaces its missing feature.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jaxspec.targets.layers import _INIT, Attention, GatedMLP, Linear, RMSNorm, 
 
 
 class ParallelSpec(nn.Module):
-    """The draft network; token embeddings are the target's, the output projection is its own."""
+    """The draft network, with the target's token embeddings and its own output projection."""
 
     config: ParallelSpecConfig
 
@@ -43,17 +43,17 @@ class ParallelSpec(nn.Module):
         )
 
     def fuse(self, features: jax.Array) -> jax.Array:
-        """Fused features [..., E] of target features [..., len(feature_layers) * Et]."""
+        """Fuse target features [..., len(feature_layers) * Et] to [..., E]."""
         return self.fc(features)
 
     def context_kv(
         self, tokens: jax.Array, fused: jax.Array, positions: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Keys and values [1, B, T, Kh, D] of pairs: token embeddings and fused features [B, T, E],
-        positions int32 [B, T].
+        """Compute keys and values [1, B, T, Kh, D] of pairs from token embeddings and fused
+        features [B, T, E] and positions int32 [B, T].
 
-        With one layer they depend on the pair and its position alone, so caching them between
-        rounds is exact.
+        With one layer they depend only on the pair and its position, so caching them between rounds
+        is exact.
         """
         k, v = self.attention.keys_values(
             self._wide(tokens, fused), rope_table(positions, self.config)
@@ -68,15 +68,16 @@ class ParallelSpec(nn.Module):
         cache: KVCache,
         first: jax.Array | None = None,
     ) -> jax.Array:
-        """Hidden states [B, K, E] of a draft, after the final norm; slot k predicts the token k + 1
-        places after `token`.
+        """Return hidden states [B, K, E] of a draft, after the final norm. Slot k predicts the
+        token k + 1 places after `token`.
 
         Args:
-          token, fused: [B, E], embedding and fused feature of the last known pair.
+          token: [B, E], token embedding of the last known pair.
+          fused: [B, E], fused feature of the last known pair.
           position: int32 [B], its rotary position: the number of pairs before it.
           cache: keys and values of the pairs before it, from `context_kv`.
-          first: int32 [B], row of the cache where the sequence begins, if it is packed behind
-            others (None: row 0).
+          first: int32 [B], row of the cache where each sequence begins, for sequences packed into
+            one cache (None: row 0).
         """
         batch = token.shape[0]
         masks = (
@@ -93,7 +94,7 @@ class ParallelSpec(nn.Module):
         return self.norm(x + self.mlp(self.mlp_norm(x)))
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """Logits [..., D] of the draft vocabulary, from hidden states after the final norm."""
+        """Return logits [..., D] of the draft vocabulary from states after the final norm."""
         return hidden @ self.lm_head
 
     def _wide(self, tokens: jax.Array, features: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Prompt lookup: copies what followed the last tokens when they occurred before."""
+"""Prompt lookup: copy the tokens that followed an earlier occurrence of the text's last tokens."""
 
 from jaxspec.drafters.prompt_lookup.config import PromptLookupConfig
 from jaxspec.drafters.prompt_lookup.drafter import make_lookup_drafter

@@ -9,12 +9,13 @@ from jaxspec.core.config import DrafterConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PromptLookupConfig(DrafterConfig):
-    """Prompt lookup (Saxena 2023): proposes what followed the text's last few tokens when they last
-    occurred; no weights.
+    """Prompt lookup (Saxena 2023): find the latest earlier occurrence of the text's last few tokens
+    and propose the tokens that followed it. It has no weights.
 
     Attributes:
-      depth: tokens that are copied.
-      longest, shortest: tokens of the n-gram that is looked up; longer ones are tried first.
+      depth: number of tokens that are copied.
+      longest: tokens of the longest n-gram that is looked up; longer ones are preferred.
+      shortest: tokens of the shortest n-gram that is looked up.
     """
 
     depth: int = 8

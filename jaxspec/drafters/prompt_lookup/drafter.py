@@ -1,7 +1,7 @@
-"""Prompt lookup: the text's last tokens are looked up in the text itself, and what followed them is
-proposed (Saxena 2023).
+"""Prompt lookup (Saxena 2023): find the text's last tokens earlier in the text, and propose the
+tokens that followed them there.
 
-No weights and no forward: the floor that a learned drafter must beat.
+It has no weights and runs no forward. A learned drafter must beat it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class Text(flax.struct.PyTreeNode):
 
 
 def make_lookup_drafter(config: PromptLookupConfig) -> Drafter:
-    """The drafter; one step proposes one chain of up to `config.depth` tokens, none where nothing
-    is found.
+    """Make the drafter. Its one step proposes one chain of up to `config.depth` tokens, or none if
+    nothing is found.
     """
 
     def init(batch: int, capacity: int, dtype: Any) -> Text:
         return Text(jnp.zeros((batch, capacity + 1), jnp.int32), jnp.zeros(batch, jnp.int32))
 
     def absorb(params: Any, text: Text, target: TargetHead, new: Committed) -> Text:
-        # The tokens from the first one on: the root that is among them already is written again.
+        # Write the tokens from the first one on; the root is already there and is written again.
         tokens = jnp.concatenate([new.token[:, :1], new.following], axis=1)
         slot, count = jnp.arange(tokens.shape[1]), new.count[:, None]
         at = jnp.where(
@@ -59,17 +59,21 @@ def make_lookup_drafter(config: PromptLookupConfig) -> Drafter:
 
 
 def _found(token: jax.Array, length: jax.Array, config: PromptLookupConfig) -> jax.Array:
-    """Index int32 [] of the token after the latest occurrence of the longest n-gram that is found;
-    `length` if none is.
+    """Find the latest occurrence of the longest n-gram that occurs earlier in the text.
 
     Args:
-      token: int32 [S], of which the first `length` count.
+      token: int32 [S], the text and padding.
+      length: int32 [], number of tokens of the text.
+      config: gives the lengths of n-grams.
+
+    Returns:
+      int32 [], index of the token after the occurrence; `length` if there is none.
     """
     place = jnp.arange(token.shape[0])
     same = jnp.ones(token.shape[0], bool)
     matched = jnp.zeros(token.shape[0], jnp.int32)
     for n in range(1, config.longest + 1):
-        # Tokens n - 1 before an occurrence's end and before the text's end.
+        # Compare the tokens n - 1 places before an occurrence's end and before the text's end.
         there = place >= n - 1
         same &= (
             there & (jnp.roll(token, n - 1) == token[jnp.maximum(length - n, 0)]) & (length >= n)

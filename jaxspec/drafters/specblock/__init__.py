@@ -5,7 +5,8 @@ from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.drafters.specblock.drafter import make_specblock_drafter
 from jaxspec.drafters.specblock.files import FORMAT
 
-# `best_first`, `expand` and `beam` need every depth before they choose, so they use the first block.
+# `best_first`, `expand` and `beam` need all depths before they choose, so they use only the first
+# block.
 SPECBLOCK = DrafterRecord(
     name="specblock",
     config=SpecBlockConfig,

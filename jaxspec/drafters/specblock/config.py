@@ -13,14 +13,15 @@ class SpecBlockConfig(FeatureDrafterConfig):
     nodes.
 
     Attributes:
-      slots: K, tokens of a block. blocks: M, blocks that follow each other on a path; may exceed
-        those of training.
-      rank_classes: classes of the rank head. rank_hidden: its inner width.
-      rank_top: T, logits that its distribution features are made of (20 in training, 10 in the
-        released inference code).
-      prefix_broadcast: every slot reads the condition and the token; without it the slots after the
-        first read their query alone (ablation).
-      shift: the layer-wise shift (ablation).
+      slots: K, tokens of a block.
+      blocks: M, consecutive blocks on a path; may exceed the number in training.
+      rank_classes: number of classes of the rank head.
+      rank_hidden: inner width of the rank head.
+      rank_top: T, number of largest logits that give the rank head's distribution features (20 in
+        training, 10 in the released inference code).
+      prefix_broadcast: whether every slot reads the condition and the token; otherwise the slots
+        after the first read only their query (ablation).
+      shift: whether layers use the layer-wise shift (ablation).
     """
 
     slots: int = 4
@@ -33,5 +34,5 @@ class SpecBlockConfig(FeatureDrafterConfig):
 
     @property
     def depth(self) -> int:
-        """Longest path that a round drafts unless a call says otherwise."""
+        """Return the longest path that a round drafts unless a call says otherwise."""
         return self.slots * self.blocks

@@ -22,17 +22,18 @@ from jaxspec.drafters.specblock.network import (
     slot_positions,
 )
 
-_CHUNK = 128  # pairs that `absorb` reads at a time: attention scores are K * _CHUNK by K * capacity
+_CHUNK = 128  # pairs that `absorb` reads at once: attention scores are K * _CHUNK by K * capacity
 
 
 class SpecBlockState(flax.struct.PyTreeNode):
-    """What is kept between rounds.
+    """State that is kept between rounds.
 
     Attributes:
-      cache: K rows per committed pair. The last pair's are written too, but later blocks must see
-        some of them only: they read them from `k` and `v`.
-      k, v: [L, B, K, Kh, D], keys and values of the last pair's slots. hidden: [B, K, E], their
-        outputs before the final norm.
+      cache: K rows per committed pair. The last pair's rows are written too, but later blocks must
+        see only some of them, so they read them from `k` and `v`.
+      k: [L, B, K, Kh, D], keys of the last pair's slots.
+      v: [L, B, K, Kh, D], values of the last pair's slots.
+      hidden: [B, K, E], outputs of the last pair's slots before the final norm.
     """
 
     cache: KVCache
@@ -42,8 +43,8 @@ class SpecBlockState(flax.struct.PyTreeNode):
 
 
 def make_specblock_drafter(config: SpecBlockConfig) -> Drafter:
-    """SpecBlock: the root's block costs no forward of its own, since `absorb` computed it; every
-    further block is one.
+    """Make SpecBlock. The root's block costs no forward of its own, since `absorb` computed it;
+    each further block costs one.
 
     Raises:
       ValueError: `rank_top` does not suit the rank features, or there is no slot or no block.
@@ -60,7 +61,7 @@ def make_specblock_drafter(config: SpecBlockConfig) -> Drafter:
 
 
 def check_sizes(config: SpecBlockConfig) -> None:
-    """Raise a one-line ValueError where sizes are out of range."""
+    """Raise a one-line ValueError if sizes are out of range."""
     drafted = config.draft_vocab_size or config.vocab_size
     if not RANK_LOGPROBS <= config.rank_top <= drafted:
         raise ValueError(
@@ -110,11 +111,13 @@ def _read(
     position: jax.Array,
     count: jax.Array,
 ) -> SpecBlockState:
-    """The state after T pairs.
+    """Return the state after T more pairs.
 
     Args:
-      tokens: [B, T, E], embeddings. features: [B, T, F], the target's.
-      position: int32 [B], of the first pair. count: int32 [B], pairs that count.
+      tokens: [B, T, E], token embeddings.
+      features: [B, T, F], target features.
+      position: int32 [B], position of the first pair.
+      count: int32 [B], number of valid pairs.
     """
     module, slots = SpecBlock(config), config.slots
     weights = {"params": params["params"]}
@@ -172,7 +175,7 @@ def _expand(
     scratch = rows_of.look(scratch, nodes.source, slots, first)
     mask = rows_of.pack_visible(scratch, count * slots, first)
     condition = jnp.take_along_axis(scratch.hidden, nodes.source[..., None], axis=1)
-    # The last pair's slots stand in the scratch, so its rows in the cache are not to be seen.
+    # The last pair's slots are in the scratch, so its rows in the cache must not be visible.
     before = jnp.maximum(state.cache.length - slots, 0)
     places = jnp.broadcast_to((before // slots)[:, None], (batch, count))
     hidden, k, v = SpecBlock(config).apply(
@@ -189,7 +192,7 @@ def _expand(
 
 
 def _propose(config: SpecBlockConfig, params: Any, hidden: jax.Array) -> Proposal:
-    """Proposal of nodes from the outputs [B, M, K, E] of their slots."""
+    """Compute the proposal of M nodes from the outputs [B, M, K, E] of their slots."""
     module, weights = SpecBlock(config), {"params": params["params"]}
     normed = module.apply(weights, hidden, method="final")
     logits = module.apply(weights, normed, method="logits")

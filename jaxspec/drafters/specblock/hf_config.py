@@ -20,7 +20,7 @@ ARCHITECTURE = "LlamaForCausalLMSpecBlock"
 _NAMES = (ARCHITECTURE, "LlamaForCausalLMSpecBlockShift")
 _FLAGS = ("prefix_broadcast", "shift", "qk_norm")
 
-# Feature layers that a file does not state are EAGLE-3's.
+# If a file states no feature layers, they are EAGLE-3's.
 for_target = eagle.for_target
 
 

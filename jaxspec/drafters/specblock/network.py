@@ -1,13 +1,13 @@
-"""SpecBlock: blocks of K tokens drafted at once, each from any position of an earlier block of the
-same path.
+"""SpecBlock: blocks of K tokens drafted at once. Each further block starts from any position of an
+earlier block of the same path.
 
-Pair i is the target's feature h_i of token x_i with the token x_{i+1} after it. It is read at K
-slots that differ in a learned query alone ("prefix broadcast"); slot k predicts x_{i+2+k}, at
-rotary position i + 1 + k. Before each decoder layer but the first a slot is mixed with the one
-before it (the layer-wise shift). A further block starts from a slot's own output in place of h_i,
-with the token that this slot proposed, at the same K rotary positions. A rank head says of every
-slot how far down its list the target's token is likely to stand; `builders.rank_guided` branches by
-it.
+Pair i is the target's feature h_i of token x_i and the next token x_{i+1}. K slots read the pair
+and differ only in a learned query ("prefix broadcast"). Slot k predicts x_{i+2+k} at rotary
+position i + 1 + k. Before each decoder layer except the first, every slot is mixed with the slot
+before it (the layer-wise shift). A further block starts from a slot's own output instead of h_i and
+the token that this slot proposed, at the same K rotary positions. A rank head predicts, for every
+slot, the class of the rank of the target's token in the slot's list; `builders.rank_guided`
+branches by this class.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.targets.layers import DecoderLayer, Linear, RMSNorm, rope_table
 
 RANK_FEATURES = 15
-RANK_LOGPROBS = 10  # of the rank features
+RANK_LOGPROBS = 10  # log-probabilities among the rank features
 
 
 class SpecBlock(nn.Module):
-    """The draft network; token embeddings are the target's, the output projection is its own."""
+    """The draft network, with the target's token embeddings and its own output projection."""
 
     config: SpecBlockConfig
 
@@ -49,14 +49,14 @@ class SpecBlock(nn.Module):
         self.rank_outer = Linear(c.rank_classes)
 
     def condition(self, features: jax.Array) -> jax.Array:
-        """Conditions [B, T, E] of target features [B, T, len(feature_layers) * Et]; later blocks'
-        are the drafter's own.
+        """Fuse target features [B, T, len(feature_layers) * Et] to conditions [B, T, E]; later
+        blocks use the drafter's own outputs as conditions.
         """
         return self.condition_proj(features)
 
     def slots(self, condition: jax.Array, tokens: jax.Array) -> jax.Array:
-        """What the K slots of T positions begin with, [B, T * K, E], a position's slots side by
-        side.
+        """Return the initial states [B, T * K, E] of the K slots of T positions; the slots of a
+        position are consecutive.
 
         Args:
           condition: [B, T, E], from `condition`, or outputs of this drafter before the final norm.
@@ -64,7 +64,7 @@ class SpecBlock(nn.Module):
         """
         prefix = jnp.concatenate([self.condition_norm(condition), self.token_norm(tokens)], axis=-1)
         width = prefix.shape[-1]
-        # What the slots share is projected once.
+        # Project once what the slots share.
         prefix, query = (
             prefix @ self.fuse[:width],
             self.query_norm(self.queries) @ self.fuse[width:],
@@ -74,8 +74,8 @@ class SpecBlock(nn.Module):
         return x.reshape(x.shape[0], -1, x.shape[-1])
 
     def shift(self, layer: int, x: jax.Array) -> jax.Array:
-        """`x` [B, T * K, E] as `layer` reads it: each slot mixed with the one before it, the first
-        with itself.
+        """Mix each slot of `x` [B, T * K, E] with the slot before it, the first with itself, as
+        `layer` reads it.
         """
         if layer == 0 or not self.config.shift:
             return x
@@ -92,15 +92,16 @@ class SpecBlock(nn.Module):
         cache: KVCache | None = None,
         earlier: tuple[jax.Array, jax.Array, jax.Array] | None = None,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Outputs, keys and values of the slots of T positions.
+        """Compute outputs, keys and values of the slots of T positions.
 
         Args:
-          condition, tokens: see `slots`.
+          condition: [B, T, E], see `slots`.
+          tokens: [B, T, E], see `slots`.
           rope_positions: int32 [B, T * K].
           mask: see `pallas_kernels.reference.tree_attention`; None is causal over all slots in
             their order.
-          cache: slots that every one sees, or None.
-          earlier: (k, v [L, B, R, Kh, D], row): slots that `mask` is over, see
+          cache: slots that all rows see, or None.
+          earlier: (k, v [L, B, R, Kh, D], row), the slots that `mask` covers, see
             `jaxspec.targets.layers.behind`; or None.
 
         Returns:
@@ -116,28 +117,30 @@ class SpecBlock(nn.Module):
         return x, jnp.stack(keys), jnp.stack(values)
 
     def final(self, hidden: jax.Array) -> jax.Array:
-        """Outputs [..., E] after the final norm, which both heads read."""
+        """Apply the final norm to outputs [..., E]; both heads read the result."""
         return self.norm(hidden)
 
     def logits(self, normed: jax.Array) -> jax.Array:
-        """Logits [..., D] of the draft vocabulary, from `final`."""
+        """Return logits [..., D] of the draft vocabulary, from the result of `final`."""
         return normed @ self.lm_head
 
     def rank(self, normed: jax.Array, features: jax.Array) -> jax.Array:
-        """Logits [..., rank_classes] of the rank head, from `final` and `rank_features`."""
+        """Return logits [..., rank_classes] of the rank head, from the results of `final` and
+        `rank_features`.
+        """
         x = jnp.concatenate([normed, features.astype(normed.dtype)], axis=-1)
         return self.rank_outer(nn.silu(self.rank_inner(x)))
 
 
 def rank_features(logits: jax.Array, top: int) -> jax.Array:
-    """What the rank head is told of a distribution, float32 [..., 15], from logits [..., D].
+    """Compute the rank head's features of a distribution, float32 [..., 15], from logits [..., D].
 
-    Ten log-probabilities, three differences to the best logit (of the 2nd, 3rd, 5th), the best
-    probability and the entropy, all of the distribution over the `top` largest logits alone, as the
-    authors' code has it.
+    They are ten log-probabilities, three differences to the best logit (of the 2nd, 3rd and 5th),
+    the best probability and the entropy. All are of the distribution over only the `top` largest
+    logits, as in the authors' code.
     """
-    # Without the barrier XLA merges the slices below into top_k and sorts whole rows on a CPU, a
-    # hundred times slower.
+    # Without the barrier XLA merges the slices below into top_k, and on a CPU sorts whole rows,
+    # which is a hundred times slower.
     best = jax.lax.optimization_barrier(jax.lax.top_k(logits.astype(jnp.float32), top)[0])
     logprob = jax.nn.log_softmax(best, axis=-1)
     probability = jnp.exp(logprob)
@@ -149,5 +152,5 @@ def rank_features(logits: jax.Array, top: int) -> jax.Array:
 
 
 def slot_positions(positions: jax.Array, slots: int) -> jax.Array:
-    """Rotary positions int32 [B, T * K] of the slots of pairs at `positions` [B, T]: i + 1 + k."""
+    """Return rotary positions i + 1 + k of slots, int32 [B, T * K]; `positions` is [B, T]."""
     return (positions[..., None] + 1 + jnp.arange(slots)).reshape(positions.shape[0], -1)
