@@ -137,6 +137,7 @@ def short(params):
     return params.replace(spec=dataclasses.replace(params.spec, target=target))
 
 
+@pytest.mark.slow
 def test_a_short_target_is_measured_by_rows_and_by_steps(short):
     options = {"builder": "best_first"}
     assert sample_tokens(short, {"method": "dflash", **options}) == 64

@@ -78,8 +78,16 @@ def policies() -> dict:
     }
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", policies())
+def cases() -> list:
+    """Every policy greedily and sampled: one of the two by default, the other as a slow test."""
+    return [
+        pytest.param(name, t, marks=() if (number + int(t)) % 2 == 0 else pytest.mark.slow)
+        for number, name in enumerate(policies())
+        for t in (0.0, 1.0)
+    ]
+
+
+@pytest.mark.parametrize(("name", "temperature"), cases())
 def test_policies_change_no_text(params, name, temperature):
     policy, options = policies()[name]
     options = options | {"temperature": temperature, "seed": 3}

@@ -50,7 +50,14 @@ def late(first: int) -> Policy:
     return Policy(LateConfig(), jnp.int32(first))
 
 
-@pytest.mark.parametrize("plain", [QUEUE - 2, QUEUE, QUEUE + 9])
+@pytest.mark.parametrize(
+    "plain",
+    [
+        pytest.param(QUEUE - 2, marks=pytest.mark.slow),
+        QUEUE,
+        pytest.param(QUEUE + 9, marks=pytest.mark.slow),
+    ],
+)
 def test_drafting_goes_on_as_if_all_rounds_had_drafted(params, plain):
     out = decode(params, PROMPT, late(plain), plain + TOKENS)
     assert (

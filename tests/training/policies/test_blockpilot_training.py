@@ -257,6 +257,7 @@ def test_rounds_follow_from_the_text(tmp_path, settings):
     assert np.argmax(found.logits, axis=1).tolist() == [out.tokens[0] for out in greedy]
 
 
+@pytest.mark.slow
 def test_texts_that_fill_a_short_target_are_replayed(toy):
     """A target of 64 positions, all of which prompt and answer take."""
     target = dataclasses.replace(toy.spec.target, max_positions=64)
