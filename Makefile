@@ -26,7 +26,7 @@ test-torch: $(VENV)/.installed-dev
 
 # Tests of minutes: kills and resumption, device meshes, several processes; tests/test_heldout.py needs JAXSPEC_HELDOUT.
 test-slow: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m slow --ignore=tests/test_heldout.py
+	$(BIN)/python -m pytest $(PARALLEL) -m slow --ignore=tests/test_heldout.py
 	$(if $(JAXSPEC_HELDOUT),$(BIN)/python -m pytest -m slow tests/test_heldout.py -s)
 
 # Compiles the decode loop and the kernels for GPUs that you don't have, with JAX's CUDA plugin; about two minutes on two cores.
