@@ -119,7 +119,7 @@ def make_format(
 def _read_tokenizer(source):
     from transformers import AutoTokenizer
 
-    from jaxspec.io.hub import resolve_model
+    from jaxspec.zoo.places import resolve_model
 
     directory = resolve_model(source)
     try:

@@ -7,10 +7,10 @@ import numpy as np
 
 from jaxspec.core.params import Params, Spec
 from jaxspec.io.config_entries import read_entries
-from jaxspec.io.hub import resolve_model
 from jaxspec.targets.hf_config import target_config
 from jaxspec.targets.transformer import Transformer
 from jaxspec.zoo.checkpoint import default_dtype
+from jaxspec.zoo.places import resolve_model
 from training.methods import find_method, make_first_weights
 from training.optimizer import make_optimizer
 from training.packing import PackedRows

@@ -52,8 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxspec.bench.measure.prompt_files import read_prompts
     from jaxspec.bench.peers import race_peers as peers
     from jaxspec.bench.peers.peer_tables import render_peers
-    from jaxspec.io.hub import resolve_model
     from jaxspec.zoo.checkpoint import drafter_directories
+    from jaxspec.zoo.places import resolve_model
 
     if arguments.repeats < 1:
         raise ValueError(f"--repeats is {arguments.repeats}: give at least 1")

@@ -51,8 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _read_prompts(path: Path, model: str) -> list[str] | list[list[int]]:
     """Read one prompt per line, as token ids if the model has no tokenizer."""
-    from jaxspec.io.hub import resolve_model
     from jaxspec.io.tokenizer import load_tokenizer
+    from jaxspec.zoo.places import resolve_model
 
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     if load_tokenizer(str(resolve_model(model))) is not None:

@@ -43,23 +43,21 @@ def resolve_model(name: str | os.PathLike, *, weights: bool = True) -> Path:
     )
 
 
-def resolve_drafter(name: str | os.PathLike, model: Path) -> Path:
+def resolve_drafter(name: str | os.PathLike, drafters: Path) -> Path:
     """Find the directory with the files of a drafter; download them if needed.
 
     Args:
-      name: name of a drafter that ships with the model, a directory or a hub id, see
-        `resolve_model`.
-      model: directory of the target.
+      name: name of a drafter in `drafters`, or as of `resolve_model`.
+      drafters: folder of the drafters that come with the target.
 
     Raises:
       FileNotFoundError: nothing has this name; the message says what was tried.
     """
-    own = shipped(model / "drafters")
+    own = shipped(drafters)
     if str(name) in own:
-        return model / "drafters" / str(name)
-    return _resolve(
-        str(name), f"a drafter that ships with {model.name} ({', '.join(own) or 'none'})"
-    )
+        return drafters / str(name)
+    model = drafters.parent.name
+    return _resolve(str(name), f"a drafter that ships with {model} ({', '.join(own) or 'none'})")
 
 
 def _resolve(name: str, shipped_kind: str, weights: bool = True) -> Path:

@@ -35,6 +35,8 @@ class TargetFamily:
       uses_window: config.json -> whether sliding-window attention is in use, which targets do not
         support. `layer_types` is always checked, too.
       weight_name: Llama's name of a tensor -> its name in this family's files.
+      gguf: llama.cpp's name of the architecture in GGUF files; None: GGUF is not supported.
+      gguf_permuted: whether llama.cpp permutes the rows of query and key projections in GGUF.
     """
 
     name: str
@@ -45,3 +47,5 @@ class TargetFamily:
     write: Callable[[TargetConfig], dict[str, Any]] = _nothing
     uses_window: Callable[[dict[str, Any]], bool] = _never
     weight_name: Callable[[str], str] = _same_name
+    gguf: str | None = None
+    gguf_permuted: bool = False

@@ -2,4 +2,6 @@
 
 from jaxspec.targets.family import TargetFamily
 
-LLAMA = TargetFamily(name="llama", architecture="LlamaForCausalLM")
+LLAMA = TargetFamily(
+    name="llama", architecture="LlamaForCausalLM", gguf="llama", gguf_permuted=True
+)

@@ -21,5 +21,6 @@ QWEN3 = TargetFamily(
     architecture="Qwen3ForCausalLM",
     qk_norm=True,
     head_dim=128,
+    gguf="qwen3",
     uses_window=_uses_window,
 )

@@ -55,4 +55,5 @@ QWEN3_MOE = TargetFamily(
     read=_read,
     write=_write,
     uses_window=_uses_window,
+    gguf="qwen3moe",
 )

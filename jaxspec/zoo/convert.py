@@ -14,13 +14,12 @@ from jaxspec.drafters.format import About
 from jaxspec.drafters.registry import record_of, records
 from jaxspec.io import provenance
 from jaxspec.io.config_entries import read_entries
-from jaxspec.io.hub import resolve_drafter, resolve_model
-from jaxspec.io.safetensors_files import WeightFiles
 from jaxspec.io.torch_files import open_weights
 from jaxspec.targets.hf_config import target_config
 from jaxspec.targets.hf_fields import integer
 from jaxspec.targets.registry import family_of
 from jaxspec.targets.weights import EMBEDDING, HEAD, stored_name
+from jaxspec.zoo.places import open_target, resolve_drafter, resolve_model
 
 
 def list_layouts() -> list[str]:
@@ -54,7 +53,9 @@ def convert(source, destination, to: str, target=None) -> Path:
     if (destination / "config.json").exists():
         raise FileExistsError(f"{destination} holds a model already: choose another directory")
     model = resolve_model(target) if target is not None else None
-    directory = resolve_drafter(source, model) if model is not None else resolve_model(source)
+    directory = (
+        resolve_drafter(source, target, model) if target is not None else resolve_model(source)
+    )
     hf = read_entries(directory / "config.json")
     config = read_config(hf)
     record = record_of(config)
@@ -75,7 +76,7 @@ class _TargetTensors(Mapping):
     """The target's embedding table and output projection by Llama's names, read on access."""
 
     def __init__(self, model: Path, config: TargetConfig):
-        self._files, self._config = WeightFiles(model), config
+        self._files, self._config = open_target(model), config
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in (EMBEDDING, HEAD):

@@ -18,13 +18,13 @@ from jaxspec.drafters.registry import record_of
 from jaxspec.engine.api import decode
 from jaxspec.engine.token_ids import to_ids
 from jaxspec.io.config_entries import read_entries
-from jaxspec.io.hub import resolve_drafter, resolve_model
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.targets.hf_config import target_config
 from jaxspec.zoo.checkpoint import load
 from jaxspec.zoo.compare_files import compare_borrowed, compare_records
 from jaxspec.zoo.environment import report_environment
 from jaxspec.zoo.inspect import describe_checkpoint
+from jaxspec.zoo.places import resolve_drafter, resolve_model
 from jaxspec.zoo.probe import gain, measure_fit
 
 PROMPTS = (
@@ -80,7 +80,7 @@ def diagnose(
     if prompts is not None and not prompts:
         raise ValueError("no prompts: give at least one, or none at all for the built-in ones")
     target = resolve_model(model)
-    directory = resolve_drafter(drafter, target)
+    directory = resolve_drafter(drafter, model, target)
     hf = read_entries(directory / "config.json")
     config = read_config(hf)
     warnings, notes = compare_records(target, directory, hf)

@@ -11,12 +11,14 @@ from jaxspec.drafters.hf_fields import FEATURE_CONVENTION
 from jaxspec.drafters.registry import records
 from jaxspec.io import provenance
 from jaxspec.io.config_entries import read_entries
-from jaxspec.io.hub import resolve_model, shipped
+from jaxspec.io.hub import shipped
 from jaxspec.io.packed import BITS
 from jaxspec.io.safetensors_files import WeightFiles
 from jaxspec.io.torch_files import TorchFile, TorchFiles, open_weights
+from jaxspec.targets.gguf import GgufWeights
 from jaxspec.targets.hf_config import target_config
 from jaxspec.zoo import families
+from jaxspec.zoo.places import find_drafters, is_gguf, open_target, read_gguf, resolve_model
 
 _FLAGS = (
     "draft_vocab_size", "norm_before_residual", "norm_before_fc", "norm_output", "fc_norm", "sample_from_anchor",
@@ -68,7 +70,7 @@ def describe_checkpoint(source) -> dict[str, Any]:
     return {
         "path": str(source),
         "family": found,
-        "layout": families.layout(hf, names),
+        "layout": "GGUF" if is_gguf(directory) else families.layout(hf, names),
         "readable": problem is None,
         "problem": problem,
         "target": None if found == "target" else _target(hf),
@@ -79,7 +81,7 @@ def describe_checkpoint(source) -> dict[str, Any]:
         "draft_vocabulary": hf.get("draft_vocab_size"),
         "flags": _flags(hf, inner, own),
         "weights": weights,
-        "drafters": list(shipped(directory / "drafters")),
+        "drafters": list(shipped(find_drafters(source, directory))),
     }
 
 
@@ -153,7 +155,7 @@ def _problem(directory: Path, hf: dict, found: str) -> str | None:
     try:
         if found == "target":
             target_config(hf)
-            open_weights(directory)
+            open_target(directory) if is_gguf(directory) else open_weights(directory)
         else:
             check_files(directory, read_config(hf))
     except (ValueError, FileNotFoundError) as error:
@@ -218,8 +220,27 @@ def _flags(hf: dict, inner: dict, own: dict) -> dict[str, Any]:
     return flags | ({} if score is None else {"jaxspec.score_temperature": score})
 
 
+def _gguf_weights(read: GgufWeights) -> dict[str, Any]:
+    """Sum up the sizes of a GGUF file's tensors, by block type."""
+    dtypes: dict[str, int] = {}
+    for name in read.file:
+        stored = read.file.stored_dtype(name)
+        dtypes[stored] = dtypes.get(stored, 0) + math.prod(read.file.shape(name))
+    return {
+        "names": set(read),
+        "parameters": sum(dtypes.values()),
+        "bytes": read.file.size,
+        "dtypes": dtypes,
+        "packed": 0,
+        "tensors": len(read.file),
+        "files": [str(read.file.path)],
+    }
+
+
 def _weights(directory: Path) -> dict[str, Any]:
-    """Add up sizes from the headers of all weight files."""
+    """Sum up sizes from the headers of all weight files."""
+    if is_gguf(directory):
+        return _gguf_weights(read_gguf(directory))
     formats = [record.files for record in records() if record.files is not None]
     read = _open(directory, [name for one in formats for name in one.weights])
     names = [] if read is None else list(read)

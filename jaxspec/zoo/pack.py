@@ -16,9 +16,9 @@ import ml_dtypes
 import numpy as np
 
 from jaxspec.io.config_entries import read_entries
-from jaxspec.io.hub import resolve_drafter, resolve_model
 from jaxspec.io.packed import STORAGE, pack
 from jaxspec.io.safetensors_files import WeightFiles, read_json, write_safetensors
+from jaxspec.zoo.places import resolve_drafter, resolve_model
 
 
 def pack_drafter(
@@ -75,9 +75,7 @@ def is_packed(directory: Path) -> bool:
 
 
 def _directory(source: str | Path, target: str | Path | None) -> Path:
-    return (
-        resolve_model(source) if target is None else resolve_drafter(source, resolve_model(target))
-    )
+    return resolve_model(source) if target is None else resolve_drafter(source, target)
 
 
 def _refuse_target(directory: Path) -> None:

