@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
+from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params
 from training.packing import PackedRows
 
@@ -53,9 +54,13 @@ def make_draft_vocabulary(rows: PackedRows, size: int, target: Params) -> dict[s
         f"draft vocabulary: {size:,} of {spec.target.vocab_size:,} tokens, "
         f"{measure_coverage(rows, ids):.2%} of the tokens to predict"
     )
-    weights = target.target["params"]
-    head = weights["embedding"][ids].T if spec.target.tie_embeddings else weights["lm_head"][:, ids]
-    return {"lm_head": head, "ids": jnp.asarray(ids)}
+    return {"lm_head": select_columns(target.target, spec.target, ids), "ids": jnp.asarray(ids)}
+
+
+def select_columns(target, config: TargetConfig, ids: jax.Array | np.ndarray) -> jax.Array:
+    """Select the columns [E, D] of the target's output projection for tokens `ids` [D]."""
+    weights = target["params"]
+    return weights["embedding"][ids].T if config.tie_embeddings else weights["lm_head"][:, ids]
 
 
 def find_slots(ids: jax.Array, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:

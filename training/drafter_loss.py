@@ -17,7 +17,7 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.targets.transformer import Transformer
 from training.block_forward import block_hidden
-from training.draft_vocab import find_slots
+from training.draft_vocab import find_slots, select_columns
 from training.losses import compute_slot_weights, cross_entropy, forward_kl, gather, reverse_kl
 from training.teacher import TeacherStates, compute_teacher_states
 from training.tiles import map_tiled_rows
@@ -61,8 +61,8 @@ def make_loss(
       options: see `LossOptions`.
 
     Returns:
-      The loss. `batch` comes from `training.pipeline.AnchorBatches`, with `features` [B, S, F] and
-      `hidden` [B, S, E] of the target if they were cached. Names: `loss`, in nats per slot,
+      The loss. `batch` comes from `training.pipeline.AnchorBatches`, with `features` [B, S, F],
+      `hidden` [B, S, E] and `best` [B, S] of the target if they were cached. Names: `loss`, in nats per slot,
       weighted; `accuracy_k`, the share of slots k whose most probable token is the text's;
       `accept_length`, the tokens that a chain would commit at an anchor, bonus included (blocks
       that reach beyond the tokens to predict are left out). With a reduced draft vocabulary both
@@ -93,6 +93,8 @@ def make_loss(
         rows = {"label": gather(batch["tokens"], before + 1).reshape(-1)}
         if options.kind != "ce":
             rows["teacher"] = gather(states.hidden, before).reshape(-1, states.hidden.shape[-1])
+            if states.best is not None:
+                rows["best"] = gather(states.best, before).reshape(-1)
         values, (right, drafted) = map_tiled_rows(
             per_row, options.tile, hidden.reshape(-1, hidden.shape[-1]), rows, target
         )
@@ -110,7 +112,11 @@ def make_loss(
 
 
 def make_per_row(target_config: TargetConfig, options: LossOptions, reduced: bool) -> Callable:
-    """Make (hidden, rows, target) -> (losses, (text's token is most probable, row counts))."""
+    """Make (hidden, rows, target) -> (losses, (text's token is most probable, row counts)).
+
+    With a reduced draft vocabulary and `best` among the rows, the target's logits are computed for
+    the draft vocabulary alone.
+    """
     model = Transformer(target_config)
 
     def per_row(hidden, rows, target):
@@ -124,14 +130,20 @@ def make_per_row(target_config: TargetConfig, options: LossOptions, reduced: boo
             )
         logits = logits.astype(jnp.float32)
         best, wanted, teacher = logits.argmax(-1), rows["label"], None
+        short = reduced and "best" in rows
         if options.kind != "ce":
-            teacher = model.apply(target, rows["teacher"].astype(hidden.dtype), method="logits")
-            wanted = teacher.argmax(-1)
+            states = rows["teacher"].astype(hidden.dtype)
+            if short:
+                columns = select_columns(target, target_config, target["draft"]["ids"])
+                teacher, wanted = states @ columns.astype(hidden.dtype), rows["best"]
+            else:
+                teacher = model.apply(target, states, method="logits")
+                wanted = teacher.argmax(-1)
         drafted = jnp.ones(best.shape, bool)
         if reduced:
             ids = target["draft"]["ids"]
             best, (wanted, drafted) = ids[best], find_slots(ids, wanted)
-            teacher = teacher if teacher is None else teacher[:, ids]
+            teacher = teacher if teacher is None or short else teacher[:, ids]
         if options.kind == "ce":
             values = cross_entropy(logits, wanted)
         else:
@@ -145,7 +157,7 @@ def make_per_row(target_config: TargetConfig, options: LossOptions, reduced: boo
 def get_target_states(config, target_config: TargetConfig, target, batch) -> TeacherStates:
     """Return the states of a batch: those that it holds (a feature cache), or the target's."""
     if "features" in batch:
-        return TeacherStates(batch["features"], batch["hidden"])
+        return TeacherStates(batch["features"], batch["hidden"], batch.get("best"))
     return compute_teacher_states(target_config, target, config.feature_layers, batch)
 
 

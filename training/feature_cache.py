@@ -21,7 +21,7 @@ from tqdm import tqdm
 from jaxspec.core.config import TargetConfig
 from training.data import DataError
 from training.packing import PackedRows
-from training.teacher import compute_teacher_states
+from training.teacher import TeacherStates, compute_teacher_states, find_best_tokens
 
 _DONE = "complete.json"
 
@@ -35,10 +35,10 @@ def with_cached_states(
     feature_layers,
     batch_size: int = 8,
 ) -> Callable:
-    """Add `features` [B, S, F] and `hidden` [B, S, E] to batches, in bfloat16, read from `folder`.
+    """Add the target's states to batches, read from `folder`: see `training.teacher.TeacherStates`.
 
-    The states are computed and written first if they are not there. bfloat16 keeps 8 bits of each
-    number.
+    `features` [B, S, F] and `hidden` [B, S, E] are in bfloat16, which keeps 8 bits of each number;
+    `best` is int32 [B, S]. They are computed and written first if they are not there.
 
     Args:
       batches: `batches(step) -> dict` with `rows` int32 [B] among the arrays.
@@ -61,13 +61,14 @@ def with_cached_states(
             "give another --cache-features"
         )
     stored = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in shapes}
+    best = np.load(folder / "best.npy")
 
     def at(step: int):
         batch = batches(step)
         found = {
             name: array[batch["rows"]].view(ml_dtypes.bfloat16) for name, array in stored.items()
         }
-        return {**batch, **found}
+        return {**batch, **found, "best": best[batch["rows"]]}
 
     return at
 
@@ -77,7 +78,11 @@ def _key(rows: PackedRows, target, feature_layers) -> dict:
     digest = hashlib.sha256()
     for array in (*rows[:3], *map(np.asarray, jax.tree.leaves(target))):
         digest.update(np.ascontiguousarray(array).tobytes())
-    return {"rows_and_target_sha256": digest.hexdigest(), "feature_layers": list(feature_layers)}
+    return {
+        "rows_and_target_sha256": digest.hexdigest(),
+        "feature_layers": list(feature_layers),
+        "holds": ["features", "hidden", "best"],
+    }
 
 
 def _write(
@@ -109,15 +114,22 @@ def _write(
         )
         for name, width in shapes.items()
     }
-    states_of = jax.jit(
-        lambda target, batch: compute_teacher_states(config, target, feature_layers, batch)
-    )
+    files["best"] = np.lib.format.open_memmap(folder / "best.npy", "w+", np.int32, (count, length))
+
+    @jax.jit
+    def states_of(target, batch) -> TeacherStates:
+        states = compute_teacher_states(config, target, feature_layers, batch)
+        return states._replace(best=find_best_tokens(config, target, states.hidden))
+
     for start in tqdm(range(0, count, batch_size), desc="feature cache", unit="batch"):
         # Fill the last batch up with rows that are written again, so that one shape is compiled.
         index = np.minimum(np.arange(start, start + batch_size), count - 1)
         batch = {name: getattr(rows, name)[index] for name in ("tokens", "positions", "segments")}
-        for name, states in states_of(target, batch)._asdict().items():
-            files[name][index] = np.asarray(states.astype("bfloat16")).view(np.uint16)
+        states = states_of(target, batch)
+        files["best"][index] = states.best
+        for name in shapes:
+            values = getattr(states, name).astype("bfloat16")
+            files[name][index] = np.asarray(values).view(np.uint16)
     for file in files.values():
         file.flush()
     (folder / _DONE).write_text(json.dumps(key))

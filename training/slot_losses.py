@@ -51,6 +51,8 @@ def make_slot_losses(target_config: TargetConfig, options: LossOptions) -> Calla
         rows = {"label": gather(batch["tokens"], before + 1)}
         if options.kind != "ce":
             rows["teacher"] = gather(states.hidden, before)
+            if states.best is not None:
+                rows["best"] = gather(states.best, before)
         whole = jnp.arange(target_config.vocab_size, dtype=jnp.int32)
         ids = target["draft"]["ids"] if "draft" in target else whole
         each = (hidden, rows)

@@ -18,10 +18,13 @@ class TeacherStates(NamedTuple):
       features: [B, S, len(feature_layers) * E], outputs of the chosen decoder layers.
       hidden: [B, S, E] after the final norm; `Transformer.logits` turns them into the target's
         next-token logits.
+      best: int32 [B, S], the target's most probable next tokens; None: not computed. With them, a
+        reduced draft vocabulary needs no logits of the whole one.
     """
 
     features: jax.Array
     hidden: jax.Array
+    best: jax.Array | None = None
 
 
 def make_segment_mask(segments: jax.Array) -> jax.Array:
@@ -52,3 +55,16 @@ def compute_teacher_states(
         target, batch["tokens"], batch["positions"], mask=mask, feature_layers=feature_layers
     )
     return jax.lax.stop_gradient(TeacherStates(out.features, out.hidden))
+
+
+def find_best_tokens(config: TargetConfig, target, hidden: jax.Array) -> jax.Array:
+    """Find the target's most probable next tokens, int32 [B, S], from its states [B, S, E].
+
+    One sequence is projected at a time, so that the logits of S positions exist at a time.
+    """
+
+    def one(states: jax.Array) -> jax.Array:
+        logits = Transformer(config).apply(target, states, method="logits")
+        return logits.argmax(-1).astype(jnp.int32)
+
+    return jax.lax.map(one, hidden)

@@ -84,10 +84,11 @@ def toy():
     return Params(variables, {}, Spec(TARGET, eos=(EOS,)))
 
 
+@pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("kind", ["fkl", "rkl", "ce"])
-def test_rows_against_numpy(kind, capsys):
-    """Both distributions renormalised over the draft vocabulary; rows that it does not hold the
-    main token of do not count.
+def test_rows_against_numpy(kind, known, capsys):
+    """Both distributions are renormalised over the draft vocabulary; rows whose main token it lacks
+    do not count. The main token may be `known`.
     """
     target, generator = toy(), np.random.default_rng(0)
     draft = make_draft_vocabulary(rows_of(np.r_[0:VOCAB:2]), 20, target)
@@ -95,6 +96,9 @@ def test_rows_against_numpy(kind, capsys):
     hidden, teacher = generator.normal(size=(2, 30, 16)).astype(np.float32)
     label = generator.integers(0, VOCAB, 30)
     rows = {"label": jnp.asarray(label), "teacher": jnp.asarray(teacher)}
+    if known:
+        table = np.asarray(target.target["params"]["embedding"])
+        rows["best"] = jnp.asarray((teacher @ table.T).argmax(-1))
     per_row = make_per_row(TARGET, LossOptions(kind, temperature=2.0), reduced=True)
     losses, (right, drafted) = per_row(jnp.asarray(hidden), rows, target.target | {"draft": draft})
 

@@ -121,6 +121,10 @@ def test_cached_states_are_the_targets(made, tmp_path, capsys):
         np.testing.assert_allclose(
             batch[name].astype(np.float32) * used, getattr(live, name) * used, rtol=1e-2, atol=1e-2
         )
+    logits = np.asarray(live.hidden) @ np.asarray(target.target["params"]["embedding"]).T
+    np.testing.assert_array_equal(
+        np.where(used[..., 0], batch["best"], 0), np.where(used[..., 0], logits.argmax(-1), 0)
+    )
     with pytest.raises(DataError, match="holds the states of other data"):
         with_cached_states(batches, tmp_path / "states", rows, spec, target.target, (0,))
 
