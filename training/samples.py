@@ -5,12 +5,14 @@
 - {"conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}]} (ShareGPT)
 - {"prompt": "…", "response": "…"}; `prompt` may be a list of messages, and `completion` is read as
   `response`
+- {"turns": ["…", "…"]}: a conversation's user turns (MT-Bench, Spec-Bench); the first is the prompt
+- {"question": "…", "answer": "…"} (GSM8K), like a prompt and its response
 - {"text": "…"}
 - {"tokens": [1, 2, 3], "prompt_length": 1}: token ids, used as they are; `training.regenerate`
   writes these
 
-The form of a record is found by its keys, in the order tokens, messages, prompt, text. Any record
-may have a `domain`. A first line with the key `settings` says how the file was made and is skipped.
+The form of a record is found by its keys, in the order tokens, messages, prompt, turns, question,
+text. Any record may have a `domain`. A first line with the key `settings` says how the file was made and is skipped.
 """
 
 from __future__ import annotations
@@ -25,18 +27,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxspec.io.messages import MESSAGE_KEYS, read_messages
 from training.data import DataError
 
 SETTINGS = "settings"
-_ROLES = {
-    "human": "user",
-    "gpt": "assistant",
-    "user": "user",
-    "assistant": "assistant",
-    "system": "system",
-    "tool": "tool",
-}
-_FORMS = "tokens + prompt_length, messages, conversations, prompt (+ response), text"
+_FORMS = (
+    "tokens + prompt_length, messages, conversations, prompt (+ response), turns, "
+    "question (+ answer), text"
+)
 
 
 class Sample(NamedTuple):
@@ -125,7 +123,7 @@ def _record(content: dict, place: str) -> DataRecord:
         raise DataError(f"{place}: domain is {domain!r}: a string is expected")
     if "tokens" in content:
         return DataRecord(place, domain, **_token_fields(content, place))
-    for key in ("messages", "conversations"):
+    for key in MESSAGE_KEYS:
         if key in content:
             tools = content.get("tools") or None
             if tools is not None and not isinstance(tools, list):
@@ -140,6 +138,18 @@ def _record(content: dict, place: str) -> DataRecord:
         if response is not None:
             _text(response, "response", place)
         return DataRecord(place, domain, prompt=prompt, response=response)
+    if "turns" in content:
+        turns = content["turns"]
+        if not isinstance(turns, list) or not turns:
+            raise DataError(f"{place}: turns is not a list of texts")
+        first = {"role": "user", "content": _text(turns[0], "turns", place)}
+        return DataRecord(place, domain, prompt=[first])
+    if "question" in content:
+        answer = content.get("answer")
+        if answer is not None:
+            _text(answer, "answer", place)
+        question = _text(content["question"], "question", place)
+        return DataRecord(place, domain, prompt=question, response=answer)
     if "text" in content:
         return DataRecord(place, domain, text=_text(content["text"], "text", place))
     keys = ", ".join(map(str, list(content)[:6])) or "none"
@@ -167,34 +177,7 @@ def _token_fields(content: dict, place: str) -> dict:
 
 
 def _messages(value, key: str, place: str) -> list[dict]:
-    if not isinstance(value, list) or not value:
-        raise DataError(f"{place}: {key} is not a list of messages")
-    return [
-        _message(entry, f"{place}: message {number} of {key}")
-        for number, entry in enumerate(value, 1)
-    ]
-
-
-def _message(entry, where: str) -> dict:
-    """Read `role`, `content` and the template's other keys (`tool_calls`, …)."""
-    if not isinstance(entry, dict):
-        raise DataError(f"{where} is not a JSON object with role and content")
-    role, content = entry.get("role", entry.get("from")), entry.get("content", entry.get("value"))
-    if not isinstance(role, str) or role not in _ROLES:
-        raise DataError(
-            f"{where} has the role {role!r}: expected one of {', '.join(sorted(_ROLES))}"
-        )
-    if isinstance(content, list) and all(
-        isinstance(part, dict) and isinstance(part.get("text"), str) for part in content
-    ):
-        content = "".join(part["text"] for part in content)
-    if content is None and entry.get("tool_calls"):
-        content = ""
-    if not isinstance(content, str):
-        raise DataError(f"{where} has no text as its content")
-    # Files made from tables give every message every key, with None if it does not apply.
-    known = ("role", "content", "from", "value")
-    extra = {
-        name: value for name, value in entry.items() if name not in known and value is not None
-    }
-    return {"role": _ROLES[role], "content": content, **(extra if "role" in entry else {})}
+    try:
+        return read_messages(value, key, place)
+    except ValueError as error:
+        raise DataError(str(error)) from None

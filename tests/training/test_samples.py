@@ -48,6 +48,19 @@ def test_all_published_forms_are_read(tmp_path):
     assert (exact.tokens, exact.prompt_length, exact.prompt) == ([5, 6, 7], 1, None)
 
 
+def test_prompts_of_public_sets_are_read(tmp_path):
+    """GSM8K's questions, and the first turns of MT-Bench and Spec-Bench."""
+    records = [
+        {"question": "2 + 2?", "answer": "#### 4"},
+        {"question": "Why?"},
+        {"question_id": 81, "category": "writing", "turns": ["Write.", "Again."]},
+    ]
+    full, bare, turns = read_records(write(tmp_path / "a.jsonl", *records))
+    assert (full.prompt, full.response) == ("2 + 2?", "#### 4")
+    assert (bare.prompt, bare.response) == ("Why?", None)
+    assert turns.prompt == [{"role": "user", "content": "Write."}] and turns.domain == "writing"
+
+
 def test_what_a_template_needs_is_kept(tmp_path):
     call = {
         "role": "assistant",

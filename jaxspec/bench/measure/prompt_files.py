@@ -13,7 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# The domain under which figures over all prompts are reported.
+from jaxspec.io.messages import MESSAGE_KEYS, read_messages, split_turns
+
+# What figures over the prompts of all domains are reported under.
 ALL_DOMAINS = "all"
 # A passage is cut from a text at every 2,048 characters; its first tokens are a prompt.
 PROMPT_TOKENS = 96
@@ -44,8 +46,7 @@ class _Text(NamedTuple):
     """The prompt of a record.
 
     Attributes:
-      text: the prompt, a text or token ids.
-      plain: the prompt for models without a chat template.
+      text: the prompt, a text, token ids or messages. plain: the prompt for models without a chat template.
       kind: `passage` (cut to PROMPT_TOKENS), `asked` (public sets, meant for chat models) or
         `given`.
       question: identifier; None without one.
@@ -64,7 +65,9 @@ def read_prompts(
 ) -> list[LabelledPrompt]:
     """Read the prompts of a .jsonl or .jsonl.gz file, grouped by domain in order of appearance.
 
-    A record holds one of these keys:
+    A record holds one of these keys, the first of them counts:
+      `messages`, `conversations`: a conversation in the forms of `jaxspec.io.messages`. What
+        precedes its first answer is the prompt, the user's other turns are its `later`.
       `prompt`: the prompt (with `task_id`: HumanEval).
       `turns`: a conversation's user turns (Spec-Bench, MT-Bench). The first is the prompt, the
         others are its `later`.
@@ -143,8 +146,14 @@ def _records(path: Path) -> Iterator[tuple[str, dict]]:
 
 
 def _texts(record: dict, domain: str, where: str) -> list[_Text]:
-    """Return the prompts of a record."""
-    name = record.get("question_id", record.get("task_id"))
+    """The prompts of a record."""
+    name = record.get("question_id", record.get("task_id", record.get("id")))
+    for key in MESSAGE_KEYS:
+        if key in record:
+            messages, later = split_turns(read_messages(record[key], key, where))
+            if not messages:
+                raise ValueError(f"{where}: {key} begins with an answer: begin with a question")
+            return [_Text(messages, "asked", messages[-1]["content"], name, later)]
     # A prompt may be token ids.
     for key, kind in {
         "prompt": str | list,
@@ -178,7 +187,7 @@ def _texts(record: dict, domain: str, where: str) -> list[_Text]:
         ]
     if "text" not in record:
         raise ValueError(
-            f"{where} has none of the keys prompt, turns, question, text: rename the one that holds the prompt"
+            f"{where} has none of the keys messages, prompt, turns, question, text: rename the one that holds the prompt"
         )
     head, answer, _ = record["text"].partition("\nAnswer:")
     if domain == "math" and answer:
@@ -210,8 +219,8 @@ def _content(text: _Text, tokenizer: Any, chat: bool | None) -> Any:
             )
         return list(tokenizer.encode(text.text))[:PROMPT_TOKENS]
     wrapped = uses_template(tokenizer, chat) and (chat or text.kind == "asked")
-    return (
-        [{"role": "user", "content": text.text}]
-        if wrapped and isinstance(text.text, str)
-        else text.plain
-    )
+    if not wrapped:
+        return text.plain
+    if isinstance(text.text, str):
+        return [{"role": "user", "content": text.text}]
+    return text.text

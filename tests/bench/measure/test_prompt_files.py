@@ -54,6 +54,27 @@ class Chat(Words):
     has_chat_template = True
 
 
+def test_conversations_end_before_their_first_answer(tmp_path):
+    asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    path = write(
+        tmp_path / "set.jsonl",
+        {
+            "messages": [
+                *asked,
+                {"role": "assistant", "content": "Hello"},
+                {"role": "user", "content": "Why?"},
+            ],
+            "id": "x",
+            "turns": ["Hi"],
+        },
+        {"conversations": [{"from": "human", "value": "Ho"}, {"from": "gpt", "value": "Hello"}]},
+    )
+    first, second = read_prompts(path, Chat(), chat=None)
+    assert (first.content, first.later, first.question) == (asked, ("Why?",), "x")
+    assert second.content == [{"role": "user", "content": "Ho"}]
+    assert [prompt.content for prompt in read_prompts(path, None)] == ["Hi", "Ho"]
+
+
 def test_public_sets_are_recognised_and_go_into_the_template(tmp_path):
     path = write(
         tmp_path / "set.jsonl",
@@ -151,7 +172,9 @@ def test_limit_is_per_domain_and_spreads(tmp_path):
     [
         ("{broken", "line 1 is not JSON"),
         ("[1]", "line 1 is not a JSON object"),
-        ('{"body": "x"}', "none of the keys prompt, turns, question, text"),
+        ('{"messages": [{"role": "assistant", "content": "x"}]}', "begins with an answer"),
+        ('{"messages": [{"role": "robot", "content": "x"}]}', "has the role 'robot'"),
+        ('{"body": "x"}', "none of the keys messages, prompt, turns, question, text"),
         ("", "holds no prompts"),
         ('{"text": "x"}', "no tokenizer"),
         ('{"turns": "x"}', "turns is not a list of texts"),
