@@ -6,6 +6,8 @@ import io
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 from golden_data import SHIPPED
@@ -13,6 +15,7 @@ from golden_data import SHIPPED
 import jaxspec
 from jaxspec.bench.calibrate import table_path, timed
 from jaxspec.cli import main as cli
+from jaxspec.cli import values
 from jaxspec.core import distribution as _distribution
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.engine import session
@@ -231,11 +234,18 @@ def test_prompt_sources_and_options(capsys, monkeypatch, tmp_path):
         calls.append((params, prompt, options))
         yield from ("a", "b")
 
-    monkeypatch.setattr(jaxspec, "load", lambda model, **options: (model, options))
+    class Loaded(NamedTuple):
+        model: str
+        options: dict
+        spec: None = None
+
+    chat_model = SimpleNamespace(has_chat_template=True)
+    monkeypatch.setattr(jaxspec, "load", lambda model, **options: Loaded(model, options))
     monkeypatch.setattr(jaxspec, "stream", stream)
+    monkeypatch.setattr(values, "load_model_tokenizer", lambda spec: chat_model)
     file = tmp_path / "prompt.txt"
     file.write_text("from a file\n\n")
-    assert run(capsys, "generate", "--prompt-file", file) == (0, "ab\n", "")
+    assert run(capsys, "generate", "--raw", "--prompt-file", file) == (0, "ab\n", "")
     monkeypatch.setattr("sys.stdin", io.StringIO("from stdin\n"))
     options = [
         "--stop",
@@ -249,10 +259,10 @@ def test_prompt_sources_and_options(capsys, monkeypatch, tmp_path):
         "--dtype",
         "bfloat16",
     ]
-    assert run(capsys, "generate", "--model", "m", "--chat", "--drafter", "d", *options)[0] == 0
+    assert run(capsys, "generate", "--model", "m", "--drafter", "d", *options)[0] == 0
     assert calls[0][1] == "from a file\n"
     params, prompt, options = calls[1]
-    assert params == ("m", {"drafter": "d", "dtype": "bfloat16", "quantize": None})
+    assert params[:2] == ("m", {"drafter": "d", "dtype": "bfloat16", "quantize": None})
     assert prompt == [{"role": "user", "content": "from stdin"}]
     assert options["stop"] == ("x", 7) and options["top_p"] == 0.9 and options["coupled"] is False
     assert options["max_new_tokens"] == 256 and options["budget"] == 32

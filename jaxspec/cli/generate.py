@@ -21,7 +21,7 @@ def add_command(commands: options.Commands) -> None:
         "generate",
         run,
         "complete a prompt; the text streams to the terminal",
-        'jaxspec generate --prompt "def fibonacci(n):" --max-new-tokens 100',
+        'jaxspec generate --raw --prompt "def fibonacci(n):" --max-new-tokens 100',
     )
     options.add_model(parser)
     prompt = parser.add_mutually_exclusive_group()
@@ -47,8 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Decode the prompt and print it as the options ask."""
     import jaxspec
 
-    prompt = _read_prompt(arguments)
+    text = _read_prompt(arguments)
     params = values.load_params(arguments)
+    prompt = values.make_prompt(text, arguments, params.spec)
     given = values.collect_method_options(arguments)
     given["policy"] = values.make_policy(params, arguments.policy, given)
     if arguments.json:
@@ -64,17 +65,17 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _read_prompt(arguments: argparse.Namespace) -> Any:
+def _read_prompt(arguments: argparse.Namespace) -> str:
     """Read the prompt from the command line, a file or standard input."""
     if arguments.prompt is not None:
-        return values.make_prompt(arguments.prompt, arguments)
+        return arguments.prompt
     if arguments.prompt_file is not None:
         text = arguments.prompt_file.read_text(encoding="utf-8")
     elif sys.stdin.isatty():
         raise ValueError("no prompt: give --prompt, --prompt-file or text on standard input")
     else:
         text = sys.stdin.read()
-    return values.make_prompt(text.removesuffix("\n"), arguments)
+    return text.removesuffix("\n")
 
 
 def _print_marked(params: Params, prompt: Any, given: dict[str, Any]) -> None:

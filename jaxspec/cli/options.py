@@ -73,7 +73,11 @@ def add_dtype(parser: argparse.ArgumentParser) -> None:
 
 def add_prompt_form(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what kind of prompt is given."""
-    parser.add_argument("--chat", action="store_true", help="treat the prompt as a chat message")
+    parser.add_argument(
+        "--raw",
+        action="store_true",
+        help="continue the prompt as it is (default: models with a chat template answer it)",
+    )
     parser.add_argument(
         "--token-ids",
         action="store_true",

@@ -17,7 +17,7 @@ def add_command(commands: options.Commands) -> None:
         run,
         "draw a round's draft tree: probabilities, the accepted path, the bonus token, "
         "and what a policy cut",
-        'jaxspec tree mini "def fibonacci(n):" --round 2 --out tree.svg',
+        'jaxspec tree mini "def fibonacci(n):" --raw --round 2 --out tree.svg',
     )
     parser.add_argument("model", help="name of a shipped model, hub id or directory")
     parser.add_argument("prompt", help="text, or token ids with --token-ids")
@@ -48,8 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxspec.view.unpruned import grow_unpruned_tree
 
     values.check_folders(arguments, "out")
-    prompt = values.make_prompt(arguments.prompt, arguments)
     params = values.load_params(arguments)
+    prompt = values.make_prompt(arguments.prompt, arguments, params.spec)
     given = values.collect_method_options(arguments)
     given["policy"] = values.make_policy(params, arguments.policy, given)
     out = jaxspec.decode(params, prompt, trace=True, **given)

@@ -62,14 +62,18 @@ def load_model_tokenizer(spec: Spec) -> Tokenizer | None:
     return load_tokenizer(spec.tokenizer) if spec.tokenizer else None
 
 
-def make_prompt(text: str, arguments: argparse.Namespace) -> str | list[int] | list[dict[str, str]]:
-    """Make a prompt of `text` as the options of `add_prompt_form` say.
+def make_prompt(
+    text: str, arguments: argparse.Namespace, spec: Spec
+) -> str | list[int] | list[dict[str, str]]:
+    """Make the prompt that `text` is for a model under the options of `add_prompt_form`.
 
     Raises:
       ValueError: an item is not an integer, with --token-ids.
     """
     if not arguments.token_ids:
-        return [{"role": "user", "content": text}] if arguments.chat else text
+        tokenizer = load_model_tokenizer(spec)
+        chat = not arguments.raw and tokenizer is not None and tokenizer.has_chat_template
+        return [{"role": "user", "content": text}] if chat else text
     ids = text.replace(",", " ").split()
     wrong = next((item for item in ids if not item.isdecimal()), None)
     if wrong is not None:
