@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from jaxspec.costs.files import load_costs, save_costs
 from jaxspec.costs.round_costs import RoundCosts, make_costs
 from jaxspec.drafters.registry import record_of
 from jaxspec.io.fingerprint import fingerprint
+from jaxspec.io.user_cache import user_cache
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.named import make_named
 from jaxspec.policies.protocol import Policy
@@ -102,8 +102,7 @@ def table_path(
 ) -> Path:
     """Return the path of the file with the costs of these rounds.
 
-    There is one file for each device, model, drafter, setting and version of JAX. The folder is the
-    one in the environment variable `JAXSPEC_CACHE`, else the user's cache.
+    The folder is in `jaxspec.io.user_cache.user_cache`.
     """
     # Quantised weights compute in the same dtype as others, but at different speeds.
     weights = f"{params.dtype} {quant.kind_of(params.target) or ''}".strip()
@@ -120,7 +119,7 @@ def table_path(
     )
     digest = hashlib.sha256(described.encode()).hexdigest()[:16]
     device = jax.devices()[0].device_kind.replace(" ", "-").replace("/", "-")
-    folder = Path(os.environ.get("JAXSPEC_CACHE") or Path.home() / ".cache" / "jaxspec") / "latency"
+    folder = user_cache("latency")
     return folder / f"{device}-jax{jax.__version__}-{method}-{digest}.json"
 
 
