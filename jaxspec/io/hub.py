@@ -47,7 +47,7 @@ def resolve_drafter(name: str | os.PathLike, drafters: Path) -> Path:
     """Find the directory with the files of a drafter; download them if needed.
 
     Args:
-      name: name of a drafter in `drafters`, or as of `resolve_model`.
+      name: name of a drafter in `drafters`, a directory or a hub id, see `resolve_model`.
       drafters: folder of the drafters that come with the target.
 
     Raises:
