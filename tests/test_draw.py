@@ -211,7 +211,7 @@ def test_the_uncut_tree_is_the_one_that_the_policy_cut(temperature):
     params = jaxspec.load(GOLDEN / "dflash/target", drafter={"jetspec": GOLDEN / "jetspec/drafter"})
     table = make_costs((1, 2, 4, 8), (1.0,), (1e-4,), [[1e-3]] * 4)
     options = {"method": "jetspec", "budget": 8, "max_new_tokens": 12, "temperature": temperature}
-    options["policy"] = make_bastion(table, "fixed", rows=3)
+    options["policy"] = make_bastion(table, rows=3)
     prompt = [117, 142, 122, 64, 240, 19]
     out = jaxspec.decode(params, prompt, trace=True, **options)
     for number in (1, 3):

@@ -77,15 +77,13 @@ def calibrate(
             f"widths are {list(widths)}: give them in ascending order, from 1 to the budget, {budget}"
         )
     # Any positive times work: the size is fixed, so they decide nothing.
-    policy = make_bastion(
-        make_costs(widths, (0.0,), 1.0, [[1.0]] * len(widths)), "fixed", corrected=True
-    )
+    policy = make_bastion(make_costs(widths, (0.0,), 1.0, [[1.0]] * len(widths)))
     options = {"method": method, "budget": budget, "policy": policy, **options}
     if plan_rounds(params, options).policy is None:
         raise ValueError(
             f"method {method!r} with a budget of {budget} drafts nothing: there is nothing to choose"
         )
-    cases = [Case(options, policy.controls.replace(rows=jnp.int32(size))) for size in (0, *widths)]
+    cases = [Case(options, policy.controls.replace(rows=jnp.int32(size))) for size in (-1, *widths)]
     contexts, seconds = time_rounds(params, cases, contexts, repeats=repeats, batch=batch)
     draft, verify = [], []
     for plain, *drafted in seconds:

@@ -48,8 +48,8 @@ class ControllerConfig(PolicyConfig):
     """Static choices of the controller.
 
     Attributes:
-      rule: `best` (arg max over all sizes), `bastion-paper` (first decrease), `bastion-code` (the
-        released constants), or `fixed`, which verifies `ControllerInputs.rows`, for measurements.
+      rule: `best` (arg max over all sizes), `bastion-paper` (first decrease) or `bastion-code` (the
+        released constants).
       corrected: correct path scores by what is accepted; False uses raw scores.
       pauses: decode autoregressively while drafting does not pay.
     """
@@ -59,10 +59,8 @@ class ControllerConfig(PolicyConfig):
     pauses: bool = True
 
     def __post_init__(self):
-        if self.rule not in (*SIZE_RULES, "fixed"):
-            raise ValueError(
-                f"unknown rule {self.rule!r}: choose one of {', '.join((*SIZE_RULES, 'fixed'))}"
-            )
+        if self.rule not in SIZE_RULES:
+            raise ValueError(f"unknown rule {self.rule!r}: choose one of {', '.join(SIZE_RULES)}")
 
     def functions(self) -> Functions:
         return _functions(self)
@@ -98,7 +96,7 @@ def make_bastion(
       costs: measured by `jaxspec.bench.calibrate`, or from `jaxspec.costs.roofline.roofline_costs`.
       rule, corrected, pauses: see `ControllerConfig`. If `corrected` or `pauses` is None, it is on
         for the rule `best` and off for BASTION's rules, which have neither.
-      rows: for the rule `fixed`.
+      rows: see `ControllerInputs`.
       running: weight of each decode's measured time in a running correction of the costs, which
         continues with `Output.policy`. With measured or fitted costs this is BASTION's "EMA +
         calibration", with the bare roofline its "EMA"; its golden traces have weights of 0.1 and
@@ -150,9 +148,8 @@ def decide_draft(
     observation: Observation,
 ) -> jax.Array:
     """Decide whether the round drafts: bool []."""
-    if config.rule == "fixed":
-        return controls.rows > 0
-    return state.pauses.left == 0 if config.pauses else jnp.bool_(True)
+    chosen = state.pauses.left == 0 if config.pauses else jnp.bool_(True)
+    return jnp.where(controls.rows == 0, chosen, controls.rows > 0)
 
 
 def choose_size(
@@ -167,13 +164,11 @@ def choose_size(
     """
     tree, live = observation.tree, observation.live
     rows = tree.token.shape[1]
-    if config.rule == "fixed":
-        return jnp.clip(controls.rows, 1, rows)
     draft, verify = _seconds(controls, observation.context, live)
     cost = (draft + verify)[width_indices(rows, controls.costs.widths)]
-    return SIZE_RULES[config.rule](
-        jnp.cumsum(jnp.sum(_values(config, state, tree, live), axis=0)), cost
-    )
+    worth = jnp.cumsum(jnp.sum(_values(config, state, tree, live), axis=0))
+    chosen = SIZE_RULES[config.rule](worth, cost)
+    return jnp.where(controls.rows == 0, chosen, jnp.clip(controls.rows, 1, rows))
 
 
 def observe_round(
@@ -229,7 +224,7 @@ def _drafted(
         state = state.replace(
             scores=jax.lax.cond(due, refresh_ratios, lambda scores: scores, scores)
         )
-    if config.pauses and config.rule != "fixed":
+    if config.pauses:
         committed = jnp.sum(jnp.where(live, outcome.accepted.count, 0)) / jnp.maximum(
             jnp.sum(live), 1
         )

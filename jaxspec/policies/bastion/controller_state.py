@@ -19,7 +19,8 @@ class ControllerInputs(flax.struct.PyTreeNode):
     Attributes:
       costs: round costs, measured or of the roofline.
       factor: float32 [], correction of the costs, see `roofline_fit.correct_running`.
-      rows: int32 [], rows of the rule `fixed`; 0 decodes autoregressively.
+      rows: int32 [], rows to verify in every round, for measurements; 0 lets the rule choose, and -1
+        decodes autoregressively.
       running: float32 [], weight of a decode's measured time in `factor`; 0 keeps `factor`.
     """
 

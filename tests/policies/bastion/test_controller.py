@@ -113,7 +113,7 @@ def test_rules_by_name():
     stairs = make_costs(WIDTHS, (0,), (0.0,), [[1.0], [2.5], [2.6], [9.0]])
     assert decide(make_bastion(stairs, "bastion-paper", corrected=False), state, tree) == 1
     assert decide(make_bastion(stairs, "best", corrected=False), state, tree) == 4
-    assert decide(make_bastion(stairs, "fixed", rows=3), state, tree) == 3
+    assert decide(make_bastion(stairs, rows=3), state, tree) == 3
     assert decide(make_bastion(stairs, "bastion-code", corrected=False), state, tree) == ROWS
     with pytest.raises(
         ValueError,
@@ -199,7 +199,7 @@ def test_a_few_rounds_of_bad_luck_are_no_reason():
 
 
 def test_counts_of_a_round():
-    policy = make_bastion(TABLE, "fixed", rows=3)
+    policy = make_bastion(TABLE, rows=3)
     state, drafted = play(policy, init_controller(ROWS - 1, ROWS), 2, 20)
     assert (
         state.sizes.tolist() == [0, 0, 0, 20, 0, 0, 0]
