@@ -16,6 +16,7 @@ from jaxspec.engine.arguments import check_flag, check_prompt
 from jaxspec.engine.compilations import compilations
 from jaxspec.engine.loop import run
 from jaxspec.engine.output import Output
+from jaxspec.engine.probe import keep_policy, probe_session
 from jaxspec.engine.results import (
     Traces,
     find_stopped,
@@ -46,13 +47,13 @@ def decode(
     ignore_eos: bool = False,
     method: str | None = None,
     builder: str | Builder | None = None,
-    budget: int = 32,
+    budget: int | None = None,
     block_size: int | None = None,
     depth: int | None = None,
     acceptance: str = "match",
     coupled: bool = True,
     score_temperature: float | None = None,
-    policy: Policy | None = None,
+    policy: Policy | str | None = None,
     trace: bool = False,
 ) -> Output | list[Output]:
     """Generate text. The drafter changes the speed, never the text.
@@ -73,8 +74,9 @@ def decode(
       builder: how candidates become a tree: a value of `jaxspec.builders`, such as
         `builders.expand(width=3, fanout="top2gap")`, or its spelling, `"expand/w3/fanout=top2gap"`.
         None: the drafter's default.
-      budget: rows that a round verifies, the root included (32). DDTree's budget M, which leaves
-        the root out, is M + 1 here. `builders.static(paths)` verifies its paths instead.
+      budget: rows that a round verifies, the root included (None: 32, or what suits the device with
+        the policy `auto`). DDTree's budget M, which leaves the root out, is M + 1 here.
+        `builders.static(paths)` verifies its paths instead.
       block_size: slots of a block drafter's block, the anchor included (None: as trained).
       depth: longest drafted path of drafters that draft step by step (None: the drafter's own).
       acceptance: `match` gives the text of autoregressive decoding with the same seed. `sequential`
@@ -85,7 +87,8 @@ def decode(
         deeper, above 1 wider (None: the drafter's own).
       policy: decides, per round, whether to draft, how many steps, and how many rows to verify; or,
         per call, the block size. See `jaxspec.policies` (None: as much as the options above allow).
-        `Output.policy` holds what it learned, for the next call.
+        `Output.policy` holds what it learned, for the next call. `auto` measures what rounds cost
+        and chooses the rows of each; see `jaxspec.engine.automatic`.
       trace: record every round in `Output.rounds`. Each round then waits for the host.
 
     Returns:
@@ -120,11 +123,13 @@ def decode(
     with matmul_precision(session):
         started = time.perf_counter()
         state = jax.block_until_ready(run_prefill(session))
+        session = probe_session(session, state)
         decoding, compiled = time.perf_counter(), compilations()
         state, traces = _finish(session, state, trace)
         seconds = (decoding - started, time.perf_counter() - decoding)
     rounds_only = not (trace or session.stop_strings) and compilations() == compiled
     outputs = make_outputs(session, state, seconds, traces, rounds_only)
+    keep_policy(session, outputs[0].policy)
     return outputs if is_batch(prompt) else outputs[0]
 
 
@@ -142,13 +147,13 @@ def stream(
     ignore_eos: bool = False,
     method: str | None = None,
     builder: str | Builder | None = None,
-    budget: int = 32,
+    budget: int | None = None,
     block_size: int | None = None,
     depth: int | None = None,
     acceptance: str = "match",
     coupled: bool = True,
     score_temperature: float | None = None,
-    policy: Policy | None = None,
+    policy: Policy | str | None = None,
 ) -> Iterator[str | list[int]]:
     """Yield the text of `decode` piece by piece, after every round; options are those of `decode`.
 
@@ -190,6 +195,7 @@ def _stream(session: Session) -> Iterator[str | list[int]]:
     started = time.perf_counter()
     with matmul_precision(session):
         state = jax.block_until_ready(run_prefill(session))
+        session = probe_session(session, state)
     decoding = time.perf_counter()
     shown = 0
     while True:
@@ -206,7 +212,9 @@ def _stream(session: Session) -> Iterator[str | list[int]]:
         with matmul_precision(session):
             state = _run(session, state, 1)
     seconds = (decoding - started, time.perf_counter() - decoding)
-    return make_outputs(session, state, seconds)[0]
+    output = make_outputs(session, state, seconds)[0]
+    keep_policy(session, output.policy)
+    return output
 
 
 def _finish(session: Session, state: DecodeState, trace: bool) -> tuple[DecodeState, Traces | None]:

@@ -11,6 +11,10 @@ import numbers
 from collections.abc import Sequence
 from typing import Any
 
+from jaxspec.policies.protocol import Policy
+
+# The name of the policy of `jaxspec.engine.automatic`.
+AUTOMATIC = "auto"
 MAX_BUDGET = 4096
 """Largest number of rows that a round may verify. The ancestor mask grows with the square of the rows, the logits
 with rows times vocabulary, and no published method verifies more than about 1000."""
@@ -82,6 +86,23 @@ def check_count(name: str, value: Any, least: int = 1, most: int | None = None) 
 def check_budget(budget: Any) -> int:
     """Check the rows that a round verifies: 1 to `MAX_BUDGET`; raises as `check_count` does."""
     return check_count("budget", budget, 1, MAX_BUDGET)
+
+
+def check_policy(policy: Any) -> bool:
+    """Check a policy; return whether it is the automatic one, `auto`.
+
+    Raises:
+      TypeError: it is neither a policy nor a string.
+      ValueError: a string other than `auto`.
+    """
+    if isinstance(policy, str) and policy != AUTOMATIC:
+        raise ValueError(f"policy is {policy!r}: give {AUTOMATIC!r}, or one of jaxspec.policies")
+    if not isinstance(policy, Policy | str | None):
+        raise TypeError(
+            f"policy is of type {type(policy).__name__}: give one that a function of "
+            "jaxspec.policies returns"
+        )
+    return policy == AUTOMATIC if isinstance(policy, str) else False
 
 
 def check_seed(seed: Any) -> int:

@@ -22,12 +22,15 @@ from jaxspec.core.state import DecodeState, Request
 from jaxspec.drafters.registry import record_of
 from jaxspec.drafters.sizes import choose_depth
 from jaxspec.engine import arguments
+from jaxspec.engine.automatic import recall_policy
 from jaxspec.engine.plan import ACCEPTANCE, DecodeConfig, Plan, make_plan
 from jaxspec.engine.prefill import CHUNK, prefill
 from jaxspec.engine.token_ids import Prompt, Prompts, is_batch, number_sequences, pad, to_ids
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.policies.protocol import Policy, PolicyConfig
 
+# Rows that a round verifies if neither the caller nor a policy says how many.
+BUDGET = 32
 # What ends a sequence: one string or token id, or several.
 Stop = str | int | Iterable[str | int]
 
@@ -47,6 +50,7 @@ class Session:
       stop_strings: strings that the host looks for in the text.
       tokenizer: the model's tokenizer, or None if it has none.
       policy: the policy with its first state, or None if it has nothing to decide.
+      automatic: whether the policy is the automatic one, see `jaxspec.engine.automatic`.
     """
 
     params: Params
@@ -59,6 +63,7 @@ class Session:
     stop_strings: tuple[str, ...]
     tokenizer: Any
     policy: Policy | None
+    automatic: bool = False
 
 
 def prepare(
@@ -75,13 +80,13 @@ def prepare(
     ignore_eos: bool = False,
     method: str | None = None,
     builder: str | Builder | None = None,
-    budget: int = 32,
+    budget: int | None = None,
     block_size: int | None = None,
     depth: int | None = None,
     acceptance: str = "match",
     coupled: bool = True,
     score_temperature: float | None = None,
-    policy: Policy | None = None,
+    policy: Policy | str | None = None,
 ) -> Session:
     """Check the arguments of `jaxspec.decode` and make the session; nothing runs yet.
 
@@ -93,11 +98,7 @@ def prepare(
     max_new_tokens = arguments.check_count("max_new_tokens", max_new_tokens)
     seed = arguments.check_seed(seed)
     arguments.check_flag("ignore_eos", ignore_eos)
-    if policy is not None and not isinstance(policy, Policy):
-        raise TypeError(
-            f"policy is of type {type(policy).__name__}: give one that a function of "
-            "jaxspec.policies returns"
-        )
+    automatic = arguments.check_policy(policy)
     config, sampling = resolve_config(
         spec,
         temperature=temperature,
@@ -112,13 +113,16 @@ def prepare(
         acceptance=acceptance,
         coupled=coupled,
         score_temperature=score_temperature,
-        policy=None if policy is None else policy.config,
+        policy=policy.config if isinstance(policy, Policy) else None,
     )
-    plan = make_plan(spec, config)
     tokenizer = load_tokenizer(spec.tokenizer) if spec.tokenizer else None
     ids = _token_ids(spec, prompt, tokenizer, max_new_tokens)
-    if policy is not None:
-        policy = _start_policy(policy, plan, len(ids), float(temperature))
+    chosen = policy if isinstance(policy, Policy) else None
+    if automatic:
+        chosen, config = recall_policy(params, config, budget, len(ids))
+    plan = make_plan(spec, config)
+    if chosen is not None:
+        chosen = _start_policy(chosen, plan, len(ids), float(temperature))
     strings, stop_ids = arguments.split_stop(stop, spec.target.vocab_size)
     if strings and tokenizer is None:
         raise ValueError(
@@ -130,12 +134,22 @@ def prepare(
         stop=_padded_stop(stop_ids + (() if ignore_eos else spec.eos)),
         keys=sequence_keys(seed, number_sequences(ids)),
         sampling=sampling,
-        controls=None if policy is None else policy.controls,
+        controls=None if chosen is None else chosen.controls,
     )
     max_tokens = _round_up(max_new_tokens, 64)
     capacity = _round_up(tokens.shape[1] + max_tokens + max(plan.longest, plan.waiting), 64)
     return Session(
-        params, config, request, tokens, lengths, capacity, max_tokens, strings, tokenizer, policy
+        params,
+        config,
+        request,
+        tokens,
+        lengths,
+        capacity,
+        max_tokens,
+        strings,
+        tokenizer,
+        chosen,
+        automatic and chosen is not None,
     )
 
 
@@ -148,7 +162,7 @@ def resolve_config(
     min_p: float | None = None,
     method: str | None = None,
     builder: str | Builder | None = None,
-    budget: int = 32,
+    budget: int | None = None,
     block_size: int | None = None,
     depth: int | None = None,
     acceptance: str = "match",
@@ -173,7 +187,7 @@ def resolve_config(
     method = method or (spec.drafters[0][0] if spec.drafters else "ar")
     arguments.check_choice("acceptance", acceptance, ACCEPTANCE)
     arguments.check_flag("coupled", coupled)
-    budget = arguments.check_budget(budget)
+    budget = BUDGET if budget is None else arguments.check_budget(budget)
     if block_size is not None:
         block_size = arguments.check_count("block_size", block_size, 2)
     if depth is not None:

@@ -14,6 +14,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxspec.core.state import Accepted, Tree
 from jaxspec.costs.roofline_fit import correct_running
@@ -24,6 +25,7 @@ from jaxspec.policies.bastion.controller_state import (
     ControllerState,
     init_controller,
 )
+from jaxspec.policies.bastion.online_costs import correct_row_costs
 from jaxspec.policies.bastion.pauses import (
     count_pause,
     record_gain,
@@ -72,13 +74,25 @@ class ControllerConfig(PolicyConfig):
         after: ControllerState,
         seconds: float,
     ) -> ControllerInputs:
-        """BASTION's EMA, updated once per decode: measured over predicted time of its rounds."""
-        rate, factor = float(controls.running), float(controls.factor)
+        """Correct the costs by the measured time of a decode's rounds.
+
+        `running` is the rate of BASTION's EMA of one common factor, updated once per decode; `rate`
+        is that of `correct_row_costs`, which corrects each width.
+        """
         predicted = float(after.predicted) - float(before.predicted)
-        if not rate or not predicted > 0:
+        if not predicted > 0:
             return controls
-        factor = correct_running([seconds], [predicted / factor], rate, factor)[-1]
-        return controls.replace(factor=jnp.float32(factor))
+        running, factor = float(controls.running), float(controls.factor)
+        if running:
+            factor = correct_running([seconds], [predicted / factor], running, factor)[-1]
+            controls = controls.replace(factor=jnp.float32(factor))
+        if float(controls.rate):
+            sizes = np.asarray(after.sizes) - np.asarray(before.sizes)
+            costs = correct_row_costs(
+                controls.costs, sizes, predicted, seconds, float(controls.rate)
+            )
+            controls = controls.replace(costs=costs)
+        return controls
 
 
 def make_bastion(
@@ -89,6 +103,7 @@ def make_bastion(
     pauses: bool | None = None,
     rows: int = 0,
     running: float = 0.0,
+    rate: float = 0.0,
 ) -> Policy:
     """Make BASTION's controller from round costs.
 
@@ -101,14 +116,17 @@ def make_bastion(
         continues with `Output.policy`. With measured or fitted costs this is BASTION's "EMA +
         calibration", with the bare roofline its "EMA"; its golden traces have weights of 0.1 and
         0.2.
+      rate: weight of each decode's measured time in a correction of the costs of each width, see
+        `online_costs`.
 
     Raises:
-      ValueError: the rule is unknown, or `running` is not in 0 to 1.
+      ValueError: the rule is unknown, or `running` or `rate` is not in 0 to 1.
     """
-    if not 0 <= running <= 1:
-        raise ValueError(
-            f"running is {running}: give a weight from 0, no correction, to 1, the last decode only"
-        )
+    for name, weight in (("running", running), ("rate", rate)):
+        if not 0 <= weight <= 1:
+            raise ValueError(
+                f"{name} is {weight}: give a weight from 0, no correction, to 1, the last decode only"
+            )
     ours = not rule.startswith("bastion")
     config = ControllerConfig(
         costs.widths,
@@ -117,7 +135,11 @@ def make_bastion(
         pauses=ours if pauses is None else pauses,
     )
     inputs = ControllerInputs(
-        costs.by_rows(), jnp.float32(1), jnp.int32(rows), jnp.float32(running)
+        costs.by_rows(),
+        jnp.float32(1),
+        jnp.int32(rows),
+        jnp.float32(running),
+        jnp.float32(rate),
     )
     return Policy(config, inputs)
 

@@ -22,12 +22,15 @@ class ControllerInputs(flax.struct.PyTreeNode):
       rows: int32 [], rows to verify in every round, for measurements; 0 lets the rule choose, and -1
         decodes autoregressively.
       running: float32 [], weight of a decode's measured time in `factor`; 0 keeps `factor`.
+      rate: float32 [], weight of a decode's measured time in `costs`, see `online_costs`; 0 keeps
+        `costs`.
     """
 
     costs: RowCosts
     factor: jax.Array
     rows: jax.Array
     running: jax.Array
+    rate: jax.Array
 
 
 @tagged("bastion-state")

@@ -1,0 +1,153 @@
+"""The automatic policy: choose the rows of every round by cost, without calibration by hand.
+
+It is BASTION's controller with the rule `best`. Its round costs are probed with the program that
+decodes, when that is first compiled for a device, model, drafter and setting. They are kept on
+disk, and corrected after every decode. What a process learns about acceptance is kept for its later
+calls. Like every policy, it changes the speed and never the text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import weakref
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from jaxspec.core.params import Params
+from jaxspec.costs.files import load_costs, save_costs
+from jaxspec.costs.round_costs import RoundCosts, make_costs
+from jaxspec.engine.plan import DecodeConfig, make_plan
+from jaxspec.io.user_cache import user_cache
+from jaxspec.policies.bastion.controller import make_bastion
+from jaxspec.policies.protocol import Policy
+
+# Most rows of a round, and the numbers of rows that verification is compiled for. On a CPU more
+# than 16 rows hardly pay; on a GPU up to 64 cost little more than one.
+CPU_WIDTHS, GPU_WIDTHS = (1, 4, 8, 16), (1, 16, 32, 64)
+# Weight of a decode's measured time in the correction of the costs.
+RATE = 0.2
+
+# Learned policies by setting, each with a weak reference to an array of its drafter's weights.
+_learned: dict[str, tuple[weakref.ref, Policy]] = {}
+
+
+def choose_widths(budget: int | None) -> tuple[int, ...]:
+    """Choose the numbers of rows to compile verification for on the default device.
+
+    Args:
+      budget: the largest; None: what suits the device.
+    """
+    widths = CPU_WIDTHS if jax.default_backend() == "cpu" else GPU_WIDTHS
+    return widths if budget is None else (*(w for w in widths if w < budget), budget)
+
+
+def recall_policy(
+    params: Params, config: DecodeConfig, budget: int | None, batch: int
+) -> tuple[Policy | None, DecodeConfig]:
+    """Return the policy for a call, and the call's settings with it.
+
+    Args:
+      params: the model.
+      config: the call's static settings, without a policy.
+      budget: most rows of a round; None: what suits the device.
+      batch: number of sequences.
+
+    Returns:
+      The policy of this process's last such call; else a new one with the costs that are kept on
+      disk; else one with placeholder costs, for which `is_probed` is False. It is None where no
+      policy can decide: for `ar`, for trees in an order of their own, and for rejection sampling.
+    """
+    if config.method == "ar":
+        return None, config
+    widths = choose_widths(budget)
+    fixed, config = config, dataclasses.replace(config, budget=widths[-1])
+    policy = _find_policy(params, config, batch, widths)
+    config = dataclasses.replace(config, policy=policy.config)
+    try:
+        make_plan(params.spec, config)
+    except ValueError:
+        return None, fixed
+    return policy, config
+
+
+def _find_policy(
+    params: Params, config: DecodeConfig, batch: int, widths: tuple[int, ...]
+) -> Policy:
+    key = describe_setting(params, config, batch)
+    if key in _learned:
+        reference, policy = _learned[key]
+        if reference() is _some_weight(params, config.method):
+            return policy
+    try:
+        costs = load_costs(_path(key))
+    except (OSError, ValueError):  # none are kept, or the file is damaged: probe again
+        costs = _placeholder(widths)
+    return make_bastion(costs, rate=RATE)
+
+
+def remember_policy(params: Params, config: DecodeConfig, batch: int, policy: Policy) -> None:
+    """Remember what a call learned, for later calls of this process."""
+    weight = weakref.ref(_some_weight(params, config.method))
+    _learned[describe_setting(params, config, batch)] = (weight, policy)
+
+
+def save_setting(params: Params, config: DecodeConfig, batch: int, costs: RoundCosts) -> Policy:
+    """Keep measured costs on disk, and return a policy with them."""
+    key = describe_setting(params, config, batch)
+    # A cache that cannot be written costs a probe per process, and nothing else.
+    with contextlib.suppress(OSError):
+        save_costs(dataclasses.replace(costs, about={"setting": key}), _path(key))
+    return make_bastion(costs, rate=RATE)
+
+
+def is_probed(policy: Policy) -> bool:
+    """Whether a policy's costs were measured, and are no placeholder."""
+    return bool(np.asarray(policy.controls.costs.contexts)[0] > 0)
+
+
+def assemble_costs(
+    widths: tuple[int, ...], context: int, plain: float, drafted: list[float]
+) -> RoundCosts:
+    """Make a table from the seconds of rounds at one context.
+
+    Args:
+      widths: W numbers of rows.
+      context: cached tokens.
+      plain: seconds of a round of autoregressive decoding.
+      drafted: seconds of rounds that draft and verify each width.
+    """
+    rising = np.maximum.accumulate(drafted)
+    draft = max(float(rising[0]) - plain, 0.0)
+    verify = [plain, *np.maximum(rising[1:] - draft, 1e-9)]
+    return make_costs(widths, (float(max(context, 1)),), draft, [[seconds] for seconds in verify])
+
+
+def describe_setting(params: Params, config: DecodeConfig, batch: int) -> str:
+    """Describe everything that the time of a round depends on."""
+    device, config = jax.devices()[0], dataclasses.replace(config, policy=None)
+    sizes = (params.spec.target, params.spec.drafter(config.method), config, batch)
+    quantized = "quant" in params.target
+    return (
+        f"{device.platform} {device.device_kind}, jax {jax.__version__}, {params.dtype}, "
+        f"quantized {quantized}, {sizes}"
+    )
+
+
+def _placeholder(widths: tuple[int, ...]) -> RoundCosts:
+    """Make costs that mark themselves as not measured by a context of 0 tokens."""
+    return make_costs(widths, (0.0,), 0.0, [[1.0]] * len(widths))
+
+
+def _path(key: str) -> Path:
+    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+    return user_cache("automatic") / f"{digest}.json"
+
+
+def _some_weight(params: Params, method: str) -> jax.Array:
+    """Return an array that tells these weights of the drafter from others."""
+    leaves = jax.tree.leaves(params.drafters.get(method) or params.target)
+    return leaves[0]

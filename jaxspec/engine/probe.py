@@ -1,0 +1,77 @@
+"""Measure the round costs of a session with its own compiled program."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.core.state import DecodeState, Request
+from jaxspec.engine.automatic import assemble_costs, is_probed, remember_policy, save_setting
+from jaxspec.engine.loop import run
+from jaxspec.engine.session import Session
+from jaxspec.policies.protocol import Policy
+
+# Rounds of a probe of each width, and probes of which the fastest counts.
+PROBE_ROUNDS, PROBES = 2, 2
+
+
+def probe_session(session: Session, state: DecodeState) -> Session:
+    """Measure the round costs of a session on copies of its state, and keep them on disk.
+
+    Sessions without the automatic policy, or with known costs, are returned as they are.
+
+    Args:
+      session: see `jaxspec.engine.session.prepare`.
+      state: after the prefill; it is not changed.
+
+    Returns:
+      The session with the measured costs in its policy and request.
+    """
+    if not session.automatic or session.policy is None or is_probed(session.policy):
+        return session
+    widths = session.policy.controls.costs.widths
+    sizes = (-1, *widths)
+    # Room for tokens is rounded up, so that a probe fits even if the caller wants a single one.
+    request = session.request.replace(
+        limit=jnp.full_like(session.request.limit, session.max_tokens),
+        stop=jnp.full_like(session.request.stop, -1),
+    )
+    fresh = state.replace(done=jnp.zeros_like(state.done))
+
+    def time_rounds(rows: int) -> float:
+        controls = session.policy.controls.replace(rows=jnp.int32(rows))
+        best = np.inf
+        for probe in range(PROBES + (rows == sizes[0])):  # the very first run compiles
+            begun = jax.block_until_ready(jax.tree.map(jnp.copy, fresh))
+            seconds, rounds = _time_run(session, request.replace(controls=controls), begun)
+            if probe or rows != sizes[0]:
+                best = min(best, seconds / max(rounds, 1))
+        return best
+
+    plain, *drafted = (time_rounds(rows) for rows in sizes)
+    costs = assemble_costs(widths, int(np.max(session.lengths)), plain, drafted)
+    policy = save_setting(session.params, session.config, len(session.lengths), costs)
+    policy = policy.replace(state=session.policy.state, temperature=session.policy.temperature)
+    return dataclasses.replace(
+        session, policy=policy, request=session.request.replace(controls=policy.controls)
+    )
+
+
+def keep_policy(session: Session, policy: Policy | None) -> None:
+    """Let this process's later calls go on with what the automatic policy learned."""
+    if session.automatic and policy is not None:
+        remember_policy(session.params, session.config, len(session.lengths), policy)
+
+
+def _time_run(session: Session, request: Request, state: DecodeState) -> tuple[float, int]:
+    """Return the seconds and number of rounds of a run from `state`, which is donated."""
+    before = np.asarray(state.rounds).copy()
+    began = time.perf_counter()
+    state = jax.block_until_ready(
+        run(session.params, request, state, jnp.int32(PROBE_ROUNDS), config=session.config)
+    )
+    return time.perf_counter() - began, int(np.max(np.asarray(state.rounds) - before))

@@ -1,0 +1,93 @@
+"""The automatic policy: lossless, probed once, kept on disk and per process."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+import jaxspec
+from jaxspec.engine import automatic
+
+PROMPTS = ["def add(a, b):\n    return", "Question: What is 2 + 3?\nAnswer:"]
+
+
+@pytest.fixture(scope="module")
+def mini():
+    return jaxspec.load("mini", drafter="dflash", dtype="float32")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
+    monkeypatch.setattr(automatic, "_learned", {})
+    return tmp_path / "automatic"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_text_is_the_targets_own(mini, cache, temperature):
+    options = dict(temperature=temperature, seed=3, max_new_tokens=40)
+    plain = jaxspec.decode(mini, PROMPTS, method="ar", **options)
+    first = jaxspec.decode(mini, PROMPTS, policy="auto", **options)
+    again = jaxspec.decode(mini, PROMPTS, policy="auto", **options)
+    assert [out.tokens for out in plain] == [out.tokens for out in first]
+    assert [out.tokens for out in plain] == [out.tokens for out in again]
+    assert len(list(cache.glob("*.json"))) == 1
+    rounds = [int(out[0].policy.state.rounds) for out in (first, again)]
+    assert rounds[1] > rounds[0] > 0  # the second call went on from the first
+
+
+def test_costs_are_probed_once_and_kept(mini, cache, monkeypatch):
+    """A second process, for which nothing is learned, reads what the first one measured."""
+    out = jaxspec.decode(mini, PROMPTS[0], policy="auto", max_new_tokens=8)
+    costs = out.policy.controls.costs
+    assert costs.widths == automatic.choose_widths(None) and np.all(np.asarray(costs.verify) > 0)
+    (path,) = cache.glob("*.json")
+    kept = path.read_bytes()
+    monkeypatch.setattr(automatic, "_learned", {})
+    monkeypatch.setattr(automatic, "save_costs", lambda *arguments: pytest.fail("measured again"))
+    jaxspec.decode(mini, PROMPTS[1], policy="auto", max_new_tokens=8)
+    assert path.read_bytes() == kept
+
+
+def test_a_damaged_file_is_measured_again(mini, cache, monkeypatch):
+    jaxspec.decode(mini, PROMPTS[0], policy="auto", max_new_tokens=8)
+    (path,) = cache.glob("*.json")
+    path.write_text("{")
+    monkeypatch.setattr(automatic, "_learned", {})
+    jaxspec.decode(mini, PROMPTS[0], policy="auto", max_new_tokens=8)
+    assert path.read_text().startswith("{\n")
+
+
+def test_other_weights_do_not_inherit_what_was_learned(mini):
+    out = jaxspec.decode(mini, PROMPTS[0], policy="auto", max_new_tokens=24)
+    other = mini.replace(drafters=jax.tree.map(lambda leaf: leaf * 0.5, mini.drafters))
+    fresh = jaxspec.decode(other, PROMPTS[0], policy="auto", max_new_tokens=24)
+    assert fresh.tokens == out.tokens
+    assert int(fresh.policy.state.rounds) == fresh.stats.rounds
+
+
+def test_a_budget_bounds_the_rows(mini):
+    out = jaxspec.decode(mini, PROMPTS[0], policy="auto", budget=6, max_new_tokens=24)
+    assert out.policy.config.widths == (1, 4, 6) and out.per_round.rows.max() <= 6
+
+
+def test_calls_that_leave_nothing_to_decide(mini):
+    for options in (
+        {"method": "ar"},
+        {"acceptance": "rejection", "temperature": 1.0, "builder": "chain"},
+    ):
+        out = jaxspec.decode(mini, PROMPTS[0], policy="auto", max_new_tokens=8, **options)
+        assert out.policy is None
+
+
+def test_it_streams(mini):
+    text = "".join(jaxspec.stream(mini, PROMPTS[0], policy="auto", max_new_tokens=24))
+    assert text == jaxspec.decode(mini, PROMPTS[0], method="ar", max_new_tokens=24).text
+
+
+def test_other_names_are_refused(mini):
+    with pytest.raises(ValueError, match="policy is 'best': give 'auto'"):
+        jaxspec.decode(mini, PROMPTS[0], policy="best")
+    with pytest.raises(TypeError, match="policy is of type int"):
+        jaxspec.decode(mini, PROMPTS[0], policy=3)
