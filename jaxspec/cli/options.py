@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from jaxspec.policies.registry import policy_forms
+from jaxspec.policies.registry import AUTOMATIC, policy_forms
 
 # argparse has no public name for what `add_subparsers` returns.
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -202,8 +202,8 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy",
         help="decides how much each round drafts and verifies, up to --budget: "
-        f"{', '.join(policy_forms())}, or the folder of a saved policy. Measures what rounds cost "
-        "if the policy needs it, and keeps the result (see `jaxspec calibrate`)",
+        f"{AUTOMATIC}, {', '.join(policy_forms())}, or the folder of a saved policy. Measures what "
+        "rounds cost if the policy needs it, and keeps the result (see `jaxspec calibrate`)",
     )
 
 

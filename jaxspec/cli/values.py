@@ -100,7 +100,9 @@ def collect_method_options(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def make_policy(params: Params, name: str | None, options: Mapping[str, Any]) -> Policy | None:
+def make_policy(
+    params: Params, name: str | None, options: Mapping[str, Any]
+) -> Policy | str | None:
     """Make the policy that --policy names; measure what rounds cost if it needs that.
 
     Args:
@@ -108,9 +110,10 @@ def make_policy(params: Params, name: str | None, options: Mapping[str, Any]) ->
       options: keyword arguments of `jaxspec.decode`. Autoregressive decoding takes no policy.
     """
     from jaxspec.bench.calibrate import policy_for
+    from jaxspec.policies.registry import AUTOMATIC
 
-    if name is None:
-        return None
+    if name in (None, AUTOMATIC):
+        return name
     method = options["method"] or (params.spec.drafters[0][0] if params.spec.drafters else "ar")
     if method == "ar":
         return None

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxspec.policies.protocol import Policy
+from jaxspec.policies.registry import AUTOMATIC
 
-# The name of the policy of `jaxspec.engine.automatic`.
-AUTOMATIC = "auto"
 MAX_BUDGET = 4096
 """Largest number of rows that a round may verify. The ancestor mask grows with the square of the rows, the logits
 with rows times vocabulary, and no published method verifies more than about 1000."""

@@ -15,6 +15,10 @@ from jaxspec.policies.protocol import Policy
 
 Class = TypeVar("Class", bound=type)
 
+# The name of the automatic policy, which `jaxspec.decode` makes itself: see
+# `jaxspec.engine.automatic`.
+AUTOMATIC = "auto"
+
 
 class NamedPolicy(NamedTuple):
     """The constructor behind a name.

@@ -17,6 +17,7 @@ from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.core.params import Params
 from jaxspec.engine.output import Output
 from jaxspec.engine.session import prepare
+from jaxspec.policies.registry import AUTOMATIC
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +84,7 @@ def time_decodes(
     policies = {
         method.name: {"policy": method.options["policy"]}
         for method in methods
-        if method.options.get("policy")
+        if method.options.get("policy") not in (None, AUTOMATIC)
     }
     for index, prompt in enumerate(prompts):
         progress(f"prompt {index + 1} of {len(prompts)} ({prompt.domain})")
@@ -93,7 +94,8 @@ def time_decodes(
                 out, compiling = repeat_until_compiled(
                     functools.partial(jaxspec.decode, params, prompt.content, **settings)
                 )
-                if out.policy is not None:
+                # The automatic policy itself remembers what it learned.
+                if out.policy is not None and method.name in policies:
                     policies[method.name] = {"policy": out.policy}
                 compile_seconds[method.name] += compiling
                 runs.append(make_run(method.name, index, repeat, out))

@@ -11,11 +11,11 @@ from jaxspec.bench.calibrate import policy_for
 from jaxspec.builders import list_names, parse_builder, shorten_name
 from jaxspec.core.params import WEIGHTLESS, Params, Spec
 from jaxspec.drafters.registry import record_of, records
-from jaxspec.policies.registry import policy_names
+from jaxspec.policies.registry import AUTOMATIC, policy_names
 
 COUPLED = {"on": (True,), "off": (False,), "both": (True, False)}
 UNCOUPLED = "/uncoupled"
-ALL_METHODS = "all"
+ALL_METHODS, DEFAULT_METHOD = "all", "default"
 # Settings of the method; all others are the builder's.
 SETTINGS = {"d": "depth", "b": "block_size"}
 
@@ -39,7 +39,7 @@ def parse_methods(
 ) -> list[Method]:
     """Parse a comma-separated list of methods.
 
-    Each is `ar`, `all`, or `<drafter>-<builder>[+<score>][@<budget>][/<setting>...]`:
+    Each is `ar`, `all`, `default`, or `<drafter>-<builder>[+<score>][@<budget>][/<setting>...]`:
       builder, score: a registered builder's name or alias, and its score if it has one, as in
         `chain`, `ddtree`, `tree+entropy` or `ddtree+hybrid0.3`;
       budget: `@12`, the rows verified in a round with the root included;
@@ -48,6 +48,7 @@ def parse_methods(
         `eagle3-dynamic@12/d6/w4`. The last setting may be a policy's name, such as `/best` or
         `/ddd-ltd`; the budget is then the most rows that a round verifies, and the option `policy`
         is that name, see `jaxspec.policies.named` and `attach_policies`.
+    `default` is what `jaxspec.decode` does with the automatic policy, its other options left out.
     `all` is every drafter of `spec` and every drafter without weights, such as `prompt_lookup`,
     with the builders that their records list as compared. A method that is also named separately is
     measured once. `ar` comes first and is added if it is missing, since it is the baseline.
@@ -72,7 +73,7 @@ def parse_methods(
     for name in [name for name in expanded if name not in written] + written:
         options = _read_options(name, budget)
         for on in COUPLED[coupled]:
-            if on or coupled != "both" or options["method"] not in unranked:
+            if on or coupled != "both" or options.get("method") not in unranked:
                 methods.append(Method(name if on else name + UNCOUPLED, options | {"coupled": on}))
     repeated = {
         method.name for method in methods if sum(other.name == method.name for other in methods) > 1
@@ -93,7 +94,7 @@ def attach_policies(
     """
     found = []
     for method in methods:
-        if isinstance(method.options.get("policy"), str):
+        if method.options.get("policy") not in (None, AUTOMATIC):
             policy = policy_for(
                 params, method.options["method"], method.options["policy"], options | method.options
             )
@@ -121,13 +122,15 @@ def _list_all(spec: Spec) -> Iterator[str]:
 
 
 def _read_options(name: str, default_budget: int) -> dict[str, Any]:
+    if name == DEFAULT_METHOD:
+        return {"policy": AUTOMATIC}
     names = "|".join(sorted(list_names(), key=len, reverse=True))
     form = re.fullmatch(
         rf"(.+?)-({names})(\+[\w.]+)?(?:@(\d+))?((?:/.+)?)", name, re.ASCII | re.DOTALL
     )
     if form is None:
         raise ValueError(
-            f"unknown method {name!r}: write ar, all, or <drafter>-<builder> with builder "
+            f"unknown method {name!r}: write ar, all, default, or <drafter>-<builder> with builder "
             f"{', '.join(list_names())}, as in jetspec-tree, jetspec-ddtree@12, "
             "jetspec-tree+hybrid0.3@12, eagle3-dynamic@12/d6/w4 or jetspec-ddtree@32/best"
         )
