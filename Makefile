@@ -7,7 +7,7 @@ AOT := .venv-aot
 # A file's tests share fixtures and compiled programs, so they stay in one process.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo test test-golden test-slow test-torch test-aot install-aot test-matrix lint house clean
+.PHONY: demo test test-golden test-slow test-torch test-aot install-aot install-dev test-matrix lint house clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m jaxspec demo
@@ -34,6 +34,8 @@ test-aot: install-aot
 	$(AOT)/bin/python -m pytest tests/test_aot.py tests/kernels
 
 install-aot: $(AOT)/.installed
+
+install-dev: $(VENV)/.installed-dev
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
