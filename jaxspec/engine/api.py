@@ -21,11 +21,10 @@ from jaxspec.engine.results import (
     Traces,
     find_stopped,
     make_outputs,
-    read_sequence,
     record_round,
 )
 from jaxspec.engine.session import Session, Stop, matmul_precision, prepare, run_prefill
-from jaxspec.engine.stops import safe_length
+from jaxspec.engine.stream import stream_rounds
 from jaxspec.engine.token_ids import Prompt, Prompts, is_batch
 from jaxspec.policies.protocol import Policy
 
@@ -192,29 +191,16 @@ def stream(
 
 
 def _stream(session: Session) -> Iterator[str | list[int]]:
-    started = time.perf_counter()
-    with matmul_precision(session):
-        state = jax.block_until_ready(run_prefill(session))
-        session = probe_session(session, state)
-    decoding = time.perf_counter()
-    shown = 0
+    """Yield the texts of `stream_rounds`, or their tokens; leave empty ones out."""
+    rounds = stream_rounds(session)
     while True:
-        tokens, text, _ = read_sequence(session, state, 0)
-        done = bool(np.asarray(state.done).all()) or find_stopped(session, state)[0]
-        whole = tokens if text is None else text
-        hold = not done and text is not None
-        ready = safe_length(text, session.stop_strings) if hold else len(whole)
-        if ready > shown:
-            yield whole[shown:ready]
-            shown = ready
-        if done:
-            break
-        with matmul_precision(session):
-            state = _run(session, state, 1)
-    seconds = (decoding - started, time.perf_counter() - decoding)
-    output = make_outputs(session, state, seconds)[0]
-    keep_policy(session, output.policy)
-    return output
+        try:
+            part = next(rounds)
+        except StopIteration as ended:
+            return ended.value
+        piece = part.tokens if part.text is None else part.text
+        if piece:
+            yield piece
 
 
 def _finish(session: Session, state: DecodeState, trace: bool) -> tuple[DecodeState, Traces | None]:

@@ -1,0 +1,111 @@
+"""Stream a session: the device runs the next round while the host reads the one before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.core.state import DecodeState
+from jaxspec.engine.detokenize import Detokenizer
+from jaxspec.engine.loop import run
+from jaxspec.engine.probe import keep_policy, probe_session
+from jaxspec.engine.results import make_outputs
+from jaxspec.engine.session import Session, matmul_precision, run_prefill
+from jaxspec.engine.stops import safe_length
+
+
+class StreamedRound(NamedTuple):
+    """The part of a stream that the prefill or a round emits.
+
+    Attributes:
+      text: text that it completes; None if the model has no tokenizer.
+      tokens: token ids that it emits.
+      drafted: whether it is a round's: all its tokens but the last are then accepted draft tokens.
+    """
+
+    text: str | None
+    tokens: list[int]
+    drafted: bool
+
+
+def stream_rounds(session: Session) -> Iterator[StreamedRound]:
+    """Yield what the prefill and each round emit.
+
+    Joined, the texts are `Output.text`, and the tokens `Output.tokens`. Characters that may turn
+    out to begin a stop string are held back. The generator returns the `Output`.
+
+    Args:
+      session: of one prompt, see `jaxspec.engine.session.prepare`.
+    """
+    started = time.perf_counter()
+    with matmul_precision(session):
+        state = jax.block_until_ready(run_prefill(session))
+        session = probe_session(session, state)
+    decoding = time.perf_counter()
+    text, emitted, drafted = _Text(session), 0, False
+    news = _pack_news(state, jnp.int32(0))
+    while True:
+        with matmul_precision(session):  # the round is dispatched, and runs while the host reads
+            state = run(session.params, session.request, state, jnp.int32(1), config=session.config)
+        done, total, *tokens = np.asarray(news).tolist()
+        tokens, emitted = tokens[: total - emitted], total
+        piece = text.add(tokens)
+        if done or text.stopped:
+            break
+        yield StreamedRound(piece, tokens, drafted)
+        drafted, news = True, _pack_news(state, jnp.int32(emitted))
+    seconds = (decoding - started, time.perf_counter() - decoding)
+    output = make_outputs(session, state, seconds)[0]
+    keep_policy(session, output.policy)
+    before = emitted - len(tokens)
+    yield StreamedRound(text.rest(piece, output.text), output.tokens[before:], drafted)
+    return output
+
+
+class _Text:
+    """The text of a stream, with what may still change held back."""
+
+    def __init__(self, session: Session):
+        self._stops = session.stop_strings
+        self._shown = 0
+        self._all = None if session.tokenizer is None else Detokenizer(session.tokenizer.decode)
+        self.stopped = False
+
+    def add(self, tokens: list[int]) -> str | None:
+        """Add tokens; return text to show, which is empty once a stop string is complete."""
+        if self._all is None:
+            return None
+        added = len(self._all.add(tokens))
+        text = self._all.text
+        recent = text[len(text) - added - max(map(len, self._stops), default=0) :]
+        self.stopped = self.stopped or any(stop in recent for stop in self._stops)
+        ready = self._shown if self.stopped else safe_length(text, self._stops)
+        piece = text[self._shown : ready]
+        self._shown += len(piece)
+        return piece
+
+    def rest(self, piece: str | None, whole: str | None) -> str | None:
+        """Return `piece` and what of the `whole` text was held back after it."""
+        return None if piece is None or whole is None else piece + whole[self._shown :]
+
+
+@jax.jit
+def _pack_news(state: DecodeState, shown: jax.Array) -> jax.Array:
+    """Pack what the host reads of the first sequence into one array.
+
+    Args:
+      state: after a round.
+      shown: int32 [], tokens that the host has read before.
+
+    Returns:
+      int32 [2 + A]: whether it is done, emitted tokens, and the tokens after the first `shown`.
+    """
+    longest = state.accepted.path.shape[1]
+    tokens = jax.lax.dynamic_slice_in_dim(state.tokens[0], shown, longest)
+    head = jnp.stack([state.done[0].astype(jnp.int32), state.emitted[0]])
+    return jnp.concatenate([head, tokens])
