@@ -10,6 +10,7 @@ from jaxspec.cli import (
     aot,
     bench,
     calibrate,
+    chat,
     convert,
     demo,
     doctor,
@@ -20,7 +21,7 @@ from jaxspec.cli import (
 from jaxspec.core import distribution
 
 USER_ERROR, INTERRUPTED = 2, 130
-COMMANDS = (generate, tree, demo, bench, calibrate, inspect, convert, doctor, aot)
+COMMANDS = (generate, chat, tree, demo, bench, calibrate, inspect, convert, doctor, aot)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -42,7 +42,9 @@ def add_parser(
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the options that name a model and its drafters."""
     parser.add_argument(
-        "--model", default="mini", help=f"name of a shipped model, hub id or directory {DEFAULT}"
+        "--model",
+        default="mini",
+        help=f"name of a model (mini, smollm2-135m), hub id, directory or GGUF file {DEFAULT}",
     )
     add_sources(parser)
 

@@ -1,0 +1,136 @@
+"""`jaxspec chat`: a conversation in the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from jaxspec.cli import options, values
+
+if TYPE_CHECKING:
+    from jaxspec.core.params import Params
+    from jaxspec.engine.output import Output
+
+HELP = "/stats: figures of the last answer; /method [NAME]: show or choose the method; /reset: forget; /quit"
+
+
+def add_command(commands: options.Commands) -> None:
+    """Add the command to the parser."""
+    parser = options.add_parser(
+        commands,
+        "chat",
+        run,
+        "talk with a chat model; accepted draft tokens appear in green, and Ctrl-C stops an answer",
+        "jaxspec chat --model smollm2-135m",
+    )
+    options.add_model(parser)
+    parser.add_argument("--system", help="system message that the conversation begins with")
+    options.add_method(parser)
+    options.add_decode(parser)
+    options.add_policy(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read messages and answer them until the end of input."""
+    params = values.load_params(arguments)
+    given = values.collect_method_options(arguments)
+    given["policy"] = values.make_policy(params, arguments.policy, given)
+    chat = Chat(params, given, arguments.system)
+    print(HELP)
+    while True:
+        try:
+            line = input("> ")
+        except (EOFError, KeyboardInterrupt):
+            print()
+            return 0
+        if line.strip() == "/quit":
+            return 0
+        if line.startswith("/"):
+            print(chat.command(line))
+        elif line.strip():
+            chat.answer(line)
+
+
+class Chat:
+    """A conversation with a model.
+
+    Attributes:
+      messages: what was said, as chat messages.
+      last: output of the last complete answer.
+    """
+
+    def __init__(self, params: Params, given: dict[str, Any], system: str | None = None):
+        tokenizer = values.load_model_tokenizer(params.spec)
+        if tokenizer is None or not tokenizer.has_chat_template:
+            raise ValueError("this model has no chat template: use `jaxspec generate --raw`")
+        self.params, self.given, self.tokenizer = params, given, tokenizer
+        self._begin = [{"role": "system", "content": system}] if system else []
+        self.messages: list[dict[str, str]] = list(self._begin)
+        self.last: Output | None = None
+
+    def answer(self, question: str) -> None:
+        """Stream the answer to the terminal; Ctrl-C ends it, and what was said counts."""
+        from jaxspec.engine.session import prepare
+        from jaxspec.engine.stream import stream_rounds
+        from jaxspec.view.live import mark_round
+        from jaxspec.view.text import wants_colour
+
+        asked = [*self.messages, {"role": "user", "content": question}]
+        try:
+            session = prepare(self.params, self._shorten(asked), **self.given)
+        except ValueError as error:
+            print(f"error: {error}")
+            return
+        said, rounds = "", stream_rounds(session)
+        colour = wants_colour(sys.stdout.isatty())
+        try:
+            while True:
+                part = next(rounds)
+                said += part.text or ""
+                print(mark_round(part, self.tokenizer.decode, colour=colour), end="", flush=True)
+        except StopIteration as ended:
+            self.last = ended.value
+        except KeyboardInterrupt:
+            print(" [stopped]", end="")
+        print()
+        self.messages = [*asked, {"role": "assistant", "content": said}]
+
+    def command(self, line: str) -> str:
+        """Carry out a line that begins with a slash; return what to print."""
+        name, _, argument = line.strip().partition(" ")
+        if name == "/stats":
+            return self._describe_last()
+        if name == "/reset":
+            self.messages = list(self._begin)
+            return "The conversation begins again."
+        if name == "/method":
+            return self._choose(argument.strip())
+        return HELP
+
+    def _choose(self, name: str) -> str:
+        known = ["ar", *dict(self.params.spec.drafters), "prompt_lookup"]
+        if name and name not in known:
+            return f"unknown method {name!r}: choose one of {', '.join(known)}"
+        if name:
+            self.given = self.given | {"method": name, "builder": None}
+        current = self.given["method"] or known[1 if len(known) > 2 else 0]
+        return f"method {current} (known: {', '.join(known)})"
+
+    def _describe_last(self) -> str:
+        if self.last is None:
+            return "There is no complete answer yet."
+        stats = self.last.stats
+        return (
+            f"{stats.emitted} tokens in {stats.rounds} rounds, "
+            f"{stats.mean_acceptance_length:.2f} tokens per round, "
+            f"{stats.tokens_per_second:.1f} tokens/s after a prefill of {stats.prefill_seconds:.2f} s"
+        )
+
+    def _shorten(self, messages: list[dict[str, str]]) -> list[dict[str, str]]:
+        """Forget the oldest exchanges that leave no room for an answer."""
+        limit = self.params.spec.target.max_positions - self.given["max_new_tokens"]
+        kept = list(messages)
+        while len(self.tokenizer.chat(kept)) > limit and len(kept) > len(self._begin) + 1:
+            del kept[len(self._begin) : len(self._begin) + 2]
+        return kept

@@ -1,0 +1,32 @@
+"""The text of a stream as it appears, with accepted draft tokens in colour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from jaxspec.engine.stream import StreamedRound
+
+_GREEN, _RESET = "\x1b[32m", "\x1b[0m"
+
+
+def mark_round(
+    part: StreamedRound, decode: Callable[[Sequence[int]], str], *, colour: bool = False
+) -> str:
+    """Return a round's text, with what the drafter proposed in green.
+
+    The last token of a round is the target's own. Text that was held back until this round counts
+    as drafted.
+
+    Args:
+      part: from `jaxspec.engine.stream.stream_rounds`.
+      decode: token ids to text.
+      colour: add ANSI colours; otherwise the text is returned as it is.
+    """
+    text = "" if part.text is None else part.text
+    if not (colour and text and part.drafted):
+        return text
+    bonus = decode(part.tokens[-1:]) if part.tokens else ""
+    drafted = text.removesuffix(bonus) if bonus else text
+    if len(part.tokens) < 2 and drafted != text:
+        return text
+    return f"{_GREEN}{drafted}{_RESET}{text[len(drafted) :]}" if drafted else text
