@@ -23,6 +23,7 @@ from training.specblock_loss import BlockOptions
 SCORING = (0.4, 0.5)
 
 QWEN3_MASK = 151669  # an embedding row beyond the tokenizer's last id
+SMOLLM2_MASK = 6  # <filename>, a special token of pre-training that chats do not use
 LLAMA31_MASK = (
     128002  # <|reserved_special_token_0|>, ours: the published drafter's is not documented
 )
@@ -81,6 +82,30 @@ def _small(drafter: str, **loss) -> DrafterPreset:
         length=256,
         batch=16,
         anchors=24,
+    )
+
+
+def _smollm2(drafter: str, model: dict[str, Any], gamma: float | None = 4.0) -> DrafterPreset:
+    """Make a preset for SmolLM2-135M-Instruct: `_small`'s optimizer on the model's own answers.
+
+    All but a draft model propose 12,288 of its 49,152 tokens. The drafters read the same layers, so
+    that they can share one `--cache-features`.
+    """
+    small = _small(drafter, gamma=gamma)
+    own = dict(
+        kind=drafter,
+        feature_layers=(1, 10, 19, 27),
+        draft_vocab=12_288,
+        mask_token=SMOLLM2_MASK,
+        score_temperature=SCORING,
+        zero_residual=True,
+    )
+    return dataclasses.replace(
+        small,
+        target="smollm2-135m",
+        model=own | model,
+        loop=dict(steps=1_600, save_every=100, eval_every=200, parts=2),
+        anchors=32,
     )
 
 
@@ -190,6 +215,9 @@ PRESETS = {
         dict(num_layers=4, hidden_size=160, num_heads=2, num_kv_heads=1, head_dim=64, ffn_size=640),
         gamma=None,
     ),
+    "smollm2-jetspec": _smollm2("jetspec", dict(block_size=8, num_layers=2)),
+    "smollm2-dflash": _smollm2("dflash", dict(block_size=8, num_layers=2)),
+    "smollm2-eagle3": _smollm2("eagle3", dict(zero_residual=False), gamma=None),
     "eagle3-qwen3-8b": _large_eagle("Qwen/Qwen3-8B"),
     "eagle3-llama-3.1-8b": _large_eagle("meta-llama/Llama-3.1-8B-Instruct"),
     "specblock-qwen3-8b": _large_specblock("Qwen/Qwen3-8B"),
