@@ -33,7 +33,7 @@ MINI = Path(jaxspec.__file__).parent / "zoo/mini"
 
 
 def edited(source: Path, destination: Path, **changes) -> Path:
-    """A copy of a drafter with fields of `dflash_config` changed."""
+    """Copy a drafter and change fields of `dflash_config`."""
     shutil.copytree(source, destination)
     hf = read_json(destination / "config.json")
     hf["dflash_config"] |= changes
@@ -296,9 +296,11 @@ def test_doctor_finds_nothing_wrong_with_good_pairings(capsys, prompts):
 
 @pytest.mark.slow
 def test_doctor_names_the_right_convention_for_mini(tmp_path):
-    shifted = edited(MINI / "drafters/jetspec", tmp_path / "shifted", target_layer_ids=[0, 2, 4])
-    (warning,) = diagnose("mini", shifted)["warnings"]
-    assert "outputs of layers [1, 3, 5]" in warning
+    """Ids of inputs, where outputs are meant: its own record contradicts them, and so do texts."""
+    shifted = edited(MINI / "drafters/jetspec", tmp_path / "shifted", target_layer_ids=[2, 4, 5])
+    contradicted, better = diagnose("mini", shifted)["warnings"]
+    assert "its jaxspec object says [1, 3, 4]" in contradicted
+    assert "outputs of layers [1, 3, 4] (0-based; inputs of [2, 4, 5])" in better
 
 
 def test_doctor_on_records_and_misfits(tmp_path, monkeypatch):

@@ -21,8 +21,8 @@ def check_one_proposal(builder: Builder, proposes: Proposes) -> None:
 
 
 def check_choices(builder: Builder, proposes: Proposes) -> None:
-    """Raise `Unsuitable` for drafters that know only one token per slot: no tree can branch."""
-    if proposes.vocab_size == 1:
+    """Raise `Unsuitable` for drafters that look tokens up, one per slot: no tree can branch."""
+    if proposes.retrieved:
         raise Unsuitable(f"builder {builder.name!r} needs a drafter that proposes alternatives")
 
 

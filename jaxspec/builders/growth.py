@@ -18,10 +18,11 @@ class Proposes(NamedTuple):
       depth: longest path that the call allows.
       slots: K, tokens that a step proposes after a node; at least `depth` for drafters that make
         one proposal per round.
-      vocab_size: tokens that a slot chooses from; 1 if the drafter knows only one.
+      vocab_size: tokens that a slot chooses from.
       budget: rows to verify, the root included.
       steps: whether the drafter can propose after the nodes of a growing tree.
       rank_classes: classes of the drafter's rank head (SpecBlock); 0 without one.
+      retrieved: whether the tokens are looked up, so that a slot has one candidate and no others.
     """
 
     depth: int
@@ -30,6 +31,7 @@ class Proposes(NamedTuple):
     budget: int
     steps: bool = False
     rank_classes: int = 0
+    retrieved: bool = False
 
     @property
     def levels(self) -> int:

@@ -153,6 +153,7 @@ def _bind(builder: Builder, config: DecodeConfig, drafter_config: Any, drafter: 
         depth=depth,
         slots=drafter.slots,
         vocab_size=1 if record.retrieval else vocab_size,
+        retrieved=record.retrieval,
         budget=config.budget,
         steps=in_steps,
         rank_classes=drafter.rank_classes,

@@ -80,7 +80,7 @@ def test_chain_stops_at_the_first_unusable_candidate():
         ({"budget": 0}, "budget is 0: it must be at least 1"),
         ({"depth": 0}, "depth is 0: it must be at least 1"),
         ({"vocab_size": 0}, "vocab_size is 0: it must be at least 1"),
-        ({"vocab_size": 1}, "needs a drafter that proposes alternatives"),
+        ({"retrieved": True}, "needs a drafter that proposes alternatives"),
         ({"vocab_size": 2}, "width is 3: give at most 2, the drafter's vocabulary"),
     ],
 )

@@ -282,7 +282,7 @@ def test_answers_are_kept_and_go_on(toy, tmp_path):
     assert fewer.committed == [own[1:] for own in both.committed] and fewer.sizes.tolist() == [5]
     with pytest.raises(ValueError, match="give another folder, or delete it"):
         answer(toy, "dflash", prompts, (3, 6), path, **options)
-    with pytest.raises(ValueError, match="of other prompts"):
+    with pytest.raises(ValueError, match="was made with other prompts"):
         answer(toy, "dflash", prompts[::-1], (3, 5), path, **options)
 
 

@@ -111,7 +111,7 @@ def test_published_presets_run(options):
     ("changes", "message"),
     [
         ({"fixed_rows": 3}, r"give one of the recorded sizes \[2, 4\]"),
-        ({"preset": "ltd-code"}, "decides after 3 draft steps, and 3 are recorded"),
+        ({"preset": "ltd-code"}, "decides after 3 draft steps, the record has 3: record with more"),
         ({"parallel": 7}, "parallel is 7: give a divisor of the rollout"),
     ],
 )
