@@ -45,14 +45,15 @@ def test_names_that_ship(zoo):
     assert hub.shipped() == ("mini",)
     assert hub.resolve_model("mini") == zoo / "mini"
     assert {"dflash", "jetspec"} <= set(hub.shipped(zoo / "mini" / "drafters"))
-    assert hub.resolve_drafter("jetspec", zoo / "mini") == zoo / "mini" / "drafters" / "jetspec"
+    own = zoo / "mini" / "drafters"
+    assert hub.resolve_drafter("jetspec", own) == own / "jetspec"
 
 
 def test_directories(zoo, tmp_path, monkeypatch):
     (tmp_path / "local" / "sub").mkdir(parents=True)
     assert hub.resolve_model(tmp_path / "local") == tmp_path / "local"
     assert hub.resolve_model(f"{tmp_path}/local::sub") == tmp_path / "local" / "sub"
-    assert hub.resolve_drafter(tmp_path / "local", zoo / "mini") == tmp_path / "local"
+    assert hub.resolve_drafter(tmp_path / "local", zoo / "mini" / "drafters") == tmp_path / "local"
     monkeypatch.chdir(tmp_path)
     assert hub.resolve_model("local").samefile(tmp_path / "local")
     with pytest.raises(FileNotFoundError, match="has no folder 'nowhere'"):
@@ -62,7 +63,9 @@ def test_directories(zoo, tmp_path, monkeypatch):
 def test_hub_ids_come_from_the_local_cache(zoo, cache):
     assert hub.resolve_model("owner/name").samefile(cache)
     assert hub.resolve_model("owner/name::drafter").samefile(cache / "drafter")
-    assert hub.resolve_drafter("owner/name::drafter", zoo / "mini").samefile(cache / "drafter")
+    assert hub.resolve_drafter("owner/name::drafter", zoo / "mini" / "drafters").samefile(
+        cache / "drafter"
+    )
     with pytest.raises(FileNotFoundError, match="'owner/name' has no folder 'nowhere'"):
         hub.resolve_model("owner/name::nowhere")
 
@@ -84,7 +87,7 @@ def test_a_mistyped_name_lists_those_that_ship(zoo, cache):
     with pytest.raises(
         FileNotFoundError, match=r"not a drafter that ships with mini \(dflash, jetspec\)"
     ):
-        hub.resolve_drafter("jetspeck", zoo / "mini")
+        hub.resolve_drafter("jetspeck", zoo / "mini" / "drafters")
 
 
 @pytest.mark.parametrize("name", ["/no/such/place", "./mini-typo", "a/b/c", ""])
