@@ -117,7 +117,7 @@ def test_rules_by_name():
     assert decide(make_bastion(stairs, "bastion-code", corrected=False), state, tree) == ROWS
     with pytest.raises(
         ValueError,
-        match="unknown rule 'worst': choose one of best, bastion-paper, bastion-code, fixed",
+        match="unknown rule 'worst': choose one of best, bastion-paper, bastion-code",
     ):
         make_bastion(stairs, "worst")
     paper, ours = make_bastion(stairs, "bastion-paper").config, make_bastion(stairs).config
