@@ -226,7 +226,12 @@ def test_a_dynamic_tree_of_one_proposal_takes_no_draft_step():
     [
         (dynamic(), proposes(4, 4, 8), Unsuitable, "needs a drafter of one token at a time"),
         (best_first(), proposes(1, 4, 8), Unsuitable, "that proposes several tokens at once"),
-        (dynamic(), Proposes(4, 4, 1, 8), Unsuitable, "needs a drafter that proposes alternatives"),
+        (
+            dynamic(),
+            Proposes(4, 4, VOCAB, 8, retrieved=True),
+            Unsuitable,
+            "needs a drafter that proposes alternatives",
+        ),
         (rank_guided(), proposes(1, 4, 8), Unsuitable, "needs a drafter with a rank head"),
         (dynamic(), proposes(1, 4, 0), ValueError, "budget is 0"),
         (dynamic(13), proposes(1, 4, 8), ValueError, "width is 13: give at most 12"),

@@ -184,7 +184,8 @@ BAD = [
     ({"coupled": "on"}, "coupled is 'on': give True or False"),
     ({"ignore_eos": 1}, "ignore_eos is 1: give True or False"),
     ({"score_temperature": "x"}, "score_temperature is 'x'"),
-    ({"policy": "bastion"}, "policy is of type str"),
+    ({"policy": "bastion"}, "policy is 'bastion': give 'auto'"),
+    ({"policy": 3}, "policy is of type int"),
 ]
 
 
