@@ -62,7 +62,11 @@ def test_a_second_call_of_the_same_bucket_compiles_nothing(params):
         # Streaming calls the same executable round by round: what it returns must look like what it
         # takes. It compiles one small program, which packs what the host reads.
         for _ in range(2):
-            list(jaxspec.stream(params, [5, 6], temperature=temperature, max_new_tokens=30, **sampling))
+            list(
+                jaxspec.stream(
+                    params, [5, 6], temperature=temperature, max_new_tokens=30, **sampling
+                )
+            )
             assert sum("backend_compile" in event for event in compilations) <= before + packs
         packs = 0
 

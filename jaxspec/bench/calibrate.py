@@ -8,7 +8,6 @@ model, drafter and setting.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,14 @@ from jaxspec.bench.measure.round_clock import Case, plan_rounds, time_rounds
 from jaxspec.builders import Builder, make_builder
 from jaxspec.core.params import Params
 from jaxspec.costs.files import load_costs, save_costs
+from jaxspec.costs.kept import describe_model, find_kept
 from jaxspec.costs.round_costs import RoundCosts, make_costs
+from jaxspec.costs.split import split_rounds
 from jaxspec.drafters.registry import record_of
 from jaxspec.io.fingerprint import fingerprint
-from jaxspec.io.user_cache import user_cache
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.named import make_named
 from jaxspec.policies.protocol import Policy
-from jaxspec.targets import quant
 
 # Options of `jaxspec.decode` that sampling depends on, and all options that the time of a round
 # depends on.
@@ -69,8 +68,6 @@ def calibrate(
     Raises:
       ValueError: `ar`, a size out of range, or a context beyond the model's positions.
     """
-    from scipy.optimize import isotonic_regression
-
     widths = default_widths(budget) if widths is None else tuple(widths)
     if widths[0] != 1 or widths[-1] != budget:
         raise ValueError(
@@ -85,40 +82,17 @@ def calibrate(
         )
     cases = [Case(options, policy.controls.replace(rows=jnp.int32(size))) for size in (-1, *widths)]
     contexts, seconds = time_rounds(params, cases, contexts, repeats=repeats, batch=batch)
-    draft, verify = [], []
-    for plain, *drafted in seconds:
-        # More rows never take less time. If they seem to, it is noise, and a policy would follow
-        # it.
-        drafted = isotonic_regression(drafted).x
-        draft.append(max(drafted[0] - plain, 0.0))
-        verify.append([plain, *np.maximum(drafted[1:] - draft[-1], 1e-9)])
-    return make_costs(widths, contexts, draft, np.transpose(verify))
+    plain, *drafted = np.transpose(seconds)
+    return make_costs(widths, contexts, *split_rounds(plain, drafted))
 
 
 def table_path(
     params: Params, method: str, *, budget: int = 32, batch: int = 1, **options: Any
 ) -> Path:
-    """Return the path of the file with the costs of these rounds.
-
-    The folder is in `jaxspec.io.user_cache.user_cache`.
-    """
-    # Quantised weights compute in the same dtype as others, but at different speeds.
-    weights = f"{params.dtype} {quant.kind_of(params.target) or ''}".strip()
+    """Return the path of the file with the costs of these rounds, see `jaxspec.costs.kept`."""
     options["builder"] = str(_builder(params, method, options))
-    described = repr(
-        (
-            params.spec.target,
-            params.spec.drafter(method),
-            weights,
-            budget,
-            batch,
-            sorted(options.items()),
-        )
-    )
-    digest = hashlib.sha256(described.encode()).hexdigest()[:16]
-    device = jax.devices()[0].device_kind.replace(" ", "-").replace("/", "-")
-    folder = user_cache("latency")
-    return folder / f"{device}-jax{jax.__version__}-{method}-{digest}.json"
+    model = describe_model(params, method)
+    return find_kept(method, *model, budget, batch, sorted(options.items()))
 
 
 def timed(options: Mapping[str, Any]) -> dict[str, Any]:

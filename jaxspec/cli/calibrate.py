@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     params = jaxspec.load(
         arguments.model, drafter=None if weightless else arguments.drafter, dtype=arguments.dtype
     )
-    method = arguments.drafter if weightless else params.spec.drafters[0][0]
+    method = arguments.drafter if weightless else params.spec.default_method
     given = timed(vars(arguments)) | ({"batch": arguments.batch} if arguments.batch != 1 else {})
     measurement = {"repeats": arguments.repeats, "contexts": arguments.contexts}
     table = measured(params, method, **measurement, **given)

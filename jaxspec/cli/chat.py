@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from jaxspec.core.params import Params
     from jaxspec.engine.output import Output
 
-HELP = "/stats: figures of the last answer; /method [NAME]: show or choose the method; /reset: forget; /quit"
+HELP = (
+    "/stats: figures of the last answer; /method [NAME]: show or choose the method; "
+    "/reset: forget; /quit"
+)
 
 
 def add_command(commands: options.Commands) -> None:
@@ -109,13 +112,13 @@ class Chat:
         return HELP
 
     def _choose(self, name: str) -> str:
-        known = ["ar", *dict(self.params.spec.drafters), "prompt_lookup"]
-        if name and name not in known:
-            return f"unknown method {name!r}: choose one of {', '.join(known)}"
+        spec = self.params.spec
+        known = ", ".join(spec.methods)
+        if name and name not in spec.methods:
+            return f"unknown method {name!r}: choose one of {known}"
         if name:
             self.given = self.given | {"method": name, "builder": None}
-        current = self.given["method"] or known[1 if len(known) > 2 else 0]
-        return f"method {current} (known: {', '.join(known)})"
+        return f"method {self.given['method'] or spec.default_method} (known: {known})"
 
     def _describe_last(self) -> str:
         if self.last is None:

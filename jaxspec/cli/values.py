@@ -114,7 +114,7 @@ def make_policy(
 
     if name in (None, AUTOMATIC):
         return name
-    method = options["method"] or (params.spec.drafters[0][0] if params.spec.drafters else "ar")
+    method = options["method"] or params.spec.default_method
     if method == "ar":
         return None
     return policy_for(params, method, name, options)

@@ -31,6 +31,17 @@ class Spec:
     eos: tuple[int, ...] = ()
     tokenizer: str | None = None
 
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Names of all methods that this model can decode with, `ar` first."""
+        loaded = dict(self.drafters)
+        return ("ar", *loaded, *(name for name in WEIGHTLESS if name not in loaded))
+
+    @property
+    def default_method(self) -> str:
+        """The method of calls that name none: the first drafter, or `ar` if none is loaded."""
+        return self.drafters[0][0] if self.drafters else "ar"
+
     def drafter(self, name: str) -> Any:
         """Return the config of the drafter called `name`.
 
@@ -42,8 +53,9 @@ class Spec:
             return loaded[name]
         if name in WEIGHTLESS:
             return WEIGHTLESS[name](self.target)
-        names = ["ar", *loaded, *(own for own in WEIGHTLESS if own not in loaded)]
-        raise ValueError(f"unknown method {name!r}: choose one of {names} or load another drafter")
+        raise ValueError(
+            f"unknown method {name!r}: choose one of {list(self.methods)} or load another drafter"
+        )
 
 
 class Params(flax.struct.PyTreeNode):

@@ -10,7 +10,7 @@ import numpy as np
 from jaxspec.core.config import DrafterConfig, TargetConfig
 from jaxspec.io.draft_vocab import MAPPING
 from jaxspec.io.provenance import Provenance
-from jaxspec.targets.hf_fields import integer
+from jaxspec.targets.hf_fields import integer, transformer_fields_to_hf
 
 FEATURE_CONVENTION = "outputs of target layers, 0-based"
 
@@ -29,6 +29,35 @@ def own_fields(
         "num_target_layers": num_target_layers,
         "score_temperature": list(config.score_temperature),
         **(provenance or Provenance()).to_hf(),
+    }
+
+
+def sizes_to_hf(config: Any, max_positions: int, dtype: str) -> dict[str, Any]:
+    """Make the entries of a config.json for a drafter's layers, vocabulary and target.
+
+    Args:
+      config: of a drafter that reads features of layers.
+      max_positions: positions of the target.
+      dtype: dtype of the weights.
+    """
+    return {
+        **transformer_fields_to_hf(config, dtype),
+        "vocab_size": config.vocab_size,
+        "draft_vocab_size": config.draft_vocab_size or config.vocab_size,
+        "target_hidden_size": config.target_hidden_size,
+        "max_position_embeddings": max_positions,
+        "tie_word_embeddings": False,
+    }
+
+
+def read_target_sizes(hf: dict[str, Any]) -> dict[str, Any]:
+    """Read what a config.json says of target, vocabulary and scores, as fields of a config."""
+    vocab = integer(hf, "vocab_size")
+    return {
+        "target_hidden_size": integer(hf, "target_hidden_size", integer(hf, "hidden_size")),
+        "vocab_size": vocab,
+        "draft_vocab_size": draft_vocab_size(hf, vocab),
+        "score_temperature": score_temperature(hf),
     }
 
 

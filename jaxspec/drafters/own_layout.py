@@ -14,11 +14,11 @@ from typing import Any
 from jaxspec.core.config import FeatureDrafterConfig, TargetConfig
 from jaxspec.drafters.draft_vocab_weights import check_weights, read_weights
 from jaxspec.drafters.format import About
-from jaxspec.drafters.hf_fields import check_fits, draft_vocab_size, own_fields, score_temperature
+from jaxspec.drafters.hf_fields import check_fits, own_fields, read_target_sizes, sizes_to_hf
 from jaxspec.drafters.leaves import count_features, make_head_leaf
 from jaxspec.io.torch_files import open_weights
 from jaxspec.io.weight_map import Leaf, linear, vector
-from jaxspec.targets.hf_fields import integer, transformer_fields, transformer_fields_to_hf
+from jaxspec.targets.hf_fields import integer, transformer_fields
 
 
 def config_from_hf(hf: dict[str, Any], config_class: type, sizes: tuple[str, ...]) -> Any:
@@ -31,7 +31,7 @@ def config_from_hf(hf: dict[str, Any], config_class: type, sizes: tuple[str, ...
       ValueError: a field is missing, or a setting is not supported.
     """
     own, fields = hf.get("jaxspec") or {}, transformer_fields(hf)
-    vocab, layers = integer(hf, "vocab_size"), own.get("feature_layers")
+    layers = own.get("feature_layers")
     if (
         not isinstance(layers, list)
         or not layers
@@ -45,10 +45,7 @@ def config_from_hf(hf: dict[str, Any], config_class: type, sizes: tuple[str, ...
         **{name: integer(own, name) for name in sizes},
         qk_norm=bool(own.get("qk_norm", False)),
         feature_layers=tuple(layers),
-        target_hidden_size=integer(hf, "target_hidden_size", fields["hidden_size"]),
-        vocab_size=vocab,
-        draft_vocab_size=draft_vocab_size(hf, vocab),
-        score_temperature=score_temperature(hf),
+        **read_target_sizes(hf),
     )
 
 
@@ -60,12 +57,7 @@ def config_to_hf(
     return {
         "architectures": [architecture],
         "model_type": "jaxspec",
-        **transformer_fields_to_hf(config, dtype),
-        "vocab_size": config.vocab_size,
-        "draft_vocab_size": config.draft_vocab_size or config.vocab_size,
-        "target_hidden_size": config.target_hidden_size,
-        "max_position_embeddings": about.max_positions,
-        "tie_word_embeddings": False,
+        **sizes_to_hf(config, about.max_positions, dtype),
         "jaxspec": own_fields(config, about.num_layers, about.provenance) | own,
     }
 

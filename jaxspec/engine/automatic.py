@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import weakref
 from pathlib import Path
 
@@ -19,9 +18,9 @@ import numpy as np
 
 from jaxspec.core.params import Params
 from jaxspec.costs.files import load_costs, save_costs
+from jaxspec.costs.kept import describe_model, find_kept
 from jaxspec.costs.round_costs import RoundCosts, make_costs
 from jaxspec.engine.plan import DecodeConfig, make_plan
-from jaxspec.io.user_cache import user_cache
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.protocol import Policy
 
@@ -77,13 +76,13 @@ def recall_policy(
 def _find_policy(
     params: Params, config: DecodeConfig, batch: int, widths: tuple[int, ...]
 ) -> Policy:
-    key = describe_setting(params, config, batch)
+    key = str(_kept(params, config, batch))
     if key in _learned:
         reference, policy = _learned[key]
         if reference() is _some_weight(params, config.method):
             return policy
     try:
-        costs = load_costs(_path(key))
+        costs = load_costs(key)
     except (OSError, ValueError):  # none are kept, or the file is damaged: probe again
         costs = _placeholder(widths)
     return make_bastion(costs, rate=RATE)
@@ -92,15 +91,14 @@ def _find_policy(
 def remember_policy(params: Params, config: DecodeConfig, batch: int, policy: Policy) -> None:
     """Remember what a call learned, for later calls of this process."""
     weight = weakref.ref(_some_weight(params, config.method))
-    _learned[describe_setting(params, config, batch)] = (weight, policy)
+    _learned[str(_kept(params, config, batch))] = (weight, policy)
 
 
 def save_setting(params: Params, config: DecodeConfig, batch: int, costs: RoundCosts) -> Policy:
     """Keep measured costs on disk, and return a policy with them."""
-    key = describe_setting(params, config, batch)
     # A cache that cannot be written costs a probe per process, and nothing else.
     with contextlib.suppress(OSError):
-        save_costs(dataclasses.replace(costs, about={"setting": key}), _path(key))
+        save_costs(costs, _kept(params, config, batch))
     return make_bastion(costs, rate=RATE)
 
 
@@ -109,42 +107,15 @@ def is_probed(policy: Policy) -> bool:
     return bool(np.asarray(policy.controls.costs.contexts)[0] > 0)
 
 
-def assemble_costs(
-    widths: tuple[int, ...], context: int, plain: float, drafted: list[float]
-) -> RoundCosts:
-    """Make a table from the seconds of rounds at one context.
-
-    Args:
-      widths: W numbers of rows.
-      context: cached tokens.
-      plain: seconds of a round of autoregressive decoding.
-      drafted: seconds of rounds that draft and verify each width.
-    """
-    rising = np.maximum.accumulate(drafted)
-    draft = max(float(rising[0]) - plain, 0.0)
-    verify = [plain, *np.maximum(rising[1:] - draft, 1e-9)]
-    return make_costs(widths, (float(max(context, 1)),), draft, [[seconds] for seconds in verify])
-
-
-def describe_setting(params: Params, config: DecodeConfig, batch: int) -> str:
-    """Describe everything that the time of a round depends on."""
-    device, config = jax.devices()[0], dataclasses.replace(config, policy=None)
-    sizes = (params.spec.target, params.spec.drafter(config.method), config, batch)
-    quantized = "quant" in params.target
-    return (
-        f"{device.platform} {device.device_kind}, jax {jax.__version__}, {params.dtype}, "
-        f"quantized {quantized}, {sizes}"
-    )
-
-
 def _placeholder(widths: tuple[int, ...]) -> RoundCosts:
     """Make costs that mark themselves as not measured by a context of 0 tokens."""
     return make_costs(widths, (0.0,), 0.0, [[1.0]] * len(widths))
 
 
-def _path(key: str) -> Path:
-    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
-    return user_cache("automatic") / f"{digest}.json"
+def _kept(params: Params, config: DecodeConfig, batch: int) -> Path:
+    """Return the file of the costs of a setting; in memory its path is the setting's name."""
+    model = describe_model(params, config.method)
+    return find_kept(config.method, *model, dataclasses.replace(config, policy=None), batch)
 
 
 def _some_weight(params: Params, method: str) -> jax.Array:

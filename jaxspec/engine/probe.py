@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.core.state import DecodeState, Request
-from jaxspec.engine.automatic import assemble_costs, is_probed, remember_policy, save_setting
+from jaxspec.costs.round_costs import make_costs
+from jaxspec.costs.split import split_rounds
+from jaxspec.engine.automatic import is_probed, remember_policy, save_setting
 from jaxspec.engine.loop import run
 from jaxspec.engine.session import Session
 from jaxspec.policies.protocol import Policy
@@ -53,7 +55,8 @@ def probe_session(session: Session, state: DecodeState) -> Session:
         return best
 
     plain, *drafted = (time_rounds(rows) for rows in sizes)
-    costs = assemble_costs(widths, int(np.max(session.lengths)), plain, drafted)
+    context = float(max(np.max(session.lengths), 1))
+    costs = make_costs(widths, (context,), *split_rounds([plain], np.c_[drafted]))
     policy = save_setting(session.params, session.config, len(session.lengths), costs)
     policy = policy.replace(state=session.policy.state, temperature=session.policy.temperature)
     return dataclasses.replace(

@@ -184,7 +184,7 @@ def resolve_config(
     sampling, values = make_sampling(temperature, top_k, top_p, min_p)
     if method is not None and not isinstance(method, str):
         raise TypeError(f"method is {method!r}: give 'ar', or the name of a loaded drafter")
-    method = method or (spec.drafters[0][0] if spec.drafters else "ar")
+    method = method or spec.default_method
     arguments.check_choice("acceptance", acceptance, ACCEPTANCE)
     arguments.check_flag("coupled", coupled)
     budget = BUDGET if budget is None else arguments.check_budget(budget)

@@ -6,7 +6,6 @@ format: ggml-org/ggml, docs/gguf.md.
 
 from __future__ import annotations
 
-import functools
 import os
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import numpy as np
 from jaxspec.io.tensors import Tensors
 
 SUFFIX = ".gguf"
-_PLAIN = {"F32": "F32", "F16": "F16", "BF16": "BF16"}
 
 
 class GgufFile(Tensors):
@@ -92,12 +90,6 @@ class GgufFile(Tensors):
     def size(self) -> int:
         """Bytes of all tensors as they are stored."""
         return sum(int(tensor.n_bytes) for tensor in self._home.values())
-
-
-@functools.lru_cache(maxsize=4)
-def open_gguf(path: str | os.PathLike) -> GgufFile:
-    """Open a file; parsing its vocabulary takes seconds, so the last few files are remembered."""
-    return GgufFile(path)
 
 
 def find_gguf(directory: Path) -> Path | None:

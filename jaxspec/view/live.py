@@ -22,11 +22,9 @@ def mark_round(
       decode: token ids to text.
       colour: add ANSI colours; otherwise the text is returned as it is.
     """
-    text = "" if part.text is None else part.text
-    if not (colour and text and part.drafted):
+    text = part.text or ""
+    if not (colour and part.drafted):
         return text
-    bonus = decode(part.tokens[-1:]) if part.tokens else ""
-    drafted = text.removesuffix(bonus) if bonus else text
-    if len(part.tokens) < 2 and drafted != text:
-        return text
+    own = decode(part.tokens[-1:])
+    drafted = text.removesuffix(own)
     return f"{_GREEN}{drafted}{_RESET}{text[len(drafted) :]}" if drafted else text

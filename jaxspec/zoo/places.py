@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -98,7 +99,7 @@ def resolve_drafter(
     """Find the folder with the files of a drafter; download them if needed.
 
     Args:
-      source: name of a drafter that comes with the model, or as of `resolve_model`.
+      source: name of a drafter that comes with the model, a folder, or a hub id.
       name: the model's name.
       model: its folder, if it is known.
 
@@ -139,16 +140,18 @@ def lay_out_gguf(path: Path) -> Path:
     key = hashlib.sha256(state.encode()).hexdigest()[:16]
     folder = user_cache("gguf", key) / path.stem
     if not (folder / _ORIGIN).is_file():
-        partial = folder.with_name(f"{path.stem}.{os.getpid()}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
+        partial = Path(tempfile.mkdtemp(prefix=f"{path.stem}.", dir=folder.parent))
         _write_layout(GgufFile(path), partial)
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
+        if folder.is_dir() and not (folder / _ORIGIN).is_file():
+            shutil.rmtree(folder)  # its files were deleted in part
+        try:
+            partial.rename(folder)
+        except OSError:  # another process was faster, and wrote the same
+            shutil.rmtree(partial)
     return folder
 
 
 def _write_layout(file: GgufFile, folder: Path) -> None:
-    folder.mkdir(parents=True)
     entries = read_gguf_entries(file)
     if "tokenizer.ggml.model" in file.metadata:
         build_tokenizer(file).save_pretrained(folder)

@@ -49,7 +49,7 @@ def test_a_table_is_measured_once_and_kept(params, tmp_path, monkeypatch):
     monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
     options = {"budget": 2, "builder": "best_first"}
     path = table_path(params, "dflash", **options)
-    assert path.parent == tmp_path / "latency" and path != table_path(
+    assert path.parent == tmp_path / "costs" and path != table_path(
         params, "dflash", **options | {"temperature": 1.0}
     )
     table = measured(params, "dflash", contexts=(32,), repeats=1, **options)

@@ -21,7 +21,7 @@ def mini():
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
     monkeypatch.setattr(automatic, "_learned", {})
-    return tmp_path / "automatic"
+    return tmp_path / "costs"
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -204,7 +204,7 @@ def load_block_costs(path: Path, sizes: Sequence[int]) -> BlockCosts:
 def main(options: BlockCostsOptions) -> None:
     """Measure the times, print them and write them."""
     params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
-    costs = measure_blocks(params, params.spec.drafters[0][0], options)
+    costs = measure_blocks(params, params.spec.default_method, options)
     save_block_costs(costs, options.out)
     for i, size in enumerate(costs.single.blocks):
         single, chosen = (np.round(1e3 * one.verify[i, 0], 3) for one in costs[:2])

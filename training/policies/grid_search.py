@@ -110,7 +110,7 @@ def search_grid(options: GridOptions) -> tuple[Policy, dict]:
       ValueError, OSError: prompts or options are unusable.
     """
     params = jaxspec.load(options.target, drafter=options.drafter, dtype=options.dtype)
-    method = params.spec.drafters[0][0]
+    method = params.spec.default_method
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     prompts = [
         prompt.content

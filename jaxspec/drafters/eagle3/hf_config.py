@@ -15,8 +15,14 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.eagle3.config import EagleConfig
 from jaxspec.drafters.feature_layers import Layers, layer_inputs
 from jaxspec.drafters.format import About
-from jaxspec.drafters.hf_fields import check_fits, draft_vocab_size, own_fields, score_temperature
-from jaxspec.targets.hf_fields import integer, transformer_fields, transformer_fields_to_hf
+from jaxspec.drafters.hf_fields import (
+    check_fits,
+    draft_vocab_size,
+    own_fields,
+    score_temperature,
+    sizes_to_hf,
+)
+from jaxspec.targets.hf_fields import integer, transformer_fields
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 # The authors' own files name the target's architecture. Their draft vocabulary distinguishes them
@@ -95,12 +101,7 @@ def config_to_hf(config: EagleConfig, about: About, dtype: str) -> dict[str, Any
     return {
         "architectures": [ARCHITECTURE],
         "model_type": "llama",
-        **transformer_fields_to_hf(config, dtype),
-        "vocab_size": config.vocab_size,
-        "draft_vocab_size": config.draft_vocab_size or config.vocab_size,
-        "target_hidden_size": config.target_hidden_size,
-        "max_position_embeddings": about.max_positions,
-        "tie_word_embeddings": False,
+        **sizes_to_hf(config, about.max_positions, dtype),
         "eagle_config": {_IDS: list(config.feature_layers), "use_aux_hidden_state": True},
         # Readers differ in their defaults, so the file states both. It leaves out `norm_output`:
         # SpecForge means the norm before the projection and defaults to true, engines mean a norm

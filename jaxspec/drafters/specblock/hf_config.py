@@ -12,9 +12,9 @@ from typing import Any
 from jaxspec.drafters.eagle3 import hf_config as eagle
 from jaxspec.drafters.feature_layers import Layers, own_layers
 from jaxspec.drafters.format import About
-from jaxspec.drafters.hf_fields import draft_vocab_size, own_fields, score_temperature
+from jaxspec.drafters.hf_fields import own_fields, read_target_sizes, sizes_to_hf
 from jaxspec.drafters.specblock.config import SpecBlockConfig
-from jaxspec.targets.hf_fields import integer, transformer_fields, transformer_fields_to_hf
+from jaxspec.targets.hf_fields import integer, transformer_fields
 
 ARCHITECTURE = "LlamaForCausalLMSpecBlock"
 _NAMES = (ARCHITECTURE, "LlamaForCausalLMSpecBlockShift")
@@ -45,7 +45,6 @@ def config_from_hf(hf: dict[str, Any]) -> SpecBlockConfig:
         raise ValueError(
             f"config.json: hidden_size {hidden} is not a multiple of num_attention_heads {heads}"
         )
-    vocab = integer(hf, "vocab_size")
     flags = {name: own.get(name, name != "qk_norm") for name in _FLAGS}
     wrong = next((name for name, value in flags.items() if not isinstance(value, bool)), None)
     if wrong:
@@ -61,10 +60,7 @@ def config_from_hf(hf: dict[str, Any]) -> SpecBlockConfig:
         rank_hidden=integer(own, "rank_hidden", SpecBlockConfig.rank_hidden),
         rank_top=integer(own, "rank_top", SpecBlockConfig.rank_top),
         feature_layers=_read_feature_layers(own),
-        target_hidden_size=integer(hf, "target_hidden_size", hidden),
-        vocab_size=vocab,
-        draft_vocab_size=draft_vocab_size(hf, vocab),
-        score_temperature=score_temperature(hf),
+        **read_target_sizes(hf),
     )
 
 
@@ -88,12 +84,7 @@ def config_to_hf(config: SpecBlockConfig, about: About, dtype: str) -> dict[str,
     return {
         "architectures": [ARCHITECTURE],
         "model_type": "llama",
-        **transformer_fields_to_hf(config, dtype),
-        "vocab_size": config.vocab_size,
-        "draft_vocab_size": config.draft_vocab_size or config.vocab_size,
-        "target_hidden_size": config.target_hidden_size,
-        "max_position_embeddings": about.max_positions,
-        "tie_word_embeddings": False,
+        **sizes_to_hf(config, about.max_positions, dtype),
         "diffspec_draft_token_num": config.slots,
         "rank_classes": config.rank_classes,
         "jaxspec": own_fields(config, about.num_layers, about.provenance)

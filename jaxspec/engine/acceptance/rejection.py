@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxspec.core.sampling import SamplingSpec, SamplingValues, draw, gumbel, process
+from jaxspec.core.sampling import SamplingSpec, SamplingValues, gumbel, process
 from jaxspec.core.state import Accepted, Candidates, Tree
-from jaxspec.engine.acceptance.match import accept_match
-from jaxspec.engine.acceptance.noise import CANDIDATES, draw_bonus, draw_uniform, fold_round_keys
-from jaxspec.engine.acceptance.walk import find_children, walk_tree
+from jaxspec.engine.acceptance.noise import CANDIDATES, fold_round_keys
+from jaxspec.engine.acceptance.walk import accept_by_walk, find_children, walk_tree
 
 RANK_DECAY = 0.3
 """Prior of `sample_candidates`: the candidate of rank r is accepted with probability (1 -
@@ -50,11 +49,8 @@ def accept_rejection(
       position: int32 [B], absolute position of the root.
       longest: static; deeper nodes are not accepted.
     """
-    if spec.greedy:
-        return accept_match(tree, draw(logits, None, tree.depth, spec, values), longest)
     walk = functools.partial(_walk_rejection, spec=spec, values=values, longest=longest)
-    accepted, left = jax.vmap(walk)(tree, logits, draw_uniform(keys, position, tree), draft_logprob)
-    return accepted.replace(bonus=draw_bonus(left, keys, position))
+    return accept_by_walk(walk, tree, logits, spec, values, keys, position, longest, draft_logprob)
 
 
 def sample_candidates(

@@ -7,11 +7,9 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jaxspec.core.sampling import SamplingSpec, SamplingValues, draw
+from jaxspec.core.sampling import SamplingSpec, SamplingValues
 from jaxspec.core.state import Accepted, Tree
-from jaxspec.engine.acceptance.match import accept_match
-from jaxspec.engine.acceptance.noise import draw_bonus, draw_uniform
-from jaxspec.engine.acceptance.walk import find_children, walk_tree
+from jaxspec.engine.acceptance.walk import accept_by_walk, find_children, walk_tree
 
 
 def accept_sequential(
@@ -39,11 +37,8 @@ def accept_sequential(
       position: int32 [B], absolute position of the root.
       longest: static; deeper nodes are not accepted.
     """
-    if spec.greedy:
-        return accept_match(tree, draw(logits, None, tree.depth, spec, values), longest)
     walk = functools.partial(walk_sequential, spec=spec, values=values, longest=longest)
-    accepted, left = jax.vmap(walk)(tree, logits, draw_uniform(keys, position, tree))
-    return accepted.replace(bonus=draw_bonus(left, keys, position))
+    return accept_by_walk(walk, tree, logits, spec, values, keys, position, longest)
 
 
 def walk_sequential(

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.costs.row_costs import RowCosts, width_indices
+from jaxspec.costs.split import split_rounds
 
 # A decode that other work on the machine disturbed says little: limit what it can change.
 LEAST, MOST = -0.3, 0.5
@@ -44,8 +45,5 @@ def correct_row_costs(
     share = share / share.sum()
     error = np.clip(seconds / predicted - 1, LEAST, MOST)
     whole = whole * np.exp(rate * error * share / (share**2).sum())[:, None]
-    # More rows never take less time.
-    drafted = np.maximum.accumulate(whole[1:], axis=0)
-    draft = np.maximum(drafted[0] - whole[0], 0.0)
-    verify = np.concatenate([whole[:1], np.maximum(drafted[1:] - draft, 1e-9)])
+    draft, verify = split_rounds(whole[0], whole[1:])
     return costs.replace(draft=jnp.float32(draft), verify=jnp.float32(verify))
