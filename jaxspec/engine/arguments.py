@@ -15,8 +15,9 @@ from jaxspec.policies.protocol import Policy
 from jaxspec.policies.registry import AUTOMATIC
 
 MAX_BUDGET = 4096
-"""Largest number of rows that a round may verify. The ancestor mask grows with the square of the rows, the logits
-with rows times vocabulary, and no published method verifies more than about 1000."""
+"""Largest number of rows that a round may verify. The ancestor mask grows with the square of the
+rows and the logits with rows times vocabulary. No published method verifies more than about 1000.
+"""
 
 _PROMPT = (
     "give text, token ids, chat messages ([{'role': ..., 'content': ...}]), or a list of these"

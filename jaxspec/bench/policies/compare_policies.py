@@ -151,15 +151,15 @@ def compare_policies(
         decoded = [_steadied(one, drift) for one in decoded]
         for clock in CLOCKS:
             runs = [getattr(one, clock) for one in decoded if getattr(one, clock) is not None]
-            beside = (
+            paired = (
                 summarise(runs, prompts, baseline=against) if against and clock == "whole" else []
             )
             for i, record in enumerate(summarise(runs, prompts)):
                 if number == 0 or record["method"] not in ("ar", against):
                     more = _rounds(decoded, record, prompts) if clock == "whole" else {}
                     ratio = (
-                        {"against": beside[i]["speedup"], "against_ci": beside[i]["speedup_ci"]}
-                        if beside
+                        {"against": paired[i]["speedup"], "against_ci": paired[i]["speedup_ci"]}
+                        if paired
                         else {}
                     )
                     results.append({"clock": clock} | record | more | ratio)

@@ -32,58 +32,65 @@ DEFINITIONS = (
     Definition(
         "mean acceptance length",
         "mean_acceptance_length",
-        "tokens of all rounds over all rounds, the bonus in (micro); vLLM's and Spec-Bench's `#Mean accepted tokens`",
+        "tokens of all rounds divided by rounds, with the bonus (micro); Spec-Bench's and vLLM's "
+        "`#Mean accepted tokens`",
     ),
     Definition(
         "EAGLE's τ",
         "mean_acceptance_length",
-        "tokens that a drafting-verification cycle gives, the bonus in; its older scripts left the bonus out",
+        "tokens per cycle of drafting and verification, with the bonus; its older scripts count none",
     ),
     Definition(
         "mean accepted length",
         "mean_accepted_length",
-        "the same without the bonus: drafted tokens accepted a round",
+        "the same without the bonus: accepted draft tokens per round",
     ),
     Definition(
         "macro",
         "mean_acceptance_length_macro",
-        "mean over the prompts of each one's tokens over its rounds, the bonus in; DFlash's acceptance length",
+        "tokens divided by rounds for each prompt, then averaged over prompts, with the bonus; "
+        "DFlash's acceptance length",
     ),
-    Definition("macro, bonus out", "mean_accepted_length_macro", "the same without the bonus"),
+    Definition(
+        "macro, without the bonus", "mean_accepted_length_macro", "the same without the bonus"
+    ),
     Definition(
         "SGLang's spec_accept_length",
         "tokens_per_verification",
-        "all tokens of the answers, the one that the prefill draws included, over verification passes",
+        "all tokens of the answers, including the one from the prefill, per verification pass",
     ),
     Definition(
         "vLLM's draft acceptance rate",
         "draft_acceptance_rate",
-        "accepted over verified drafted tokens; of a tree all nodes count, though one path at most is accepted",
+        "share of verified draft tokens that are accepted; all nodes of a tree count, though at most "
+        "one path can be accepted",
     ),
     Definition(
         "vLLM's per-position rates",
         "acceptance_rate_per_pos",
-        "share of all rounds that accepted at least 1, 2, 3, … drafted tokens (unconditional); of a tree, positions are depths",
+        "share of all rounds that accepted at least 1, 2, 3, … draft tokens (unconditional); in a tree, "
+        "a position is a depth",
     ),
     Definition(
         "conditional rates",
         "acceptance_rate_per_pos_conditional",
-        "share of the rounds that accepted the position before that accepted this one too; DeepSpec's accept_rate@pos",
+        "of the rounds that accepted the previous position, the share that accepted this one too; "
+        "DeepSpec's accept_rate@pos",
     ),
     Definition(
         "speed-up",
         "speedup",
-        "total tokens over total seconds, after the prefill, over that of `ar`: what a user waits for",
+        "tokens per second after the prefill, divided by that of `ar`: what a user waits for",
     ),
     Definition(
         "mean of ratios",
         "speedup_mean_of_ratios",
-        "mean over the questions of each one's speed over that of `ar`",
+        "speed divided by that of `ar` for each question, then averaged",
     ),
     Definition(
         "Spec-Bench's speed-up",
         "speedup_of_mean_speeds",
-        "mean of the questions' tokens a second, prefill included, over that of `ar`",
+        "tokens per second of each question, with its prefill, averaged and then divided by that of `ar`",
     ),
 )
 

@@ -21,7 +21,7 @@ _COLUMNS = (
     Column("tok/s", fixed(1)),
     Column("speed-up", fixed(2)),
     Column("95 %", _show_bounds),
-    Column("acceptance, bonus in", fixed(2)),
+    Column("acceptance, with bonus", fixed(2)),
     Column("95 %", _show_bounds),
     Column("ms/round", fixed(2)),
     Column("= ar"),

@@ -191,7 +191,7 @@ def _read_attention(
         )
     if not flag and not all(sliding):
         raise ValueError(
-            "config.json: causal sliding layers beside bidirectional full-attention layers "
+            "config.json: causal sliding layers together with bidirectional full-attention layers "
             "are not supported"
         )
     return not flag, (integer(layer, "sliding_window"), sliding)

@@ -162,7 +162,7 @@ def test_both_layouts_record_the_target():
         (with_layer(layer_types=SLIDING), "lacks 'sliding_window'"),
         (
             with_layer(layer_types=[*SLIDING[:4], "full_attention"], sliding_window=8),
-            "causal sliding layers beside",
+            "causal sliding layers together",
         ),
         (with_layer(layer_types=SLIDING[:2]), "layer_types must name"),
         (
