@@ -1,0 +1,38 @@
+"""Where measured round costs are kept: a file for each device, jax version, model and setting."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxspec.core.params import Params
+from jaxspec.io.user_cache import user_cache
+from jaxspec.targets import quant
+
+
+def describe_model(params: Params, method: str) -> tuple[Any, ...]:
+    """List what the time of a round depends on in a model: sizes, dtype and quantisation.
+
+    Args:
+      method: the drafter's name.
+    """
+    # Quantised weights compute in the same dtype as others, but at different speeds.
+    weights = f"{params.dtype} {quant.kind_of(params.target) or ''}".strip()
+    return params.spec.target, params.spec.drafter(method), weights
+
+
+def find_kept(method: str, *described: Any) -> Path:
+    """Return the path of the file with the costs of a setting on this device.
+
+    The folder is in `jaxspec.io.user_cache.user_cache`.
+
+    Args:
+      method: the drafter's name.
+      described: all else that the time of a round depends on; only their `repr` counts.
+    """
+    digest = hashlib.sha256(repr(described).encode()).hexdigest()[:16]
+    device = jax.devices()[0].device_kind.replace(" ", "-").replace("/", "-")
+    return user_cache("costs") / f"{device}-jax{jax.__version__}-{method}-{digest}.json"
