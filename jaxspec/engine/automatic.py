@@ -18,8 +18,8 @@ import numpy as np
 
 from jaxspec.core.params import Params
 from jaxspec.costs.files import load_costs, save_costs
-from jaxspec.costs.kept import describe_model, find_kept
 from jaxspec.costs.round_costs import RoundCosts, make_costs
+from jaxspec.engine.kept_costs import describe_model, find_kept
 from jaxspec.engine.plan import DecodeConfig, make_plan
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.protocol import Policy
