@@ -66,10 +66,18 @@ def test_an_interrupt_stops_the_answer_alone(talk, monkeypatch):
     assert "Half an [stopped]" in shown and "begins again" in shown
 
 
-def test_the_oldest_exchange_is_forgotten(talk):
+def test_the_oldest_exchange_is_forgotten(talk, monkeypatch):
     """mini has few positions: a conversation that outgrows them goes on."""
-    question = "What is it? " * 30
-    assert "error" not in talk(*[question] * 4)
+    lengths = []
+
+    def answered(session):
+        lengths.append(int(session.lengths[0]))
+        yield StreamedRound("That.", [1, 2], False)
+
+    monkeypatch.setattr(stream, "stream_rounds", answered)
+    question = "What is it? " * 150
+    assert "error" not in talk(*[question] * 6)
+    assert lengths[0] < lengths[1] and lengths[-2] == lengths[-1] == max(lengths)
 
 
 def test_models_without_a_template_are_refused(monkeypatch, capsys):
