@@ -16,11 +16,11 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 # Test modules, and the commands that they run, compile many programs more than once. All processes
-# share what is compiled, and so does the next run. JAX locks the folder only if its size is limited.
+# share what takes long, and so does the next run. JAX locks the folder only if its size is limited.
 _COMPILED = {
     "JAX_COMPILATION_CACHE_DIR": Path(__file__).parents[1] / ".pytest_cache" / "compiled",
     "JAX_COMPILATION_CACHE_MAX_SIZE": 1 << 31,
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": 0,
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": 0.3,
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": -1,
 }
 for _name, _value in _COMPILED.items():
