@@ -28,6 +28,9 @@ for _name, _value in _COMPILED.items():
 
 import jax
 
+# The memory maps of this process, one per line (Linux).
+_MAPS = Path("/proc/self/maps")
+
 # Functions that read the golden data.
 _READERS = (golden_data.golden, golden_data.target_of, golden_data.arrays, golden_data.records)
 
@@ -42,10 +45,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def free_executables():
-    """Drop compiled programs after each module: hundreds of them exhaust the memory maps that a
-    process may hold.
+    """Drop compiled programs after each module, so that they do not pile up."""
+    yield
+    _drop_executables()
+
+
+@pytest.fixture(autouse=True)
+def free_memory_maps():
+    """Drop compiled programs when they hold many memory maps.
+
+    Each holds several. XLA crashes when the process reaches the kernel's limit, usually 65,530.
     """
     yield
+    if _MAPS.is_file() and _MAPS.read_bytes().count(b"\n") > 30_000:
+        _drop_executables()
+
+
+def _drop_executables() -> None:
     jax.clear_caches()
     gc.collect()
 
