@@ -19,9 +19,10 @@ test: $(VENV)/.installed-dev
 test-golden: $(VENV)/.installed-dev
 	JAXSPEC_GOLDEN=$(abspath $(JAXSPEC_GOLDEN)) $(BIN)/python -m pytest $(PARALLEL) -m golden
 
-# Parity with transformers' PyTorch models; PyTorch is no dependency of the package.
+# Parity with transformers' PyTorch models; PyTorch is no dependency of the package. Its reader of GGUF files needs
+# accelerate.
 test-torch: $(VENV)/.installed-dev
-	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet torch==2.13.0 accelerate
 	$(BIN)/python -m pytest -m torch
 
 # Tests of minutes: kills and resumption, device meshes, several processes; tests/test_heldout.py needs JAXSPEC_HELDOUT.
