@@ -182,9 +182,17 @@ def measured(
     path = table_path(params, method, **options)
     if path.is_file() and not sizes:
         return load_costs(path)
-    costs = calibrate(params, method, **sizes, **options)
+    return keep_costs(params, method, calibrate(params, method, **sizes, **options), **options)
+
+
+def keep_costs(params: Params, method: str, costs: RoundCosts, **options: Any) -> RoundCosts:
+    """Keep costs at `table_path`, in place of others. Returns them with a full description.
+
+    Args:
+      options: as for `calibrate`, without those of the measurement.
+    """
     device = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "method": method}
     described = {name: str(value) for name, value in (device | options).items()}
-    costs = dataclasses.replace(costs, about=described)
-    save_costs(costs, path)
+    costs = dataclasses.replace(costs, about=described | costs.about)
+    save_costs(costs, table_path(params, method, **options))
     return costs

@@ -185,7 +185,7 @@ def add_score_temperature(parser: argparse.ArgumentParser) -> None:
         "--score-temperature",
         type=float,
         help="divide draft logits by this when scoring paths; below 1 makes deeper trees "
-        "(default: the drafter's own)",
+        "(default: the policy's, else the drafter's own)",
     )
 
 

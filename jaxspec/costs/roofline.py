@@ -67,6 +67,15 @@ def paper_bytes(
     return itemsize * (2 * v * e + s * (e + v) + c.num_layers * layer)
 
 
+def check_dense(config: TargetConfig) -> None:
+    """Raise a ValueError if the counts do not cover a target."""
+    if config.moe is not None:
+        raise ValueError(
+            "the roofline counts dense targets only, and this one has experts: measure its rounds "
+            "with `jaxspec calibrate` alone"
+        )
+
+
 def roofline_seconds(flops: ArrayLike, moved: ArrayLike, device: PeakRates) -> np.ndarray:
     """Compute the larger of the operations' and the bytes' times at the device's peak rates.
 
@@ -99,8 +108,9 @@ def roofline_costs(
         None takes the bare roofline.
 
     Raises:
-      ValueError: see `make_costs`.
+      ValueError: the target is sparse, or see `make_costs`.
     """
+    check_dense(config)
     new, cached = np.array(widths)[:, None], np.array(contexts)[None]
     compute = np.asarray(paper_flops(config, new, cached)) / device.flops
     memory = np.asarray(paper_bytes(config, new, cached, itemsize)) / device.bandwidth

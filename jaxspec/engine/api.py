@@ -15,6 +15,7 @@ from jaxspec.core.state import DecodeState
 from jaxspec.engine.arguments import check_flag, check_prompt
 from jaxspec.engine.compilations import compilations
 from jaxspec.engine.loop import run
+from jaxspec.engine.observed_rounds import run_observed, wants_each_round
 from jaxspec.engine.output import Output
 from jaxspec.engine.probe import keep_policy, probe_session
 from jaxspec.engine.results import (
@@ -83,7 +84,7 @@ def decode(
       coupled: at temperature > 0, rank draft tokens under the noise that the target samples with,
         which accepts more of them (True; `match` only).
       score_temperature: divisor of the draft logits when paths are scored. Below 1 trees grow
-        deeper, above 1 wider (None: the drafter's own).
+        deeper, above 1 wider (None: the policy's, if it names one, else the drafter's own).
       policy: decides, per round, whether to draft, how many steps, and how many rows to verify; or,
         per call, the block size. See `jaxspec.policies` (None: as much as the options above allow).
         `Output.policy` holds what it learned, for the next call. `auto` measures what rounds cost
@@ -124,7 +125,7 @@ def decode(
         state = jax.block_until_ready(run_prefill(session))
         session = probe_session(session, state)
         decoding, compiled = time.perf_counter(), compilations()
-        state, traces = _finish(session, state, trace)
+        session, state, traces = _finish(session, state, trace)
         seconds = (decoding - started, time.perf_counter() - decoding)
     rounds_only = not (trace or session.stop_strings) and compilations() == compiled
     outputs = make_outputs(session, state, seconds, traces, rounds_only)
@@ -203,10 +204,13 @@ def _stream(session: Session) -> Iterator[str | list[int]]:
             yield piece
 
 
-def _finish(session: Session, state: DecodeState, trace: bool) -> tuple[DecodeState, Traces | None]:
+def _finish(
+    session: Session, state: DecodeState, trace: bool
+) -> tuple[Session, DecodeState, Traces | None]:
     """Run rounds until every sequence is done.
 
     One call of the device loop does it all, unless the host searches for stop strings or traces.
+    The session changes only if its policy observes every round of a trace.
     """
     looks = ROUNDS_PER_LOOK if session.stop_strings else session.max_tokens
     traces: Traces | None = [[] for _ in session.lengths] if trace else None
@@ -215,10 +219,15 @@ def _finish(session: Session, state: DecodeState, trace: bool) -> tuple[DecodeSt
             stopped = jnp.asarray(find_stopped(session, state))
             state = state.replace(done=state.done | stopped)
         if bool(np.asarray(state.done).all()):
-            return jax.block_until_ready(state), traces
-        state = _run(session, state, looks if traces is None else 1)
-        if traces is not None:
-            record_round(state, traces)
+            return session, jax.block_until_ready(state), traces
+        if traces is None:
+            state = _run(session, state, looks)
+            continue
+        if wants_each_round(session):
+            session, state = run_observed(session, state)
+        else:
+            state = _run(session, state, 1)
+        record_round(state, traces)
 
 
 def _run(session: Session, state: DecodeState, rounds: int) -> DecodeState:

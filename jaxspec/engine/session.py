@@ -194,6 +194,8 @@ def resolve_config(
         depth = arguments.check_count("depth", depth)
     if score_temperature is not None:
         score_temperature = arguments.check_positive("score_temperature", score_temperature)
+    elif policy is not None:
+        score_temperature = policy.score_temperature
     if method == "ar":
         return DecodeConfig(method, sampling), values
     drafter = spec.drafter(method)

@@ -1,4 +1,7 @@
-"""Stream a session: the device runs the next round while the host reads the one before."""
+"""Stream a session: the device runs the next round while the host reads the one before.
+
+If the policy observes every round, each round waits until the host has read the one before.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import numpy as np
 from jaxspec.core.state import DecodeState
 from jaxspec.engine.detokenize import Detokenizer
 from jaxspec.engine.loop import run
+from jaxspec.engine.observed_rounds import run_observed, wants_each_round
 from jaxspec.engine.probe import keep_policy, probe_session
 from jaxspec.engine.results import make_outputs
 from jaxspec.engine.session import Session, matmul_precision, run_prefill
@@ -49,15 +53,19 @@ def stream_rounds(session: Session) -> Iterator[StreamedRound]:
     decoding = time.perf_counter()
     text, emitted, drafted = _Text(session), 0, False
     news = _pack_news(state, jnp.int32(0))
+    observed = wants_each_round(session)
     while True:
-        with matmul_precision(session):  # the round is dispatched, and runs while the host reads
-            state = run(session.params, session.request, state, jnp.int32(1), config=session.config)
+        if not observed:  # the round is dispatched, and runs while the host reads
+            state = _dispatch(session, state)
         done, total, *tokens = np.asarray(news).tolist()
         tokens, emitted = tokens[: total - emitted], total
         piece = text.add(tokens)
         if done or text.stopped:
             break
         yield StreamedRound(piece, tokens, drafted)
+        if observed:
+            with matmul_precision(session):
+                session, state = run_observed(session, state)
         drafted, news = True, _pack_news(state, jnp.int32(emitted))
     seconds = (decoding - started, time.perf_counter() - decoding)
     output = make_outputs(session, state, seconds)[0]
@@ -65,6 +73,12 @@ def stream_rounds(session: Session) -> Iterator[StreamedRound]:
     before = emitted - len(tokens)
     yield StreamedRound(text.rest(piece, output.text), output.tokens[before:], drafted)
     return output
+
+
+def _dispatch(session: Session, state: DecodeState) -> DecodeState:
+    """Start a round and return at once."""
+    with matmul_precision(session):
+        return run(session.params, session.request, state, jnp.int32(1), config=session.config)
 
 
 class _Text:

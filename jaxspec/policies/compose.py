@@ -37,6 +37,9 @@ class ComposedConfig(PolicyConfig):
 def compose(*policies: Policy) -> Policy:
     """Make one policy of several: the first that has an act decides it; all observe every round.
 
+    The first policy that names a score temperature sets it. If one wants the time of each round,
+    all are told.
+
     Raises:
       ValueError: there are no policies, a policy would never be asked, or widths differ.
     """
@@ -59,8 +62,15 @@ def compose(*policies: Policy) -> Policy:
     if not config:
         raise ValueError("there is nothing to compose: give at least one policy")
     controls = tuple(policy.controls for policy in policies)
+    scales = (one.score_temperature for one in config)
+    composed = ComposedConfig(
+        next(iter(widths), ()),
+        config,
+        score_temperature=next((scale for scale in scales if scale is not None), None),
+        each_round=any(one.each_round for one in config),
+    )
     return Policy(
-        ComposedConfig(next(iter(widths), ()), config),
+        composed,
         controls,
         _states(policies),
         _temperature(policies),

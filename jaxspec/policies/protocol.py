@@ -155,9 +155,15 @@ class PolicyConfig:
     Attributes:
       widths: numbers of rows that verification is compiled for, ascending from 1. The last one is
         the maximum number of rows of a tree.
+      score_temperature: divisor of the draft logits when paths are scored, for calls that give
+        none; 1 scores paths by the drafter's raw probabilities. None: the drafter's own.
+      each_round: report the time of every round that the host sees, and not only that of whole
+        decodes, see `observe_seconds`. The host then waits for each of these rounds.
     """
 
     widths: tuple[int, ...] = ()
+    score_temperature: float | None = dataclasses.field(default=None, kw_only=True)
+    each_round: bool = dataclasses.field(default=False, kw_only=True)
 
     def functions(self) -> Functions:
         """Return the policy's functions.
@@ -176,15 +182,16 @@ class PolicyConfig:
         """
 
     def observe_seconds(self, controls: Any, before: Any, after: Any, seconds: float) -> Any:
-        """Return the controls after a decode, for policies that predict the time of rounds.
+        """Return the controls after some rounds, for policies that predict the time of rounds.
 
-        Called on the host, between decodes.
+        Called on the host after a decode whose rounds ran in one device loop. With `each_round`
+        also after every round of `stream`, and of `decode` with `trace=True`: the next round reads
+        the new controls. Rounds that compiled something are not reported.
 
         Args:
-          controls: the controls before the decode.
-          before, after: the state before and after the rounds of the decode.
-          seconds: wall-clock time of these rounds. A decode is reported only if its rounds ran in
-            one device loop and compiled nothing.
+          controls: the controls of these rounds.
+          before, after: the state before and after them.
+          seconds: their wall-clock time.
         """
         return controls
 

@@ -14,6 +14,9 @@ import numpy as np
 from jaxspec.bench.measure.clock import time_call
 from pallas_kernels.aot_gpus import GPUS
 
+# Megabytes of the copied array, and rows and columns of the multiplied matrices.
+CEILING_SIZES = {"gpu": (2000, 8192), "cpu": (256, 1024)}
+
 
 def measure_ceilings(dtype, *, megabytes: int, size: int, repeats: int = 5) -> dict[str, Any]:
     """Measure both ceilings, several times in turn.

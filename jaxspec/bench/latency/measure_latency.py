@@ -12,7 +12,12 @@ import jax.numpy as jnp
 
 from jaxspec.bench.architectures import DRAFTER, abstract_params, architecture, random_params
 from jaxspec.bench.latency.attention_alone import measure_attention
-from jaxspec.bench.latency.ceilings import find_cache_bytes, find_memory_bytes, measure_ceilings
+from jaxspec.bench.latency.ceilings import (
+    CEILING_SIZES,
+    find_cache_bytes,
+    find_memory_bytes,
+    measure_ceilings,
+)
 from jaxspec.bench.latency.cell import (
     Caches,
     CompiledPiece,
@@ -28,9 +33,6 @@ from jaxspec.bench.report.summary import describe_environment
 from jaxspec.core.params import Params
 from jaxspec.targets.quant import quantize_params
 from pallas_kernels import registry
-
-# Megabytes of the copied array, and rows and columns of the multiplied matrices.
-CEILING_SIZES = {"gpu": (2000, 8192), "cpu": (256, 1024)}
 
 
 def measure_latency(

@@ -42,6 +42,10 @@ from jaxspec.policies.registry import register, tagged
 
 # Rounds between two updates of the correction of scores.
 REFRESH = 16
+# Least share of verification in the time of a round, for costs that overrate drafting.
+LEAST_SHARE = 0.1
+# The score temperature of BASTION's released code: scores are the drafter's raw probabilities.
+RAW_SCORES = 1.0
 
 
 @tagged("bastion")
@@ -74,17 +78,22 @@ class ControllerConfig(PolicyConfig):
         after: ControllerState,
         seconds: float,
     ) -> ControllerInputs:
-        """Correct the costs by the measured time of a decode's rounds.
+        """Correct the costs by the measured time of rounds.
 
-        `running` is the rate of BASTION's EMA of one common factor, updated once per decode; `rate`
-        is that of `correct_row_costs`, which corrects each width.
+        `running` is the rate of BASTION's EMA of one common factor, `rate` that of
+        `correct_row_costs`, which corrects each width.
         """
         predicted = float(after.predicted) - float(before.predicted)
         if not predicted > 0:
             return controls
         running, factor = float(controls.running), float(controls.factor)
         if running:
-            factor = correct_running([seconds], [predicted / factor], running, factor)[-1]
+            observed, model = seconds, predicted / factor
+            if self.each_round and int(after.rounds) - int(before.rounds) == 1:
+                # The paper observes the verification; drafting takes what the costs say.
+                drafting, model = map(float, after.last)
+                observed = max(seconds - drafting, LEAST_SHARE * seconds)
+            factor = correct_running([observed], [model], running, factor)[-1]
             controls = controls.replace(factor=jnp.float32(factor))
         if float(controls.rate):
             sizes = np.asarray(after.sizes) - np.asarray(before.sizes)
@@ -103,36 +112,51 @@ def make_bastion(
     pauses: bool | None = None,
     rows: int = 0,
     running: float = 0.0,
+    each_round: bool = False,
     rate: float = 0.0,
 ) -> Policy:
     """Make BASTION's controller from round costs.
+
+    BASTION's rules, `bastion-paper` and `bastion-code`, score paths as its released code does: by
+    the drafter's raw probabilities, that is at a score temperature of 1 unless the call gives
+    another, and without a correction. The rule `best` keeps the drafter's own score temperature.
 
     Args:
       costs: measured by `jaxspec.bench.calibrate`, or from `jaxspec.costs.roofline.roofline_costs`.
       rule, corrected, pauses: see `ControllerConfig`. If `corrected` or `pauses` is None, it is on
         for the rule `best` and off for BASTION's rules, which have neither.
       rows: see `ControllerInputs`.
-      running: weight of each decode's measured time in a running correction of the costs, which
-        continues with `Output.policy`. With measured or fitted costs this is BASTION's "EMA +
-        calibration", with the bare roofline its "EMA"; its golden traces have weights of 0.1 and
-        0.2.
+      running: weight of each measured time in a running correction of the costs, which continues
+        with `Output.policy`. With measured or fitted costs this is BASTION's "EMA + calibration",
+        with the bare roofline its "EMA"; its golden traces have weights of 0.1 and 0.2.
+      each_round: correct after every round, as in the paper: c <- (1 - running) c + running *
+        observed / predicted, and c times the costs of verification is the next prediction. The host
+        sees every round in `stream`, and in `decode` with `trace=True`. Other decodes are one
+        observation each. False: one observation per decode, which corrects drafting as well.
       rate: weight of each decode's measured time in a correction of the costs of each width, see
         `online_costs`.
 
     Raises:
-      ValueError: the rule is unknown, or `running` or `rate` is not in 0 to 1.
+      ValueError: the rule is unknown, `running` or `rate` is not in 0 to 1, or `each_round` has
+        nothing to correct.
     """
     for name, weight in (("running", running), ("rate", rate)):
         if not 0 <= weight <= 1:
             raise ValueError(
                 f"{name} is {weight}: give a weight from 0, no correction, to 1, the last decode only"
             )
+    if each_round and not (running or rate):
+        raise ValueError(
+            "each_round corrects nothing without a weight: give running=0.2, or leave it out"
+        )
     ours = not rule.startswith("bastion")
     config = ControllerConfig(
         costs.widths,
         rule,
         corrected=ours if corrected is None else corrected,
         pauses=ours if pauses is None else pauses,
+        score_temperature=None if ours else RAW_SCORES,
+        each_round=each_round,
     )
     inputs = ControllerInputs(
         costs.by_rows(),
@@ -186,7 +210,7 @@ def choose_size(
     """
     tree, live = observation.tree, observation.live
     rows = tree.token.shape[1]
-    draft, verify = _seconds(controls, observation.context, live)
+    draft, verify = _seconds(config, controls, observation.context, live)
     cost = (draft + verify)[width_indices(rows, controls.costs.widths)]
     worth = jnp.cumsum(jnp.sum(_values(config, state, tree, live), axis=0))
     chosen = SIZE_RULES[config.rule](worth, cost)
@@ -197,13 +221,13 @@ def observe_round(
     config: ControllerConfig, controls: ControllerInputs, state: ControllerState, outcome: Outcome
 ) -> ControllerState:
     """Update the state after a round."""
-    draft, verify = _seconds(controls, outcome.context, outcome.live)
+    draft, verify = _seconds(config, controls, outcome.context, outcome.live)
 
     def after_drafting() -> ControllerState:
-        return _drafted(config, controls, state, outcome, draft + verify, verify[0])
+        return _drafted(config, controls, state, outcome, draft, verify)
 
     def after_plain() -> ControllerState:
-        return state.replace(
+        return _keep_last(config, controls, state, jnp.float32(0), verify[0]).replace(
             predicted=state.predicted + verify[0],
             worth=state.worth + jnp.sum(outcome.live),
             sizes=state.sizes.at[0].add(1),
@@ -219,19 +243,20 @@ def _drafted(
     controls: ControllerInputs,
     state: ControllerState,
     outcome: Outcome,
-    cost: jax.Array,
-    plain: jax.Array,
+    draft: jax.Array,
+    verify: jax.Array,
 ) -> ControllerState:
     """Update the state after a round that drafted.
 
     Args:
-      cost: float32 [W], seconds of a round of every width.
-      plain: float32 [], seconds of a round of autoregressive decoding.
+      draft, verify: float32 [] and [W], predicted seconds of drafting, and of verification with
+        every width; the first is a round of autoregressive decoding.
     """
     tree, live = outcome.tree, outcome.live
     size = jnp.max(outcome.rows)
-    seconds = cost[jnp.asarray(width_indices(tree.token.shape[1], controls.costs.widths))[size - 1]]
-    state = state.replace(
+    width = jnp.asarray(width_indices(tree.token.shape[1], controls.costs.widths))[size - 1]
+    seconds = draft + verify[width]
+    state = _keep_last(config, controls, state, draft, verify[width]).replace(
         drafted=state.drafted + 1,
         predicted=state.predicted + seconds,
         worth=state.worth + jnp.sum(_values(config, state, tree, live)),
@@ -250,8 +275,21 @@ def _drafted(
         committed = jnp.sum(jnp.where(live, outcome.accepted.count, 0)) / jnp.maximum(
             jnp.sum(live), 1
         )
-        state = state.replace(pauses=record_gain(state.pauses, committed - seconds / plain))
+        state = state.replace(pauses=record_gain(state.pauses, committed - seconds / verify[0]))
     return state
+
+
+def _keep_last(
+    config: ControllerConfig,
+    controls: ControllerInputs,
+    state: ControllerState,
+    draft: jax.Array,
+    verify: jax.Array,
+) -> ControllerState:
+    """Keep the predicted seconds of a round, float32 [], for `observe_seconds`."""
+    if not config.each_round:
+        return state
+    return state.replace(last=jnp.stack([draft, verify / controls.factor]))
 
 
 def _values(
@@ -267,9 +305,11 @@ def _values(
 
 
 def _seconds(
-    controls: ControllerInputs, context: jax.Array, live: jax.Array
+    config: ControllerConfig, controls: ControllerInputs, context: jax.Array, live: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     draft, verify = controls.costs.interpolate(jnp.max(jnp.where(live, context, 0)))
+    if config.each_round:
+        return draft, controls.factor * verify
     # The factor comes from whole decodes: a machine that has become slower since its costs were
     # measured is slower in all parts of a round.
     return controls.factor * draft, controls.factor * verify

@@ -18,10 +18,11 @@ class ControllerInputs(flax.struct.PyTreeNode):
 
     Attributes:
       costs: round costs, measured or of the roofline.
-      factor: float32 [], correction of the costs, see `roofline_fit.correct_running`.
+      factor: float32 [], correction of the costs, see `roofline_fit.correct_running`. With
+        `each_round` it corrects the verification only, as in the paper.
       rows: int32 [], rows to verify in every round, for measurements; 0 lets the rule choose, and -1
         decodes autoregressively.
-      running: float32 [], weight of a decode's measured time in `factor`; 0 keeps `factor`.
+      running: float32 [], weight of a measured time in `factor`; 0 keeps `factor`.
       rate: float32 [], weight of a decode's measured time in `costs`, see `online_costs`; 0 keeps
         `costs`.
     """
@@ -45,6 +46,8 @@ class ControllerState(flax.struct.PyTreeNode):
       predicted: float32 [], predicted seconds of all rounds.
       worth: float32 [], expected committed tokens of all rounds.
       sizes: int32 [N + 1], rounds by verified rows; entry 0 counts rounds that did not draft.
+      last: float32 [2], predicted seconds of drafting and of verification in the last round,
+        without the factor; written only with `each_round`.
     """
 
     scores: ScoreState
@@ -54,6 +57,7 @@ class ControllerState(flax.struct.PyTreeNode):
     predicted: jax.Array
     worth: jax.Array
     sizes: jax.Array
+    last: jax.Array
 
 
 def init_controller(depth: int, rows: int) -> ControllerState:
@@ -67,4 +71,5 @@ def init_controller(depth: int, rows: int) -> ControllerState:
         predicted=zero,
         worth=zero,
         sizes=jnp.zeros(rows + 1, jnp.int32),
+        last=jnp.zeros(2, jnp.float32),
     )

@@ -1,0 +1,110 @@
+"""BASTION's correction after every round, with a clock of its own."""
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from golden_data import SHIPPED
+
+import jaxspec
+from jaxspec.costs.roofline_fit import correct_running
+from jaxspec.costs.round_costs import make_costs
+from jaxspec.engine import observed_rounds
+from jaxspec.engine.loop import run
+from jaxspec.policies.baselines.static import make_static
+from jaxspec.policies.bastion.controller import ControllerConfig, make_bastion
+from jaxspec.policies.bastion.controller_state import init_controller
+from jaxspec.policies.compose import compose
+
+GOLDEN = SHIPPED / "dflash"
+TABLE = make_costs((1, 12), (0, 512), 2.0, [[4.0, 8.0], [6.0, 12.0]])
+OPTIONS = {"method": "dflash", "builder": "best_first", "budget": 12, "max_new_tokens": 24}
+PROMPT, RATE = [117, 142, 122, 64, 240, 19], 0.2
+TOOK = (9.0, 30.0, 1.0, 14.0, 8.0, 8.0)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return jaxspec.load(GOLDEN / "target", drafter={"dflash": GOLDEN / "drafter"})
+
+
+@pytest.fixture
+def observed(monkeypatch):
+    """Rounds that take `TOOK` seconds in turn: list of (verification's seconds, its prediction
+    without the factor, predicted seconds of the round, factor of the round, factor after it).
+    """
+    clock = itertools.chain.from_iterable((0.0, took) for took in itertools.cycle(TOOK))
+    monkeypatch.setattr(observed_rounds, "perf_counter", clock.__next__)
+    seen, own = [], ControllerConfig.observe_seconds
+
+    def spy(config, controls, before, after, seconds):
+        assert int(after.rounds) - int(before.rounds) == 1
+        new = own(config, controls, before, after, seconds)
+        drafting, verify = map(float, after.last)
+        assert drafting == 2.0, "the factor does not touch what drafting costs"
+        took = max(seconds - drafting, 0.1 * seconds)
+        predicted = float(after.predicted) - float(before.predicted)
+        seen.append((took, verify, predicted, float(controls.factor), float(new.factor)))
+        return new
+
+    monkeypatch.setattr(ControllerConfig, "observe_seconds", spy)
+    return seen
+
+
+def consume(stream):
+    """The output that a stream returns."""
+    while True:
+        try:
+            next(stream)
+        except StopIteration as ended:
+            return ended.value
+
+
+def test_the_next_round_reads_the_factor(params, observed):
+    """In a trace and in a stream, by the paper's formula, and without compiling anything."""
+    plain = jaxspec.decode(params, PROMPT, method="ar", max_new_tokens=24)
+    policy = make_bastion(TABLE, "bastion-paper", running=RATE, each_round=True)
+    jaxspec.decode(params, PROMPT, policy=policy, trace=True, **OPTIONS)  # compiles
+    observed.clear()
+    compiled = run._cache_size()
+    traced = jaxspec.decode(params, PROMPT, policy=policy, trace=True, **OPTIONS)
+    count = len(observed)
+    streamed = consume(jaxspec.stream(params, PROMPT, policy=traced.policy, **OPTIONS))
+    assert run._cache_size() == compiled
+    assert traced.tokens == streamed.tokens == plain.tokens
+    assert count == traced.stats.rounds and len(observed) == 2 * count
+    took, verify, predicted, before, after = np.array(observed).T
+    np.testing.assert_allclose(after, correct_running(took, verify, RATE), rtol=1e-5)
+    np.testing.assert_array_equal(before, [1.0, *after[:-1]])
+    np.testing.assert_allclose(predicted, 2.0 + before * verify, rtol=1e-4)
+    assert float(streamed.policy.controls.factor) == after[-1] and np.ptp(after) > 0.1
+    assert len(set(took)) > 3
+
+
+def test_a_whole_decode_is_one_observation():
+    policy = make_bastion(TABLE, "bastion-paper", running=RATE, each_round=True)
+    before = init_controller(4, 12)
+    after = before.replace(rounds=jnp.int32(10), predicted=jnp.float32(50.0))
+    controls = policy.config.observe_seconds(policy.controls, before, after, 100.0)
+    np.testing.assert_allclose(float(controls.factor), 0.8 + 0.2 * 2, rtol=1e-6)
+
+
+def test_other_policies_are_not_told(params, observed):
+    policy = make_bastion(TABLE, running=RATE)
+    assert not policy.config.each_round
+    traced = jaxspec.decode(params, PROMPT, policy=policy, trace=True, **OPTIONS)
+    streamed = consume(jaxspec.stream(params, PROMPT, policy=policy, **OPTIONS))
+    assert traced.tokens == streamed.tokens and not observed
+    assert float(traced.policy.controls.factor) == 1.0
+
+
+def test_a_composed_policy_asks_for_its_parts():
+    each = make_bastion(TABLE, running=RATE, each_round=True)
+    assert compose(make_static(steps=2), each).config.each_round
+    assert not compose(make_static(steps=2), make_bastion(TABLE)).config.each_round
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match="each_round corrects nothing without a weight: give"):
+        make_bastion(TABLE, each_round=True)
