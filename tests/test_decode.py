@@ -59,7 +59,7 @@ def test_text_does_not_depend_on_the_drafter_or_the_batch(params, options, sampl
 
 
 def test_uncoupled_drafts_change_nothing(params):
-    sampling = dict(temperature=1.0, seed=5, max_new_tokens=30)
+    sampling = dict(temperature=1.0, seed=5, max_new_tokens=30, budget=32)
     outs = [
         jaxspec.decode(params, PROMPTS[0], coupled=coupled, **sampling) for coupled in (True, False)
     ]
@@ -71,7 +71,7 @@ def test_uncoupled_drafts_change_nothing(params):
 
 
 def test_repeats_in_a_batch_are_independent_and_seeds_matter(params):
-    sampling = dict(temperature=1.0, max_new_tokens=20)
+    sampling = dict(temperature=1.0, max_new_tokens=20, budget=32)
     first, second = jaxspec.decode(params, [PROMPTS[0], PROMPTS[0]], **sampling)
     assert first.tokens != second.tokens
     assert first.tokens == jaxspec.decode(params, PROMPTS[0], **sampling).tokens
@@ -106,7 +106,7 @@ def test_a_stop_id_ends_the_text_inside_a_block(params, method, place):
     whole = jaxspec.decode(params, PROMPTS[0], method="ar", max_new_tokens=40).tokens
     stop = whole[place]
     out = jaxspec.decode(
-        params, PROMPTS[0], method=method, stop=[stop], max_new_tokens=40, trace=True
+        params, PROMPTS[0], method=method, stop=[stop], max_new_tokens=40, budget=32, trace=True
     )
     assert out.tokens == whole[: whole.index(stop) + 1]
     assert out.stats.finish_reason == "stop"
@@ -126,15 +126,15 @@ def test_nothing_beyond_the_end_is_cached(params):
     from jaxspec.engine.api import _finish
     from jaxspec.engine.session import prepare, run_prefill
 
-    session = prepare(params, PROMPTS, max_new_tokens=13)
-    state, _ = _finish(session, run_prefill(session), trace=False)
+    session = prepare(params, PROMPTS, max_new_tokens=13, budget=32)
+    _, state, _ = _finish(session, run_prefill(session), trace=False)
     # The last token of a text is the root of a round that never runs, so its row is not cached.
     np.testing.assert_array_equal(state.cache.length, [len(p) + 12 for p in PROMPTS])
     np.testing.assert_array_equal(state.draft.length, state.cache.length)
 
 
 def test_stream_joins_to_the_tokens_of_decode(params):
-    options = dict(max_new_tokens=33, temperature=1.0)
+    options = dict(max_new_tokens=33, temperature=1.0, budget=32)
     pieces = list(jaxspec.stream(params, PROMPTS[2], **options))
     assert sum(pieces, []) == jaxspec.decode(params, PROMPTS[2], **options).tokens
     assert len(pieces) > 1
@@ -159,7 +159,7 @@ def test_save_and_load_again(params, tmp_path):
     jaxspec.save(params, tmp_path / "copy")
     again = jaxspec.load(tmp_path / "copy")
     assert set(again.drafters) == {"dflash", "jetspec"}
-    options = dict(max_new_tokens=20, method="dflash")
+    options = dict(max_new_tokens=20, method="dflash", budget=32)
     assert (
         jaxspec.decode(again, PROMPTS[0], **options).tokens
         == jaxspec.decode(params, PROMPTS[0], **options).tokens
@@ -172,13 +172,14 @@ def test_long_prompts_go_through_in_chunks(params, monkeypatch):
     params = params.replace(spec=dataclasses.replace(params.spec, target=longer))
     prompt = np.random.default_rng(0).integers(0, 250, 700).tolist()
     prompts = [prompt, prompt[:513], [5, 6]]
-    outs = jaxspec.decode(params, prompts, max_new_tokens=12)
+    outs = jaxspec.decode(params, prompts, max_new_tokens=12, budget=32)
     for one, out in zip(prompts, outs, strict=True):
         assert out.tokens == jaxspec.decode(params, one, method="ar", max_new_tokens=12).tokens
     # The same prompt in one piece.
     monkeypatch.setattr("jaxspec.engine.prefill.CHUNK", 1024)
     monkeypatch.setattr("jaxspec.engine.session.CHUNK", 1024)
-    assert jaxspec.decode(params, prompt, max_new_tokens=12, block_size=7).tokens == outs[0].tokens
+    whole = jaxspec.decode(params, prompt, max_new_tokens=12, budget=32, block_size=7)
+    assert whole.tokens == outs[0].tokens
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def add_command(commands: options.Commands) -> None:
     options.add_model(parser)
     parser.add_argument("--system", help="system message that the conversation begins with")
     options.add_method(parser)
-    options.add_decode(parser)
+    options.add_decode(parser, budget=None)
     options.add_policy(parser)
 
 

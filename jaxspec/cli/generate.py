@@ -39,7 +39,7 @@ def add_command(commands: options.Commands) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print text, tokens, counts and timings as JSON instead"
     )
-    options.add_decode(parser)
+    options.add_decode(parser, budget=None)
     options.add_policy(parser)
 
 

@@ -119,13 +119,17 @@ def add_method(parser: argparse.ArgumentParser) -> None:
 
 
 def add_decode(
-    parser: argparse.ArgumentParser, max_new_tokens: int = 256, several: bool = False
+    parser: argparse.ArgumentParser,
+    max_new_tokens: int = 256,
+    several: bool = False,
+    budget: int | None = 32,
 ) -> None:
-    """Add the options of decoding that `generate`, `tree` and `bench` share.
+    """Add the options of decoding that `generate`, `chat`, `tree` and `bench` share.
 
     Args:
       max_new_tokens: default of --max-new-tokens.
       several: let --temperature take several values.
+      budget: default of --budget, see `add_budget`.
     """
     add = parser.add_argument
     add_max_new_tokens(parser, max_new_tokens)
@@ -138,7 +142,7 @@ def add_decode(
     add("--min-p", type=float, help="drop tokens below this fraction of the highest probability")
     add_seed(parser)
     add("--ignore-eos", action="store_true", help="do not stop at the model's end-of-text tokens")
-    add_budget(parser)
+    add_budget(parser, budget)
     add(
         "--block-size",
         type=int,
@@ -154,13 +158,14 @@ def add_decode(
     add_score_temperature(parser)
 
 
-def add_budget(parser: argparse.ArgumentParser) -> None:
-    """Add the verification budget."""
+def add_budget(parser: argparse.ArgumentParser, default: int | None = 32) -> None:
+    """Add the verification budget; None chooses the rows of every round by cost."""
+    chosen = DEFAULT if default else "(default: chosen by cost in every round)"
     parser.add_argument(
         "--budget",
         type=int,
-        default=32,
-        help=f"rows that the target verifies per round, the root included {DEFAULT}",
+        default=default,
+        help=f"rows that the target verifies per round, the root included {chosen}",
     )
 
 

@@ -17,7 +17,7 @@ from jaxspec.engine.compilations import compilations
 from jaxspec.engine.loop import run
 from jaxspec.engine.observed_rounds import run_observed, wants_each_round
 from jaxspec.engine.output import Output
-from jaxspec.engine.probe import keep_policy, probe_session
+from jaxspec.engine.probe import keep_learned, probe_session
 from jaxspec.engine.results import (
     Traces,
     find_stopped,
@@ -70,12 +70,12 @@ def decode(
       stop: strings or token ids that end the text, in addition to the model's EOS tokens.
       ignore_eos: do not stop at the model's EOS tokens.
       method: the name of a loaded drafter, or `ar` for autoregressive decoding (None: the first
-        drafter).
+        drafter, or with the policy `auto` the one that was fastest so far).
       builder: how candidates become a tree: a value of `jaxspec.builders`, such as
         `builders.expand(width=3, fanout="top2gap")`, or its spelling, `"expand/w3/fanout=top2gap"`.
         None: the drafter's default.
-      budget: rows that a round verifies, the root included (None: 32, or what suits the device with
-        the policy `auto`). DDTree's budget M, which leaves the root out, is M + 1 here.
+      budget: rows that a round verifies, the root included (None: 32; with the policy `auto`, as
+        many as suit the device). DDTree's budget M, which leaves the root out, is M + 1 here.
         `builders.static(paths)` verifies its paths instead.
       block_size: slots of a block drafter's block, the anchor included (None: as trained).
       depth: longest drafted path of drafters that draft step by step (None: the drafter's own).
@@ -86,9 +86,10 @@ def decode(
       score_temperature: divisor of the draft logits when paths are scored. Below 1 trees grow
         deeper, above 1 wider (None: the policy's, if it names one, else the drafter's own).
       policy: decides, per round, whether to draft, how many steps, and how many rows to verify; or,
-        per call, the block size. See `jaxspec.policies` (None: as much as the options above allow).
-        `Output.policy` holds what it learned, for the next call. `auto` measures what rounds cost
-        and chooses the rows of each; see `jaxspec.engine.automatic`.
+        per call, the block size. See `jaxspec.policies`. `auto` measures what rounds cost, chooses
+        the rows of each and stops drafting while it does not pay; see `jaxspec.engine.automatic`.
+        `Output.policy` holds what a policy learned, for the next call. (None: `auto`; with a
+        `builder` or a `budget`, no policy: every round drafts and verifies as much as these allow.)
       trace: record every round in `Output.rounds`. Each round then waits for the host.
 
     Returns:
@@ -129,7 +130,7 @@ def decode(
         seconds = (decoding - started, time.perf_counter() - decoding)
     rounds_only = not (trace or session.stop_strings) and compilations() == compiled
     outputs = make_outputs(session, state, seconds, traces, rounds_only)
-    keep_policy(session, outputs[0].policy)
+    keep_learned(session, outputs, rounds_only)
     return outputs if is_batch(prompt) else outputs[0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +14,10 @@ from jaxspec.core.state import DecodeState, Request
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.costs.split import split_rounds
 from jaxspec.engine.automatic import is_probed, remember_policy, save_setting
+from jaxspec.engine.drafter_choice import record_speed
 from jaxspec.engine.loop import run
+from jaxspec.engine.output import Output
 from jaxspec.engine.session import Session
-from jaxspec.policies.protocol import Policy
 
 # Rounds of a probe of each width, and probes of which the fastest counts.
 PROBE_ROUNDS, PROBES = 2, 2
@@ -64,10 +66,23 @@ def probe_session(session: Session, state: DecodeState) -> Session:
     )
 
 
-def keep_policy(session: Session, policy: Policy | None) -> None:
-    """Let this process's later calls go on with what the automatic policy learned."""
-    if session.automatic and policy is not None:
-        remember_policy(session.params, session.config, len(session.lengths), policy)
+def keep_learned(session: Session, outputs: Sequence[Output], rounds_only: bool) -> None:
+    """Let this process's later calls go on with what a call learned.
+
+    Args:
+      session: of the call; nothing is kept without the automatic policy.
+      outputs: of the call.
+      rounds_only: whether the measured seconds are those of rounds alone.
+    """
+    policy, batch = outputs[0].policy, len(outputs)
+    if not session.automatic or policy is None:
+        return
+    remember_policy(session.params, session.config, batch, policy)
+    if rounds_only:
+        tokens = sum(out.stats.emitted - 1 for out in outputs)
+        method, greedy = session.config.method, session.config.sampling.greedy
+        seconds = outputs[0].stats.decode_seconds
+        record_speed(session.params, method, batch, greedy, tokens, seconds)
 
 
 def _time_run(session: Session, request: Request, state: DecodeState) -> tuple[float, int]:

@@ -23,6 +23,7 @@ from jaxspec.drafters.registry import record_of
 from jaxspec.drafters.sizes import choose_depth
 from jaxspec.engine import arguments
 from jaxspec.engine.automatic import recall_policy
+from jaxspec.engine.drafter_choice import choose_drafter
 from jaxspec.engine.plan import ACCEPTANCE, DecodeConfig, Plan, make_plan
 from jaxspec.engine.prefill import CHUNK, prefill
 from jaxspec.engine.token_ids import Prompt, Prompts, is_batch, number_sequences, pad, to_ids
@@ -50,7 +51,8 @@ class Session:
       stop_strings: strings that the host looks for in the text.
       tokenizer: the model's tokenizer, or None if it has none.
       policy: the policy with its first state, or None if it has nothing to decide.
-      automatic: whether the policy is the automatic one, see `jaxspec.engine.automatic`.
+      automatic: whether the policy is the automatic one, which probes and learns, see
+        `jaxspec.engine.automatic`.
     """
 
     params: Params
@@ -99,6 +101,11 @@ def prepare(
     seed = arguments.check_seed(seed)
     arguments.check_flag("ignore_eos", ignore_eos)
     automatic = arguments.check_policy(policy)
+    automatic = automatic or (policy is None and budget is None and builder is None)
+    tokenizer = load_tokenizer(spec.tokenizer) if spec.tokenizer else None
+    ids = _token_ids(spec, prompt, tokenizer, max_new_tokens)
+    if automatic and method is None:
+        method = choose_drafter(params, len(ids), temperature == 0)
     config, sampling = resolve_config(
         spec,
         temperature=temperature,
@@ -115,8 +122,6 @@ def prepare(
         score_temperature=score_temperature,
         policy=policy.config if isinstance(policy, Policy) else None,
     )
-    tokenizer = load_tokenizer(spec.tokenizer) if spec.tokenizer else None
-    ids = _token_ids(spec, prompt, tokenizer, max_new_tokens)
     chosen = policy if isinstance(policy, Policy) else None
     if automatic:
         chosen, config = recall_policy(params, config, budget, len(ids))

@@ -17,7 +17,7 @@ from jaxspec.core.state import DecodeState
 from jaxspec.engine.detokenize import Detokenizer
 from jaxspec.engine.loop import run
 from jaxspec.engine.observed_rounds import run_observed, wants_each_round
-from jaxspec.engine.probe import keep_policy, probe_session
+from jaxspec.engine.probe import keep_learned, probe_session
 from jaxspec.engine.results import make_outputs
 from jaxspec.engine.session import Session, matmul_precision, run_prefill
 from jaxspec.engine.stops import safe_length
@@ -69,7 +69,7 @@ def stream_rounds(session: Session) -> Iterator[StreamedRound]:
         drafted, news = True, _pack_news(state, jnp.int32(emitted))
     seconds = (decoding - started, time.perf_counter() - decoding)
     output = make_outputs(session, state, seconds)[0]
-    keep_policy(session, output.policy)
+    keep_learned(session, [output], False)
     before = emitted - len(tokens)
     yield StreamedRound(text.rest(piece, output.text), output.tokens[before:], drafted)
     return output

@@ -99,7 +99,7 @@ def test_all_methods_include_it(bigram, params):
 
 def test_it_is_unknown_once_it_is_unregistered(params):
     with pytest.raises(ValueError, match="no drafter has a config of type BigramConfig: give its"):
-        jaxspec.decode(params, PROMPTS, max_new_tokens=NEW)
+        jaxspec.decode(params, PROMPTS, max_new_tokens=NEW, budget=8)
 
 
 def test_names_and_configs_belong_to_one_record(bigram):

@@ -8,6 +8,8 @@ import pytest
 
 import jaxspec
 from jaxspec.engine import automatic
+from jaxspec.engine.session import prepare
+from jaxspec.policies.baselines.static import make_static
 
 PROMPTS = ["def add(a, b):\n    return", "Question: What is 2 + 3?\nAnswer:"]
 
@@ -70,6 +72,15 @@ def test_other_weights_do_not_inherit_what_was_learned(mini):
 def test_a_budget_bounds_the_rows(mini):
     out = jaxspec.decode(mini, PROMPTS[0], policy="auto", budget=6, max_new_tokens=24)
     assert out.policy.config.widths == (1, 4, 6) and out.per_round.rows.max() <= 6
+
+
+def test_it_is_the_default(mini):
+    """A budget, a builder or a policy fixes how rounds draft."""
+    assert prepare(mini, PROMPTS[0]).automatic
+    assert prepare(mini, PROMPTS[0], temperature=1.0, block_size=4).automatic
+    for fixed in ({"budget": 8}, {"builder": "chain"}, {"policy": make_static(None, 4, (32,))}):
+        session = prepare(mini, PROMPTS[0], **fixed)
+        assert not session.automatic and (session.policy is None) == ("policy" not in fixed)
 
 
 def test_calls_that_leave_nothing_to_decide(mini):

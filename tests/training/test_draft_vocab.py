@@ -257,7 +257,10 @@ def test_a_causal_head_is_measured_written_natively_and_decodes(options, tmp_pat
     assert read_json(tmp_path / "out" / "config.json")["architectures"] == ["DFlashDraftModel"]
     prompts = [[1, 2, 3], [5, 4]]
     texts = [
-        [out.tokens for out in jaxspec.decode(bundle, prompts, method=m, max_new_tokens=16)]
+        [
+            out.tokens
+            for out in jaxspec.decode(bundle, prompts, method=m, max_new_tokens=16, budget=8)
+        ]
         for m in ("ar", "jetspec")
     ]
     assert texts[0] == texts[1]

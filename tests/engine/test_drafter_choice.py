@@ -1,0 +1,65 @@
+"""The drafter of a call: each loaded one is tried, then the fastest decodes."""
+
+from __future__ import annotations
+
+import gc
+
+import jax.numpy as jnp
+import pytest
+
+from jaxspec.core.params import Params, Spec
+from jaxspec.engine import drafter_choice
+from jaxspec.engine.drafter_choice import REVISIT, choose_drafter, record_speed
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    monkeypatch.setattr(drafter_choice, "_trials", {})
+
+
+def make_params(*names: str) -> Params:
+    spec = Spec(None, tuple((name, None) for name in names))
+    return Params({}, {name: {"w": jnp.zeros(1)} for name in names}, spec)
+
+
+def call(params: Params, speeds: dict[str, float], batch: int = 1, greedy: bool = True) -> str:
+    """Make a call of 100 tokens; returns the drafter that decoded it."""
+    name = choose_drafter(params, batch, greedy)
+    record_speed(params, name, batch, greedy, 100, 100 / speeds[name])
+    return name
+
+
+def test_one_drafter_is_the_choice():
+    assert choose_drafter(make_params("only"), 1, True) == "only"
+    assert choose_drafter(make_params(), 1, True) == "ar"
+
+
+def test_each_is_tried_and_the_fastest_stays():
+    params, speeds = make_params("a", "b", "c"), {"a": 10.0, "b": 30.0, "c": 20.0}
+    names = [call(params, speeds) for _ in range(200)]
+    assert names[:4] == ["a", "b", "c", "b"]
+    assert names.count("b") > 185 and names[3:].count("a") >= 2 and names[3:].count("c") >= 2
+
+
+def test_a_drafter_that_became_the_fastest_is_found():
+    params, speeds = make_params("a", "b"), {"a": 10.0, "b": 30.0}
+    assert [call(params, speeds) for _ in range(5)][2:] == ["b"] * 3
+    speeds["a"] = 90.0
+    names = [call(params, speeds) for _ in range(2 * REVISIT + 60)]
+    assert "a" in names
+
+
+def test_settings_and_weights_have_records_of_their_own():
+    params, speeds = make_params("a", "b"), {"a": 10.0, "b": 30.0}
+    assert [call(params, speeds) for _ in range(3)] == ["a", "b", "b"]
+    assert call(params, speeds, greedy=False) == "a" and call(params, speeds, batch=8) == "a"
+    assert call(make_params("a", "b"), speeds) == "a"
+    gc.collect()
+    call(make_params("a", "b"), speeds)
+    assert len(drafter_choice._trials) <= 4  # what was learned of lost weights is dropped
+
+
+def test_a_call_without_rounds_teaches_nothing():
+    params = make_params("a", "b")
+    record_speed(params, "a", 1, True, 0, 0.0)
+    assert choose_drafter(params, 1, True) == "a"
