@@ -1,7 +1,8 @@
 """Choose the drafter of a call by the speeds that earlier calls of this process reached.
 
-Every loaded drafter decodes one call first. After that the fastest one decodes, and now and then the
-one that has waited longest, since another kind of prompt may suit it better.
+The first drafter decodes the first call, and the fastest one so far the later ones. Now and then
+the one that has waited longest decodes: it may be faster, or suit the present prompts better. Trials
+are seldom, because the first call of a drafter compiles its program.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import jax
 
 from jaxspec.core.params import Params
 
-# Calls between two trials of the drafter that has waited longest.
+# Every so many calls, the drafter that has waited longest decodes.
 REVISIT = 16
-# Share of its evidence that a drafter keeps when it decodes again.
+# Share of a drafter's evidence that counts one call later.
 DECAY = 0.8
 
 
@@ -67,14 +68,11 @@ def choose_drafter(params: Params, batch: int, greedy: bool) -> str:
         return params.spec.default_method
     trials = _find_trials(params, batch, greedy)
     trials.calls += 1
-    untried = [name for name in names if name not in trials.records]
-    if untried:
-        return untried[0]
-    records = {name: trials.records[name] for name in names}
-    waiting = min(names, key=lambda name: records[name].last)
-    if trials.calls - records[waiting].last > REVISIT * len(names):
-        return waiting
-    return max(names, key=lambda name: records[name].speed)
+    records = trials.records
+    if trials.calls % REVISIT == 0:
+        return min(names, key=lambda name: records[name].last if name in records else 0)
+    tried = [name for name in names if name in records]
+    return max(tried, key=lambda name: records[name].speed) if tried else names[0]
 
 
 def record_speed(
@@ -92,8 +90,9 @@ def record_speed(
         return
     trials = _find_trials(params, batch, greedy)
     before = trials.records.get(name, Record())
+    kept = DECAY ** (trials.calls - before.last)
     trials.records[name] = Record(
-        DECAY * before.tokens + tokens, DECAY * before.seconds + seconds, trials.calls
+        kept * before.tokens + tokens, kept * before.seconds + seconds, trials.calls
     )
 
 
