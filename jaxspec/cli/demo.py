@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from jaxspec.cli import options
 
@@ -18,16 +19,33 @@ def add_command(commands: options.Commands) -> None:
         "decode three held-out prompts with and without a drafter, and compare",
         "jaxspec demo --max-new-tokens 64",
     )
+    parser.add_argument(
+        "--model", help="name of a model (default: smollm2-135m where it is installed, else mini)"
+    )
     options.add_max_new_tokens(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the demonstration; the exit status is 1 if any output differs."""
     import jaxspec
-    from jaxspec.bench.demo import demo
+    from jaxspec.bench.demo import choose_demo_model, demo
     from jaxspec.io.tokenizer import load_tokenizer
+    from jaxspec.view.text import wants_colour
+    from jaxspec.zoo.places import PACKAGED
 
-    params = jaxspec.load("mini", dtype="float32")
-    tokenizer = load_tokenizer(params.spec.tokenizer)
-    agreed = demo(params, tokenizer, max_new_tokens=arguments.max_new_tokens)
+    name, reason = (arguments.model, None) if arguments.model else choose_demo_model()
+    print(reason or f"model: {name}", flush=True)
+    params = jaxspec.load(name, dtype="float32")
+    agreed = demo(
+        params,
+        load_tokenizer(params.spec.tokenizer),
+        chat=name in PACKAGED,
+        max_new_tokens=arguments.max_new_tokens,
+        colour=wants_colour(sys.stdout.isatty()),
+        show=_show,
+    )
     return 0 if agreed else DIFFERENT
+
+
+def _show(text: str) -> None:
+    print(text, end="", flush=True)

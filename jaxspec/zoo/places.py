@@ -159,13 +159,24 @@ def _write_layout(file: GgufFile, folder: Path) -> None:
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
+def is_installed(name: str) -> bool:
+    """Whether the package of a model in `PACKAGED` is installed."""
+    return _find_in_package(PACKAGED[name]) is not None
+
+
+def _find_in_package(packaged: Packaged) -> Path | None:
+    """Find the file of a model in its package, which is not imported."""
+    spec = importlib.util.find_spec(packaged.package)
+    path = None if spec is None or spec.origin is None else Path(spec.origin)
+    path = None if path is None else path.with_name(packaged.file)
+    return path if path is not None and path.is_file() else None
+
+
 def _find_packaged(name: str, packaged: Packaged, weights: bool) -> Path:
     """Find a model in its package, or else on the hub."""
-    spec = importlib.util.find_spec(packaged.package)
-    if spec is not None and spec.origin is not None:
-        path = Path(spec.origin).with_name(packaged.file)
-        if path.is_file():
-            return lay_out_gguf(path)
+    path = _find_in_package(packaged)
+    if path is not None:
+        return lay_out_gguf(path)
     try:
         return hub.resolve_model(packaged.hub_id, weights=weights)
     except FileNotFoundError:
