@@ -15,7 +15,8 @@ import numpy as np
 
 from jaxspec.core.config import DrafterConfig
 from jaxspec.io.draft_vocab import MAPPING, mapping_tensors, read_ids
-from jaxspec.io.weight_map import Leaf, check_fit, read_tree, write_tree
+from jaxspec.io.load_tree import read_tree
+from jaxspec.io.weight_map import Leaf, check_fit, write_tree
 
 
 def check_weights(

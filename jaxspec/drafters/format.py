@@ -15,10 +15,11 @@ import numpy as np
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.feature_layers import Layers, own_layers
 from jaxspec.drafters.hf_fields import main_dtype, own_fields
+from jaxspec.io.load_tree import read_tree
 from jaxspec.io.provenance import Provenance
 from jaxspec.io.safetensors_files import WEIGHTS, write_safetensors
 from jaxspec.io.torch_files import open_weights
-from jaxspec.io.weight_map import Leaf, check_fit, read_tree, write_tree
+from jaxspec.io.weight_map import Leaf, check_fit, write_tree
 
 
 class About(NamedTuple):

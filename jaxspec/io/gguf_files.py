@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxspec.io.tensors import Tensors
+from jaxspec.io.tensors import RowReader, Tensors
 
 SUFFIX = ".gguf"
 
@@ -61,10 +61,23 @@ class GgufFile(Tensors):
         Raises:
           ValueError: a block type that the `gguf` package cannot dequantise.
         """
+        data = self._home[name].data
+        return self._dequantize(name, data if index is None else data[index])
+
+    def row_reader(self, name: str, index: int | None = None) -> RowReader:
+        """Return a function that reads some rows of a tensor, or of one expert, as float32."""
+        data = self._home[name].data
+        data = data if index is None else data[index]
+        if data.ndim == 1:  # a quantised vector would be bytes without rows
+            whole = self._dequantize(name, data)
+            return lambda start, stop, memory: whole[start:stop]
+        return lambda start, stop, memory: self._dequantize(name, data[start:stop])
+
+    def _dequantize(self, name: str, data: np.ndarray) -> np.ndarray:
+        """Return blocks of a tensor as float32."""
         from gguf.quants import dequantize
 
         tensor = self._home[name]
-        data = tensor.data if index is None else tensor.data[index]
         try:
             values = dequantize(data, tensor.tensor_type)
         except NotImplementedError:

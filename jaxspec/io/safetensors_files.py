@@ -13,7 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from jaxspec.io.packed import packed_names, scale_name, unpack, unpacked_shape
-from jaxspec.io.tensors import Tensors
+from jaxspec.io.raw_file import RawSafetensors
+from jaxspec.io.tensors import RowReader, Tensors
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -49,6 +50,7 @@ class WeightFiles(Tensors):
 
     def _open(self, paths: list[Path]) -> None:
         self._files = {path.name: open_safetensors(path) for path in paths}
+        self._raw: dict[str, RawSafetensors] = {}
         # safetensors' handles have keys() but cannot be iterated over.
         names = {file: list(handle.keys()) for file, handle in self._files.items()}
         self._stored = {name: file for file, own in names.items() for name in own}
@@ -71,6 +73,17 @@ class WeightFiles(Tensors):
                 "use an unquantised checkpoint"
             )
         return handle.get_tensor(name)
+
+    def row_reader(self, name: str) -> RowReader:
+        """Return a function that reads some rows of a tensor, without mapping them."""
+        stored = self.stored_dtype(name)
+        if stored not in FLOAT_DTYPES:  # packed, or refused
+            return super().row_reader(name)
+        file = self._home[name]
+        if file not in self._raw:
+            self._raw[file] = RawSafetensors(self.directory / file)
+        raw = self._raw[file]
+        return raw.row_reader(raw.offsets[name], self.shape(name), np.dtype(FLOAT_DTYPES[stored]))
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape; only the file's header is read."""

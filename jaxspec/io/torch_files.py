@@ -18,6 +18,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from jaxspec.io.raw_file import RawFile
 from jaxspec.io.safetensors_files import (
     WeightFiles,
     has_safetensors,
@@ -25,7 +26,7 @@ from jaxspec.io.safetensors_files import (
     lost_tensors,
     shard_paths,
 )
-from jaxspec.io.tensors import Tensors
+from jaxspec.io.tensors import RowReader, Tensors
 from jaxspec.io.torch_pickle import Tensor, UnsafePickle, read_pickle
 
 TORCH_WEIGHTS = "pytorch_model.bin"
@@ -45,6 +46,7 @@ class TorchFile(Tensors):
 
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path)
+        self._raw: RawFile | None = None
         with open(self.path, "rb") as file:
             content = _parse(self.path, file)
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -70,16 +72,29 @@ class TorchFile(Tensors):
         return [self.path.name]
 
     def __getitem__(self, name: str) -> np.ndarray:
+        return np.array(self._view(name), order="C")
+
+    def row_reader(self, name: str) -> RowReader:
+        """Return a function that reads some rows of a tensor; contiguous ones are not mapped."""
+        view, tensor = self._view(name), self._home[name]
+        if not view.flags.c_contiguous:
+            return lambda start, stop, memory: np.array(view[start:stop], order="C")
+        if self._raw is None:
+            self._raw = RawFile(self.path)
+        first, _ = self._places[tensor.storage.key]
+        offset = first + tensor.offset * view.dtype.itemsize
+        return self._raw.row_reader(offset, tensor.shape, view.dtype)
+
+    def _view(self, name: str) -> np.ndarray:
+        """Return a tensor in the mapped file; nothing is read."""
         tensor = self._home[name]
         start, _ = self._places[tensor.storage.key]
-        size = tensor.storage.dtype.itemsize
-        strides = tuple(stride * size for stride in tensor.strides)
+        dtype = tensor.storage.dtype
         if 0 in tensor.shape:
-            return np.empty(tensor.shape, tensor.storage.dtype)
-        view = np.ndarray(
-            tensor.shape, tensor.storage.dtype, self._bytes, start + tensor.offset * size, strides
-        )
-        return np.array(view, order="C")
+            return np.empty(tensor.shape, dtype)
+        strides = tuple(stride * dtype.itemsize for stride in tensor.strides)
+        offset = start + tensor.offset * dtype.itemsize
+        return np.ndarray(tensor.shape, dtype, self._bytes, offset, strides)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape; only the pickle is read."""
@@ -122,6 +137,10 @@ class TorchFiles(Tensors):
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._files[self._home[name]][name]
+
+    def row_reader(self, name: str) -> RowReader:
+        """Return a function that reads some rows of a tensor."""
+        return self._files[self._home[name]].row_reader(name)
 
     @property
     def files(self) -> list[str]:

@@ -2,20 +2,20 @@
 
 PyTorch stores linear weights as [out, in], one tensor per projection and per expert. The parameter
 tree stores [in, out]; projections that read the same input are concatenated, and experts stacked. A
-`Leaf` says which tensors make up one array of the tree. One table serves reading and writing.
+`Leaf` says which tensors make up one array of the tree. One table serves reading
+(`jaxspec.io.load_tree`) and writing.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.io.safetensors_files import FLOAT_DTYPES, weight_dtype
+from jaxspec.io.finite import check_finite, is_finite
+from jaxspec.io.safetensors_files import FLOAT_DTYPES
 
 
 class Leaf(NamedTuple):
@@ -124,44 +124,6 @@ def vector(path: tuple[str, ...], name: str, size: int) -> Leaf:
     return Leaf((*path, "scale"), ((f"{name}.weight",),), ((size,),))
 
 
-def read_tree(
-    leaves: list[Leaf],
-    read: Mapping[str, np.ndarray],
-    dtype: str,
-    ignore: Callable[[str], bool] = lambda name: False,
-    place: Callable[[Leaf, np.ndarray], Any] = lambda leaf, array: jnp.asarray(array),
-) -> dict[str, Any]:
-    """Read {"params": tree} to the default device; host memory holds at most the tree and one leaf.
-
-    Args:
-      leaves: the table.
-      read: tensors by name. A `WeightFiles` reads each tensor on access.
-      dtype: `float32`, `float16` or `bfloat16`.
-      ignore: says whether a tensor of this name may be present unused.
-      place: puts a host array on the device.
-
-    Raises:
-      WeightMismatch: tensors are missing, unexpected, misshapen or not floats; reports all of them.
-      ValueError: a tensor holds NaN or infinity, or overflows `dtype`.
-    """
-    check_fit(leaves, read, ignore)
-    target = weight_dtype(dtype)
-    tree: dict[str, Any] = {}
-    for leaf in leaves:
-        array = np.empty(leaf.array_shape(), target)
-        for name, group, columns, _ in leaf.parts():
-            tensor = _float(name, read[name])
-            part = (array[group] if leaf.stacked else array)[..., columns]
-            with np.errstate(over="ignore"):
-                part[...] = tensor.T if leaf.transpose else tensor
-            _check_finite(name, tensor, part)
-        node = tree
-        for key in leaf.path[:-1]:
-            node = node.setdefault(key, {})
-        node[leaf.path[-1]] = place(leaf, array)
-    return {"params": tree}
-
-
 def write_tree(leaves: list[Leaf], params: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Invert `read_tree`: return host arrays by Hugging Face name, in the parameters' dtype.
 
@@ -197,12 +159,13 @@ def read_stored(
     """Read the tensors of `leaves` by Hugging Face name, in their stored dtypes.
 
     Raises:
-      WeightMismatch, ValueError: see `read_tree`.
+      WeightMismatch, ValueError: see `jaxspec.io.load_tree.read_tree`.
     """
     check_fit(leaves, read, ignore)
-    tensors = {name: _float(name, read[name]) for leaf in leaves for name, *_ in leaf.parts()}
+    tensors = {name: read[name] for leaf in leaves for name, *_ in leaf.parts()}
     for name, tensor in tensors.items():
-        _check_finite(name, tensor, tensor)
+        check_float(name, tensor)
+        check_finite(name, tensor.dtype.name, is_finite(tensor), True)
     return tensors
 
 
@@ -232,36 +195,14 @@ def check_fit(
         raise WeightMismatch(missing, unexpected, misshapen, mistyped)
 
 
-def _float(name: str, tensor: np.ndarray) -> np.ndarray:
-    """Refuse a tensor of integers, which a cast would silently turn into weights."""
+def check_float(name: str, tensor: np.ndarray) -> None:
+    """Refuse a tensor of integers, which a cast would silently turn into weights.
+
+    Raises:
+      WeightMismatch: it does not hold floats of a dtype that weights have.
+    """
     if tensor.dtype.name not in ("float32", "float16", "bfloat16"):
         raise WeightMismatch([], [], {}, {name: tensor.dtype.name})
-    return tensor
-
-
-def _check_finite(name: str, stored: np.ndarray, cast: np.ndarray) -> None:
-    if _finite(cast):
-        return
-    if _finite(stored):
-        raise ValueError(
-            f"{name} does not fit in {cast.dtype.name}: load it with dtype='float32' or 'bfloat16'"
-        )
-    raise ValueError(
-        f"{name} holds NaN or infinite values: the checkpoint is damaged; "
-        "download or export it again"
-    )
-
-
-def _finite(x: np.ndarray) -> bool:
-    """Whether all values are finite.
-
-    Minimum and maximum are NaN or infinite if any value is. Arithmetic on two-byte floats is slow,
-    so compare their exponent bits instead.
-    """
-    if x.dtype.itemsize == 2:
-        exponent = 0x7C00 if x.dtype == np.float16 else 0x7F80
-        return int((x.view(np.uint16) & 0x7FFF).max(initial=0)) < exponent
-    return math.isfinite(x.max(initial=0)) and math.isfinite(x.min(initial=0))
 
 
 def _first(items: list[str], limit: int = 8) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxspec.io.gguf_files import GgufFile
 from jaxspec.io.gguf_tokenizer import end_ids
-from jaxspec.io.tensors import Tensors
+from jaxspec.io.tensors import RowReader, Tensors
 from jaxspec.targets.family import TargetFamily
 from jaxspec.targets.registry import families
 
@@ -114,10 +114,14 @@ class GgufWeights(Tensors):
 
     def __getitem__(self, name: str) -> np.ndarray:
         stored, expert = self._home[name]
-        array = self.file.part(stored, expert)
-        parts = stored.split(".")
-        heads = self._heads.get(parts[2]) if parts[0] == "blk" else None
+        array, heads = self.file.part(stored, expert), self._permuted_heads(stored)
         return array if heads is None else _unpermute(array, heads)
+
+    def row_reader(self, name: str) -> RowReader:
+        stored, expert = self._home[name]
+        if self._permuted_heads(stored) is not None:  # rows are elsewhere in the file
+            return super().row_reader(name)
+        return self.file.row_reader(stored, expert)
 
     def shape(self, name: str) -> tuple[int, ...]:
         stored, expert = self._home[name]
@@ -126,6 +130,11 @@ class GgufWeights(Tensors):
 
     def dtype(self, name: str) -> str:
         return "F32"
+
+    def _permuted_heads(self, stored: str) -> int | None:
+        """Return the number of heads whose rows llama.cpp has permuted; None if it has not."""
+        parts = stored.split(".")
+        return self._heads.get(parts[2]) if parts[0] == "blk" else None
 
     def _names(self, name: str) -> dict[str, tuple[str, int | None]]:
         """Return {Hugging Face name: (stored name, expert)} of a stored tensor."""

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
 from jaxspec.core.config import TargetConfig, TransformerConfig
-from jaxspec.io.weight_map import Leaf, linear, read_tree, vector, write_tree
+from jaxspec.io.load_tree import read_tree
+from jaxspec.io.weight_map import Leaf, linear, vector, write_tree
 from jaxspec.targets import quant
 from jaxspec.targets.registry import family_of
 
@@ -45,10 +45,10 @@ def from_hf(
 
     scales = {}
 
-    def place(leaf: Leaf, array: np.ndarray) -> jax.Array:
+    def place(leaf: Leaf, array: jax.Array) -> jax.Array:
         axis = quant.contracted_axis(leaf.path, config.tie_embeddings) if quantize else None
         if axis is None:
-            return jnp.asarray(array)
+            return array
         values, scales[leaf.path] = jax.block_until_ready(quant.quantize(array, quantize, axis))
         return values
 

@@ -16,6 +16,7 @@ from jaxspec.drafters.registry import record_of
 from jaxspec.io import provenance
 from jaxspec.io.config_entries import read_entries
 from jaxspec.io.hub import shipped
+from jaxspec.io.progress import show_progress
 from jaxspec.io.safetensors_files import (
     WEIGHTS,
     weight_dtype,
@@ -45,7 +46,14 @@ _TOKENIZER_FILES = (
 )
 
 
-def load(name, *, drafter=None, dtype: str | None = None, quantize: str | None = None) -> Params:
+def load(
+    name,
+    *,
+    drafter=None,
+    dtype: str | None = None,
+    quantize: str | None = None,
+    progress: bool | None = None,
+) -> Params:
     """Load a target model and its drafters.
 
     Args:
@@ -62,6 +70,8 @@ def load(name, *, drafter=None, dtype: str | None = None, quantize: str | None =
       quantize: `int8` or `fp8`: store the target's weights in one byte each, with a scale per
         output channel, and compute in `dtype`; see `jaxspec.targets.quant`. The output is that of
         the quantised model. Drafters stay in `dtype`.
+      progress: show on stderr how much has been read. By default on terminals, if the load takes
+        longer than two seconds.
 
     Raises:
       FileNotFoundError: the model or a drafter does not exist.
@@ -79,7 +89,6 @@ def load(name, *, drafter=None, dtype: str | None = None, quantize: str | None =
             f"{directory}: the target's weights are packed, which changes its text: use "
             "its full weights, with quantize='int8' to store them in a byte each"
         )
-    target = target_weights.from_hf(stored, config, dtype, quantize)
     sources = _drafter_sources(name, directory, drafter)
     found = {
         label: files.read_config(read_entries(source / "config.json"))
@@ -88,9 +97,11 @@ def load(name, *, drafter=None, dtype: str | None = None, quantize: str | None =
     configs = {
         label: files.for_target(drafter_config, config) for label, drafter_config in found.items()
     }
-    weights = {
-        label: files.load_drafter(sources[label], configs[label], dtype) for label in sources
-    }
+    with show_progress(progress):
+        target = target_weights.from_hf(stored, config, dtype, quantize)
+        weights = {
+            label: files.load_drafter(sources[label], configs[label], dtype) for label in sources
+        }
     tokenizer = load_tokenizer(str(directory))
     if tokenizer is not None and len(tokenizer) > config.vocab_size:
         raise ValueError(

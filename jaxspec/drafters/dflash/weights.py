@@ -13,13 +13,13 @@ from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.draft_vocab_weights import check_weights, read_weights, write_weights
 from jaxspec.drafters.leaves import make_head_leaf
 from jaxspec.io.draft_vocab import MAPPING
-from jaxspec.io.tensors import Tensors
+from jaxspec.io.load_tree import read_tree
+from jaxspec.io.tensors import RowReader, Tensors, find_row_reader
 from jaxspec.io.weight_map import (
     Leaf,
     WeightMismatch,
     linear,
     read_stored,
-    read_tree,
     vector,
     write_tree,
 )
@@ -175,6 +175,11 @@ class _Native(Tensors):
 
     def dtype(self, name: str) -> str:
         return self._read.dtype(self._home[name][0])
+
+    def row_reader(self, name: str) -> RowReader:
+        home, rows = self._home[name]
+        read, first = find_row_reader(self._read, home), rows.start if rows else 0
+        return lambda start, stop, memory: read(start + first, stop + first, memory)
 
     def _shape_of(self, name: str) -> tuple[int, ...]:
         return self._read.shape(name)

@@ -22,11 +22,12 @@ import numpy as np
 from jaxspec.drafters.format import Format, json_writer
 from jaxspec.drafters.medusa import hf_config
 from jaxspec.drafters.medusa.config import MedusaConfig
+from jaxspec.io.load_tree import read_tree
 from jaxspec.io.safetensors_files import WEIGHTS as MODEL
 from jaxspec.io.safetensors_files import WeightFiles
-from jaxspec.io.tensors import Tensors
+from jaxspec.io.tensors import RowReader, Tensors
 from jaxspec.io.torch_files import TorchFile
-from jaxspec.io.weight_map import Leaf, check_fit, read_tree, write_tree
+from jaxspec.io.weight_map import Leaf, check_fit, write_tree
 
 WEIGHTS = "medusa_lm_head.safetensors"
 TORCH_WEIGHTS = "medusa_lm_head.pt"
@@ -104,6 +105,10 @@ class _Vllm(Tensors):
 
     def dtype(self, name: str) -> str:
         return self._read.dtype(self._home[name])
+
+    def row_reader(self, name: str) -> RowReader:
+        made = self._made(name)
+        return super().row_reader(name) if made else self._read.row_reader(self._home[name])
 
     def _made(self, name: str) -> bool:
         return name.endswith(".bias") and not self._home[name].endswith(".bias")

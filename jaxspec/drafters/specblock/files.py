@@ -19,7 +19,7 @@ from jaxspec.drafters.specblock import hf_config
 from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.drafters.specblock.network import RANK_FEATURES
 from jaxspec.io.draft_vocab import MAPPING
-from jaxspec.io.tensors import Tensors
+from jaxspec.io.tensors import RowReader, Tensors
 from jaxspec.io.torch_files import TorchFile, open_weights
 from jaxspec.io.weight_map import Leaf, linear, vector, write_tree
 from jaxspec.targets.weights import decoder_layer_leaves, is_rotary_table
@@ -100,6 +100,9 @@ class _WithMapping(Tensors):
 
     def dtype(self, name: str) -> str:
         return self._home[name].dtype(name)
+
+    def row_reader(self, name: str) -> RowReader:
+        return self._home[name].row_reader(name)
 
 
 def _open(directory: Path) -> Tensors:

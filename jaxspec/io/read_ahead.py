@@ -1,0 +1,82 @@
+"""Read in a thread, a few results ahead, into memory that is used again."""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+import numpy as np
+
+# Memory of this many results: one is being read, two may be in use, one is ready.
+BUFFERS = 4
+# Large enough for any device, and for XLA on a CPU to use the memory as it is.
+_ALIGNMENT = 64
+
+Read: TypeAlias = Callable[[np.ndarray], np.ndarray]
+
+
+class ReadAhead:
+    """Runs reads in order in a thread.
+
+    At most `BUFFERS` results exist at a time: the thread waits until one is released. Use it in a
+    `with` statement, whose end stops the thread.
+
+    Args:
+      reads: functions from memory (uint8 [size]) to an array, which may use that memory. The thread
+        iterates over them.
+      size: bytes of the largest result.
+    """
+
+    def __init__(self, reads: Iterable[Read], size: int):
+        self._reads, self._stopped = reads, False
+        self._free: queue.SimpleQueue = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue = queue.SimpleQueue()
+        for _ in range(BUFFERS):
+            self._free.put(allocate((size,), np.dtype(np.uint8)))
+        self._thread = threading.Thread(target=self._run, name="jaxspec-read", daemon=True)
+
+    def __enter__(self) -> ReadAhead:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stopped = True
+        self._free.put(None)  # in case that the thread waits for memory
+        self._thread.join()
+
+    def take(self) -> tuple[np.ndarray, np.ndarray]:
+        """Wait for the next result; return it and the memory to `release`.
+
+        Raises whatever the read has raised.
+        """
+        found = self._ready.get()
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def release(self, memory: np.ndarray) -> None:
+        """Give memory back. Nothing may use the result any more."""
+        self._free.put(memory)
+
+    def _run(self) -> None:
+        try:
+            for read in self._reads:
+                memory = self._free.get()
+                if self._stopped:
+                    return
+                self._ready.put((read(memory), memory))
+        except BaseException as error:  # `take` raises it in the thread that wants the result
+            self._ready.put(error)
+        else:
+            self._ready.put(EOFError("there are no more results"))
+
+
+def allocate(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Allocate an array whose first byte is aligned, so that XLA on a CPU need not copy it."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)
