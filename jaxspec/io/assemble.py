@@ -50,14 +50,15 @@ class Assembly(Protocol):
 
     in_flight: int
 
-    def write(self, piece: Piece, rows: np.ndarray) -> Any:
+    def write(self, piece: Piece, rows: np.ndarray) -> tuple[Any, ...]:
         """Write a piece.
 
         Args:
           rows: the stored rows. They may be in use until the result is there.
 
         Returns:
-          bool [2], maybe not computed yet: whether the rows are finite as stored, and when cast.
+          Whether the rows are finite as stored, and, if the cast may overflow, when cast. On a
+          device these are scalars that may not have been computed yet.
         """
         ...
 
@@ -81,19 +82,19 @@ class HostArray:
         self._array = allocate(leaf.array_shape(), dtype)
         self._transpose, self._on_cpu = leaf.transpose, on_cpu
 
-    def write(self, piece: Piece, rows: np.ndarray) -> tuple[bool, bool]:
+    def write(self, piece: Piece, rows: np.ndarray) -> tuple[bool, ...]:
         """Write a piece, see `Assembly`."""
-        stored = cast = is_finite(rows)
+        finite: tuple[bool, ...] = (is_finite(rows),)
         part = self._transposed(rows) if self._transpose else rows
-        if part.dtype != self._array.dtype and self._array.dtype != np.float32:
+        if _may_overflow(part.dtype, self._array.dtype):
             with np.errstate(over="ignore"):
                 part = part.astype(self._array.dtype)
-            cast = is_finite(part)
+            finite += (is_finite(part),)
         lead = self._array.ndim - part.ndim
         ends = (1,) * lead + part.shape
         place = tuple(slice(at, at + size) for at, size in zip(piece.at, ends, strict=True))
         self._array[place] = part
-        return stored, cast
+        return finite
 
     def finish(self) -> jax.Array:
         """Return the array, see `Assembly`."""
@@ -119,7 +120,7 @@ class DeviceArray:
         self._array = jnp.zeros(leaf.array_shape(), dtype)
         self._transpose = leaf.transpose
 
-    def write(self, piece: Piece, rows: np.ndarray) -> jax.Array:
+    def write(self, piece: Piece, rows: np.ndarray) -> tuple[jax.Array, ...]:
         """Write a piece, see `Assembly`."""
         at = np.asarray(piece.at, np.int32)
         self._array, finite = _write(self._array, rows, at, self._transpose)
@@ -133,9 +134,15 @@ class DeviceArray:
 @functools.partial(jax.jit, static_argnums=3, donate_argnums=0)
 def _write(
     array: jax.Array, rows: jax.Array, at: jax.Array, transpose: bool
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     """Write stored rows into the donated `array` at the index `at` int32 [axes]."""
     part = (rows.T if transpose else rows).astype(array.dtype)
-    finite = jnp.stack([jnp.isfinite(rows).all(), jnp.isfinite(part).all()])
+    checked = (rows, part) if _may_overflow(rows.dtype, array.dtype) else (rows,)
+    finite = tuple(jnp.isfinite(values).all() for values in checked)
     part = part.reshape((1,) * (array.ndim - part.ndim) + part.shape)
     return jax.lax.dynamic_update_slice(array, part, tuple(at)), finite
+
+
+def _may_overflow(stored: np.dtype, dtype: np.dtype) -> bool:
+    """Say whether finite values of a dtype of weights may be infinite in another."""
+    return stored != dtype and dtype != np.float32

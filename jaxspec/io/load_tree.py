@@ -30,6 +30,8 @@ _HOST_PIECE, _DEVICE_PIECE = 2**22, 2**24
 # Leaves of one shape are assembled on the device if they have as many elements together. For fewer,
 # the compilation would take longer than the host does.
 _DEVICE_ELEMENTS = 2**25
+# Trees of as many bytes are read in a thread.
+_THREAD_BYTES = 2**25
 
 
 class _Plan(NamedTuple):
@@ -64,9 +66,10 @@ def read_tree(
     target, on_cpu = weight_dtype(dtype), _runs_on_cpu()
     plans = _make_plans(leaves, read, on_cpu)
     sizes = [piece.size for plan in plans for piece in plan.pieces]
-    expect_bytes(sum(sizes))
+    total, largest = sum(sizes), max(sizes, default=0)
+    expect_bytes(total)
     tree: dict[str, Any] = {}
-    with ReadAhead(_list_reads(plans, read), max(sizes, default=0)) as ahead:
+    with ReadAhead(_list_reads(plans, read), largest, total >= _THREAD_BYTES) as ahead:
         flight = _Flight(ahead, target.name)
         for plan in plans:
             array: Assembly = (
@@ -89,9 +92,9 @@ class _Flight:
 
     def __init__(self, ahead: ReadAhead, dtype: str):
         self._ahead, self._dtype = ahead, dtype
-        self._pieces: collections.deque[tuple[str, Any, np.ndarray]] = collections.deque()
+        self._pieces: collections.deque[tuple[str, tuple, np.ndarray]] = collections.deque()
 
-    def add(self, name: str, finite: Any, memory: np.ndarray, most: int) -> None:
+    def add(self, name: str, finite: tuple, memory: np.ndarray, most: int) -> None:
         """Add a piece, and wait until at most `most` are left."""
         self._pieces.append((name, finite, memory))
         self.land(most)
@@ -104,8 +107,7 @@ class _Flight:
         """
         while len(self._pieces) > most:
             name, finite, memory = self._pieces.popleft()
-            stored, cast = np.asarray(finite)
-            check_finite(name, self._dtype, bool(stored), bool(cast))
+            check_finite(name, self._dtype, bool(finite[0]), bool(finite[-1]))
             self._ahead.release(memory)
 
 
@@ -117,7 +119,7 @@ def _make_plans(leaves: list[Leaf], read: Mapping[str, np.ndarray], on_cpu: bool
     for leaf in leaves:
         on_device = not on_cpu and elements[_shape_class(leaf)] >= _DEVICE_ELEMENTS
         limit = _DEVICE_PIECE if on_device else _HOST_PIECE
-        plans.append(_Plan(leaf, on_device, list(_list_pieces(leaf, read, limit))))
+        plans.append(_Plan(leaf, on_device, list(_list_pieces(leaf, read, limit, on_device))))
     return plans
 
 
@@ -126,17 +128,19 @@ def _shape_class(leaf: Leaf) -> tuple:
     return leaf.array_shape(), leaf.shapes, leaf.transpose
 
 
-def _list_pieces(leaf: Leaf, read: Mapping[str, np.ndarray], limit: int) -> Iterator[Piece]:
+def _list_pieces(
+    leaf: Leaf, read: Mapping[str, np.ndarray], limit: int, alike: bool
+) -> Iterator[Piece]:
     """Cut a leaf's tensors into pieces of at most `limit` bytes, of one row at least.
 
-    The pieces of a tensor have the same number of rows, so that one program serves them: the last
-    one may repeat rows of the one before.
+    The pieces of a tensor, or of the leaf if they are to be `alike`, have the same number of rows,
+    so that one program serves them: a tensor's last piece may repeat rows of the one before.
     """
-    shape = leaf.array_shape()
+    shape, fewest = leaf.array_shape(), min(stored[0] for stored in leaf.shapes)
     for name, group, columns, stored in leaf.parts():
         row = math.prod(stored[1:]) * _item_size(read, name)
-        pieces = min(max(math.ceil(stored[0] * row / limit), 1), stored[0])
-        rows = math.ceil(stored[0] / pieces) if pieces else 1
+        count = fewest if alike else stored[0]
+        rows = max(math.ceil(count / max(math.ceil(count * row / limit), 1)), 1)
         for start in range(0, stored[0], rows):
             first = min(start, stored[0] - rows)
             at = [0] * len(shape)

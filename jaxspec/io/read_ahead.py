@@ -28,10 +28,12 @@ class ReadAhead:
       reads: functions from memory (uint8 [size]) to an array, which may use that memory. The thread
         iterates over them.
       size: bytes of the largest result.
+      in_thread: whether to read ahead at all; otherwise `take` reads. For a few megabytes, waking
+        the thread takes longer than it saves.
     """
 
-    def __init__(self, reads: Iterable[Read], size: int):
-        self._reads, self._stopped = reads, False
+    def __init__(self, reads: Iterable[Read], size: int, in_thread: bool = True):
+        self._reads, self._in_thread, self._stopped = iter(reads), in_thread, False
         self._free: queue.SimpleQueue = queue.SimpleQueue()
         self._ready: queue.SimpleQueue = queue.SimpleQueue()
         for _ in range(BUFFERS):
@@ -39,19 +41,24 @@ class ReadAhead:
         self._thread = threading.Thread(target=self._run, name="jaxspec-read", daemon=True)
 
     def __enter__(self) -> ReadAhead:
-        self._thread.start()
+        if self._in_thread:
+            self._thread.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._stopped = True
-        self._free.put(None)  # in case that the thread waits for memory
-        self._thread.join()
+        if self._in_thread:
+            self._stopped = True
+            self._free.put(None)  # in case that the thread waits for memory
+            self._thread.join()
 
     def take(self) -> tuple[np.ndarray, np.ndarray]:
         """Wait for the next result; return it and the memory to `release`.
 
         Raises whatever the read has raised.
         """
+        if not self._in_thread:
+            memory = self._free.get_nowait()
+            return next(self._reads)(memory), memory
         found = self._ready.get()
         if isinstance(found, BaseException):
             raise found

@@ -1,0 +1,1 @@
+"""`jaxspec bench peers`: compare our decoding with transformers in PyTorch."""

@@ -1,0 +1,105 @@
+"""Measure how fast a checkpoint loads, against reading its files alone."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxspec.bench.loading.synthetic import choose_config, count_bytes, write_checkpoint
+from jaxspec.bench.report.table import Column, Table, fixed
+
+_READ_BYTES = 2**24
+
+
+def measure_load(
+    gigabytes: float = 8.0,
+    shards: int = 4,
+    dtype: str = "bfloat16",
+    repeats: int = 3,
+    folder: Path | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Write a checkpoint, load it in new processes, and read its files alone, in turn.
+
+    Files are read from the page cache as far as they fit. The checkpoint is deleted.
+
+    Args:
+      gigabytes: bytes of the bfloat16 weights / 1e9.
+      shards: number of files.
+      dtype: dtype to load the weights as.
+      repeats: number of loads.
+      folder: where to write the checkpoint; by default the folder of temporary files.
+      progress: receives lines for people.
+
+    Returns:
+      A report with `settings`, `bytes` of the files' tensors, `shard_bytes` of a file, `device`,
+      `versions`, and `samples`: {"read_seconds", "seconds", "weight_bytes", "peak_bytes"} of each
+      load. `peak_bytes` is the most host memory that the process held beyond what it held before,
+      without the weights.
+
+    Raises:
+      ValueError: a number is out of range, the disk has no room, or a load fails.
+    """
+    if shards < 1 or repeats < 1:
+        raise ValueError("--shards and --repeats must be at least 1")
+    config = choose_config(gigabytes)
+    size, samples, loaded = count_bytes(config), [], {}
+    with tempfile.TemporaryDirectory(prefix="jaxspec-load-", dir=folder) as name:
+        progress(f"writing {size / 1e9:.2f} GB to {name}")
+        write_checkpoint(Path(name), config, shards)
+        for number in range(repeats):
+            read = time_reading(Path(name))
+            loaded = _load_once(Path(name), dtype)
+            samples.append({"read_seconds": read} | loaded)
+            progress(f"load {number + 1} of {repeats}: {loaded['seconds']:.2f} s")
+    settings = {"gigabytes": gigabytes, "shards": shards, "dtype": dtype, "repeats": repeats}
+    about = {key: [one.pop(key) for one in samples][0] for key in ("device", "versions")}
+    layers = {"bytes": size, "shard_bytes": size // shards, "layers": config.num_layers}
+    return {"settings": settings, **layers, **about, "samples": samples}
+
+
+def time_reading(folder: Path) -> float:
+    """Return the seconds that reading all files of a folder takes, into the same memory."""
+    memory, start = memoryview(np.zeros(_READ_BYTES, np.uint8)), time.perf_counter()
+    for path in sorted(folder.glob("*.safetensors")):
+        with open(path, "rb", buffering=0) as file:
+            while file.readinto(memory):
+                pass
+    return time.perf_counter() - start
+
+
+def render_load(report: dict[str, Any]) -> str:
+    """Render medians of a report of `measure_load` as text."""
+    samples = report["samples"]
+    medians = {name: statistics.median(one[name] for one in samples) for name in samples[0]}
+    rate, size = fixed(2, " GB/s"), report["bytes"]
+    rows = [
+        ("files read alone, as cached", rate(size / medians["read_seconds"] / 1e9)),
+        ("loading", rate(size / medians["seconds"] / 1e9)),
+        ("seconds of a load", fixed(2)(medians["seconds"])),
+        ("weights", fixed(2, " GB")(medians["weight_bytes"] / 1e9)),
+        ("one file", fixed(2, " GB")(report["shard_bytes"] / 1e9)),
+        ("peak host memory beyond the weights", fixed(2, " GB")(medians["peak_bytes"] / 1e9)),
+    ]
+    title = f"{size / 1e9:.2f} GB as {report['settings']['dtype']} on {report['device']['kind']}"
+    return Table(
+        [Column(title), Column(f"median of {len(samples)}", align="right")], rows
+    ).to_text()
+
+
+def _load_once(folder: Path, dtype: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "jaxspec.bench.loading.one_load", str(folder), dtype]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        raise ValueError(f"the load failed: {reason}")
+    return json.loads(done.stdout.splitlines()[-1])

@@ -1,0 +1,58 @@
+"""Load a checkpoint in this process and print what it took, as JSON.
+
+`measure_load` runs it in processes of their own: only a new process has memory and compilations that
+are those of one load.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+import jaxspec
+
+
+def main() -> None:
+    """Load the checkpoint that the arguments name: its folder and the dtype."""
+    folder, dtype = sys.argv[1:]
+    device = jnp.zeros(0).block_until_ready().devices().pop()  # starts the device
+    before, start = read_memory()[0], time.perf_counter()
+    params = jax.block_until_ready(jaxspec.load(folder, dtype=dtype, progress=False))
+    seconds, (_, peak) = time.perf_counter() - start, read_memory()
+    weights = sum(leaf.nbytes for leaf in jax.tree.leaves(params.target))
+    on_host = weights if device.platform == "cpu" else 0
+    report = {
+        "seconds": seconds,
+        "weight_bytes": weights,
+        "peak_bytes": peak - before - on_host,
+        "device": {"platform": device.platform, "kind": device.device_kind},
+        "versions": {"jax": jax.__version__},
+    }
+    print(json.dumps(report))
+
+
+def read_memory() -> tuple[int, int]:
+    """Return the bytes of memory that this process holds, and the most that it has held.
+
+    Where Linux does not say, both are the most that it has held.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        # `getrusage` would report the parent's peak if that was larger.
+        lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        now, most = (int(lines[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
+        return now, most
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return most, most
+
+
+if __name__ == "__main__":
+    main()
