@@ -132,6 +132,17 @@ def test_kernels_compile_without_spilling(name, gpu, reports):
 
 
 @needs_plugin
+def test_weights_are_assembled_in_place():
+    """A piece of stacked experts: the array is donated, and only the piece is copied."""
+    options = {"array": (8, 2048, 1536), "rows": (768, 2048), "transpose": True}
+    program = "jaxspec.bench.loading.programs:make_write_program"
+    report = aot.compile_report(program, options, "h100", large=4 * MIB)
+    assert report["compiles"], report["error"]
+    assert report["memory"]["aliased"] == 48 * MIB and not report["large"]
+    assert report["memory"]["temporary"] < 4 * MIB and report["program"]["copies"] == 0
+
+
+@needs_plugin
 def test_what_does_not_compile_is_reported():
     options = {"calls": [SHAPE | {"rows": 16}], "implementation": registry.names()[0]}
     report = aot.compile_report("pallas_kernels.aot_programs:make_attention_program", options, "t4")

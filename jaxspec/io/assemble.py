@@ -123,7 +123,7 @@ class DeviceArray:
     def write(self, piece: Piece, rows: np.ndarray) -> tuple[jax.Array, ...]:
         """Write a piece, see `Assembly`."""
         at = np.asarray(piece.at, np.int32)
-        self._array, finite = _write(self._array, rows, at, self._transpose)
+        self._array, finite = write_rows(self._array, rows, at, transpose=self._transpose)
         return finite
 
     def finish(self) -> jax.Array:
@@ -131,11 +131,21 @@ class DeviceArray:
         return self._array
 
 
-@functools.partial(jax.jit, static_argnums=3, donate_argnums=0)
-def _write(
-    array: jax.Array, rows: jax.Array, at: jax.Array, transpose: bool
+@functools.partial(jax.jit, static_argnames="transpose", donate_argnums=0)
+def write_rows(
+    array: jax.Array, rows: jax.Array, at: jax.Array, *, transpose: bool
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    """Write stored rows into the donated `array` at the index `at` int32 [axes]."""
+    """Write stored rows into an array that is donated.
+
+    Args:
+      array: the array of a leaf.
+      rows: rows of a stored tensor, in their stored dtype.
+      at: int32 [axes of `array`], the index where the rows begin.
+      transpose: whether to write the transposed rows.
+
+    Returns:
+      The array, and whether the rows are finite, see `Assembly`.
+    """
     part = (rows.T if transpose else rows).astype(array.dtype)
     checked = (rows, part) if _may_overflow(rows.dtype, array.dtype) else (rows,)
     finite = tuple(jnp.isfinite(values).all() for values in checked)
