@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.io.finite import is_finite
-from jaxspec.io.read_ahead import allocate
+from jaxspec.io.host_memory import allocate
 from jaxspec.io.weight_map import Leaf
 
 # Below this, NumPy transposes faster than an upload starts.
@@ -57,8 +57,8 @@ class Assembly(Protocol):
           rows: the stored rows. They may be in use until the result is there.
 
         Returns:
-          Whether the rows are finite as stored, and, if the cast may overflow, when cast. On a
-          device these are scalars that may not have been computed yet.
+          Whether the rows are finite as stored, if that is checked here; and when cast, if the cast
+          may overflow. On a device these are scalars that may not have been computed yet.
         """
         ...
 
@@ -68,7 +68,7 @@ class Assembly(Protocol):
 
 
 class HostArray:
-    """Assembles on the host.
+    """Assembles on the host. Whoever reads the rows checks that they are finite.
 
     Args:
       leaf: the leaf of the array.
@@ -84,12 +84,12 @@ class HostArray:
 
     def write(self, piece: Piece, rows: np.ndarray) -> tuple[bool, ...]:
         """Write a piece, see `Assembly`."""
-        finite: tuple[bool, ...] = (is_finite(rows),)
+        finite: tuple[bool, ...] = ()
         part = self._transposed(rows) if self._transpose else rows
         if _may_overflow(part.dtype, self._array.dtype):
             with np.errstate(over="ignore"):
                 part = part.astype(self._array.dtype)
-            finite += (is_finite(part),)
+            finite = (is_finite(part),)
         lead = self._array.ndim - part.ndim
         ends = (1,) * lead + part.shape
         place = tuple(slice(at, at + size) for at, size in zip(piece.at, ends, strict=True))

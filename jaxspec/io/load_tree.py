@@ -18,11 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.io.assemble import Assembly, DeviceArray, HostArray, Piece
-from jaxspec.io.finite import check_finite
+from jaxspec.io.finite import check_finite, is_finite
 from jaxspec.io.progress import count_bytes, expect_bytes
 from jaxspec.io.read_ahead import Read, ReadAhead
 from jaxspec.io.safetensors_files import FLOAT_DTYPES, weight_dtype
-from jaxspec.io.tensors import find_row_reader
+from jaxspec.io.tensors import RowReader, find_row_reader
 from jaxspec.io.weight_map import Leaf, check_fit, check_float
 
 # Bytes of a piece: what a processor's caches hold, and what an upload is efficient with.
@@ -78,9 +78,9 @@ def read_tree(
                 else HostArray(plan.leaf, target, on_cpu)
             )
             for piece in plan.pieces:
-                rows, memory = ahead.take()
-                check_float(piece.name, rows)
-                flight.add(piece.name, array.write(piece, rows), memory, array.in_flight)
+                (rows, checked), memory = ahead.take()
+                finite = (*checked, *array.write(piece, rows))
+                flight.add(piece.name, finite, memory, array.in_flight)
                 count_bytes(rows.nbytes)
             _insert(tree, plan.leaf.path, place(plan.leaf, array.finish()))
         flight.land(0)
@@ -158,7 +158,16 @@ def _list_reads(plans: list[_Plan], read: Mapping[str, np.ndarray]) -> Iterator[
         for piece in plan.pieces:
             if piece.name != name:
                 name, reader = piece.name, find_row_reader(read, piece.name)
-            yield functools.partial(reader, piece.start, piece.stop)
+            yield functools.partial(_read_piece, piece, reader, not plan.on_device)
+
+
+def _read_piece(
+    piece: Piece, reader: RowReader, check: bool, memory: np.ndarray
+) -> tuple[np.ndarray, tuple[bool, ...]]:
+    """Read the rows of a piece; return them and, if they are to be checked, if they are finite."""
+    rows = reader(piece.start, piece.stop, memory)
+    check_float(piece.name, rows)
+    return rows, (is_finite(rows),) if check else ()
 
 
 def _item_size(read: Mapping[str, np.ndarray], name: str) -> int:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import queue
 import threading
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from jaxspec.io.host_memory import allocate
+
 # Memory of this many results: one is being read, two may be in use, one is ready.
 BUFFERS = 4
-# Large enough for any device, and for XLA on a CPU to use the memory as it is.
-_ALIGNMENT = 64
 
-Read: TypeAlias = Callable[[np.ndarray], np.ndarray]
+# Memory, uint8 [size] -> a result, which may use that memory.
+Read: TypeAlias = Callable[[np.ndarray], Any]
 
 
 class ReadAhead:
@@ -25,9 +25,8 @@ class ReadAhead:
     `with` statement, whose end stops the thread.
 
     Args:
-      reads: functions from memory (uint8 [size]) to an array, which may use that memory. The thread
-        iterates over them.
-      size: bytes of the largest result.
+      reads: the thread iterates over them.
+      size: bytes that the largest result needs.
       in_thread: whether to read ahead at all; otherwise `take` reads. For a few megabytes, waking
         the thread takes longer than it saves.
     """
@@ -51,7 +50,7 @@ class ReadAhead:
             self._free.put(None)  # in case that the thread waits for memory
             self._thread.join()
 
-    def take(self) -> tuple[np.ndarray, np.ndarray]:
+    def take(self) -> tuple[Any, np.ndarray]:
         """Wait for the next result; return it and the memory to `release`.
 
         Raises whatever the read has raised.
@@ -79,11 +78,3 @@ class ReadAhead:
             self._ready.put(error)
         else:
             self._ready.put(EOFError("there are no more results"))
-
-
-def allocate(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Allocate an array whose first byte is aligned, so that XLA on a CPU need not copy it."""
-    size = math.prod(shape) * dtype.itemsize
-    memory = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    return memory[start : start + size].view(dtype).reshape(shape)

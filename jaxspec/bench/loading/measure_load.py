@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxspec.bench.loading.synthetic import choose_config, count_bytes, write_checkpoint
 from jaxspec.bench.report.table import Column, Table, fixed
+from jaxspec.io.safetensors_files import weight_dtype
 
 _READ_BYTES = 2**24
 
@@ -42,9 +43,10 @@ def measure_load(
 
     Returns:
       A report with `settings`, `bytes` of the files' tensors, `shard_bytes` of a file, `device`,
-      `versions`, and `samples`: {"read_seconds", "seconds", "weight_bytes", "peak_bytes"} of each
-      load. `peak_bytes` is the most host memory that the process held beyond what it held before,
-      without the weights.
+      `versions`, and `samples`: {"read_seconds", "memory_seconds", "seconds", "weight_bytes",
+      "peak_bytes"} of each load. `memory_seconds` is the first use of as much memory as the weights
+      take, on a CPU; else None. `peak_bytes` is the most host memory that the process held beyond
+      what it held before, without the weights.
 
     Raises:
       ValueError: a number is out of range, the disk has no room, or a load fails.
@@ -52,13 +54,13 @@ def measure_load(
     if shards < 1 or repeats < 1:
         raise ValueError("--shards and --repeats must be at least 1")
     config = choose_config(gigabytes)
-    size, samples, loaded = count_bytes(config), [], {}
+    size, samples = count_bytes(config), []
     with tempfile.TemporaryDirectory(prefix="jaxspec-load-", dir=folder) as name:
         progress(f"writing {size / 1e9:.2f} GB to {name}")
         write_checkpoint(Path(name), config, shards)
         for number in range(repeats):
             read = time_reading(Path(name))
-            loaded = _load_once(Path(name), dtype)
+            loaded = _load_once(Path(name), dtype, count_bytes(config, weight_dtype(dtype)))
             samples.append({"read_seconds": read} | loaded)
             progress(f"load {number + 1} of {repeats}: {loaded['seconds']:.2f} s")
     settings = {"gigabytes": gigabytes, "shards": shards, "dtype": dtype, "repeats": repeats}
@@ -80,7 +82,8 @@ def time_reading(folder: Path) -> float:
 def render_load(report: dict[str, Any]) -> str:
     """Render medians of a report of `measure_load` as text."""
     samples = report["samples"]
-    medians = {name: statistics.median(one[name] for one in samples) for name in samples[0]}
+    timed = [name for name, value in samples[0].items() if value is not None]
+    medians = {name: statistics.median(one[name] for one in samples) for name in timed}
     rate, size = fixed(2, " GB/s"), report["bytes"]
     rows = [
         ("files read alone, as cached", rate(size / medians["read_seconds"] / 1e9)),
@@ -90,14 +93,18 @@ def render_load(report: dict[str, Any]) -> str:
         ("one file", fixed(2, " GB")(report["shard_bytes"] / 1e9)),
         ("peak host memory beyond the weights", fixed(2, " GB")(medians["peak_bytes"] / 1e9)),
     ]
+    if "memory_seconds" in medians:
+        first_use = medians["weight_bytes"] / medians["memory_seconds"] / 1e9
+        rows.insert(1, ("new memory used alone, for the weights", rate(first_use)))
     title = f"{size / 1e9:.2f} GB as {report['settings']['dtype']} on {report['device']['kind']}"
     return Table(
         [Column(title), Column(f"median of {len(samples)}", align="right")], rows
     ).to_text()
 
 
-def _load_once(folder: Path, dtype: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "jaxspec.bench.loading.one_load", str(folder), dtype]
+def _load_once(folder: Path, dtype: str, size: int) -> dict[str, Any]:
+    module = "jaxspec.bench.loading.one_load"
+    command = [sys.executable, "-m", module, str(folder), dtype, str(size)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]

@@ -45,9 +45,9 @@ def choose_config(gigabytes: float) -> TargetConfig:
     )
 
 
-def count_bytes(config: TargetConfig) -> int:
-    """Count the bytes of a checkpoint's tensors."""
-    return sum(math.prod(shape) for shape in _list_shapes(config).values()) * DTYPE.itemsize
+def count_bytes(config: TargetConfig, dtype: np.dtype = DTYPE) -> int:
+    """Count the bytes of a target's weights, by default as they are stored."""
+    return sum(math.prod(shape) for shape in _list_shapes(config).values()) * dtype.itemsize
 
 
 def write_checkpoint(folder: Path, config: TargetConfig, shards: int) -> None:
