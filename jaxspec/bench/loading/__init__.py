@@ -1,1 +1,1 @@
-"""`jaxspec bench peers`: compare our decoding with transformers in PyTorch."""
+"""`jaxspec bench load`: how fast a checkpoint loads, and how much host memory that takes."""

@@ -31,7 +31,8 @@ def measure_load(
 ) -> dict[str, Any]:
     """Write a checkpoint, load it in new processes, and read its files alone, in turn.
 
-    Files are read from the page cache as far as they fit. The checkpoint is deleted.
+    Files are read from the page cache as far as they fit. The checkpoint is deleted. The processes
+    need the device's memory, so this one should not have started it.
 
     Args:
       gigabytes: bytes of the bfloat16 weights / 1e9.
