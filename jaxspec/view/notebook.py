@@ -60,10 +60,13 @@ class TreeView:
 
         figure = Figure(figsize=measure_tree(self.shown))
         plot_tree(self.shown, self.decode_token, figure.subplots())
-        with warnings.catch_warnings(), matplotlib.rc_context({"svg.fonttype": "none"}):
+        # Equal trees give equal files.
+        settings = {"svg.fonttype": "none", "svg.hashsalt": "jaxspec"}
+        metadata = {"Date": None} if form == "svg" else None
+        with warnings.catch_warnings(), matplotlib.rc_context(settings):
             # matplotlib's font may lack the script of a token; the viewer's font may have it.
             warnings.filterwarnings("ignore", "Glyph")
-            figure.savefig(file, format=form, bbox_inches="tight", dpi=150)
+            figure.savefig(file, format=form, bbox_inches="tight", dpi=150, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
