@@ -7,13 +7,17 @@ AOT := .venv-aot
 # A file's tests share fixtures and compiled programs, so they stay in one process.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo test test-golden test-slow test-torch test-aot install-aot install-dev test-matrix lint house clean
+.PHONY: demo notebooks test test-golden test-slow test-torch test-aot install-aot install-dev test-matrix lint house clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m jaxspec demo
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest $(PARALLEL)
+
+# Runs the notebooks and keeps their outputs: ten minutes on two cores. NAMES="quickstart compare" runs some of them.
+notebooks: $(VENV)/.installed-dev
+	$(BIN)/python tests/run_notebooks.py $(NAMES)
 
 # References of the authors' own code; JAXSPEC_GOLDEN=DIR names another set of the same form, of any sizes.
 test-golden: $(VENV)/.installed-dev
