@@ -69,7 +69,7 @@ def marked(name: str):
 def test_it_runs(name, tmp_path, monkeypatch):
     monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
     parameters, pictures = SMALL[name]
-    notebook = run_notebook(QUICKSTART.with_stem(name), parameters, timeout=300)
+    notebook = run_notebook(QUICKSTART.with_stem(name), parameters)
     printed = read_printed(notebook)
     assert not re.search(r"identical to autoregressive: no|NO \(\d", printed)
     assert re.search(r"identical to autoregressive: yes|identical to ar", printed)
