@@ -106,7 +106,7 @@ def main() -> None:
         raise SystemExit(f"no notebook is called {wrong[0]!r}: choose from {', '.join(known)}")
     for name in sys.argv[1:] or known:
         print(f"running {name}", flush=True)
-        notebook = run_notebook(known[name])
+        notebook = run_notebook(known[name], timeout=3600)
         tidy(notebook)
         nbformat.write(notebook, known[name])
 
