@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -29,9 +31,11 @@ from jaxspec.targets import weights as target_weights
 from jaxspec.targets.hf_config import target_config, target_config_to_hf
 from jaxspec.targets.registry import family_of
 from jaxspec.zoo.places import (
+    BEST,
     DRAFTERS,
     find_drafters,
     open_target,
+    read_order,
     resolve_drafter,
     resolve_model,
 )
@@ -111,11 +115,22 @@ def load(
         )
     spec = Spec(
         target=config,
-        drafters=tuple(sorted(configs.items(), key=lambda item: record_of(item[1]).preference)),
+        drafters=_rank(configs, read_order(find_drafters(name, directory))),
         eos=eos_ids(directory, tokenizer),
         tokenizer=None if tokenizer is None else str(directory),
     )
     return jax.device_put(Params(target, weights, spec))
+
+
+def _rank(configs: dict[str, Any], order: Sequence[str]) -> tuple[tuple[str, Any], ...]:
+    """Order drafters: those recorded as best for the model, then by the preference of their kind."""
+
+    def rank(item: tuple[str, Any]) -> tuple[int, int]:
+        name, config = item
+        recorded = order.index(name) if name in order else len(order)
+        return recorded, record_of(config).preference
+
+    return tuple(sorted(configs.items(), key=rank))
 
 
 def training_costs(name, *, drafter=None) -> dict[str, dict[str, float]]:
@@ -152,6 +167,8 @@ def save(params: Params, directory) -> None:
     _write_json(directory / "generation_config.json", {"eos_token_id": list(spec.eos)})
     for name, config in spec.drafters:
         save_drafter(params, params.drafters[name], config, directory / DRAFTERS / name)
+    if len(spec.drafters) > 1:
+        _write_json(directory / DRAFTERS / BEST, {"order": [name for name, _ in spec.drafters]})
     for pattern in _TOKENIZER_FILES if spec.tokenizer else ():
         for source in Path(spec.tokenizer).glob(pattern):
             if (

@@ -24,7 +24,7 @@ from jaxspec.io.safetensors_files import WeightFiles, read_json
 from jaxspec.io.user_cache import user_cache
 from jaxspec.targets.gguf import GgufWeights, read_gguf_entries
 
-DRAFTERS = "drafters"
+DRAFTERS, BEST = "drafters", "best.json"
 _ORIGIN = "jaxspec_gguf.json"
 # Raise this when `_write_layout` changes what it writes.
 _LAYOUT = 1
@@ -91,6 +91,27 @@ def find_drafters(name: str | os.PathLike, model: Path) -> Path:
     if str(name) in PACKAGED:
         return hub.ZOO / str(name) / DRAFTERS
     return (Path(read_json(model / _ORIGIN)["gguf"]).parent if is_gguf(model) else model) / DRAFTERS
+
+
+def read_order(drafters: Path) -> tuple[str, ...]:
+    """Read which of a model's drafters are best, from `best.json` in their folder.
+
+    The file holds `{"order": ["eagle3", "jetspec"], "measured": "how, where, when"}`, the fastest
+    first. Drafters that it leaves out follow. Without the file the order is empty.
+
+    Raises:
+      ValueError: the file does not hold a list of names.
+    """
+    path = drafters / BEST
+    if not path.is_file():
+        return ()
+    order = read_json(path).get("order")
+    if not isinstance(order, list) or not all(isinstance(name, str) for name in order):
+        raise ValueError(
+            f'{path} should hold {{"order": [names of drafters, the fastest first]}}: '
+            "mend it, or delete it"
+        )
+    return tuple(order)
 
 
 def resolve_drafter(
