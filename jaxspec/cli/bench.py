@@ -59,14 +59,7 @@ def add_command(commands: options.Commands) -> None:
     )
     add("--limit", type=int, default=30, help=f"prompts per domain {default}")
     options.add_repeats(parser, 3, "number of times that each method decodes each prompt")
-    add(
-        "--chat",
-        nargs="?",
-        const="on",
-        choices=("on", "off"),
-        help="put prompts into the model's chat template, if it has one "
-        "(default: on for HumanEval, GSM8K and conversations)",
-    )
+    options.add_chat(parser)
     add(
         "--coupled",
         choices=("on", "off", "both"),
@@ -95,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     params = values.load_params(arguments)
     methods = _parse_methods(arguments, params.spec)
     tokenizer = values.load_model_tokenizer(params.spec)
-    chat = None if arguments.chat is None else arguments.chat == "on"
+    chat = values.read_chat(arguments)
     prompts = read_prompts(arguments.prompts, tokenizer, limit=arguments.limit, chat=chat)
     given, kept = values.collect_decode_options(arguments), bench_outputs.KeptRuns()
     report = benchmark(

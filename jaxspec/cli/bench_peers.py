@@ -1,4 +1,4 @@
-"""`jaxspec bench peers`: compare with transformers on PyTorch."""
+"""`jaxspec bench peers`: compare with transformers on PyTorch, and with llama.cpp."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ def add_command(commands: options.Commands) -> None:
         commands,
         "peers",
         run,
-        "compare with transformers on PyTorch: same weights, prompts and threads",
+        "compare with transformers on PyTorch, and with llama.cpp for GGUF files: same prompts "
+        "and threads",
         "jaxspec bench peers --limit 1 --max-new-tokens 64 --repeats 3",
     )
     add = parser.add_argument
     add(
         "--model",
         default="mini",
-        help=f"name of a shipped model, hub id or directory {options.DEFAULT}",
+        help=f"name of a model, hub id, directory or GGUF file {options.DEFAULT}",
     )
     add(
         "--drafter",
@@ -38,6 +39,7 @@ def add_command(commands: options.Commands) -> None:
         type=Path,
         help=f"{options.PROMPT_FILE} (default: the prompts of `jaxspec demo`)",
     )
+    options.add_chat(parser)
     add("--limit", type=int, help="prompts per domain (default: all)")
     options.add_max_new_tokens(parser)
     options.add_repeats(parser, 5, "number of times that each peer decodes each prompt")
@@ -47,13 +49,13 @@ def add_command(commands: options.Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure both sides in turn and print a table."""
     import jaxspec
-    from jaxspec.bench.demo import DEMO_PROMPTS
+    from jaxspec.bench.demo import DEMO_PROMPTS, DEMO_QUESTIONS
     from jaxspec.bench.measure.methods import parse_methods
-    from jaxspec.bench.measure.prompt_files import read_prompts
+    from jaxspec.bench.measure.prompt_files import read_prompts, uses_template
     from jaxspec.bench.peers import race_peers as peers
     from jaxspec.bench.peers.peer_tables import render_peers
     from jaxspec.zoo.checkpoint import drafter_directories
-    from jaxspec.zoo.places import resolve_model
+    from jaxspec.zoo.places import PACKAGED, resolve_model
 
     if arguments.repeats < 1:
         raise ValueError(f"--repeats is {arguments.repeats}: give at least 1")
@@ -61,13 +63,16 @@ def run(arguments: argparse.Namespace) -> int:
     params = jaxspec.load(arguments.model, drafter=arguments.drafter, dtype="float32")
     spec = params.spec
     methods = parse_methods(arguments.methods or peers.default_methods(spec), budget=32, spec=spec)
+    tokenizer, chat = values.load_model_tokenizer(spec), values.read_chat(arguments)
+    prompts = read_prompts(
+        arguments.prompts or (DEMO_QUESTIONS if arguments.model in PACKAGED else DEMO_PROMPTS),
+        tokenizer,
+        limit=arguments.limit,
+        chat=chat,
+    )
     report = peers.compare_peers(
         params,
-        read_prompts(
-            arguments.prompts or DEMO_PROMPTS,
-            values.load_model_tokenizer(spec),
-            limit=arguments.limit,
-        ),
+        prompts,
         methods,
         resolve_model(arguments.model),
         peers.find_assistants(
@@ -79,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     report["settings"] = {
         "model": Path(arguments.model).name,
+        "chat": uses_template(tokenizer, chat),
         "methods": {method.name: method.options for method in methods},
     }
     values.save_json(arguments.json, report)

@@ -158,6 +158,18 @@ def add_decode(
     add_score_temperature(parser)
 
 
+def add_chat(parser: argparse.ArgumentParser) -> None:
+    """Add whether prompts of a file are put into the model's chat template."""
+    parser.add_argument(
+        "--chat",
+        nargs="?",
+        const="on",
+        choices=("on", "off"),
+        help="put prompts into the model's chat template, if it has one "
+        "(default: on for HumanEval, GSM8K and conversations)",
+    )
+
+
 def add_budget(parser: argparse.ArgumentParser, default: int | None = 32) -> None:
     """Add the verification budget; None chooses the rows of every round by cost."""
     chosen = DEFAULT if default else "(default: chosen by cost in every round)"

@@ -55,6 +55,11 @@ def read_drafters(arguments: argparse.Namespace) -> str | dict[str, str] | None:
     return named or (plain[0] if plain else None)
 
 
+def read_chat(arguments: argparse.Namespace) -> bool | None:
+    """Return the value of --chat as `read_prompts` takes it."""
+    return None if arguments.chat is None else arguments.chat == "on"
+
+
 def load_model_tokenizer(spec: Spec) -> Tokenizer | None:
     """Load the model's tokenizer; None if it has none."""
     from jaxspec.io.tokenizer import load_tokenizer

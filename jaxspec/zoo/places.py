@@ -90,7 +90,7 @@ def find_drafters(name: str | os.PathLike, model: Path) -> Path:
     """
     if str(name) in PACKAGED:
         return hub.ZOO / str(name) / DRAFTERS
-    return (Path(read_json(model / _ORIGIN)["gguf"]).parent if is_gguf(model) else model) / DRAFTERS
+    return (find_gguf_file(model).parent if is_gguf(model) else model) / DRAFTERS
 
 
 def read_order(drafters: Path) -> tuple[str, ...]:
@@ -135,9 +135,14 @@ def is_gguf(model: Path) -> bool:
     return (model / _ORIGIN).is_file()
 
 
+def find_gguf_file(model: Path) -> Path:
+    """Return the GGUF file of the model in a folder for which `is_gguf` holds."""
+    return Path(read_json(model / _ORIGIN)["gguf"])
+
+
 def read_gguf(model: Path) -> GgufWeights:
     """Open the GGUF file of the model in a folder for which `is_gguf` holds."""
-    return GgufWeights(GgufFile(read_json(model / _ORIGIN)["gguf"]))
+    return GgufWeights(GgufFile(find_gguf_file(model)))
 
 
 def open_target(model: Path) -> WeightFiles | GgufWeights:

@@ -42,7 +42,9 @@ def test_the_record_comes_first_and_is_saved_with_the_model(folder, tmp_path_fac
     assert names(jaxspec.load(saved)) == ["medusa", "jetspec"]
 
 
-@pytest.mark.parametrize("content", [{}, {"order": "medusa"}, {"order": [1]}, {"first": ["medusa"]}])
+@pytest.mark.parametrize(
+    "content", [{}, {"order": "medusa"}, {"order": [1]}, {"first": ["medusa"]}]
+)
 def test_a_damaged_record_says_what_to_do(folder, content):
     record(folder, content)
     with pytest.raises(ValueError, match=r"best\.json should hold .* mend it, or delete it"):

@@ -1,1 +1,1 @@
-"""`jaxspec bench peers`: compare our decoding with transformers in PyTorch."""
+"""`jaxspec bench peers`: compare our decoding with transformers in PyTorch and with llama.cpp."""

@@ -2,47 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib.util
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxspec.bench.peers.peer import Peer, PeerDecode, count_threads
 from jaxspec.zoo.pack import is_packed, unpack_drafter
+from jaxspec.zoo.places import find_gguf_file, is_gguf
 
 # Most tokens that transformers' prompt lookup drafts; the figure of its documentation.
 LOOKUP_TOKENS = 10
 PLAIN = "transformers generate"
 HOW_TO_INSTALL = "PyTorch is not installed, so transformers is left out: pip install torch --index-url https://download.pytorch.org/whl/cpu"
-
-
-@dataclasses.dataclass(frozen=True)
-class Peer:
-    """A decoder in the comparison: its name, and a function token ids -> `PeerDecode`."""
-
-    name: str
-    decode: Callable[[list[int]], PeerDecode]
-
-
-@dataclasses.dataclass(frozen=True)
-class PeerDecode:
-    """One decode.
-
-    Attributes:
-      tokens: generated ids.
-      seconds: wall-clock seconds of the whole decode, prefill included.
-      decode_seconds: wall-clock seconds after the first tokens arrived.
-      decode_tokens: tokens after the first ones.
-    """
-
-    tokens: tuple[int, ...]
-    seconds: float
-    decode_seconds: float
-    decode_tokens: int
 
 
 def torch_installed() -> bool:
@@ -51,12 +27,12 @@ def torch_installed() -> bool:
 
 
 def torch_peers(
-    directory, assistants: dict[str, Any], eos: Sequence[int], max_new_tokens: int
+    directory: Path, assistants: dict[str, Any], eos: Sequence[int], max_new_tokens: int
 ) -> list[Peer]:
     """Make transformers' decoders of the model in `directory`: float32, on all allowed CPU threads.
 
     Args:
-      directory: holds the model, in Hugging Face layout.
+      directory: of the model, from `resolve_model`. transformers unpacks a GGUF file by itself.
       assistants: {name: directory} of draft models with the same tokenizer.
       eos: token ids that end a text.
       max_new_tokens: most tokens to generate.
@@ -70,10 +46,16 @@ def torch_peers(
 
     def read(path: str | os.PathLike) -> Any:
         with tempfile.TemporaryDirectory() as folder:
-            # transformers does not know packed weights.
-            full = unpack_drafter(path, folder) if is_packed(Path(path)) else path
+            # transformers does not know our packed weights.
+            full = Path(unpack_drafter(path, folder) if is_packed(Path(path)) else path)
+            given, options = full, {}
+            if is_gguf(full):
+                given, options = (
+                    find_gguf_file(full).parent,
+                    {"gguf_file": find_gguf_file(full).name},
+                )
             return transformers.AutoModelForCausalLM.from_pretrained(
-                str(full), dtype=torch.float32
+                str(given), dtype=torch.float32, **options
             ).eval()
 
     model = read(directory)
@@ -118,8 +100,3 @@ class _Clock:
 
     def end(self) -> None:
         pass
-
-
-def count_threads() -> int:
-    """Count the CPU cores that this process may use; XLA takes as many threads."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

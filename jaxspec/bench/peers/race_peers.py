@@ -1,8 +1,8 @@
-"""Race our decoding against transformers' in PyTorch: same weights, prompts, threads and machine.
+"""Race our decoding against others': same weights, prompts, threads and machine.
 
-transformers decodes autoregressively (`generate`), with a draft model (assisted generation) and by
-prompt lookup. All decode greedily in float32 and take turns within a prompt, and their tokens are
-compared with ours.
+transformers in PyTorch decodes autoregressively (`generate`), with a draft model (assisted
+generation) and by prompt lookup, in float32 like ours. llama.cpp decodes GGUF files, packed. All
+decode greedily and take turns within a prompt, and their tokens are compared with ours.
 """
 
 from __future__ import annotations
@@ -11,36 +11,36 @@ import functools
 import importlib.metadata
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import jaxspec
 from jaxspec.bench.measure.clock import order_turns, repeat_until_compiled
-from jaxspec.bench.measure.methods import Method
+from jaxspec.bench.measure.methods import DEFAULT_METHOD, Method
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
-from jaxspec.bench.peers.overhead import measure_overhead
-from jaxspec.bench.peers.pytorch import (
-    HOW_TO_INSTALL,
-    PLAIN,
-    Peer,
-    PeerDecode,
-    count_threads,
-    torch_installed,
-    torch_peers,
+from jaxspec.bench.peers.llama_cpp import (
+    HOW_TO_INSTALL_LLAMA_CPP,
+    llama_cpp_installed,
+    llama_cpp_peer,
 )
+from jaxspec.bench.peers.overhead import measure_overhead
+from jaxspec.bench.peers.peer import Peer, PeerDecode, count_threads
+from jaxspec.bench.peers.pytorch import HOW_TO_INSTALL, PLAIN, torch_installed, torch_peers
 from jaxspec.bench.report.summary import describe_environment
 from jaxspec.core.params import WEIGHTLESS, Spec
 from jaxspec.drafters.registry import record_of
 from jaxspec.engine.token_ids import to_ids
 from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.zoo.places import find_gguf_file, is_gguf
 
 
 def compare_peers(
     params,
     prompts: Sequence[LabelledPrompt],
     methods: Sequence[Method],
-    model: Any,
+    model: Path,
     assistants: dict[str, Any],
     *,
     max_new_tokens: int = 128,
@@ -52,7 +52,8 @@ def compare_peers(
     Args:
       params: float32 weights, from `jaxspec.load`.
       methods: our methods; the first is `ar`.
-      model: directory of the model, see `torch_peers`; without PyTorch only ours are measured.
+      model: directory of the model, see `torch_peers`; a GGUF model is also given to llama.cpp.
+        Peers that are not installed are left out.
       assistants: directories of draft models, see `torch_peers`.
 
     Returns:
@@ -60,16 +61,17 @@ def compare_peers(
       `summarise_peer`), `overhead` of our methods (see `jaxspec.bench.peers.overhead`), and `note`,
       which says what was left out and why, or is None.
     """
-    peers, found, torch = (
-        our_peers(params, methods, max_new_tokens),
-        describe_environment(params),
-        torch_installed(),
+    tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
+    ids = [to_ids(prompt.content, tokenizer, params.spec.target) for prompt in prompts]
+    context = max(map(len, ids)) + max_new_tokens
+    others, versions, notes = find_others(
+        model, assistants, params.spec.eos, context, max_new_tokens
     )
-    if torch:
-        peers += torch_peers(model, assistants, params.spec.eos, max_new_tokens)
-        found["versions"] |= {
-            name: importlib.metadata.version(name) for name in ("torch", "transformers")
-        }
+    peers = our_peers(params, methods, max_new_tokens) + others
+    found = describe_environment(params)
+    found["versions"] |= versions
+    # The automatic policy decides round by round, so its rounds have no fixed parts.
+    fixed = [method for method in methods if method.name != DEFAULT_METHOD]
     return {
         **found,
         "threads": count_threads(),
@@ -77,10 +79,32 @@ def compare_peers(
         "repeats": repeats,
         "results": race_peers(params, prompts, peers, repeats=repeats, progress=progress),
         "overhead": measure_overhead(
-            params, prompts, methods, options={"max_new_tokens": max_new_tokens}
+            params, prompts, fixed, options={"max_new_tokens": max_new_tokens}
         ),
-        "note": None if torch else HOW_TO_INSTALL,
+        "note": "\n".join(notes) or None,
     }
+
+
+def find_others(
+    model: Path,
+    assistants: dict[str, Any],
+    eos: Sequence[int],
+    context: int,
+    max_new_tokens: int,
+) -> tuple[list[Peer], dict[str, str], list[str]]:
+    """Return the peers that are installed, their versions, and how to install the others."""
+    peers, packages, notes = [], [], []
+    if torch_installed():
+        peers += torch_peers(model, assistants, eos, max_new_tokens)
+        packages += ["torch", "transformers"]
+    else:
+        notes.append(HOW_TO_INSTALL)
+    if is_gguf(model) and llama_cpp_installed():
+        peers.append(llama_cpp_peer(find_gguf_file(model), context, eos, max_new_tokens))
+        packages.append("llama-cpp-python")
+    elif is_gguf(model):
+        notes.append(HOW_TO_INSTALL_LLAMA_CPP)
+    return peers, {name: importlib.metadata.version(name) for name in packages}, notes
 
 
 def default_methods(spec: Spec) -> str:

@@ -8,15 +8,20 @@ from collections import defaultdict
 import pytest
 
 import jaxspec
-from jaxspec.bench.demo import DEMO_PROMPTS
+from jaxspec.bench.demo import DEMO_PROMPTS, DEMO_QUESTIONS
 from jaxspec.bench.measure.methods import parse_methods
 from jaxspec.bench.measure.prompt_files import LabelledPrompt, read_prompts
 from jaxspec.bench.peers import race_peers as peers
 from jaxspec.bench.peers.overhead import _medians, measure_overhead
+from jaxspec.bench.peers.peer import Peer, PeerDecode
 from jaxspec.bench.peers.peer_tables import render_peers
-from jaxspec.bench.peers.pytorch import PLAIN, Peer, PeerDecode
+from jaxspec.bench.peers.pytorch import PLAIN
 from jaxspec.bench.peers.race_peers import default_methods, race_peers, summarise_peer
 from jaxspec.cli.main import main
+from jaxspec.engine.token_ids import to_ids
+from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.zoo.checkpoint import drafter_directories
+from jaxspec.zoo.places import resolve_model
 
 
 @pytest.fixture(scope="module")
@@ -141,12 +146,37 @@ def test_without_torch_ours_are_measured(monkeypatch, capsys, tmp_path):
     ] == "mini"
 
 
+def test_what_is_missing_says_how_to_get_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(peers, "torch_installed", lambda: False)
+    monkeypatch.setattr(peers, "llama_cpp_installed", lambda: False)
+    assert peers.find_others(tmp_path, {}, (), 64, 8)[2] == [peers.HOW_TO_INSTALL]
+    monkeypatch.setattr(peers, "is_gguf", lambda model: True)
+    others, versions, notes = peers.find_others(tmp_path, {}, (), 64, 8)
+    assert not others and not versions
+    assert ["pip install torch" in notes[0], "pip install llama-cpp-python" in notes[1]] == [
+        True
+    ] * 2
+
+
+@pytest.mark.torch
+def test_llama_cpp_says_nearly_the_same():
+    pytest.importorskip("llama_cpp")
+    model = resolve_model("smollm2-135m")
+    params = jaxspec.load("smollm2-135m", drafter="prompt_lookup", dtype="float32")
+    tokenizer = load_tokenizer(params.spec.tokenizer)
+    prompts = read_prompts(DEMO_QUESTIONS, tokenizer, chat=True)[:1]
+    ids = to_ids(prompts[0].content, tokenizer, params.spec.target)
+    others, versions, _ = peers.find_others(model, {}, params.spec.eos, 256, 24)
+    out = others[-1].decode(ids)
+    assert others[-1].name == "llama.cpp (Q4_1)" and "llama-cpp-python" in versions
+    ours = jaxspec.decode(params, ids, method="ar", max_new_tokens=24).tokens
+    assert out.tokens[:4] == tuple(ours[:4])  # it rounds activations, so later ones may differ
+    assert 0 < out.decode_seconds < out.seconds and out.decode_tokens == len(out.tokens) - 1
+    assert others[-1].decode(ids).tokens == out.tokens
+
+
 @pytest.mark.torch
 def test_transformers_generates_the_same_tokens(mini):
-    from jaxspec.io.hub import resolve_model
-    from jaxspec.io.tokenizer import load_tokenizer
-    from jaxspec.zoo.checkpoint import drafter_directories
-
     prompts = read_prompts(DEMO_PROMPTS, load_tokenizer(mini.spec.tokenizer))[:1]
     assistants = peers.find_assistants(mini.spec, drafter_directories("mini", drafter="small"))
     assert list(assistants) == ["small"]
