@@ -265,7 +265,7 @@ def test_prompt_sources_and_options(capsys, monkeypatch, tmp_path):
     assert params[:2] == ("m", {"drafter": "d", "dtype": "bfloat16", "quantize": None})
     assert prompt == [{"role": "user", "content": "from stdin"}]
     assert options["stop"] == ("x", 7) and options["top_p"] == 0.9 and options["coupled"] is False
-    assert options["max_new_tokens"] == 256 and options["budget"] == 32
+    assert options["max_new_tokens"] == 256 and options["budget"] is None
     assert options["builder"] is None
     assert run(capsys, "generate", "--prompt", "x", "--builder", "static/paths=[[0]]")[0] == 0
     assert calls[-1][2]["builder"] == "static/paths=[[0]]"
