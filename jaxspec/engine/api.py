@@ -18,6 +18,7 @@ from jaxspec.engine.loop import run
 from jaxspec.engine.observed_rounds import run_observed, wants_each_round
 from jaxspec.engine.output import Output
 from jaxspec.engine.probe import keep_learned, probe_session
+from jaxspec.engine.recheck import recheck_costs
 from jaxspec.engine.results import (
     Traces,
     find_stopped,
@@ -126,6 +127,8 @@ def decode(
         state = jax.block_until_ready(run_prefill(session))
         session = probe_session(session, state)
         decoding, compiled = time.perf_counter(), compilations()
+        if not trace:
+            session, state = recheck_costs(session, state)
         session, state, traces = _finish(session, state, trace)
         seconds = (decoding - started, time.perf_counter() - decoding)
     rounds_only = not (trace or session.stop_strings) and compilations() == compiled

@@ -76,7 +76,7 @@ def recall_policy(
 def _find_policy(
     params: Params, config: DecodeConfig, batch: int, widths: tuple[int, ...]
 ) -> Policy:
-    key = str(_kept(params, config, batch))
+    key = name_setting(params, config, batch)
     if key in _learned:
         reference, policy = _learned[key]
         if reference() is _some_weight(params, config.method):
@@ -91,7 +91,7 @@ def _find_policy(
 def remember_policy(params: Params, config: DecodeConfig, batch: int, policy: Policy) -> None:
     """Remember what a call learned, for later calls of this process."""
     weight = weakref.ref(_some_weight(params, config.method))
-    _learned[str(_kept(params, config, batch))] = (weight, policy)
+    _learned[name_setting(params, config, batch)] = (weight, policy)
 
 
 def save_setting(params: Params, config: DecodeConfig, batch: int, costs: RoundCosts) -> Policy:
@@ -112,8 +112,13 @@ def _placeholder(widths: tuple[int, ...]) -> RoundCosts:
     return make_costs(widths, (0.0,), 0.0, [[1.0]] * len(widths))
 
 
+def name_setting(params: Params, config: DecodeConfig, batch: int) -> str:
+    """Name what the costs of rounds depend on, within this process."""
+    return str(_kept(params, config, batch))
+
+
 def _kept(params: Params, config: DecodeConfig, batch: int) -> Path:
-    """Return the file of the costs of a setting; in memory its path is the setting's name."""
+    """Return the file of the costs of a setting."""
     model = describe_model(params, config.method)
     return find_kept(config.method, *model, dataclasses.replace(config, policy=None), batch)
 

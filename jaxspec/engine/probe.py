@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.core.state import DecodeState, Request
+from jaxspec.core.state import DecodeState
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.costs.split import split_rounds
 from jaxspec.engine.automatic import is_probed, remember_policy, save_setting
 from jaxspec.engine.drafter_choice import record_speed
-from jaxspec.engine.loop import run
 from jaxspec.engine.output import Output
 from jaxspec.engine.session import Session
+from jaxspec.engine.timed_rounds import PLAIN, count_rounds, time_rounds
 
-# Rounds of a probe of each width, and probes of which the fastest counts.
-PROBE_ROUNDS, PROBES = 2, 2
+# Times that each kind of round is timed, in turns; the fastest counts.
+PROBES = 3
 
 
 def probe_session(session: Session, state: DecodeState) -> Session:
@@ -38,25 +37,7 @@ def probe_session(session: Session, state: DecodeState) -> Session:
     if not session.automatic or session.policy is None or is_probed(session.policy):
         return session
     widths = session.policy.controls.costs.widths
-    sizes = (-1, *widths)
-    # Room for tokens is rounded up, so that a probe fits even if the caller wants a single one.
-    request = session.request.replace(
-        limit=jnp.full_like(session.request.limit, session.max_tokens),
-        stop=jnp.full_like(session.request.stop, -1),
-    )
-    fresh = state.replace(done=jnp.zeros_like(state.done))
-
-    def time_rounds(rows: int) -> float:
-        controls = session.policy.controls.replace(rows=jnp.int32(rows))
-        best = np.inf
-        for probe in range(PROBES + (rows == sizes[0])):  # the very first run compiles
-            begun = jax.block_until_ready(jax.tree.map(jnp.copy, fresh))
-            seconds, rounds = _time_run(session, request.replace(controls=controls), begun)
-            if probe or rows != sizes[0]:
-                best = min(best, seconds / max(rounds, 1))
-        return best
-
-    plain, *drafted = (time_rounds(rows) for rows in sizes)
+    plain, *drafted = _time_kinds(session, state, (PLAIN, *widths))
     context = float(max(np.max(session.lengths), 1))
     costs = make_costs(widths, (context,), *split_rounds([plain], np.c_[drafted]))
     policy = save_setting(session.params, session.config, len(session.lengths), costs)
@@ -64,6 +45,30 @@ def probe_session(session: Session, state: DecodeState) -> Session:
     return dataclasses.replace(
         session, policy=policy, request=session.request.replace(controls=policy.controls)
     )
+
+
+def _time_kinds(session: Session, state: DecodeState, kinds: Sequence[int]) -> np.ndarray:
+    """Return the seconds of a round of each kind."""
+    # Room for tokens is rounded up, so that a probe fits even if the caller wants a single one.
+    request = session.request.replace(
+        limit=jnp.full_like(session.request.limit, session.max_tokens),
+        stop=jnp.full_like(session.request.stop, -1),
+    )
+    fresh = state.replace(done=jnp.zeros_like(state.done))
+
+    def run_kind(kind: int, count: int) -> tuple[float, int]:
+        copied = jax.tree.map(jnp.copy, fresh)
+        return time_rounds(session, request, copied, kind, count)[1:]
+
+    run_kind(PLAIN, 0)  # compiles
+    counts = [count_rounds(run_kind(kind, 1)[0]) for kind in kinds]
+    empty, best = np.inf, np.full(len(kinds), np.inf)
+    for _ in range(PROBES):
+        empty = min(empty, run_kind(PLAIN, 0)[0])
+        for number, kind in enumerate(kinds):
+            seconds, rounds = run_kind(kind, counts[number])
+            best[number] = min(best[number], max(seconds - empty, 0.1 * seconds) / max(rounds, 1))
+    return best
 
 
 def keep_learned(session: Session, outputs: Sequence[Output], rounds_only: bool) -> None:
@@ -83,13 +88,3 @@ def keep_learned(session: Session, outputs: Sequence[Output], rounds_only: bool)
         method, greedy = session.config.method, session.config.sampling.greedy
         seconds = outputs[0].stats.decode_seconds
         record_speed(session.params, method, batch, greedy, tokens, seconds)
-
-
-def _time_run(session: Session, request: Request, state: DecodeState) -> tuple[float, int]:
-    """Return the seconds and number of rounds of a run from `state`, which is donated."""
-    before = np.asarray(state.rounds).copy()
-    began = time.perf_counter()
-    state = jax.block_until_ready(
-        run(session.params, request, state, jnp.int32(PROBE_ROUNDS), config=session.config)
-    )
-    return time.perf_counter() - began, int(np.max(np.asarray(state.rounds) - before))

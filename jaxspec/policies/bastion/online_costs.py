@@ -1,10 +1,11 @@
 """Correct round costs by the wall-clock times of whole decodes.
 
 The host sees one number per decode: the seconds of all its rounds. The controller's state says how
-many rounds of each width it ran, and so what the costs predict. The difference is attributed to the
-widths in proportion to their share of the prediction (normalised least mean squares, Widrow and
-Hoff 1960, on the logarithms of the costs). A common factor would change no decision, since the
-controller compares ratios; separate corrections do.
+many rounds of each width it ran, and so what the costs predict. The difference has two causes: the
+machine is slower or faster than when its costs were measured, which concerns all kinds of rounds, or
+the costs of the kinds that ran are wrong, in proportion to their share of the prediction (normalised
+least mean squares, Widrow and Hoff 1960, on the logarithms of the costs). The common part changes no
+decision, since the controller compares ratios.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import numpy as np
 from jaxspec.costs.row_costs import RowCosts, width_indices
 from jaxspec.costs.split import split_rounds
 
+# Variance of the machine's speed over that of the error of one cost.
+COMMON = 2.0
 # A decode that other work on the machine disturbed says little: limit what it can change.
 LEAST, MOST = -0.3, 0.5
 
@@ -44,6 +47,7 @@ def correct_row_costs(
     share = rounds * whole.mean(axis=1)
     share = share / share.sum()
     error = np.clip(seconds / predicted - 1, LEAST, MOST)
-    whole = whole * np.exp(rate * error * share / (share**2).sum())[:, None]
+    part = (COMMON + share) / (COMMON + (share**2).sum())
+    whole = whole * np.exp(rate * error * part)[:, None]
     draft, verify = split_rounds(whole[0], whole[1:])
     return costs.replace(draft=jnp.float32(draft), verify=jnp.float32(verify))

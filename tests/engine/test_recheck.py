@@ -1,0 +1,114 @@
+"""Costs that decodes do not show are checked now and then, by rounds that commit tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import jaxspec
+from jaxspec.costs.round_costs import make_costs
+from jaxspec.engine import automatic, recheck
+from jaxspec.engine.recheck import LIMIT, WEIGHT, choose_kinds, correct_ratio
+from jaxspec.engine.timed_rounds import PLAIN, count_rounds
+
+WIDTHS = (1, 4, 8, 16)
+COSTS = make_costs(WIDTHS, (64.0,), 0.5, [[2.0], [3.0], [4.0], [6.0]]).by_rows()
+PROMPT = "def add(a, b):\n    return"
+
+
+@pytest.fixture(scope="module")
+def mini():
+    return jaxspec.load("mini", drafter="dflash", dtype="float32")
+
+
+@pytest.fixture(autouse=True)
+def forgetful(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
+    monkeypatch.setattr(automatic, "_learned", {})
+    monkeypatch.setattr(recheck, "_schedules", {})
+
+
+def counted(**counts):
+    sizes = np.zeros(WIDTHS[-1] + 1, int)
+    for name, count in counts.items():
+        sizes[int(name[1:])] = count
+    return sizes
+
+
+def whole(costs):
+    draft, verify = np.asarray(costs.draft), np.asarray(costs.verify)
+    return np.concatenate([verify[:1], draft + verify])[:, 0]
+
+
+def test_every_other_check_is_of_autoregressive_rounds():
+    sizes = counted(n0=5, n6=9, n16=2)  # six rows cost what eight do
+    chosen = [choose_kinds(sizes, WIDTHS, turn) for turn in range(6)]
+    assert chosen == [(8, other) for other in (PLAIN, 4, PLAIN, 16, PLAIN, 4)]
+
+
+def test_autoregressive_rounds_are_compared_with_all_others_in_turn():
+    chosen = [choose_kinds(counted(n0=9, n8=3), WIDTHS, turn) for turn in range(4)]
+    assert chosen == [(PLAIN, 4), (PLAIN, 8), (PLAIN, 16), (PLAIN, 4)]
+
+
+def test_where_one_width_is_compiled_there_is_one_comparison():
+    assert choose_kinds(np.array([1, 0, 5]), (1, 2), 1) == (2, PLAIN)
+    assert choose_kinds(np.array([7, 0, 5]), (1, 2), 1) == (PLAIN, 2)
+
+
+def test_the_ratio_moves_halfway():
+    """A round of 8 rows costs 4.5; autoregressive rounds are said to cost 2, and take a third."""
+    after = correct_ratio(COSTS, 8, PLAIN, 1 / 3)
+    middle = 2.0 * (1.5 / 2.0) ** WEIGHT
+    np.testing.assert_allclose(whole(after), [middle, 2.5, 3.5, 4.5, 6.5], rtol=1e-5)
+
+
+def test_one_check_changes_little():
+    after = correct_ratio(COSTS, PLAIN, 16, 1000.0)
+    np.testing.assert_allclose(whole(after)[-1], 6.5 * np.exp(LIMIT), rtol=1e-5)
+
+
+def test_short_rounds_are_timed_more_often():
+    assert [count_rounds(seconds) for seconds in (1e-4, 0.01, 0.5)] == [8, 3, 2]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_checks_change_no_text(mini, monkeypatch, temperature):
+    """Autoregressive rounds that seem dear are found to be cheap; the rounds commit tokens."""
+    monkeypatch.setattr(recheck, "FIRST", 1)
+    checks = []
+    time_rounds = recheck.time_rounds
+
+    def time_cheaply(session, request, state, kind, count):
+        state, _, rounds = time_rounds(session, request, state, kind, count)
+        checks.append((kind, rounds))
+        return state, (0.001 if kind == PLAIN else 1.0) * count, rounds
+
+    monkeypatch.setattr(recheck, "time_rounds", time_cheaply)
+    options = dict(temperature=temperature, max_new_tokens=48, seed=1)
+    plain = jaxspec.decode(mini, PROMPT, method="ar", **options)
+    before = jaxspec.decode(mini, PROMPT, **options)
+    assert not checks  # a new policy has nothing to compare yet
+    after = jaxspec.decode(mini, PROMPT, **options)
+    assert plain.tokens == before.tokens == after.tokens
+    assert checks[0] == (PLAIN, 0) and len(checks) == 3 and all(rounds for _, rounds in checks[1:])
+    assert after.stats.rounds >= sum(rounds for _, rounds in checks)
+    (rows,) = {kind for kind, _ in checks} - {PLAIN}
+    place = 1 + WIDTHS.index(rows)
+    one, other = (whole(out.policy.controls.costs) for out in (before, after))
+    assert other[0] / other[place] < one[0] / one[place]
+
+
+def test_a_text_that_ends_in_a_check_corrects_nothing(mini, monkeypatch):
+    jaxspec.decode(mini, PROMPT, max_new_tokens=24)
+    monkeypatch.setattr(recheck, "FIRST", 1)
+    monkeypatch.setattr(recheck, "correct_ratio", lambda *arguments: pytest.fail("corrected"))
+    out = jaxspec.decode(mini, PROMPT, max_new_tokens=3)
+    assert out.tokens == jaxspec.decode(mini, PROMPT, method="ar", max_new_tokens=3).tokens
+
+
+def test_traces_hold_every_round(mini, monkeypatch):
+    monkeypatch.setattr(recheck, "FIRST", 0)
+    jaxspec.decode(mini, PROMPT, max_new_tokens=24)
+    out = jaxspec.decode(mini, PROMPT, max_new_tokens=24, trace=True)
+    assert len(out.rounds) == out.stats.rounds
