@@ -49,10 +49,15 @@ def resume_pauses(state: PauseState) -> PauseState:
     """Update the state at the start of a decode.
 
     A pause ends, because the drafter may suit the new prompts; after the longest pause, only every
-    other decode ends it.
+    other decode ends it. For the same reason, what earlier prompts gained counts up to the first
+    value only.
     """
     trial = (state.left > 0) & (state.skip == 0)
-    return state.replace(left=jnp.where(trial, 0, state.left), skip=jnp.maximum(state.skip - 1, 0))
+    return state.replace(
+        balance=jnp.minimum(state.balance, FIRST),
+        left=jnp.where(trial, 0, state.left),
+        skip=jnp.maximum(state.skip - 1, 0),
+    )
 
 
 def count_pause(state: PauseState) -> PauseState:

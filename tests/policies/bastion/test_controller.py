@@ -16,7 +16,15 @@ from jaxspec.policies.bastion.controller import (
     observe_round,
 )
 from jaxspec.policies.bastion.controller_state import init_controller
-from jaxspec.policies.bastion.pauses import FIRST, LONGEST_PAUSE, MOST, SHORTEST_PAUSE, TRIAL
+from jaxspec.policies.bastion.pauses import (
+    FIRST,
+    LONGEST_PAUSE,
+    MOST,
+    SHORTEST_PAUSE,
+    TRIAL,
+    init_pauses,
+    resume_pauses,
+)
 from jaxspec.policies.protocol import Observation, Outcome
 
 ROWS, WIDTHS = 6, (1, 2, 4, 6)
@@ -189,6 +197,14 @@ def test_a_drafter_that_does_not_pay_is_paused_longer_and_longer_and_comes_back(
     assert play(policy, resume(resume(state)), 5, 96)[1] == [True] * 96
     never, drafted = play(make_bastion(DEAR, pauses=False), init_controller(ROWS - 1, ROWS), 1, 50)
     assert all(drafted) and int(never.pauses.left) == 0
+
+
+def test_earlier_prompts_do_not_pay_for_this_one():
+    """However much drafting gained before, a decode begins with the first value at most."""
+    state = init_pauses()
+    for balance, begun in ((MOST, FIRST), (FIRST, FIRST), (3.0, 3.0)):
+        resumed = resume_pauses(state.replace(balance=jnp.float32(balance)))
+        assert float(resumed.balance) == begun
 
 
 def test_a_few_rounds_of_bad_luck_are_no_reason():
