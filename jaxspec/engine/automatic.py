@@ -25,8 +25,9 @@ from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.protocol import Policy
 
 # Most rows of a round, and the numbers of rows that verification is compiled for. On a CPU more
-# than 16 rows hardly pay; on a GPU up to 64 cost little more than one.
-CPU_WIDTHS, GPU_WIDTHS = (1, 4, 8, 16), (1, 16, 32, 64)
+# than 16 rows hardly pay, and 4 save little over 8, but a second of compilation; on a GPU up to 64
+# cost little more than one.
+CPU_WIDTHS, GPU_WIDTHS = (1, 8, 16), (1, 16, 32, 64)
 # Weight of a decode's measured time in the correction of the costs.
 RATE = 0.2
 
@@ -119,8 +120,9 @@ def name_setting(params: Params, config: DecodeConfig, batch: int) -> str:
 
 def _kept(params: Params, config: DecodeConfig, batch: int) -> Path:
     """Return the file of the costs of a setting."""
-    model = describe_model(params, config.method)
-    return find_kept(config.method, *model, dataclasses.replace(config, policy=None), batch)
+    model, widths = describe_model(params, config.method), choose_widths(config.budget)
+    setting = dataclasses.replace(config, policy=None)
+    return find_kept(config.method, *model, setting, widths, batch)
 
 
 def _some_weight(params: Params, method: str) -> jax.Array:

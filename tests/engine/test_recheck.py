@@ -85,7 +85,7 @@ def test_checks_change_no_text(mini, monkeypatch, temperature):
         return state, (0.001 if kind == PLAIN else 1.0) * count, rounds
 
     monkeypatch.setattr(recheck, "time_rounds", time_cheaply)
-    options = dict(temperature=temperature, max_new_tokens=48, seed=1)
+    options = dict(temperature=temperature, max_new_tokens=120, seed=1, ignore_eos=True)
     plain = jaxspec.decode(mini, PROMPT, method="ar", **options)
     before = jaxspec.decode(mini, PROMPT, **options)
     assert not checks  # a new policy has nothing to compare yet
@@ -94,7 +94,7 @@ def test_checks_change_no_text(mini, monkeypatch, temperature):
     assert checks[0] == (PLAIN, 0) and len(checks) == 3 and all(rounds for _, rounds in checks[1:])
     assert after.stats.rounds >= sum(rounds for _, rounds in checks)
     (rows,) = {kind for kind, _ in checks} - {PLAIN}
-    place = 1 + WIDTHS.index(rows)
+    place = 1 + after.policy.config.widths.index(rows)
     one, other = (whole(out.policy.controls.costs) for out in (before, after))
     assert other[0] / other[place] < one[0] / one[place]
 
