@@ -1,6 +1,7 @@
 """Settings that must precede the first import of JAX."""
 
 import gc
+import importlib.metadata
 import os
 from pathlib import Path
 
@@ -12,8 +13,12 @@ import pytest
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 # Most of the suite's time is compilation; LLVM's optimiser changes neither the programs tested nor
-# their layout.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# their layout. The older emitters of fusions compile in half the time; XLA ends the process at flags
+# that it does not know, and jaxlib 0.12 has no such choice.
+_FLAGS = "--xla_backend_optimization_level=0"
+if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 11):
+    _FLAGS += " --xla_cpu_use_fusion_emitters=false"
+os.environ.setdefault("XLA_FLAGS", _FLAGS)
 
 # Test modules, and the commands that they run, compile many programs more than once. All processes
 # share what takes long, and so does the next run. JAX locks the folder only if its size is limited.
