@@ -18,7 +18,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 _FLAGS = "--xla_backend_optimization_level=0"
 if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 11):
     _FLAGS += " --xla_cpu_use_fusion_emitters=false"
-os.environ.setdefault("XLA_FLAGS", _FLAGS)
+if os.environ["JAX_PLATFORMS"] == "cpu":
+    os.environ.setdefault("XLA_FLAGS", _FLAGS)
 
 # Test modules, and the commands that they run, compile many programs more than once. All processes
 # share what takes long, and so does the next run. JAX locks the folder only if its size is limited.

@@ -6,14 +6,18 @@ size: five layers, blocks of 16.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import zlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxspec.core.config import MoEConfig, RopeScaling, TargetConfig
+from jaxspec.core.config import MoEConfig, RopeScaling, TargetConfig, TransformerConfig
 from jaxspec.core.params import Params, Spec
+from jaxspec.drafters.eagle3.config import EagleConfig
+from jaxspec.drafters.eagle3.files import leaves
 from jaxspec.drafters.jetspec.head import head_config, init_head
 from jaxspec.targets.transformer import Transformer
 
@@ -130,6 +134,40 @@ def random_params(spec: Spec, dtype=jnp.bfloat16, seed: int = 0) -> Params:
         )
 
     return jax.tree_util.tree_map_with_path(fill, abstract_params(spec, dtype))
+
+
+def add_random_eagle(params: Params, draft_vocab: int = 32_000) -> Params:
+    """Add an EAGLE-3 drafter of the published sizes with random weights, called `eagle3`.
+
+    Args:
+      params: from `random_params`; the drafter reads three of the layers that the head reads.
+      draft_vocab: number of tokens that can be drafted, if the target has more.
+    """
+    target, head = params.spec.target, params.spec.drafter(DRAFTER).feature_layers
+    shared = {field.name for field in dataclasses.fields(TransformerConfig)} - {"num_layers"}
+    config = EagleConfig(
+        **{name: getattr(target, name) for name in shared} | {"qk_norm": False},
+        num_layers=1,
+        vocab_size=target.vocab_size,
+        draft_vocab_size=draft_vocab if draft_vocab < target.vocab_size else None,
+        feature_layers=(head[0], head[len(head) // 2], head[-1]),
+        target_hidden_size=target.hidden_size,
+    )
+    tree: dict[str, Any] = {}
+    for number, leaf in enumerate(leaves(config)):
+        widths = [shape[0] if leaf.transpose else shape[-1] for shape in leaf.shapes]
+        shape = (leaf.shapes[0][1],) if leaf.transpose else leaf.shapes[0][:-1]
+        key = jax.random.fold_in(jax.random.key(1), number)
+        place = functools.reduce(lambda at, name: at.setdefault(name, {}), leaf.path[:-1], tree)
+        place[leaf.path[-1]] = (
+            _normal(key, (*shape, sum(widths)), params.dtype)
+            if shape
+            else jnp.ones(widths[0], params.dtype)
+        )
+    variables: dict[str, Any] = {"params": tree}
+    if config.draft_vocab_size:
+        variables["draft"] = {"ids": jnp.arange(draft_vocab, dtype=jnp.int32)}
+    return params.with_drafter("eagle3", config, variables)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))

@@ -11,6 +11,7 @@ from jaxspec.cli import (
     bench,
     calibrate,
     chat,
+    check,
     convert,
     demo,
     doctor,
@@ -21,7 +22,7 @@ from jaxspec.cli import (
 from jaxspec.core import distribution
 
 USER_ERROR, INTERRUPTED = 2, 130
-COMMANDS = (generate, chat, tree, demo, bench, calibrate, inspect, convert, doctor, aot)
+COMMANDS = (generate, chat, tree, demo, check, bench, calibrate, inspect, convert, doctor, aot)
 
 
 def main(argv: list[str] | None = None) -> int:

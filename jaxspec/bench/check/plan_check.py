@@ -1,0 +1,156 @@
+"""What `jaxspec check` does on a device, the most important first."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.bench.architectures import add_random_eagle, architecture, random_params
+from jaxspec.bench.check.agreement import measure_agreement
+from jaxspec.bench.check.kernel_errors import check_kernels
+from jaxspec.bench.check.kernel_profile import profile_rounds
+from jaxspec.bench.check.lossless import check_lossless
+from jaxspec.bench.check.prefills import measure_prefills
+from jaxspec.bench.check.rounds import SETTINGS, measure_rounds, measure_stream
+from jaxspec.bench.check.run_steps import Step, run_steps
+from jaxspec.bench.check.top_k import measure_top_k
+from jaxspec.bench.latency.ceilings import CEILING_SIZES, find_memory_bytes, measure_ceilings
+from jaxspec.bench.loading.measure_load import measure_load
+from jaxspec.bench.report.summary import describe_environment
+from jaxspec.core.params import Params
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """How large the measurements are.
+
+    Attributes:
+      arch: architecture of the rounds, see `jaxspec.bench.architectures`.
+      dtype: of its weights.
+      real: compile the kernels for this device, at the shapes of 8B models; else interpret them.
+      context: tokens of the prompts of rounds. rounds: of a sample.
+      tokens: generated where tokens are compared.
+      prefills: lengths of prompts.
+      top_k: rows, vocabulary, and numbers of tokens to find.
+      load: gigabytes of the checkpoint to load, and its files.
+    """
+
+    arch: str
+    dtype: str
+    real: bool
+    context: int
+    rounds: int
+    tokens: int
+    prefills: tuple[int, ...]
+    top_k: tuple[int, int, tuple[int, ...]]
+    load: tuple[float, int]
+
+
+GPU = Sizes(
+    "qwen3-8b",
+    "bfloat16",
+    True,
+    1024,
+    20,
+    128,
+    (512, 2048, 8192, 32_768 - 64),
+    (15, 151_936, (16, 31, 64)),
+    (16.0, 4),
+)
+CPU = Sizes("mini", "float32", False, 128, 4, 32, (64, 600, 1500), (15, 4096, (16, 31)), (0.2, 2))
+# Least minutes that a step needs: of the large ones, which would otherwise outlast the given time.
+_NEEDS = {"load": 1.5, "prefill": 1.0}
+# Bytes of weights of the largest architecture that fits beside its caches.
+_SMALLER = ("qwen3-8b", "qwen3-4b", "qwen3-1.7b", "qwen3-0.6b")
+
+
+def choose_sizes(platform: str, memory: float, bfloat16: bool) -> Sizes:
+    """Choose sizes for a device.
+
+    Args:
+      platform: `gpu` or `cpu`.
+      memory: usable bytes.
+      bfloat16: whether the device computes in it; older GPUs get float16.
+    """
+    if platform != "gpu":
+        return CPU
+    for arch in _SMALLER:
+        target = architecture(arch).target
+        weights = 2.6 * target.num_layers * 4 * target.hidden_size * target.ffn_size
+        if weights < 0.7 * memory:
+            break
+    return dataclasses.replace(GPU, arch=arch, dtype="bfloat16" if bfloat16 else "float16")
+
+
+def check_device(
+    minutes: float,
+    sizes: Sizes | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+    save: Callable[[dict[str, Any]], None] = lambda report: None,
+) -> dict[str, Any]:
+    """Run the whole check on the default device.
+
+    Args:
+      minutes: steps begin within this time.
+      sizes: see `Sizes`; None chooses them for the device.
+      progress, save: see `run_steps`.
+
+    Returns:
+      A report ready for JSON: device and versions, `sizes`, and what `run_steps` returns.
+    """
+    device = jax.devices()[0]
+    if sizes is None:
+        modern = device.platform != "gpu" or float(device.compute_capability) >= 8
+        sizes = choose_sizes(device.platform, find_memory_bytes(), modern)
+    weights = {"params": {"norm": {"scale": jnp.ones(1, sizes.dtype)}}}
+    report = describe_environment(Params(weights, {}, architecture(sizes.arch)))
+    report["sizes"] = dataclasses.asdict(sizes)
+    return run_steps(_list_steps(sizes, report), minutes, report, progress, save)
+
+
+def _list_steps(sizes: Sizes, report: dict[str, Any]) -> Sequence[Step]:
+    @functools.cache
+    def large() -> Params:
+        return add_random_eagle(random_params(architecture(sizes.arch), jnp.dtype(sizes.dtype)))
+
+    def rates() -> tuple[float, float]:
+        found = report["steps"]["ceilings"]["result"]
+        names = ("copy_bytes_per_second", "matmul_flops_per_second")
+        return tuple(found[name]["median"] for name in names)
+
+    def load() -> dict[str, Any]:
+        large.cache_clear()
+        return measure_load(*sizes.load, sizes.dtype, 1, None, progress=lambda line: None)
+
+    shape = {"context": sizes.context, "rounds": sizes.rounds}
+    megabytes, size = CEILING_SIZES["gpu" if sizes.real else "cpu"]
+    ceilings = functools.partial(
+        measure_ceilings, jnp.dtype(sizes.dtype), megabytes=megabytes, size=size
+    )
+    steps = [
+        Step("ceilings", ceilings),
+        Step("kernels", functools.partial(check_kernels, sizes.real)),
+        Step("lossless", functools.partial(check_lossless, sizes.tokens)),
+    ]
+    steps += [
+        Step(
+            f"rounds: {setting.name}",
+            lambda setting=setting: measure_rounds(large(), setting, rates=rates(), **shape),
+        )
+        for setting in SETTINGS
+    ]
+    steps += [
+        Step("rounds: stream", lambda: measure_stream(large(), **shape)),
+        Step("profile", lambda: profile_rounds(large(), context=sizes.context)),
+        Step("prefill", lambda: measure_prefills(large(), sizes.prefills)),
+        Step("top-k", functools.partial(measure_top_k, *sizes.top_k)),
+        Step("agreement", functools.partial(measure_agreement, sizes.tokens)),
+        Step("load", load),
+    ]
+    needs = _NEEDS if sizes.real else {}
+    return [dataclasses.replace(step, minutes=needs.get(step.name, 0.0)) for step in steps]

@@ -1,0 +1,39 @@
+"""Time prefills of long prompts, and their peak of memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxspec.core.params import Params
+from jaxspec.engine.session import matmul_precision, prepare, run_prefill
+
+
+def measure_prefills(params: Params, lengths: Sequence[int]) -> dict[str, Any]:
+    """Run prefills of random prompts, shortest first.
+
+    Returns:
+      {length: {"seconds", "compile_seconds", "peak_bytes" (of this process so far, weights included;
+      None where the device does not tell)}}.
+    """
+    size, found = params.spec.target.vocab_size, {}
+    for length in lengths:
+        prompt = np.random.default_rng(length).integers(0, size, length).tolist()
+        session = prepare(params, prompt, max_new_tokens=16, method="jetspec", budget=32)
+        with matmul_precision(session):
+            seconds = []
+            for _ in range(3):
+                began = time.perf_counter()
+                jax.block_until_ready(run_prefill(session))
+                seconds.append(time.perf_counter() - began)
+        steady = min(seconds[1:])
+        found[str(length)] = {
+            "seconds": steady,
+            "compile_seconds": max(seconds[0] - steady, 0.0),
+            "peak_bytes": (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use"),
+        }
+    return found

@@ -1,0 +1,154 @@
+"""Time whole rounds at published sizes, with random weights, against their floors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.bench.latency.floors import (
+    Work,
+    count_absorb,
+    count_draft_forward,
+    count_target_forward,
+    floor_seconds,
+)
+from jaxspec.core.params import Params
+from jaxspec.engine.loop import run
+from jaxspec.engine.plan import make_plan
+from jaxspec.engine.session import Session, matmul_precision, prepare, run_prefill
+from jaxspec.engine.stream import stream_rounds
+
+REPEATS = 5
+
+
+class Setting(NamedTuple):
+    """A kind of round: options of `jaxspec.decode`, and the number of sequences."""
+
+    name: str
+    options: Mapping[str, Any]
+    batch: int = 1
+
+
+_FILTERED = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
+SETTINGS = (
+    Setting("ar", {"method": "ar"}),
+    Setting("best_first@64", {"method": "jetspec", "builder": "best_first", "budget": 64}),
+    Setting("best_first@32", {"method": "jetspec", "builder": "best_first", "budget": 32}),
+    Setting(
+        "best_first@64, T=0.6, top_k 20, top_p 0.95",
+        {"method": "jetspec", "builder": "best_first", "budget": 64, **_FILTERED},
+    ),
+    Setting(
+        "best_first@64, T=1",
+        {"method": "jetspec", "builder": "best_first", "budget": 64, "temperature": 1.0},
+    ),
+    Setting("expand@64", {"method": "jetspec", "builder": "expand", "budget": 64}),
+    Setting("eagle3-dynamic@64", {"method": "eagle3", "builder": "dynamic", "budget": 64}),
+    Setting(
+        "best_first@32, batch 8", {"method": "jetspec", "builder": "best_first", "budget": 32}, 8
+    ),
+    Setting("ar, batch 8", {"method": "ar"}, 8),
+    Setting("default", {"method": "jetspec", "policy": "auto"}),
+)
+
+
+def measure_rounds(
+    params: Params, setting: Setting, *, context: int, rounds: int, rates: tuple[float, float]
+) -> dict[str, Any]:
+    """Time rounds as `jaxspec.decode` runs them.
+
+    With random weights hardly a drafted token is accepted, which does not change what a round costs.
+
+    Args:
+      params: random weights, see `jaxspec.bench.architectures`.
+      context: tokens of the prompts, which are random.
+      rounds: of a sample.
+      rates: measured bytes and operations per second.
+
+    Returns:
+      `ms` per round and `quartiles` over samples; `floor_ms` and `share_of_floor` in percent, None
+      where the floor is not known; `dispatch_ms`, what a call takes without a round;
+      `prefill_seconds` and `compile_seconds` of both programs.
+    """
+    session = prepare_rounds(params, setting, context, rounds)
+    with matmul_precision(session):
+        state, prefill_compile = _timed(lambda: run_prefill(session))
+        state, prefill = _timed(lambda: run_prefill(session))
+        state, compile_seconds = _timed(lambda: _run(session, state, 0))
+        empty, samples = [], []
+        for _ in range(REPEATS):
+            state, seconds = _timed(lambda state=state: _run(session, state, 0))
+            empty.append(seconds)
+            before = int(np.max(state.rounds))
+            state, seconds = _timed(lambda state=state: _run(session, state, rounds))
+            samples.append((seconds, int(np.max(state.rounds)) - before))
+    call = float(np.median(empty))
+    each = [1e3 * (seconds - call) / max(count, 1) for seconds, count in samples]
+    floor = _find_floor(params, session, context, setting.batch, rates)
+    ms = float(np.median(each))
+    return {
+        "ms": ms,
+        "quartiles": np.percentile(each, [25, 75]).tolist(),
+        "floor_ms": floor,
+        "share_of_floor": None if floor is None else 100 * floor / ms,
+        "dispatch_ms": 1e3 * call,
+        "prefill_seconds": prefill,
+        "compile_seconds": {
+            "prefill": max(prefill_compile - prefill, 0.0),
+            "rounds": max(compile_seconds - call, 0.0),
+        },
+    }
+
+
+def measure_stream(params: Params, *, context: int, rounds: int) -> dict[str, Any]:
+    """Time rounds as `jaxspec.stream` runs them, one by one, for `best_first@64`.
+
+    Returns:
+      `ms`, the median time between two rounds on the host.
+    """
+    session = prepare_rounds(params, SETTINGS[1], context, rounds)
+    for _ in range(2):  # the first compiles
+        times = [time.perf_counter() for _ in stream_rounds(session)]
+    return {"ms": 1e3 * float(np.median(np.diff(times)))}
+
+
+def prepare_rounds(params: Params, setting: Setting, context: int, rounds: int) -> Session:
+    """Make a session of random prompts with room for all samples of `rounds` rounds."""
+    size = params.spec.target.vocab_size
+    prompts = np.random.default_rng(0).integers(0, size, (setting.batch, context)).tolist()
+    given = prompts if setting.batch > 1 else prompts[0]
+    # Room for rounds that commit more than the bonus token, which random drafts seldom do.
+    room = 2 * REPEATS * (rounds + 1)
+    return prepare(params, given, max_new_tokens=room, ignore_eos=True, **setting.options)
+
+
+def _run(session: Session, state: Any, rounds: int) -> Any:
+    return run(session.params, session.request, state, jnp.int32(rounds), config=session.config)
+
+
+def _timed(call: Any) -> tuple[Any, float]:
+    began = time.perf_counter()
+    result = jax.block_until_ready(call())
+    return result, time.perf_counter() - began
+
+
+def _find_floor(
+    params: Params, session: Session, context: int, batch: int, rates: tuple[float, float]
+) -> float | None:
+    """Return the milliseconds of a round's forwards at measured rates; None where they vary."""
+    plan, config = make_plan(params.spec, session.config), session.config
+    if config.policy is not None or plan.in_steps:
+        return None
+    rows = plan.widths[-1]
+    work = [count_target_forward(params, batch=batch, rows=rows, context=context)]
+    if plan.drafter is not None:
+        slots = params.spec.drafter(config.method).depth
+        name = config.method
+        work.append(count_draft_forward(params, name, batch=batch, slots=slots, context=context))
+        work.append(count_absorb(params, name, batch=batch, rows=1))
+    return 1e3 * sum(floor_seconds(Work(*one), *rates) for one in work)

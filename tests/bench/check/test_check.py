@@ -1,0 +1,189 @@
+"""`jaxspec check`: nothing is lost, wrong kernels and wrong texts show, and goals are judged."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxspec.bench.architectures import add_random_eagle, architecture, random_params
+from jaxspec.bench.check import kernel_errors, plan_check
+from jaxspec.bench.check.check_goals import is_correct, list_goals, list_shortfalls
+from jaxspec.bench.check.check_report import render_check
+from jaxspec.bench.check.kernel_errors import Shape, check_kernels
+from jaxspec.bench.check.kernel_profile import summarise_trace
+from jaxspec.bench.check.lossless import check_lossless
+from jaxspec.bench.check.plan_check import GPU, choose_sizes
+from jaxspec.bench.check.rounds import SETTINGS, measure_rounds
+from jaxspec.bench.check.run_steps import Step, run_steps
+from jaxspec.bench.check.top_k import measure_top_k
+from jaxspec.bench.measure.methods import Method
+from jaxspec.cli.main import main
+
+
+def fail():
+    raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+
+def test_steps_are_saved_one_by_one_and_errors_end_nothing():
+    saved, lines = [], []
+    steps = [Step("one", lambda: 1), Step("two", fail), Step("long", lambda: 2, 9.0)]
+    steps.append(Step("three", lambda: 3))
+    report = run_steps(
+        steps, 5.0, {"device": {}}, lines.append, lambda report: saved.append(copy.deepcopy(report))
+    )
+    assert [sorted(one["steps"]) for one in saved[:2]] == [["one"], ["one", "two"]]
+    assert report["steps"]["one"]["result"] == 1 and report["steps"]["three"]["result"] == 3
+    assert "RuntimeError at test_check.py" in report["steps"]["two"]["error"]
+    assert report["steps"]["long"]["skipped"].startswith("needs 9 minutes, and ")
+    assert len(lines) == 3 and json.dumps(report)
+
+
+def test_no_step_begins_after_the_time():
+    report = run_steps([Step("one", lambda: 1, 0.001)], 0.0, {})
+    assert "skipped" in report["steps"]["one"]
+
+
+def test_the_kernels_are_compared():
+    (record,) = check_kernels(real=False).values()
+    assert record["cases"] == 4 and not record["failed"] and not record["refused"]
+    assert 0 < record["worst"]["float32"] < 1e-5
+
+
+@pytest.mark.parametrize("fault", ["wrong", "not finite", "differs"])
+def test_a_wrong_kernel_shows(monkeypatch, fault):
+    compiled, calls = kernel_errors._compile, []
+
+    def compile_badly(shape, name):
+        good = compiled(shape, name)
+        if name == kernel_errors.REFERENCE:
+            return good
+
+        def bad(*given):
+            calls.append(name)
+            out = np.array(good(*given))
+            amount = {"wrong": 0.01, "not finite": np.nan, "differs": 1e-7 * len(calls)}[fault]
+            out[0, 0, 0, 0] += amount
+            return out
+
+        return bad
+
+    monkeypatch.setattr(kernel_errors, "_compile", compile_badly)
+    shape = Shape(4, 2, 4, 2, 64, "float32", 128)
+    monkeypatch.setattr(kernel_errors, "list_cases", lambda real: [(shape, ((0, 70),))])
+    (record,) = check_kernels(real=False).values()
+    (failed,) = record["failed"]
+    assert failed["rows"] == 4 and failed["lengths"] == (0, 70)
+
+
+def test_kernels_that_cannot_run_say_why():
+    found = check_kernels(real=True)  # there is no GPU
+    assert "needs an NVIDIA GPU" in next(iter(found["triton"]["refused"]))
+    assert found["triton"]["cases"] == found["mosaic"]["cases"] == 0
+
+
+def test_texts_are_compared():
+    given = {"method": "jetspec", "builder": "best_first", "budget": 8}
+    found = check_lossless(12, (Method("tree", given),))
+    assert [one["differing"] for one in found.values()] == [0, 0] and len(found) == 2
+    other = check_lossless(12, (Method("other seed", {"method": "ar", "stop": [0]}),))
+    assert other["other seed, T=0"]["differing"] == 0
+    wrong = check_lossless(12, (Method("hotter", {"method": "ar", "min_p": 0.9}),))
+    assert wrong["hotter, T=1"]["differing"] > 0 and wrong["hotter, T=1"]["first"] is not None
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    spec = architecture("mini", block_size=4, drafter_layers=1)
+    return add_random_eagle(random_params(spec, jnp.float32), 512)
+
+
+@pytest.mark.parametrize("number", [0, 6])
+def test_rounds_are_timed_against_their_floor(tiny, number):
+    setting = SETTINGS[number]
+    found = measure_rounds(tiny, setting, context=20, rounds=2, rates=(1e10, 1e11))
+    assert found["ms"] > 0 and found["dispatch_ms"] > 0
+    assert (found["floor_ms"] is None) == (setting.name == "eagle3-dynamic@64")
+    assert json.dumps(found)
+
+
+def test_ways_to_find_the_best_tokens():
+    found = measure_top_k(2, 300, (3, 20))
+    assert len(found) == 6 and found["jaxspec, k=20"]["exact"] and found["lax.top_k, k=3"]["exact"]
+
+
+def test_equal_kernels_of_a_trace_are_added_up():
+    named = [
+        ("process_name", 1, None, "/device:GPU:0"),
+        ("process_name", 2, None, "/host:CPU"),
+        ("thread_name", 1, 7, "Stream #7(Compute)"),
+        ("thread_name", 1, 8, "XLA Ops"),
+        ("thread_name", 2, 9, "python"),
+    ]
+    events = [{"name": n, "pid": p, "tid": t, "args": {"name": to}} for n, p, t, to in named]
+    for name, pid, tid, dur in [("a", 1, 7, 5), ("a", 1, 7, 7), ("b", 1, 7, 30), ("a", 1, 8, 5)]:
+        events.append({"ph": "X", "name": name, "pid": pid, "tid": tid, "dur": dur})
+    events.append({"ph": "X", "name": "host", "pid": 2, "tid": 9, "dur": 99})
+    found = summarise_trace({"traceEvents": events}, 2)
+    assert found["kernels"] == 1.5 and found["busy_ms"] == 0.021
+    assert [one["name"] for one in found["costliest"]] == ["b", "a"]
+    assert found["costliest"][1] == {"name": "a", "us": 6.0, "count": 1.0}
+
+
+def test_sizes_fit_the_device():
+    assert choose_sizes("cpu", 1e12, True).arch == "mini"
+    assert choose_sizes("gpu", 70e9, True) == GPU
+    small = choose_sizes("gpu", 14e9, False)
+    assert small.arch in ("qwen3-1.7b", "qwen3-4b") and small.dtype == "float16"
+
+
+def make_report(**steps):
+    return {
+        "device": {"kind": "NVIDIA H100 80GB HBM3", "platform": "gpu"},
+        "versions": {"jax": "0"},
+        "sizes": {"arch": "qwen3-8b", "dtype": "bfloat16"},
+        "steps": {name.replace("_", " "): {"result": value} for name, value in steps.items()},
+    }
+
+
+def timed(ms, share=None):
+    return {"ms": ms, "share_of_floor": share, "dispatch_ms": 0.1, "compile_seconds": {"rounds": 9}}
+
+
+def test_goals_are_judged_on_the_device_that_they_are_for():
+    report = make_report(lossless={"a": {"differing": 1, "of": 3, "first": 4, "acceptance": 2.0}})
+    report["steps"] |= {
+        "rounds: ar": {"result": timed(5.0, 91.0)},
+        "rounds: best_first@64": {"result": timed(9.0)},
+        "profile": {"error": "ValueError at x.py:1: no"},
+    }
+    met = {goal.quantity: met for goal, _, met in list_goals(report)}
+    assert met["autoregressive step, % of its floor"] and met["round of 64 rows, ms"] is False
+    assert met["prefill of the longest prompt, s"] is None
+    lines = list_shortfalls(report)
+    assert lines[0] == "profile: ValueError at x.py:1: no"
+    assert "round of 64 rows, ms: 9, the goal is at most 7.5" in lines and len(lines) == 4
+    text = render_check(report)
+    assert "1 of 3" in text and "falls short" in text and "91" in text
+    assert not is_correct(report)
+    report["device"]["kind"] = "NVIDIA L4"
+    assert {goal.quantity: met for goal, _, met in list_goals(report)}[
+        "round of 64 rows, ms"
+    ] is None
+
+
+def test_slow_is_not_wrong():
+    report = make_report(**{"rounds: ar": timed(50.0, 1.0)})
+    assert list_shortfalls(report) and is_correct(report)
+
+
+def test_the_command_saves_what_it_prints(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(plan_check, "_list_steps", lambda sizes, report: [Step("one", lambda: 1)])
+    out = tmp_path / "check.json"
+    assert main(["check", "--minutes", "1", "--json", str(out)]) == 0
+    assert json.loads(out.read_text())["steps"]["one"]["result"] == 1
+    assert "nothing falls short" in capsys.readouterr().out
+    assert main(["check", "--minutes", "0"]) == 2
