@@ -19,6 +19,7 @@ from jaxspec.core.params import Params, Spec
 from jaxspec.drafters.eagle3.config import EagleConfig
 from jaxspec.drafters.eagle3.files import leaves
 from jaxspec.drafters.jetspec.head import head_config, init_head
+from jaxspec.drafters.registry import record_of
 from jaxspec.targets.transformer import Transformer
 
 DRAFTER = "jetspec"
@@ -137,7 +138,7 @@ def random_params(spec: Spec, dtype=jnp.bfloat16, seed: int = 0) -> Params:
 
 
 def add_random_eagle(params: Params, draft_vocab: int = 32_000) -> Params:
-    """Add an EAGLE-3 drafter of the published sizes with random weights, called `eagle3`.
+    """Add an EAGLE-3 drafter of the published sizes with random weights, after the others.
 
     Args:
       params: from `random_params`; the drafter reads three of the layers that the head reads.
@@ -167,7 +168,10 @@ def add_random_eagle(params: Params, draft_vocab: int = 32_000) -> Params:
     variables: dict[str, Any] = {"params": tree}
     if config.draft_vocab_size:
         variables["draft"] = {"ids": jnp.arange(draft_vocab, dtype=jnp.int32)}
-    return params.with_drafter("eagle3", config, variables)
+    name = record_of(config).name
+    both = params.with_drafter(name, config, variables)
+    spec = dataclasses.replace(both.spec, drafters=(*params.spec.drafters, (name, config)))
+    return both.replace(spec=spec)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))

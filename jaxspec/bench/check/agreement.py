@@ -29,14 +29,14 @@ def measure_agreement(max_new_tokens: int, dtype: str = "bfloat16") -> dict[str,
     Returns:
       {"margins": [{"from", "to", "positions", "differing"}], "dtype"}.
     """
-    params = jaxspec.load("mini", drafter="jetspec", dtype=dtype)
+    params = jaxspec.load("mini", dtype=dtype)
     tokenizer = load_tokenizer(params.spec.tokenizer)
     positions, differing = np.zeros(len(MARGINS) - 1, int), np.zeros(len(MARGINS) - 1, int)
     for prompt in read_prompts(DEMO_PROMPTS, tokenizer):
         ids = to_ids(prompt.content, tokenizer, params.spec.target)
         options = dict(max_new_tokens=max_new_tokens, ignore_eos=True)
         plain = jaxspec.decode(params, ids, method="ar", **options).tokens
-        drafted = jaxspec.decode(params, ids, method="jetspec", budget=32, **options).tokens
+        drafted = jaxspec.decode(params, ids, budget=32, **options).tokens
         same = np.cumprod(np.equal(plain, drafted)).astype(bool)
         count = min(int(same.sum()) + 1, len(plain))
         cell = np.searchsorted(MARGINS, _margins(params, ids, plain)[:count], side="right") - 1

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxspec.bench.check.rounds import SETTINGS, prepare_rounds
+from jaxspec.bench.check.rounds import USUAL, prepare_rounds
 from jaxspec.core.params import Params
 from jaxspec.engine.loop import run
 from jaxspec.engine.session import matmul_precision, run_prefill
@@ -30,7 +30,7 @@ def profile_rounds(params: Params, *, context: int) -> dict[str, Any]:
       `rounds`, `kernels` per round, `busy_ms` per round, and `costliest`: up to SHOWN of {"name",
       "us" per round, "count" per round}.
     """
-    session = prepare_rounds(params, SETTINGS[1], context, 2 * ROUNDS)
+    session = prepare_rounds(params, USUAL, context, 2 * ROUNDS)
     with matmul_precision(session), tempfile.TemporaryDirectory() as folder:
 
         def more(state: Any, rounds: int) -> Any:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jaxspec
 from jaxspec.bench.demo import DEMO_PROMPTS
-from jaxspec.bench.measure.methods import Method
+from jaxspec.bench.measure.methods import Method, parse_methods
 from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.io.tokenizer import load_tokenizer
 
-METHODS = (
-    Method("jetspec-best_first@32", {"method": "jetspec", "builder": "best_first", "budget": 32}),
-    Method("jetspec-expand@32", {"method": "jetspec", "builder": "expand", "budget": 32}),
-    Method("eagle3-dynamic@32", {"method": "eagle3", "builder": "dynamic", "budget": 32}),
-    Method("default", {"method": "jetspec"}),
-)
+METHODS = "jetspec-best_first@32,jetspec-expand@32,eagle3-dynamic@32,default"
 TEMPERATURES = (0.0, 1.0)
 
 
-def check_lossless(max_new_tokens: int, methods: tuple[Method, ...] = METHODS) -> dict[str, Any]:
+def check_lossless(max_new_tokens: int, methods: Sequence[Method] | None = None) -> dict[str, Any]:
     """Decode the demonstration's prompts in float32, greedily and sampled.
+
+    Args:
+      methods: to compare with `ar`; None: METHODS.
 
     Returns:
       {"method T": {"differing" prompts, "of", "first" token that differs (or None), and
@@ -32,7 +31,7 @@ def check_lossless(max_new_tokens: int, methods: tuple[Method, ...] = METHODS) -
     for temperature in TEMPERATURES:
         options = dict(temperature=temperature, seed=1, max_new_tokens=max_new_tokens)
         plain = [jaxspec.decode(params, one, method="ar", **options) for one in given]
-        for method in methods:
+        for method in methods or parse_methods(METHODS, budget=0)[1:]:
             outs = [jaxspec.decode(params, one, **options, **method.options) for one in given]
             firsts = [_find_first(a.tokens, b.tokens) for a, b in zip(plain, outs, strict=True)]
             known = [first for first in firsts if first is not None]

@@ -23,7 +23,7 @@ def measure_prefills(params: Params, lengths: Sequence[int]) -> dict[str, Any]:
     size, found = params.spec.target.vocab_size, {}
     for length in lengths:
         prompt = np.random.default_rng(length).integers(0, size, length).tolist()
-        session = prepare(params, prompt, max_new_tokens=16, method="jetspec", budget=32)
+        session = prepare(params, prompt, max_new_tokens=16, budget=32)
         with matmul_precision(session):
             seconds = []
             for _ in range(3):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +18,7 @@ from jaxspec.bench.latency.floors import (
     count_target_forward,
     floor_seconds,
 )
+from jaxspec.bench.measure.methods import parse_methods
 from jaxspec.core.params import Params
 from jaxspec.engine.loop import run
 from jaxspec.engine.plan import make_plan
@@ -27,34 +29,36 @@ REPEATS = 5
 
 
 class Setting(NamedTuple):
-    """A kind of round: options of `jaxspec.decode`, and the number of sequences."""
+    """A kind of round.
+
+    Attributes:
+      name: in reports.
+      method: as in `jaxspec bench --methods`.
+      options: further options of `jaxspec.decode`.
+      batch: number of sequences.
+    """
 
     name: str
-    options: Mapping[str, Any]
+    method: str
+    options: Mapping[str, Any] = MappingProxyType({})
     batch: int = 1
 
 
-_FILTERED = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
+_FILTERED = MappingProxyType({"temperature": 0.6, "top_k": 20, "top_p": 0.95})
 SETTINGS = (
-    Setting("ar", {"method": "ar"}),
-    Setting("best_first@64", {"method": "jetspec", "builder": "best_first", "budget": 64}),
-    Setting("best_first@32", {"method": "jetspec", "builder": "best_first", "budget": 32}),
-    Setting(
-        "best_first@64, T=0.6, top_k 20, top_p 0.95",
-        {"method": "jetspec", "builder": "best_first", "budget": 64, **_FILTERED},
-    ),
-    Setting(
-        "best_first@64, T=1",
-        {"method": "jetspec", "builder": "best_first", "budget": 64, "temperature": 1.0},
-    ),
-    Setting("expand@64", {"method": "jetspec", "builder": "expand", "budget": 64}),
-    Setting("eagle3-dynamic@64", {"method": "eagle3", "builder": "dynamic", "budget": 64}),
-    Setting(
-        "best_first@32, batch 8", {"method": "jetspec", "builder": "best_first", "budget": 32}, 8
-    ),
-    Setting("ar, batch 8", {"method": "ar"}, 8),
-    Setting("default", {"method": "jetspec", "policy": "auto"}),
+    Setting("ar", "ar"),
+    Setting("best_first@64", "jetspec-best_first@64"),
+    Setting("best_first@32", "jetspec-best_first@32"),
+    Setting("best_first@64, T=0.6, top_k 20, top_p 0.95", "jetspec-best_first@64", _FILTERED),
+    Setting("best_first@64, T=1", "jetspec-best_first@64", MappingProxyType({"temperature": 1.0})),
+    Setting("expand@64", "jetspec-expand@64"),
+    Setting("eagle3-dynamic@64", "eagle3-dynamic@64"),
+    Setting("best_first@32, batch 8", "jetspec-best_first@32", batch=8),
+    Setting("ar, batch 8", "ar", batch=8),
+    Setting("default", "default"),
 )
+# The kind of round that is streamed and profiled.
+USUAL = SETTINGS[1]
 
 
 def measure_rounds(
@@ -111,7 +115,7 @@ def measure_stream(params: Params, *, context: int, rounds: int) -> dict[str, An
     Returns:
       `ms`, the median time between two rounds on the host.
     """
-    session = prepare_rounds(params, SETTINGS[1], context, rounds)
+    session = prepare_rounds(params, USUAL, context, rounds)
     for _ in range(2):  # the first compiles
         times = [time.perf_counter() for _ in stream_rounds(session)]
     return {"ms": 1e3 * float(np.median(np.diff(times)))}
@@ -124,7 +128,9 @@ def prepare_rounds(params: Params, setting: Setting, context: int, rounds: int) 
     given = prompts if setting.batch > 1 else prompts[0]
     # Room for rounds that commit more than the bonus token, which random drafts seldom do.
     room = 2 * REPEATS * (rounds + 1)
-    return prepare(params, given, max_new_tokens=room, ignore_eos=True, **setting.options)
+    method = parse_methods(setting.method, budget=0)[-1]
+    options = {**method.options, **setting.options}
+    return prepare(params, given, max_new_tokens=room, ignore_eos=True, **options)
 
 
 def _run(session: Session, state: Any, rounds: int) -> Any:
