@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.costs.split import split_rounds
+
 
 class RowCosts(flax.struct.PyTreeNode):
     """Seconds of a round's two parts by W compiled widths and K context lengths, both ascending.
@@ -26,6 +28,16 @@ class RowCosts(flax.struct.PyTreeNode):
     contexts: jax.Array
     draft: jax.Array
     verify: jax.Array
+
+    def rounds(self) -> np.ndarray:
+        """Return whole rounds, float64 [W + 1, K]: autoregressive ones, then those of each width."""
+        draft, verify = np.asarray(self.draft, np.float64), np.asarray(self.verify, np.float64)
+        return np.concatenate([verify[:1], draft + verify])
+
+    def with_rounds(self, rounds: np.ndarray) -> RowCosts:
+        """Return costs of these whole rounds, see `rounds`; more rows never take less time."""
+        draft, verify = split_rounds(rounds[0], rounds[1:])
+        return self.replace(draft=jnp.float32(draft), verify=jnp.float32(verify))
 
     def interpolate(self, context: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Interpolate at `context` int32 []: linear between measured contexts, constant beyond.

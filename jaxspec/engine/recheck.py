@@ -16,7 +16,6 @@ import numpy as np
 
 from jaxspec.core.state import DecodeState
 from jaxspec.costs.row_costs import RowCosts, width_indices
-from jaxspec.costs.split import split_rounds
 from jaxspec.engine.automatic import name_setting
 from jaxspec.engine.session import Session
 from jaxspec.engine.timed_rounds import PLAIN, count_rounds, time_rounds
@@ -103,8 +102,7 @@ def correct_ratio(costs: RowCosts, usual: int, other: int, ratio: float) -> RowC
       usual, other: kinds, PLAIN or a compiled width.
       ratio: seconds of a round of `other` over those of `usual`.
     """
-    draft, verify = np.asarray(costs.draft, np.float64), np.asarray(costs.verify, np.float64)
-    whole = np.concatenate([verify[:1], draft + verify])
+    whole = costs.rounds()
 
     def place(kind: int) -> int:
         return 0 if kind == PLAIN else 1 + costs.widths.index(kind)
@@ -112,8 +110,7 @@ def correct_ratio(costs: RowCosts, usual: int, other: int, ratio: float) -> RowC
     known = whole[place(other)].mean() / whole[place(usual)].mean()
     error = np.clip(WEIGHT * np.log(ratio / known), -LIMIT, LIMIT)
     whole[place(other)] *= np.exp(error)
-    draft, verify = split_rounds(whole[0], whole[1:])
-    return costs.replace(draft=jnp.float32(draft), verify=jnp.float32(verify))
+    return costs.with_rounds(whole)
 
 
 def _check(
@@ -127,13 +124,14 @@ def _check(
     # The decision to draft must not rest on rounds that were forced.
     pauses = jax.tree.map(jnp.copy, state.control.pauses)
     state, empty, _ = time_rounds(session, session.request, state, PLAIN, 0)
-    seconds = {}
+    seconds, complete = {}, True
     for kind in (other, usual):
         state, took, rounds = time_rounds(session, session.request, state, kind, count)
         seconds[kind] = max(took - empty, 0.1 * took)
-        if rounds < count:
-            return session, state
+        complete &= rounds == count
     state = state.replace(control=state.control.replace(pauses=pauses))
+    if not complete:
+        return session, state
     costs = correct_ratio(costs, usual, other, seconds[other] / seconds[usual])
     policy = policy.replace(controls=policy.controls.replace(costs=costs))
     request = session.request.replace(controls=policy.controls)

@@ -14,16 +14,7 @@ from jaxspec.policies.baselines.static import make_static
 PROMPTS = ["def add(a, b):\n    return", "Question: What is 2 + 3?\nAnswer:"]
 
 
-@pytest.fixture(scope="module")
-def mini():
-    return jaxspec.load("mini", drafter="dflash", dtype="float32")
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
-    monkeypatch.setattr(automatic, "_learned", {})
-    return tmp_path / "costs"
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -7,8 +7,9 @@ import pytest
 
 import jaxspec
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.engine import automatic, recheck
+from jaxspec.engine import recheck
 from jaxspec.engine.recheck import LIMIT, WEIGHT, choose_kinds, correct_ratio
+from jaxspec.engine.session import prepare, run_prefill
 from jaxspec.engine.timed_rounds import PLAIN, count_rounds
 
 WIDTHS = (1, 4, 8, 16)
@@ -16,16 +17,7 @@ COSTS = make_costs(WIDTHS, (64.0,), 0.5, [[2.0], [3.0], [4.0], [6.0]]).by_rows()
 PROMPT = "def add(a, b):\n    return"
 
 
-@pytest.fixture(scope="module")
-def mini():
-    return jaxspec.load("mini", drafter="dflash", dtype="float32")
-
-
-@pytest.fixture(autouse=True)
-def forgetful(tmp_path, monkeypatch):
-    monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
-    monkeypatch.setattr(automatic, "_learned", {})
-    monkeypatch.setattr(recheck, "_schedules", {})
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def counted(**counts):
@@ -33,11 +25,6 @@ def counted(**counts):
     for name, count in counts.items():
         sizes[int(name[1:])] = count
     return sizes
-
-
-def whole(costs):
-    draft, verify = np.asarray(costs.draft), np.asarray(costs.verify)
-    return np.concatenate([verify[:1], draft + verify])[:, 0]
 
 
 def test_every_other_check_is_of_autoregressive_rounds():
@@ -60,12 +47,12 @@ def test_the_ratio_moves_halfway():
     """A round of 8 rows costs 4.5; autoregressive rounds are said to cost 2, and take a third."""
     after = correct_ratio(COSTS, 8, PLAIN, 1 / 3)
     middle = 2.0 * (1.5 / 2.0) ** WEIGHT
-    np.testing.assert_allclose(whole(after), [middle, 2.5, 3.5, 4.5, 6.5], rtol=1e-5)
+    np.testing.assert_allclose(after.rounds()[:, 0], [middle, 2.5, 3.5, 4.5, 6.5], rtol=1e-5)
 
 
 def test_one_check_changes_little():
     after = correct_ratio(COSTS, PLAIN, 16, 1000.0)
-    np.testing.assert_allclose(whole(after)[-1], 6.5 * np.exp(LIMIT), rtol=1e-5)
+    np.testing.assert_allclose(after.rounds()[-1, 0], 6.5 * np.exp(LIMIT), rtol=1e-5)
 
 
 def test_short_rounds_are_timed_more_often():
@@ -95,8 +82,19 @@ def test_checks_change_no_text(mini, monkeypatch, temperature):
     assert after.stats.rounds >= sum(rounds for _, rounds in checks)
     (rows,) = {kind for kind, _ in checks} - {PLAIN}
     place = 1 + after.policy.config.widths.index(rows)
-    one, other = (whole(out.policy.controls.costs) for out in (before, after))
+    one, other = (out.policy.controls.costs.rounds() for out in (before, after))
     assert other[0] / other[place] < one[0] / one[place]
+
+
+@pytest.mark.parametrize("tokens", [60, 3])
+def test_forced_rounds_do_not_decide_whether_to_draft(mini, tokens):
+    """Neither where the check is complete, nor where the text ends in it."""
+    session = prepare(mini, PROMPT, max_new_tokens=tokens, ignore_eos=True)
+    state = run_prefill(session)
+    before = np.asarray(state.control.pauses.balance)
+    _, state = recheck._check(session, state, PLAIN, 8)
+    assert int(state.control.drafted) > 0
+    assert float(state.control.pauses.balance) == before
 
 
 def test_a_text_that_ends_in_a_check_corrects_nothing(mini, monkeypatch):

@@ -10,11 +10,9 @@ decision, since the controller compares ratios.
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.costs.row_costs import RowCosts, width_indices
-from jaxspec.costs.split import split_rounds
 
 # Variance of the machine's speed over that of the error of one cost.
 COMMON = 2.0
@@ -41,13 +39,11 @@ def correct_row_costs(
     rounds = np.zeros(len(costs.widths) + 1)
     rounds[0] = sizes[0]
     np.add.at(rounds, 1 + width_indices(len(sizes) - 1, costs.widths), sizes[1:])
-    draft, verify = np.asarray(costs.draft, np.float64), np.asarray(costs.verify, np.float64)
     # Row 0 is a round of autoregressive decoding; row w + 1 is one that verifies width w.
-    whole = np.concatenate([verify[:1], draft + verify])
+    whole = costs.rounds()
     share = rounds * whole.mean(axis=1)
     share = share / share.sum()
     error = np.clip(seconds / predicted - 1, LEAST, MOST)
     part = (COMMON + share) / (COMMON + (share**2).sum())
     whole = whole * np.exp(rate * error * part)[:, None]
-    draft, verify = split_rounds(whole[0], whole[1:])
-    return costs.replace(draft=jnp.float32(draft), verify=jnp.float32(verify))
+    return costs.with_rounds(whole)

@@ -21,23 +21,21 @@ def rounds(**counts):
     return sizes
 
 
-def whole(costs):
-    """Seconds of a round of autoregressive decoding and of each width."""
-    draft, verify = np.asarray(costs.draft), np.asarray(costs.verify)
-    return np.concatenate([verify[:1], draft + verify])[:, 0]
-
-
 def test_the_width_that_was_used_is_corrected():
     """Ten rounds of 3 rows, which cost as much as 4, took 1.2 times as long as predicted."""
     after = correct_row_costs(COSTS, rounds(n3=10), 35.0, 42.0, rate=1.0)
     changes = 0.2 * np.array([SHARED, SHARED, 1, SHARED])
-    np.testing.assert_allclose(whole(after), [2.0, 2.5, 3.5, 4.5] * np.exp(changes), rtol=1e-5)
+    np.testing.assert_allclose(
+        after.rounds()[:, 0], [2.0, 2.5, 3.5, 4.5] * np.exp(changes), rtol=1e-5
+    )
 
 
 def test_autoregressive_rounds_are_a_kind_of_their_own():
     after = correct_row_costs(COSTS, rounds(n0=10), 20.0, 18.0, rate=1.0)
     changes = -0.1 * np.array([1, SHARED, SHARED, SHARED])
-    np.testing.assert_allclose(whole(after), [2.0, 2.5, 3.5, 4.5] * np.exp(changes), rtol=1e-5)
+    np.testing.assert_allclose(
+        after.rounds()[:, 0], [2.0, 2.5, 3.5, 4.5] * np.exp(changes), rtol=1e-5
+    )
 
 
 def test_repeated_corrections_find_the_costs():
@@ -48,19 +46,19 @@ def test_repeated_corrections_find_the_costs():
         counts = generator.integers(0, 20, 4) * (generator.random(4) < 0.5)
         if counts.sum():
             sizes = rounds(**dict(zip(("n0", "n1", "n4", "n8"), counts, strict=True)))
-            predicted = float(counts @ whole(costs))
+            predicted = float(counts @ costs.rounds()[:, 0])
             costs = correct_row_costs(costs, sizes, predicted, float(counts @ truth), rate=0.2)
-    np.testing.assert_allclose(whole(costs), truth, rtol=0.02)
+    np.testing.assert_allclose(costs.rounds()[:, 0], truth, rtol=0.02)
 
 
 def test_a_disturbed_decode_changes_little():
     after = correct_row_costs(COSTS, rounds(n8=10), 45.0, 4500.0, rate=0.2)
-    np.testing.assert_allclose(whole(after)[-1], 4.5 * np.exp(0.2 * MOST), rtol=1e-5)
+    np.testing.assert_allclose(after.rounds()[-1, 0], 4.5 * np.exp(0.2 * MOST), rtol=1e-5)
 
 
 def test_more_rows_never_take_less():
     after = correct_row_costs(COSTS, rounds(n4=10), 35.0, 200.0, rate=1.0)
-    assert np.all(np.diff(whole(after)[1:]) >= 0)
+    assert np.all(np.diff(after.rounds()[1:, 0]) >= 0)
 
 
 def test_the_controller_corrects_its_costs():
@@ -71,6 +69,6 @@ def test_the_controller_corrects_its_costs():
     for rate, expected in ((0.0, 4.5), (1.0, 4.5 * np.exp(0.1))):
         policy = make_bastion(table, rate=rate)
         controls = policy.config.observe_seconds(policy.controls, before, after, 49.5)
-        np.testing.assert_allclose(whole(controls.costs)[-1], expected, rtol=1e-5)
+        np.testing.assert_allclose(controls.costs.rounds()[-1, 0], expected, rtol=1e-5)
     with pytest.raises(ValueError, match="rate is 2: give a weight"):
         make_bastion(table, rate=2)

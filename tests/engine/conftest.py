@@ -1,0 +1,20 @@
+"""What tests of the automatic policy share: a model, and nothing learned before."""
+
+import pytest
+
+import jaxspec
+from jaxspec.engine import automatic, recheck
+
+
+@pytest.fixture(scope="module")
+def mini():
+    return jaxspec.load("mini", drafter="dflash", dtype="float32")
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """The folder of kept costs, empty; this process has learned nothing."""
+    monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
+    monkeypatch.setattr(automatic, "_learned", {})
+    monkeypatch.setattr(recheck, "_schedules", {})
+    return tmp_path / "costs"
