@@ -10,7 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxspec.bench.architectures import add_random_eagle, architecture, random_params
+from jaxspec.bench.architectures import (
+    abstract_params,
+    add_random_eagle,
+    architecture,
+    random_params,
+)
 from jaxspec.bench.check.agreement import measure_agreement
 from jaxspec.bench.check.kernel_errors import check_kernels
 from jaxspec.bench.check.kernel_profile import profile_rounds
@@ -65,8 +70,8 @@ GPU = Sizes(
 CPU = Sizes("mini", "float32", False, 128, 4, 32, (64, 600, 1500), (15, 4096, (16, 31)), (0.2, 2))
 # Least minutes that a step needs: of the large ones, which would otherwise outlast the given time.
 _NEEDS = {"load": 1.5, "prefill": 1.0}
-# Bytes of weights of the largest architecture that fits beside its caches.
-_SMALLER = ("qwen3-8b", "qwen3-4b", "qwen3-1.7b", "qwen3-0.6b")
+# Architectures to choose from, the largest first, and the share of the memory that weights may take.
+_FAMILY, MOST_WEIGHTS = ("qwen3-8b", "qwen3-4b", "qwen3-1.7b", "qwen3-0.6b"), 0.6
 
 
 def choose_sizes(platform: str, memory: float, bfloat16: bool) -> Sizes:
@@ -79,12 +84,14 @@ def choose_sizes(platform: str, memory: float, bfloat16: bool) -> Sizes:
     """
     if platform != "gpu":
         return CPU
-    for arch in _SMALLER:
-        target = architecture(arch).target
-        weights = 2.6 * target.num_layers * 4 * target.hidden_size * target.ffn_size
-        if weights < 0.7 * memory:
-            break
-    return dataclasses.replace(GPU, arch=arch, dtype="bfloat16" if bfloat16 else "float16")
+    dtype = "bfloat16" if bfloat16 else "float16"
+
+    def fits(arch: str) -> bool:
+        leaves = jax.tree.leaves(abstract_params(architecture(arch), jnp.dtype(dtype)))
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) < MOST_WEIGHTS * memory
+
+    arch = next(filter(fits, _FAMILY), _FAMILY[-1])
+    return dataclasses.replace(GPU, arch=arch, dtype=dtype)
 
 
 def check_device(
