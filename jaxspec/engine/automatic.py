@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import weakref
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,11 +24,12 @@ from jaxspec.engine.kept_costs import describe_model, find_kept
 from jaxspec.engine.plan import DecodeConfig, make_plan
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.protocol import Policy
+from jaxspec.targets.panels import some_weight
 
-# Most rows of a round, and the numbers of rows that verification is compiled for. On a CPU more
-# than 16 rows hardly pay, and 4 save little over 8, but a second of compilation; on a GPU up to 64
+# Most rows of a round, and the numbers of rows that verification is compiled for. On a CPU 4 rows
+# cost little more than one and 8 about twice as much (`jaxspec.targets.panels`); on a GPU up to 64
 # cost little more than one.
-CPU_WIDTHS, GPU_WIDTHS = (1, 8, 16), (1, 16, 32, 64)
+CPU_WIDTHS, GPU_WIDTHS = (1, 4, 8), (1, 16, 32, 64)
 # Weight of a decode's measured time in the correction of the costs.
 RATE = 0.2
 
@@ -80,7 +82,7 @@ def _find_policy(
     key = name_setting(params, config, batch)
     if key in _learned:
         reference, policy = _learned[key]
-        if reference() is _some_weight(params, config.method):
+        if reference() is some_weight(_variables(params, config.method)):
             return policy
     try:
         costs = load_costs(key)
@@ -91,7 +93,7 @@ def _find_policy(
 
 def remember_policy(params: Params, config: DecodeConfig, batch: int, policy: Policy) -> None:
     """Remember what a call learned, for later calls of this process."""
-    weight = weakref.ref(_some_weight(params, config.method))
+    weight = weakref.ref(some_weight(_variables(params, config.method)))
     _learned[name_setting(params, config, batch)] = (weight, policy)
 
 
@@ -125,7 +127,6 @@ def _kept(params: Params, config: DecodeConfig, batch: int) -> Path:
     return find_kept(config.method, *model, setting, widths, batch)
 
 
-def _some_weight(params: Params, method: str) -> jax.Array:
-    """Return an array that tells these weights of the drafter from others."""
-    leaves = jax.tree.leaves(params.drafters.get(method) or params.target)
-    return leaves[0]
+def _variables(params: Params, method: str) -> Any:
+    """Return the variables of a drafter, or the target's if it has none."""
+    return params.drafters.get(method) or params.target

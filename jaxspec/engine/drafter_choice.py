@@ -10,9 +10,8 @@ from __future__ import annotations
 import dataclasses
 import weakref
 
-import jax
-
 from jaxspec.core.params import Params
+from jaxspec.targets.panels import some_weight
 
 # Every so many calls, the drafter that has waited longest decodes.
 REVISIT = 16
@@ -98,7 +97,7 @@ def record_speed(
 
 def _find_trials(params: Params, batch: int, greedy: bool) -> Trials:
     """Return the trials of these weights; those of weights that are gone are dropped."""
-    weight = jax.tree.leaves(params.drafters)[0]
+    weight = some_weight(*params.drafters.values())
     key = (id(weight), batch, greedy)
     found = _trials.get(key)
     if found is None or found.weight() is not weight:

@@ -10,7 +10,7 @@ import jax
 
 from jaxspec.core.params import Params
 from jaxspec.io.user_cache import user_cache
-from jaxspec.targets import quant
+from jaxspec.targets import panels, quant
 
 
 def describe_model(params: Params, method: str) -> tuple[Any, ...]:
@@ -19,8 +19,9 @@ def describe_model(params: Params, method: str) -> tuple[Any, ...]:
     Args:
       method: the drafter's name.
     """
-    # Quantised weights compute in the same dtype as others, but at different speeds.
-    weights = f"{params.dtype} {quant.kind_of(params.target) or ''}".strip()
+    # Quantised weights and panels compute in the same dtype as others, but at different speeds.
+    form = quant.kind_of(params.target) or panels.COLLECTION * (panels.COLLECTION in params.target)
+    weights = f"{params.dtype} {form}".strip()
     return params.spec.target, params.spec.drafter(method), weights
 
 

@@ -29,6 +29,7 @@ from jaxspec.engine.prefill import CHUNK, prefill
 from jaxspec.engine.token_ids import Prompt, Prompts, is_batch, number_sequences, pad, to_ids
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.policies.protocol import Policy, PolicyConfig
+from jaxspec.targets.panels import with_panels
 
 # Rows that a round verifies if neither the caller nor a policy says how many.
 BUDGET = 32
@@ -41,7 +42,7 @@ class Session:
     """A prepared call of B prompts.
 
     Attributes:
-      params: the model and its drafters.
+      params: the model and its drafters, with what `jaxspec.targets.panels` adds.
       config: static choices, which decide what is compiled.
       request: arrays that every round reads.
       tokens: int32 [B, P], the padded prompts.
@@ -122,6 +123,7 @@ def prepare(
         score_temperature=score_temperature,
         policy=policy.config if isinstance(policy, Policy) else None,
     )
+    params = with_panels(params, config.method, len(ids))
     chosen = policy if isinstance(policy, Policy) else None
     if automatic:
         chosen, config = recall_policy(params, config, budget, len(ids))

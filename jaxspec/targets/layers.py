@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.core.config import TransformerConfig
+from jaxspec.targets import panels
 from jaxspec.targets.attention import attend
 
 _INIT = nn.initializers.normal(0.02)
@@ -39,8 +40,17 @@ def scale_of(module: nn.Module, name: str) -> jax.Array | None:
     return module.get_variable("quant", name)
 
 
+def panels_of(module: nn.Module, name: str) -> jax.Array | None:
+    """Return a parameter's panels for few rows on a CPU; None if it has none."""
+    return module.get_variable(panels.COLLECTION, name)
+
+
 def multiply_kernel(
-    x: jax.Array, kernel: jax.Array, scale: jax.Array | None = None, axis: int = 0
+    x: jax.Array,
+    kernel: jax.Array,
+    scale: jax.Array | None = None,
+    axis: int = 0,
+    few: jax.Array | None = None,
 ) -> jax.Array:
     """Multiply `x` [..., in] by a matrix; its `axis` is the input.
 
@@ -48,9 +58,14 @@ def multiply_kernel(
     inside the product. Sums stay float32 until they are scaled, because unscaled sums exceed
     float16's range.
 
+    Args:
+      few: the matrix in panels, which products of few rows read (`jaxspec.targets.panels`).
+
     Returns:
       [..., out] in x's dtype.
     """
+    if few is not None and panels.serves(x):
+        return panels.multiply_panels(x, few)
     inputs = (((x.ndim - 1,), (axis,)), ((), ()))
     if scale is None:
         return jax.lax.dot_general(x, kernel, inputs)
@@ -74,9 +89,9 @@ class Linear(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = multiply_kernel(
-            x, self.param("kernel", _INIT, (x.shape[-1], self.features)), scale_of(self, "kernel")
-        )
+        kernel = self.param("kernel", _INIT, (x.shape[-1], self.features))
+        few = panels_of(self, "kernel")
+        y = multiply_kernel(x, kernel, scale_of(self, "kernel"), few=few)
         return y + self.param("bias", nn.initializers.zeros, (self.features,)) if self.bias else y
 
 

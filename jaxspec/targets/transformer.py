@@ -16,6 +16,7 @@ from jaxspec.targets.layers import (
     GatedMLP,
     RMSNorm,
     multiply_kernel,
+    panels_of,
     rope_table,
     scale_of,
     scaled,
@@ -109,6 +110,7 @@ class Transformer(nn.Module):
 
         They are in the weights' dtype.
         """
-        if self.config.tie_embeddings:
-            return multiply_kernel(hidden, self.embedding, scale_of(self, "embedding"), axis=1)
-        return multiply_kernel(hidden, self.lm_head, scale_of(self, "lm_head"))
+        tied = self.config.tie_embeddings
+        name, weights = ("embedding", self.embedding) if tied else ("lm_head", self.lm_head)
+        scale, few = scale_of(self, name), panels_of(self, name)
+        return multiply_kernel(hidden, weights, scale, axis=1 if tied else 0, few=few)

@@ -62,7 +62,7 @@ def test_other_weights_do_not_inherit_what_was_learned(mini):
 
 def test_a_budget_bounds_the_rows(mini):
     out = jaxspec.decode(mini, PROMPTS[0], policy="auto", budget=6, max_new_tokens=24)
-    assert out.policy.config.widths == (1, 6) and out.per_round.rows.max() <= 6
+    assert out.policy.config.widths == (1, 4, 6) and out.per_round.rows.max() <= 6
 
 
 def test_it_is_the_default(mini):

@@ -17,7 +17,8 @@ def render_check(report: dict[str, Any]) -> str:
         f"{device['kind']} ({device['platform']}), jax {versions['jax']}, "
         f"{report['sizes']['arch']} in {report['sizes']['dtype']}",
         *(_ceilings(report), _kernels(report), _lossless(report), _rounds(report)),
-        *(_prefills(report), _profile(report), _skipped(report), _goals(report)),
+        *(_prefills(report), _profile(report), _few_rows(report), _skipped(report)),
+        _goals(report),
     ]
     short = list_shortfalls(report)
     parts.append("falls short:\n  " + "\n  ".join(short) if short else "nothing falls short")
@@ -107,6 +108,19 @@ def _profile(report: dict[str, Any]) -> str:
     ]
     head = f"{found['kernels']:.0f} kernels a round, {found['busy_ms']:.2f} ms busy"
     return f"{head}\n{Table(columns, rows).to_text()}"
+
+
+def _few_rows(report: dict[str, Any]) -> str:
+    found = find_result(report, "few rows")
+    if not found:
+        return ""
+    columns = [
+        Column("rows"),
+        Column("XLA's product, ms", fixed(1)),
+        Column("panels, ms", fixed(1)),
+    ]
+    rows = [[n, xla["ms"], found["panels"].get(n, {}).get("ms")] for n, xla in found["xla"].items()]
+    return Table(columns, rows).to_text()
 
 
 def _skipped(report: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ from jaxspec.bench.architectures import (
     random_params,
 )
 from jaxspec.bench.check.agreement import measure_agreement
+from jaxspec.bench.check.few_rows import measure_few_rows
 from jaxspec.bench.check.kernel_errors import check_kernels
 from jaxspec.bench.check.kernel_profile import profile_rounds
 from jaxspec.bench.check.lossless import check_lossless
@@ -28,6 +29,7 @@ from jaxspec.bench.latency.ceilings import CEILING_SIZES, find_memory_bytes, mea
 from jaxspec.bench.loading.measure_load import measure_load
 from jaxspec.bench.report.summary import describe_environment
 from jaxspec.core.params import Params
+from pallas_kernels.versions import vectorizes_sums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,5 +161,7 @@ def _list_steps(sizes: Sizes, report: dict[str, Any]) -> Sequence[Step]:
         Step("agreement", functools.partial(measure_agreement, sizes.tokens)),
         Step("load", load),
     ]
+    if jax.default_backend() == "cpu" and vectorizes_sums():
+        steps.append(Step("few rows", measure_few_rows))
     needs = _NEEDS if sizes.real else {}
     return [dataclasses.replace(step, minutes=needs.get(step.name, 0.0)) for step in steps]

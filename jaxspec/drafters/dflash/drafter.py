@@ -13,6 +13,8 @@ from jaxspec.core.state import KVCache
 from jaxspec.drafters.base import Committed, Drafter, Proposal, TargetHead, whole_vocabulary
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.dflash.network import BlockDrafter
+from jaxspec.targets.layers import multiply_kernel
+from jaxspec.targets.panels import COLLECTION
 
 
 def make_block_drafter(config: BlockDrafterConfig) -> Drafter:
@@ -45,8 +47,9 @@ def make_block_drafter(config: BlockDrafterConfig) -> Drafter:
         if config.draft_vocab_size is None:
             logits = target.unembed(hidden)
         else:
+            head, few = params["draft"]["lm_head"], params.get(COLLECTION, {}).get("lm_head")
             logits = whole_vocabulary(
-                hidden @ params["draft"]["lm_head"], params["draft"]["ids"], config.vocab_size
+                multiply_kernel(hidden, head, few=few), params["draft"]["ids"], config.vocab_size
             )
         return Proposal(logits[:, None]), None
 

@@ -15,7 +15,15 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.drafters.eagle3.config import EagleConfig
-from jaxspec.targets.layers import Attention, GatedMLP, Linear, RMSNorm, rope_table
+from jaxspec.targets.layers import (
+    Attention,
+    GatedMLP,
+    Linear,
+    RMSNorm,
+    multiply_kernel,
+    panels_of,
+    rope_table,
+)
 
 
 class EagleDrafter(nn.Module):
@@ -86,4 +94,4 @@ class EagleDrafter(nn.Module):
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Return logits [..., D] of the draft vocabulary from outputs [..., E]."""
-        return self.norm(hidden) @ self.lm_head
+        return multiply_kernel(self.norm(hidden), self.lm_head, few=panels_of(self, "lm_head"))

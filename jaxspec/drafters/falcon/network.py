@@ -25,7 +25,15 @@ import jax.numpy as jnp
 
 from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.drafters.falcon.lstm import LSTM
-from jaxspec.targets.layers import _INIT, DecoderLayer, Linear, RMSNorm, rope_table
+from jaxspec.targets.layers import (
+    _INIT,
+    DecoderLayer,
+    Linear,
+    RMSNorm,
+    multiply_kernel,
+    panels_of,
+    rope_table,
+)
 
 
 class Falcon(nn.Module):
@@ -100,7 +108,7 @@ class Falcon(nn.Module):
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Return logits [..., D] of the draft vocabulary from outputs [..., E]."""
-        return self.normed(hidden) @ self.lm_head
+        return multiply_kernel(self.normed(hidden), self.lm_head, few=panels_of(self, "lm_head"))
 
     def normed(self, hidden: jax.Array) -> jax.Array:
         """Apply the final norm to outputs; the output projection reads the result."""

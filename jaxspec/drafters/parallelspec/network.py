@@ -19,7 +19,16 @@ import jax.numpy as jnp
 
 from jaxspec.core.state import KVCache
 from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
-from jaxspec.targets.layers import _INIT, Attention, GatedMLP, Linear, RMSNorm, rope_table
+from jaxspec.targets.layers import (
+    _INIT,
+    Attention,
+    GatedMLP,
+    Linear,
+    RMSNorm,
+    multiply_kernel,
+    panels_of,
+    rope_table,
+)
 
 
 class ParallelSpec(nn.Module):
@@ -95,7 +104,7 @@ class ParallelSpec(nn.Module):
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Return logits [..., D] of the draft vocabulary from states after the final norm."""
-        return hidden @ self.lm_head
+        return multiply_kernel(hidden, self.lm_head, few=panels_of(self, "lm_head"))
 
     def _wide(self, tokens: jax.Array, features: jax.Array) -> jax.Array:
         return jnp.concatenate([self.token_norm(tokens), self.feature_norm(features)], axis=-1)

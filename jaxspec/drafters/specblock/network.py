@@ -19,7 +19,14 @@ import numpy as np
 
 from jaxspec.core.state import KVCache
 from jaxspec.drafters.specblock.config import SpecBlockConfig
-from jaxspec.targets.layers import DecoderLayer, Linear, RMSNorm, rope_table
+from jaxspec.targets.layers import (
+    DecoderLayer,
+    Linear,
+    RMSNorm,
+    multiply_kernel,
+    panels_of,
+    rope_table,
+)
 
 RANK_FEATURES = 15
 RANK_LOGPROBS = 10  # log-probabilities among the rank features
@@ -122,7 +129,7 @@ class SpecBlock(nn.Module):
 
     def logits(self, normed: jax.Array) -> jax.Array:
         """Return logits [..., D] of the draft vocabulary, from the result of `final`."""
-        return normed @ self.lm_head
+        return multiply_kernel(normed, self.lm_head, few=panels_of(self, "lm_head"))
 
     def rank(self, normed: jax.Array, features: jax.Array) -> jax.Array:
         """Return logits [..., rank_classes] of the rank head, from the results of `final` and

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxspec.bench.architectures import add_random_eagle, architecture, random_params
-from jaxspec.bench.check import kernel_errors, plan_check
+from jaxspec.bench.check import few_rows, kernel_errors, plan_check
 from jaxspec.bench.check.check_goals import is_correct, list_goals, list_shortfalls
 from jaxspec.bench.check.check_report import render_check
 from jaxspec.bench.check.kernel_errors import Shape, check_kernels
@@ -131,6 +131,19 @@ def test_equal_kernels_of_a_trace_are_added_up():
     assert found["kernels"] == 1.5 and found["busy_ms"] == 0.021
     assert [one["name"] for one in found["costliest"]] == ["b", "a"]
     assert found["costliest"][1] == {"name": "a", "us": 6.0, "count": 1.0}
+
+
+def test_few_rows_are_timed_both_ways(monkeypatch):
+    for name, value in (("LAYERS", 1), ("ROWS", (1, 3)), ("REPEATS", 2)):
+        monkeypatch.setattr(few_rows, name, value)
+    found = few_rows.measure_few_rows()
+    assert {way: list(times) for way, times in found.items()} == {
+        "xla": ["1", "3"],
+        "panels": ["3"],
+    }
+    assert 0 < found["panels"]["3"]["least_ms"] <= found["panels"]["3"]["ms"]
+    text = render_check(make_report(few_rows=found))
+    assert "panels, ms" in text
 
 
 def test_sizes_fit_the_device():

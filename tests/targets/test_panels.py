@@ -1,0 +1,122 @@
+"""Weights in panels compute the same products, and decoding reads them where it may."""
+
+import gc
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from golden_data import SHIPPED
+
+import jaxspec
+from jaxspec.engine.session import prepare
+from jaxspec.targets import panels
+from jaxspec.targets.transformer import Transformer
+from pallas_kernels.versions import vectorizes_sums
+
+pytestmark = pytest.mark.skipif(not vectorizes_sums(), reason="this jax makes no panels")
+TARGET = SHIPPED / "dflash" / "target"
+PROMPT = [117, 142, 122, 64, 240, 19]
+
+
+@pytest.fixture(autouse=True)
+def switched_on(monkeypatch):
+    monkeypatch.delenv(panels.SWITCH, raising=False)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return jaxspec.load(TARGET, drafter={"dflash": SHIPPED / "dflash" / "drafter"})
+
+
+@pytest.mark.parametrize("rows", [(2,), (5,), (1, 16), (2, 3, 2)])
+def test_panels_multiply_like_the_matrix(rows):
+    x, matrix = (
+        jax.random.normal(jax.random.key(i), s) for i, s in enumerate([(*rows, 96), (96, 64)])
+    )
+    exact = np.asarray(x, np.float64) @ np.asarray(matrix, np.float64)
+    for given, transposed in ((matrix, False), (matrix.T, True)):
+        made = panels.arrange(given, transposed)
+        assert made.shape == (2, 96, 32)
+        np.testing.assert_allclose(panels.multiply_panels(x, made), exact, atol=2e-5)
+
+
+def test_one_row_and_many_rows_do_without_panels():
+    served = [n for n in range(1, 40) if panels.serves(jnp.zeros((1, n, 8)))]
+    assert served == list(range(2, panels.MOST_ROWS + 1))
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3_tied", "llama", "qwen3_moe"])
+def test_every_family_reads_panels(name, monkeypatch):
+    params = jaxspec.load(SHIPPED / "targets" / name)
+    model, tokens = Transformer(params.spec.target), jnp.asarray([[5, 9, 2, 7]])
+
+    def logits(variables):
+        out = model.apply(variables, tokens, jnp.arange(4)[None])
+        return model.apply(variables, out.hidden, method="logits")
+
+    monkeypatch.setattr(panels, "LANES", 8)  # the models are too small for more
+    found = panels.with_panels(params, "ar", 2).target
+    np.testing.assert_allclose(logits(found), logits(params.target), atol=2e-5)
+    for path, leaf in jax.tree.leaves_with_path(found[panels.COLLECTION]):
+        broken = jax.tree.map_with_path(
+            lambda at, x, path=path: 0 * x if at == path else x, found[panels.COLLECTION]
+        )
+        changed = np.abs(logits({**found, panels.COLLECTION: broken}) - logits(found)).max()
+        assert changed > 1e-4, f"nothing reads the panels of {path}, {leaf.shape}"
+
+
+@pytest.mark.parametrize("sampling", [{}, dict(temperature=1.0, seed=2)])
+def test_decoding_with_panels_gives_the_same_tokens(params, sampling, monkeypatch):
+    options = dict(max_new_tokens=24, method="dflash", budget=6, **sampling)
+    session = prepare(params, PROMPT, **options)
+    assert panels.COLLECTION in session.params.target
+    assert panels.COLLECTION in session.params.drafter("dflash")
+    found = jaxspec.decode(params, PROMPT, **options)
+    monkeypatch.setenv(panels.SWITCH, "0")
+    assert prepare(params, PROMPT, **options).params is params
+    without = jaxspec.decode(params, PROMPT, **options)
+    assert list(found.tokens) == list(without.tokens)
+    assert found.stats.rounds == without.stats.rounds
+    assert list(found.tokens) == list(
+        jaxspec.decode(params, PROMPT, max_new_tokens=24, method="ar", **sampling).tokens
+    )
+
+
+def test_panels_are_made_once_and_follow_their_weights(params):
+    first, again = (panels.with_panels(params, "dflash", 1).target for _ in range(2))
+    kernel = ("layers_0", "attention", "qkv", "kernel")
+
+    def pick(target):
+        found = target[panels.COLLECTION]
+        for key in kernel:
+            found = found[key]
+        return found
+
+    assert pick(first) is pick(again)
+    doubled = params.replace(target=jax.tree.map(lambda x: 2 * x, params.target))
+    other = panels.with_panels(doubled, "dflash", 1).target
+    np.testing.assert_array_equal(pick(other), 2 * pick(first))
+    made = len(panels._made)
+    del doubled, other
+    gc.collect()
+    assert len(panels._made) < made
+
+
+@pytest.mark.parametrize(
+    ("method", "batch", "dtype"),
+    [("ar", 1, "float32"), ("dflash", 9, "float32"), ("dflash", 1, "bfloat16")],
+)
+def test_calls_that_would_not_gain_get_none(method, batch, dtype):
+    params = jaxspec.load(TARGET, drafter={"dflash": SHIPPED / "dflash/drafter"}, dtype=dtype)
+    assert panels.with_panels(params, method, batch) is params
+
+
+def test_quantised_abstract_and_large_models_get_none(params, monkeypatch):
+    quantised = jaxspec.load(TARGET, drafter={}, quantize="int8")
+    assert panels.with_panels(quantised, "ar", 2) is quantised
+    assert jax.eval_shape(lambda p: panels.with_panels(p, "ar", 2), params) == jax.eval_shape(
+        lambda p: p, params
+    )
+    monkeypatch.setattr(panels, "MOST_MEMORY", 0.0)
+    assert panels.with_panels(params, "ar", 2) is params
