@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params
+from jaxspec.drafters.borrowed_head import select_columns
 from training.packing import PackedRows
 
 
@@ -55,12 +55,6 @@ def make_draft_vocabulary(rows: PackedRows, size: int, target: Params) -> dict[s
         f"{measure_coverage(rows, ids):.2%} of the tokens to predict"
     )
     return {"lm_head": select_columns(target.target, spec.target, ids), "ids": jnp.asarray(ids)}
-
-
-def select_columns(target, config: TargetConfig, ids: jax.Array | np.ndarray) -> jax.Array:
-    """Select the columns [E, D] of the target's output projection for tokens `ids` [D]."""
-    weights = target["params"]
-    return weights["embedding"][ids].T if config.tie_embeddings else weights["lm_head"][:, ids]
 
 
 def find_slots(ids: jax.Array, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -14,10 +14,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.borrowed_head import select_columns
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.targets.transformer import Transformer
 from training.block_forward import block_hidden
-from training.draft_vocab import find_slots, select_columns
+from training.draft_vocab import find_slots
 from training.losses import compute_slot_weights, cross_entropy, forward_kl, gather, reverse_kl
 from training.teacher import TeacherStates, compute_teacher_states
 from training.tiles import map_tiled_rows

@@ -13,6 +13,7 @@ import jax
 
 from jaxspec.core.params import WEIGHTLESS, Params, Spec
 from jaxspec.drafters import files
+from jaxspec.drafters.borrowed_head import borrows_head, lend_head
 from jaxspec.drafters.format import About
 from jaxspec.drafters.registry import record_of
 from jaxspec.io import provenance
@@ -106,6 +107,10 @@ def load(
         weights = {
             label: files.load_drafter(sources[label], configs[label], dtype) for label in sources
         }
+    weights = {
+        label: lend_head(one, target, config) if borrows_head(sources[label]) else one
+        for label, one in weights.items()
+    }
     tokenizer = load_tokenizer(str(directory))
     if tokenizer is not None and len(tokenizer) > config.vocab_size:
         raise ValueError(

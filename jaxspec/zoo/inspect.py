@@ -216,8 +216,9 @@ def _flags(hf: dict, inner: dict, own: dict) -> dict[str, Any]:
         for name, value in own.items()
         if name not in ("mask_token_id", "target_layer_ids")
     }
-    score = (hf.get("jaxspec") or {}).get("score_temperature")
-    return flags | ({} if score is None else {"jaxspec.score_temperature": score})
+    ours = hf.get("jaxspec") or {}
+    names = ("score_temperature", "output_projection")
+    return flags | {f"jaxspec.{name}": ours[name] for name in names if ours.get(name) is not None}
 
 
 def _gguf_weights(read: GgufWeights) -> dict[str, Any]:

@@ -15,10 +15,17 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from jaxspec.drafters.borrowed_head import ENTRY, TARGET
+from jaxspec.drafters.files import read_config
+from jaxspec.drafters.registry import record_of
 from jaxspec.io.config_entries import read_entries
+from jaxspec.io.draft_vocab import MAPPING, read_ids
 from jaxspec.io.packed import STORAGE, pack
 from jaxspec.io.safetensors_files import WeightFiles, read_json, write_safetensors
-from jaxspec.zoo.places import resolve_drafter, resolve_model
+from jaxspec.io.torch_files import open_weights
+from jaxspec.targets.hf_config import target_config
+from jaxspec.targets.weights import HEAD, stored_name
+from jaxspec.zoo.places import open_target, resolve_drafter, resolve_model
 
 
 def pack_drafter(
@@ -30,7 +37,8 @@ def pack_drafter(
       source: directory or hub id, or the name of a drafter that ships with `target`. Its weights
         must be in safetensors files.
       destination: directory to create; it must not hold a model yet.
-      target: the model that the drafter ships with.
+      target: the model that the drafter serves. If it is given, rows of the target's own output
+        projection are left out, see `jaxspec.drafters.borrowed_head`.
 
     Returns:
       `destination`.
@@ -43,7 +51,14 @@ def pack_drafter(
     if is_packed(directory):
         raise ValueError(f"{directory} is packed already: copy it, or unpack it first")
     _refuse_target(directory)
-    return _rewrite(directory, Path(destination), pack, {"storage": STORAGE})
+    if target is None or not _copies_head(directory, resolve_model(target)):
+        return _rewrite(directory, Path(destination), pack, {"storage": STORAGE})
+
+    def pack_rest(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return pack({name: tensor for name, tensor in tensors.items() if name != HEAD})
+
+    entries = {"storage": STORAGE, ENTRY: TARGET}
+    return _rewrite(directory, Path(destination), pack_rest, entries)
 
 
 def unpack_drafter(
@@ -72,6 +87,21 @@ def unpack_drafter(
 def is_packed(directory: Path) -> bool:
     """Whether the config.json in `directory` says that its weights are packed."""
     return read_entries(directory / "config.json").get("jaxspec", {}).get("storage") == STORAGE
+
+
+def _copies_head(directory: Path, model: Path) -> bool:
+    """Whether a block drafter's output projection consists of rows of the target's."""
+    entries = read_entries(directory / "config.json")
+    if record_of(read_config(entries)).name not in ("dflash", "jetspec"):
+        return False
+    tensors, config = open_weights(directory), target_config(read_entries(model / "config.json"))
+    if HEAD not in tensors or not all(name in tensors for name in MAPPING):
+        return False
+    head = np.asarray(tensors[HEAD], np.float32)
+    ids = read_ids(tensors, len(head), config.vocab_size)
+    rows = np.asarray(open_target(model)[stored_name(config, HEAD)], np.float32)[ids]
+    # The file may hold them in a shorter dtype.
+    return head.shape == rows.shape and np.allclose(head, rows, rtol=2**-7, atol=1e-6)
 
 
 def _directory(source: str | Path, target: str | Path | None) -> Path:

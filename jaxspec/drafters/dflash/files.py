@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.borrowed_head import borrows_head
 from jaxspec.drafters.dflash import layouts, speculators
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.dflash.hf_config import drafter_config_to_hf
@@ -51,7 +52,7 @@ def load_drafter(
         or a part is not supported.
     """
     read, skip = _open(Path(directory), config)
-    return from_hf(read, config, dtype, skip)
+    return from_hf(read, config, dtype, skip, borrows_head(directory))
 
 
 def stored_tensors(
@@ -60,8 +61,14 @@ def stored_tensors(
     """Read the drafter's tensors by native name, in their stored dtypes.
 
     Raises:
-      FileNotFoundError, WeightMismatch, ValueError: as `load_drafter`.
+      FileNotFoundError, WeightMismatch, ValueError: as `load_drafter`; also where the output
+        projection is left to the target.
     """
+    if borrows_head(directory):
+        raise ValueError(
+            f"{directory} leaves its output projection to the target: load both with jaxspec.load, "
+            "write them with jaxspec.save, and convert the drafter of that"
+        )
     read, skip = _open(Path(directory), config)
     return stored(read, config, skip)
 
@@ -69,7 +76,7 @@ def stored_tensors(
 def check_files(directory: str | os.PathLike, config: BlockDrafterConfig) -> None:
     """Raise what `load_drafter` would, but read no weights."""
     read, skip = _open(Path(directory), config)
-    check(read, config, skip)
+    check(read, config, skip, borrows_head(directory))
 
 
 def write_native(

@@ -41,6 +41,7 @@ def from_hf(
     config: BlockDrafterConfig,
     dtype: str = "float32",
     ignore: Callable[[str], bool] = is_rotary_table,
+    borrows_head: bool = False,
 ) -> dict[str, Any]:
     """Read the variables of `BlockDrafter(config)` from tensors by published name.
 
@@ -50,14 +51,16 @@ def from_hf(
 
     Args:
       ignore: says whether a tensor of this name may be present unused.
+      borrows_head: whether the projection to a reduced draft vocabulary is left to the target;
+        then `draft` holds the ids alone, see `jaxspec.drafters.borrowed_head`.
 
     Raises:
       WeightMismatch: tensors are missing, unexpected, misshapen or no floats; reports all of them.
       ValueError: weights hold NaN or overflow `dtype`, or the map of draft tokens is wrong.
     """
-    ids = check(read, config, ignore)
+    ids = check(read, config, ignore, borrows_head)
     variables = read_weights(read, drafter_leaves(config), ids, dtype)
-    if ids is None:
+    if ids is None or borrows_head:
         return variables
     head = read_tree(head_leaves(config), read, dtype, lambda name: True)["params"]
     return variables | {"draft": variables["draft"] | head}
@@ -94,9 +97,10 @@ def check(
     read: Mapping[str, np.ndarray],
     config: BlockDrafterConfig,
     ignore: Callable[[str], bool] = is_rotary_table,
+    borrows_head: bool = False,
 ) -> np.ndarray | None:
     """Raise what `from_hf` would, but read no weights; see `check_weights` for the result."""
-    leaves = [*drafter_leaves(config), *head_leaves(config)]
+    leaves = [*drafter_leaves(config), *([] if borrows_head else head_leaves(config))]
     return check_weights(read, leaves, config, ignore=ignore)
 
 

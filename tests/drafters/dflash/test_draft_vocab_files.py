@@ -13,6 +13,7 @@ import pytest
 from golden_data import SHIPPED
 from safetensors.numpy import load_file, save_file
 
+import jaxspec
 from jaxspec.drafters.dflash.files import (
     check_files,
     load_drafter,
@@ -28,6 +29,7 @@ from jaxspec.io.weight_map import WeightMismatch
 from jaxspec.zoo.convert import convert
 from jaxspec.zoo.doctor import diagnose
 from jaxspec.zoo.inspect import describe_checkpoint, render_description
+from jaxspec.zoo.pack import pack_drafter
 
 GOLDEN = SHIPPED
 TARGET = GOLDEN / "dflash" / "target"
@@ -234,3 +236,59 @@ def test_doctor_measures_what_can_be_drafted(tmp_path):
         "differs from the target's" in warning for warning in found["warnings"]
     )
     assert all(np.isfinite(list(values.values())).all() for values in found["shifts"].values())
+
+
+@pytest.fixture
+def borrowing(tmp_path):
+    """A drafter that is packed without the target's rows, and the same one with them."""
+    whole = write("jetspec", tmp_path / "whole")
+    return whole, pack_drafter(whole, tmp_path / "packed", TARGET)
+
+
+def test_the_targets_rows_need_not_be_stored(borrowing):
+    whole, packed = borrowing
+    assert "lm_head.weight" not in load_file(packed / WEIGHTS)
+    params, full = (jaxspec.load(TARGET, drafter={"jetspec": x}) for x in (packed, whole))
+    rows = params.target["params"]["lm_head"][:, IDS]
+    np.testing.assert_array_equal(params.drafters["jetspec"]["draft"]["lm_head"], rows)
+    options = dict(max_new_tokens=16, method="jetspec", budget=6)
+    found, expected = (jaxspec.decode(p, [9, 8, 7], **options) for p in (params, full))
+    assert list(found.tokens) == list(expected.tokens)
+    described = describe_checkpoint(packed)
+    assert described["readable"] is True
+    assert "jaxspec.output_projection=target" in render_description(described)
+    check_files(packed, read_config(read_json(packed / "config.json")))
+
+
+def test_rows_come_from_quantised_targets_too(borrowing):
+    params = jaxspec.load(TARGET, drafter={"jetspec": borrowing[1]}, quantize="int8")
+    rows = jaxspec.load(TARGET, drafter={}).target["params"]["lm_head"][:, IDS]
+    found = params.drafters["jetspec"]["draft"]["lm_head"]
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, rows, atol=float(np.abs(rows).max()) / 100)
+
+
+def test_a_projection_that_is_not_the_targets_is_kept(tmp_path):
+    own = write("jetspec", tmp_path / "own")
+    change(own, lm_head__weight=1.5 * WeightFiles(TARGET)["lm_head.weight"][IDS])
+    for target, name in ((TARGET, "other"), (None, "unknown")):
+        packed = pack_drafter(own, tmp_path / name, target)
+        assert "lm_head.weight" in load_file(packed / WEIGHTS)
+        jaxspec.load(TARGET, drafter={"jetspec": packed})
+
+
+def test_a_drafter_without_its_projection_is_written_whole(borrowing, tmp_path):
+    packed = borrowing[1]
+    with pytest.raises(ValueError, match=r"load both with jaxspec\.load"):
+        convert(packed, tmp_path / "converted", "jetspec", TARGET)
+    jaxspec.save(jaxspec.load(TARGET, drafter={"jetspec": packed}), tmp_path / "saved")
+    again = jaxspec.load(tmp_path / "saved")
+    assert again.drafters["jetspec"]["draft"]["lm_head"].shape[1] == len(IDS)
+    assert "lm_head.weight" in load_file(tmp_path / "saved/drafters/jetspec" / WEIGHTS)
+
+
+def test_a_missing_projection_is_named_where_the_file_does_not_say_so(tmp_path):
+    drafter = write("jetspec", tmp_path / "drafter")
+    change(drafter, lm_head__weight=None)
+    with pytest.raises(WeightMismatch, match=r"lm_head\.weight"):
+        jaxspec.load(TARGET, drafter={"jetspec": drafter})

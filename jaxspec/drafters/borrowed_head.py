@@ -1,0 +1,49 @@
+"""Drafters whose files leave the output projection to the target.
+
+With a reduced draft vocabulary, a block drafter's projection consists of rows of the target's,
+which are not trained. A file that says so, `"output_projection": "target"` in the `jaxspec` object
+of its config.json, is smaller by half; the rows are taken from the target when both are loaded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.core.config import TargetConfig
+from jaxspec.io.config_entries import read_entries
+from jaxspec.targets import quant
+
+# The entry of config.json and its value.
+ENTRY, TARGET = "output_projection", "target"
+
+
+def borrows_head(directory: str | os.PathLike) -> bool:
+    """Whether the drafter in `directory` leaves its output projection to the target."""
+    return (read_entries(Path(directory) / "config.json").get("jaxspec") or {}).get(ENTRY) == TARGET
+
+
+def lend_head(variables: dict[str, Any], target: Any, config: TargetConfig) -> dict[str, Any]:
+    """Add the target's rows to the variables of a drafter that leaves its projection to it.
+
+    Args:
+      variables: of the drafter; `draft` holds the ids of its vocabulary.
+      target: variables of the target, quantised or not.
+      config: of the target.
+    """
+    columns = select_columns(target, config, variables["draft"]["ids"])
+    dtype = target["params"]["norm"]["scale"].dtype
+    return variables | {"draft": variables["draft"] | {"lm_head": columns.astype(dtype)}}
+
+
+def select_columns(target: Mapping[str, Any], config: TargetConfig, ids: Any) -> jax.Array:
+    """Select the columns [E, D] of the target's output projection for tokens `ids` [D]."""
+    name = "embedding" if config.tie_embeddings else "lm_head"
+    weights, scales = target["params"][name], target.get(quant.COLLECTION, {}).get(name)
+    columns = weights[ids].T if config.tie_embeddings else weights[:, ids]
+    return columns if scales is None else columns.astype(jnp.float32) * scales[ids]
