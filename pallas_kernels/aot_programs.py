@@ -18,7 +18,8 @@ def make_attention_program(
 
     Args:
       calls: one dict per call, with `rows`, `heads`, `kv_heads`, `head_dim`, `capacity`, and
-        optionally `batch` (default: 1), `dtype` (bfloat16) and `window` (None).
+        optionally `batch` (default: 1), `dtype` (bfloat16), `window` (None) and `causal` (False:
+        rows of a tree under a mask).
       implementation: name of an implementation (default: the registry's choice).
     """
 
@@ -45,11 +46,20 @@ def _call(q, k, v, mask, cache_k, cache_v, length, window):
 
 
 def _shapes(
-    *, rows, heads, kv_heads, head_dim, capacity, batch=1, dtype="bfloat16", window=None
-) -> list[jax.ShapeDtypeStruct]:
+    *,
+    rows,
+    heads,
+    kv_heads,
+    head_dim,
+    capacity,
+    batch=1,
+    dtype="bfloat16",
+    window=None,
+    causal=False,
+) -> list[jax.ShapeDtypeStruct | None]:
     q, new = (batch, rows, heads, head_dim), (batch, rows, kv_heads, head_dim)
     cache = (2, batch, kv_heads, capacity, head_dim)
-    mask = jax.ShapeDtypeStruct((batch, rows, -(-rows // 32)), jnp.uint32)
+    mask = None if causal else jax.ShapeDtypeStruct((batch, rows, -(-rows // 32)), jnp.uint32)
     q, k, v, cache_k, cache_v = (
         jax.ShapeDtypeStruct(shape, dtype) for shape in (q, new, new, cache, cache)
     )

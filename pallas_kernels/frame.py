@@ -5,19 +5,19 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from pallas_kernels import reference
-from pallas_kernels.tuning import Tiles
 
 # A number below every score, finite so that differences are not NaN.
 LOWEST = -1e30
 
 
 def differentiable(call: Callable) -> Callable:
-    """Make a kernel differentiable; the reference computes the derivative, and then also the value.
+    """Make an implementation differentiable; the reference computes the derivative, and then also the value.
 
     Args:
       call: (q, k, v, cache_k, cache_v, layer int32 [], length int32 [B], first int32 [B] or None,
@@ -49,7 +49,7 @@ def differentiable(call: Callable) -> Callable:
 
     apply.defvjp(forward, backward)
 
-    def entry(q, k, v, positions, mask, prefix, window, cut: Tiles, interpret: bool):
+    def entry(q, k, v, positions, mask, prefix, window, cut: NamedTuple, interpret: bool):
         cache_k, cache_v, layer, length, first = prefix
         layer, length = jnp.asarray(layer, jnp.int32), jnp.asarray(length, jnp.int32)
         first = None if first is None else jnp.asarray(first, jnp.int32)

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 
 WORD = 32
-_LOWEST = float(jnp.finfo(jnp.float32).min)
+# The score of what a row does not see: finite, so that differences are not NaN.
+LOWEST = float(jnp.finfo(jnp.float32).min)
 
 
 def unpack_mask(words: jax.Array, width: int) -> jax.Array:
@@ -33,16 +34,9 @@ def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None):
     Returns:
       [B, T, H, D] in q's dtype; zeros for rows that see nothing. The softmax is in float32.
     """
-    batch, rows, heads, dim = q.shape
     kv_heads = k.shape[2]
-    # Fold query heads that share a kv head into rows [B, K, T * G, D], to read each key once.
-    folded = (
-        (q * dim**-0.5)
-        .reshape(batch, rows, kv_heads, -1, dim)
-        .transpose(0, 2, 1, 3, 4)
-        .reshape(batch, kv_heads, -1, dim)
-    )
-    visible = jnp.tri(rows, dtype=bool)[None] if mask is None else unpack_mask(mask, k.shape[1])
+    folded = fold_queries(q, kv_heads)
+    visible = new_rows_seen(q, k, mask)
     keys, values, seen = [k.swapaxes(1, 2)], [v.swapaxes(1, 2)], [visible]
     if prefix is not None:
         cache_k, cache_v, layer, length, first = prefix
@@ -57,26 +51,43 @@ def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None):
         jnp.einsum("bkmd,bksd->bkms", folded, key, preferred_element_type=jnp.float32)
         for key in keys
     ]
-    scores = [
-        _masked(score, see, heads // kv_heads) for score, see in zip(scores, seen, strict=True)
-    ]
+    scores = [mask_scores(score, see) for score, see in zip(scores, seen, strict=True)]
     weights = _softmax(jnp.concatenate(scores, axis=-1)).astype(v.dtype)
     parts = jnp.split(weights, [scores[0].shape[-1]], axis=-1) if prefix is not None else [weights]
     out = sum(
         jnp.einsum("bkms,bksd->bkmd", part, value)
         for part, value in zip(parts, values, strict=True)
     )
-    return (
-        out.reshape(batch, kv_heads, rows, -1, dim)
-        .transpose(0, 2, 1, 3, 4)
-        .reshape(batch, rows, heads, dim)
-    )
+    return unfold_queries(out, q.shape)
 
 
-def _masked(scores: jax.Array, visible: jax.Array, groups: int) -> jax.Array:
-    """Replace scores by the lowest finite number where not visible."""
-    visible = jnp.repeat(visible, groups, axis=1) if visible.shape[1] > 1 else visible
-    return jnp.where(visible[:, None], scores, _LOWEST)
+def fold_queries(q: jax.Array, kv_heads: int) -> jax.Array:
+    """Scale queries [B, T, H, D] and fold those that share a kv head into rows [B, K, T * G, D].
+
+    Each key is then read once.
+    """
+    batch, rows, heads, dim = q.shape
+    grouped = (q * dim**-0.5).reshape(batch, rows, kv_heads, heads // kv_heads, dim)
+    return grouped.transpose(0, 2, 1, 3, 4).reshape(batch, kv_heads, -1, dim)
+
+
+def unfold_queries(out: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Bring rows [B, K, T * G, D] of `fold_queries` back to `shape` [B, T, H, D]."""
+    batch, rows, _, dim = shape
+    return out.reshape(batch, out.shape[1], rows, -1, dim).transpose(0, 2, 1, 3, 4).reshape(shape)
+
+
+def new_rows_seen(q: jax.Array, k: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """Unpack which rows of `k` each new row sees, bool [B or 1, T, R]; no mask is causal."""
+    rows = q.shape[1]
+    return jnp.tri(rows, dtype=bool)[None] if mask is None else unpack_mask(mask, k.shape[1])
+
+
+def mask_scores(scores: jax.Array, visible: jax.Array) -> jax.Array:
+    """Replace scores [B, K, T * G, S] by LOWEST where not visible [B or 1, T or 1, S]."""
+    if visible.shape[1] > 1:
+        visible = jnp.repeat(visible, scores.shape[2] // visible.shape[1], axis=1)
+    return jnp.where(visible[:, None], scores, LOWEST)
 
 
 def _softmax(scores: jax.Array) -> jax.Array:
@@ -86,4 +97,4 @@ def _softmax(scores: jax.Array) -> jax.Array:
     """
     top = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
     weights = jnp.exp(scores - top)
-    return weights / jnp.where(top > _LOWEST, weights.sum(axis=-1, keepdims=True), jnp.inf)
+    return weights / jnp.where(top > LOWEST, weights.sum(axis=-1, keepdims=True), jnp.inf)

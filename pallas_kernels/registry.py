@@ -1,9 +1,10 @@
 """Choose the implementation of an operation.
 
-Every operation has an XLA reference that runs everywhere, and may have kernels for some devices and
-shapes. The choice is made when a program is traced; it depends on the program's device, the version
-of jax and the static shape. The environment variable `JAXSPEC_KERNELS`, or `using`, names an
-implementation instead; if that cannot run, tracing fails. Compiled programs keep their choice.
+Every operation has XLA implementations that run everywhere, one of them its reference, and may have
+kernels for some devices and shapes. The choice is made when a program is traced; it depends on the
+program's device, the version of jax and the static shape. The environment variable
+`JAXSPEC_KERNELS`, or `using`, names an implementation instead; if that cannot run, tracing fails.
+Compiled programs keep their choice.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ _OPERATIONS = {
                 tuning.unsupported_shape,
                 automatic=False,
             ),
+            "blocks": Implementation("pallas_kernels.blocks", "tree_attention", _anywhere),
             "reference": Implementation("pallas_kernels.reference", "tree_attention", _anywhere),
         },
     )
@@ -160,7 +162,7 @@ def explain(operation: str, problem: Problem | None = None, device: Device | Non
             return _choice(found, candidate, "; ".join(refused) or f"preferred on {device}")
         if implementation.automatic:
             refused.append(f"{candidate}: {reason}")
-    # The reference runs everywhere, so this is never reached.
+    # Attention in blocks runs everywhere, so this is never reached.
     raise ValueError(f"{operation} has no implementation for {device}")
 
 

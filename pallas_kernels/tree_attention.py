@@ -1,11 +1,12 @@
 """Tree attention as a Pallas kernel with Triton lowering.
 
-It computes attention of few rows over a long cached prefix and over each other. One row block of a
-tree gives a GPU too little to do, so programs share the prefix. Each takes a part of the live rows
-in blocks and keeps a running maximum and sum (online softmax, base 2). One more program takes the
-tree under its bit mask, and a second kernel merges the parts. Query heads that share a kv head are
-rows of the same block, so each key is read once. If there are enough rows to keep the device busy,
-one program handles both prefix and tree, and nothing is merged.
+It computes attention of new rows over a long cached prefix and over each other. The new rows are a
+tree or a chunk of a prompt. A tree gives a GPU too little to do, so programs share the prefix. Each
+takes a part of the live rows in blocks and keeps a running maximum and sum (online softmax, base
+2). One more program takes the tree under its bit mask, and a second kernel merges the parts. Query
+heads that share a kv head are rows of the same block, so each key is read once. If there are enough
+rows to keep the device busy, as in a chunk of a prompt, one program handles both prefix and new
+rows, and nothing is merged.
 """
 
 from __future__ import annotations
@@ -153,10 +154,9 @@ def _kernel(
             - window
         )
     state = _prefix(ref, q, scale, state, last, part, cut)
-    in_tree = jnp.int32(-(-keys // TREE_KEYS))
-    if cut.splits > 1:
-        in_tree = jnp.where(part == cut.splits, in_tree, jnp.int32(0))
-    total, top, weight = _tree(ref, q, scale, state, node, live, keys, in_tree)
+    mine = part == cut.splits if cut.splits > 1 else True
+    last_node = (block * cut.rows + (cut.rows - 1)) // group
+    total, top, weight = _tree(ref, q, scale, state, node, live, keys, mine, last_node)
 
     if len(out) == 1:
         total = total / jnp.where(weight > 0, weight, 1.0)[:, None]
@@ -195,8 +195,15 @@ def _prefix(ref, q, scale, state, last, part, cut: Tiles):
     return lax.fori_loop(start, jnp.minimum(start + share, stop), step, state)
 
 
-def _tree(ref, q, scale, state, node, live, keys: int, count):
-    """Update `state` with `count` int32 [] mask words of the rows that are not in the cache."""
+def _tree(ref, q, scale, state, node, live, keys: int, mine, last_node):
+    """Update `state` with the rows that are not in the cache, if they are this program's (`mine`).
+
+    A step takes one word of the mask. Without a mask, the rows after `last_node` are left out, the
+    last one that a query of this program sees.
+    """
+    count = jnp.int32(-(-keys // TREE_KEYS))
+    if "mask" not in ref:
+        count = jnp.minimum(count, last_node // TREE_KEYS + 1)
 
     def step(i, state):
         column = i * TREE_KEYS + jnp.arange(TREE_KEYS, dtype=jnp.int32)
@@ -212,7 +219,7 @@ def _tree(ref, q, scale, state, node, live, keys: int, count):
             seen = column[None, :] <= node[:, None]
         return _online(q, k, v, seen & inside[None, :], scale, state)
 
-    return lax.fori_loop(jnp.int32(0), count, step, state)
+    return lax.fori_loop(jnp.int32(0), jnp.where(mine, count, 0), step, state)
 
 
 def _online(q, k, v, seen, scale, state):

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from pallas_kernels import versions
 from pallas_kernels.device import Device
 
-MAX_ROWS = 256
 HEAD_DIMS = (64, 128, 256)
 DTYPES = ("bfloat16", "float16", "float32")
 # Limits of the Mosaic GPU kernel: its registers and warpgroup products.
@@ -22,6 +21,11 @@ MOSAIC_HEAD_DIMS = (64, 128)
 MOSAIC_DTYPES = ("bfloat16", "float16")
 # Multiprocessors of a common GPU of each generation, for devices that do not report theirs.
 _CORES = {(8, 0): 108, (8, 6): 82, (8, 9): 58, (9, 0): 132, (10, 0): 148}
+# Attention in plain JAX. A block of keys should stay in a CPU core's cache between its copy and the
+# product that reads it, and be large enough to pay for a step of the loop.
+BLOCK_BYTES = 1 << 20
+LOOP_ROWS = 128
+LEAST_PART = 512
 # Columns of the tree per step: one word of the mask.
 TREE_KEYS = 32
 
@@ -81,13 +85,21 @@ class Tiles(NamedTuple):
     merge_rows: int
 
 
+class Steps(NamedTuple):
+    """How attention in plain JAX reaches the live rows of the cache.
+
+    Attributes:
+      keys: cache rows per step of a loop; None without a loop.
+      parts: numbers of leading cache rows to choose from, rising, the last is the capacity.
+    """
+
+    keys: int | None
+    parts: tuple[int, ...]
+
+
 def outside(problem: Problem) -> str | None:
-    """Say why a problem is not the verification of a tree; prompts go through the reference."""
-    if problem.capacity is None:
-        return "rows without a cached prefix"
-    if problem.rows > MAX_ROWS:
-        return f"{problem.rows} rows (at most {MAX_ROWS})"
-    return None
+    """Say why the reference serves a problem on every device; None if the others are meant for it."""
+    return "rows without a cached prefix" if problem.capacity is None else None
 
 
 def unsupported(problem: Problem | None, device: Device) -> str | None:
@@ -155,6 +167,23 @@ def mosaic_tiles(problem: Problem, device: Device) -> Tiles:
     return _split(problem, _device(device)[1], 64, 64, 4, 2)
 
 
+def live_steps(problem: Problem, device: Device) -> Steps:
+    """Choose the steps of `pallas_kernels.blocks` for `problem` on `device`."""
+    capacity, on_gpu = problem.capacity, device.platform in ("cuda", "gpu")
+    if on_gpu and problem.rows < LOOP_ROWS:
+        # Each part is compiled. Attention costs at most four times what the live rows need.
+        parts = [LEAST_PART]
+        while parts[-1] < capacity:
+            parts.append(4 * parts[-1])
+        return Steps(None, (*parts[:-1], capacity))
+    width = 2 if problem.dtypes <= {"bfloat16", "float16"} else 4
+    row_bytes = problem.batch * problem.kv_heads * problem.head_dim * width
+    most = LOOP_ROWS if problem.rows < LOOP_ROWS else 4 * LOOP_ROWS
+    fits = 1 << max(0, (BLOCK_BYTES // row_bytes).bit_length() - 1)
+    keys = min(most, max(most // 4, fits))
+    return Steps(keys, (capacity,)) if keys < capacity else Steps(None, (capacity,))
+
+
 def _device(device: Device) -> tuple[tuple[int, int], int]:
     """Return (compute capability, multiprocessors); those of a Hopper without a GPU."""
     capability = device.compute_capability or (9, 0)
@@ -189,7 +218,12 @@ def _blocks(problem: Problem, capability: tuple[int, int], rows: int) -> tuple[i
     if capability >= (9, 0):
         if rows == 128 and not wide:
             return 128, 64, 8, 3
-        return min(rows, 64), 64, 4, 3 if not wide else 2
+        # 64 wide rows on 4 warps spill if one program handles both the prefix and the new rows.
+        return (
+            (min(rows, 64), 64, 4, 3)
+            if not wide
+            else (min(rows, 64), 64, 8 if rows >= 64 else 4, 2)
+        )
     return (min(rows, 64), 64, 4, 3) if not wide else (min(rows, 32), 32, 4, 3)
 
 

@@ -247,10 +247,9 @@ def test_an_old_jax_is_refused(monkeypatch):
         explain("tree_attention", TREE, H100)
 
 
-@pytest.mark.parametrize("changed", [{"rows": 257}, {"capacity": None}])
-def test_prompts_get_the_reference_even_so(changed):
+def test_rows_without_a_cache_get_the_reference_even_so():
     with using("mosaic"):
-        assert explain("tree_attention", TREE._replace(**changed), H100).name == "reference"
+        assert explain("tree_attention", TREE._replace(capacity=None), H100).name == "reference"
 
 
 def test_it_runs_only_when_named():

@@ -51,12 +51,10 @@ def test_kernels_run_from_ampere_on(device):
         (Device("cuda"), "NVIDIA"),
     ],
 )
-def test_other_devices_get_the_reference(device, reason):
+def test_other_devices_get_attention_in_blocks(device, reason):
     for problem in (TREE, None):
         choice = explain("tree_attention", problem, device)
-        assert (
-            choice.name == "reference" and choice.function.__module__ == "pallas_kernels.reference"
-        )
+        assert choice.name == "blocks" and choice.function.__module__ == "pallas_kernels.blocks"
         assert reason in choice.reason
 
 
@@ -68,18 +66,21 @@ def test_other_devices_get_the_reference(device, reason):
         ({"dtypes": frozenset({"bfloat16", "float32"})}, "bfloat16, float32"),
     ],
 )
-def test_unsupported_shapes_get_the_reference_unless_a_kernel_is_named(changed, reason):
+def test_unsupported_shapes_get_attention_in_blocks_unless_a_kernel_is_named(changed, reason):
     problem = TREE._replace(**changed)
     choice = explain("tree_attention", problem, H100)
-    assert choice.name == "reference" and reason in choice.reason
+    assert choice.name == "blocks" and reason in choice.reason
     with using("triton"), pytest.raises(ValueError, match=reason):
         explain("tree_attention", problem, H100)
 
 
-@pytest.mark.parametrize("changed", [{"rows": 257}, {"capacity": None}])
-def test_prompts_get_the_reference_whatever_is_named(changed):
+def test_chunks_of_prompts_get_the_kernel():
+    assert explain("tree_attention", TREE._replace(rows=512), H100).name == "triton"
+
+
+def test_rows_without_a_cache_get_the_reference_whatever_is_named():
     with using("triton"):
-        choice = explain("tree_attention", TREE._replace(**changed), H100)
+        choice = explain("tree_attention", TREE._replace(capacity=None), H100)
     assert choice.name == "reference" and "not meant for" in choice.reason
 
 
@@ -133,7 +134,7 @@ def test_the_device_here_is_described():
     assert device.platform == default_device().platform and (
         device.compute_capability is None or device.platform == "cuda"
     )
-    assert names() == ["triton", "mosaic", "interpret", "reference"]
+    assert names() == ["triton", "mosaic", "interpret", "blocks", "reference"]
 
 
 def test_splits_keep_the_device_busy_and_no_more():
@@ -153,3 +154,15 @@ def test_splits_keep_the_device_busy_and_no_more():
     for rows in (1, 8, 64, 256):
         tiles = tuning.tiles(TREE._replace(rows=rows, heads=40), L4)
         assert tiles.rows >= 16 and tiles.rows & (tiles.rows - 1) == 0
+
+
+def test_steps_of_plain_attention_suit_the_device():
+    wide = Problem(64, 1, 9, 3, 64, frozenset({"float32"}), 4096)
+    alone, chunk = wide._replace(batch=1), wide._replace(batch=1, rows=512)
+    keys = [tuning.live_steps(problem, CPU).keys for problem in (wide, alone, chunk)]
+    # Less of a large batch fits a core's cache. The rows of a prompt repay larger blocks.
+    assert keys[0] < keys[1] < keys[2] < 4096 and all(number & (number - 1) == 0 for number in keys)
+    assert tuning.live_steps(wide._replace(capacity=keys[0]), CPU).keys is None, "one step: no loop"
+    # The host drives a GPU's loops, so rounds choose among compiled parts instead.
+    assert tuning.live_steps(alone, T4) == tuning.Steps(None, (512, 2048, 4096))
+    assert tuning.live_steps(chunk, T4).keys == keys[2]

@@ -1,5 +1,5 @@
-"""The tree attention kernel in Pallas' interpreter, and its reference, against dense attention in
-float64.
+"""The tree attention kernel in Pallas' interpreter, attention in blocks, and the reference, against
+dense attention in float64.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxspec
-from pallas_kernels import reference
+from pallas_kernels import blocks, reference
 from pallas_kernels.registry import Device, Problem, explain, for_device, using
 from pallas_kernels.tree_attention import interpreted, tree_attention
-from pallas_kernels.tuning import tiles
+from pallas_kernels.tuning import Steps, live_steps, tiles
 from pallas_kernels.versions import abstract_gpu_mesh
 
 
@@ -47,6 +47,17 @@ CASES = {
     "window, earlier rows": Case(2, 3, 40, 4, 2, 64, 100, first=True, window=9),
     "causal": Case(1, 34, 34, 2, 2, 64, 64, mask=False),
     "bfloat16": Case(1, 5, 5, 4, 2, 128, 130, dtype="bfloat16"),
+    "prompt": Case(2, 130, 130, 4, 2, 64, 700, mask=False, cores=4),
+    "prompt, window": Case(1, 130, 130, 2, 1, 64, 600, mask=False, window=40, cores=32),
+    "long cache": Case(1, 3, 3, 2, 1, 64, 1100, first=True),
+}
+# name: (function, device that it is traced for)
+GPU, CPU = Device("cuda", (9, 0)), Device("cpu")
+IMPLEMENTATIONS = {
+    "kernel": (interpreted, GPU),
+    "reference": (reference.tree_attention, GPU),
+    "blocks": (blocks.tree_attention, CPU),
+    "parts": (blocks.tree_attention, GPU),
 }
 # Of the largest value; the result itself is rounded to bfloat16.
 TOLERANCE = {"float32": 1e-6, "bfloat16": 8e-3}
@@ -59,15 +70,14 @@ def case(request):
 
 @functools.cache
 def compiled(case: Case):
-    """Both implementations, jitted."""
+    """All implementations, jitted."""
 
     @functools.partial(jax.jit, static_argnums=0)
-    def apply(kernel, q, k, v, positions, mask, cache_k, cache_v, layer, length, first):
-        function = interpreted if kernel else reference.tree_attention
-        with for_device(Device("cuda", (9, 0), case.cores)):
-            return function(
-                q, k, v, positions, mask, (cache_k, cache_v, layer, length, first), case.window
-            )
+    def apply(name, q, k, v, positions, mask, cache_k, cache_v, layer, length, first):
+        function, device = IMPLEMENTATIONS[name]
+        prefix = (cache_k, cache_v, layer, length, first)
+        with for_device(device if device == CPU else Device("cuda", (9, 0), case.cores)):
+            return function(q, k, v, positions, mask, prefix, case.window)
 
     return apply
 
@@ -126,7 +136,7 @@ def requests(draw_one, case: Case):
         draw_one(st.integers(0, case.capacity // 2)) if case.first else 0 for _ in range(case.batch)
     ]
     lengths = [
-        draw_one(st.sampled_from([0, 1, 32, 64]) | st.integers(0, case.capacity - begin))
+        draw_one(st.sampled_from([0, 1, 32, 64, 512]) | st.integers(0, case.capacity - begin))
         for begin in firsts
     ]
     return (
@@ -143,13 +153,13 @@ def check(case: Case, seed, lengths, firsts):
     mask = mask if case.mask else None
     want = dense(case, q, k, v, positions, mask, cache_k, cache_v, length, first)
     first_row = first if case.first else None
-    for kernel in (True, False):
-        # The kernel loads no row that it must not see. The reference multiplies such rows with a
-        # weight of zero.
-        poison = jnp.nan if kernel else 1e4
+    for name in IMPLEMENTATIONS:
+        # The kernel loads no row that it must not see. The others multiply such rows with a weight
+        # of zero.
+        poison = jnp.nan if name == "kernel" else 1e4
         caches = (jnp.where(live, cache, poison) for cache in (cache_k, cache_v))
         got = compiled(case)(
-            kernel, q, k, v, positions, mask, *caches, np.int32(1), length, first_row
+            name, q, k, v, positions, mask, *caches, np.int32(1), length, first_row
         )
         assert got.dtype == q.dtype
         got = np.asarray(got, np.float64)
@@ -169,9 +179,9 @@ def test_rows_that_see_nothing_give_zeros():
     case = CASES["mini"]
     q, k, v, positions, mask, cache_k, cache_v, length, _, _ = draw(case, 0, [0, 0], [0, 0])
     mask = np.zeros_like(mask)
-    for kernel in (True, False):
+    for name in IMPLEMENTATIONS:
         out = compiled(case)(
-            kernel, q, k, v, positions, mask, cache_k, cache_v, np.int32(1), length, None
+            name, q, k, v, positions, mask, cache_k, cache_v, np.int32(1), length, None
         )
         np.testing.assert_array_equal(out, 0)
 
@@ -183,6 +193,16 @@ def test_the_cases_reach_every_path():
     }
     assert cut["no split"].splits == 1 and cut["mini"].splits > 1
     assert cut["mini"].rows < 20 * 5, "more than one block of query rows"
+    assert cut["prompt"].splits == 1 and cut["prompt, window"].splits > 1
+    assert min(cut[name].keys for name in ("prompt", "prompt, window")) < 130, "several steps"
+
+    def steps(name, device):
+        return live_steps(Problem.of(*_shapes(CASES[name])), device)
+
+    assert steps("mini", CPU).keys < 150 and 150 % steps("mini", CPU).keys, "an odd last block"
+    assert steps("prompt", CPU).keys == steps("prompt", GPU).keys < 700
+    assert steps("causal", CPU) == Steps(None, (64,))
+    assert steps("long cache", GPU) == Steps(None, (512, 1100))
 
 
 def _shapes(case: Case, layers: int = 2):
@@ -192,18 +212,19 @@ def _shapes(case: Case, layers: int = 2):
     return shape((case.batch, case.rows, case.heads, case.dim)), new, new, (cache, cache)
 
 
-def test_the_derivative_is_the_references():
+@pytest.mark.parametrize("name", ["kernel", "blocks"])
+def test_the_derivative_is_the_references(name):
     case = CASES["mini"]
     q, k, v, positions, mask, cache_k, cache_v, length, _, _ = draw(case, 3, [5, 9], [0, 0])
 
     def loss(*arrays):
         prefix = (*arrays[3:], np.int32(1), length, None)
-        return jnp.square(interpreted(*arrays[:3], positions, mask, prefix)).sum()
+        return jnp.square(IMPLEMENTATIONS[name][0](*arrays[:3], positions, mask, prefix)).sum()
 
-    arrays = q, k, v, cache_k, cache_v
-    assert "pallas_call" in str(jax.make_jaxpr(loss)(*arrays))
+    arrays, own = (q, k, v, cache_k, cache_v), {"kernel": "pallas_call", "blocks": "while"}[name]
+    assert own in str(jax.make_jaxpr(loss)(*arrays))
     derivative = jax.make_jaxpr(jax.grad(loss, argnums=range(5)))(*arrays)
-    assert "pallas_call" not in str(derivative)
+    assert own not in str(derivative)
     assert [out.shape for out in derivative.out_avals] == [array.shape for array in arrays]
 
 
