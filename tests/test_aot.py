@@ -22,6 +22,10 @@ LOOP = {"arch": "qwen3-8b", "layers": 2, "budget": 32, "capacity": 8192}
 LOOPS = {gpu: {"gpu": gpu} for gpu in ("h100", "a100", "l4")}
 LOOPS |= {"h100 ar": {"gpu": "h100", "method": "ar"}, "t4": {"gpu": "t4", "dtype": "float16"}}
 LOOPS |= {"h100 policy": {"gpu": "h100", "policy": "best"}}
+# Chunks of a prompt: the first one, and a loop of the others.
+PREFILL = {"arch": "qwen3-8b", "layers": 2, "method": "ar", "prompt": 32768}
+PREFILLS = {"h100 prefill": {"gpu": "h100"}}
+PREFILLS |= {"t4 prefill": {"gpu": "t4", "dtype": "float16", "prompt": 8192}}
 SHAPE = {"heads": 32, "kv_heads": 8, "head_dim": 128, "capacity": 4096}
 CALLS = [
     *(SHAPE | {"rows": rows} for rows in (1, 16, 64, 256)),
@@ -71,6 +75,8 @@ def reports():
             name: pool.submit(tool.compile_decode_loop, large=4 * MIB, **LOOP | how)
             for name, how in LOOPS.items()
         }
+        for name, how in PREFILLS.items():
+            jobs[name] = pool.submit(tool.compile_decode_loop, large=4 * MIB, **PREFILL | how)
         for (name, gpu), calls in KERNELS.items():
             options = {"calls": calls, "implementation": name}
             jobs[name, gpu] = pool.submit(
@@ -106,6 +112,23 @@ def test_the_carry_is_aliased_and_nothing_is_copied(name, reports):
         # The smallest matrix of weights has 16 MiB.
         copies = [each for each in report["large"] if each["moves"] and each["bytes"] >= 16 * MIB]
         assert not copies, copies
+
+
+@needs_plugin
+@pytest.mark.parametrize("name", PREFILLS)
+def test_a_prefill_needs_no_scores_and_no_copies(name, reports):
+    report = reports[name]
+    assert report["compiles"], report["error"]
+    # The scores of one chunk over the whole cache would take 2.2 GiB, in float32.
+    assert report["memory"]["temporary"] <= 128 * MIB
+    # The keys of two layers have 20 MiB or more.
+    assert not [each for each in report["large"] if each["moves"] and each["bytes"] >= 16 * MIB]
+    if name == "h100 prefill":
+        chunk = report["round"]
+        assert chunk["buffers"] == 1 and chunk["loops"] == 0 and chunk["outside"] == 0, chunk
+        assert not report["spills"]["spilling"], report["spills"]
+    text = tool.render_compiled([report])
+    assert f"ar, prefill of {report['options']['prompt']} rows" in text
 
 
 @needs_plugin
@@ -170,6 +193,10 @@ def test_options_out_of_range_are_refused():
         tool.compile_decode_loop(arch="qwen3-8b", layers=99)
     with pytest.raises(ValueError, match="a cache of 64 rows is too small: give at least 80"):
         tool.compile_decode_loop(arch="mini", capacity=64)
+    with pytest.raises(ValueError, match="a prompt of 99 rows: give 512 to 40960"):
+        tool.compile_decode_loop(arch="qwen3-8b", prompt=99)
+    with pytest.raises(ValueError, match="a prefill runs no rounds: leave the policy out"):
+        tool.compile_decode_loop(arch="qwen3-8b", prompt=512, policy="best")
 
 
 THUNKS = """\

@@ -1,4 +1,5 @@
-"""Compile the decode loop of a named architecture for a GPU you don't have, and report its rounds.
+"""Compile the decode loop or the prefill of a named architecture for a GPU you don't have, and report
+its rounds or chunks.
 
 Weights are only shapes: nothing is allocated, so an 8B model compiles on a laptop.
 """
@@ -24,7 +25,7 @@ from jaxspec.core.state import Request
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.engine.loop import run
 from jaxspec.engine.plan import DecodeConfig, make_plan
-from jaxspec.engine.prefill import prefill
+from jaxspec.engine.prefill import CHUNK, prefill
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.protocol import Policy
 from pallas_kernels.aot import Program, compile_report
@@ -45,9 +46,11 @@ def decode_loop(
     dtype: str = "bfloat16",
     layers: int | None = None,
     policy: str | None = None,
+    prompt: int | None = None,
 ) -> Program:
     """Make the program `jaxspec.engine.loop.run` of a named architecture, ready to compile. Its
-    arguments are shapes, and its caches are donated.
+    arguments are shapes, and its caches are donated. With a `prompt`, make
+    `jaxspec.engine.prefill.prefill` instead.
 
     Args:
       arch: one of `architectures.ARCHITECTURES`.
@@ -60,9 +63,10 @@ def decode_loop(
       layers: use only this many of the target's layers; None: all.
       policy: a rule of the controller. It verifies a power of four of rows, up to the budget, or
         does not draft.
+      prompt: rows of the prompts to prefill; the caches hold them and `capacity` further rows.
 
     Returns:
-      The program, with the fact `cache_bytes`: the bytes of all donated caches.
+      The program, with the fact `cache_bytes`: the bytes of all caches.
     """
     options = dict(
         arch=arch,
@@ -72,7 +76,9 @@ def decode_loop(
         temperature=temperature,
         layers=layers,
     )
-    spec, config = _settings(**options, capacity=capacity, dtype=dtype, policy=policy)
+    spec, config = _settings(
+        **options, capacity=capacity, dtype=dtype, policy=policy, prompt=prompt
+    )
     plan = make_plan(spec, config)
     decides = None if method == "ar" else _controller(policy, budget)
     values = make_sampling(temperature)[1]
@@ -89,13 +95,18 @@ def decode_loop(
         )
 
     request = jax.eval_shape(make_request)
-    tokens, one = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((batch, _PROMPT), (batch,)))
-    start = functools.partial(prefill, config=config, capacity=capacity, max_tokens=capacity)
+    shapes = ((batch, prompt or _PROMPT), (batch,))
+    tokens, one = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes)
+    sizes = {"capacity": (prompt or 0) + capacity, "max_tokens": capacity}
+    start = functools.partial(prefill, config=config, **sizes)
     control = jax.eval_shape(lambda: plan.policy.init(plan.shape(batch))) if decides else None
     state = jax.eval_shape(start, params, request, tokens, one, control=control)
     held = sum(
         leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((state.cache, state.draft))
     )
+    if prompt:
+        static = {"config": config, **sizes}
+        return Program(prefill, (params, request, tokens, one), static, {"cache_bytes": held})
     rounds = jax.ShapeDtypeStruct((), jnp.int32)
     return Program(run, (params, request, state, rounds), {"config": config}, {"cache_bytes": held})
 
@@ -109,14 +120,19 @@ def _controller(rule: str | None, budget: int) -> Policy | None:
 
 
 def _settings(
-    *, arch, method, builder, budget, capacity, temperature, dtype, layers, policy
+    *, arch, method, builder, budget, capacity, temperature, dtype, layers, policy, prompt
 ) -> tuple[Spec, DecodeConfig]:
     """Return the model and the decode call that the options of `decode_loop` describe; ValueError
     if one is out of range.
     """
     if dtype not in _DTYPES:
         raise ValueError(f"unknown dtype {dtype!r}: choose one of {', '.join(_DTYPES)}")
+    if prompt is not None and policy is not None:
+        raise ValueError("a prefill runs no rounds: leave the policy out")
     spec = architecture(arch)
+    if prompt is not None and not CHUNK <= prompt <= spec.target.max_positions:
+        limit = spec.target.max_positions
+        raise ValueError(f"a prompt of {prompt} rows: give {CHUNK} to {limit}")
     if layers is not None:
         if not 1 <= layers <= spec.target.num_layers:
             raise ValueError(f"layers is {layers}: {arch} has {spec.target.num_layers}")
@@ -190,7 +206,8 @@ def render_compiled(reports: list[dict[str, Any]]) -> str:
         parts = ", ".join(
             f"{part} {number}" for part, number in last["round"]["groups"].items() if number > 1
         )
-        lines += ["", f"launches of a round of {_title(last)} by part: {parts}"]
+        of = "chunk" if last["options"].get("prompt") else "round"
+        lines += ["", f"launches of a {of} of {_title(last)} by part: {parts}"]
         for one in last["round"]["inner"]:
             parts = ", ".join(
                 f"{one[part]} {part}" for part in ("kernels", "copies", "buffers", "outside")
@@ -207,6 +224,8 @@ def render_compiled(reports: list[dict[str, Any]]) -> str:
 
 def _title(one: dict[str, Any]) -> str:
     options = one["options"]
+    if options.get("prompt"):
+        return f"{options['method']}, prefill of {options['prompt']} rows"
     if options["method"] == "ar":
         return "ar"
     return " ".join(
@@ -219,7 +238,7 @@ def _title(one: dict[str, Any]) -> str:
 def _large(results: list[dict[str, Any]]) -> list[str]:
     """List results by size and part of the program, one line for all layers."""
     parts = [
-        re.sub(r"\d+", "*", each["source"].removeprefix("jit(run)/")) or each["name"]
+        re.sub(r"\d+", "*", re.sub(r"^jit\((run|prefill)\)/", "", each["source"])) or each["name"]
         for each in results
     ]
     found = collections.Counter(
@@ -250,13 +269,14 @@ def _spills(one: dict[str, Any]) -> str:
 
 _ROWS = {
     "tree attention": lambda one: one["tree_attention"],
-    "kernels a round": _of_round("kernels"),
-    "copies and fills a round": _of_round("copies"),
+    "kernels a round or chunk": _of_round("kernels"),
+    "copies and fills": _of_round("copies"),
     "outside command buffers": _of_round("outside"),
-    "command buffers a round": _of_round("buffers"),
+    "command buffers": _of_round("buffers"),
     "loops driven by the host": _of_round("loops"),
     "arguments, MiB": lambda one: _mib(one["memory"]["arguments"]),
     "temporary, MiB": lambda one: _mib(one["memory"]["temporary"]),
+    "outputs, MiB": lambda one: _mib(one["memory"]["outputs"]),
     "aliased of caches, MiB": lambda one: (
         f"{_mib(one['memory']['aliased'])} of {_mib(one['cache_bytes'])}"
     ),

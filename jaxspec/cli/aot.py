@@ -1,4 +1,4 @@
-"""`jaxspec aot`: compile the decode loop for a GPU you don't have."""
+"""`jaxspec aot`: compile the decode loop or a prefill for a GPU you don't have."""
 
 from __future__ import annotations
 
@@ -26,6 +26,12 @@ def add_command(commands: options.Commands) -> None:
     add("--budget", type=int, default=64, help=f"rows verified per round {default}")
     add("--policy", help="rule of the controller, such as best (default: verify all rows)")
     add("--context", type=int, default=2048, help=f"rows of the KV caches {default}")
+    add(
+        "--prefill",
+        type=int,
+        metavar="ROWS",
+        help="compile the prefill of a prompt of ROWS instead",
+    )
     add("--batch", type=int, default=1, help=f"number of sequences {default}")
     add("--temperature", type=float, default=0.0, help=f"0 decodes greedily {default}")
     add("--dtype", default="bfloat16", choices=options.DTYPES, help=f"dtype of weights {default}")
@@ -47,6 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
             large=arguments.large * 2**20,
             method=method,
             capacity=arguments.context,
+            prompt=arguments.prefill,
             **shared,
         )
         for method in dict.fromkeys(("ar", arguments.method))
