@@ -67,6 +67,21 @@ _LLAMA_31_8B = TargetConfig(
     vocab_size=128256,
     max_positions=131072,
 )
+_SMOLLM2_135M = TargetConfig(
+    576,
+    30,
+    9,
+    3,
+    64,
+    1536,
+    rope_theta=1e5,
+    norm_eps=1e-5,
+    qk_norm=False,
+    family="llama",
+    vocab_size=49152,
+    tie_embeddings=True,
+    max_positions=8192,
+)
 # The sizes of the model that ships, see jaxspec/zoo/mini.
 _MINI = TargetConfig(
     320, 6, 5, 1, 64, 960, rope_theta=1e4, vocab_size=4096, tie_embeddings=True, max_positions=2048
@@ -80,6 +95,7 @@ ARCHITECTURES: dict[str, TargetConfig] = {
     "qwen3-32b": _qwen3(5120, 64, 64, 25600),
     "qwen3-30b-a3b": _QWEN3_30B,
     "llama-3.1-8b": _LLAMA_31_8B,
+    "smollm2-135m": _SMOLLM2_135M,
     "mini": _MINI,
 }
 

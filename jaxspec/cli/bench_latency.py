@@ -29,6 +29,12 @@ def add_command(commands: options.Commands) -> None:
         type=options.parse_integers,
         help="numbers of cached tokens, as in 512,8k (default: depends on the device)",
     )
+    add(
+        "--capacities",
+        type=options.parse_integers,
+        help="only time an autoregressive step at these capacities of the cache, as in 128,1k, "
+        "against its products alone; needs one context",
+    )
     add("--batch", type=int, default=1, help=f"number of sequences {default}")
     options.add_dtype(parser)
     add("--quantize", choices=("int8", "fp8"), help="store each weight of the target in one byte")
@@ -67,6 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     latency.resolve_options(settings)
     values.check_folders(arguments, "json", "plot")
+    if arguments.capacities:
+        return _run_capacities(arguments, settings)
     report = latency.measure_latency(
         settings,
         progress=lambda line: print(line, file=sys.stderr, flush=True),
@@ -75,4 +83,19 @@ def run(arguments: argparse.Namespace) -> int:
     print(render_latency(report))
     if arguments.plot:
         plot_latency(report, arguments.plot)
+    return 0
+
+
+def _run_capacities(arguments: argparse.Namespace, settings) -> int:
+    from jaxspec.bench.latency.capacities import measure_capacities, render_capacities
+
+    if arguments.plot:
+        raise ValueError("--plot shows no capacities: leave it or --capacities out")
+    records = measure_capacities(
+        settings,
+        arguments.capacities,
+        progress=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    values.save_json(arguments.json, records)
+    print(render_capacities(records))
     return 0
