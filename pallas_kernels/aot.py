@@ -106,6 +106,8 @@ def compile_report(
         job = {"factory": factory, "options": options, "gpu": gpu_name, "dump": dump}
         environment = os.environ | {
             "JAX_PLATFORMS": "cpu",
+            # A program from a cache leaves no dump, and its seconds say nothing.
+            "JAX_ENABLE_COMPILATION_CACHE": "0",
             "XLA_FLAGS": f"--xla_dump_to={dump} --xla_dump_hlo_as_text {flags}",
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),

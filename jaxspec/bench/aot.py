@@ -19,7 +19,7 @@ from jaxspec.bench.architectures import DRAFTER, abstract_params, architecture
 from jaxspec.bench.report.table import tabulate
 from jaxspec.builders import make_builder
 from jaxspec.core.params import Spec
-from jaxspec.core.sampling import make_sampling, sequence_keys
+from jaxspec.core.sampling import make_sampling
 from jaxspec.core.state import Request
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.engine.loop import run
@@ -79,17 +79,19 @@ def decode_loop(
     params = abstract_params(spec, jnp.dtype(dtype))
 
     def make_request():
-        keys = sequence_keys(0, jnp.zeros(batch, jnp.uint32))
         return Request(
             jnp.zeros(batch, jnp.int32),
             jnp.zeros(4, jnp.int32),
-            keys,
+            jnp.int32(0),
+            jnp.zeros(batch, jnp.uint32),
             values,
             decides and decides.controls,
         )
 
     request = jax.eval_shape(make_request)
-    tokens, one = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((batch, _PROMPT), (batch,)))
+    tokens, one = (
+        jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((batch, capacity), (batch,))
+    )
     start = functools.partial(prefill, config=config, capacity=capacity, max_tokens=capacity)
     control = jax.eval_shape(lambda: plan.policy.init(plan.shape(batch))) if decides else None
     state = jax.eval_shape(start, params, request, tokens, one, control=control)
