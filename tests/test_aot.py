@@ -143,6 +143,17 @@ def test_weights_are_assembled_in_place():
 
 
 @needs_plugin
+def test_prefill_writes_the_targets_cache_in_place():
+    """Chunks after the first read the cache that they write. XLA would copy it in each chunk."""
+    options = {"arch": "qwen3-8b", "layers": 3, "capacity": 8192, "policy": "auto"}
+    report = tool.compile_decode_loop("h100", part="prefill", large=16 * MIB, **options)
+    assert report["compiles"], report["error"]
+    inside = [one for one in report["large"] if "/while/body" in one["source"] and one["moves"]]
+    assert not inside, inside
+    assert "prefill" in tool.render_compiled([report])
+
+
+@needs_plugin
 def test_what_does_not_compile_is_reported():
     options = {"calls": [SHAPE | {"rows": 16}], "implementation": registry.names()[0]}
     report = aot.compile_report("pallas_kernels.aot_programs:make_attention_program", options, "t4")

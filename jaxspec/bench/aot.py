@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxspec.bench.architectures import DRAFTER, abstract_params, architecture
 from jaxspec.bench.report.table import tabulate
@@ -22,14 +23,17 @@ from jaxspec.core.params import Spec
 from jaxspec.core.sampling import make_sampling
 from jaxspec.core.state import Request
 from jaxspec.costs.round_costs import make_costs
+from jaxspec.engine.automatic import GPU_WIDTHS, make_automatic
 from jaxspec.engine.loop import run
 from jaxspec.engine.plan import DecodeConfig, make_plan
 from jaxspec.engine.prefill import prefill
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.protocol import Policy
+from jaxspec.policies.registry import AUTOMATIC
 from pallas_kernels.aot import Program, compile_report
 
 _PROMPT = 64
+_FACTORIES = {"rounds": "decode_loop", "prefill": "prefill_program"}
 _DTYPES = ("bfloat16", "float16", "float32")
 
 
@@ -58,43 +62,27 @@ def decode_loop(
       batch: number of sequences.
       temperature: 0 is greedy; other values sample (`match`, coupled).
       layers: use only this many of the target's layers; None: all.
-      policy: a rule of the controller. It verifies a power of four of rows, up to the budget, or
-        does not draft.
+      policy: a rule of the controller, which verifies a power of four of rows, up to the budget, or
+        does not draft; or `auto`, the default's on a GPU, with its own rows.
 
     Returns:
       The program, with the fact `cache_bytes`: the bytes of all donated caches.
     """
-    options = dict(
+    start = prefill_program(
         arch=arch,
         method=method,
         builder=builder,
         budget=budget,
+        capacity=capacity,
+        batch=batch,
         temperature=temperature,
+        dtype=dtype,
         layers=layers,
+        policy=policy,
     )
-    spec, config = _settings(**options, capacity=capacity, dtype=dtype, policy=policy)
-    plan = make_plan(spec, config)
-    decides = None if method == "ar" else _controller(policy, budget)
-    values = make_sampling(temperature)[1]
-    params = abstract_params(spec, jnp.dtype(dtype))
-
-    def make_request():
-        return Request(
-            jnp.zeros(batch, jnp.int32),
-            jnp.zeros(4, jnp.int32),
-            jnp.int32(0),
-            jnp.zeros(batch, jnp.uint32),
-            values,
-            decides and decides.controls,
-        )
-
-    request = jax.eval_shape(make_request)
-    tokens, one = (
-        jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((batch, capacity), (batch,))
-    )
-    start = functools.partial(prefill, config=config, capacity=capacity, max_tokens=capacity)
-    control = jax.eval_shape(lambda: plan.policy.init(plan.shape(batch))) if decides else None
-    state = jax.eval_shape(start, params, request, tokens, one, control=control)
+    params, request = start.args[:2]
+    config = start.static["config"]
+    state = jax.eval_shape(functools.partial(start.function, **start.static), *start.args)
     held = sum(
         leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((state.cache, state.draft))
     )
@@ -102,11 +90,42 @@ def decode_loop(
     return Program(run, (params, request, state, rounds), {"config": config}, {"cache_bytes": held})
 
 
+def prefill_program(*, batch: int = 1, capacity: int = 2048, **options: Any) -> Program:
+    """Make the program that runs the prompts before `decode_loop` of the same options."""
+    options = {
+        "method": DRAFTER,
+        "builder": "best_first",
+        "budget": 64,
+        "temperature": 0.0,
+    } | options
+    options = {"dtype": "bfloat16", "layers": None, "policy": None} | options
+    spec, config = _settings(**options, capacity=capacity)
+    plan = make_plan(spec, config)
+    decides = None if config.policy is None else _controller(options["policy"], options["budget"])
+    params = abstract_params(spec, jnp.dtype(options["dtype"]))
+    request = Request(
+        limit=np.zeros(batch, np.int32),
+        stop=np.zeros(8, np.int32),
+        seed=np.int32(0),
+        sequence=np.zeros(batch, np.uint32),
+        sampling=make_sampling(options["temperature"])[1],
+        controls=decides and decides.controls,
+    )
+    control = plan.policy.init(plan.shape(batch)) if plan.policy else None
+    tokens, lengths = np.zeros((batch, capacity), np.int32), np.zeros(batch, np.int32)
+    shapes = jax.eval_shape(lambda *arrays: arrays, request, tokens, lengths, control)
+    static = {"config": config, "capacity": capacity, "max_tokens": capacity}
+    return Program(prefill, (params, *shapes), static)
+
+
 def _controller(rule: str | None, budget: int) -> Policy | None:
     """Make a controller whose times are 1; the compiled program does not depend on them."""
     if rule is None:
         return None
-    widths = (*(width for width in (1, 4, 16, 64, 256) if width < budget), budget)
+    known = GPU_WIDTHS if rule == AUTOMATIC else (1, 4, 16, 64, 256)
+    widths = (*(width for width in known if width < budget), budget)
+    if rule == AUTOMATIC:
+        return make_automatic(make_costs(widths, (1,), 1.0, [[1.0]] * len(widths)), False)
     return make_bastion(make_costs(widths, (0, 1024), (1.0, 1.0), [[1.0, 1.0]] * len(widths)), rule)
 
 
@@ -154,12 +173,15 @@ def _fewer_layers(spec: Spec, layers: int) -> Spec:
 
 
 def compile_decode_loop(
-    gpu: str = "h100", *, large: int = 2**23, spills: bool = True, **options
+    gpu: str = "h100", *, part: str = "rounds", large: int = 2**23, spills: bool = True, **options
 ) -> dict[str, Any]:
     """Compile `decode_loop(**options)` for `gpu`, see `pallas_kernels.aot.compile_report`.
 
+    Args:
+      part: `rounds`, or `prefill` for the program that comes before.
+
     Returns:
-      The report, with `options` and, if the program compiles, `cache_bytes`.
+      The report, with `part`, `options` and, if the rounds compile, `cache_bytes`.
 
     Raises:
       ValueError: an option is out of range.
@@ -170,9 +192,9 @@ def compile_decode_loop(
     } | options
     _settings(**{name: value for name, value in options.items() if name != "batch"})
     compiled = compile_report(
-        "jaxspec.bench.aot:decode_loop", options, gpu, large=large, spills=spills
+        f"jaxspec.bench.aot:{_FACTORIES[part]}", options, gpu, large=large, spills=spills
     )
-    return {"options": options} | compiled
+    return {"part": part, "options": options} | compiled
 
 
 def render_compiled(reports: list[dict[str, Any]]) -> str:
@@ -209,6 +231,8 @@ def render_compiled(reports: list[dict[str, Any]]) -> str:
 
 def _title(one: dict[str, Any]) -> str:
     options = one["options"]
+    if one.get("part") == "prefill":
+        return "prefill"
     if options["method"] == "ar":
         return "ar"
     return " ".join(
@@ -260,11 +284,12 @@ _ROWS = {
     "arguments, MiB": lambda one: _mib(one["memory"]["arguments"]),
     "temporary, MiB": lambda one: _mib(one["memory"]["temporary"]),
     "aliased of caches, MiB": lambda one: (
-        f"{_mib(one['memory']['aliased'])} of {_mib(one['cache_bytes'])}"
+        f"{_mib(one['memory']['aliased'])} of {_mib(one.get('cache_bytes', 0))}"
     ),
     "large results that only move data": lambda one: str(
         sum(each["moves"] for each in one["large"])
     ),
     "kernels that spill registers": _spills,
-    "compilation, s": lambda one: f"{sum(one['seconds'].values()):.1f}",
+    "compilation, s": lambda one: f"{one['seconds']['lower'] + one['seconds']['compile']:.1f}",
+    "its processor time, s": lambda one: f"{one['seconds']['processor']:.1f}",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from jaxspec.cli import options, values
+from jaxspec.policies.registry import AUTOMATIC
 
 FAILED = 1
 
@@ -22,6 +23,11 @@ def add_command(commands: options.Commands) -> None:
     add("--arch", default="qwen3-8b", help=f"architecture; its weights take no memory {default}")
     add("--gpu", default="h100", help=f"h100, h200, b200, a100, l4 or t4 {default}")
     add("--method", default="jetspec", help=f"ar, or jetspec to report both {default}")
+    add(
+        "--default",
+        action="store_true",
+        help="compile all that a call with default settings needs, prefill and the rounds, instead",
+    )
     add("--builder", default="best_first", help=f"see generate {default}")
     add("--budget", type=int, default=64, help=f"rows verified per round {default}")
     add("--policy", help="rule of the controller, such as best (default: verify all rows)")
@@ -41,15 +47,21 @@ def run(arguments: argparse.Namespace) -> int:
     values.check_folders(arguments, "json")
     names = ("arch", "batch", "temperature", "dtype", "layers", "builder", "budget", "policy")
     shared = {name: getattr(arguments, name) for name in names}
+    wanted: list[dict[str, str]] = [
+        {"method": method} for method in dict.fromkeys(("ar", arguments.method))
+    ]
+    if arguments.default:
+        shared["policy"] = AUTOMATIC
+        wanted = [{"part": part, "method": "jetspec"} for part in ("prefill", "rounds")]
     reports = [
         compile_decode_loop(
             arguments.gpu,
             large=arguments.large * 2**20,
-            method=method,
             capacity=arguments.context,
             **shared,
+            **one,
         )
-        for method in dict.fromkeys(("ar", arguments.method))
+        for one in wanted
     ]
     values.save_json(arguments.json, reports)
     print(render_compiled(reports))

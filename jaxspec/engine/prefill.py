@@ -28,11 +28,11 @@ def prefill(
     request: Request,
     tokens: jax.Array,
     lengths: jax.Array,
+    control: Any = None,
     *,
     config: DecodeConfig,
     capacity: int,
     max_tokens: int,
-    control: Any = None,
 ) -> DecodeState:
     """Run the prompts and draw each first token.
 
@@ -40,9 +40,9 @@ def prefill(
       tokens: int32 [B, S], prompts padded on the right.
       lengths: int32 [B]; with as many new tokens as the request's limit, they need at most
         `jaxspec.engine.capacity.rows_needed` rows.
+      control: the policy's state; None without a policy.
       capacity: rows S of the caches, a multiple of `prompt_chunk()`.
       max_tokens: room for generated tokens.
-      control: the policy's state; None without a policy.
     """
     round = make_round(params, request, config)
     plan, batch = round.plan, tokens.shape[0]

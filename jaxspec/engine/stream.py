@@ -53,7 +53,7 @@ def stream_rounds(session: Session) -> Iterator[StreamedRound]:
         session = probe_session(session, state)
     decoding = time.perf_counter()
     text, emitted, drafted = _Text(session), 0, False
-    news = _read_news(state, 0)
+    news = read_news(state, 0)
     observed = wants_each_round(session)
     while True:
         if not observed:  # the round is dispatched, and runs while the host reads
@@ -67,7 +67,7 @@ def stream_rounds(session: Session) -> Iterator[StreamedRound]:
         if observed:
             with matmul_precision(session):
                 session, state = run_observed(session, state)
-        drafted, news = True, _read_news(state, emitted)
+        drafted, news = True, read_news(state, emitted)
     seconds = (decoding - started, time.perf_counter() - decoding)
     output = make_outputs(session, state, seconds)[0]
     keep_learned(session, [output], False)
@@ -109,7 +109,8 @@ class _Text:
         return None if piece is None or whole is None else piece + whole[self._shown :]
 
 
-def _read_news(state: DecodeState, shown: int) -> jax.Array:
+def read_news(state: DecodeState, shown: int) -> jax.Array:
+    """Begin to read what is new of the first sequence, see `_pack_news`."""
     longest = state.accepted.path.shape[1]
     return _pack_news(state.tokens, state.emitted, state.done, np.int32(shown), longest)
 

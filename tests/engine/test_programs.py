@@ -80,6 +80,30 @@ def test_a_fixed_capacity_must_hold_the_call(mini):
         prepare(mini, [1], capacity=1.5)
 
 
+def test_after_a_warmup_calls_of_its_sizes_compile_nothing(mini, monkeypatch, tmp_path):
+    monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))  # the policy has yet to probe
+    warm = jaxspec.warmup(mini, prompt_tokens=(40, 60), max_new_tokens=60)
+    assert warm.capacities == (256,) and warm.programs > 0 and warm.seconds > 0
+    before = compilations()
+    jaxspec.decode(mini, [5] * 60, max_new_tokens=50, seed=2, stop=[7])
+    list(jaxspec.stream(mini, [5] * 30, max_new_tokens=40))
+    assert compilations() == before
+    again = jaxspec.warmup(mini, prompt_tokens=60, max_new_tokens=60)
+    assert again.programs == 0
+
+
+def test_a_warmup_of_a_batch_is_one_of_its_options(mini):
+    options = dict(budget=4, temperature=0.5, max_new_tokens=20)
+    jaxspec.warmup(mini, prompt_tokens=10, batch=3, **options)
+    before = compilations()
+    prompts = [[1, 2], [3] * 9, [4]]
+    options["temperature"] = 1.5
+    assert [len(out.tokens) for out in jaxspec.decode(mini, prompts, **options)] == [20] * 3
+    assert compilations() == before
+    with pytest.raises(TypeError, match="prompt_tokens"):
+        jaxspec.warmup(mini, prompt_tokens=[2.5])
+
+
 def test_tokens_do_not_depend_on_the_capacity(mini):
     prompt = np.random.default_rng(3).integers(0, 4000, 130).tolist()
     options = dict(method="ar", max_new_tokens=12)
