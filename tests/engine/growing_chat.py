@@ -14,6 +14,7 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Spec
 from jaxspec.drafters.jetspec.head import head_config
 from jaxspec.io.hub import ZOO
+from jaxspec.targets.panels import with_panels
 
 TURNS = 20
 counts = {"compiled": 0, "missed": 0}
@@ -32,7 +33,10 @@ def make_params():
     head = head_config(target, block_size=8, num_layers=1)
     head = dataclasses.replace(head, feature_layers=(0,))
     spec = Spec(target, (("jetspec", head),), tokenizer=str(ZOO / "mini"))
-    return random_params(spec, jnp.float32)
+    # The first call of a model on a CPU arranges its weights, with a program for each shape.
+    params = random_params(spec, jnp.float32)
+    with_panels(params, "jetspec", 1)
+    return params
 
 
 def main():
