@@ -15,6 +15,7 @@ from jaxspec.core.state import Tree
 from jaxspec.engine.api import decode, stream
 from jaxspec.engine.output import Output, Stats
 from jaxspec.engine.plan import DecodeConfig
+from jaxspec.engine.warm import warmup
 from jaxspec.zoo.checkpoint import load, save
 
 __all__ = [
@@ -29,4 +30,5 @@ __all__ = [
     "policies",
     "save",
     "stream",
+    "warmup",
 ]

@@ -23,9 +23,10 @@ LOOPS = {gpu: {"gpu": gpu} for gpu in ("h100", "a100", "l4")}
 LOOPS |= {"h100 ar": {"gpu": "h100", "method": "ar"}, "t4": {"gpu": "t4", "dtype": "float16"}}
 LOOPS |= {"h100 policy": {"gpu": "h100", "policy": "best"}}
 # Chunks of a prompt: the first one, and a loop of the others.
-PREFILL = {"arch": "qwen3-8b", "layers": 2, "method": "ar", "prompt": 32768}
+PREFILL = {"arch": "qwen3-8b", "layers": 2, "method": "ar", "part": "prefill"}
+PREFILL |= {"capacity": 32768}
 PREFILLS = {"h100 prefill": {"gpu": "h100"}}
-PREFILLS |= {"t4 prefill": {"gpu": "t4", "dtype": "float16", "prompt": 8192}}
+PREFILLS |= {"t4 prefill": {"gpu": "t4", "dtype": "float16", "capacity": 8192}}
 SHAPE = {"heads": 32, "kv_heads": 8, "head_dim": 128, "capacity": 4096}
 CALLS = [
     *(SHAPE | {"rows": rows} for rows in (1, 16, 64, 256)),
@@ -128,7 +129,7 @@ def test_a_prefill_needs_no_scores_and_no_copies(name, reports):
         assert chunk["buffers"] == 1 and chunk["loops"] == 0 and chunk["outside"] == 0, chunk
         assert not report["spills"]["spilling"], report["spills"]
     text = tool.render_compiled([report])
-    assert f"ar, prefill of {report['options']['prompt']} rows" in text
+    assert f"ar, prefill of {report['options']['capacity']} rows" in text
 
 
 @needs_plugin
@@ -169,6 +170,17 @@ def test_weights_are_assembled_in_place():
 
 
 @needs_plugin
+def test_prefill_writes_the_targets_cache_in_place():
+    """Chunks after the first read the cache that they write. XLA would copy it in each chunk."""
+    options = {"arch": "qwen3-8b", "layers": 3, "capacity": 8192, "policy": "auto"}
+    report = tool.compile_decode_loop("h100", part="prefill", large=16 * MIB, **options)
+    assert report["compiles"], report["error"]
+    inside = [one for one in report["large"] if "/while/body" in one["source"] and one["moves"]]
+    assert not inside, inside
+    assert "prefill" in tool.render_compiled([report])
+
+
+@needs_plugin
 def test_what_does_not_compile_is_reported():
     options = {"calls": [SHAPE | {"rows": 16}], "implementation": registry.names()[0]}
     report = aot.compile_report("pallas_kernels.aot_programs:make_attention_program", options, "t4")
@@ -193,10 +205,6 @@ def test_options_out_of_range_are_refused():
         tool.compile_decode_loop(arch="qwen3-8b", layers=99)
     with pytest.raises(ValueError, match="a cache of 64 rows is too small: give at least 80"):
         tool.compile_decode_loop(arch="mini", capacity=64)
-    with pytest.raises(ValueError, match="a prompt of 99 rows: give 512 to 40960"):
-        tool.compile_decode_loop(arch="qwen3-8b", prompt=99)
-    with pytest.raises(ValueError, match="a prefill runs no rounds: leave the policy out"):
-        tool.compile_decode_loop(arch="qwen3-8b", prompt=512, policy="best")
 
 
 THUNKS = """\

@@ -4,6 +4,7 @@ trained drafters.
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 from golden_data import SHIPPED
@@ -176,8 +177,9 @@ def test_long_prompts_go_through_in_chunks(params, monkeypatch):
     for one, out in zip(prompts, outs, strict=True):
         assert out.tokens == jaxspec.decode(params, one, method="ar", max_new_tokens=12).tokens
     # The same prompt in one piece.
-    monkeypatch.setattr("jaxspec.engine.prefill.CHUNK", 1024)
-    monkeypatch.setattr("jaxspec.engine.session.CHUNK", 1024)
+    jax.clear_caches()
+    for module in ("capacity", "prefill"):
+        monkeypatch.setattr(f"jaxspec.engine.{module}.prompt_chunk", lambda: 1024)
     whole = jaxspec.decode(params, prompt, max_new_tokens=12, budget=32, block_size=7)
     assert whole.tokens == outs[0].tokens
 

@@ -1,5 +1,4 @@
-"""Compile the decode loop or the prefill of a named architecture for a GPU you don't have, and report
-its rounds or chunks.
+"""Compile the decode loop of a named architecture for a GPU you don't have, and report its rounds.
 
 Weights are only shapes: nothing is allocated, so an 8B model compiles on a laptop.
 """
@@ -15,22 +14,26 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxspec.bench.architectures import DRAFTER, abstract_params, architecture
 from jaxspec.bench.report.table import tabulate
 from jaxspec.builders import make_builder
 from jaxspec.core.params import Spec
-from jaxspec.core.sampling import make_sampling, sequence_keys
-from jaxspec.core.state import Request
+from jaxspec.core.sampling import make_sampling
+from jaxspec.core.state import DecodeState, Request
 from jaxspec.costs.round_costs import make_costs
+from jaxspec.engine.automatic import GPU_WIDTHS, make_automatic
 from jaxspec.engine.loop import run
 from jaxspec.engine.plan import DecodeConfig, make_plan
-from jaxspec.engine.prefill import CHUNK, prefill
+from jaxspec.engine.prefill import prefill
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.protocol import Policy
+from jaxspec.policies.registry import AUTOMATIC
 from pallas_kernels.aot import Program, compile_report
 
 _PROMPT = 64
+_FACTORIES = {"rounds": "decode_loop", "prefill": "prefill_program"}
 _DTYPES = ("bfloat16", "float16", "float32")
 
 
@@ -46,11 +49,9 @@ def decode_loop(
     dtype: str = "bfloat16",
     layers: int | None = None,
     policy: str | None = None,
-    prompt: int | None = None,
 ) -> Program:
     """Make the program `jaxspec.engine.loop.run` of a named architecture, ready to compile. Its
-    arguments are shapes, and its caches are donated. With a `prompt`, make
-    `jaxspec.engine.prefill.prefill` instead.
+    arguments are shapes, and its caches are donated.
 
     Args:
       arch: one of `architectures.ARCHITECTURES`.
@@ -61,78 +62,88 @@ def decode_loop(
       batch: number of sequences.
       temperature: 0 is greedy; other values sample (`match`, coupled).
       layers: use only this many of the target's layers; None: all.
-      policy: a rule of the controller. It verifies a power of four of rows, up to the budget, or
-        does not draft.
-      prompt: rows of the prompts to prefill; the caches hold them and `capacity` further rows.
+      policy: a rule of the controller, which verifies a power of four of rows, up to the budget, or
+        does not draft; or `auto`, the default's on a GPU, with its own rows.
 
     Returns:
-      The program, with the fact `cache_bytes`: the bytes of all caches.
+      The program, with the fact `cache_bytes`: the bytes of all donated caches.
     """
-    options = dict(
+    start = prefill_program(
         arch=arch,
         method=method,
         builder=builder,
         budget=budget,
+        capacity=capacity,
+        batch=batch,
         temperature=temperature,
+        dtype=dtype,
         layers=layers,
+        policy=policy,
     )
-    spec, config = _settings(
-        **options, capacity=capacity, dtype=dtype, policy=policy, prompt=prompt
-    )
-    plan = make_plan(spec, config)
-    decides = None if method == "ar" else _controller(policy, budget)
-    values = make_sampling(temperature)[1]
-    params = abstract_params(spec, jnp.dtype(dtype))
-
-    def make_request():
-        keys = sequence_keys(0, jnp.zeros(batch, jnp.uint32))
-        return Request(
-            jnp.zeros(batch, jnp.int32),
-            jnp.zeros(4, jnp.int32),
-            keys,
-            values,
-            decides and decides.controls,
-        )
-
-    request = jax.eval_shape(make_request)
-    shapes = ((batch, prompt or _PROMPT), (batch,))
-    tokens, one = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes)
-    sizes = {"capacity": (prompt or 0) + capacity, "max_tokens": capacity}
-    start = functools.partial(prefill, config=config, **sizes)
-    control = jax.eval_shape(lambda: plan.policy.init(plan.shape(batch))) if decides else None
-    state = jax.eval_shape(start, params, request, tokens, one, control=control)
-    held = sum(
-        leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((state.cache, state.draft))
-    )
-    if prompt:
-        static = {"config": config, **sizes}
-        return Program(prefill, (params, request, tokens, one), static, {"cache_bytes": held})
+    params, request = start.args[:2]
+    config = start.static["config"]
+    state = jax.eval_shape(functools.partial(start.function, **start.static), *start.args)
     rounds = jax.ShapeDtypeStruct((), jnp.int32)
-    return Program(run, (params, request, state, rounds), {"config": config}, {"cache_bytes": held})
+    return Program(
+        run, (params, request, state, rounds), {"config": config}, {"cache_bytes": _held(state)}
+    )
+
+
+def prefill_program(*, batch: int = 1, capacity: int = 2048, **options: Any) -> Program:
+    """Make the program that runs the prompts before `decode_loop` of the same options."""
+    options = {
+        "method": DRAFTER,
+        "builder": "best_first",
+        "budget": 64,
+        "temperature": 0.0,
+    } | options
+    options = {"dtype": "bfloat16", "layers": None, "policy": None} | options
+    spec, config = _settings(**options, capacity=capacity)
+    plan = make_plan(spec, config)
+    decides = None if config.policy is None else _controller(options["policy"], options["budget"])
+    params = abstract_params(spec, jnp.dtype(options["dtype"]))
+    request = Request(
+        limit=np.zeros(batch, np.int32),
+        stop=np.zeros(8, np.int32),
+        seed=np.int32(0),
+        sequence=np.zeros(batch, np.uint32),
+        sampling=make_sampling(options["temperature"])[1],
+        controls=decides and decides.controls,
+    )
+    control = plan.policy.init(plan.shape(batch)) if plan.policy else None
+    tokens, lengths = np.zeros((batch, capacity), np.int32), np.zeros(batch, np.int32)
+    shapes = jax.eval_shape(lambda *arrays: arrays, request, tokens, lengths, control)
+    static = {"config": config, "capacity": capacity, "max_tokens": capacity}
+    state = jax.eval_shape(functools.partial(prefill, **static), params, *shapes)
+    return Program(prefill, (params, *shapes), static, {"cache_bytes": _held(state)})
+
+
+def _held(state: DecodeState) -> int:
+    """Compute the bytes of all caches."""
+    caches = jax.tree.leaves((state.cache, state.draft))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in caches)
 
 
 def _controller(rule: str | None, budget: int) -> Policy | None:
     """Make a controller whose times are 1; the compiled program does not depend on them."""
     if rule is None:
         return None
-    widths = (*(width for width in (1, 4, 16, 64, 256) if width < budget), budget)
+    known = GPU_WIDTHS if rule == AUTOMATIC else (1, 4, 16, 64, 256)
+    widths = (*(width for width in known if width < budget), budget)
+    if rule == AUTOMATIC:
+        return make_automatic(make_costs(widths, (1,), 1.0, [[1.0]] * len(widths)), False)
     return make_bastion(make_costs(widths, (0, 1024), (1.0, 1.0), [[1.0, 1.0]] * len(widths)), rule)
 
 
 def _settings(
-    *, arch, method, builder, budget, capacity, temperature, dtype, layers, policy, prompt
+    *, arch, method, builder, budget, capacity, temperature, dtype, layers, policy
 ) -> tuple[Spec, DecodeConfig]:
     """Return the model and the decode call that the options of `decode_loop` describe; ValueError
     if one is out of range.
     """
     if dtype not in _DTYPES:
         raise ValueError(f"unknown dtype {dtype!r}: choose one of {', '.join(_DTYPES)}")
-    if prompt is not None and policy is not None:
-        raise ValueError("a prefill runs no rounds: leave the policy out")
     spec = architecture(arch)
-    if prompt is not None and not CHUNK <= prompt <= spec.target.max_positions:
-        limit = spec.target.max_positions
-        raise ValueError(f"a prompt of {prompt} rows: give {CHUNK} to {limit}")
     if layers is not None:
         if not 1 <= layers <= spec.target.num_layers:
             raise ValueError(f"layers is {layers}: {arch} has {spec.target.num_layers}")
@@ -168,12 +179,15 @@ def _fewer_layers(spec: Spec, layers: int) -> Spec:
 
 
 def compile_decode_loop(
-    gpu: str = "h100", *, large: int = 2**23, spills: bool = True, **options
+    gpu: str = "h100", *, part: str = "rounds", large: int = 2**23, spills: bool = True, **options
 ) -> dict[str, Any]:
     """Compile `decode_loop(**options)` for `gpu`, see `pallas_kernels.aot.compile_report`.
 
+    Args:
+      part: `rounds`, or `prefill` for the program that comes before.
+
     Returns:
-      The report, with `options` and, if the program compiles, `cache_bytes`.
+      The report, with `part`, `options` and, if the program compiles, `cache_bytes`.
 
     Raises:
       ValueError: an option is out of range.
@@ -184,9 +198,9 @@ def compile_decode_loop(
     } | options
     _settings(**{name: value for name, value in options.items() if name != "batch"})
     compiled = compile_report(
-        "jaxspec.bench.aot:decode_loop", options, gpu, large=large, spills=spills
+        f"jaxspec.bench.aot:{_FACTORIES[part]}", options, gpu, large=large, spills=spills
     )
-    return {"options": options} | compiled
+    return {"part": part, "options": options} | compiled
 
 
 def render_compiled(reports: list[dict[str, Any]]) -> str:
@@ -206,7 +220,7 @@ def render_compiled(reports: list[dict[str, Any]]) -> str:
         parts = ", ".join(
             f"{part} {number}" for part, number in last["round"]["groups"].items() if number > 1
         )
-        of = "chunk" if last["options"].get("prompt") else "round"
+        of = "chunk" if last["part"] == "prefill" else "round"
         lines += ["", f"launches of a {of} of {_title(last)} by part: {parts}"]
         for one in last["round"]["inner"]:
             parts = ", ".join(
@@ -224,8 +238,8 @@ def render_compiled(reports: list[dict[str, Any]]) -> str:
 
 def _title(one: dict[str, Any]) -> str:
     options = one["options"]
-    if options.get("prompt"):
-        return f"{options['method']}, prefill of {options['prompt']} rows"
+    if one["part"] == "prefill":
+        return f"{options['method']}, prefill of {options['capacity']} rows"
     if options["method"] == "ar":
         return "ar"
     return " ".join(
@@ -269,10 +283,10 @@ def _spills(one: dict[str, Any]) -> str:
 
 _ROWS = {
     "tree attention": lambda one: one["tree_attention"],
-    "kernels a round or chunk": _of_round("kernels"),
-    "copies and fills": _of_round("copies"),
+    "kernels a round": _of_round("kernels"),
+    "copies and fills a round": _of_round("copies"),
     "outside command buffers": _of_round("outside"),
-    "command buffers": _of_round("buffers"),
+    "command buffers a round": _of_round("buffers"),
     "loops driven by the host": _of_round("loops"),
     "arguments, MiB": lambda one: _mib(one["memory"]["arguments"]),
     "temporary, MiB": lambda one: _mib(one["memory"]["temporary"]),
@@ -284,5 +298,6 @@ _ROWS = {
         sum(each["moves"] for each in one["large"])
     ),
     "kernels that spill registers": _spills,
-    "compilation, s": lambda one: f"{sum(one['seconds'].values()):.1f}",
+    "compilation, s": lambda one: f"{one['seconds']['lower'] + one['seconds']['compile']:.1f}",
+    "its processor time, s": lambda one: f"{one['seconds']['processor']:.1f}",
 }

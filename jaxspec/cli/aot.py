@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from jaxspec.cli import options, values
+from jaxspec.policies.registry import AUTOMATIC
 
 FAILED = 1
 
@@ -22,15 +23,19 @@ def add_command(commands: options.Commands) -> None:
     add("--arch", default="qwen3-8b", help=f"architecture; its weights take no memory {default}")
     add("--gpu", default="h100", help=f"h100, h200, b200, a100, l4 or t4 {default}")
     add("--method", default="jetspec", help=f"ar, or jetspec to report both {default}")
+    add(
+        "--default",
+        action="store_true",
+        help="compile all that a call with default settings needs, prefill and the rounds, instead",
+    )
     add("--builder", default="best_first", help=f"see generate {default}")
     add("--budget", type=int, default=64, help=f"rows verified per round {default}")
     add("--policy", help="rule of the controller, such as best (default: verify all rows)")
     add("--context", type=int, default=2048, help=f"rows of the KV caches {default}")
     add(
         "--prefill",
-        type=int,
-        metavar="ROWS",
-        help="compile the prefill of a prompt of ROWS instead",
+        action="store_true",
+        help="compile the prefill of prompts that fill the caches instead",
     )
     add("--batch", type=int, default=1, help=f"number of sequences {default}")
     add("--temperature", type=float, default=0.0, help=f"0 decodes greedily {default}")
@@ -47,16 +52,20 @@ def run(arguments: argparse.Namespace) -> int:
     values.check_folders(arguments, "json")
     names = ("arch", "batch", "temperature", "dtype", "layers", "builder", "budget", "policy")
     shared = {name: getattr(arguments, name) for name in names}
+    part = "prefill" if arguments.prefill else "rounds"
+    wanted = [{"part": part, "method": m} for m in dict.fromkeys(("ar", arguments.method))]
+    if arguments.default:
+        shared["policy"] = AUTOMATIC
+        wanted = [{"part": part, "method": "jetspec"} for part in ("prefill", "rounds")]
     reports = [
         compile_decode_loop(
             arguments.gpu,
             large=arguments.large * 2**20,
-            method=method,
             capacity=arguments.context,
-            prompt=arguments.prefill,
             **shared,
+            **one,
         )
-        for method in dict.fromkeys(("ar", arguments.method))
+        for one in wanted
     ]
     values.save_json(arguments.json, reports)
     print(render_compiled(reports))

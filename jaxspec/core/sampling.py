@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
+from typing import Any
 
 import flax.struct
 import jax
@@ -95,13 +96,14 @@ def make_sampling(
     spec = SamplingSpec(
         greedy, not greedy and top_k is not None, not greedy and p < 1, not greedy and floor > 0
     )
-    values = SamplingValues(
-        temperature=jnp.float32(temperature),
-        top_k=jnp.int32(min(k, 2**31 - 1)),
-        top_p=jnp.float32(p),
-        min_p=jnp.float32(floor),
+    # NumPy's scalars: each of JAX's would be made by a small program.
+    values: Any = (
+        np.float32(temperature),
+        np.int32(min(k, 2**31 - 1)),
+        np.float32(p),
+        np.float32(floor),
     )
-    return spec, values
+    return spec, SamplingValues(*values)
 
 
 def _number(name: str, value: float) -> float:

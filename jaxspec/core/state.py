@@ -10,6 +10,7 @@ from typing import Any
 
 import flax.struct
 import jax
+import numpy as np
 
 
 class KVCache(flax.struct.PyTreeNode):
@@ -125,17 +126,22 @@ class Accepted(flax.struct.PyTreeNode):
 class Request(flax.struct.PyTreeNode):
     """The caller's request: every round reads it, none writes it.
 
+    Arrays may be NumPy's, which take no program to make.
+
     Attributes:
       limit: int32 [B], maximum number of tokens to generate.
       stop: int32 [E], token ids that end a sequence; -1 entries are padding.
-      keys: PRNG keys [B], one per sequence, for draft-invariant sampling.
+      seed: int [], of draft-invariant sampling; programs read its low 32 bits, or all with 64-bit
+        types on.
+      sequence: uint32 [B], number of each sequence, which keys its noise.
       sampling: `jaxspec.core.sampling.SamplingValues`.
       controls: traced values that a policy reads; None without a policy.
     """
 
-    limit: jax.Array
-    stop: jax.Array
-    keys: jax.Array
+    limit: jax.Array | np.ndarray
+    stop: jax.Array | np.ndarray
+    seed: jax.Array | np.ndarray
+    sequence: jax.Array | np.ndarray
     sampling: Any
     controls: Any = None
 

@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -99,7 +98,7 @@ class RoundCosts:
         return np.where(steps == AUTOREGRESSIVE, plain, total)
 
     def by_rows(self, steps: int = 0) -> RowCosts:
-        """Move the costs by rows, for rounds with `steps` draft steps, to the device.
+        """Return the costs by rows, for rounds with `steps` draft steps, as policies read them.
 
         Raises:
           ValueError: the table is by block size, or `steps` are given but not distinguished.
@@ -114,7 +113,7 @@ class RoundCosts:
         # The time of a round with one row beyond an autoregressive round is drafting.
         overhead = np.maximum(verify[0] - self.plain, 0.0)
         draft = self.draft + overhead + (0.0 if self.step is None else steps * self.step)
-        arrays = (jnp.asarray(x, jnp.float32) for x in (self.contexts, draft, verify - overhead))
+        arrays = (np.asarray(x, np.float32) for x in (self.contexts, draft, verify - overhead))
         return RowCosts(self.widths, *arrays)
 
     def _interpolate(self, values: np.ndarray, context: np.ndarray) -> np.ndarray:

@@ -37,7 +37,7 @@ class RowCosts(flax.struct.PyTreeNode):
     def with_rounds(self, rounds: np.ndarray) -> RowCosts:
         """Return costs of these whole rounds, see `rounds`; more rows never take less time."""
         draft, verify = split_rounds(rounds[0], rounds[1:])
-        return self.replace(draft=jnp.float32(draft), verify=jnp.float32(verify))
+        return self.replace(draft=np.float32(draft), verify=np.float32(verify))
 
     def interpolate(self, context: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Interpolate at `context` int32 []: linear between measured contexts, constant beyond.

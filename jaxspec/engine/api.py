@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.builders import Builder
@@ -55,6 +54,7 @@ def decode(
     coupled: bool = True,
     score_temperature: float | None = None,
     policy: Policy | str | None = None,
+    capacity: int | None = None,
     trace: bool = False,
 ) -> Output | list[Output]:
     """Generate text. The drafter changes the speed, never the text.
@@ -91,6 +91,9 @@ def decode(
         the rows of each and stops drafting while it does not pay; see `jaxspec.engine.automatic`.
         `Output.policy` holds what a policy learned, for the next call. (None: `auto`; with a
         `builder` or a `budget`, no policy: every round drafts and verifies as much as these allow.)
+      capacity: rows of the key-value caches, at least what the call needs. Calls that differ only in
+        their prompts and limits share programs if they share it (None: a power of two; more for
+        one prompt of chat messages, because a conversation grows).
       trace: record every round in `Output.rounds`. Each round then waits for the host.
 
     Returns:
@@ -121,6 +124,7 @@ def decode(
         coupled=coupled,
         score_temperature=score_temperature,
         policy=policy,
+        capacity=capacity,
     )
     with matmul_precision(session):
         started = time.perf_counter()
@@ -158,6 +162,7 @@ def stream(
     coupled: bool = True,
     score_temperature: float | None = None,
     policy: Policy | str | None = None,
+    capacity: int | None = None,
 ) -> Iterator[str | list[int]]:
     """Yield the text of `decode` piece by piece, after every round; options are those of `decode`.
 
@@ -191,6 +196,7 @@ def stream(
         coupled=coupled,
         score_temperature=score_temperature,
         policy=policy,
+        capacity=capacity,
     )
     return _stream(session)
 
@@ -220,8 +226,8 @@ def _finish(
     traces: Traces | None = [[] for _ in session.lengths] if trace else None
     while True:
         if session.stop_strings:
-            stopped = jnp.asarray(find_stopped(session, state))
-            state = state.replace(done=state.done | stopped)
+            stopped = np.asarray(find_stopped(session, state))
+            state = state.replace(done=np.asarray(state.done) | stopped)
         if bool(np.asarray(state.done).all()):
             return session, jax.block_until_ready(state), traces
         if traces is None:
@@ -235,4 +241,4 @@ def _finish(
 
 
 def _run(session: Session, state: DecodeState, rounds: int) -> DecodeState:
-    return run(session.params, session.request, state, jnp.int32(rounds), config=session.config)
+    return run(session.params, session.request, state, np.int32(rounds), config=session.config)

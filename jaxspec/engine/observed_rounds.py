@@ -6,7 +6,7 @@ import dataclasses
 from time import perf_counter
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from jaxspec.core.state import DecodeState
 from jaxspec.engine.compilations import compilations
@@ -36,7 +36,7 @@ def run_observed(session: Session, state: DecodeState) -> tuple[Session, DecodeS
     jax.block_until_ready(state)
     began = perf_counter()
     state = jax.block_until_ready(
-        run(session.params, session.request, state, jnp.int32(1), config=session.config)
+        run(session.params, session.request, state, np.int32(1), config=session.config)
     )
     seconds = perf_counter() - began
     if compilations() != compiled:

@@ -14,14 +14,12 @@ from jaxspec.core.sampling import draw
 from jaxspec.core.state import Accepted, DecodeState, KVCache, Request
 from jaxspec.core.tree import root_only
 from jaxspec.drafters.base import Committed
+from jaxspec.engine.capacity import prompt_chunk
 from jaxspec.engine.commit import is_stop, make_pending
 from jaxspec.engine.plan import DecodeConfig, Plan
 from jaxspec.engine.round import Round, make_round
 from jaxspec.engine.verify import project
 from jaxspec.policies.protocol import Observation
-
-# Prompt rows that one forward runs.
-CHUNK = 512
 
 
 @functools.partial(jax.jit, static_argnames=("config", "capacity", "max_tokens"))
@@ -30,21 +28,21 @@ def prefill(
     request: Request,
     tokens: jax.Array,
     lengths: jax.Array,
+    control: Any = None,
     *,
     config: DecodeConfig,
     capacity: int,
     max_tokens: int,
-    control: Any = None,
 ) -> DecodeState:
     """Run the prompts and draw each first token.
 
     Args:
-      tokens: int32 [B, P], prompts padded on the right; P up to CHUNK or a multiple of it.
-      lengths: int32 [B].
-      capacity: rows S of the caches, at least P and lengths + max_tokens + the larger of A and
-        `plan.waiting`.
-      max_tokens: room for generated tokens.
+      tokens: int32 [B, S], prompts padded on the right.
+      lengths: int32 [B]; with as many new tokens as the request's limit, they need at most
+        `jaxspec.engine.capacity.rows_needed` rows.
       control: the policy's state; None without a policy.
+      capacity: rows S of the caches, a multiple of `prompt_chunk()`.
+      max_tokens: room for generated tokens.
     """
     round = make_round(params, request, config)
     plan, batch = round.plan, tokens.shape[0]
@@ -126,25 +124,24 @@ def _absorb(round: Round, draft: Any, committed: Committed) -> Any:
 def _run_prompt(
     round: Round, tokens: jax.Array, lengths: jax.Array, capacity: int
 ) -> tuple[KVCache, Any, jax.Array, jax.Array]:
-    """Run the prompts through the target, in chunks of CHUNK rows.
+    """Run the prompts through the target, a chunk of rows at a time.
 
-    Chunks keep attention scores at CHUNK * S floats per head instead of P * P.
+    The number of chunks is traced, so one program serves prompts of all lengths.
 
     Returns:
       (the target's cache, the drafter's state, each last token's hidden state [B, E] and features
       [B, F]). The drafter has absorbed all but the last token.
     """
-    plan, (batch, width) = round.plan, tokens.shape
-    size = min(width, CHUNK)
+    plan, size = round.plan, prompt_chunk()
     following = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
 
-    def feed(start: jax.Array | int, carry: tuple, prefix: KVCache | None) -> tuple:
-        cache, draft, *last = carry
+    def feed(i: jax.Array, carry: tuple) -> tuple:
+        (cache, draft, *last), start = carry, i * size
         chunk, after = (
             jax.lax.dynamic_slice_in_dim(x, start, size, axis=1) for x in (tokens, following)
         )
         positions = jnp.broadcast_to(start + jnp.arange(size), chunk.shape)
-        out = round.target(chunk, positions, prefix, feature_layers=round.feature_layers)
+        out = round.target(chunk, positions, cache, feature_layers=round.feature_layers)
         row = lengths - 1 - start
         here = ((row >= 0) & (row < size))[:, None]
         at = jnp.clip(row, 0, size - 1)[:, None, None]
@@ -154,14 +151,14 @@ def _run_prompt(
             count = jnp.clip(row, 0, size)
             known = Committed(chunk, after, out.features, positions[:, 0], count)
             draft = _absorb(round, draft, known)
-        return append(cache, out.k, out.v, jnp.clip(lengths - start, 0, size)), draft, *last
+        # All layers read the cache before it is written. If the write could come earlier, XLA would
+        # copy the cache. So make it depend on the last layer, by lengths that never occur.
+        after_reads = out.hidden[:, 0, 0].astype(jnp.int32)
+        count = jnp.where(lengths < 0, after_reads, jnp.clip(lengths - start, 0, size))
+        return append(cache, out.k, out.v, count), draft, *last
 
-    carry = feed(0, _empty_carry(round, batch, capacity), None)
-    if width == size:
-        return carry
-    return jax.lax.fori_loop(
-        1, width // size, lambda i, carry: feed(i * size, carry, carry[0]), carry
-    )
+    chunks = (jnp.max(lengths) + size - 1) // size
+    return jax.lax.fori_loop(0, chunks, feed, _empty_carry(round, tokens.shape[0], capacity))
 
 
 def _empty_carry(round: Round, batch: int, capacity: int) -> tuple:

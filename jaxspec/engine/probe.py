@@ -51,14 +51,13 @@ def _time_kinds(session: Session, state: DecodeState, kinds: Sequence[int]) -> n
     """Return the seconds of a round of each kind."""
     # Room for tokens is rounded up, so that a probe fits even if the caller wants a single one.
     request = session.request.replace(
-        limit=jnp.full_like(session.request.limit, session.max_tokens),
-        stop=jnp.full_like(session.request.stop, -1),
+        limit=np.full_like(session.request.limit, session.max_tokens),
+        stop=np.full_like(session.request.stop, -1),
     )
-    fresh = state.replace(done=jnp.zeros_like(state.done))
+    fresh = state.replace(done=np.zeros(state.done.shape, bool))
 
     def run_kind(kind: int, count: int) -> tuple[float, int]:
-        copied = jax.tree.map(jnp.copy, fresh)
-        return time_rounds(session, request, copied, kind, count)[1:]
+        return time_rounds(session, request, _copy(fresh), kind, count)[1:]
 
     run_kind(PLAIN, 0)  # compiles
     counts = [count_rounds(run_kind(kind, 1)[0]) for kind in kinds]
@@ -69,6 +68,12 @@ def _time_kinds(session: Session, state: DecodeState, kinds: Sequence[int]) -> n
             seconds, rounds = run_kind(kind, counts[number])
             best[number] = min(best[number], max(seconds - empty, 0.1 * seconds) / max(rounds, 1))
     return best
+
+
+@jax.jit
+def _copy(state: DecodeState) -> DecodeState:
+    """Copy a state that rounds are to use up."""
+    return jax.tree.map(jnp.copy, state)
 
 
 def keep_learned(session: Session, outputs: Sequence[Output], rounds_only: bool) -> None:

@@ -87,7 +87,7 @@ def rank_candidates(
     if config.acceptance == "rejection":
         length = state.cache.length
         drawn, q = sample_candidates(
-            logits, count, config.sampling, request.sampling, request.keys, length, start
+            logits, count, config.sampling, request.sampling, round.keys, length, start
         )
         return drawn.replace(entropy=entropy(q) if with_entropy else None), q
     scores = process(logits, config.sampling, request.sampling)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.core.state import DecodeState
@@ -122,7 +121,7 @@ def _check(
     costs = policy.controls.costs
     count = count_rounds(float(np.asarray(costs.verify)[0].mean()))
     # The decision to draft must not rest on rounds that were forced.
-    pauses = jax.tree.map(jnp.copy, state.control.pauses)
+    pauses = jax.device_get(state.control.pauses)
     state, empty, _ = time_rounds(session, session.request, state, PLAIN, 0)
     seconds, complete = {}, True
     for kind in (other, usual):

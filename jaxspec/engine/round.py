@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from jaxspec.builders import Growth
 from jaxspec.core.params import Params
-from jaxspec.core.sampling import gumbel
+from jaxspec.core.sampling import gumbel, sequence_keys
 from jaxspec.core.state import Request
 from jaxspec.drafters.base import Drafter, TargetHead
 from jaxspec.engine.plan import DecodeConfig, Plan, make_plan
@@ -29,15 +29,17 @@ class Round:
 
     Attributes:
       params: weights of the target and the drafters.
-      request: arrays that the caller asked for: limits, stop ids, keys, sampling, controls.
+      request: arrays that the caller asked for: limits, stop ids, seed, sampling, controls.
       config: the call's static settings.
       plan: the functions and sizes that the config selects.
+      keys: PRNG keys [B], one per sequence.
     """
 
     params: Params
     request: Request
     config: DecodeConfig
     plan: Plan
+    keys: jax.Array
 
     @property
     def drafter(self) -> Drafter:
@@ -92,12 +94,14 @@ class Round:
         if self.config.sampling.greedy:
             return None
         positions = position[:, None] + jnp.arange(count)
-        return gumbel(self.request.keys, positions, self.params.spec.target.vocab_size)
+        return gumbel(self.keys, positions, self.params.spec.target.vocab_size)
 
 
 def make_round(params: Params, request: Request, config: DecodeConfig) -> Round:
     """Make the round of a call, inside `jax.jit`, where `params` and `request` are traced."""
-    return Round(params, request, config, make_plan(params.spec, config))
+    # Keys are made here, outside the loop over rounds, and not by a program of their own.
+    keys = sequence_keys(jnp.asarray(request.seed), request.sequence)
+    return Round(params, request, config, make_plan(params.spec, config), keys)
 
 
 def compile_phase(phase: Callable[..., Any], *, donate_state: bool = False) -> Callable[..., Any]:

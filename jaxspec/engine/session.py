@@ -17,16 +17,26 @@ import numpy as np
 
 from jaxspec.builders import Builder, make_builder
 from jaxspec.core.params import Params, Spec
-from jaxspec.core.sampling import SamplingValues, make_sampling, sequence_keys
+from jaxspec.core.sampling import SamplingValues, make_sampling
 from jaxspec.core.state import DecodeState, Request
 from jaxspec.drafters.registry import record_of
 from jaxspec.drafters.sizes import choose_depth
 from jaxspec.engine import arguments
 from jaxspec.engine.automatic import recall_policy
+from jaxspec.engine.capacity import check_capacity, choose_capacity, room_for, round_up
 from jaxspec.engine.drafter_choice import choose_drafter
 from jaxspec.engine.plan import ACCEPTANCE, DecodeConfig, Plan, make_plan
-from jaxspec.engine.prefill import CHUNK, prefill
-from jaxspec.engine.token_ids import Prompt, Prompts, is_batch, number_sequences, pad, to_ids
+from jaxspec.engine.prefill import prefill
+from jaxspec.engine.token_ids import (
+    Prompt,
+    Prompts,
+    is_batch,
+    is_chat,
+    number_sequences,
+    pad,
+    to_ids,
+)
+from jaxspec.io.program_cache import keep_programs
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.policies.protocol import Policy, PolicyConfig
 from jaxspec.targets.panels import with_panels
@@ -45,9 +55,9 @@ class Session:
       params: the model and its drafters, with what `jaxspec.targets.panels` adds.
       config: static choices, which decide what is compiled.
       request: arrays that every round reads.
-      tokens: int32 [B, P], the padded prompts.
+      tokens: int32 [B, S], the prompts, padded to the capacity.
       lengths: int32 [B], tokens of each prompt.
-      capacity: rows of the key-value caches.
+      capacity: rows S of the key-value caches.
       max_tokens: new tokens that the state has room for.
       stop_strings: strings that the host looks for in the text.
       tokenizer: the model's tokenizer, or None if it has none.
@@ -90,12 +100,14 @@ def prepare(
     coupled: bool = True,
     score_temperature: float | None = None,
     policy: Policy | str | None = None,
+    capacity: int | None = None,
 ) -> Session:
     """Check the arguments of `jaxspec.decode` and make the session; nothing runs yet.
 
     Raises:
       TypeError, ValueError: see `jaxspec.decode`.
     """
+    keep_programs()
     spec = params.spec
     arguments.check_prompt(prompt)
     max_new_tokens = arguments.check_count("max_new_tokens", max_new_tokens)
@@ -135,16 +147,20 @@ def prepare(
         raise ValueError(
             "stop strings need a tokenizer, and this model has none: give stop token ids"
         )
-    tokens, lengths = pad(ids, _prompt_bucket(max(map(len, ids))))
     request = Request(
-        limit=jnp.full(len(ids), max_new_tokens, jnp.int32),
+        limit=np.full(len(ids), max_new_tokens, np.int32),
         stop=_padded_stop(stop_ids + (() if ignore_eos else spec.eos)),
-        keys=sequence_keys(seed, number_sequences(ids)),
+        seed=np.asarray(seed, np.int64),
+        sequence=number_sequences(ids),
         sampling=sampling,
         controls=None if chosen is None else chosen.controls,
     )
-    max_tokens = _round_up(max_new_tokens, 64)
-    capacity = _round_up(tokens.shape[1] + max_tokens + max(plan.longest, plan.waiting), 64)
+    need = (max(map(len, ids)), max_new_tokens, max(plan.longest, plan.waiting))
+    if capacity is not None:
+        capacity = check_capacity(arguments.check_count("capacity", capacity), *need)
+    else:
+        capacity = choose_capacity(*need, spec.target.max_positions, grows=is_chat(prompt))
+    tokens, lengths = pad(ids, capacity)
     return Session(
         params,
         config,
@@ -152,7 +168,7 @@ def prepare(
         tokens,
         lengths,
         capacity,
-        max_tokens,
+        room_for(max_new_tokens),
         strings,
         tokenizer,
         chosen,
@@ -225,7 +241,7 @@ def run_prefill(session: Session) -> DecodeState:
 
     The caller owns the state and may donate it to `jaxspec.engine.loop.run`.
     """
-    state = prefill(
+    return prefill(
         session.params,
         session.request,
         session.tokens,
@@ -235,8 +251,6 @@ def run_prefill(session: Session) -> DecodeState:
         max_tokens=session.max_tokens,
         control=session.policy and session.policy.state,
     )
-    # Copy the policy's state: rounds donate theirs, and the caller may use the policy again.
-    return state.replace(control=jax.tree.map(jnp.copy, state.control))
 
 
 def matmul_precision(session: Session) -> contextlib.AbstractContextManager[None]:
@@ -278,10 +292,11 @@ def _start_policy(policy: Policy, plan: Plan, batch: int, temperature: float) ->
     shape = plan.shape(batch)
     policy.config.check(shape)
     policy = policy.at_temperature(temperature)
-    new = _strip_weak_types(plan.policy.init(shape))
+    # On the host: rounds donate their copy of the state, and the caller may use the policy again.
+    new = jax.device_get(plan.policy.init(shape))
     if policy.state is None:
         return policy.replace(state=new)
-    given = _strip_weak_types(policy.state)
+    given = jax.device_get(policy.state)
     if jax.tree.structure(given) != jax.tree.structure(new) or any(
         one.shape != other.shape or one.dtype != other.dtype
         for one, other in zip(jax.tree.leaves(given), jax.tree.leaves(new), strict=True)
@@ -293,25 +308,8 @@ def _start_policy(policy: Policy, plan: Plan, batch: int, temperature: float) ->
     return policy.replace(state=given)
 
 
-def _strip_weak_types(state: Any) -> Any:
-    """Remove weak types from a policy's state.
-
-    A round that writes the state would remove them too, and the next round would then compile anew.
-    """
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.asarray(x).dtype), state)
-
-
-def _padded_stop(ids: tuple[int, ...]) -> jax.Array:
+def _padded_stop(ids: tuple[int, ...]) -> np.ndarray:
     """Pad ids with -1 to a multiple of 8, so that calls with other stop ids share a compilation."""
-    padded = np.full(max(8, _round_up(len(ids), 8)), -1, np.int32)
+    padded = np.full(max(8, round_up(len(ids), 8)), -1, np.int32)
     padded[: len(ids)] = ids
-    return jnp.asarray(padded)
-
-
-def _prompt_bucket(length: int) -> int:
-    """Return the padded length: a power of two from 32 up to CHUNK, then a multiple of CHUNK."""
-    return max(32, 1 << (length - 1).bit_length()) if length <= CHUNK else _round_up(length, CHUNK)
-
-
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
+    return padded

@@ -5,6 +5,7 @@ If the policy observes every round, each round waits until the host has read the
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -52,7 +53,7 @@ def stream_rounds(session: Session) -> Iterator[StreamedRound]:
         session = probe_session(session, state)
     decoding = time.perf_counter()
     text, emitted, drafted = _Text(session), 0, False
-    news = _pack_news(state, jnp.int32(0))
+    news = read_news(state, 0)
     observed = wants_each_round(session)
     while True:
         if not observed:  # the round is dispatched, and runs while the host reads
@@ -66,7 +67,7 @@ def stream_rounds(session: Session) -> Iterator[StreamedRound]:
         if observed:
             with matmul_precision(session):
                 session, state = run_observed(session, state)
-        drafted, news = True, _pack_news(state, jnp.int32(emitted))
+        drafted, news = True, read_news(state, emitted)
     seconds = (decoding - started, time.perf_counter() - decoding)
     output = make_outputs(session, state, seconds)[0]
     keep_learned(session, [output], False)
@@ -78,7 +79,7 @@ def stream_rounds(session: Session) -> Iterator[StreamedRound]:
 def _dispatch(session: Session, state: DecodeState) -> DecodeState:
     """Start a round and return at once."""
     with matmul_precision(session):
-        return run(session.params, session.request, state, jnp.int32(1), config=session.config)
+        return run(session.params, session.request, state, np.int32(1), config=session.config)
 
 
 class _Text:
@@ -108,18 +109,27 @@ class _Text:
         return None if piece is None or whole is None else piece + whole[self._shown :]
 
 
-@jax.jit
-def _pack_news(state: DecodeState, shown: jax.Array) -> jax.Array:
+def read_news(state: DecodeState, shown: int) -> jax.Array:
+    """Begin to read what is new of the first sequence, see `_pack_news`."""
+    longest = state.accepted.path.shape[1]
+    return _pack_news(state.tokens, state.emitted, state.done, np.int32(shown), longest)
+
+
+@functools.partial(jax.jit, static_argnames="longest")
+def _pack_news(
+    tokens: jax.Array, emitted: jax.Array, done: jax.Array, shown: jax.Array, longest: int
+) -> jax.Array:
     """Pack what the host reads of the first sequence into one array.
 
     Args:
-      state: after a round.
+      tokens, emitted, done: of the state after a round. The caches are left out, so that calls of
+        other capacities share the program.
       shown: int32 [], tokens that the host has read before.
+      longest: most tokens of a round, A.
 
     Returns:
       int32 [2 + A]: whether it is done, emitted tokens, and the tokens after the first `shown`.
     """
-    longest = state.accepted.path.shape[1]
-    tokens = jax.lax.dynamic_slice_in_dim(state.tokens[0], shown, longest)
-    head = jnp.stack([state.done[0].astype(jnp.int32), state.emitted[0]])
-    return jnp.concatenate([head, tokens])
+    news = jax.lax.dynamic_slice_in_dim(tokens[0], shown, longest)
+    head = jnp.stack([done[0].astype(jnp.int32), emitted[0]])
+    return jnp.concatenate([head, news])

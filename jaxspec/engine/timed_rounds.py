@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.core.state import DecodeState, Request
@@ -38,11 +37,16 @@ def time_rounds(
     Returns:
       (the next state, seconds, rounds that ran; fewer than `count` where the text ended).
     """
-    controls = request.controls.replace(rows=jnp.int32(kind))
-    request, before = request.replace(controls=controls), int(np.max(state.rounds))
+    controls = request.controls.replace(rows=np.int32(kind))
+    request, before = request.replace(controls=controls), _count(state)
     jax.block_until_ready((state, request))
     began = time.perf_counter()
     state = jax.block_until_ready(
-        run(session.params, request, state, jnp.int32(count), config=session.config)
+        run(session.params, request, state, np.int32(count), config=session.config)
     )
-    return state, time.perf_counter() - began, int(np.max(state.rounds)) - before
+    return state, time.perf_counter() - began, _count(state) - before
+
+
+def _count(state: DecodeState) -> int:
+    # `np.max` of a device's array would compile a program.
+    return int(np.asarray(state.rounds).max())

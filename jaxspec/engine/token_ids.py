@@ -25,6 +25,11 @@ def is_batch(prompt: Prompt | Prompts) -> bool:
     return not isinstance(prompt[0], numbers.Integral | dict)
 
 
+def is_chat(prompt: Prompt | Prompts) -> bool:
+    """True for one prompt of chat messages."""
+    return len(prompt) > 0 and isinstance(prompt[0], dict)
+
+
 def to_ids(prompt: Prompt, tokenizer: Any, config: TargetConfig) -> list[int]:
     """Tokenize one prompt.
 
@@ -32,7 +37,7 @@ def to_ids(prompt: Prompt, tokenizer: Any, config: TargetConfig) -> list[int]:
       ValueError: the prompt is empty, needs a tokenizer that the model lacks, or holds ids outside
         the vocabulary.
     """
-    if isinstance(prompt, str) or (len(prompt) and isinstance(prompt[0], dict)):
+    if isinstance(prompt, str) or is_chat(prompt):
         if tokenizer is None:
             raise ValueError(
                 "this model has no tokenizer: pass token ids, or load a directory that holds one"

@@ -131,7 +131,7 @@ def accept(
     sampling, values = config.sampling, request.sampling
     if config.acceptance == "match" or sampling.greedy:
         return accept_match(tree, draw(logits, noise, tree.depth, sampling, values), longest)
-    known = (sampling, values, request.keys, state.cache.length, longest)
+    known = (sampling, values, round.keys, state.cache.length, longest)
     if config.acceptance == "sequential":
         return accept_sequential(tree, logits, *known)
     if draft_logprob is None:

@@ -19,6 +19,7 @@ from jaxspec.drafters.registry import record_of
 from jaxspec.io import provenance
 from jaxspec.io.config_entries import read_entries
 from jaxspec.io.hub import shipped
+from jaxspec.io.program_cache import keep_programs
 from jaxspec.io.progress import show_progress
 from jaxspec.io.safetensors_files import (
     WEIGHTS,
@@ -83,6 +84,7 @@ def load(
       ValueError: unknown quantisation or architecture, tensors that do not fit the config, NaN
         weights, or a drafter that does not fit the target.
     """
+    keep_programs()
     dtype = dtype or default_dtype()
     weight_dtype(dtype)
     quant.check_kind(quantize)

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import jaxspec
+from jaxspec.costs.round_costs import make_costs
 from jaxspec.engine import automatic
+from jaxspec.engine.plan import make_plan
 from jaxspec.engine.session import prepare
 from jaxspec.policies.baselines.static import make_static
 
@@ -28,6 +30,23 @@ def test_the_text_is_the_targets_own(mini, cache, temperature):
     assert len(list(cache.glob("*.json"))) == 1
     rounds = [int(out[0].policy.state.rounds) for out in (first, again)]
     assert rounds[1] > rounds[0] > 0  # the second call went on from the first
+
+
+@pytest.mark.parametrize(("on_cpu", "compiled"), [(True, (1, 8, 16)), (False, (8, 16))])
+def test_a_gpu_verifies_no_single_row_after_drafting(on_cpu, compiled):
+    policy = automatic.make_automatic(make_costs((1, 8, 16), (1,), 0.0, [[1.0]] * 3), on_cpu)
+    assert policy.config.widths == compiled and policy.controls.costs.widths == (1, 8, 16)
+
+
+def test_the_text_is_the_targets_own_without_a_single_row(mini, monkeypatch):
+    monkeypatch.setattr(automatic.jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(automatic, "choose_widths", lambda budget: (1, 4, 8))
+    monkeypatch.setattr(automatic, "_learned", {})
+    session = prepare(mini, PROMPTS[0], policy="auto")
+    assert make_plan(mini.spec, session.config).widths == (4, 8)
+    plain = jaxspec.decode(mini, PROMPTS[0], method="ar", max_new_tokens=40)
+    out = jaxspec.decode(mini, PROMPTS[0], policy="auto", max_new_tokens=40)
+    assert out.tokens == plain.tokens and out.stats.drafted > 0
 
 
 def test_costs_are_probed_once_and_kept(mini, cache, monkeypatch):

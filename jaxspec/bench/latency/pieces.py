@@ -19,7 +19,7 @@ from jaxspec.bench.measure.phases import forward_drafter, forward_target
 from jaxspec.builders import best_first
 from jaxspec.core import cache
 from jaxspec.core.params import Params
-from jaxspec.core.sampling import draw, make_sampling, sequence_keys
+from jaxspec.core.sampling import draw, make_sampling
 from jaxspec.core.state import Candidates, DecodeState, KVCache, Request, Tree
 from jaxspec.drafters.base import Committed
 from jaxspec.engine.acceptance import accept_match
@@ -58,7 +58,8 @@ def make_request(batch: int) -> Request:
     return Request(
         limit=jnp.full(batch, 2**30, jnp.int32),
         stop=jnp.full(1, -1, jnp.int32),
-        keys=sequence_keys(0, jnp.arange(batch)),
+        seed=jnp.int32(0),
+        sequence=jnp.arange(batch, dtype=jnp.uint32),
         sampling=make_sampling()[1],
     )
 

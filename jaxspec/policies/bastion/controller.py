@@ -94,7 +94,7 @@ class ControllerConfig(PolicyConfig):
                 drafting, model = map(float, after.last)
                 observed = max(seconds - drafting, LEAST_SHARE * seconds)
             factor = correct_running([observed], [model], running, factor)[-1]
-            controls = controls.replace(factor=jnp.float32(factor))
+            controls = controls.replace(factor=np.float32(factor))
         if float(controls.rate):
             sizes = np.asarray(after.sizes) - np.asarray(before.sizes)
             costs = correct_row_costs(
@@ -160,10 +160,10 @@ def make_bastion(
     )
     inputs = ControllerInputs(
         costs.by_rows(),
-        jnp.float32(1),
-        jnp.int32(rows),
-        jnp.float32(running),
-        jnp.float32(rate),
+        np.float32(1),
+        np.int32(rows),
+        np.float32(running),
+        np.float32(rate),
     )
     return Policy(config, inputs)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import flax.struct
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from jaxspec.costs.row_costs import RowCosts
 from jaxspec.policies.bastion.pauses import PauseState, init_pauses
@@ -62,7 +62,7 @@ class ControllerState(flax.struct.PyTreeNode):
 
 def init_controller(depth: int, rows: int) -> ControllerState:
     """Make the state before the first round, for trees of up to `rows` rows and `depth` levels."""
-    zero, count = jnp.float32(0), jnp.int32(0)
+    zero, count = np.float32(0), np.int32(0)
     return ControllerState(
         scores=init_scores(depth),
         pauses=init_pauses(),
@@ -70,6 +70,6 @@ def init_controller(depth: int, rows: int) -> ControllerState:
         drafted=count,
         predicted=zero,
         worth=zero,
-        sizes=jnp.zeros(rows + 1, jnp.int32),
-        last=jnp.zeros(2, jnp.float32),
+        sizes=np.zeros(rows + 1, np.int32),
+        last=np.zeros(2, np.float32),
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxspec.policies.registry import tagged
 
@@ -41,8 +42,8 @@ class PauseState(flax.struct.PyTreeNode):
 
 def init_pauses() -> PauseState:
     """Make the state before the first round, which assumes that drafting pays."""
-    zero = jnp.int32(0)
-    return PauseState(jnp.float32(FIRST), zero, zero + SHORTEST_PAUSE, zero)
+    zero = np.int32(0)
+    return PauseState(np.float32(FIRST), zero, np.int32(SHORTEST_PAUSE), zero)
 
 
 def resume_pauses(state: PauseState) -> PauseState:

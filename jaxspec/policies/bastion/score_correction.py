@@ -12,6 +12,7 @@ from __future__ import annotations
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxspec.policies.registry import tagged
 
@@ -42,7 +43,7 @@ class ScoreState(flax.struct.PyTreeNode):
 
 def init_scores(depth: int) -> ScoreState:
     """Make the state without evidence, which does not change raw probabilities."""
-    zeros = jnp.zeros((depth, BINS), jnp.float32)
+    zeros = np.zeros((depth, BINS), np.float32)
     return ScoreState(zeros, zeros, zeros, zeros + 1)
 
 

@@ -1,0 +1,79 @@
+"""`warmup`: compile what calls of given sizes need, before the first of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxspec.core.params import Params
+from jaxspec.engine.arguments import check_count
+from jaxspec.engine.compilations import compilations
+from jaxspec.engine.loop import run
+from jaxspec.engine.probe import probe_session
+from jaxspec.engine.session import Session, matmul_precision, prepare, run_prefill
+from jaxspec.engine.stream import read_news
+
+
+class WarmedUp(NamedTuple):
+    """What `warmup` did.
+
+    Attributes:
+      seconds: wall-clock time.
+      programs: that were compiled, or loaded from disk; 0 if all were there.
+      capacities: rows of the key-value caches of the calls that are ready.
+    """
+
+    seconds: float
+    programs: int
+    capacities: tuple[int, ...]
+
+
+def warmup(
+    params: Params, *, prompt_tokens: int | Sequence[int], batch: int = 1, **options: Any
+) -> WarmedUp:
+    """Compile what `decode` and `stream` need for prompts of these sizes.
+
+    That is prefill, rounds with and without drafting, and all their widths. If the policy of these
+    calls probes its costs, it does so here. Calls with chat messages use capacities of their own:
+    give `capacity=2048`, then 8192.
+
+    Args:
+      params: from `jaxspec.load`.
+      prompt_tokens: tokens of the longest prompt, or several such numbers.
+      batch: prompts that one call decodes together.
+      options: keyword arguments of `jaxspec.decode`; those that are traced (`temperature` above 0,
+        `seed`, `stop`, …) may differ in the calls. `method`: one drafter (default: the first).
+
+    Raises:
+      TypeError, ValueError: as `jaxspec.decode` does.
+    """
+    batch = check_count("batch", batch)
+    sizes = [prompt_tokens] if isinstance(prompt_tokens, int) else list(prompt_tokens)
+    # Naming the drafter keeps this call out of the trials that choose among several.
+    options = options | {"method": options.get("method") or params.spec.default_method}
+    began, before = time.perf_counter(), compilations()
+    ready = {}
+    for size in sizes:
+        prompts = [[0] * check_count("prompt_tokens", size)] * batch
+        session = prepare(params, prompts, **options)
+        ready.setdefault(session.capacity, session)
+    for session in ready.values():
+        _run_empty(session)
+    return WarmedUp(time.perf_counter() - began, compilations() - before, tuple(ready))
+
+
+def _run_empty(session: Session) -> None:
+    """Run each program of a session once, on prompts of one token and for no rounds."""
+    session = dataclasses.replace(session, lengths=np.ones_like(session.lengths))
+    with matmul_precision(session):
+        state = run_prefill(session)
+        session = probe_session(session, state)
+        state = run(session.params, session.request, state, np.int32(0), config=session.config)
+    if len(session.lengths) == 1:
+        read_news(state, 0)
+    jax.block_until_ready(state)

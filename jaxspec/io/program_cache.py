@@ -1,0 +1,79 @@
+"""Keep compiled programs in the user's cache folder, so that a later process compiles nothing.
+
+This is JAX's persistent compilation cache with all of XLA's own caches. It serves every program of
+the process. `JAXSPEC_COMPILE_CACHE=0` turns it off, `JAXSPEC_CACHE` moves it. Settings of JAX's own,
+in code or in its environment variables, come first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import stat
+from pathlib import Path
+
+import jax
+
+from jaxspec.io.user_cache import user_cache
+
+SWITCH, FOLDER = "JAXSPEC_COMPILE_CACHE", "programs"
+# With a limit, JAX locks the folder for each file, and drops the programs that were not used for
+# longest.
+_LIMIT, _MOST_BYTES = "jax_compilation_cache_max_size", 4 << 30
+# JAX's defaults leave out programs that compile in less than a second.
+_SETTINGS = {
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+    "jax_persistent_cache_enable_xla_caches": "all",
+    _LIMIT: _MOST_BYTES,
+}
+# JAX writes a program, and then a file with the time of its last use.
+_PROGRAM, _USED, _LOCK = "-cache", "-atime", ".lockfile"
+
+
+@functools.cache
+def keep_programs() -> Path | None:
+    """Turn the cache on, once per process; programs that were compiled before are not kept.
+
+    Returns:
+      The folder; None if the cache is off, if JAX has a folder already, or if none is safe.
+    """
+    configured = jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache
+    if configured or os.environ.get(SWITCH) == "0":
+        return None
+    settings = {name: value for name, value in _SETTINGS.items() if name.upper() not in os.environ}
+    try:
+        folder = user_cache(FOLDER)
+        if not is_private(folder):
+            return None
+        if _LIMIT in settings:
+            _remove_torn(folder)
+    except OSError:  # the folder cannot be written: compile as without a cache
+        return None
+    for name, value in (settings | {"jax_compilation_cache_dir": str(folder)}).items():
+        jax.config.update(name, value)
+    return folder
+
+
+def is_private(folder: Path) -> bool:
+    """Whether only this user can write to a folder and the one above it; programs are code."""
+    if not hasattr(os, "getuid"):
+        return True
+    found = [path.stat() for path in (folder, folder.parent)]
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return all(one.st_uid == os.getuid() and not one.st_mode & others for one in found)
+
+
+def _remove_torn(folder: Path) -> None:
+    """Remove programs that a killed process wrote in part.
+
+    JAX would read them in vain in every process, and never replace them.
+    """
+    import filelock
+
+    with contextlib.suppress(filelock.Timeout), filelock.FileLock(folder / _LOCK, timeout=5):
+        for path in folder.glob(f"*{_PROGRAM}"):
+            name = path.name.removesuffix(_PROGRAM)
+            if not (folder / f"{name}{_USED}").exists():
+                path.unlink(missing_ok=True)
