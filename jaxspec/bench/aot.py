@@ -42,6 +42,10 @@ def decode_loop(
     capacity: int = 2048,
     batch: int = 1,
     temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    acceptance: str = "match",
     dtype: str = "bfloat16",
     layers: int | None = None,
     policy: str | None = None,
@@ -56,7 +60,8 @@ def decode_loop(
       budget: see `jaxspec.decode`; not read by `ar`.
       capacity: rows of the caches.
       batch: number of sequences.
-      temperature: 0 is greedy; other values sample (`match`, coupled).
+      temperature, top_k, top_p, min_p: see `make_sampling`; a temperature of 0 is greedy.
+      acceptance: see `jaxspec.decode`; not read by `ar`.
       layers: use only this many of the target's layers; None: all.
       policy: a rule of the controller. It verifies a power of four of rows, up to the budget, or
         does not draft.
@@ -69,13 +74,14 @@ def decode_loop(
         method=method,
         builder=builder,
         budget=budget,
-        temperature=temperature,
+        acceptance=acceptance,
         layers=layers,
     )
-    spec, config = _settings(**options, capacity=capacity, dtype=dtype, policy=policy)
+    sampling = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    spec, config = _settings(**options, **sampling, capacity=capacity, dtype=dtype, policy=policy)
     plan = make_plan(spec, config)
     decides = None if method == "ar" else _controller(policy, budget)
-    values = make_sampling(temperature)[1]
+    values = make_sampling(**sampling)[1]
     params = abstract_params(spec, jnp.dtype(dtype))
 
     def make_request():
@@ -109,7 +115,7 @@ def _controller(rule: str | None, budget: int) -> Policy | None:
 
 
 def _settings(
-    *, arch, method, builder, budget, capacity, temperature, dtype, layers, policy
+    *, arch, method, builder, budget, acceptance, capacity, dtype, layers, policy, **sampling
 ) -> tuple[Spec, DecodeConfig]:
     """Return the model and the decode call that the options of `decode_loop` describe; ValueError
     if one is out of range.
@@ -128,10 +134,11 @@ def _settings(
         else {
             "builder": make_builder(builder),
             "budget": budget,
+            "acceptance": acceptance,
             "policy": decides and decides.config,
         }
     )
-    config = DecodeConfig(method, make_sampling(temperature)[0], **tree)
+    config = DecodeConfig(method, make_sampling(**sampling)[0], **tree)
     plan = make_plan(spec, config)
     least = _PROMPT + max(plan.longest, plan.waiting)
     if capacity < least:
