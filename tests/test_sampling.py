@@ -9,6 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from jaxspec.core.filters import (
+    _halve_in_a_loop,
+    _search_four_bits,
+    find_threshold,
+    find_threshold_of_few,
+)
 from jaxspec.core.sampling import (
     SamplingSpec,
     argmax,
@@ -66,6 +72,68 @@ def test_process_equals_brute_force(seed, ties, temperature, top_k, top_p, min_p
         keep, probability = brute_process(x, temperature, top_k, top_p, min_p)
         np.testing.assert_array_equal(np.isfinite(row), keep)
         np.testing.assert_allclose(np.exp(row) / np.exp(row).sum(), probability, atol=2e-6)
+
+
+VOCAB = 1200
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    spread=st.sampled_from(["distinct", "ties", "coarse", "equal"]),
+    temperature=st.sampled_from([0.1, 0.6, 1.0, 2.5]),
+    top_k=st.sampled_from([None, 1, 5, 20, 64, 65, 1000, VOCAB]),
+    top_p=st.sampled_from([None, 0.05, 0.5, 0.95, 0.999]),
+    min_p=st.sampled_from([None, 0.02, 0.3]),
+)
+def test_filters_keep_the_same_tokens_as_brute_force(
+    seed, spread, temperature, top_k, top_p, min_p
+):
+    """Also where more than FEW tokens are tied with the last one kept."""
+    x = random_logits(seed, VOCAB)
+    steps = {"distinct": None, "ties": 8, "coarse": 0.5, "equal": 1e-3}[spread]
+    # Multiples of a power of two: logits like those of bfloat16, with large groups of equal ones.
+    x = x if steps is None else (np.round(x * steps) / steps).astype(np.float32)
+    out = np.asarray(_process(x, *make_sampling(temperature, top_k, top_p, min_p)))
+    keep, _ = brute_process(x, temperature, top_k, top_p, min_p)
+    np.testing.assert_array_equal(np.isfinite(out), keep)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    ties=st.booleans(),
+    share=st.sampled_from([0.01, 0.3, 0.95, 0.9999, 2.0]),
+)
+def test_a_gpu_finds_the_thresholds_of_a_cpu(seed, ties, share):
+    """Weights of whole numbers, whose sums do not depend on the order."""
+    rng = np.random.default_rng(seed)
+    distance = rng.exponential(size=(3, 500)).astype(np.float32) * 4
+    distance = np.round(distance) if ties else distance
+    distance[:, rng.random(500) < 0.2] = np.inf
+    weight = rng.integers(0, 99, (3, 500)).astype(np.float32)
+    target = np.ceil(share * weight.sum(-1))
+    expected = np.full(3, np.inf, np.float32)
+    for i in range(3):
+        within = [weight[i, distance[i] <= d].sum() >= target[i] for d in np.sort(distance[i])]
+        if any(within):
+            expected[i] = np.sort(distance[i])[np.argmax(within)]
+    for find in (find_threshold, _halve_in_a_loop, _search_four_bits):
+        np.testing.assert_array_equal(jax.jit(find)(distance, weight, target), expected)
+
+
+def test_the_best_tokens_decide_as_the_whole_vocabulary():
+    """Both ways to the thresholds of top-k and top-p, for tokens tied with the last one too."""
+    x = np.stack([random_logits(i, 3000, ties=i > 2) for i in range(6)])
+    distance = x.max(-1, keepdims=True) - x
+    for count, share in ((1, 0.5), (20, 0.95), (64, 0.3), (64, 0.999)):
+        edge = _halve_in_a_loop(distance, np.ones_like(x), np.full(6, count, np.float32))
+        few = find_threshold_of_few(distance, jnp.int32(count), None)
+        np.testing.assert_array_equal(few, edge)
+        weight = np.where(distance <= np.asarray(edge)[:, None], np.exp(-distance), 0)
+        both = _halve_in_a_loop(distance, weight, np.float32(share) * weight.sum(-1))
+        few = find_threshold_of_few(distance, jnp.int32(count), jnp.float32(share))
+        np.testing.assert_array_equal(few, both)
 
 
 def test_ties_with_a_threshold_are_kept():
@@ -138,12 +206,15 @@ def test_settings_out_of_range_are_refused(arguments, message):
     assert "\n" not in str(error.value)
 
 
-def test_changing_a_value_does_not_recompile():
+def test_only_a_top_k_above_few_recompiles():
     counted = jax.jit(lambda *arguments: process(*arguments), static_argnums=1)
     logits = random_logits(1, 64)
     for temperature, top_k, top_p in ((0.7, 5, 0.9), (1.3, 17, 0.5), (1.0, 2, 0.1)):
         counted(logits, *make_sampling(temperature, top_k, top_p, None))
     assert counted._cache_size() == 1
+    for top_k in (64, 65, 20, 1000):
+        counted(logits, *make_sampling(1.0, top_k, 0.9, None))
+    assert counted._cache_size() == 2
 
 
 def test_bits_are_those_of_jax_partitionable_threefry():

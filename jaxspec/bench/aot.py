@@ -46,6 +46,10 @@ def decode_loop(
     capacity: int = 2048,
     batch: int = 1,
     temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    acceptance: str = "match",
     dtype: str = "bfloat16",
     layers: int | None = None,
     policy: str | None = None,
@@ -60,7 +64,8 @@ def decode_loop(
       budget: see `jaxspec.decode`; not read by `ar`.
       capacity: rows of the caches.
       batch: number of sequences.
-      temperature: 0 is greedy; other values sample (`match`, coupled).
+      temperature, top_k, top_p, min_p: see `make_sampling`; a temperature of 0 is greedy.
+      acceptance: see `jaxspec.decode`; not read by `ar`.
       layers: use only this many of the target's layers; None: all.
       policy: a rule of the controller, which verifies a power of four of rows, up to the budget, or
         does not draft; or `auto`, the default's on a GPU, with its own rows.
@@ -76,6 +81,10 @@ def decode_loop(
         capacity=capacity,
         batch=batch,
         temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        acceptance=acceptance,
         dtype=dtype,
         layers=layers,
         policy=policy,
@@ -89,16 +98,10 @@ def decode_loop(
     )
 
 
-def prefill_program(*, batch: int = 1, capacity: int = 2048, **options: Any) -> Program:
+def prefill_program(*, batch: int, capacity: int, **options: Any) -> Program:
     """Make the program that runs the prompts before `decode_loop` of the same options."""
-    options = {
-        "method": DRAFTER,
-        "builder": "best_first",
-        "budget": 64,
-        "temperature": 0.0,
-    } | options
-    options = {"dtype": "bfloat16", "layers": None, "policy": None} | options
     spec, config = _settings(**options, capacity=capacity)
+    sampling = {name: options[name] for name in ("temperature", "top_k", "top_p", "min_p")}
     plan = make_plan(spec, config)
     decides = None if config.policy is None else _controller(options["policy"], options["budget"])
     params = abstract_params(spec, jnp.dtype(options["dtype"]))
@@ -107,7 +110,7 @@ def prefill_program(*, batch: int = 1, capacity: int = 2048, **options: Any) -> 
         stop=np.zeros(8, np.int32),
         seed=np.int32(0),
         sequence=np.zeros(batch, np.uint32),
-        sampling=make_sampling(options["temperature"])[1],
+        sampling=make_sampling(**sampling)[1],
         controls=decides and decides.controls,
     )
     control = plan.policy.init(plan.shape(batch)) if plan.policy else None
@@ -136,7 +139,7 @@ def _controller(rule: str | None, budget: int) -> Policy | None:
 
 
 def _settings(
-    *, arch, method, builder, budget, capacity, temperature, dtype, layers, policy
+    *, arch, method, builder, budget, acceptance, capacity, dtype, layers, policy, **sampling
 ) -> tuple[Spec, DecodeConfig]:
     """Return the model and the decode call that the options of `decode_loop` describe; ValueError
     if one is out of range.
@@ -155,10 +158,11 @@ def _settings(
         else {
             "builder": make_builder(builder),
             "budget": budget,
+            "acceptance": acceptance,
             "policy": decides and decides.config,
         }
     )
-    config = DecodeConfig(method, make_sampling(temperature)[0], **tree)
+    config = DecodeConfig(method, make_sampling(**sampling)[0], **tree)
     plan = make_plan(spec, config)
     least = _PROMPT + max(plan.longest, plan.waiting)
     if capacity < least:

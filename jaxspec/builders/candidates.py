@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.state import Candidates
-
-_ROUND = 16  # XLA's GPU top_k is one kernel up to here and a full sort beyond
+from jaxspec.core.top_k import top_k
 
 
 def rank(
@@ -60,32 +59,3 @@ def entropy(logprob: jax.Array) -> jax.Array:
     """
     p = jnp.exp(logprob)
     return -jnp.sum(jnp.where(p > 0, p * logprob, 0.0), axis=-1)
-
-
-def top_k(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-    """Compute `jax.lax.top_k` in a way that is fast on a GPU for k > 16 too.
-
-    The result is exact: values and int32 indices, the lower index first among equals. If a row has
-    fewer than k finite values, the other values are -inf and their indices repeat.
-    """
-    if k <= _ROUND:
-        return jax.lax.top_k(x, k)
-    return jax.lax.platform_dependent(
-        x, cpu=lambda x: tuple(jax.lax.top_k(x, k)), default=lambda x: _top_k_in_rounds(x, k)
-    )
-
-
-def _top_k_in_rounds(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-    """Take the top k in rounds of 16.
-
-    A round chooses among the entries after the last chosen one in the order of (value, index).
-    """
-    index = jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
-    values, indices, left = [], [], x
-    for taken in range(0, k, _ROUND):
-        value, where = jax.lax.top_k(left, min(_ROUND, k - taken))
-        values.append(value)
-        indices.append(where)
-        last, at = value[..., -1:], where[..., -1:]
-        left = jnp.where((x < last) | ((x == last) & (index > at)), x, -jnp.inf)
-    return jnp.concatenate(values, axis=-1), jnp.concatenate(indices, axis=-1)

@@ -39,6 +39,15 @@ def add_command(commands: options.Commands) -> None:
     )
     add("--batch", type=int, default=1, help=f"number of sequences {default}")
     add("--temperature", type=float, default=0.0, help=f"0 decodes greedily {default}")
+    add("--top-k", type=int, help="sample among the most likely tokens (default: all)")
+    add("--top-p", type=float, help="sample within this probability mass (default: all)")
+    add("--min-p", type=float, help="least probability relative to the best token (default: 0)")
+    add(
+        "--acceptance",
+        default="match",
+        choices=("match", "sequential", "rejection"),
+        help=f"see generate {default}",
+    )
     add("--dtype", default="bfloat16", choices=options.DTYPES, help=f"dtype of weights {default}")
     add("--layers", type=int, help="compile fewer target layers (default: all)")
     add("--large", type=int, default=8, help=f"list results of at least this many MiB {default}")
@@ -50,7 +59,11 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxspec.bench.aot import compile_decode_loop, render_compiled
 
     values.check_folders(arguments, "json")
-    names = ("arch", "batch", "temperature", "dtype", "layers", "builder", "budget", "policy")
+    model, sampling = (
+        ("arch", "batch", "dtype", "layers"),
+        ("temperature", "top_k", "top_p", "min_p"),
+    )
+    names = (*model, *sampling, "acceptance", "builder", "budget", "policy")
     shared = {name: getattr(arguments, name) for name in names}
     part = "prefill" if arguments.prefill else "rounds"
     wanted = [{"part": part, "method": m} for m in dict.fromkeys(("ar", arguments.method))]

@@ -22,10 +22,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxspec.core.filters import FEW, find_threshold, find_threshold_of_few
+
 MIN_TEMPERATURE = 1e-5
 """Decoding is greedy below this temperature, as in the reference code of DFlash and EAGLE."""
 
-_INF_BITS = 0x7F800000
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
@@ -34,16 +35,20 @@ class SamplingSpec:
     """Static half of the sampling settings: which steps exist in the compiled program.
 
     Greedy decoding has none.
+
+    Attributes:
+      few: top_k is at most `filters.FEW`, so that the best FEW tokens decide both top-k and top-p.
     """
 
     greedy: bool
     top_k: bool = False
     top_p: bool = False
     min_p: bool = False
+    few: bool = False
 
 
 class SamplingValues(flax.struct.PyTreeNode):
-    """Traced half of the sampling settings: changing a value never recompiles.
+    """Traced half of the sampling settings: a change recompiles only if it moves top_k across FEW.
 
     Attributes:
       temperature, top_p, min_p: float32 [].
@@ -93,9 +98,10 @@ def make_sampling(
     if not 0 <= floor <= 1:
         raise ValueError(f"min_p must be in [0, 1], got {floor}; None keeps the whole vocabulary")
     greedy = temperature < MIN_TEMPERATURE
-    spec = SamplingSpec(
-        greedy, not greedy and top_k is not None, not greedy and p < 1, not greedy and floor > 0
-    )
+    spec = SamplingSpec(greedy)
+    if not greedy:
+        limited = top_k is not None
+        spec = SamplingSpec(greedy, limited, p < 1, floor > 0, limited and k <= FEW)
     # NumPy's scalars: each of JAX's would be made by a small program.
     values: Any = (
         np.float32(temperature),
@@ -134,13 +140,18 @@ def process(logits: jax.Array, spec: SamplingSpec, values: SamplingValues) -> ja
     if spec.greedy:
         return logits.astype(jnp.float32)
     distance = _distance(logits.astype(jnp.float32), values.temperature)
-    if spec.top_k:
-        distance = _keep_nearest(
-            distance, jnp.isfinite(distance).astype(jnp.float32), values.top_k.astype(jnp.float32)
-        )
-    if spec.top_p:
-        weight = jnp.exp(-distance)
-        distance = _keep_nearest(distance, weight, values.top_p * weight.sum(-1))
+    if spec.few:
+        top_p = values.top_p if spec.top_p else None
+        distance = _cut(distance, find_threshold_of_few(distance, values.top_k, top_p))
+    else:
+        if spec.top_k:
+            counted = jnp.isfinite(distance).astype(jnp.float32)
+            limit = values.top_k.astype(jnp.float32)
+            distance = _cut(distance, find_threshold(distance, counted, limit))
+        if spec.top_p:
+            weight = jnp.exp(-distance)
+            limit = values.top_p * weight.sum(-1)
+            distance = _cut(distance, find_threshold(distance, weight, limit))
     if spec.min_p:
         distance = jnp.where(distance <= -jnp.log(values.min_p), distance, jnp.inf)
     return -distance
@@ -156,26 +167,9 @@ def _distance(logits, temperature):
     return (jnp.where(jnp.isfinite(top), top, 0.0) - logits) / temperature
 
 
-def _keep_nearest(distance, weight, target):
-    """Exclude entries beyond the smallest distance within which the weights sum to `target` [...].
-
-    Nothing is excluded if they never do. Non-negative floats are ordered like their bit patterns,
-    so 31 halvings of the pattern find the distance exactly. Each halving is one vectorised pass,
-    which is much faster than sorting the vocabulary.
-    """
-
-    def halve(_, bounds):
-        low, high = bounds
-        middle = low + (high - low) // 2
-        inside = distance <= lax.bitcast_convert_type(middle, jnp.float32)[..., None]
-        reached = jnp.where(inside, weight, 0.0).sum(-1) >= target
-        return jnp.where(reached, low, middle), jnp.where(reached, middle, high)
-
-    low = jnp.full(distance.shape[:-1], -1, jnp.int32)
-    _, high = lax.fori_loop(0, 31, halve, (low, jnp.full_like(low, _INF_BITS)))
-    return jnp.where(
-        distance <= lax.bitcast_convert_type(high, jnp.float32)[..., None], distance, jnp.inf
-    )
+def _cut(distance, threshold):
+    """Exclude entries of `distance` [..., V] beyond `threshold` [...]."""
+    return jnp.where(distance <= threshold[..., None], distance, jnp.inf)
 
 
 def sequence_keys(seed: int | jax.Array, sequence: jax.Array | np.ndarray) -> jax.Array:

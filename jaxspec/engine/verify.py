@@ -16,6 +16,10 @@ from jaxspec.engine.acceptance import accept_match, accept_rejection, accept_seq
 from jaxspec.engine.round import Round
 from pallas_kernels.device import current_device
 
+# Children of a node that acceptance `rejection` tries. Each try is compiled, and the prior of
+# `sample_candidates` expects to accept the eleventh child once in 240,000 times.
+_SIBLINGS = 10
+
 
 class TargetPass(NamedTuple):
     """What the target computes for N tree rows.
@@ -136,7 +140,8 @@ def accept(
         return accept_sequential(tree, logits, *known)
     if draft_logprob is None:
         raise ValueError("acceptance 'rejection' needs the draft's log-probabilities")
-    return accept_rejection(tree, logits, draft_logprob, *known)
+    siblings = min(round.growth.candidates, _SIBLINGS)
+    return accept_rejection(tree, logits, draft_logprob, *known, siblings)
 
 
 def keep_path(passed: TargetPass, accepted: Accepted) -> Verified:

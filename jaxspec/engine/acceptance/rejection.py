@@ -6,12 +6,13 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from jaxspec.core.sampling import SamplingSpec, SamplingValues, gumbel, process
 from jaxspec.core.state import Accepted, Candidates, Tree
+from jaxspec.core.top_k import top_k
+from jaxspec.engine.acceptance.match import follow
 from jaxspec.engine.acceptance.noise import CANDIDATES, fold_round_keys
-from jaxspec.engine.acceptance.walk import accept_by_walk, find_children, walk_tree
+from jaxspec.engine.acceptance.path import accept_by_choice, find_siblings
 
 RANK_DECAY = 0.3
 """Prior of `sample_candidates`: the candidate of rank r is accepted with probability (1 -
@@ -28,6 +29,7 @@ def accept_rejection(
     keys: jax.Array,
     position: jax.Array,
     longest: int,
+    siblings: int | None = None,
 ) -> Accepted:
     """Accept candidates that were drawn without replacement by recursive rejection sampling.
 
@@ -41,16 +43,25 @@ def accept_rejection(
 
     Args:
       tree: tree of N rows; siblings are the first few candidates of their depth, in order.
-      logits: [B, N, V], the target's unprocessed logits; only rows on the path are read.
+      logits: [B, N, V], the target's unprocessed logits.
       draft_logprob: float32 [B, depth, V], log-probabilities that the candidates were drawn with;
         [:, d] belongs to the children of nodes of depth d.
       spec, values: from `make_sampling`.
       keys: [B], one per sequence.
       position: int32 [B], absolute position of the root.
       longest: static; deeper nodes are not accepted.
+      siblings: static, children to try of each node; later ones are not accepted. None: all.
     """
-    walk = functools.partial(_walk_rejection, spec=spec, values=values, longest=longest)
-    return accept_by_walk(walk, tree, logits, spec, values, keys, position, longest, draft_logprob)
+    choose = functools.partial(
+        _choose_by_rejection,
+        spec=spec,
+        values=values,
+        longest=longest,
+        siblings=tree.token.shape[1] if siblings is None else siblings,
+    )
+    return accept_by_choice(
+        choose, tree, logits, spec, values, keys, position, longest, draft_logprob
+    )
 
 
 def sample_candidates(
@@ -84,21 +95,21 @@ def sample_candidates(
     """
     logprob = jax.nn.log_softmax(process(draft_logits, spec, values), axis=-1)
     if spec.greedy:
-        best, token = lax.top_k(logprob, count)
-        return Candidates(token=token.astype(jnp.int32), logprob=best), logprob
+        best, token = top_k(logprob, count)
+        return Candidates(token=token, logprob=best), logprob
     depth = first + jnp.arange(draft_logits.shape[1])
     noise = gumbel(
         fold_round_keys(keys, position, CANDIDATES),
         jnp.broadcast_to(depth, draft_logits.shape[:2]),
         logprob.shape[-1],
     )
-    drawn, token = lax.top_k(logprob + noise, count)
+    drawn, token = top_k(logprob + noise, count)
     prior = jnp.log1p(-RANK_DECAY) + jnp.arange(count) * jnp.log(RANK_DECAY)
     scores = jnp.where(jnp.isfinite(drawn), prior, -jnp.inf).astype(jnp.float32)
-    return Candidates(token=token.astype(jnp.int32), logprob=scores), logprob
+    return Candidates(token=token, logprob=scores), logprob
 
 
-def _walk_rejection(
+def _choose_by_rejection(
     tree: Tree,
     logits: jax.Array,
     draws: jax.Array,
@@ -107,39 +118,42 @@ def _walk_rejection(
     spec: SamplingSpec,
     values: SamplingValues,
     longest: int,
+    siblings: int,
 ) -> tuple[Accepted, jax.Array]:
     """Apply `accept_rejection` to one tree, without the bonus; `draws` float32 [N] are uniform."""
-    rows = jnp.arange(tree.token.shape[0])
+    rows = tree.token.shape[0]
+    child, elder = find_siblings(tree, longest)
+    rank, below = elder.sum(-1), tree.parent == jnp.arange(rows)[:, None]
+    # At most (N - 1) // r rows have r children. With parents sorted by their number of children,
+    # the r-th try goes through that many of them.
+    parent = jnp.argsort(-(child & below).sum(-1), stable=True)
+    depth = jnp.minimum(tree.depth[parent], draft_logprob.shape[0] - 1)
+    p = jax.nn.softmax(process(logits[parent], spec, values), axis=-1)
+    q = jnp.exp(draft_logprob[depth])
+    chosen, searching = jnp.zeros(rows, bool), jnp.ones(rows, bool)
+    for r in range(min(siblings, rows - 1)):
+        some = slice((rows - 1) // (r + 1))
+        here = (child & (rank == r) & below[parent[some]]) & searching[some, None]
+        tried, trying = jnp.argmax(here, axis=-1), here.any(-1)
+        hit, next_p, next_q = jax.vmap(_attempt)(p[some], q[some], tree.token[tried], draws[tried])
+        chosen |= (here & hit[:, None]).any(0)
+        missed = trying & ~hit
+        searching = searching.at[some].set(missed)
+        p = p.at[some].set(jnp.where(missed[:, None], next_p, p[some]))
+        q = q.at[some].set(jnp.where(missed[:, None], next_q, q[some]))
+    path, count, last = follow(tree, chosen, longest)
+    return Accepted(path=path, count=count, bonus=jnp.int32(0)), p[jnp.argmax(parent == last)]
 
-    def descend(
-        row: jax.Array, depth: jax.Array, p: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        child = find_children(tree, row, depth, longest)
 
-        def attempt(state: tuple) -> tuple:
-            tried, _, p, q = state
-            tried = jnp.argmax(child & (rows > tried)).astype(jnp.int32)
-            token = tree.token[tried]
-            accepted = draws[tried] * q[token] < p[token]
-            # On acceptance nothing reads p and q any more.
-            return (
-                tried,
-                accepted,
-                _normalise(jnp.maximum(p - q, 0.0), p),
-                _normalise(q.at[token].set(0.0), q),
-            )
-
-        def unfinished(state: tuple) -> jax.Array:
-            tried, accepted, _, _ = state
-            return ~accepted & (child & (rows > tried)).any()
-
-        q = jnp.exp(draft_logprob[jnp.minimum(depth, draft_logprob.shape[0] - 1)])
-        tried, accepted, left, _ = lax.while_loop(
-            unfinished, attempt, (jnp.int32(0), jnp.bool_(False), p, q)
-        )
-        return accepted, tried, left
-
-    return walk_tree(logits, spec, values, longest, descend)
+def _attempt(
+    p: jax.Array, q: jax.Array, token: jax.Array, draw: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Try a token drawn from q [V]; return whether it is accepted, and p and q if it is not."""
+    return (
+        draw * q[token] < p[token],
+        _normalise(jnp.maximum(p - q, 0.0), p),
+        _normalise(q.at[token].set(0.0), q),
+    )
 
 
 def _normalise(weight: jax.Array, otherwise: jax.Array) -> jax.Array:

@@ -7,9 +7,10 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jaxspec.core.sampling import SamplingSpec, SamplingValues
+from jaxspec.core.sampling import SamplingSpec, SamplingValues, process
 from jaxspec.core.state import Accepted, Tree
-from jaxspec.engine.acceptance.walk import accept_by_walk, find_children, walk_tree
+from jaxspec.engine.acceptance.match import follow
+from jaxspec.engine.acceptance.path import accept_by_choice, find_siblings, keep_some
 
 
 def accept_sequential(
@@ -31,14 +32,14 @@ def accept_sequential(
 
     Args:
       tree: tree of N rows.
-      logits: [B, N, V], the target's unprocessed logits; only rows on the path are read.
+      logits: [B, N, V], the target's unprocessed logits.
       spec, values: from `make_sampling`.
       keys: [B], one per sequence.
       position: int32 [B], absolute position of the root.
       longest: static; deeper nodes are not accepted.
     """
-    walk = functools.partial(walk_sequential, spec=spec, values=values, longest=longest)
-    return accept_by_walk(walk, tree, logits, spec, values, keys, position, longest)
+    choose = functools.partial(walk_sequential, spec=spec, values=values, longest=longest)
+    return accept_by_choice(choose, tree, logits, spec, values, keys, position, longest)
 
 
 def walk_sequential(
@@ -51,22 +52,14 @@ def walk_sequential(
     longest: int,
 ) -> tuple[Accepted, jax.Array]:
     """Apply `accept_sequential` to one tree, without the bonus; `draws` float32 [N] are uniform."""
-    rows = jnp.arange(tree.token.shape[0])
-    same = (
-        (tree.parent[:, None] == tree.parent)
-        & (tree.token[:, None] == tree.token)
-        & (rows < rows[:, None])
-    )
-    repeated = same.any(-1)
-
-    def descend(
-        row: jax.Array, depth: jax.Array, p: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        child = find_children(tree, row, depth, longest) & ~repeated
-        mass = jnp.where(child, p[tree.token], 0.0)
-        # Test u < p(c) / (1 - mass of the children rejected before c) for all children at once.
-        hit = child & (draws * (1.0 - (jnp.cumsum(mass) - mass)) < mass)
-        left = p.at[jnp.where(child, tree.token, p.shape[0])].set(0.0, mode="drop")
-        return hit.any(), jnp.argmax(hit).astype(jnp.int32), left
-
-    return walk_tree(logits, spec, values, longest, descend)
+    child, elder = find_siblings(tree, longest)
+    repeated = (elder & (tree.token[:, None] == tree.token)).any(-1)
+    child, elder = child & ~repeated, elder & ~repeated
+    p = jax.nn.softmax(process(logits, spec, values), axis=-1)
+    mass = jnp.where(child, p[jnp.maximum(tree.parent, 0), tree.token], 0.0)
+    # Test u < p(c) / (1 - mass of the children rejected before c) for all children at once.
+    hit = child & (draws * (1.0 - jnp.where(elder, mass, 0.0).sum(-1)) < mass)
+    path, count, last = follow(tree, hit & ~(elder & hit).any(-1), longest)
+    rejected = jnp.where(child & (tree.parent == last), tree.token, logits.shape[-1])
+    left = p[last].at[rejected].set(0.0, mode="drop")
+    return Accepted(path=path, count=count, bonus=jnp.int32(0)), keep_some(left, p[last])

@@ -1,4 +1,7 @@
-"""Walk down a tree from the root, child by child; each rule chooses the child in its own way."""
+"""Walk down a tree from the root, child by child; each rule chooses the child in its own way.
+
+A CPU reads only the rows of the path. A GPU lets all rows choose at once, see `path`.
+"""
 
 from __future__ import annotations
 
@@ -8,40 +11,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxspec.core.sampling import SamplingSpec, SamplingValues, draw, process
+from jaxspec.core.sampling import SamplingSpec, SamplingValues, process
 from jaxspec.core.state import Accepted, Tree
-from jaxspec.engine.acceptance.match import accept_match
-from jaxspec.engine.acceptance.noise import draw_bonus, draw_uniform
+from jaxspec.engine.acceptance.path import keep_some
 
 # (row, depth, p [V]) -> (found, child row, the remaining p if no child is accepted).
 Descend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
-
-
-def accept_by_walk(
-    walk: Callable[..., tuple[Accepted, jax.Array]],
-    tree: Tree,
-    logits: jax.Array,
-    spec: SamplingSpec,
-    values: SamplingValues,
-    keys: jax.Array,
-    position: jax.Array,
-    longest: int,
-    *per_tree: jax.Array,
-) -> Accepted:
-    """Accept by a rule that walks down each tree, and draw the bonus from what the walk leaves.
-
-    Greedy decoding uses `accept_match`. The other arguments are those of the rules.
-
-    Args:
-      walk: takes one tree, its logits [N, V], uniform draws float32 [N] and its `per_tree`; returns
-        Accepted without a bonus and the distribution of the bonus, see `walk_tree`.
-      per_tree: further arrays of the rule, each with a leading axis of B trees.
-    """
-    if spec.greedy:
-        return accept_match(tree, draw(logits, None, tree.depth, spec, values), longest)
-    draws = draw_uniform(keys, position, tree)
-    accepted, left = jax.vmap(walk)(tree, logits, draws, *per_tree)
-    return accepted.replace(bonus=draw_bonus(left, keys, position))
 
 
 def walk_tree(
@@ -66,9 +41,7 @@ def walk_tree(
         row, count, path, _, _ = state
         p = jax.nn.softmax(process(logits[row], spec, values))
         found, child, left = descend(row, count - 1, p)
-        # Rounding can make all of the remaining p zero although every child was rejected. Then draw
-        # from p itself, so that the token has a probability above 0.
-        left = jnp.where(left.any(), left, p)
+        left = keep_some(left, p)
         path = path.at[count].set(jnp.where(found, child, 0), mode="drop")
         return jnp.where(found, child, row), count + found, path, left, ~found
 

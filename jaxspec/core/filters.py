@@ -1,0 +1,106 @@
+"""Thresholds of top-k and top-p, exact and without a loop whose end depends on data.
+
+The distance of a token is how far its logit is below the largest. A filter keeps all tokens within
+a threshold, so that ties with the last token kept are kept too.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxspec.core.top_k import top_k
+
+FEW = 64
+"""Largest top_k for which the best tokens are found first and all filters work on them."""
+
+_INF_BITS = 0x7F800000
+_BITS = 31  # of a non-negative float
+
+
+def find_threshold_of_few(
+    distance: jax.Array, count: jax.Array, top_p: jax.Array | None
+) -> jax.Array:
+    """Find the threshold of top-k and then top-p from the best FEW tokens.
+
+    Args:
+      distance: float32 [..., V], at least 0, inf where excluded.
+      count: int32 [], top_k from 1 to FEW.
+      top_p: float32 [] below 1, or None without top-p.
+
+    Returns:
+      float32 [...]; inf if fewer than `count` tokens are finite and top-p excludes none of them.
+    """
+    best = -top_k(-distance, min(FEW, distance.shape[-1]))[0]
+    last = lax.dynamic_index_in_dim(best, jnp.minimum(count, best.shape[-1]) - 1, -1)
+    if top_p is None:
+        return last[..., 0]
+    # Any number of tokens may be tied with the last one. All nearer ones are among the best.
+    tied = (distance == last).sum(-1, dtype=jnp.float32)
+    weight = jnp.where(best < last, jnp.exp(-best), 0.0)
+    total = weight.sum(-1) + tied * jnp.exp(-last[..., 0])
+    up_to = jnp.arange(best.shape[-1])
+    within = jnp.where(up_to <= up_to[:, None], weight[..., None, :], 0.0).sum(-1)
+    reached = (best < last) & (within >= top_p * total[..., None])
+    return jnp.where(reached, best, last).min(-1)
+
+
+def find_threshold(distance: jax.Array, weight: jax.Array, target: jax.Array) -> jax.Array:
+    """Find the smallest distance within which the weights sum to `target`.
+
+    Non-negative floats are ordered like their bit patterns, so a search of the 31 bits finds it
+    exactly. Passes over the vocabulary are much faster than sorting it. A GPU settles four bits
+    with every pass, because a pass is bound by the memory it reads and a loop by the host; a CPU is
+    bound by comparisons and settles one.
+
+    Args:
+      distance: float32 [..., V], at least 0.
+      weight: float32 [..., V], at least 0.
+      target: float32 [...].
+
+    Returns:
+      float32 [...]; inf if the sum is never reached.
+    """
+    return lax.platform_dependent(
+        distance, weight, target, cpu=_halve_in_a_loop, default=_search_four_bits
+    )
+
+
+def _halve_in_a_loop(distance: jax.Array, weight: jax.Array, target: jax.Array) -> jax.Array:
+    def halve(_: int, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        low, high = bounds
+        middle = low + (high - low) // 2
+        inside = distance <= _as_float(middle)[..., None]
+        reached = jnp.where(inside, weight, 0.0).sum(-1) >= target
+        return jnp.where(reached, low, middle), jnp.where(reached, middle, high)
+
+    low = jnp.full(distance.shape[:-1], -1, jnp.int32)
+    return _as_float(lax.fori_loop(0, _BITS, halve, (low, jnp.full_like(low, _INF_BITS)))[1])
+
+
+def _search_four_bits(distance: jax.Array, weight: jax.Array, target: jax.Array) -> jax.Array:
+    """Settle three bits of the threshold and then four with each pass, from the highest on."""
+    pattern = jnp.zeros(distance.shape[:-1], jnp.int32)
+    for shift in range(_BITS - 3, -1, -4):
+        steps = range(1, min(16, 1 << (_BITS - shift)))
+        # The threshold has the bits j or more here if all patterns before that are too near.
+        before = [jnp.minimum(pattern + ((j << shift) - 1), _INF_BITS) for j in steps]
+        inside = [jnp.where(distance <= _as_float(x)[..., None], weight, 0.0) for x in before]
+        sums = _sum_together(inside)
+        pattern += sum((x < target).astype(jnp.int32) for x in sums) << shift
+    return _as_float(jnp.minimum(pattern, _INF_BITS))
+
+
+def _sum_together(arrays: list[jax.Array]) -> tuple[jax.Array, ...]:
+    """Sum arrays over their last axis, in one kernel that reads what they are made of once."""
+
+    def add(left: tuple, right: tuple) -> tuple:
+        return tuple(a + b for a, b in zip(left, right, strict=True))
+
+    zeros = tuple(jnp.float32(0) for _ in arrays)
+    return tuple(lax.reduce(tuple(arrays), zeros, add, (arrays[0].ndim - 1,)))
+
+
+def _as_float(pattern: jax.Array) -> jax.Array:
+    return lax.bitcast_convert_type(pattern, jnp.float32)

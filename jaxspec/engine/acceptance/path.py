@@ -1,0 +1,65 @@
+"""The accepted path of a tree, once every node has chosen the child it would accept.
+
+All nodes choose at once, on the path or not: the number of steps then depends on no data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.core.sampling import SamplingSpec, SamplingValues, draw
+from jaxspec.core.state import Accepted, Tree
+from jaxspec.engine.acceptance.match import accept_match
+from jaxspec.engine.acceptance.noise import draw_bonus, draw_uniform
+
+
+def accept_by_choice(
+    choose: Callable[..., tuple[Accepted, jax.Array]],
+    tree: Tree,
+    logits: jax.Array,
+    spec: SamplingSpec,
+    values: SamplingValues,
+    keys: jax.Array,
+    position: jax.Array,
+    longest: int,
+    *per_tree: jax.Array,
+) -> Accepted:
+    """Accept by a rule in which each node chooses a child; draw the bonus from what that leaves.
+
+    Greedy decoding uses `accept_match`. The other arguments are those of the rules.
+
+    Args:
+      choose: takes one tree, its logits [N, V], uniform draws float32 [N] and its `per_tree`;
+        returns Accepted without a bonus and the distribution float32 [V] of the bonus.
+      per_tree: further arrays of the rule, each with a leading axis of B trees.
+    """
+    if spec.greedy:
+        return accept_match(tree, draw(logits, None, tree.depth, spec, values), longest)
+    draws = draw_uniform(keys, position, tree)
+    accepted, left = jax.vmap(choose)(tree, logits, draws, *per_tree)
+    return accepted.replace(bonus=draw_bonus(left, keys, position))
+
+
+def find_siblings(tree: Tree, longest: int) -> tuple[jax.Array, jax.Array]:
+    """Find the rows of one tree that may be accepted, and their elder siblings.
+
+    Returns:
+      child: bool [N], rows other than the root, in use and no deeper than `longest`.
+      elder: bool [N, N], whether row j is a child, a sibling of row i and before it.
+    """
+    row = jnp.arange(tree.token.shape[0])
+    child = (row > 0) & (row < tree.size) & (tree.depth <= longest)
+    same = tree.parent[:, None] == tree.parent
+    return child, same & child & (row < row[:, None])
+
+
+def keep_some(left: jax.Array, p: jax.Array) -> jax.Array:
+    """Return what is `left` of p [V] after rejections, or p itself if nothing is.
+
+    Rounding can make all of the remaining p zero although every child was rejected. A token drawn
+    from p has a probability above 0.
+    """
+    return jnp.where(left.any(), left, p)
