@@ -154,11 +154,21 @@ def _by_counting(*arrays: jax.Array, count: int, keep: int) -> tuple[jax.Array, 
     before.
     """
     position = jnp.arange(arrays[0].shape[0], dtype=jnp.int32)
-    before = position < position[:, None]
-    for key in reversed(arrays[:count]):
-        before = (key < key[:, None]) | ((key == key[:, None]) & before)
-    place = before.sum(1, dtype=jnp.int32) == jnp.arange(keep)[:, None]
+    place = precede(*arrays[:count]).sum(1, dtype=jnp.int32) == jnp.arange(keep)[:, None]
     return tuple(jnp.where(place, x, 0).sum(1, dtype=x.dtype) for x in (position, *arrays))
+
+
+def precede(*keys: jax.Array) -> jax.Array:
+    """Compare M entries with each other by keys [M] in turn, equal ones by position.
+
+    Returns:
+      bool [M, M], whether entry j comes before entry i; row sums are the places in sorted order.
+    """
+    position = jnp.arange(keys[0].shape[0], dtype=jnp.int32)
+    before = position < position[:, None]
+    for key in reversed(keys):
+        before = (key < key[:, None]) | ((key == key[:, None]) & before)
+    return before
 
 
 class _PathCodes:
