@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxspec.bench.architectures import DRAFTER, abstract_params, architecture
+from jaxspec.bench.architectures import DRAFTER, abstract_params, architecture, swap_drafter
 from jaxspec.bench.report.table import tabulate
 from jaxspec.builders import make_builder
 from jaxspec.core.params import Spec
@@ -27,6 +27,7 @@ from jaxspec.engine.plan import DecodeConfig, make_plan
 from jaxspec.engine.prefill import prefill
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.protocol import Policy
+from jaxspec.targets.quant import check_kind, quantize_params
 from pallas_kernels.aot import Program, compile_report
 
 _PROMPT = 64
@@ -37,7 +38,7 @@ def decode_loop(
     *,
     arch: str,
     method: str = DRAFTER,
-    builder: str = "best_first",
+    builder: str | None = "best_first",
     budget: int = 64,
     capacity: int = 2048,
     batch: int = 1,
@@ -45,14 +46,15 @@ def decode_loop(
     dtype: str = "bfloat16",
     layers: int | None = None,
     policy: str | None = None,
+    quantize: str | None = None,
 ) -> Program:
     """Make the program `jaxspec.engine.loop.run` of a named architecture, ready to compile. Its
     arguments are shapes, and its caches are donated.
 
     Args:
       arch: one of `architectures.ARCHITECTURES`.
-      method: `ar` or `jetspec`.
-      builder: see `jaxspec.decode`; not read by `ar`.
+      method: `ar`, `jetspec`, `eagle3` or `specblock`.
+      builder: see `jaxspec.decode`; None is the drafter's default; not read by `ar`.
       budget: see `jaxspec.decode`; not read by `ar`.
       capacity: rows of the caches.
       batch: number of sequences.
@@ -60,6 +62,7 @@ def decode_loop(
       layers: use only this many of the target's layers; None: all.
       policy: a rule of the controller. It verifies a power of four of rows, up to the budget, or
         does not draft.
+      quantize: `int8` or `fp8` weights of the target, see `jaxspec.load`.
 
     Returns:
       The program, with the fact `cache_bytes`: the bytes of all donated caches.
@@ -72,11 +75,14 @@ def decode_loop(
         temperature=temperature,
         layers=layers,
     )
-    spec, config = _settings(**options, capacity=capacity, dtype=dtype, policy=policy)
+    more = dict(capacity=capacity, dtype=dtype, policy=policy, quantize=quantize)
+    spec, config = _settings(**options, **more)
     plan = make_plan(spec, config)
     decides = None if method == "ar" else _controller(policy, budget)
     values = make_sampling(temperature)[1]
     params = abstract_params(spec, jnp.dtype(dtype))
+    if quantize is not None:
+        params = jax.eval_shape(functools.partial(quantize_params, kind=quantize), params)
 
     def make_request():
         keys = sequence_keys(0, jnp.zeros(batch, jnp.uint32))
@@ -109,14 +115,17 @@ def _controller(rule: str | None, budget: int) -> Policy | None:
 
 
 def _settings(
-    *, arch, method, builder, budget, capacity, temperature, dtype, layers, policy
+    *, arch, method, builder, budget, capacity, temperature, dtype, layers, policy, quantize
 ) -> tuple[Spec, DecodeConfig]:
     """Return the model and the decode call that the options of `decode_loop` describe; ValueError
     if one is out of range.
     """
     if dtype not in _DTYPES:
         raise ValueError(f"unknown dtype {dtype!r}: choose one of {', '.join(_DTYPES)}")
+    check_kind(quantize)
     spec = architecture(arch)
+    if method != "ar":
+        spec = swap_drafter(spec, method)
     if layers is not None:
         if not 1 <= layers <= spec.target.num_layers:
             raise ValueError(f"layers is {layers}: {arch} has {spec.target.num_layers}")
@@ -126,7 +135,7 @@ def _settings(
         {}
         if method == "ar"
         else {
-            "builder": make_builder(builder),
+            "builder": builder and make_builder(builder),
             "budget": budget,
             "policy": decides and decides.config,
         }
@@ -211,7 +220,7 @@ def _title(one: dict[str, Any]) -> str:
         return "ar"
     return " ".join(
         str(options[name])
-        for name in ("method", "builder", "budget", "policy")
+        for name in ("method", "builder", "budget", "policy", "quantize")
         if options.get(name) is not None
     )
 
