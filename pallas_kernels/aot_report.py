@@ -17,7 +17,7 @@ from pallas_kernels.aot_ptxas import register_spills
 _CONTAINERS = {"kCommandBuffer", "kWhile", "kConditional", "kSequential", "kDynamicSliceFusion"}
 _COPIES = {"kCopy", "kMemset", "kMemzero", "kMemset32BitValue"}
 _LINE = re.compile(r"^(\s*)(\d+): (k\w+)\s*\[[^\]]*\]\s*(?:(\S+) grid:.*)?")
-_SECTION = re.compile(r"^(\s*)(condition|body|branch_\d+)\s*:")
+_SECTION = re.compile(r"^(\s*)(condition|body|branch_\d+|false_branch|true_branch)\s*:")
 
 
 class Thunk(NamedTuple):
@@ -135,7 +135,10 @@ def _sections(kind: str, indent: int, lines, at: int) -> tuple[tuple, tuple, int
       Condition, body or branches, and the index of the line after them.
     """
     found: dict[str, tuple] = {}
-    titles = {"kWhile": ("condition", "body"), "kConditional": ("branch",)}.get(kind, ())
+    titles = {
+        "kWhile": ("condition", "body"),
+        "kConditional": ("branch", "false_branch", "true_branch"),
+    }.get(kind, ())
     while (
         at < len(lines)
         and lines[at][2] < 0

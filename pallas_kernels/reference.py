@@ -98,3 +98,42 @@ def _softmax(scores: jax.Array) -> jax.Array:
     top = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
     weights = jnp.exp(scores - top)
     return weights / jnp.where(top > LOWEST, weights.sum(axis=-1, keepdims=True), jnp.inf)
+
+
+def normalize(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
+    """Divide `x` [..., D] by its root mean square (in float32), round, and multiply by `scale`."""
+    x32 = x.astype(jnp.float32)
+    x32 = x32 * jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)
+    return scale * x32.astype(x.dtype)
+
+
+def apply_rope(x: jax.Array, table: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """Rotate `x` [B, T, heads, D]; components i and i + D/2 form a pair (half-split convention).
+
+    Args:
+      table: cosines and sines, float32 [B, T, 1, D/2].
+    """
+    cos, sin = table
+    a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
+
+
+def split_heads(joined, table, scales, sizes, eps: float):
+    """Split projections into heads; normalise and rotate queries and keys.
+
+    Args:
+      joined: queries, keys and values side by side [B, T, (H + 2K) * D].
+      table: see `apply_rope`.
+      scales: of the norms of queries and of keys [D], or None.
+      sizes: (H, K, D).
+      eps: of the norms.
+
+    Returns:
+      q [B, T, H, D], k and v [B, T, K, D].
+    """
+    heads, kv_heads, dim = sizes
+    all_heads = joined.reshape(*joined.shape[:2], heads + 2 * kv_heads, dim)
+    q, k, v = jnp.split(all_heads, [heads, heads + kv_heads], axis=2)
+    if scales is not None:
+        q, k = (normalize(x, scale, eps) for x, scale in zip((q, k), scales, strict=True))
+    return apply_rope(q, table), apply_rope(k, table), v

@@ -23,6 +23,7 @@ __all__ = [
     "Problem",
     "describe_device",
     "explain",
+    "find_name",
     "for_device",
     "names",
     "resolve_kernel",
@@ -115,6 +116,11 @@ def using(name: str | None) -> Any:
     return _named(name)
 
 
+def find_name() -> str | None:
+    """Return the implementation that `using` or else `JAXSPEC_KERNELS` names; None if none does."""
+    return _named.value or os.environ.get("JAXSPEC_KERNELS")
+
+
 def resolve_kernel(operation: str, problem: Problem | None = None) -> Callable:
     """Return the implementation of `operation` to use; see `explain`."""
     return explain(operation, problem).function
@@ -133,11 +139,7 @@ def explain(operation: str, problem: Problem | None = None, device: Device | Non
         run.
     """
     found, device = _OPERATIONS[operation], device or current_device()
-    source, name = (
-        ("using", _named.value)
-        if _named.value
-        else ("JAXSPEC_KERNELS", os.environ.get("JAXSPEC_KERNELS"))
-    )
+    source, name = ("using" if _named.value else "JAXSPEC_KERNELS"), find_name()
     if name and name not in found.implementations:
         raise ValueError(
             f"{source}={name!r} is not an implementation of {operation}: "

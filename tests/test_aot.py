@@ -27,6 +27,21 @@ PREFILL = {"arch": "qwen3-8b", "layers": 2, "method": "ar", "part": "prefill"}
 PREFILL |= {"capacity": 32768}
 PREFILLS = {"h100 prefill": {"gpu": "h100"}}
 PREFILLS |= {"t4 prefill": {"gpu": "t4", "dtype": "float16", "capacity": 8192}}
+# Rounds of every kind of tree and weights, with one layer of the target.
+SPECBLOCK = {"method": "specblock", "builder": "rank_guided"}
+ROUNDS = {
+    "expand@32": {"builder": "expand", "budget": 32},
+    "expand@64": {"builder": "expand", "budget": 64},
+    "beam": {"builder": "beam", "budget": 64},
+    "dynamic": {"builder": "dynamic", "budget": 60},
+    "eagle3 dynamic": {"method": "eagle3", "builder": "dynamic", "budget": 60},
+    "specblock rank-guided": SPECBLOCK | {"budget": 64},
+    "batch": {"budget": 16, "batch": 8},
+    "int8": {"budget": 64, "quantize": "int8"},
+    "fp8": {"budget": 64, "quantize": "fp8"},
+    "experts": {"arch": "qwen3-30b-a3b", "budget": 64},
+    "int8 experts": {"arch": "qwen3-30b-a3b", "budget": 16, "quantize": "int8"},
+}
 SHAPE = {"heads": 32, "kv_heads": 8, "head_dim": 128, "capacity": 4096}
 CALLS = [
     *(SHAPE | {"rows": rows} for rows in (1, 16, 64, 256)),
@@ -78,6 +93,12 @@ def reports():
         }
         for name, how in PREFILLS.items():
             jobs[name] = pool.submit(tool.compile_decode_loop, large=4 * MIB, **PREFILL | how)
+        for name, how in ROUNDS.items():
+            options = {"arch": "qwen3-8b", "layers": 1, "capacity": 1024} | how
+            spills = "experts" in name
+            jobs[name] = pool.submit(
+                tool.compile_decode_loop, large=4 * MIB, spills=spills, **options
+            )
         for (name, gpu), calls in KERNELS.items():
             options = {"calls": calls, "implementation": name}
             jobs[name, gpu] = pool.submit(
@@ -143,6 +164,32 @@ def test_a_round_is_one_command_buffer(name, reports):
         assert plain["kernels"] + plain["copies"] <= 90, plain
     assert found["buffers"] == 1 and found["loops"] == 0 and found["outside"] == 0, found
     assert found["kernels"] + found["copies"] <= {"h100 ar": 80, "t4": 300}.get(name, 230), found
+
+
+@needs_plugin
+@pytest.mark.parametrize("name", ROUNDS)
+def test_every_kind_of_round_is_one_command_buffer(name, reports):
+    report = reports[name]
+    assert report["compiles"], report["error"]
+    found = report["round"]
+    assert found["buffers"] == 1 and found["loops"] == 0 and found["outside"] == 0, found
+
+
+@needs_plugin
+@pytest.mark.parametrize("name", [name for name in ROUNDS if "8" in name or "experts" in name])
+def test_no_weights_are_copied_or_converted(name, reports):
+    """Logits in float32 are the largest result that only converts; they are smaller than this."""
+    moved = [each for each in reports[name]["large"] if each["moves"] and each["bytes"] >= 16 * MIB]
+    assert not moved, moved
+
+
+@needs_plugin
+@pytest.mark.parametrize("name", [name for name in ROUNDS if "experts" in name])
+def test_expert_kernels_do_not_spill(name, reports):
+    spills = reports[name]["spills"]
+    if spills["tool"] is None:
+        pytest.skip(spills["reason"])
+    assert not [kernel for kernel in spills["spilling"] if "experts" in kernel], spills
 
 
 @needs_plugin
@@ -286,6 +333,21 @@ def test_thunks_are_nested_and_counted():
         kernels=3 + 3 + 1, copies=1 + 3, outside=6 + 1, buffers=1, loops=1
     )
     assert aot_report.count(loop.body, {}).unknown == 1
+
+
+def test_branches_on_a_boolean_are_counted():
+    text = """\
+101: kConditional  [prev=033 (1)  | next=102 (1)  ]
+  false_branch:
+    034: kCustomKernel [source | sink] fusion grid: [1, 1, 1] threads: [2, 1, 1]
+    035: kCopy [source | sink] kCopy
+  true_branch:
+    036: kCustomKernel [source | sink] fusion_1 grid: [1, 1, 1] threads: [2, 1, 1]
+102: kCopy [source | sink] kCopy
+"""
+    thunks = aot_report.parse_thunks(text)
+    assert [thunk.ident for thunk in thunks] == [101, 102]
+    assert aot_report.count(thunks, {}) == aot_report.Count(kernels=1, copies=2, outside=3)
 
 
 def test_launches_are_grouped_by_layer():

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.bench.architectures import DRAFTER, abstract_params, architecture
+from jaxspec.bench.architectures import DRAFTER, abstract_params, architecture, swap_drafter
 from jaxspec.bench.report.table import tabulate
 from jaxspec.builders import make_builder
 from jaxspec.core.params import Spec
@@ -30,6 +30,7 @@ from jaxspec.engine.prefill import prefill
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.registry import AUTOMATIC
+from jaxspec.targets.quant import check_kind, quantize_params
 from pallas_kernels.aot import Program, compile_report
 
 _PROMPT = 64
@@ -41,7 +42,7 @@ def decode_loop(
     *,
     arch: str,
     method: str = DRAFTER,
-    builder: str = "best_first",
+    builder: str | None = "best_first",
     budget: int = 64,
     capacity: int = 2048,
     batch: int = 1,
@@ -53,14 +54,15 @@ def decode_loop(
     dtype: str = "bfloat16",
     layers: int | None = None,
     policy: str | None = None,
+    quantize: str | None = None,
 ) -> Program:
     """Make the program `jaxspec.engine.loop.run` of a named architecture, ready to compile. Its
     arguments are shapes, and its caches are donated.
 
     Args:
       arch: one of `architectures.ARCHITECTURES`.
-      method: `ar` or `jetspec`.
-      builder: see `jaxspec.decode`; not read by `ar`.
+      method: `ar`, `jetspec`, `eagle3` or `specblock`.
+      builder: see `jaxspec.decode`; None is the drafter's default; not read by `ar`.
       budget: see `jaxspec.decode`; not read by `ar`.
       capacity: rows of the caches.
       batch: number of sequences.
@@ -69,6 +71,7 @@ def decode_loop(
       layers: use only this many of the target's layers; None: all.
       policy: a rule of the controller, which verifies a power of four of rows, up to the budget, or
         does not draft; or `auto`, the default's on a GPU, with its own rows.
+      quantize: `int8` or `fp8` weights of the target, see `jaxspec.load`.
 
     Returns:
       The program, with the fact `cache_bytes`: the bytes of all donated caches.
@@ -88,6 +91,7 @@ def decode_loop(
         dtype=dtype,
         layers=layers,
         policy=policy,
+        quantize=quantize,
     )
     params, request = start.args[:2]
     config = start.static["config"]
@@ -105,6 +109,10 @@ def prefill_program(*, batch: int, capacity: int, **options: Any) -> Program:
     plan = make_plan(spec, config)
     decides = None if config.policy is None else _controller(options["policy"], options["budget"])
     params = abstract_params(spec, jnp.dtype(options["dtype"]))
+    if options["quantize"] is not None:
+        params = jax.eval_shape(
+            functools.partial(quantize_params, kind=options["quantize"]), params
+        )
     request = Request(
         limit=np.zeros(batch, np.int32),
         stop=np.zeros(8, np.int32),
@@ -139,14 +147,28 @@ def _controller(rule: str | None, budget: int) -> Policy | None:
 
 
 def _settings(
-    *, arch, method, builder, budget, acceptance, capacity, dtype, layers, policy, **sampling
+    *,
+    arch,
+    method,
+    builder,
+    budget,
+    acceptance,
+    capacity,
+    dtype,
+    layers,
+    policy,
+    quantize,
+    **sampling,
 ) -> tuple[Spec, DecodeConfig]:
     """Return the model and the decode call that the options of `decode_loop` describe; ValueError
     if one is out of range.
     """
     if dtype not in _DTYPES:
         raise ValueError(f"unknown dtype {dtype!r}: choose one of {', '.join(_DTYPES)}")
+    check_kind(quantize)
     spec = architecture(arch)
+    if method != "ar":
+        spec = swap_drafter(spec, method)
     if layers is not None:
         if not 1 <= layers <= spec.target.num_layers:
             raise ValueError(f"layers is {layers}: {arch} has {spec.target.num_layers}")
@@ -156,7 +178,7 @@ def _settings(
         {}
         if method == "ar"
         else {
-            "builder": make_builder(builder),
+            "builder": builder and make_builder(builder),
             "budget": budget,
             "acceptance": acceptance,
             "policy": decides and decides.config,
@@ -248,7 +270,7 @@ def _title(one: dict[str, Any]) -> str:
         return "ar"
     return " ".join(
         str(options[name])
-        for name in ("method", "builder", "budget", "policy")
+        for name in ("method", "builder", "budget", "policy", "quantize")
         if options.get(name) is not None
     )
 

@@ -17,9 +17,11 @@ import jax.numpy as jnp
 from jaxspec.core.config import MoEConfig, RopeScaling, TargetConfig, TransformerConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.drafters.eagle3.config import EagleConfig
-from jaxspec.drafters.eagle3.files import leaves
+from jaxspec.drafters.eagle3.files import leaves as eagle_leaves
 from jaxspec.drafters.jetspec.head import head_config, init_head
 from jaxspec.drafters.registry import record_of
+from jaxspec.drafters.specblock.config import SpecBlockConfig
+from jaxspec.drafters.specblock.files import leaves as specblock_leaves
 from jaxspec.targets.transformer import Transformer
 
 DRAFTER = "jetspec"
@@ -120,16 +122,84 @@ def architecture(name: str, *, block_size: int = 16, drafter_layers: int = 5) ->
     return Spec(target, ((DRAFTER, head),))
 
 
+def swap_drafter(spec: Spec, name: str) -> Spec:
+    """Return `spec` with the drafter `name` of the published sizes in place of its JetSpec head.
+
+    It reads three of the layers that the head reads.
+
+    Args:
+      spec: from `architecture`.
+      name: `jetspec`, `eagle3` or `specblock`.
+
+    Raises:
+      ValueError: there is no such drafter here.
+    """
+    head = spec.drafters[0][1]
+    made = {DRAFTER: lambda _: head, "eagle3": _eagle, "specblock": _specblock}
+    if name not in made:
+        raise ValueError(f"unknown method {name!r}: choose one of ar, {', '.join(made)}")
+    return dataclasses.replace(spec, drafters=((name, made[name](spec)),))
+
+
+def _eagle(spec: Spec, draft_vocab: int = 32_000) -> EagleConfig:
+    """Return EAGLE-3's config; it drafts `draft_vocab` tokens if the target has more."""
+    target = spec.target
+    vocab = draft_vocab if draft_vocab < target.vocab_size else None
+    return EagleConfig(**_of_target(spec), qk_norm=False, num_layers=1, draft_vocab_size=vocab)
+
+
+def _specblock(spec: Spec) -> SpecBlockConfig:
+    return SpecBlockConfig(**_of_target(spec), qk_norm=False, num_layers=2)
+
+
+def _of_target(spec: Spec) -> dict[str, Any]:
+    """Return the fields that a drafter of target features shares with its target."""
+    target, head = spec.target, spec.drafters[0][1].feature_layers
+    fields = {field.name for field in dataclasses.fields(TransformerConfig)}
+    return {name: getattr(target, name) for name in fields - {"num_layers", "qk_norm"}} | {
+        "vocab_size": target.vocab_size,
+        "feature_layers": (head[0], head[len(head) // 2], head[-1]),
+        "target_hidden_size": target.hidden_size,
+    }
+
+
 def abstract_params(spec: Spec, dtype=jnp.bfloat16) -> Params:
-    """Make `Params` of `spec` (a target and JetSpec heads) with `jax.ShapeDtypeStruct` leaves;
-    nothing is allocated.
+    """Make `Params` of `spec` (a target and drafters) with `jax.ShapeDtypeStruct` leaves; nothing is
+    allocated.
     """
     target = jax.eval_shape(functools.partial(_init_target, spec.target))
     drafters = {
-        name: jax.eval_shape(functools.partial(init_head, config)) for name, config in spec.drafters
+        name: jax.eval_shape(functools.partial(_init_drafter, config))
+        for name, config in spec.drafters
     }
-    shapes = Params(target, drafters, spec)
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, dtype), shapes)
+    return _as_structs(Params(target, drafters, spec), dtype)
+
+
+def _as_structs(tree: Any, dtype: Any) -> Any:
+    """Turn leaves into shapes, floats into `dtype`."""
+
+    def struct(leaf):
+        whole = jnp.issubdtype(leaf.dtype, jnp.integer)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype if whole else dtype)
+
+    return jax.tree.map(struct, tree)
+
+
+def _init_drafter(config: Any) -> dict[str, Any]:
+    """Make the variables of a drafter: zeros, except for a JetSpec head's."""
+    listed = {EagleConfig: eagle_leaves, SpecBlockConfig: specblock_leaves}
+    if type(config) not in listed:
+        return init_head(config)
+    tree: dict[str, Any] = {}
+    for leaf in listed[type(config)](config):
+        widths = [shape[0] if leaf.transpose else shape[-1] for shape in leaf.shapes]
+        rest = (leaf.shapes[0][1],) if leaf.transpose else leaf.shapes[0][:-1]
+        place = functools.reduce(lambda at, name: at.setdefault(name, {}), leaf.path[:-1], tree)
+        place[leaf.path[-1]] = jnp.zeros((*rest, sum(widths)))
+    variables: dict[str, Any] = {"params": tree}
+    if config.draft_vocab_size:
+        variables["draft"] = {"ids": jnp.arange(config.draft_vocab_size, dtype=jnp.int32)}
+    return variables
 
 
 def random_params(spec: Spec, dtype=jnp.bfloat16, seed: int = 0) -> Params:
@@ -137,9 +207,14 @@ def random_params(spec: Spec, dtype=jnp.bfloat16, seed: int = 0) -> Params:
 
     Norm scales are one and biases zero.
     """
+    return _draw(abstract_params(spec, dtype), seed)
 
+
+def _draw(shapes: Any, seed: int) -> Any:
     def fill(path, leaf):
         name = jax.tree_util.keystr(path)
+        if name.endswith("['ids']"):  # the tokens of a reduced vocabulary
+            return jnp.arange(leaf.size, dtype=leaf.dtype)
         if name.endswith("['scale']"):
             return jnp.ones(leaf.shape, leaf.dtype)
         if name.endswith("['bias']"):
@@ -150,7 +225,7 @@ def random_params(spec: Spec, dtype=jnp.bfloat16, seed: int = 0) -> Params:
             leaf.dtype,
         )
 
-    return jax.tree_util.tree_map_with_path(fill, abstract_params(spec, dtype))
+    return jax.tree_util.tree_map_with_path(fill, shapes)
 
 
 def add_random_eagle(params: Params, draft_vocab: int = 32_000) -> Params:
@@ -160,32 +235,10 @@ def add_random_eagle(params: Params, draft_vocab: int = 32_000) -> Params:
       params: from `random_params`; the drafter reads three of the layers that the head reads.
       draft_vocab: number of tokens that can be drafted, if the target has more.
     """
-    target, head = params.spec.target, params.spec.drafter(DRAFTER).feature_layers
-    shared = {field.name for field in dataclasses.fields(TransformerConfig)} - {"num_layers"}
-    config = EagleConfig(
-        **{name: getattr(target, name) for name in shared} | {"qk_norm": False},
-        num_layers=1,
-        vocab_size=target.vocab_size,
-        draft_vocab_size=draft_vocab if draft_vocab < target.vocab_size else None,
-        feature_layers=(head[0], head[len(head) // 2], head[-1]),
-        target_hidden_size=target.hidden_size,
-    )
-    tree: dict[str, Any] = {}
-    for number, leaf in enumerate(leaves(config)):
-        widths = [shape[0] if leaf.transpose else shape[-1] for shape in leaf.shapes]
-        shape = (leaf.shapes[0][1],) if leaf.transpose else leaf.shapes[0][:-1]
-        key = jax.random.fold_in(jax.random.key(1), number)
-        place = functools.reduce(lambda at, name: at.setdefault(name, {}), leaf.path[:-1], tree)
-        place[leaf.path[-1]] = (
-            _normal(key, (*shape, sum(widths)), params.dtype)
-            if shape
-            else jnp.ones(widths[0], params.dtype)
-        )
-    variables: dict[str, Any] = {"params": tree}
-    if config.draft_vocab_size:
-        variables["draft"] = {"ids": jnp.arange(draft_vocab, dtype=jnp.int32)}
+    config = _eagle(params.spec, draft_vocab)
     name = record_of(config).name
-    both = params.with_drafter(name, config, variables)
+    shapes = _as_structs(jax.eval_shape(functools.partial(_init_drafter, config)), params.dtype)
+    both = params.with_drafter(name, config, _draw(shapes, 1))
     spec = dataclasses.replace(both.spec, drafters=(*params.spec.drafters, (name, config)))
     return both.replace(spec=spec)
 

@@ -22,13 +22,13 @@ def add_command(commands: options.Commands) -> None:
     add, default = parser.add_argument, options.DEFAULT
     add("--arch", default="qwen3-8b", help=f"architecture; its weights take no memory {default}")
     add("--gpu", default="h100", help=f"h100, h200, b200, a100, l4 or t4 {default}")
-    add("--method", default="jetspec", help=f"ar, or jetspec to report both {default}")
+    add("--method", default="jetspec", help=f"ar; jetspec, eagle3, specblock with ar {default}")
     add(
         "--default",
         action="store_true",
         help="compile all that a call with default settings needs, prefill and the rounds, instead",
     )
-    add("--builder", default="best_first", help=f"see generate {default}")
+    add("--builder", help="see generate (default: the drafter's, for jetspec best_first)")
     add("--budget", type=int, default=64, help=f"rows verified per round {default}")
     add("--policy", help="rule of the controller, such as best (default: verify all rows)")
     add("--context", type=int, default=2048, help=f"rows of the KV caches {default}")
@@ -49,6 +49,7 @@ def add_command(commands: options.Commands) -> None:
         help=f"see generate {default}",
     )
     add("--dtype", default="bfloat16", choices=options.DTYPES, help=f"dtype of weights {default}")
+    add("--quantize", help="int8 or fp8 weights of the target (default: as --dtype)")
     add("--layers", type=int, help="compile fewer target layers (default: all)")
     add("--large", type=int, default=8, help=f"list results of at least this many MiB {default}")
     options.add_json_file(parser, "write the whole report to this file")
@@ -56,20 +57,21 @@ def add_command(commands: options.Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compile and print the report; the exit status is 1 if a program does not compile."""
-    from jaxspec.bench.aot import compile_decode_loop, render_compiled
+    from jaxspec.bench.aot import DRAFTER, compile_decode_loop, render_compiled
 
     values.check_folders(arguments, "json")
     model, sampling = (
-        ("arch", "batch", "dtype", "layers"),
+        ("arch", "batch", "dtype", "layers", "quantize"),
         ("temperature", "top_k", "top_p", "min_p"),
     )
-    names = (*model, *sampling, "acceptance", "builder", "budget", "policy")
+    names = (*model, *sampling, "acceptance", "budget", "policy")
     shared = {name: getattr(arguments, name) for name in names}
+    shared["builder"] = arguments.builder or ("best_first" if arguments.method == DRAFTER else None)
     part = "prefill" if arguments.prefill else "rounds"
     wanted = [{"part": part, "method": m} for m in dict.fromkeys(("ar", arguments.method))]
     if arguments.default:
         shared["policy"] = AUTOMATIC
-        wanted = [{"part": part, "method": "jetspec"} for part in ("prefill", "rounds")]
+        wanted = [{"part": part, "method": arguments.method} for part in ("prefill", "rounds")]
     reports = [
         compile_decode_loop(
             arguments.gpu,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +16,10 @@ from jaxspec.engine.proposals import Drafted, count_slots, limit_depth, propose,
 from jaxspec.engine.round import Round
 from jaxspec.engine.sources import Sources, init_sources, record_sources
 from jaxspec.engine.stop_rule import apply_stop_rule, asks_policy, choose_where
+
+# Layers of all steps of a round up to which a GPU's program repeats the step. Beyond, a step is long
+# against the work of the host, and repeating it makes the compilation long.
+_UNROLLED = 32
 
 
 class _Growing(NamedTuple):
@@ -48,12 +53,40 @@ def draft(round: Round, state: DecodeState, noise: jax.Array | None) -> Drafted:
     limit = limit_depth(round, state)
     growing = _begin(round, state, noise, limit)
     if round.plan.steps:
-        growing = jax.lax.while_loop(
-            lambda growing: (growing.step < round.plan.steps) & jnp.any(growing.nodes.live),
-            lambda growing: _step(round, state, noise, limit, growing),
-            growing,
-        )
+        step = functools.partial(_step, round, state, noise, limit)
+        growing = _take_steps(step, growing, round.plan.steps, _layers(round))
     return Drafted(growing.grown, growing.logprob, growing.step)
+
+
+def _layers(round: Round) -> int:
+    """Return the number of the drafter's layers; 1 for drafters that are no transformers."""
+    return getattr(round.params.spec.drafter(round.config.method), "num_layers", 1)
+
+
+def _take_steps(
+    step: Callable[[_Growing], _Growing], growing: _Growing, most: int, layers: int
+) -> _Growing:
+    """Take up to `most` steps, while there are nodes to draft from."""
+
+    def unfinished(growing: _Growing) -> jax.Array:
+        return jnp.any(growing.nodes.live)
+
+    def loop(growing: _Growing) -> _Growing:
+        return jax.lax.while_loop(
+            lambda growing: (growing.step < most) & unfinished(growing), step, growing
+        )
+
+    def unrolled(growing: _Growing) -> _Growing:
+        def take(growing: _Growing, _: None) -> tuple[_Growing, None]:
+            return jax.lax.cond(unfinished(growing), step, lambda same: same, growing), None
+
+        return jax.lax.scan(take, growing, length=most, unroll=True)[0]
+
+    if most * layers > _UNROLLED:
+        return loop(growing)
+    # On a GPU, a loop that the data end splits the round's command buffer and is driven by the
+    # host, which costs about as much as a step of one layer. Branches stay inside the buffer.
+    return jax.lax.platform_dependent(growing, cpu=loop, default=unrolled)
 
 
 def _begin(round: Round, state: DecodeState, noise: jax.Array | None, limit: jax.Array) -> _Growing:

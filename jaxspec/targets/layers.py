@@ -15,6 +15,8 @@ import numpy as np
 from jaxspec.core.config import TransformerConfig
 from jaxspec.targets import panels
 from jaxspec.targets.attention import attend
+from pallas_kernels.heads import find_kernel
+from pallas_kernels.reference import apply_rope, normalize
 
 _INIT = nn.initializers.normal(0.02)
 
@@ -30,9 +32,7 @@ class RMSNorm(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
-        x32 = x.astype(jnp.float32)
-        x32 = x32 * jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + self.eps)
-        return scale * x32.astype(x.dtype)
+        return normalize(x, scale, self.eps)
 
 
 def scale_of(module: nn.Module, name: str) -> jax.Array | None:
@@ -126,13 +126,6 @@ def _llama3_frequency(frequency, scaling):
     )
 
 
-def apply_rope(x: jax.Array, table: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """Rotate `x` [B, T, heads, D]; components i and i + D/2 form a pair (half-split convention)."""
-    cos, sin = table
-    a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
-
-
 class Attention(nn.Module):
     """Grouped-query attention of new rows over a cached prefix and each other.
 
@@ -166,18 +159,31 @@ class Attention(nn.Module):
         return apply_rope(k, rope), kv[:, :, 1]
 
     def __call__(self, x, rope, positions, mask, prefix, window=None, earlier=None):
-        c = self.config
-        q, kv = (
-            jnp.split(self.qkv(x), [c.num_heads * c.head_dim], axis=-1)
-            if self.fused
-            else (self.q(x), self.kv(x))
-        )
-        q = q.reshape(*x.shape[:2], c.num_heads, c.head_dim)
-        q = apply_rope(self.q_norm(q) if c.qk_norm else q, rope)
-        k, v = self._rotated(kv, rope)
+        projected = (self.qkv(x),) if self.fused else (self.q(x), self.kv(x))
+        q, k, v = self._split(projected, rope, prefix is not None)
         keys, values = (k, v) if earlier is None else behind(earlier, k, v)
         out = attend(q, keys, values, positions, mask=mask, prefix=prefix, window=window)
         return self.o(out.reshape(*x.shape[:2], -1)), (k, v)
+
+    def _split(self, projected, rope, cached: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Split projections into q [B, T, H, D], k and v [B, T, K, D]; rotate q and k."""
+        c = self.config
+        # Prompts and training without a cache are left to XLA: their rows are many.
+        split = find_kernel(projected[0].dtype, c.head_dim) if cached else None
+        if split is not None and not self.is_initializing():
+            norms = (self.q_norm, self.k_norm) if c.qk_norm else ()
+            scales = tuple(norm.variables["params"]["scale"] for norm in norms) or None
+            sizes = c.num_heads, c.num_kv_heads, c.head_dim
+            # XLA makes one product of two, and then needs no concatenation.
+            return split(jnp.concatenate(projected, axis=-1), rope, scales, sizes, c.norm_eps)
+        q, kv = (
+            jnp.split(projected[0], [c.num_heads * c.head_dim], axis=-1)
+            if self.fused
+            else projected
+        )
+        q = q.reshape(*q.shape[:2], c.num_heads, c.head_dim)
+        q = apply_rope(self.q_norm(q) if c.qk_norm else q, rope)
+        return q, *self._rotated(kv, rope)
 
 
 def behind(earlier, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.targets.layers import scale_of, scaled
+from pallas_kernels.experts import find_kernel
 
 _INIT = nn.initializers.normal(0.02)
 
@@ -37,20 +38,14 @@ class SparseMLP(nn.Module):
         weight, expert = jax.lax.top_k(jax.nn.softmax(scores, axis=-1), moe.experts_per_token)
         if moe.normalize_weights:
             weight = weight / weight.sum(-1, keepdims=True)
-        mixed = jax.lax.platform_dependent(
-            rows,
-            expert,
-            weight.astype(x.dtype),
-            gate_up,
-            down,
-            scale_of(self, "gate_up"),
-            scale_of(self, "down"),
+        # One tile per step does not keep a GPU busy. More tiles cost copies of the experts' weights.
+        mix = find_kernel(x.dtype, gate_up.dtype) or functools.partial(
+            jax.lax.platform_dependent,
             cpu=functools.partial(mix_experts, tiles_per_step=1),
-            # One tile per step does not keep a GPU busy. More tiles cost copies of the experts'
-            # weights.
             default=functools.partial(mix_experts, tiles_per_step=16),
         )
-        return mixed.reshape(x.shape)
+        scales = scale_of(self, "gate_up"), scale_of(self, "down")
+        return mix(rows, expert, weight.astype(x.dtype), gate_up, down, *scales).reshape(x.shape)
 
 
 def mix_experts(
@@ -58,7 +53,8 @@ def mix_experts(
 ) -> jax.Array:
     """Compute the weighted sum of each row's chosen experts.
 
-    On CPUs and GPUs, `jax.lax.ragged_dot` multiplies every row by every expert and masks. Here the
+    This serves where `pallas_kernels.experts` does not run. On CPUs and GPUs, `jax.lax.ragged_dot`
+    multiplies every row by every expert and masks. Here the
     (row, choice) pairs are sorted by expert and cut into tiles of one expert each, and a loop runs
     over the tiles in use. A loop of unknown length has no reverse-mode derivative, so this serves
     decoding and feature extraction, not training of the target.

@@ -7,7 +7,10 @@ import pytest
 from golden_data import records
 
 from jaxspec.builders import Proposes, expand, fanout
+from jaxspec.builders.scores import NEVER, make_score, step_costs
 from jaxspec.builders.trees.expand import build_expand
+from jaxspec.builders.trees.expand_levels import expand_levels
+from jaxspec.builders.trees.expand_pops import expand_pops
 from jaxspec.core.state import Candidates
 from jaxspec.core.tree import validate
 
@@ -60,10 +63,12 @@ def golden_caps(jetspec):
     return jax.jit(all_caps)({case: jetspec.candidates(case).logprob for case in jetspec.cases})
 
 
+@pytest.mark.parametrize("pop", (expand_pops, expand_levels))
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_equals_every_jetspec_tree_under_every_fanout_rule(
-    jetspec, golden_caps, assert_tree, sorted_nodes, budget
+    jetspec, golden_caps, assert_tree, sorted_nodes, budget, pop, monkeypatch
 ):
+    monkeypatch.setattr("jaxspec.builders.trees.expand.expand_pops", pop)
     trees = [tree for tree in jetspec.trees if tree["budget"] == budget]
     candidates = jetspec.stacked([tree["case"] for tree in trees])
     caps = np.zeros(candidates.token.shape[:2], np.int32)
@@ -121,8 +126,12 @@ def history(historical):
     return list(zip(trees, jax.jit(all_caps)(logprobs, entropies), strict=True))
 
 
+@pytest.mark.parametrize("pop", (expand_pops, expand_levels))
 @pytest.mark.parametrize("budget", (pytest.param(16, marks=pytest.mark.slow), 64))
-def test_equals_trees_of_jetspecs_history(historical, history, assert_tree, sorted_nodes, budget):
+def test_equals_trees_of_jetspecs_history(
+    historical, history, assert_tree, sorted_nodes, budget, pop, monkeypatch
+):
+    monkeypatch.setattr("jaxspec.builders.trees.expand.expand_pops", pop)
     trees = [(tree, caps) for tree, caps in history if tree["budget"] == budget]
     assert trees
     candidates = historical.stacked([tree["case"] for tree, _ in trees])
@@ -198,3 +207,35 @@ def test_ties_are_popped_in_order_of_insertion():
     for row in range(1, 13):
         paths.append((*paths[int(tree.parent[row])], int(tree.token[row])))
     assert {path[:-1] for path in paths[1:]} == {(), (0,), (1,), (2,)}
+
+
+@pytest.mark.parametrize("caps", ("no rule", "by depth", "by rank"))
+@pytest.mark.parametrize(("depth", "width", "rows"), ((6, 3, 33), (4, 5, 12), (1, 3, 3), (3, 2, 2)))
+def test_levels_pop_the_nodes_that_single_pops_do(depth, width, rows, caps):
+    """Ties of costs, free steps, missing candidates and depth limits included."""
+    batch, rng = 200, np.random.default_rng(depth)
+    logprob = -rng.exponential(2, (batch, depth, width)).astype(np.float32)
+    logprob[::4] = np.round(logprob[::4])
+    logprob[1::4] *= rng.random(logprob[1::4].shape) < 0.5
+    logprob[2::4][rng.random(logprob[2::4].shape) < 0.3] = -np.inf
+    logprob = -np.sort(-logprob, axis=-1)
+    limit = np.where(np.arange(batch) % 3, depth, rng.integers(0, depth + 1, batch))
+    entropy = np.round(rng.exponential(1, (batch, depth))).astype(np.float32)
+    shape = {"no rule": (), "by depth": (depth,), "by rank": (depth, width)}[caps]
+    most = rng.integers(1, width + 1, (batch, *shape)).astype(np.int32)
+    score = make_score("logprob" if caps == "by depth" else "hybrid", None)
+
+    def both(logprob, limit, entropy, most):
+        steps = step_costs(score, logprob, entropy, limit)
+        counts = jnp.sum(steps.hi != NEVER, axis=1, dtype=jnp.int32)
+        if most.ndim:
+            counts = jnp.minimum(counts[:, None] if most.ndim == 2 else counts, most)
+        counts = jnp.concatenate([counts, jnp.zeros_like(counts[:1])])
+        popped = expand_pops(steps, counts, rows)
+        live = jnp.arange(rows) < popped.size
+        trees = popped, expand_levels(steps, counts, rows)
+        return jax.tree.map(lambda x: jnp.where(live, x, 0), trees)
+
+    popped, levels = jax.jit(jax.vmap(both))(logprob, limit.astype(np.int32), entropy, most)
+    assert len(np.unique(popped.size)) > 1 or rows < 4
+    jax.tree.map(np.testing.assert_array_equal, popped, levels)

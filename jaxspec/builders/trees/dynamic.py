@@ -114,11 +114,18 @@ def _grow_over_levels(growth: Growth) -> Growth:
             shape = (nodes, 1, growth.candidates)
             return StepCandidates(*(jnp.broadcast_to(x[depth], shape) for x in (token, logprob)))
 
-        def step(i: jax.Array, carry: tuple[Pool, Nodes]) -> tuple[Pool, Nodes]:
-            return growth.grow(*carry, offered(i + 1, growth.nodes), i, depth_limit)
+        def step(carry: tuple[Pool, Nodes], i: jax.Array) -> tuple[tuple[Pool, Nodes], None]:
+            return growth.grow(*carry, offered(i + 1, growth.nodes), i, depth_limit), None
 
-        start = growth.init(offered(0, 1), depth_limit)
-        pool, _ = jax.lax.fori_loop(0, growth.steps, step, start)
+        def steps(unroll: int | bool, start: tuple[Pool, Nodes]) -> Pool:
+            return jax.lax.scan(step, start, jnp.arange(growth.steps), unroll=unroll)[0][0]
+
+        # On a GPU, a loop splits the round's command buffer and is driven by the host.
+        pool = jax.lax.platform_dependent(
+            growth.init(offered(0, 1), depth_limit),
+            cpu=functools.partial(steps, 1),
+            default=functools.partial(steps, True),
+        )
         return growth.finish(pool, root)
 
     return grow_at_once(

@@ -11,12 +11,12 @@ as in every tree of jaxspec.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxspec.builders.checks import check_count, check_one_proposal, check_width
 from jaxspec.builders.fanout import Rule, make_fanout, reads_entropy
@@ -28,11 +28,13 @@ from jaxspec.builders.scores import (
     NEVER,
     Cost,
     Score,
-    add,
     from_logprob,
     make_score,
     own_costs,
 )
+from jaxspec.builders.trees.expand_levels import expand_levels
+from jaxspec.builders.trees.expand_pops import expand_pops
+from jaxspec.builders.trees.levels import choose_best
 from jaxspec.builders.trees.rows import assemble_sorted
 from jaxspec.builders.trees.sizes import count_nodes
 from jaxspec.core.state import Tree
@@ -109,26 +111,6 @@ def expand(
     return Expand(width, fanout, make_score(score, entropy_weight))
 
 
-class _Growing(NamedTuple):
-    """A tree in order of expansion.
-
-    Attributes:
-      cost: cost [N] of the path.
-      parent: int32 [N], row of the parent.
-      index: int32 [N], flat index of the candidate.
-      depth: int32 [N].
-      closed: bool [N], whether the row was expanded already.
-      size: int32 [], rows in use.
-    """
-
-    cost: Cost
-    parent: jax.Array
-    index: jax.Array
-    depth: jax.Array
-    closed: jax.Array
-    size: jax.Array
-
-
 def build_expand(
     token: jax.Array,
     logprob: jax.Array,
@@ -159,17 +141,15 @@ def build_expand(
     # Nodes at the last depth, or above a depth without candidates, are leaves.
     counts = jnp.concatenate([counts, jnp.zeros_like(counts[:1])])
 
-    def unfinished(tree: _Growing) -> jax.Array:
-        return (tree.size < rows) & _expandable(tree, counts).any()
-
-    tree = jax.lax.while_loop(
-        unfinished, lambda tree: _expand_best(tree, steps, counts), _start(rows)
+    # On a GPU, a loop that the data end splits the round's command buffer and is driven by the host.
+    tree = jax.lax.platform_dependent(
+        steps,
+        counts,
+        cpu=functools.partial(expand_pops, rows=rows),
+        default=functools.partial(expand_levels, rows=rows),
     )
     live = jnp.arange(rows) < tree.size
-    hi, lo, order = jax.lax.sort(
-        (jnp.where(live, tree.cost.hi, NEVER), tree.cost.lo, jnp.arange(rows, dtype=jnp.int32)),
-        num_keys=2,
-    )
+    order, cost, _ = choose_best(Cost(jnp.where(live, tree.cost.hi, NEVER), tree.cost.lo), (), rows)
     return assemble_sorted(
         token,
         logprob,
@@ -179,63 +159,5 @@ def build_expand(
         index=tree.index[order],
         size=tree.size,
         max_depth=min(depths, rows - 1),
-        cost=Cost(hi, lo) if own else None,
+        cost=cost if own else None,
     )
-
-
-def _start(rows: int) -> _Growing:
-    zeros = jnp.zeros(rows, jnp.int32)
-    cost = Cost(zeros.astype(jnp.uint32), zeros.astype(jnp.uint32))
-    return _Growing(cost, zeros - 1, zeros, zeros, zeros.astype(bool), jnp.int32(1))
-
-
-def _expandable(tree: _Growing, counts: jax.Array) -> jax.Array:
-    live = jnp.arange(tree.parent.shape[0]) < tree.size
-    return live & ~tree.closed & (_count(counts, tree.depth, tree.index) > 0)
-
-
-def _count(counts: jax.Array, depth: jax.Array, index: jax.Array) -> jax.Array:
-    """Look up numbers of children in `counts`, by depth [D + 1] or by depth and rank [D + 1, K]."""
-    return counts[depth] if counts.ndim == 1 else counts[depth, index % counts.shape[1]]
-
-
-def _expand_best(tree: _Growing, steps: Cost, counts: jax.Array) -> _Growing:
-    """Pop the cheapest expandable node and append as many of its children as fit.
-
-    Among equals the earliest is popped.
-    """
-    row = jnp.arange(tree.parent.shape[0], dtype=jnp.int32)
-    best, cost = _cheapest(_expandable(tree, counts), tree.cost, row)
-    depth = tree.depth[best]
-    # If nothing is expandable, an arbitrary row is chosen and must add no children.
-    count = jnp.where(cost.hi == NEVER, 0, _count(counts, depth, tree.index[best]))
-    rank = row - tree.size
-    new = (rank >= 0) & (rank < count)
-    rank = jnp.clip(rank, 0, steps.hi.shape[1] - 1)
-    at = jnp.minimum(depth, steps.hi.shape[0] - 1)
-    child = add(cost, Cost(steps.hi[at, rank], steps.lo[at, rank]))
-    return _Growing(
-        Cost(jnp.where(new, child.hi, tree.cost.hi), jnp.where(new, child.lo, tree.cost.lo)),
-        jnp.where(new, best, tree.parent),
-        jnp.where(new, at * steps.hi.shape[1] + rank, tree.index),
-        jnp.where(new, depth + 1, tree.depth),
-        tree.closed | (row == best),
-        jnp.minimum(tree.size + count, row.shape[0]),
-    )
-
-
-def _cheapest(eligible: jax.Array, cost: Cost, row: jax.Array) -> tuple[jax.Array, Cost]:
-    """Return the eligible row that is least by (cost, row), and its cost.
-
-    The cost is `NEVER` if no row is eligible.
-    """
-
-    def least(a, b):
-        before = (a[0] < b[0]) | (
-            (a[0] == b[0]) & ((a[1] < b[1]) | ((a[1] == b[1]) & (a[2] < b[2])))
-        )
-        return tuple(jnp.where(before, x, y) for x, y in zip(a, b, strict=True))
-
-    operands = (jnp.where(eligible, cost.hi, NEVER), cost.lo, row)
-    hi, lo, best = jax.lax.reduce(operands, (NEVER, NEVER, np.int32(row.shape[0] - 1)), least, (0,))
-    return best, Cost(hi, lo)

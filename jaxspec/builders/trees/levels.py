@@ -149,16 +149,32 @@ def _by_sorting(*arrays: jax.Array, count: int, keep: int) -> tuple[jax.Array, .
 def _by_counting(*arrays: jax.Array, count: int, keep: int) -> tuple[jax.Array, ...]:
     """Do what `_by_sorting` does by comparing all with all.
 
-    This needs only reductions; a GPU's sort is one long chain of steps in one block. The chosen
-    entries are summed out of a mask, because XLA would fuse an index with the choices of the levels
-    before.
+    This needs only reductions; a GPU's sort is one long chain of steps in one block. The arrays are
+    stacked, which takes fewer kernels than an array for each. The chosen entries are summed out of
+    a mask, because XLA would fuse an index with the choices of the levels before.
     """
     position = jnp.arange(arrays[0].shape[0], dtype=jnp.int32)
+    stacked = jnp.stack([x.astype(jnp.uint32) for x in (*arrays, position)])
+    # Otherwise XLA computes them again for every comparison, in a kernel of its own.
+    stacked = jax.lax.optimization_barrier(stacked)
+    place = precede(*stacked[:count]).sum(1, dtype=jnp.int32) == jnp.arange(keep)[:, None]
+    *chosen, where = jnp.where(place, stacked[:, None], 0).sum(2, dtype=jnp.uint32)
+    return where.astype(jnp.int32), *(
+        one.astype(x.dtype) for one, x in zip(chosen, arrays, strict=True)
+    )
+
+
+def precede(*keys: jax.Array) -> jax.Array:
+    """Compare M entries with each other by keys [M] in turn, equal ones by position.
+
+    Returns:
+      bool [M, M], whether entry j comes before entry i; row sums are the places in sorted order.
+    """
+    position = jnp.arange(keys[0].shape[0], dtype=jnp.int32)
     before = position < position[:, None]
-    for key in reversed(arrays[:count]):
+    for key in reversed(keys):
         before = (key < key[:, None]) | ((key == key[:, None]) & before)
-    place = before.sum(1, dtype=jnp.int32) == jnp.arange(keep)[:, None]
-    return tuple(jnp.where(place, x, 0).sum(1, dtype=x.dtype) for x in (position, *arrays))
+    return before
 
 
 class _PathCodes:

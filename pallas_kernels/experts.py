@@ -1,0 +1,214 @@
+"""A mixture of gated experts as two Pallas kernels with Triton lowering.
+
+(row, choice) pairs are sorted by expert. A program takes one expert and a block of its outputs, and
+goes through the expert's pairs, so each used expert's weights are read once, where they lie; the
+others are not read. `jax.lax.ragged_dot` multiplies every row by every expert on GPUs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+
+from pallas_kernels import tuning, versions
+from pallas_kernels.device import current_device
+from pallas_kernels.registry import find_name
+
+_WARPS, _STAGES = 4, 4
+_OUTPUTS = 64  # outputs of an expert per program
+_INPUTS = {1: 128, 2: 64, 4: 32}  # inputs per step, by the bytes of a weight
+_DTYPES = ("bfloat16", "float16", "float32")
+
+
+def find_kernel(dtype, weight_dtype) -> Callable | None:
+    """Return the kernel for rows of `dtype` and experts of `weight_dtype` on the device that programs
+    are traced for; None if the caller's own loop serves there.
+
+    `JAXSPEC_KERNELS` and `registry.using` choose as they do for attention: `interpret` and
+    `reference` apply here too.
+    """
+    name = find_name()
+    if name == "interpret":
+        return functools.partial(mix_experts, interpret=True)
+    device = current_device()
+    # Triton converts to fp8 from compute capability 8.9 on.
+    fp8 = jnp.dtype(weight_dtype).name.startswith("float8")
+    too_old = fp8 and (device.compute_capability or (0, 0)) < (8, 9)
+    known = jnp.dtype(dtype).name in _DTYPES and not too_old
+    if name == "reference" or not known or tuning.unsupported(None, device):
+        return None
+    return mix_experts
+
+
+def mix_experts(
+    rows: jax.Array,
+    expert: jax.Array,
+    weight: jax.Array,
+    gate_up: jax.Array,
+    down: jax.Array,
+    gate_up_scale: jax.Array | None = None,
+    down_scale: jax.Array | None = None,
+    *,
+    interpret: bool = False,
+) -> jax.Array:
+    """Compute the weighted sum of each row's chosen experts.
+
+    Args:
+      rows: [R, E].
+      expert: int32 [R, k], chosen experts.
+      weight: [R, k] in the rows' dtype.
+      gate_up: [X, E, 2F].
+      down: [X, F, E].
+      gate_up_scale, down_scale: [X, 2F] and [X, E] of quantised weights.
+      interpret: run in Pallas' interpreter.
+
+    Returns:
+      [R, E].
+    """
+    versions.triton_params(_WARPS, _STAGES)  # silences its warning where the call is traced already
+    arrays = rows, expert, weight, gate_up, down, gate_up_scale, down_scale
+    return _mix(*arrays, interpret=interpret)
+
+
+@functools.partial(jax.jit, static_argnames="interpret")
+def _mix(rows, expert, weight, gate_up, down, gate_up_scale, down_scale, *, interpret):
+    pairs, first = sort_pairs(expert, gate_up.shape[0])
+    call = functools.partial(_multiply, pairs, first, choices=expert.shape[1], interpret=interpret)
+    hidden = call(rows, gate_up, gate_up_scale, gated=True)
+    out = call(hidden, down, down_scale, gated=False)
+    return (out.reshape(*expert.shape, -1) * weight[..., None]).sum(axis=1)
+
+
+def sort_pairs(expert: jax.Array, num_experts: int) -> tuple[jax.Array, jax.Array]:
+    """Sort (row, choice) pairs by expert; pair p is choice p % k of row p // k.
+
+    Args:
+      expert: int32 [R, k].
+      num_experts: X.
+
+    Returns:
+      The pairs int32 [R * k] in order, and the first place of each expert's, int32 [X + 1].
+    """
+    flat = expert.reshape(-1)
+    pair = jnp.arange(flat.size, dtype=jnp.int32)
+    # Comparing all with all takes one short kernel; a sort is a chain of them.
+    before = (flat < flat[:, None]) | ((flat == flat[:, None]) & (pair < pair[:, None]))
+    place = before.sum(1, dtype=jnp.int32)
+    first = (flat < jnp.arange(num_experts + 1)[:, None]).sum(1, dtype=jnp.int32)
+    return jnp.zeros_like(pair).at[place].set(pair, unique_indices=True), first
+
+
+def _multiply(pairs, first, x, kernel, scale, *, choices: int, gated: bool, interpret: bool):
+    """Multiply the inputs of all pairs by their experts' matrices [X, in, out].
+
+    With `gated`, `x` [R, E] are rows, and the result is silu(gate) * up in the order of `pairs`.
+    Without, `x` [R * k, F] are in that order, and the result is in the order of the pairs' numbers.
+    """
+    experts, inputs, outputs = kernel.shape
+    outputs = outputs // 2 if gated else outputs
+    width = min(_OUTPUTS, _power_of_two(outputs))
+    operands = {"pairs": pairs, "first": first, "x": x, "kernel": kernel}
+    operands |= {} if scale is None else {"scale": scale}
+    body = functools.partial(
+        _kernel,
+        names=tuple(operands),
+        tile=max(16, min(_power_of_two(-(-pairs.size // experts)), 64)),
+        step=min(_INPUTS[kernel.dtype.itemsize], _power_of_two(inputs)),
+        width=width,
+        outputs=outputs,
+        choices=choices,
+        gated=gated,
+    )
+    return pl.pallas_call(
+        body,
+        grid=(-(-outputs // width), experts),
+        out_shape=jax.ShapeDtypeStruct((pairs.size, outputs), x.dtype),
+        compiler_params=versions.triton_params(_WARPS, _STAGES),
+        interpret=interpret,
+        name="experts_gate_up" if gated else "experts_down",
+    )(*operands.values())
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << (least - 1).bit_length()
+
+
+def _kernel(*refs, names, tile, step, width, outputs, choices, gated):
+    """Compute a block of outputs for all pairs of one expert."""
+    ref, out = dict(zip(names, refs, strict=False)), refs[-1]
+    block, expert = pl.program_id(0), pl.program_id(1)
+    start, stop = (triton.load(ref["first"].at[expert + i]) for i in (0, 1))
+    column = block * width + jnp.arange(width, dtype=jnp.int32)
+    parts = (0, outputs) if gated else (0,)
+
+    def multiply(i, _):
+        place = start + i * tile + jnp.arange(tile, dtype=jnp.int32)
+        live = place < stop
+        # Places that are not live keep an index out of range: the interpreter would otherwise
+        # overwrite a live row with its old value.
+        pair = triton.load(ref["pairs"].at[place], mask=live, other=out.shape[0])
+        place = jnp.where(live, place, out.shape[0])
+        row = pair // choices if gated else place
+        sums = _sums(ref, expert, row, live, column, parts, step, outputs)
+        if "scale" in ref:
+            sums = [
+                total * _load(ref["scale"], (expert, column + part), column < outputs)[None, :]
+                for total, part in zip(sums, parts, strict=True)
+            ]
+        sums = [total.astype(out.dtype).astype(jnp.float32) for total in sums]
+        result = sums[0] * jax.nn.sigmoid(sums[0]) * sums[1] if gated else sums[0]
+        _store(out, place if gated else pair, column, result, live, outputs)
+
+    lax.fori_loop(jnp.int32(0), pl.cdiv(stop - start, jnp.int32(tile)), multiply, None)
+
+
+def _sums(ref, expert, row, live, column, parts, step: int, outputs: int) -> list[jax.Array]:
+    """Multiply rows `row` of x by the expert's columns `column`, once for each of `parts`.
+
+    Returns:
+      float32 [tile, width] for each.
+    """
+    x, kernel = ref["x"], ref["kernel"]
+    inputs = kernel.shape[1]
+
+    def add(j, sums):
+        at = j * step + jnp.arange(step, dtype=jnp.int32)
+        left = _load(x, (row[:, None], at[None, :]), live[:, None] & (at < inputs)[None, :])
+        inside = (at < inputs)[:, None] & (column < outputs)[None, :]
+        return [
+            total + _dot(left, _load(kernel, (expert, at[:, None], column[None, :] + part), inside))
+            for total, part in zip(sums, parts, strict=True)
+        ]
+
+    zero = jnp.zeros((row.shape[0], column.shape[0]), jnp.float32)
+    steps = jnp.int32(-(-inputs // step))
+    return lax.fori_loop(jnp.int32(0), steps, add, [zero for _ in parts])
+
+
+def _load(ref, at, mask) -> jax.Array:
+    at = tuple(jnp.broadcast_to(index, mask.shape) for index in at)
+    return triton.load(ref.at[at], mask=mask, other=0)
+
+
+def _store(ref, row, column, value, live, outputs: int) -> None:
+    mask = live[:, None] & (column < outputs)[None, :]
+    at = tuple(jnp.broadcast_to(index, mask.shape) for index in (row[:, None], column[None, :]))
+    triton.store(ref.at[at], value.astype(ref.dtype), mask=mask)
+
+
+def _dot(a, b) -> jax.Array:
+    """Multiply in a's dtype, summed in float32, without rounding to TF32."""
+    precision = lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
+    return lax.dot_general(
+        a,
+        b.astype(a.dtype),
+        (((1,), (0,)), ((), ())),
+        precision=precision,
+        preferred_element_type=jnp.float32,
+    )

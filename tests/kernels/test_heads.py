@@ -1,0 +1,92 @@
+"""The kernel that splits, normalises and rotates heads, in Pallas' interpreter, against XLA."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxspec.core.config import TransformerConfig
+from jaxspec.targets.layers import DecoderLayer, rope_table
+from pallas_kernels import heads, reference
+from pallas_kernels.registry import Device, for_device, using
+
+
+def draw(batch, rows, sizes, dtype, norms):
+    random = np.random.default_rng(rows)
+    queries, keys, dim = sizes
+    joined, scales, angles = (
+        random.standard_normal(shape).astype(np.float32)
+        for shape in (
+            (batch, rows, (queries + 2 * keys) * dim),
+            (2, dim),
+            (batch, rows, 1, dim // 2),
+        )
+    )
+    table = jnp.cos(angles), jnp.sin(angles)
+    return jnp.asarray(joined, dtype), table, tuple(jnp.asarray(scales, dtype)) if norms else None
+
+
+# One unit in the last place of the largest values.
+CASES = [
+    (1, 5, (4, 2, 64), "float32", True, 4e-6),
+    (2, 19, (5, 1, 64), "float32", False, 4e-6),
+    (1, 33, (4, 2, 128), "bfloat16", True, 0.07),
+]
+
+
+@pytest.mark.parametrize(("batch", "rows", "sizes", "dtype", "norms", "most"), CASES)
+def test_equals_the_reference(batch, rows, sizes, dtype, norms, most):
+    arrays = draw(batch, rows, sizes, dtype, norms)
+    got = heads.split_heads(*arrays, sizes, 1e-6, interpret=True)
+    for one, other in zip(got, reference.split_heads(*arrays, sizes, 1e-6), strict=True):
+        assert one.shape == other.shape and one.dtype == other.dtype
+        np.testing.assert_allclose(one.astype(jnp.float32), other.astype(jnp.float32), atol=most)
+    np.testing.assert_array_equal(got[2], reference.split_heads(*arrays, sizes, 1e-6)[2])
+
+
+def test_derivative_is_the_references():
+    sizes = (2, 1, 64)
+    arrays = draw(1, 3, sizes, "float32", True)
+
+    def total(split, joined, scales):
+        return sum((x**2).sum() for x in split(joined, arrays[1], scales, sizes, 1e-6))
+
+    def kernel(*given):
+        return heads.split_heads(*given, interpret=True)
+
+    got, expected = (
+        jax.grad(total, argnums=(1, 2))(split, arrays[0], arrays[2])
+        for split in (kernel, reference.split_heads)
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), got, expected)
+
+
+@pytest.mark.parametrize("fused", (True, False))
+@pytest.mark.parametrize("norms", (True, False))
+def test_a_layer_gives_the_same_with_the_kernel(fused, norms):
+    config = TransformerConfig(64, 1, 2, 1, 64, 96, qk_norm=norms)
+    layer, positions = DecoderLayer(config, fused_qkv=fused), 7 + jnp.arange(5)[None]
+    x = jax.random.normal(jax.random.key(0), (1, 5, 64))
+    cache = jax.random.normal(jax.random.key(1), (2, 1, 1, 1, 64, 64))
+    prefix = (*cache, 0, jnp.array([7]), None)
+    weights = layer.init(jax.random.key(2), x, rope_table(positions, config), positions)
+
+    def run(name):
+        with using(name):
+            return layer.apply(weights, x, rope_table(positions, config), positions, None, prefix)
+
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), run("interpret"), run("reference")
+    )
+
+
+def test_kernel_serves_gpus_that_triton_compiles_for():
+    with for_device(Device("cuda", (8, 0))):
+        assert heads.find_kernel(jnp.bfloat16, 128) is heads.split_heads
+        assert heads.find_kernel(jnp.bfloat16, 80) is None
+    with for_device(Device("cuda", (7, 5))):
+        assert heads.find_kernel(jnp.float16, 128) is None
+    with for_device(Device("cpu")):
+        assert heads.find_kernel(jnp.float32, 128) is None
