@@ -24,12 +24,12 @@ from jaxspec.engine.kept_costs import describe_model, find_kept
 from jaxspec.engine.plan import DecodeConfig, make_plan
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.protocol import Policy
-from jaxspec.targets.panels import some_weight
+from jaxspec.targets.panels import COLLECTION, some_weight
 
-# Most rows of a round, and the numbers of rows that verification is compiled for. On a CPU 4 rows
-# cost little more than one and 8 about twice as much (`jaxspec.targets.panels`); on a GPU up to 64
-# cost little more than one.
-CPU_WIDTHS, GPU_WIDTHS = (1, 4, 8), (1, 16, 32, 64)
+# Numbers of rows that rounds verify, and that verification is compiled for. With panels
+# (`jaxspec.targets.panels`) 4 rows of a CPU cost little more than one, and 8 twice as much; without,
+# 8 cost little more than 2. On a GPU up to 64 cost little more than one.
+PANEL_WIDTHS, CPU_WIDTHS, GPU_WIDTHS = (1, 4), (1, 8), (1, 16, 32, 64)
 # Weight of a decode's measured time in the correction of the costs.
 RATE = 0.2
 
@@ -37,30 +37,29 @@ RATE = 0.2
 _learned: dict[str, tuple[weakref.ref, Policy]] = {}
 
 
-def choose_widths(budget: int | None) -> tuple[int, ...]:
-    """Choose the numbers of rows to compile verification for on the default device.
+def choose_widths(budget: int | None, panels: bool = False) -> tuple[int, ...]:
+    """Choose the numbers of rows of rounds on the default device.
 
     Args:
       budget: the largest; None: what suits the device.
+      panels: whether the weights have panels.
     """
-    widths = CPU_WIDTHS if jax.default_backend() == "cpu" else GPU_WIDTHS
+    on_cpu = jax.default_backend() == "cpu"
+    widths = PANEL_WIDTHS if panels else CPU_WIDTHS if on_cpu else GPU_WIDTHS
     return widths if budget is None else (*(w for w in widths if w < budget), budget)
 
 
-def make_automatic(costs: RoundCosts, on_cpu: bool | None = None) -> Policy:
+def make_automatic(costs: RoundCosts, verifies_one: bool) -> Policy:
     """Make the policy with these costs.
 
-    On a GPU a round that drafted verifies at least the second width. That costs it nothing, because
-    a few rows take as long as one, and saves a fifth of the compilation.
-
     Args:
-      on_cpu: whether programs are for a CPU (None: if that is the default device).
+      verifies_one: whether a round that drafted may verify a single row. Where a few rows take as
+        long as one, that saves nothing, and leaving it out saves a fifth of the compilation.
     """
     policy = make_bastion(costs, rate=RATE)
-    if jax.default_backend() == "cpu" if on_cpu is None else on_cpu:
+    if verifies_one or len(costs.widths) == 1:
         return policy
-    compiled = costs.widths[1:] or costs.widths
-    return policy.replace(config=dataclasses.replace(policy.config, widths=compiled))
+    return policy.replace(config=dataclasses.replace(policy.config, widths=costs.widths[1:]))
 
 
 def recall_policy(
@@ -81,7 +80,7 @@ def recall_policy(
     """
     if config.method == "ar":
         return None, config
-    widths = choose_widths(budget)
+    widths = choose_widths(budget, _have_panels(params))
     fixed, config = config, dataclasses.replace(config, budget=widths[-1])
     policy = _find_policy(params, config, batch, widths)
     config = dataclasses.replace(config, policy=policy.config)
@@ -104,7 +103,7 @@ def _find_policy(
         costs = load_costs(key)
     except (OSError, ValueError):  # none are kept, or the file is damaged: probe again
         costs = _placeholder(widths)
-    return make_automatic(costs)
+    return make_automatic(costs, _verifies_one(params))
 
 
 def remember_policy(params: Params, config: DecodeConfig, batch: int, policy: Policy) -> None:
@@ -118,7 +117,7 @@ def save_setting(params: Params, config: DecodeConfig, batch: int, costs: RoundC
     # A cache that cannot be written costs a probe per process, and nothing else.
     with contextlib.suppress(OSError):
         save_costs(costs, _kept(params, config, batch))
-    return make_automatic(costs)
+    return make_automatic(costs, _verifies_one(params))
 
 
 def is_probed(policy: Policy) -> bool:
@@ -138,9 +137,18 @@ def name_setting(params: Params, config: DecodeConfig, batch: int) -> str:
 
 def _kept(params: Params, config: DecodeConfig, batch: int) -> Path:
     """Return the file of the costs of a setting."""
-    model, widths = describe_model(params, config.method), choose_widths(config.budget)
+    model = describe_model(params, config.method)
+    widths = choose_widths(config.budget, _have_panels(params))
     setting = dataclasses.replace(config, policy=None)
     return find_kept(config.method, *model, setting, widths, batch)
+
+
+def _verifies_one(params: Params) -> bool:
+    return jax.default_backend() == "cpu" and not _have_panels(params)
+
+
+def _have_panels(params: Params) -> bool:
+    return COLLECTION in params.target
 
 
 def _variables(params: Params, method: str) -> Any:

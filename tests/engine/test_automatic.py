@@ -12,6 +12,7 @@ from jaxspec.engine import automatic
 from jaxspec.engine.plan import make_plan
 from jaxspec.engine.session import prepare
 from jaxspec.policies.baselines.static import make_static
+from pallas_kernels.versions import vectorizes_sums
 
 PROMPTS = ["def add(a, b):\n    return", "Question: What is 2 + 3?\nAnswer:"]
 
@@ -32,15 +33,15 @@ def test_the_text_is_the_targets_own(mini, cache, temperature):
     assert rounds[1] > rounds[0] > 0  # the second call went on from the first
 
 
-@pytest.mark.parametrize(("on_cpu", "compiled"), [(True, (1, 8, 16)), (False, (8, 16))])
-def test_a_gpu_verifies_no_single_row_after_drafting(on_cpu, compiled):
-    policy = automatic.make_automatic(make_costs((1, 8, 16), (1,), 0.0, [[1.0]] * 3), on_cpu)
+@pytest.mark.parametrize(("verifies_one", "compiled"), [(True, (1, 8, 16)), (False, (8, 16))])
+def test_a_single_row_after_drafting_may_be_left_out(verifies_one, compiled):
+    policy = automatic.make_automatic(make_costs((1, 8, 16), (1,), 0.0, [[1.0]] * 3), verifies_one)
     assert policy.config.widths == compiled and policy.controls.costs.widths == (1, 8, 16)
 
 
 def test_the_text_is_the_targets_own_without_a_single_row(mini, monkeypatch):
     monkeypatch.setattr(automatic.jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(automatic, "choose_widths", lambda budget: (1, 4, 8))
+    monkeypatch.setattr(automatic, "choose_widths", lambda budget, panels: (1, 4, 8))
     monkeypatch.setattr(automatic, "_learned", {})
     session = prepare(mini, PROMPTS[0], policy="auto")
     assert make_plan(mini.spec, session.config).widths == (4, 8)
@@ -53,7 +54,9 @@ def test_costs_are_probed_once_and_kept(mini, cache, monkeypatch):
     """A second process, for which nothing is learned, reads what the first one measured."""
     out = jaxspec.decode(mini, PROMPTS[0], policy="auto", max_new_tokens=8)
     costs = out.policy.controls.costs
-    assert costs.widths == automatic.choose_widths(None) and np.all(np.asarray(costs.verify) > 0)
+    assert costs.widths == automatic.choose_widths(None, vectorizes_sums()) and np.all(
+        np.asarray(costs.verify) > 0
+    )
     (path,) = cache.glob("*.json")
     kept = path.read_bytes()
     monkeypatch.setattr(automatic, "_learned", {})
@@ -81,7 +84,10 @@ def test_other_weights_do_not_inherit_what_was_learned(mini):
 
 def test_a_budget_bounds_the_rows(mini):
     out = jaxspec.decode(mini, PROMPTS[0], policy="auto", budget=6, max_new_tokens=24)
-    assert out.policy.config.widths == (1, 4, 6) and out.per_round.rows.max() <= 6
+    assert (
+        out.policy.config.widths == ((4, 6) if vectorizes_sums() else (1, 6))
+        and out.per_round.rows.max() <= 6
+    )
 
 
 def test_it_is_the_default(mini):

@@ -92,7 +92,7 @@ def test_forced_rounds_do_not_decide_whether_to_draft(mini, tokens):
     session = prepare(mini, PROMPT, max_new_tokens=tokens, ignore_eos=True)
     state = run_prefill(session)
     before = np.asarray(state.control.pauses.balance)
-    _, state = recheck._check(session, state, PLAIN, 8)
+    _, state = recheck._check(session, state, PLAIN, session.config.budget)
     assert int(state.control.drafted) > 0
     assert float(state.control.pauses.balance) == before
 
