@@ -143,8 +143,9 @@ def test_a_prefill_needs_no_scores_and_no_copies(name, reports):
     assert report["compiles"], report["error"]
     # The scores of one chunk over the whole cache would take 2.2 GiB, in float32.
     assert report["memory"]["temporary"] <= 128 * MIB
-    # The keys of two layers have 20 MiB or more.
-    assert not [each for each in report["large"] if each["moves"] and each["bytes"] >= 16 * MIB]
+    # The keys of two layers have 20 MiB or more. Empty caches are filled once, before the chunks.
+    moved = [one for one in report["large"] if one["moves"] and one["bytes"] >= 16 * MIB]
+    assert not [one for one in moved if "broadcast" not in one["name"]], moved
     if name == "h100 prefill":
         chunk = report["round"]
         assert chunk["buffers"] == 1 and chunk["loops"] == 0 and chunk["outside"] == 0, chunk
@@ -232,9 +233,9 @@ def test_what_does_not_compile_is_reported():
     options = {"calls": [SHAPE | {"rows": 16}], "implementation": registry.names()[0]}
     report = aot.compile_report("pallas_kernels.aot_programs:make_attention_program", options, "t4")
     assert not report["compiles"] and "needs compute capability 8.0" in report["error"]
-    assert tool.render_compiled([{"options": {"method": "ar"}} | report]).startswith(
-        "ar does not compile: ValueError: "
-    )
+    assert tool.render_compiled(
+        [{"part": "rounds", "options": {"method": "ar"}} | report]
+    ).startswith("ar does not compile: ValueError: ")
 
 
 @pytest.mark.skipif(CAN, reason="the plugin is installed")
