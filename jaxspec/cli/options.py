@@ -155,6 +155,7 @@ def add_decode(
     )
 
     add("--acceptance", default="match", help=f"match, sequential or rejection {DEFAULT}")
+    add("--capacity", type=int, help="rows of the key-value caches (default: what the call needs)")
     add_score_temperature(parser)
 
 

@@ -25,6 +25,7 @@ _DECODE_OPTIONS = (
     "block_size",
     "depth",
     "acceptance",
+    "capacity",
     "score_temperature",
 )
 

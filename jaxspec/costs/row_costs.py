@@ -46,15 +46,16 @@ class RowCosts(flax.struct.PyTreeNode):
           (draft float32 [], verify float32 [W]), seconds.
         """
         context = context.astype(jnp.float32)
-        if len(self.contexts) == 1:
-            return self.draft[0], self.verify[:, 0]
+        contexts, draft, verify = map(jnp.asarray, (self.contexts, self.draft, self.verify))
+        if len(contexts) == 1:
+            return draft[0], verify[:, 0]
         # Count instead of searching: a search is a loop driven by the host, which would cut the
         # round's command buffer in two.
-        cell = jnp.clip(jnp.sum(self.contexts < context) - 1, 0, len(self.contexts) - 2)
-        low, high = self.contexts[cell], self.contexts[cell + 1]
+        cell = jnp.clip(jnp.sum(contexts < context) - 1, 0, len(contexts) - 2)
+        low, high = contexts[cell], contexts[cell + 1]
         part = jnp.clip((context - low) / (high - low), 0.0, 1.0)
-        draft = (1 - part) * self.draft[cell] + part * self.draft[cell + 1]
-        return draft, (1 - part) * self.verify[:, cell] + part * self.verify[:, cell + 1]
+        at_context = (1 - part) * draft[cell] + part * draft[cell + 1]
+        return at_context, (1 - part) * verify[:, cell] + part * verify[:, cell + 1]
 
 
 def width_indices(rows: int, widths: tuple[int, ...]) -> np.ndarray:

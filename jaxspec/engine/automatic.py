@@ -54,7 +54,7 @@ def make_automatic(costs: RoundCosts, verifies_one: bool) -> Policy:
 
     Args:
       verifies_one: whether a round that drafted may verify a single row. Where a few rows take as
-        long as one, that saves nothing, and leaving it out saves a fifth of the compilation.
+        long as one, that saves nothing, and leaving it out saves its compilation.
     """
     policy = make_bastion(costs, rate=RATE)
     if verifies_one or len(costs.widths) == 1:

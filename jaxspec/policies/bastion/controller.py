@@ -260,7 +260,7 @@ def _drafted(
         drafted=state.drafted + 1,
         predicted=state.predicted + seconds,
         worth=state.worth + jnp.sum(_values(config, state, tree, live)),
-        sizes=state.sizes.at[size].add(1),
+        sizes=jnp.asarray(state.sizes).at[size].add(1),
     )
     if config.corrected:
         seen = jnp.where(live[:, None], tree.logprob, -jnp.inf)
