@@ -230,7 +230,7 @@ def observe_round(
         return _keep_last(config, controls, state, jnp.float32(0), verify[0]).replace(
             predicted=state.predicted + verify[0],
             worth=state.worth + jnp.sum(outcome.live),
-            sizes=state.sizes.at[0].add(1),
+            sizes=jnp.asarray(state.sizes).at[0].add(1),
             pauses=count_pause(state.pauses),
         )
 
