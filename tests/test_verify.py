@@ -29,8 +29,12 @@ from jaxspec.engine.acceptance import (
     accept_sequential,
     sample_candidates,
 )
-from jaxspec.engine.acceptance.rejection import RANK_DECAY
-from jaxspec.engine.acceptance.sequential import walk_sequential
+from jaxspec.engine.acceptance.rejection import (
+    RANK_DECAY,
+    choose_by_rejection,
+    walk_rejection,
+)
+from jaxspec.engine.acceptance.sequential import choose_in_sequence, walk_sequential
 
 _match = jax.jit(accept_match, static_argnums=2)
 
@@ -390,6 +394,41 @@ def test_both_rules_are_matching_when_greedy():
     candidates, logprob = sample_candidates(logits[:, :3], 2, spec, values, keys, position)
     np.testing.assert_array_equal(candidates.token[..., 0], np.argmax(logits[:, :3], -1))
     np.testing.assert_array_equal(candidates.logprob, jax.lax.top_k(logprob, 2)[0])
+
+
+@functools.partial(jax.jit, static_argnames=("rule", "spec", "longest", "siblings"))
+def both_ways(tree, logits, draws, q, *, rule, spec, values, longest, siblings):
+    """What a walk down the tree accepts, and what all rows choose at once."""
+    how = {"spec": spec, "values": values, "longest": longest}
+    if rule == "rejection":
+        how |= {"siblings": siblings}
+        return [
+            choose(tree, logits, draws, q, **how)
+            for choose in (walk_rejection, choose_by_rejection)
+        ]
+    return [choose(tree, logits, draws, **how) for choose in (walk_sequential, choose_in_sequence)]
+
+
+@pytest.mark.parametrize("rule", ["sequential", "rejection"])
+@pytest.mark.parametrize(("longest", "siblings"), [(20, 20), (3, 2)])
+def test_all_rows_choose_as_a_walk_does(rule, longest, siblings):
+    """Trees of 1 to 20 rows with many children, repeated ones and padding, and NaN behind them."""
+    rng, lengths, vocab = np.random.default_rng(9), [], 6
+    spec, values = make_sampling(0.8, top_p=0.9)
+    for size in [*range(1, 21)] * 4:
+        reach = rng.choice([1, 4, 20])
+        parents = [-1] + [int(rng.integers(max(0, i - reach), i)) for i in range(1, size)]
+        tree = make_tree(rng.integers(0, vocab, size), parents, 20)
+        logits = np.where(np.arange(20)[:, None] < size, rng.normal(size=(20, vocab)), np.nan)
+        draws, q = rng.uniform(size=20), jax.nn.log_softmax(rng.normal(size=(4, vocab)) * 2)
+        arrays = (jnp.float32(x) for x in (logits, draws, q))
+        (walked, expected), (chosen, left) = both_ways(
+            tree, *arrays, rule=rule, spec=spec, values=values, longest=longest, siblings=siblings
+        )
+        jax.tree.map(np.testing.assert_array_equal, chosen, walked)
+        np.testing.assert_allclose(left, expected, atol=1e-6)
+        lengths.append(int(walked.count))
+    assert set(lengths) >= {1, 2, 3, 4}
 
 
 @pytest.mark.parametrize("rule", ["sequential", "rejection"])

@@ -1,6 +1,7 @@
-"""The accepted path of a tree, once every node has chosen the child it would accept.
+"""Accept a path of a tree by a rule in which every node has one child to accept, or none.
 
-All nodes choose at once, on the path or not: the number of steps then depends on no data.
+A GPU lets all nodes choose at once, on the path or not, so that the number of kernels depends on no
+data. A CPU walks down the tree and reads few rows, see `walk`. Both accept the same rows.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from jaxspec.engine.acceptance.match import accept_match
 from jaxspec.engine.acceptance.noise import draw_bonus, draw_uniform
 
 
-def accept_by_choice(
+def accept_path(
+    walk: Callable[..., tuple[Accepted, jax.Array]],
     choose: Callable[..., tuple[Accepted, jax.Array]],
     tree: Tree,
     logits: jax.Array,
@@ -27,19 +29,22 @@ def accept_by_choice(
     longest: int,
     *per_tree: jax.Array,
 ) -> Accepted:
-    """Accept by a rule in which each node chooses a child; draw the bonus from what that leaves.
+    """Accept by a rule, and draw the bonus from what the last node's rejections leave.
 
     Greedy decoding uses `accept_match`. The other arguments are those of the rules.
 
     Args:
-      choose: takes one tree, its logits [N, V], uniform draws float32 [N] and its `per_tree`;
-        returns Accepted without a bonus and the distribution float32 [V] of the bonus.
+      walk, choose: the rule for a CPU and for other devices. Both take one tree, its logits [N, V],
+        uniform draws float32 [N] and its `per_tree`, and return Accepted without a bonus and the
+        distribution float32 [V] of the bonus.
       per_tree: further arrays of the rule, each with a leading axis of B trees.
     """
     if spec.greedy:
         return accept_match(tree, draw(logits, None, tree.depth, spec, values), longest)
     draws = draw_uniform(keys, position, tree)
-    accepted, left = jax.vmap(choose)(tree, logits, draws, *per_tree)
+    accepted, left = jax.lax.platform_dependent(
+        tree, logits, draws, *per_tree, cpu=jax.vmap(walk), default=jax.vmap(choose)
+    )
     return accepted.replace(bonus=draw_bonus(left, keys, position))
 
 

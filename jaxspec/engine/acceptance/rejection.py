@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from jaxspec.core.sampling import SamplingSpec, SamplingValues, gumbel, process
 from jaxspec.core.state import Accepted, Candidates, Tree
 from jaxspec.core.top_k import top_k
 from jaxspec.engine.acceptance.match import follow
 from jaxspec.engine.acceptance.noise import CANDIDATES, fold_round_keys
-from jaxspec.engine.acceptance.path import accept_by_choice, find_siblings
+from jaxspec.engine.acceptance.path import accept_path, find_siblings
+from jaxspec.engine.acceptance.walk import find_children, walk_tree
 
 RANK_DECAY = 0.3
 """Prior of `sample_candidates`: the candidate of rank r is accepted with probability (1 -
@@ -52,15 +55,14 @@ def accept_rejection(
       longest: static; deeper nodes are not accepted.
       siblings: static, children to try of each node; later ones are not accepted. None: all.
     """
-    choose = functools.partial(
-        _choose_by_rejection,
-        spec=spec,
-        values=values,
-        longest=longest,
-        siblings=tree.token.shape[1] if siblings is None else siblings,
+    siblings = tree.token.shape[1] if siblings is None else siblings
+    how: dict[str, Any] = {"spec": spec, "values": values, "longest": longest, "siblings": siblings}
+    walk, choose = (
+        functools.partial(walk_rejection, **how),
+        functools.partial(choose_by_rejection, **how),
     )
-    return accept_by_choice(
-        choose, tree, logits, spec, values, keys, position, longest, draft_logprob
+    return accept_path(
+        walk, choose, tree, logits, spec, values, keys, position, longest, draft_logprob
     )
 
 
@@ -109,7 +111,7 @@ def sample_candidates(
     return Candidates(token=token, logprob=scores), logprob
 
 
-def _choose_by_rejection(
+def walk_rejection(
     tree: Tree,
     logits: jax.Array,
     draws: jax.Array,
@@ -121,28 +123,71 @@ def _choose_by_rejection(
     siblings: int,
 ) -> tuple[Accepted, jax.Array]:
     """Apply `accept_rejection` to one tree, without the bonus; `draws` float32 [N] are uniform."""
+    rows = jnp.arange(tree.token.shape[0])
+
+    def descend(
+        row: jax.Array, depth: jax.Array, p: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        child = find_children(tree, row, depth, longest)
+
+        def attempt(state: tuple) -> tuple:
+            count, tried, _, p, q = state
+            tried = jnp.argmax(child & (rows > tried)).astype(jnp.int32)
+            # On acceptance nothing reads p and q any more.
+            return count + 1, tried, *_attempt(p, q, tree.token[tried], draws[tried])
+
+        def unfinished(state: tuple) -> jax.Array:
+            count, tried, accepted, _, _ = state
+            return ~accepted & (count < siblings) & (child & (rows > tried)).any()
+
+        q = jnp.exp(draft_logprob[jnp.minimum(depth, draft_logprob.shape[0] - 1)])
+        start = (jnp.int32(0), jnp.int32(0), jnp.bool_(False), p, q)
+        _, tried, accepted, left, _ = lax.while_loop(unfinished, attempt, start)
+        return accepted, tried, left
+
+    return walk_tree(logits, spec, values, longest, descend)
+
+
+def choose_by_rejection(
+    tree: Tree,
+    logits: jax.Array,
+    draws: jax.Array,
+    draft_logprob: jax.Array,
+    *,
+    spec: SamplingSpec,
+    values: SamplingValues,
+    longest: int,
+    siblings: int,
+) -> tuple[Accepted, jax.Array]:
+    """Apply the rule of `walk_rejection` at all rows of the tree at once."""
     rows = tree.token.shape[0]
     child, elder = find_siblings(tree, longest)
-    rank, below = elder.sum(-1), tree.parent == jnp.arange(rows)[:, None]
+    rank, below = elder.sum(-1), child & (tree.parent == jnp.arange(rows)[:, None])
+
+    def distributions(row: jax.Array) -> tuple[jax.Array, jax.Array]:
+        depth = jnp.minimum(tree.depth[row], draft_logprob.shape[0] - 1)
+        p = jax.nn.softmax(process(logits[row], spec, values), axis=-1)
+        return p, jnp.exp(draft_logprob[depth])
+
     # At most (N - 1) // r rows have r children. With parents sorted by their number of children,
     # the r-th try goes through that many of them.
-    parent = jnp.argsort(-(child & below).sum(-1), stable=True)
-    depth = jnp.minimum(tree.depth[parent], draft_logprob.shape[0] - 1)
-    p = jax.nn.softmax(process(logits[parent], spec, values), axis=-1)
-    q = jnp.exp(draft_logprob[depth])
-    chosen, searching = jnp.zeros(rows, bool), jnp.ones(rows, bool)
+    parent = jnp.argsort(-below.sum(-1), stable=True)
+    p, q = distributions(parent[: rows - 1])
+    hit = jnp.zeros(rows, bool)
     for r in range(min(siblings, rows - 1)):
         some = slice((rows - 1) // (r + 1))
-        here = (child & (rank == r) & below[parent[some]]) & searching[some, None]
-        tried, trying = jnp.argmax(here, axis=-1), here.any(-1)
-        hit, next_p, next_q = jax.vmap(_attempt)(p[some], q[some], tree.token[tried], draws[tried])
-        chosen |= (here & hit[:, None]).any(0)
-        missed = trying & ~hit
-        searching = searching.at[some].set(missed)
-        p = p.at[some].set(jnp.where(missed[:, None], next_p, p[some]))
-        q = q.at[some].set(jnp.where(missed[:, None], next_q, q[some]))
-    path, count, last = follow(tree, chosen, longest)
-    return Accepted(path=path, count=count, bonus=jnp.int32(0)), p[jnp.argmax(parent == last)]
+        here = below[parent[some]] & (rank == r)
+        tried = jnp.argmax(here, axis=-1)
+        accepted, p, q = jax.vmap(_attempt)(p[some], q[some], tree.token[tried], draws[tried])
+        hit |= (here & accepted[:, None]).any(0)
+    path, count, last = follow(tree, hit & ~(elder & hit).any(-1), longest)
+    # The children of the last row were all rejected: see what that leaves.
+    p, q = distributions(last)
+    for r in range(min(siblings, rows - 1)):
+        here = below[last] & (rank == r)
+        _, *left = _attempt(p, q, tree.token[jnp.argmax(here)], jnp.float32(0))
+        p, q = (jnp.where(here.any(), x, y) for x, y in zip(left, (p, q), strict=True))
+    return Accepted(path=path, count=count, bonus=jnp.int32(0)), p
 
 
 def _attempt(
@@ -152,7 +197,7 @@ def _attempt(
     return (
         draw * q[token] < p[token],
         _normalise(jnp.maximum(p - q, 0.0), p),
-        _normalise(q.at[token].set(0.0), q),
+        _normalise(jnp.where(jnp.arange(q.shape[0]) == token, 0.0, q), q),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,8 @@ import jax.numpy as jnp
 from jaxspec.core.sampling import SamplingSpec, SamplingValues, process
 from jaxspec.core.state import Accepted, Tree
 from jaxspec.engine.acceptance.match import follow
-from jaxspec.engine.acceptance.path import accept_by_choice, find_siblings, keep_some
+from jaxspec.engine.acceptance.path import accept_path, find_siblings, keep_some
+from jaxspec.engine.acceptance.walk import find_children, walk_tree
 
 
 def accept_sequential(
@@ -38,8 +40,12 @@ def accept_sequential(
       position: int32 [B], absolute position of the root.
       longest: static; deeper nodes are not accepted.
     """
-    choose = functools.partial(walk_sequential, spec=spec, values=values, longest=longest)
-    return accept_by_choice(choose, tree, logits, spec, values, keys, position, longest)
+    how: dict[str, Any] = {"spec": spec, "values": values, "longest": longest}
+    walk, choose = (
+        functools.partial(walk_sequential, **how),
+        functools.partial(choose_in_sequence, **how),
+    )
+    return accept_path(walk, choose, tree, logits, spec, values, keys, position, longest)
 
 
 def walk_sequential(
@@ -52,6 +58,37 @@ def walk_sequential(
     longest: int,
 ) -> tuple[Accepted, jax.Array]:
     """Apply `accept_sequential` to one tree, without the bonus; `draws` float32 [N] are uniform."""
+    rows = jnp.arange(tree.token.shape[0])
+    same = (
+        (tree.parent[:, None] == tree.parent)
+        & (tree.token[:, None] == tree.token)
+        & (rows < rows[:, None])
+    )
+    repeated = same.any(-1)
+
+    def descend(
+        row: jax.Array, depth: jax.Array, p: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        child = find_children(tree, row, depth, longest) & ~repeated
+        mass = jnp.where(child, p[tree.token], 0.0)
+        # Test u < p(c) / (1 - mass of the children rejected before c) for all children at once.
+        hit = child & (draws * (1.0 - (jnp.cumsum(mass) - mass)) < mass)
+        left = p.at[jnp.where(child, tree.token, p.shape[0])].set(0.0, mode="drop")
+        return hit.any(), jnp.argmax(hit).astype(jnp.int32), left
+
+    return walk_tree(logits, spec, values, longest, descend)
+
+
+def choose_in_sequence(
+    tree: Tree,
+    logits: jax.Array,
+    draws: jax.Array,
+    *,
+    spec: SamplingSpec,
+    values: SamplingValues,
+    longest: int,
+) -> tuple[Accepted, jax.Array]:
+    """Apply the rule of `walk_sequential` at all rows of the tree at once."""
     child, elder = find_siblings(tree, longest)
     repeated = (elder & (tree.token[:, None] == tree.token)).any(-1)
     child, elder = child & ~repeated, elder & ~repeated
