@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from jaxspec.bench import aot as tool
+from jaxspec.bench import aot_table
 from pallas_kernels import aot, aot_gpus, aot_hlo, aot_ptxas, aot_report, registry
 
 MIB = 2**20
@@ -161,7 +162,7 @@ def test_a_prefill_needs_no_scores_and_no_copies(name, reports):
         chunk = report["round"]
         assert chunk["buffers"] == 1 and chunk["loops"] == 0 and chunk["outside"] == 0, chunk
         assert not report["spills"]["spilling"], report["spills"]
-    text = tool.render_compiled([report])
+    text = aot_table.render_compiled([report])
     assert f"ar, prefill of {report['options']['capacity']} rows" in text
 
 
@@ -238,7 +239,7 @@ def test_prefill_writes_the_targets_cache_in_place():
     assert report["compiles"], report["error"]
     inside = [one for one in report["large"] if "/while/body" in one["source"] and one["moves"]]
     assert not inside, inside
-    assert "prefill" in tool.render_compiled([report])
+    assert "prefill" in aot_table.render_compiled([report])
 
 
 @needs_plugin
@@ -246,7 +247,7 @@ def test_what_does_not_compile_is_reported():
     options = {"calls": [SHAPE | {"rows": 16}], "implementation": registry.names()[0]}
     report = aot.compile_report("pallas_kernels.aot_programs:make_attention_program", options, "t4")
     assert not report["compiles"] and "needs compute capability 8.0" in report["error"]
-    assert tool.render_compiled(
+    assert aot_table.render_compiled(
         [{"part": "rounds", "options": {"method": "ar"}} | report]
     ).startswith("ar does not compile: ValueError: ")
 

@@ -57,7 +57,8 @@ def add_command(commands: options.Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compile and print the report; the exit status is 1 if a program does not compile."""
-    from jaxspec.bench.aot import DRAFTER, compile_decode_loop, render_compiled
+    from jaxspec.bench.aot import DRAFTER, compile_decode_loop
+    from jaxspec.bench.aot_table import render_compiled
 
     values.check_folders(arguments, "json")
     model, sampling = (

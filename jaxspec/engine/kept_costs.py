@@ -20,8 +20,10 @@ def describe_model(params: Params, method: str) -> tuple[Any, ...]:
       method: the drafter's name.
     """
     # Quantised weights and panels compute in the same dtype as others, but at different speeds.
-    form = quant.kind_of(params.target) or panels.COLLECTION * (panels.COLLECTION in params.target)
-    weights = f"{params.dtype} {form}".strip()
+    form = quant.kind_of(params.target)
+    if form is None and panels.COLLECTION in params.target:
+        form = panels.COLLECTION
+    weights = str(params.dtype) if form is None else f"{params.dtype} {form}"
     return params.spec.target, params.spec.drafter(method), weights
 
 

@@ -54,10 +54,10 @@ def mix_experts(
     """Compute the weighted sum of each row's chosen experts.
 
     This serves where `pallas_kernels.experts` does not run. On CPUs and GPUs, `jax.lax.ragged_dot`
-    multiplies every row by every expert and masks. Here the
-    (row, choice) pairs are sorted by expert and cut into tiles of one expert each, and a loop runs
-    over the tiles in use. A loop of unknown length has no reverse-mode derivative, so this serves
-    decoding and feature extraction, not training of the target.
+    multiplies every row by every expert and masks. Here the (row, choice) pairs are sorted by expert
+    and cut into tiles of one expert each, and a loop runs over the tiles in use. A loop of unknown
+    length has no reverse-mode derivative, so this serves decoding and feature extraction, not
+    training of the target.
 
     Args:
       rows: [R, E].

@@ -1,0 +1,109 @@
+"""Reports of programs compiled ahead of time, as a table for people."""
+
+from __future__ import annotations
+
+import collections
+import re
+from typing import Any
+
+from jaxspec.bench.report.table import tabulate
+
+
+def render_compiled(reports: list[dict[str, Any]]) -> str:
+    """Render reports of one GPU as a table with a column for each, and list the parts of the last
+    program's round.
+    """
+    shown = [one for one in reports if one["compiles"]]
+    failed = [
+        f"{_title(one)} does not compile: {one['error']}" for one in reports if not one["compiles"]
+    ]
+    if not shown:
+        return "\n".join(failed)
+    rows = [[label, *map(show, shown)] for label, show in _ROWS.items()]
+    lines = [tabulate(["", *map(_title, shown)], rows).to_text()]
+    last = shown[-1]
+    if last["round"]:
+        parts = ", ".join(
+            f"{part} {number}" for part, number in last["round"]["groups"].items() if number > 1
+        )
+        of = "chunk" if last["part"] == "prefill" else "round"
+        lines += ["", f"launches of a {of} of {_title(last)} by part: {parts}"]
+        for one in last["round"]["inner"]:
+            parts = ", ".join(
+                f"{one[part]} {part}" for part in ("kernels", "copies", "buffers", "outside")
+            )
+            lines.append(f"a turn of a loop in it: {parts}")
+    if last["large"]:
+        lines += [
+            "",
+            f"large results of {_title(last)} (* only moves data):",
+            *_large(last["large"]),
+        ]
+    return "\n".join([*failed, *lines])
+
+
+def _title(one: dict[str, Any]) -> str:
+    options = one["options"]
+    if one["part"] == "prefill":
+        return f"{options['method']}, prefill of {options['capacity']} rows"
+    if options["method"] == "ar":
+        return "ar"
+    return " ".join(
+        str(options[name])
+        for name in ("method", "builder", "budget", "policy", "quantize")
+        if options.get(name) is not None
+    )
+
+
+def _large(results: list[dict[str, Any]]) -> list[str]:
+    """List results by size and part of the program, one line for all layers."""
+    parts = [
+        re.sub(r"\d+", "*", re.sub(r"^jit\((run|prefill)\)/", "", each["source"])) or each["name"]
+        for each in results
+    ]
+    found = collections.Counter(
+        (each["bytes"], each["moves"], part) for each, part in zip(results, parts, strict=True)
+    )
+    return [
+        f"{number:4d} x {size / 2**20:.1f} MiB {'*' if moves else ' '} {part}"
+        for (size, moves, part), number in found.items()
+    ]
+
+
+def _mib(number: int) -> str:
+    return f"{number / 2**20:.1f}"
+
+
+def _of_round(field: str):
+    return lambda one: "-" if one["round"] is None else str(one["round"][field])
+
+
+def _spills(one: dict[str, Any]) -> str:
+    found = one.get("spills")
+    if not found or not found["checked"]:
+        return found["reason"] if found else "-"
+    return (
+        f"{len(found['spilling'])} of {found['checked']} (most registers {found['most_registers']})"
+    )
+
+
+_ROWS = {
+    "tree attention": lambda one: one["tree_attention"],
+    "kernels a round": _of_round("kernels"),
+    "copies and fills a round": _of_round("copies"),
+    "outside command buffers": _of_round("outside"),
+    "command buffers a round": _of_round("buffers"),
+    "loops driven by the host": _of_round("loops"),
+    "arguments, MiB": lambda one: _mib(one["memory"]["arguments"]),
+    "temporary, MiB": lambda one: _mib(one["memory"]["temporary"]),
+    "outputs, MiB": lambda one: _mib(one["memory"]["outputs"]),
+    "aliased of caches, MiB": lambda one: (
+        f"{_mib(one['memory']['aliased'])} of {_mib(one['cache_bytes'])}"
+    ),
+    "large results that only move data": lambda one: str(
+        sum(each["moves"] for each in one["large"])
+    ),
+    "kernels that spill registers": _spills,
+    "compilation, s": lambda one: f"{one['seconds']['lower'] + one['seconds']['compile']:.1f}",
+    "its processor time, s": lambda one: f"{one['seconds']['processor']:.1f}",
+}
