@@ -28,8 +28,10 @@ from jaxspec.targets.panels import COLLECTION, some_weight
 
 # Numbers of rows that rounds verify, and that verification is compiled for. With panels
 # (`jaxspec.targets.panels`) 4 rows of a CPU cost little more than one, and 8 twice as much; without,
-# 8 cost little more than 2. On a GPU up to 64 cost little more than one.
-PANEL_WIDTHS, CPU_WIDTHS, GPU_WIDTHS = (1, 4), (1, 8), (1, 16, 32, 64)
+# 8 cost little more than 2. Sampling draws noise for every row, and a fourth row is then seldom
+# accepted. On a GPU up to 64 rows cost little more than one.
+PANEL_WIDTHS, SAMPLED_PANEL_WIDTHS = (1, 4), (1, 3)
+CPU_WIDTHS, GPU_WIDTHS = (1, 8), (1, 16, 32, 64)
 # Weight of a decode's measured time in the correction of the costs.
 RATE = 0.2
 
@@ -37,15 +39,18 @@ RATE = 0.2
 _learned: dict[str, tuple[weakref.ref, Policy]] = {}
 
 
-def choose_widths(budget: int | None, panels: bool = False) -> tuple[int, ...]:
+def choose_widths(budget: int | None, panels: bool, greedy: bool) -> tuple[int, ...]:
     """Choose the numbers of rows of rounds on the default device.
 
     Args:
       budget: the largest; None: what suits the device.
       panels: whether the weights have panels.
+      greedy: whether the call decodes greedily.
     """
-    on_cpu = jax.default_backend() == "cpu"
-    widths = PANEL_WIDTHS if panels else CPU_WIDTHS if on_cpu else GPU_WIDTHS
+    if panels:
+        widths = PANEL_WIDTHS if greedy else SAMPLED_PANEL_WIDTHS
+    else:
+        widths = CPU_WIDTHS if jax.default_backend() == "cpu" else GPU_WIDTHS
     return widths if budget is None else (*(w for w in widths if w < budget), budget)
 
 
@@ -80,7 +85,7 @@ def recall_policy(
     """
     if config.method == "ar":
         return None, config
-    widths = choose_widths(budget, _have_panels(params))
+    widths = choose_widths(budget, _have_panels(params), config.sampling.greedy)
     fixed, config = config, dataclasses.replace(config, budget=widths[-1])
     policy = _find_policy(params, config, batch, widths)
     config = dataclasses.replace(config, policy=policy.config)
@@ -138,7 +143,7 @@ def name_setting(params: Params, config: DecodeConfig, batch: int) -> str:
 def _kept(params: Params, config: DecodeConfig, batch: int) -> Path:
     """Return the file of the costs of a setting."""
     model = describe_model(params, config.method)
-    widths = choose_widths(config.budget, _have_panels(params))
+    widths = choose_widths(config.budget, _have_panels(params), config.sampling.greedy)
     setting = dataclasses.replace(config, policy=None)
     return find_kept(config.method, *model, setting, widths, batch)
 

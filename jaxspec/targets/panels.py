@@ -45,9 +45,9 @@ def multiply_panels(x: jax.Array, panels: jax.Array) -> jax.Array:
     Returns:
       [..., out] in x's dtype.
     """
-    # Without the barriers, XLA would compute x anew for every output, and what follows for every
-    # term of the sum.
-    rows = jax.lax.optimization_barrier(x.reshape(-1, x.shape[-1]))
+    # Without the barriers, XLA would compute x anew for every output, what follows for every term of
+    # the sum, and repeat the panels for every row in memory where two products share them.
+    rows, panels = jax.lax.optimization_barrier((x.reshape(-1, x.shape[-1]), panels))
     sums = (rows[:, None, :, None] * panels).sum(2)
     return jax.lax.optimization_barrier(sums).reshape(*x.shape[:-1], -1)
 

@@ -33,6 +33,13 @@ def test_the_text_is_the_targets_own(mini, cache, temperature):
     assert rounds[1] > rounds[0] > 0  # the second call went on from the first
 
 
+def test_widths_suit_the_device_and_the_sampling():
+    assert automatic.choose_widths(None, panels=True, greedy=True) == (1, 4)
+    assert automatic.choose_widths(None, panels=True, greedy=False) == (1, 3)
+    assert automatic.choose_widths(None, panels=False, greedy=False) == (1, 8)
+    assert automatic.choose_widths(6, panels=True, greedy=False) == (1, 3, 6)
+
+
 @pytest.mark.parametrize(("verifies_one", "compiled"), [(True, (1, 8, 16)), (False, (8, 16))])
 def test_a_single_row_after_drafting_may_be_left_out(verifies_one, compiled):
     policy = automatic.make_automatic(make_costs((1, 8, 16), (1,), 0.0, [[1.0]] * 3), verifies_one)
@@ -41,7 +48,7 @@ def test_a_single_row_after_drafting_may_be_left_out(verifies_one, compiled):
 
 def test_the_text_is_the_targets_own_without_a_single_row(mini, monkeypatch):
     monkeypatch.setattr(automatic.jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(automatic, "choose_widths", lambda budget, panels: (1, 4, 8))
+    monkeypatch.setattr(automatic, "choose_widths", lambda budget, panels, greedy: (1, 4, 8))
     monkeypatch.setattr(automatic, "_learned", {})
     session = prepare(mini, PROMPTS[0], policy="auto")
     assert make_plan(mini.spec, session.config).widths == (4, 8)
@@ -54,7 +61,7 @@ def test_costs_are_probed_once_and_kept(mini, cache, monkeypatch):
     """A second process, for which nothing is learned, reads what the first one measured."""
     out = jaxspec.decode(mini, PROMPTS[0], policy="auto", max_new_tokens=8)
     costs = out.policy.controls.costs
-    assert costs.widths == automatic.choose_widths(None, vectorizes_sums()) and np.all(
+    assert costs.widths == automatic.choose_widths(None, vectorizes_sums(), True) and np.all(
         np.asarray(costs.verify) > 0
     )
     (path,) = cache.glob("*.json")
