@@ -17,6 +17,7 @@ from jax.experimental.pallas import triton
 from pallas_kernels import reference, tuning, versions
 from pallas_kernels.device import current_device
 from pallas_kernels.registry import find_name
+from pallas_kernels.residual import load_sum
 
 _ROWS, _WARPS, _STAGES = 16, 2, 1  # rows per program
 
@@ -38,34 +39,39 @@ def find_kernel(dtype, head_dim: int) -> Callable | None:
     return split_heads
 
 
-def split_heads(joined, table, scales, sizes, eps: float, *, interpret: bool = False):
+def split_heads(joined, table, scales, sizes, eps: float, dtype=None, *, interpret: bool = False):
     """Compute `reference.split_heads`, which also gives the derivative."""
     # Silence the warning here too: the call below may be traced already.
     versions.triton_params(_WARPS, _STAGES)
-    return _differentiable(joined, table, scales, sizes, eps, interpret)
+    how = sizes, eps, jnp.dtype(dtype or joined.dtype), interpret
+    return _differentiable(joined, table, scales, how)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
-def _differentiable(joined, table, scales, sizes, eps, interpret):
-    return _call(joined, table, scales, sizes=sizes, eps=eps, interpret=interpret)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _differentiable(joined, table, scales, how):
+    return _call(joined, table, scales, how=how)
 
 
-def _forward(joined, table, scales, sizes, eps, interpret):
+def _forward(joined, table, scales, how):
     def value(*arrays):
-        return reference.split_heads(*arrays, sizes, eps)
+        return reference.split_heads(*arrays, *how[:-1])
 
     return jax.vjp(value, joined, table, scales)
 
 
-_differentiable.defvjp(_forward, lambda sizes, eps, interpret, derivative, out: derivative(out))
+_differentiable.defvjp(_forward, lambda how, derivative, out: derivative(out))
 
 
-@functools.partial(jax.jit, static_argnames=("sizes", "eps", "interpret"))
-def _call(joined, table, scales, *, sizes, eps, interpret):
+@functools.partial(jax.jit, static_argnames=("how",))
+def _call(joined, table, scales, *, how):
+    sizes, eps, dtype, interpret = how
     heads, kv_heads, dim = sizes
-    shape, dtype = joined.shape[:2], joined.dtype
+    shape = joined.shape[1:3]
     rows = shape[0] * shape[1]
-    flat = [x.reshape(rows, x.shape[-1]) for x in (joined, *table)]
+    flat = [
+        joined.reshape(-1, rows, joined.shape[-1]),
+        *(x.reshape(rows, x.shape[-1]) for x in table),
+    ]
     outputs = [
         jax.ShapeDtypeStruct((rows, count, dim), dtype) for count in (heads, kv_heads, kv_heads)
     ]
@@ -84,12 +90,15 @@ def _kernel(joined, cos, sin, *refs, sizes, eps: float):
     """Handle a block of rows of one head."""
     heads, kv_heads, dim = sizes
     norms, out = refs[:-3], refs[-3:]
-    rows, head = joined.shape[0], pl.program_id(1)
+    rows, head, dtype = joined.shape[1], pl.program_id(1), out[0].dtype
     # Rows beyond the last keep an index out of range: the interpreter would otherwise overwrite a
     # live row with its old value.
     row = pl.program_id(0) * _ROWS + jnp.arange(_ROWS, dtype=jnp.int32)
     half = jnp.arange(dim // 2, dtype=jnp.int32)
-    halves = [_load(joined, row, head * dim + start + half, rows) for start in (0, dim // 2)]
+    halves = []
+    for start in (0, dim // 2):
+        at, live = _address(row, head * dim + start + half, rows)
+        halves.append(load_sum(joined, at, live).astype(dtype))
 
     def rotated(norm: int):
         new = _normalized(halves, norms[norm], half, eps) if norms else halves

@@ -107,6 +107,29 @@ def normalize(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
     return scale * x32.astype(x.dtype)
 
 
+def add_normalize(x, parts, scale, eps: float) -> tuple[jax.Array, jax.Array]:
+    """Add a product to `x` and normalise the sum.
+
+    Args:
+      x: [B, T, E].
+      parts: [S, B, T, E], see `add_parts`.
+      scale: of the norm [E].
+      eps: of the norm.
+
+    Returns:
+      The sum and the normalised sum [B, T, E], in x's dtype.
+    """
+    total = x + add_parts(parts, x.dtype)
+    return total, normalize(total, scale, eps)
+
+
+def add_parts(parts: jax.Array, dtype) -> jax.Array:
+    """Add up the parts [S, ...] of a product in float32, and round the sum to `dtype`."""
+    if parts.shape[0] == 1:
+        return parts[0].astype(dtype)
+    return parts.astype(jnp.float32).sum(0).astype(dtype)
+
+
 def apply_rope(x: jax.Array, table: tuple[jax.Array, jax.Array]) -> jax.Array:
     """Rotate `x` [B, T, heads, D]; components i and i + D/2 form a pair (half-split convention).
 
@@ -118,20 +141,22 @@ def apply_rope(x: jax.Array, table: tuple[jax.Array, jax.Array]) -> jax.Array:
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
 
 
-def split_heads(joined, table, scales, sizes, eps: float):
+def split_heads(joined, table, scales, sizes, eps: float, dtype=None):
     """Split projections into heads; normalise and rotate queries and keys.
 
     Args:
-      joined: queries, keys and values side by side [B, T, (H + 2K) * D].
+      joined: queries, keys and values side by side [S, B, T, (H + 2K) * D], see `add_parts`.
       table: see `apply_rope`.
       scales: of the norms of queries and of keys [D], or None.
       sizes: (H, K, D).
       eps: of the norms.
+      dtype: of the results (default: that of `joined`).
 
     Returns:
       q [B, T, H, D], k and v [B, T, K, D].
     """
     heads, kv_heads, dim = sizes
+    joined = add_parts(joined, dtype or joined.dtype)
     all_heads = joined.reshape(*joined.shape[:2], heads + 2 * kv_heads, dim)
     q, k, v = jnp.split(all_heads, [heads, heads + kv_heads], axis=2)
     if scales is not None:

@@ -184,6 +184,11 @@ def live_steps(problem: Problem, device: Device) -> Steps:
     return Steps(keys, (capacity,)) if keys < capacity else Steps(None, (capacity,))
 
 
+def count_cores(device: Device) -> int:
+    """Return the number of multiprocessors; those of a Hopper without a GPU."""
+    return _device(device)[1]
+
+
 def _device(device: Device) -> tuple[tuple[int, int], int]:
     """Return (compute capability, multiprocessors); those of a Hopper without a GPU."""
     capability = device.compute_capability or (9, 0)

@@ -23,7 +23,7 @@ from jaxspec.drafters.eagle3 import files as eagle
 from jaxspec.drafters.eagle3 import hf_config as eagle_config
 from jaxspec.io.safetensors_files import WeightFiles, read_json
 from jaxspec.targets.hf_config import target_config
-from jaxspec.targets.layers import multiply_kernel
+from jaxspec.targets.linear import multiply_kernel
 from jaxspec.targets.moe import mix_experts
 from jaxspec.targets.quant import (
     COLLECTION,

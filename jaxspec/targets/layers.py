@@ -1,8 +1,7 @@
 """Decoder layers shared by targets and drafters: RMSNorm, RoPE, attention, gated feed-forward.
 
 Projections that read the same input are fused. Drafters keep q apart from k and v, because they
-project k and v of context features alone. Weights are stored [in, out]. The scales of quantised
-weights are in a collection of their own, under the same names (see `jaxspec.targets.quant`).
+project k and v of context features alone.
 """
 
 from __future__ import annotations
@@ -13,12 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.core.config import TransformerConfig
-from jaxspec.targets import panels
 from jaxspec.targets.attention import attend
-from pallas_kernels.heads import find_kernel
-from pallas_kernels.reference import apply_rope, normalize
-
-_INIT = nn.initializers.normal(0.02)
+from jaxspec.targets.linear import Linear
+from pallas_kernels import heads, residual
+from pallas_kernels.reference import add_parts, apply_rope, normalize
 
 
 class RMSNorm(nn.Module):
@@ -34,65 +31,21 @@ class RMSNorm(nn.Module):
         scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
         return normalize(x, scale, self.eps)
 
+    def after(self, x: jax.Array, parts: jax.Array, cached: bool) -> tuple[jax.Array, jax.Array]:
+        """Add a product to `x` and normalise the sum; of rows over a cache in one kernel.
 
-def scale_of(module: nn.Module, name: str) -> jax.Array | None:
-    """Return the scale per output channel, float32, of a parameter; None if it is not quantised."""
-    return module.get_variable("quant", name)
+        Args:
+          parts: [S, B, T, E], see `pallas_kernels.reference.add_parts`.
+          cached: whether the rows see a cache. Other rows are many, and are left to XLA.
 
-
-def panels_of(module: nn.Module, name: str) -> jax.Array | None:
-    """Return a parameter's panels for few rows on a CPU; None if it has none."""
-    return module.get_variable(panels.COLLECTION, name)
-
-
-def multiply_kernel(
-    x: jax.Array,
-    kernel: jax.Array,
-    scale: jax.Array | None = None,
-    axis: int = 0,
-    few: jax.Array | None = None,
-) -> jax.Array:
-    """Multiply `x` [..., in] by a matrix; its `axis` is the input.
-
-    A quantised kernel has a `scale` per output. XLA reads its values as stored and converts them
-    inside the product. Sums stay float32 until they are scaled, because unscaled sums exceed
-    float16's range.
-
-    Args:
-      few: the matrix in panels, which products of few rows read (`jaxspec.targets.panels`).
-
-    Returns:
-      [..., out] in x's dtype.
-    """
-    if few is not None and panels.serves(x):
-        return panels.multiply_panels(x, few)
-    inputs = (((x.ndim - 1,), (axis,)), ((), ()))
-    if scale is None:
-        return jax.lax.dot_general(x, kernel, inputs)
-    return scaled(
-        jax.lax.dot_general(x, kernel.astype(x.dtype), inputs, preferred_element_type=jnp.float32),
-        scale,
-        x.dtype,
-    )
-
-
-def scaled(sums: jax.Array, scale: jax.Array, dtype) -> jax.Array:
-    """Scale and round float32 sums over quantised weights."""
-    return (sums * scale).astype(dtype)
-
-
-class Linear(nn.Module):
-    """`x @ kernel (+ bias)`, kernel [in, out]."""
-
-    features: int
-    bias: bool = False
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        kernel = self.param("kernel", _INIT, (x.shape[-1], self.features))
-        few = panels_of(self, "kernel")
-        y = multiply_kernel(x, kernel, scale_of(self, "kernel"), few=few)
-        return y + self.param("bias", nn.initializers.zeros, (self.features,)) if self.bias else y
+        Returns:
+          The sum and its norm [B, T, E].
+        """
+        kernel = residual.find_kernel(x.dtype) if cached else None
+        if kernel is None or self.is_initializing():
+            total = x + add_parts(parts, x.dtype)
+            return total, self(total)
+        return kernel(x, parts, self.variables["params"]["scale"], self.eps)
 
 
 def rope_table(positions: jax.Array, config: TransformerConfig) -> tuple[jax.Array, jax.Array]:
@@ -159,31 +112,49 @@ class Attention(nn.Module):
         return apply_rope(k, rope), kv[:, :, 1]
 
     def __call__(self, x, rope, positions, mask, prefix, window=None, earlier=None):
-        projected = (self.qkv(x),) if self.fused else (self.q(x), self.kv(x))
-        q, k, v = self._split(projected, rope, prefix is not None)
+        parts, new_kv = self.in_parts(x, rope, positions, mask, prefix, window, earlier)
+        return add_parts(parts, x.dtype), new_kv
+
+    def in_parts(self, x, rope, positions, mask, prefix, window=None, earlier=None):
+        """Compute the result [S, B, T, E], see `pallas_kernels.reference.add_parts`, and the new rows'
+        k and v.
+        """
+        cached = prefix is not None
+        q, k, v = self._project(x, rope, cached)
         keys, values = (k, v) if earlier is None else behind(earlier, k, v)
         out = attend(q, keys, values, positions, mask=mask, prefix=prefix, window=window)
-        return self.o(out.reshape(*x.shape[:2], -1)), (k, v)
+        out = out.reshape(*x.shape[:2], -1)
+        return self.o(out, choose_parts(out, self.config.hidden_size, cached)), (k, v)
 
-    def _split(self, projected, rope, cached: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Split projections into q [B, T, H, D], k and v [B, T, K, D]; rotate q and k."""
+    def _project(self, x, rope, cached: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Compute q [B, T, H, D], k and v [B, T, K, D]; rotate q and k."""
         c = self.config
+        queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+        products = (self.qkv,) if self.fused else (self.q, self.kv)
         # Prompts and training without a cache are left to XLA: their rows are many.
-        split = find_kernel(projected[0].dtype, c.head_dim) if cached else None
+        split = heads.find_kernel(x.dtype, c.head_dim) if cached else None
         if split is not None and not self.is_initializing():
             norms = (self.q_norm, self.k_norm) if c.qk_norm else ()
             scales = tuple(norm.variables["params"]["scale"] for norm in norms) or None
             sizes = c.num_heads, c.num_kv_heads, c.head_dim
-            # XLA makes one product of two, and then needs no concatenation.
-            return split(jnp.concatenate(projected, axis=-1), rope, scales, sizes, c.norm_eps)
-        q, kv = (
-            jnp.split(projected[0], [c.num_heads * c.head_dim], axis=-1)
-            if self.fused
-            else projected
-        )
+            parts = choose_parts(x, queries + 2 * keys, cached)
+            # Of two products of matrices, XLA makes one, and then needs no concatenation.
+            rows = x.reshape(-1, x.shape[-1])
+            joined = jnp.concatenate([product(rows, parts) for product in products], axis=-1)
+            joined = joined.reshape(-1, *x.shape[:2], joined.shape[-1])
+            return split(joined, rope, scales, sizes, c.norm_eps, x.dtype)
+        projected = [product(x) for product in products]
+        q, kv = jnp.split(projected[0], [queries], axis=-1) if self.fused else projected
         q = q.reshape(*q.shape[:2], c.num_heads, c.head_dim)
         q = apply_rope(self.q_norm(q) if c.qk_norm else q, rope)
         return q, *self._rotated(kv, rope)
+
+
+def choose_parts(x: jax.Array, outputs: int, cached: bool) -> int:
+    """Choose the number of parts of a product of `x` [B, T, in], which the next kernel adds up."""
+    if not cached or residual.find_kernel(x.dtype) is None:
+        return 1
+    return residual.count_parts(x.shape[0] * x.shape[1], x.shape[2], outputs)
 
 
 def behind(earlier, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -207,10 +178,15 @@ class GatedMLP(nn.Module):
 
     config: TransformerConfig
 
-    @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
+        return add_parts(self.in_parts(x, False), x.dtype)
+
+    @nn.compact
+    def in_parts(self, x: jax.Array, cached: bool) -> jax.Array:
+        """Compute the result [S, B, T, E], see `pallas_kernels.reference.add_parts`."""
         gate, up = jnp.split(Linear(2 * self.config.ffn_size, name="gate_up")(x), 2, axis=-1)
-        return Linear(self.config.hidden_size, name="down")(nn.silu(gate) * up)
+        hidden, width = nn.silu(gate) * up, self.config.hidden_size
+        return Linear(width, name="down")(hidden, choose_parts(hidden, width, cached))
 
 
 class DecoderLayer(nn.Module):
@@ -230,11 +206,24 @@ class DecoderLayer(nn.Module):
         self.mlp = self.mlp_class(self.config)
 
     def __call__(self, x, rope, positions, mask=None, prefix=None, window=None, earlier=None):
-        attended, new_kv = self.attention(
-            self.attention_norm(x), rope, positions, mask, prefix, window, earlier
+        x, parts, new_kv = self.between(
+            x, self.attention_norm(x), rope, positions, mask, prefix, window, earlier
         )
-        x = x + attended
-        return x + self.mlp(self.mlp_norm(x)), new_kv
+        return x + add_parts(parts, x.dtype), new_kv
+
+    def between(self, x, normed, rope, positions, mask, prefix, window=None, earlier=None):
+        """Run all between the first norm, whose result is `normed`, and the last addition.
+
+        The norm that follows does that addition, see `RMSNorm.after`.
+
+        Returns:
+          (`x` [B, T, E] after attention; what to add to it [S, B, T, E]; new rows' k and v).
+        """
+        attended, new_kv = self.attention.in_parts(
+            normed, rope, positions, mask, prefix, window, earlier
+        )
+        x, normed = self.mlp_norm.after(x, attended, prefix is not None)
+        return x, self.mlp.in_parts(normed, prefix is not None), new_kv
 
     def context_kv(self, context: jax.Array, rope) -> tuple[jax.Array, jax.Array]:
         """Compute K and V [B, T, K, D] of context features, skipping the input norm (DFlash)."""

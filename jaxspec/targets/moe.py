@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.targets.layers import scale_of, scaled
+from jaxspec.targets.linear import scale_of, scaled
 from pallas_kernels.experts import find_kernel
 
 _INIT = nn.initializers.normal(0.02)
@@ -19,6 +19,10 @@ class SparseMLP(nn.Module):
     """Top-k mixture of gated feed-forward experts."""
 
     config: TargetConfig
+
+    def in_parts(self, x: jax.Array, cached: bool) -> jax.Array:
+        """Compute the result as one part, see `GatedMLP.in_parts`."""
+        return self(x)[None]
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:

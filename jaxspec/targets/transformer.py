@@ -10,17 +10,8 @@ import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.state import KVCache
-from jaxspec.targets.layers import (
-    _INIT,
-    DecoderLayer,
-    GatedMLP,
-    RMSNorm,
-    multiply_kernel,
-    panels_of,
-    rope_table,
-    scale_of,
-    scaled,
-)
+from jaxspec.targets.layers import DecoderLayer, GatedMLP, RMSNorm, rope_table
+from jaxspec.targets.linear import _INIT, multiply_kernel, panels_of, scale_of, scaled
 from jaxspec.targets.moe import SparseMLP
 
 
@@ -79,15 +70,17 @@ class Transformer(nn.Module):
         """
         rope = rope_table(positions, self.config)
         x = self.embed(tokens)
-        features, keys, values = {}, [], []
+        norms = [*(layer.attention_norm for layer in self.layers), self.norm]
+        normed, features, keys, values = norms[0](x), {}, [], []
         for i, layer in enumerate(self.layers):
             prefix = None if cache is None else (cache.k, cache.v, i, cache.length, None)
             rows = None if earlier is None else (earlier[0][i], earlier[1][i], earlier[2])
-            x, (k, v) = layer(x, rope, positions, mask, prefix, earlier=rows)
+            x, parts, (k, v) = layer.between(x, normed, rope, positions, mask, prefix, earlier=rows)
+            x, normed = norms[i + 1].after(x, parts, cache is not None)
             keys.append(k)
             values.append(v)
             features[i] = x
-        hidden = features[len(self.layers)] = self.norm(x)
+        hidden = features[len(self.layers)] = normed
         chosen = [features[i] for i in feature_layers]
         empty = jnp.zeros((*x.shape[:2], 0), x.dtype)
         return ForwardOutput(

@@ -13,13 +13,13 @@ from pallas_kernels import heads, reference
 from pallas_kernels.registry import Device, for_device, using
 
 
-def draw(batch, rows, sizes, dtype, norms):
+def draw(batch, rows, sizes, dtype, norms, parts=1):
     random = np.random.default_rng(rows)
     queries, keys, dim = sizes
     joined, scales, angles = (
         random.standard_normal(shape).astype(np.float32)
         for shape in (
-            (batch, rows, (queries + 2 * keys) * dim),
+            (parts, batch, rows, (queries + 2 * keys) * dim),
             (2, dim),
             (batch, rows, 1, dim // 2),
         )
@@ -34,6 +34,17 @@ CASES = [
     (2, 19, (5, 1, 64), "float32", False, 4e-6),
     (1, 33, (4, 2, 128), "bfloat16", True, 0.07),
 ]
+
+
+def test_adds_up_parts():
+    sizes = (4, 2, 64)
+    joined, *others = draw(1, 5, sizes, "float32", True, parts=4)
+    joined, whole = joined.astype(jnp.float32), joined.sum(0, keepdims=True)
+    got = heads.split_heads(joined, *others, sizes, 1e-6, jnp.bfloat16, interpret=True)
+    expected = reference.split_heads(whole.astype(jnp.bfloat16), *others, sizes, 1e-6)
+    for one, other in zip(got, expected, strict=True):
+        assert one.dtype == jnp.bfloat16
+        np.testing.assert_allclose(one.astype(jnp.float32), other.astype(jnp.float32), atol=0.07)
 
 
 @pytest.mark.parametrize(("batch", "rows", "sizes", "dtype", "norms", "most"), CASES)

@@ -13,7 +13,7 @@ from jaxspec.core.state import KVCache
 from jaxspec.drafters.base import Committed, Drafter, Proposal, TargetHead, whole_vocabulary
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.dflash.network import BlockDrafter
-from jaxspec.targets.layers import multiply_kernel
+from jaxspec.targets.linear import multiply_kernel
 from jaxspec.targets.panels import COLLECTION
 
 

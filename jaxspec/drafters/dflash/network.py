@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from jaxspec.core.state import KVCache
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.targets.attention import full_mask
-from jaxspec.targets.layers import DecoderLayer, Linear, RMSNorm, rope_table
+from jaxspec.targets.layers import DecoderLayer, RMSNorm, rope_table
+from jaxspec.targets.linear import Linear
 
 
 class BlockDrafter(nn.Module):
@@ -74,11 +75,13 @@ class BlockDrafter(nn.Module):
         """
         rope = rope_table(positions, self.config)
         mask = None if self.config.causal else full_mask(*block.shape[:2], size)
-        x = block
+        x, norms = block, [*(layer.attention_norm for layer in self.layers), self.norm]
+        normed = norms[0](x)
         for i, layer in enumerate(self.layers):
             prefix = (cache.k, cache.v, i, cache.length, first)
-            x, _ = layer(x, rope, positions, mask, prefix, self._window(i))
-        return self.norm(x)
+            x, parts, _ = layer.between(x, normed, rope, positions, mask, prefix, self._window(i))
+            x, normed = norms[i + 1].after(x, parts, True)
+        return normed
 
     def _window(self, layer: int) -> int | None:
         if self.config.sliding_window is None:

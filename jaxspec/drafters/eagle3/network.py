@@ -15,15 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.drafters.eagle3.config import EagleConfig
-from jaxspec.targets.layers import (
-    Attention,
-    GatedMLP,
-    Linear,
-    RMSNorm,
-    multiply_kernel,
-    panels_of,
-    rope_table,
-)
+from jaxspec.targets.layers import Attention, GatedMLP, RMSNorm, rope_table
+from jaxspec.targets.linear import Linear, multiply_kernel, panels_of
 
 
 class EagleDrafter(nn.Module):

@@ -25,15 +25,8 @@ import jax.numpy as jnp
 
 from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.drafters.falcon.lstm import LSTM
-from jaxspec.targets.layers import (
-    _INIT,
-    DecoderLayer,
-    Linear,
-    RMSNorm,
-    multiply_kernel,
-    panels_of,
-    rope_table,
-)
+from jaxspec.targets.layers import DecoderLayer, RMSNorm, rope_table
+from jaxspec.targets.linear import _INIT, Linear, multiply_kernel, panels_of
 
 
 class Falcon(nn.Module):

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.drafters.medusa.config import MedusaConfig
-from jaxspec.targets.layers import _INIT
+from jaxspec.targets.linear import _INIT
 
 
 class ResidualBlock(nn.Module):

@@ -19,16 +19,8 @@ import jax.numpy as jnp
 
 from jaxspec.core.state import KVCache
 from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
-from jaxspec.targets.layers import (
-    _INIT,
-    Attention,
-    GatedMLP,
-    Linear,
-    RMSNorm,
-    multiply_kernel,
-    panels_of,
-    rope_table,
-)
+from jaxspec.targets.layers import Attention, GatedMLP, RMSNorm, rope_table
+from jaxspec.targets.linear import _INIT, Linear, multiply_kernel, panels_of
 
 
 class ParallelSpec(nn.Module):

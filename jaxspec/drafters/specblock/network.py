@@ -19,14 +19,8 @@ import numpy as np
 
 from jaxspec.core.state import KVCache
 from jaxspec.drafters.specblock.config import SpecBlockConfig
-from jaxspec.targets.layers import (
-    DecoderLayer,
-    Linear,
-    RMSNorm,
-    multiply_kernel,
-    panels_of,
-    rope_table,
-)
+from jaxspec.targets.layers import DecoderLayer, RMSNorm, rope_table
+from jaxspec.targets.linear import Linear, multiply_kernel, panels_of
 
 RANK_FEATURES = 15
 RANK_LOGPROBS = 10  # log-probabilities among the rank features
