@@ -13,7 +13,7 @@ the rank.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.builders.scores import NEVER, Cost, add
+from pallas_kernels.smallest import find_kernel
 
 
 class LevelNodes(NamedTuple):
@@ -126,11 +127,15 @@ def choose_best(cost: Cost, path: tuple[jax.Array, ...], keep: int, *others: jax
 
     Nodes whose paths are packed alike (a prefix and its extension) are ordered by position.
     """
-    choose = functools.partial(
-        jax.lax.platform_dependent,
-        cpu=functools.partial(_by_sorting, count=2 + len(path), keep=keep),
-        default=functools.partial(_by_counting, count=2 + len(path), keep=keep),
-    )
+    count, kernel = 2 + len(path), find_kernel()
+    if kernel is not None:
+        choose = functools.partial(_by_kernel, kernel, count=count, keep=keep)
+    else:
+        choose = functools.partial(
+            jax.lax.platform_dependent,
+            cpu=functools.partial(_by_sorting, count=count, keep=keep),
+            default=functools.partial(_by_counting, count=count, keep=keep),
+        )
     position, hi, lo, *rest = choose(*cost, *path, *others)
     return position, Cost(hi, lo), tuple(rest[: len(path)]), *rest[len(path) :]
 
@@ -144,6 +149,17 @@ def _by_sorting(*arrays: jax.Array, count: int, keep: int) -> tuple[jax.Array, .
     *keys, chosen = jax.lax.sort((*arrays[:count], position), num_keys=count + 1, is_stable=False)
     chosen = chosen[:keep]
     return chosen, *(key[:keep] for key in keys), *(other[chosen] for other in arrays[count:])
+
+
+def _by_kernel(
+    kernel: Callable, *arrays: jax.Array, count: int, keep: int
+) -> tuple[jax.Array, ...]:
+    """Do what `_by_sorting` does in one kernel, see `pallas_kernels.smallest`."""
+    stacked = jnp.stack([x.astype(jnp.uint32) for x in arrays])
+    *chosen, where = kernel(stacked, count, keep)
+    return where.astype(jnp.int32), *(
+        one.astype(x.dtype) for one, x in zip(chosen, arrays, strict=True)
+    )
 
 
 def _by_counting(*arrays: jax.Array, count: int, keep: int) -> tuple[jax.Array, ...]:
