@@ -38,6 +38,7 @@ ROUNDS = {
     "eagle3 dynamic": {"method": "eagle3", "builder": "dynamic", "budget": 60},
     "specblock rank-guided": SPECBLOCK | {"budget": 64},
     "batch": {"budget": 16, "batch": 8},
+    "block sizes": {"budget": 32, "policy": "blockpilot"},
     "int8": {"budget": 64, "quantize": "int8"},
     "fp8": {"budget": 64, "quantize": "fp8"},
     "experts": {"arch": "qwen3-30b-a3b", "budget": 64},
@@ -191,7 +192,9 @@ def test_every_kind_of_round_is_one_command_buffer(name, reports):
 
 
 @needs_plugin
-@pytest.mark.parametrize("name", [name for name in ROUNDS if "8" in name or "experts" in name])
+@pytest.mark.parametrize(
+    "name", [name for name in ROUNDS if "8" in name or "experts" in name or "sizes" in name]
+)
 def test_no_weights_are_copied_or_converted(name, reports):
     """Logits in float32 are the largest result that only converts; they are smaller than this."""
     moved = [each for each in reports[name]["large"] if each["moves"] and each["bytes"] >= 16 * MIB]

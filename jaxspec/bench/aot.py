@@ -25,11 +25,14 @@ from jaxspec.engine.loop import run
 from jaxspec.engine.plan import DecodeConfig, make_plan
 from jaxspec.engine.prefill import prefill
 from jaxspec.policies.bastion.controller import make_bastion
+from jaxspec.policies.learned.blockpilot import Predictor, make_blockpilot
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.registry import AUTOMATIC
 from jaxspec.targets.quant import check_kind, quantize_params
 from pallas_kernels.aot import Program, compile_report
 
+BLOCKPILOT = "blockpilot"
+_BLOCKS = (4, 8, 16)
 _PROMPT = 64
 _FACTORIES = {"rounds": "decode_loop", "prefill": "prefill_program"}
 _DTYPES = ("bfloat16", "float16", "float32")
@@ -67,7 +70,8 @@ def decode_loop(
       acceptance: see `jaxspec.decode`; not read by `ar`.
       layers: use only this many of the target's layers; None: all.
       policy: a rule of the controller, which verifies a power of four of rows, up to the budget, or
-        does not draft; or `auto`, the default's on a GPU, with its own rows.
+        does not draft; `auto`, the default's on a GPU, with its own rows; or `blockpilot`, which
+        chooses among blocks of 4, 8 and 16 slots.
       quantize: `int8` or `fp8` weights of the target, see `jaxspec.load`.
 
     Returns:
@@ -104,7 +108,7 @@ def prefill_program(*, batch: int, capacity: int, **options: Any) -> Program:
     spec, config = _settings(**options, capacity=capacity)
     sampling = {name: options[name] for name in ("temperature", "top_k", "top_p", "min_p")}
     plan = make_plan(spec, config)
-    decides = None if config.policy is None else _controller(options["policy"], options["budget"])
+    decides = _make_policy(options["policy"], options["budget"], spec) if config.policy else None
     params = abstract_params(spec, jnp.dtype(options["dtype"]))
     if options["quantize"] is not None:
         params = jax.eval_shape(
@@ -132,10 +136,19 @@ def _held(state: DecodeState) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in caches)
 
 
-def _controller(rule: str | None, budget: int) -> Policy | None:
-    """Make a controller whose times are 1; the compiled program does not depend on them."""
-    if rule is None:
-        return None
+def _make_policy(name: str | None, budget: int, spec: Spec) -> Policy | None:
+    """Make BlockPilot with one layer, or a controller; None without a name.
+
+    Weights are 0 and times are 1: the compiled program does not depend on them.
+    """
+    if name == BLOCKPILOT:
+        kernel = np.zeros((spec.target.vocab_size, len(_BLOCKS)), np.float32)
+        layer = {"kernel": kernel, "bias": np.zeros(len(_BLOCKS), np.float32)}
+        return make_blockpilot(_BLOCKS, Predictor([layer]), widths=(budget,))
+    return None if name is None else _make_controller(name, budget)
+
+
+def _make_controller(rule: str, budget: int) -> Policy:
     known = GPU_WIDTHS if rule == AUTOMATIC else (1, 4, 16, 64, 256)
     widths = (*(width for width in known if width < budget), budget)
     if rule == AUTOMATIC:
@@ -170,7 +183,7 @@ def _settings(
         if not 1 <= layers <= spec.target.num_layers:
             raise ValueError(f"layers is {layers}: {arch} has {spec.target.num_layers}")
         spec = _fewer_layers(spec, layers)
-    decides = None if method == "ar" else _controller(policy, budget)
+    decides = None if method == "ar" else _make_policy(policy, budget, spec)
     tree = (
         {}
         if method == "ar"

@@ -30,7 +30,10 @@ def add_command(commands: options.Commands) -> None:
     )
     add("--builder", help="see generate (default: the drafter's, for jetspec best_first)")
     add("--budget", type=int, default=64, help=f"rows verified per round {default}")
-    add("--policy", help="rule of the controller, such as best (default: verify all rows)")
+    add(
+        "--policy",
+        help="rule of the controller, such as best, or blockpilot (default: verify all rows)",
+    )
     add("--context", type=int, default=2048, help=f"rows of the KV caches {default}")
     add(
         "--prefill",

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxspec.builders import StepCandidates
 from jaxspec.core.state import DecodeState, Nodes
 from jaxspec.drafters.base import Proposal
+from jaxspec.engine.buckets import run_smallest
 from jaxspec.engine.proposals import Drafted, count_slots, limit_depth, propose, rank_candidates
 from jaxspec.engine.round import Round
 from jaxspec.engine.sources import Sources, init_sources, record_sources
@@ -92,6 +93,9 @@ def _take_steps(
 def _begin(round: Round, state: DecodeState, noise: jax.Array | None, limit: jax.Array) -> _Growing:
     """Draft after the root and start the tree."""
     config, growth, batch = round.config, round.growth, state.root.shape[0]
+    if round.plan.blocks:
+        grown, nodes = jax.vmap(growth.init)(_draft_block(round, state, noise), limit)
+        return _Growing(jnp.int32(0), grown, nodes, None, None, None)
     proposal, scratch = propose(round, state)
     proposal = _take_slots(proposal, growth.slots)
     known = None
@@ -108,6 +112,33 @@ def _begin(round: Round, state: DecodeState, noise: jax.Array | None, limit: jax
         sources = record_sources(sources, proposal, 0)
         grown, nodes, sources = apply_stop_rule(round, state, 0, grown, nodes, sources, ~state.done)
     return _Growing(jnp.int32(0), grown, nodes, scratch, known, sources)
+
+
+def _draft_block(round: Round, state: DecodeState, noise: jax.Array | None) -> StepCandidates:
+    """Draft the smallest compiled block that holds what the policy chose for every sequence.
+
+    The block decides how much is computed: rows of the draft network, of the output projection and
+    of the ranking. Slots after the block get no candidates.
+    """
+    slots, root = round.growth.slots, jnp.zeros((state.root.shape[0], 1), jnp.int32)
+
+    def of_size(size: int) -> Callable[[], StepCandidates]:
+        def run() -> StepCandidates:
+            proposal = _take_slots(propose(round, state, size)[0], size - 1)
+            found, _ = _rank_step(round, state, noise, proposal, root, None, 0)
+            after = (0, 0), (0, 0), (0, slots - (size - 1))
+            none = functools.partial(jnp.pad, constant_values=-jnp.inf)
+            return found.replace(
+                token=jnp.pad(found.token, (*after, (0, 0))),
+                logprob=none(found.logprob, (*after, (0, 0))),
+                entropy=None if found.entropy is None else jnp.pad(found.entropy, after),
+            )
+
+        return run
+
+    assert state.block is not None, "prefill asks the policy for block sizes"
+    needed = jnp.max(jnp.where(state.done, 0, state.block))
+    return run_smallest(needed, tuple(round.plan.blocks), [of_size(i) for i in round.plan.blocks])
 
 
 def _step(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from jaxspec.builders import Builder, Growth, Proposes, Unsuitable, parse_builder
@@ -11,6 +13,7 @@ from jaxspec.core.params import Spec
 from jaxspec.core.sampling import SamplingSpec
 from jaxspec.drafters.base import Drafter
 from jaxspec.drafters.registry import make_drafter, record_of
+from jaxspec.engine.buckets import powers_of_two
 from jaxspec.policies.protocol import Functions, PolicyConfig, Shape
 from jaxspec.targets.transformer import Transformer
 
@@ -58,6 +61,8 @@ class Plan(NamedTuple):
         capacity.
       longest: largest number of tokens that a round commits, A.
       policy: functions of the policy, or None.
+      blocks: {block size: the drafter of blocks of this size}, ascending, of the sizes that drafting
+        is compiled for. Empty unless the policy chooses block sizes.
     """
 
     target: Transformer
@@ -66,6 +71,7 @@ class Plan(NamedTuple):
     widths: tuple[int, ...]
     longest: int
     policy: Functions | None = None
+    blocks: Mapping[int, Drafter] = MappingProxyType({})
 
     @property
     def waiting(self) -> int:
@@ -119,7 +125,9 @@ def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
         drafter = make_drafter(record.resize(drafter_config, growth.longest))
     policy = None if config.policy is None else config.policy.functions()
     widths = _choose_widths(growth.rows, config, builder.varies, record.retrieval)
-    return Plan(target, drafter, growth, widths, growth.longest + 1, policy)
+    sizes = _choose_blocks(policy, growth.longest + 1)
+    blocks = {size: make_drafter(record.resize(drafter_config, size - 1)) for size in sizes}
+    return Plan(target, drafter, growth, widths, growth.longest + 1, policy, blocks)
 
 
 def choose_builder(spec: Spec, config: DecodeConfig) -> Builder:
@@ -223,10 +231,21 @@ def _choose_widths(
       often_empty: whether the drafter often proposes nothing.
     """
     if config.policy is not None:
-        widths = config.policy.widths or tuple(1 << i for i in range(rows.bit_length()))
+        widths = config.policy.widths or powers_of_two(rows)
         return (*(width for width in widths if width < rows), rows)
     if often_empty:
         return (1, rows)
     sampling = config.sampling
     small = sampling.top_k or sampling.top_p or sampling.min_p or varies
     return (-(-rows // 4), rows) if small and rows >= 8 else (rows,)
+
+
+def _choose_blocks(policy: Functions | None, largest: int) -> tuple[int, ...]:
+    """Choose the block sizes that drafting is compiled for, at most `largest`.
+
+    A policy that chooses block sizes names them, or gets powers of two.
+    """
+    if policy is None or policy.act.block is None:
+        return ()
+    sizes = policy.blocks or (*powers_of_two(largest), largest)
+    return tuple(sorted({min(max(size, 2), largest) for size in sizes}))

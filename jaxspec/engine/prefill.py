@@ -114,7 +114,7 @@ def _choose_block(
         return None
     seen = Observation(lengths, jnp.zeros_like(lengths) == 0, logits=logits)
     chosen = policy.act.block(round.request.controls, control, seen)
-    return jnp.clip(chosen, 2, round.plan.longest)
+    return jnp.clip(chosen, 2, max(round.plan.blocks))
 
 
 def _absorb(round: Round, draft: Any, committed: Committed) -> Any:

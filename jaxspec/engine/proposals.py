@@ -42,14 +42,20 @@ def count_slots(round: Round) -> int:
     return slots + growth.steps * growth.nodes * growth.slots
 
 
-def propose(round: Round, state: DecodeState) -> tuple[Proposal, Any]:
+def propose(
+    round: Round, state: DecodeState, block_size: int | None = None
+) -> tuple[Proposal, Any]:
     """Run the drafter after the root.
+
+    Args:
+      block_size: draft a block of this size, one of `Plan.blocks`; None: the call's.
 
     Returns:
       (the proposal with logits [B, 1, K, V], the drafter's scratch).
     """
     size = {} if state.block is None else {"block": state.block}
-    return round.drafter.start(
+    drafter = round.drafter if block_size is None else round.plan.blocks[block_size]
+    return drafter.start(
         round.drafter_variables,
         state.draft,
         round.target_head,

@@ -13,6 +13,7 @@ from jaxspec.core.sampling import draw
 from jaxspec.core.state import Accepted, DecodeState, Tree
 from jaxspec.core.tree import pad_rows, take_rows
 from jaxspec.engine.acceptance import accept_match, accept_rejection, accept_sequential
+from jaxspec.engine.buckets import run_smallest
 from jaxspec.engine.round import Round
 from pallas_kernels.device import current_device
 
@@ -70,13 +71,7 @@ def verify(
         return lambda: verify_rows(round, state, rows, noise, draft_logprob, round.plan.longest)
 
     widths = round.plan.widths
-    branches = [at_width(width) for width in widths]
-    if len(branches) == 1:
-        return branches[0]()
-    needed = jnp.max(tree.size)
-    return jax.lax.switch(
-        sum((needed > width).astype(jnp.int32) for width in widths[:-1]), branches
-    )
+    return run_smallest(jnp.max(tree.size), widths, [at_width(width) for width in widths])
 
 
 def verify_rows(

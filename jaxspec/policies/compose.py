@@ -132,4 +132,5 @@ def _functions(config: ComposedConfig) -> Functions:
         observe,
         frozenset().union(*(part.needs for part in parts)),
         lambda state: tuple(part.resume(own) for part, own in zip(parts, state, strict=True)),
+        next((part.blocks for part in parts if part.act.block is not None), ()),
     )

@@ -106,7 +106,8 @@ class Acts(NamedTuple):
 
     Attributes:
       block: int32 [B], slots of a block drafter's block, the anchor included. Asked once, after the
-        prefill.
+        prefill. Rounds draft the smallest block of `Functions.blocks` that holds all answers of
+        the batch.
       draft: bool [], whether the next round drafts. Rounds with and without drafting run in
         separate loops, and both loops ask, so the answer must depend only on controls, state and
         context.
@@ -137,6 +138,8 @@ class Functions(NamedTuple):
       needs: the observations of `NEEDS` that `act` reads.
       resume: (state) -> state. Called at the start of each decode; reset anything specific to the
         previous prompts.
+      blocks: block sizes that the act `block` chooses from, ascending; drafting is compiled for
+        each of them. (): it may answer any size, and gets powers of two.
     """
 
     init: Callable[[Shape], Any]
@@ -144,6 +147,7 @@ class Functions(NamedTuple):
     observe: Callable[[Any, Any, Outcome], Any]
     needs: frozenset[str] = frozenset()
     resume: Callable[[Any], Any] = lambda state: state
+    blocks: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

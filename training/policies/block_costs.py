@@ -40,8 +40,8 @@ class BlockCosts(NamedTuple):
 
     Attributes:
       single: times by block size of rounds that are compiled for that size only.
-      chosen: times by block size of rounds in which a policy chose that size. They are compiled
-        for all sizes and always draft the largest block.
+      chosen: times by block size of rounds in which a policy chose that size. Their program holds
+        a branch for each size, and they run only the branch of the chosen one.
       predict: {reduction of `BlockPilotConfig`: seconds of one prediction}.
     """
 

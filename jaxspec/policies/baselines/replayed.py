@@ -26,9 +26,11 @@ class ReplayConfig(PolicyConfig):
 
     Attributes:
       acts: decisions to repeat, names of `Acts` without `keep` and `carry`.
+      blocks: block sizes that drafting is compiled for, see `Functions`.
     """
 
     acts: tuple[str, ...] = ()
+    blocks: tuple[int, ...] = ()
 
     def functions(self) -> Functions:
         return _functions(self)
@@ -59,7 +61,8 @@ def make_replay(policy: Policy, per_round: Any, room: int) -> Policy:
     Raises:
       ValueError: the policy picks nodes, which `per_round` does not record.
     """
-    act = policy.config.functions().act
+    functions = policy.config.functions()
+    act = functions.act
     if act.keep is not None:
         raise ValueError(
             "the policy picks nodes of each level, which cannot be replayed: leave it out"
@@ -75,7 +78,7 @@ def make_replay(policy: Policy, per_round: Any, room: int) -> Policy:
 
     block = jnp.int32(0 if per_round.block is None else per_round.block)
     decisions = Decisions(padded(per_round.steps), padded(per_round.rows), block)
-    return Policy(ReplayConfig(policy.config.widths, acts), decisions)
+    return Policy(ReplayConfig(policy.config.widths, acts, functions.blocks), decisions)
 
 
 @functools.lru_cache
@@ -89,4 +92,6 @@ def _functions(config: ReplayConfig) -> Functions:
         "rows": lambda past, i, seen: past.rows[i],
     }
     acts = Acts(**{name: answers[name] for name in config.acts})
-    return Functions(lambda shape: jnp.int32(0), acts, lambda past, i, outcome: i + 1)
+    return Functions(
+        lambda shape: jnp.int32(0), acts, lambda past, i, outcome: i + 1, blocks=config.blocks
+    )

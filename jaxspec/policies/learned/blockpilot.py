@@ -151,4 +151,6 @@ def _functions(config: BlockPilotConfig) -> Functions:
         best = jnp.argmax(residual_mlp(predictor.layers, x), axis=-1)
         return jnp.asarray(config.sizes, jnp.int32)[best]
 
-    return Functions(lambda shape: (), Acts(block=block), keep_state, frozenset({"logits"}))
+    return Functions(
+        lambda shape: (), Acts(block=block), keep_state, frozenset({"logits"}), blocks=config.sizes
+    )
