@@ -42,7 +42,7 @@ class Sizes:
       real: compile the kernels for this device, at the shapes of 8B models; else interpret them.
       context: tokens of the prompts of rounds. rounds: of a sample.
       tokens: generated where tokens are compared.
-      prefills: lengths of prompts.
+      prefills: lengths of the prompts of each batch; the last is the longest prompt alone.
       top_k: rows, vocabulary, and numbers of tokens to find.
       load: gigabytes of the checkpoint to load, and its files.
     """
@@ -53,7 +53,7 @@ class Sizes:
     context: int
     rounds: int
     tokens: int
-    prefills: tuple[int, ...]
+    prefills: tuple[tuple[int, ...], ...]
     top_k: tuple[int, int, tuple[int, ...]]
     load: tuple[float, int]
 
@@ -65,11 +65,21 @@ GPU = Sizes(
     1024,
     20,
     128,
-    (512, 2048, 8192, 32_768 - 64),
+    ((512,), (2048,), (2048, 100, 100, 100), (8192,), (32_768 - 64,)),
     (15, 151_936, (16, 31, 64)),
     (16.0, 4),
 )
-CPU = Sizes("mini", "float32", False, 128, 4, 32, (64, 600, 1500), (15, 4096, (16, 31)), (0.2, 2))
+CPU = Sizes(
+    "mini",
+    "float32",
+    False,
+    128,
+    4,
+    32,
+    ((64,), (600,), (1500, 75, 75, 75), (1500,)),
+    (15, 4096, (16, 31)),
+    (0.2, 2),
+)
 # Least minutes that a step needs: of the large ones, which would otherwise outlast the given time.
 _NEEDS = {"load": 1.5, "prefill": 1.0}
 # Architectures to choose from, the largest first, and the share of the memory that weights may take.

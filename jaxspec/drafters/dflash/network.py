@@ -76,7 +76,7 @@ class BlockDrafter(nn.Module):
         mask = None if self.config.causal else full_mask(*block.shape[:2], size)
         x = block
         for i, layer in enumerate(self.layers):
-            prefix = (cache.k, cache.v, i, cache.length, first)
+            prefix = cache.prefix(i, first)
             x, _ = layer(x, rope, positions, mask, prefix, self._window(i))
         return self.norm(x)
 

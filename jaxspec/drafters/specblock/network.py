@@ -116,7 +116,7 @@ class SpecBlock(nn.Module):
         """
         x, rope, made = self.slots(condition, tokens), rope_table(rope_positions, self.config), []
         for i, layer in enumerate(self.layers):
-            prefix = None if cache is None else (cache.k, cache.v, i, cache.length, None)
+            prefix = None if cache is None else cache.prefix(i)
             behind = None if earlier is None else (earlier[0][i], earlier[1][i], earlier[2])
             x, new_kv = layer(self.shift(i, x), rope, rope_positions, mask, prefix, None, behind)
             made.append(new_kv)
