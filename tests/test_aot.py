@@ -44,6 +44,8 @@ ROUNDS = {
     "experts": {"arch": "qwen3-30b-a3b", "budget": 64},
     "int8 experts": {"arch": "qwen3-30b-a3b", "budget": 16, "quantize": "int8"},
 }
+# Rounds with weights of every form: scaled, of experts, and a product's parts in one matrix.
+WEIGHTS = ("int8", "fp8", "experts", "specblock")
 FILTERS = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.05}
 LOOPS |= {"h100 filters": {"gpu": "h100", **FILTERS}}
 LOOPS |= {"h100 top-p": {"gpu": "h100", "method": "ar", "temperature": 0.6, "top_p": 0.95}}
@@ -193,7 +195,7 @@ def test_every_kind_of_round_is_one_command_buffer(name, reports):
 
 
 @needs_plugin
-@pytest.mark.parametrize("name", [name for name in ROUNDS if "8" in name or "experts" in name])
+@pytest.mark.parametrize("name", [n for n in ROUNDS if any(w in n for w in WEIGHTS)])
 def test_no_weights_are_copied_or_converted(name, reports):
     """Logits in float32 are the largest result that only converts; they are smaller than this."""
     moved = [each for each in reports[name]["large"] if each["moves"] and each["bytes"] >= 16 * MIB]
