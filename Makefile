@@ -7,7 +7,7 @@ AOT := .venv-aot
 # A file's tests share fixtures and compiled programs, so they stay in one process.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo notebooks test test-golden test-slow test-torch test-aot install-aot install-dev test-matrix lint house clean
+.PHONY: demo notebooks test test-golden test-slow test-torch test-aot install-aot install-dev test-matrix check lint house clean
 
 demo: $(VENV)/.installed $(VENV)/.smollm2
 	$(BIN)/python -m jaxspec demo
@@ -33,6 +33,10 @@ test-torch: $(VENV)/.installed-dev
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest $(PARALLEL) -m slow --ignore=tests/test_heldout.py
 	$(if $(JAXSPEC_HELDOUT),$(BIN)/python -m pytest -m slow tests/test_heldout.py -s)
+
+# Proves on this device that texts are right and kernels work, and measures what there is time for.
+check: $(VENV)/.installed-dev
+	$(BIN)/python -m jaxspec check --minutes 2
 
 # Compiles the decode loop and the kernels for GPUs that you don't have, with JAX's CUDA plugin; about two minutes on two cores.
 test-aot: install-aot

@@ -1,4 +1,4 @@
-"""The key/value cache: allocate, append, gather an accepted path.
+"""The key/value cache: allocate, append, gather an accepted path, run one of its sequences alone.
 
 The rows of a head are contiguous ([L, B, K, S, D]), so attention reads them as they are. With rows
 in token order, XLA would transpose them in every layer of every round. New rows come from the
@@ -7,6 +7,9 @@ forward in token order.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+import flax.struct
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -29,7 +32,36 @@ def filled(k: jax.Array, v: jax.Array, length: jax.Array) -> KVCache:
     return KVCache(k.swapaxes(2, 3), v.swapaxes(2, 3), length)
 
 
-def append(cache: KVCache, k: jax.Array, v: jax.Array, count: jax.Array) -> KVCache:
+class SequenceCache(flax.struct.PyTreeNode):
+    """One sequence of a cache of several, for a forward of this sequence alone (B = 1).
+
+    It is read and written where it is: a slice of it would be a copy.
+
+    Attributes:
+      k, v: [L, B, K, S, D], the rows of all sequences.
+      length: int32 [1], rows of this sequence.
+      sequence: int32 [], which one it is.
+    """
+
+    k: jax.Array
+    v: jax.Array
+    length: jax.Array
+    sequence: jax.Array
+
+    def prefix(self, layer: int, first: jax.Array | None = None) -> tuple:
+        """Return what attention of `layer` reads, as `KVCache.prefix` does.
+
+        A layer of a sequence becomes a layer of its own: k and v are [L * B, 1, K, S, D].
+        """
+        layers, batch, *row = self.k.shape
+        k, v = (rows.reshape(layers * batch, 1, *row) for rows in (self.k, self.v))
+        return k, v, layer * batch + self.sequence, self.length, first
+
+
+Cache = TypeVar("Cache", KVCache, SequenceCache)
+
+
+def append(cache: Cache, k: jax.Array, v: jax.Array, count: jax.Array) -> Cache:
     """Write new rows after each sequence's `length` and keep `count` of them.
 
     Args:
@@ -41,18 +73,25 @@ def append(cache: KVCache, k: jax.Array, v: jax.Array, count: jax.Array) -> KVCa
     # decode loop computes last. A write that could run before the reads of this round would make
     # XLA copy the cache.
     start = jnp.where(count > 0, cache.length, cache.k.shape[3] - k.shape[2])
-    return KVCache(_write(cache.k, k, start), _write(cache.v, v, start), cache.length + count)
+    first = cache.sequence if isinstance(cache, SequenceCache) else 0
+    return cache.replace(
+        k=_write(cache.k, k, first, start),
+        v=_write(cache.v, v, first, start),
+        length=cache.length + count,
+    )
 
 
-def _write(rows: jax.Array, new: jax.Array, start: jax.Array) -> jax.Array:
-    """Write `new` [L, B, T, K, D] to `rows` [L, B, K, S, D] at row start[b], in place.
+def _write(rows: jax.Array, new: jax.Array, first: int | jax.Array, start: jax.Array) -> jax.Array:
+    """Write `new` [L, B, T, K, D] to `rows` [L, B, K, S, D], in place: sequence b of it to sequence
+    first + b, from row start[b] on.
 
     This is one slice update per sequence. Under vmap it would become a scatter, for which XLA
     changes the cache's layout and copies the whole cache in every round.
     """
     new = new.swapaxes(2, 3).astype(rows.dtype)
     for b in range(start.shape[0]):
-        rows = jax.lax.dynamic_update_slice(rows, new[:, b : b + 1], (0, b, 0, start[b], 0))
+        at = (0, first + b, 0, start[b], 0)
+        rows = jax.lax.dynamic_update_slice(rows, new[:, b : b + 1], at)
     return rows
 
 

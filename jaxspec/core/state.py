@@ -25,6 +25,10 @@ class KVCache(flax.struct.PyTreeNode):
     v: jax.Array
     length: jax.Array
 
+    def prefix(self, layer: int, first: jax.Array | None = None) -> tuple:
+        """Return what attention of `layer` reads, see `pallas_kernels.reference.tree_attention`."""
+        return self.k, self.v, layer, self.length, first
+
 
 class Candidates(flax.struct.PyTreeNode):
     """A block drafter's proposal: a ranked list per depth, the same under every parent there.

@@ -79,7 +79,8 @@ class Drafter(NamedTuple):
         layers itself means the hidden state after the final norm.
       depth: longest path that one round proposes.
       slots: K, tokens that a step proposes after a node; `depth` if there is only one step.
-      init: (batch, capacity, dtype) -> state before any token is committed.
+      init: (batch, capacity, dtype) -> state before any token is committed. Each of its arrays has
+        one axis of `batch` entries.
       absorb: (params, state, target, committed) -> state.
       start: (params, state, target, root [B], rows) -> (Proposal of the root, M = 1; scratch).
         `rows` is static: the number of slots that the whole round computes, K + steps * M * K; the

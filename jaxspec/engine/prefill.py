@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxspec.core.cache import allocate, append
+from jaxspec.core.cache import SequenceCache, allocate, append
 from jaxspec.core.params import Params
 from jaxspec.core.sampling import draw
 from jaxspec.core.state import Accepted, DecodeState, KVCache, Request
@@ -46,7 +46,7 @@ def prefill(
     """
     round = make_round(params, request, config)
     plan, batch = round.plan, tokens.shape[0]
-    cache, draft, last, features = _run_prompt(round, tokens, lengths, capacity)
+    cache, draft, last, features = _run_prompts(round, tokens, lengths, capacity)
     logits = project(round, last[:, None])
     at_root = jnp.zeros((batch, 1), jnp.int32)
     noise = round.noise(lengths, 1)
@@ -121,16 +121,53 @@ def _absorb(round: Round, draft: Any, committed: Committed) -> Any:
     return round.drafter.absorb(round.drafter_variables, draft, round.target_head, committed)
 
 
-def _run_prompt(
+def _run_prompts(
     round: Round, tokens: jax.Array, lengths: jax.Array, capacity: int
 ) -> tuple[KVCache, Any, jax.Array, jax.Array]:
-    """Run the prompts through the target, a chunk of rows at a time.
+    """Run the prompts through the target, one after the other.
 
-    The number of chunks is traced, so one program serves prompts of all lengths.
+    A chunk of one prompt already has enough rows to keep a device busy. Chunks of all prompts
+    together would cost each of them as much as the longest one.
 
     Returns:
       (the target's cache, the drafter's state, each last token's hidden state [B, E] and features
       [B, F]). The drafter has absorbed all but the last token.
+    """
+    batch = tokens.shape[0]
+    cache = allocate(round.params.spec.target, batch, capacity, round.params.dtype)
+    if batch == 1:
+        return _run_prompt(round, tokens, lengths, cache, 0)
+
+    def run(b: jax.Array, carry: tuple) -> tuple:
+        cache, *rest = carry
+        one, length = (jax.lax.dynamic_slice_in_dim(x, b, 1) for x in (tokens, lengths))
+        cache, *found = _run_prompt(round, one, length, cache, b)
+        return cache, *jax.tree.map(functools.partial(_put, b), rest, found)
+
+    empty = _empty_rest(round, batch, capacity)
+    return jax.lax.fori_loop(0, batch, run, (cache, *empty))
+
+
+def _put(b: jax.Array, batched: jax.Array, one: jax.Array) -> jax.Array:
+    """Write the array of sequence `b` into the array of all; their shapes differ in one axis."""
+    (axis,) = (i for i, size in enumerate(batched.shape) if size != one.shape[i])
+    return jax.lax.dynamic_update_slice_in_dim(batched, one, b, axis)
+
+
+def _run_prompt(
+    round: Round, tokens: jax.Array, length: jax.Array, cache: KVCache, sequence: int | jax.Array
+) -> tuple[KVCache, Any, jax.Array, jax.Array]:
+    """Run one prompt, a chunk of rows at a time.
+
+    The number of chunks is traced, so one program serves prompts of all lengths.
+
+    Args:
+      tokens: int32 [1, S].
+      length: int32 [1].
+      cache: of all sequences; the rows of `sequence` are written.
+
+    Returns:
+      What `_run_prompts` does; all but the cache is of this sequence.
     """
     plan, size = round.plan, prompt_chunk()
     following = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
@@ -140,34 +177,38 @@ def _run_prompt(
         chunk, after = (
             jax.lax.dynamic_slice_in_dim(x, start, size, axis=1) for x in (tokens, following)
         )
-        positions = jnp.broadcast_to(start + jnp.arange(size), chunk.shape)
+        positions = start + jnp.arange(size)[None]
         out = round.target(chunk, positions, cache, feature_layers=round.feature_layers)
-        row = lengths - 1 - start
-        here = ((row >= 0) & (row < size))[:, None]
-        at = jnp.clip(row, 0, size - 1)[:, None, None]
+        row = length - 1 - start
+        here = (row < size)[:, None]
+        at = jnp.minimum(row, size - 1)[:, None, None]
         found = (jnp.take_along_axis(x, at, axis=1)[:, 0] for x in (out.hidden, out.features))
         last = [jnp.where(here, new, old) for new, old in zip(found, last, strict=True)]
         if plan.drafter:
-            count = jnp.clip(row, 0, size)
+            count = jnp.minimum(row, size)
             known = Committed(chunk, after, out.features, positions[:, 0], count)
             draft = _absorb(round, draft, known)
         # All layers read the cache before it is written. If the write could come earlier, XLA would
         # copy the cache. So make it depend on the last layer, by lengths that never occur.
         after_reads = out.hidden[:, 0, 0].astype(jnp.int32)
-        count = jnp.where(lengths < 0, after_reads, jnp.clip(lengths - start, 0, size))
+        count = jnp.where(length < 0, after_reads, jnp.minimum(length - start, size))
         return append(cache, out.k, out.v, count), draft, *last
 
-    chunks = (jnp.max(lengths) + size - 1) // size
-    return jax.lax.fori_loop(0, chunks, feed, _empty_carry(round, tokens.shape[0], capacity))
+    none = jnp.zeros_like(length)
+    begin = SequenceCache(cache.k, cache.v, none, jnp.asarray(sequence, jnp.int32))
+    capacity = cache.k.shape[3]
+    chunks = (length[0] + size - 1) // size
+    filled, *rest = jax.lax.fori_loop(0, chunks, feed, (begin, *_empty_rest(round, 1, capacity)))
+    lengths = cache.length.at[sequence].set(length[0])
+    return KVCache(filled.k, filled.v, lengths), *rest
 
 
-def _empty_carry(round: Round, batch: int, capacity: int) -> tuple:
-    """Make empty caches, and zeros for the last token's hidden state and features."""
+def _empty_rest(round: Round, batch: int, capacity: int) -> tuple[Any, jax.Array, jax.Array]:
+    """Make an empty state of the drafter, and zeros for the last token's hidden state and features."""
     params, drafter, dtype = round.params, round.plan.drafter, round.params.dtype
     hidden = params.spec.target.hidden_size
-    cache = allocate(params.spec.target, batch, capacity, dtype)
     # XLA would compute the drafter's attention over its empty cache while it compiles, which takes
     # seconds; the barrier hides that the cache is empty.
     draft = jax.lax.optimization_barrier(drafter.init(batch, capacity, dtype)) if drafter else None
     width = len(round.feature_layers) * hidden
-    return cache, draft, jnp.zeros((batch, hidden), dtype), jnp.zeros((batch, width), dtype)
+    return draft, jnp.zeros((batch, hidden), dtype), jnp.zeros((batch, width), dtype)

@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxspec.core.cache import SequenceCache
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.state import KVCache
 from jaxspec.targets.layers import DecoderLayer, GatedMLP, RMSNorm, rope_table
@@ -52,7 +53,7 @@ class Transformer(nn.Module):
         self,
         tokens: jax.Array,
         positions: jax.Array,
-        cache: KVCache | None = None,
+        cache: KVCache | SequenceCache | None = None,
         mask: jax.Array | None = None,
         feature_layers: tuple[int, ...] = (),
         earlier: tuple[jax.Array, jax.Array, jax.Array] | None = None,
@@ -73,7 +74,7 @@ class Transformer(nn.Module):
         norms = [*(layer.attention_norm for layer in self.layers), self.norm]
         normed, features, keys, values = norms[0](x), {}, [], []
         for i, layer in enumerate(self.layers):
-            prefix = None if cache is None else (cache.k, cache.v, i, cache.length, None)
+            prefix = None if cache is None else cache.prefix(i)
             rows = None if earlier is None else (earlier[0][i], earlier[1][i], earlier[2])
             x, parts, (k, v) = layer.between(x, normed, rope, positions, mask, prefix, earlier=rows)
             x, normed = norms[i + 1].after(x, parts, cache is not None)

@@ -51,6 +51,11 @@ def _ratio(report: dict[str, Any], name: str, other: str) -> float | None:
     return None if above is None or not below else above / below
 
 
+def _piece(report: dict[str, Any], rows: int, key: str) -> float | None:
+    found = find_result(report, "verification")
+    return None if found is None else found.get(str(rows), {}).get(key)
+
+
 def _prefill(report: dict[str, Any]) -> float | None:
     found = find_result(report, "prefill")
     return None if not found else next(reversed(found.values()))["seconds"]
@@ -76,6 +81,19 @@ H100 = (
         True,
         lambda r: _ratio(r, "best_first@64", "ar"),
     ),
+    Goal(
+        "verification of 64 rows / autoregressive step",
+        1.10,
+        True,
+        lambda r: _piece(r, 64, "verify_over_ar"),
+    ),
+    Goal(
+        "verification of 256 rows / autoregressive step",
+        1.45,
+        True,
+        lambda r: _piece(r, 256, "verify_over_ar"),
+    ),
+    Goal("tree building at 256 rows, ms", 0.15, True, lambda r: _piece(r, 256, "tree_ms")),
     Goal(
         "round with top-k and top-p / greedy round",
         1.05,

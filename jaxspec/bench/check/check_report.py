@@ -17,7 +17,8 @@ def render_check(report: dict[str, Any]) -> str:
         f"{device['kind']} ({device['platform']}), jax {versions['jax']}, "
         f"{report['sizes']['arch']} in {report['sizes']['dtype']}",
         *(_ceilings(report), _kernels(report), _lossless(report), _rounds(report)),
-        *(_prefills(report), _profile(report), _few_rows(report), _skipped(report)),
+        *(_verification(report), _prefills(report)),
+        *(_profile(report), _few_rows(report), _skipped(report)),
         _goals(report),
     ]
     short = list_shortfalls(report)
@@ -74,6 +75,22 @@ def _rounds(report: dict[str, Any]) -> str:
             figures = [one["ms"], one.get("share_of_floor"), one.get("dispatch_ms"), seconds]
             rows.append([name.partition(": ")[2], *figures])
     return Table(columns, rows).to_text() if rows else ""
+
+
+def _verification(report: dict[str, Any]) -> str:
+    found = find_result(report, "verification")
+    if not found:
+        return ""
+    columns = [
+        Column("rows"),
+        Column("ar ms", fixed(2)),
+        Column("verify ms", fixed(2)),
+        Column("verify/ar", fixed(2)),
+        Column("tree ms", fixed(3)),
+    ]
+    keys = ("ar_ms", "verify_ms", "verify_over_ar", "tree_ms")
+    rows = [[width, *(one[key] for key in keys)] for width, one in found.items()]
+    return Table(columns, rows).to_text()
 
 
 def _prefills(report: dict[str, Any]) -> str:

@@ -25,6 +25,7 @@ from jaxspec.bench.check.prefills import measure_prefills
 from jaxspec.bench.check.rounds import SETTINGS, measure_rounds, measure_stream
 from jaxspec.bench.check.run_steps import Step, run_steps
 from jaxspec.bench.check.top_k import measure_top_k
+from jaxspec.bench.check.verification import measure_verification
 from jaxspec.bench.latency.ceilings import CEILING_SIZES, find_memory_bytes, measure_ceilings
 from jaxspec.bench.loading.measure_load import measure_load
 from jaxspec.bench.report.summary import describe_environment
@@ -41,8 +42,9 @@ class Sizes:
       dtype: of its weights.
       real: compile the kernels for this device, at the shapes of 8B models; else interpret them.
       context: tokens of the prompts of rounds. rounds: of a sample.
+      widths: rows of trees that are verified alone.
       tokens: generated where tokens are compared.
-      prefills: lengths of prompts.
+      prefills: lengths of the prompts of each batch; the last is the longest prompt alone.
       top_k: rows, vocabulary, and numbers of tokens to find.
       load: gigabytes of the checkpoint to load, and its files.
     """
@@ -52,8 +54,9 @@ class Sizes:
     real: bool
     context: int
     rounds: int
+    widths: tuple[int, ...]
     tokens: int
-    prefills: tuple[int, ...]
+    prefills: tuple[tuple[int, ...], ...]
     top_k: tuple[int, int, tuple[int, ...]]
     load: tuple[float, int]
 
@@ -64,12 +67,24 @@ GPU = Sizes(
     True,
     1024,
     20,
+    (64, 256),
     128,
-    (512, 2048, 8192, 32_768 - 64),
+    ((512,), (2048,), (2048, 100, 100, 100), (8192,), (32_768 - 64,)),
     (15, 151_936, (16, 31, 64)),
     (16.0, 4),
 )
-CPU = Sizes("mini", "float32", False, 128, 4, 32, (64, 600, 1500), (15, 4096, (16, 31)), (0.2, 2))
+CPU = Sizes(
+    "mini",
+    "float32",
+    False,
+    128,
+    4,
+    (16,),
+    32,
+    ((64,), (600,), (1500, 75, 75, 75), (1500,)),
+    (15, 4096, (16, 31)),
+    (0.2, 2),
+)
 # Least minutes that a step needs: of the large ones, which would otherwise outlast the given time.
 _NEEDS = {"load": 1.5, "prefill": 1.0}
 # Architectures to choose from, the largest first, and the share of the memory that weights may take.
@@ -154,6 +169,7 @@ def _list_steps(sizes: Sizes, report: dict[str, Any]) -> Sequence[Step]:
         for setting in SETTINGS
     ]
     steps += [
+        Step("verification", lambda: measure_verification(large(), sizes.widths, sizes.context)),
         Step("rounds: stream", lambda: measure_stream(large(), **shape)),
         Step("profile", lambda: profile_rounds(large(), context=sizes.context)),
         Step("prefill", lambda: measure_prefills(large(), sizes.prefills)),

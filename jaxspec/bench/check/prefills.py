@@ -1,4 +1,4 @@
-"""Time prefills of long prompts, and their peak of memory."""
+"""Time prefills of long prompts and of batches, and their peak of memory."""
 
 from __future__ import annotations
 
@@ -13,17 +13,22 @@ from jaxspec.core.params import Params
 from jaxspec.engine.session import matmul_precision, prepare, run_prefill
 
 
-def measure_prefills(params: Params, lengths: Sequence[int]) -> dict[str, Any]:
-    """Run prefills of random prompts, shortest first.
+def measure_prefills(params: Params, batches: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Run prefills of random prompts, the smallest batch first.
+
+    Args:
+      batches: lengths of the prompts that run together.
 
     Returns:
-      {length: {"seconds", "compile_seconds", "peak_bytes" (of this process so far, weights included;
-      None where the device does not tell)}}.
+      {"length, length, ...": {"seconds", "compile_seconds", "peak_bytes" (of this process so far,
+      weights included; None where the device does not tell)}}.
     """
     size, found = params.spec.target.vocab_size, {}
-    for length in lengths:
-        prompt = np.random.default_rng(length).integers(0, size, length).tolist()
-        session = prepare(params, prompt, max_new_tokens=16, budget=32)
+    for lengths in batches:
+        draw = np.random.default_rng(lengths[0]).integers
+        prompts = [draw(0, size, length).tolist() for length in lengths]
+        given = prompts if len(prompts) > 1 else prompts[0]
+        session = prepare(params, given, max_new_tokens=16, budget=32)
         with matmul_precision(session):
             seconds = []
             for _ in range(3):
@@ -31,7 +36,7 @@ def measure_prefills(params: Params, lengths: Sequence[int]) -> dict[str, Any]:
                 jax.block_until_ready(run_prefill(session))
                 seconds.append(time.perf_counter() - began)
         steady = min(seconds[1:])
-        found[str(length)] = {
+        found[", ".join(map(str, lengths))] = {
             "seconds": steady,
             "compile_seconds": max(seconds[0] - steady, 0.0),
             "peak_bytes": (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use"),

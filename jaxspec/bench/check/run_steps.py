@@ -47,7 +47,9 @@ def run_steps(
         began = time.perf_counter()
         left = minutes - (began - started) / 60
         if left < step.minutes:
-            needs = f"needs {step.minutes:g} minutes, and {max(left, 0):.1f} are left"
+            needs = "no time is left"
+            if step.minutes:
+                needs = f"needs {step.minutes:g} minutes, and {max(left, 0):.1f} are left"
             report["steps"][step.name] = {"seconds": 0.0, "skipped": needs}
             continue
         progress(f"{step.name} ({began - started:.0f} s)")

@@ -105,8 +105,13 @@ def compile_cell(
     platform: str,
     histogram: Sequence[float] | None,
     on_time: Callable[[], bool],
+    pieces: Sequence[str] = PIECES,
 ) -> list[CompiledPiece]:
     """Compile the programs of width `rows`, and run each once.
+
+    Args:
+      pieces: those of `PIECES` to compile, from `rank` or `tree` on if not all; with all of them,
+        whole rounds as well.
 
     The last programs are missing if `on_time` says that time is up. A single row has no drafter, so
     only its forward and its commit are compiled.
@@ -115,7 +120,7 @@ def compile_cell(
     large, small, rounds = TIMES[platform]
     found, works = [], _works(params, config, batch, rows)
     given = root_only(jnp.ones(batch, jnp.int32), 1)
-    for name in PIECES if rows > 1 else ("verify", "commit"):
+    for name in pieces if rows > 1 else ("verify", "commit"):
         if not on_time():
             return found
         given = make_input(name, params, config, batch) if name in ("rank", "tree") else given
@@ -123,7 +128,7 @@ def compile_cell(
         own = (works[name],) if name in works else ()
         program, given = _compile_piece(name, params, config, caches, context, times, own, given)
         found.append(program)
-    if rows > 1 and on_time():
+    if rows > 1 and pieces == PIECES and on_time():
         total = tuple(works.values())
         found.append(_compile_rounds("round", params, config, caches, context, large, total))
         if histogram is not None and on_time():

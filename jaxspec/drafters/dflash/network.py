@@ -78,7 +78,7 @@ class BlockDrafter(nn.Module):
         x, norms = block, [*(layer.attention_norm for layer in self.layers), self.norm]
         normed = norms[0](x)
         for i, layer in enumerate(self.layers):
-            prefix = (cache.k, cache.v, i, cache.length, first)
+            prefix = cache.prefix(i, first)
             x, parts, _ = layer.between(x, normed, rope, positions, mask, prefix, self._window(i))
             x, normed = norms[i + 1].after(x, parts, True)
         return normed

@@ -52,7 +52,7 @@ def make_eagle_drafter(config: EagleConfig) -> Drafter:
     def absorb(params: Any, state: EagleState, target: TargetHead, new: Committed) -> EagleState:
         features = module.apply(params, new.features, method="fuse")
         positions = new.position[:, None] + jnp.arange(new.token.shape[1])
-        prefix = (state.cache.k, state.cache.v, 0, state.cache.length, None)
+        prefix = state.cache.prefix(0)
         hidden, (k, v) = module.apply(
             params, target.embed(new.following), features, positions, prefix=prefix
         )
@@ -82,7 +82,7 @@ def make_eagle_drafter(config: EagleConfig) -> Drafter:
         mask = rows_of.pack_visible(scratch, nodes.token.shape[1], first)
         features = jnp.take_along_axis(scratch.hidden, nodes.source[..., None], axis=1)
         positions = state.cache.length[:, None] + nodes.depth - 1
-        prefix = (state.cache.k, state.cache.v, 0, state.cache.length, None)
+        prefix = state.cache.prefix(0)
         earlier = (scratch.k[0], scratch.v[0], first)
         embedded = target.embed(nodes.token)
         hidden, (k, v) = module.apply(params, embedded, features, positions, mask, prefix, earlier)

@@ -88,7 +88,7 @@ class ParallelSpec(nn.Module):
             jnp.concatenate([x[:, None], m], 1) for x, m in zip((token, fused), masks, strict=True)
         )
         positions = position[:, None] + jnp.arange(self.config.slots)
-        prefix = (cache.k, cache.v, 0, cache.length, first)
+        prefix = cache.prefix(0, first)
         rope = rope_table(positions, self.config)
         attended, _ = self.attention(self._wide(tokens, features), rope, positions, None, prefix)
         x = features + attended

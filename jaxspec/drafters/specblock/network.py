@@ -63,16 +63,28 @@ class SpecBlock(nn.Module):
           condition: [B, T, E], from `condition`, or outputs of this drafter before the final norm.
           tokens: [B, T, E], the target's embeddings.
         """
-        prefix = jnp.concatenate([self.condition_norm(condition), self.token_norm(tokens)], axis=-1)
-        width = prefix.shape[-1]
-        # Project once what the slots share.
-        prefix, query = (
-            prefix @ self.fuse[:width],
-            self.query_norm(self.queries) @ self.fuse[width:],
-        )
+        prefix, query = self._projected(condition, tokens)
         share = self.config.prefix_broadcast | (np.arange(self.config.slots) == 0)
         x = prefix[:, :, None] * share[:, None].astype(prefix.dtype) + query
         return x.reshape(x.shape[0], -1, x.shape[-1])
+
+    def _projected(self, condition: jax.Array, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Project what the slots of a position share, [B, T, E], and the queries, [K, E].
+
+        That is one product, in which each has zeros for the other's inputs. With a product of each,
+        XLA would copy its part of the weights before cuBLAS reads it.
+        """
+        prefix = jnp.concatenate([self.condition_norm(condition), self.token_norm(tokens)], axis=-1)
+        query = self.query_norm(self.queries)
+        rows = prefix.reshape(-1, prefix.shape[-1])
+        given = jnp.concatenate(
+            [
+                jnp.pad(rows, ((0, 0), (0, query.shape[1]))),
+                jnp.pad(query, ((0, 0), (rows.shape[1], 0))),
+            ]
+        )
+        out = given @ self.fuse
+        return out[: len(rows)].reshape(condition.shape), out[len(rows) :]
 
     def shift(self, layer: int, x: jax.Array) -> jax.Array:
         """Mix each slot of `x` [B, T * K, E] with the slot before it, the first with itself, as
@@ -110,7 +122,7 @@ class SpecBlock(nn.Module):
         """
         x, rope, made = self.slots(condition, tokens), rope_table(rope_positions, self.config), []
         for i, layer in enumerate(self.layers):
-            prefix = None if cache is None else (cache.k, cache.v, i, cache.length, None)
+            prefix = None if cache is None else cache.prefix(i)
             behind = None if earlier is None else (earlier[0][i], earlier[1][i], earlier[2])
             x, new_kv = layer(self.shift(i, x), rope, rope_positions, mask, prefix, None, behind)
             made.append(new_kv)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import functools
 import json
 
 import jax.numpy as jnp
@@ -16,10 +18,12 @@ from jaxspec.bench.check.check_report import render_check
 from jaxspec.bench.check.kernel_errors import Shape, check_kernels
 from jaxspec.bench.check.kernel_profile import summarise_trace
 from jaxspec.bench.check.lossless import check_lossless
-from jaxspec.bench.check.plan_check import GPU, choose_sizes
+from jaxspec.bench.check.plan_check import CPU, GPU, check_device, choose_sizes
 from jaxspec.bench.check.rounds import SETTINGS, measure_rounds
 from jaxspec.bench.check.run_steps import Step, run_steps
 from jaxspec.bench.check.top_k import measure_top_k
+from jaxspec.bench.check.verification import measure_verification, summarise_pieces
+from jaxspec.bench.latency import cell
 from jaxspec.bench.measure.methods import Method
 from jaxspec.cli.main import main
 
@@ -45,6 +49,8 @@ def test_steps_are_saved_one_by_one_and_errors_end_nothing():
 def test_no_step_begins_after_the_time():
     report = run_steps([Step("one", lambda: 1, 0.001)], 0.0, {})
     assert "skipped" in report["steps"]["one"]
+    report = run_steps([Step("one", lambda: 1)], -1.0, {})
+    assert report["steps"]["one"]["skipped"] == "no time is left"
 
 
 def test_the_kernels_are_compared():
@@ -108,6 +114,22 @@ def test_rounds_are_timed_against_their_floor(tiny, number):
     assert found["ms"] > 0 and found["dispatch_ms"] > 0
     assert (found["floor_ms"] is None) == (setting.name == "eagle3-dynamic@64")
     assert json.dumps(found)
+
+
+def test_verification_is_timed_alone(tiny, monkeypatch):
+    monkeypatch.setitem(cell.TIMES, "cpu", (2, 3, 4))
+    found = measure_verification(tiny, (4, 6), 20)
+    assert list(found) == ["4", "6"] and json.dumps(found)
+    assert set(found["4"]) == {"ar_ms", "tree_ms", "verify_ms", "verify_over_ar"}
+    assert all(value > 0 for one in found.values() for value in one.values())
+    assert "verify/ar" in render_check(make_report(verification=found))
+
+
+def test_pieces_are_compared_repeat_by_repeat():
+    samples = {"ar": [1.0, 2.0, 4.0], "tree": [0.1, 0.3, 0.2], "verify": [1.1, 2.4, 4.0]}
+    found = summarise_pieces(samples)
+    assert (found["ar_ms"], found["tree_ms"], found["verify_ms"]) == (2.0, 0.2, 2.4)
+    assert found["verify_over_ar"] == pytest.approx(1.1)
 
 
 def test_ways_to_find_the_best_tokens():
@@ -190,6 +212,45 @@ def test_goals_are_judged_on_the_device_that_they_are_for():
     ] is None
 
 
+def test_every_goal_has_its_figure():
+    """Figures that meet all goals, and then, one by one, figures that do not."""
+    filtered = "rounds: best_first@64, T=0.6, top_k 20, top_p 0.95"
+    steps = {
+        "rounds: ar": timed(5.0, 85.0),
+        "rounds: best_first@64": timed(6.75),
+        filtered: timed(7.0),
+        "rounds: stream": {"ms": 7.0},
+        "verification": {
+            "64": {"verify_over_ar": 1.1, "tree_ms": 0.9},
+            "256": {"verify_over_ar": 1.45, "tree_ms": 0.15},
+        },
+        "prefill": {"512": {"seconds": 9.0}, "32704": {"seconds": 2.5}},
+    }
+    report = make_report()
+    report["steps"] = {name: {"result": value} for name, value in steps.items()}
+    assert not list_shortfalls(report)
+    assert [met for *_, met in list_goals(report)[2:]] == [True] * 9
+    for path, value, quantity in (
+        (("rounds: ar", "share_of_floor"), 84.0, "autoregressive step, % of its floor"),
+        (("rounds: best_first@64", "ms"), 7.6, "round of 64 rows, ms"),
+        ((filtered, "ms"), 7.2, "round with top-k and top-p / greedy round"),
+        (("verification", "64", "verify_over_ar"), 1.11, "verification of 64 rows"),
+        (("verification", "256", "verify_over_ar"), 1.46, "verification of 256 rows"),
+        (("verification", "256", "tree_ms"), 0.16, "tree building at 256 rows, ms"),
+        (("prefill", "32704", "seconds"), 2.6, "prefill of the longest prompt, s"),
+    ):
+        worse = copy.deepcopy(report)
+        *keys, last = path
+        found = worse["steps"][keys[0]]["result"]
+        for key in keys[1:]:
+            found = found[key]
+        found[last] = value
+        assert any(line.startswith(quantity) for line in list_shortfalls(worse)), quantity
+        assert is_correct(worse)
+    report["device"] = {"kind": "cpu", "platform": "cpu"}
+    assert len(list_goals(report)) == 2
+
+
 def test_slow_is_not_wrong():
     report = make_report(**{"rounds: ar": timed(50.0, 1.0)})
     assert list_shortfalls(report) and is_correct(report)
@@ -202,3 +263,32 @@ def test_the_command_saves_what_it_prints(monkeypatch, tmp_path, capsys):
     assert json.loads(out.read_text())["steps"]["one"]["result"] == 1
     assert "nothing falls short" in capsys.readouterr().out
     assert main(["check", "--minutes", "0"]) == 2
+
+
+def test_the_command_fails_if_something_is_wrong(monkeypatch, capsys):
+    wrong = {"a": {"differing": 1, "of": 3, "first": 4, "acceptance": 2.0}}
+    for step in (Step("one", fail), Step("lossless", lambda: wrong)):
+        monkeypatch.setattr(plan_check, "_list_steps", lambda *_, step=step: [step])
+        assert main(["check", "--minutes", "1"]) == 1
+        assert "falls short:" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_every_step_runs_in_small(monkeypatch):
+    """The ones that a CPU does not reach in two minutes, and one of every kind before them."""
+    given = {"method": "jetspec", "builder": "best_first", "budget": 8}
+    lossless = functools.partial(check_lossless, methods=(Method("tree", given),))
+    monkeypatch.setattr(plan_check, "check_lossless", lossless)
+    monkeypatch.setattr(plan_check, "SETTINGS", SETTINGS[:2])
+    monkeypatch.setitem(cell.TIMES, "cpu", (2, 3, 4))
+    monkeypatch.setitem(plan_check.CEILING_SIZES, "cpu", (1, 64))
+    monkeypatch.setattr(few_rows, "LAYERS", 1)
+    sizes = dataclasses.replace(
+        CPU, context=20, rounds=2, tokens=6, prefills=((20,), (90, 5)), load=(0.02, 1)
+    )
+    report = check_device(30.0, sizes)
+    assert not [name for name, step in report["steps"].items() if "result" not in step], report
+    assert is_correct(report) and not list_shortfalls(report)
+    assert list(report["steps"]["prefill"]["result"]) == ["20", "90, 5"]
+    text = render_check(report)
+    assert "90, 5" in text and "verify/ar" in text and "nothing falls short" in text
