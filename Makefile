@@ -38,7 +38,7 @@ test-slow: $(VENV)/.installed-dev
 check: $(VENV)/.installed-dev
 	$(BIN)/python -m jaxspec check --minutes 2
 
-# Compiles the decode loop and the kernels for GPUs that you don't have, with JAX's CUDA plugin; about two minutes on two cores.
+# Compiles the decode loop and the kernels for GPUs that you don't have, with JAX's CUDA plugin; about five minutes on two cores.
 test-aot: install-aot
 	$(AOT)/bin/python -m pytest tests/test_aot.py tests/kernels
 
