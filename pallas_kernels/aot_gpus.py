@@ -48,6 +48,11 @@ class GPU:
         major, minor = self.capability
         return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
+    @property
+    def dtype(self) -> str:
+        """The 16-bit dtype that it multiplies in."""
+        return "bfloat16" if self.capability >= (8, 0) else "float16"
+
 
 GPUS = {
     "h100": GPU("NVIDIA H100 80GB HBM3", (9, 0), 132, 128, 2048, 228, 227, 3.35e12, 79, 51200, 1.98),

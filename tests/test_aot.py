@@ -250,6 +250,15 @@ def test_kernels_compile_without_spilling(name, gpu, reports):
 
 
 @needs_plugin
+@pytest.mark.parametrize("name", ["t4"])
+def test_gpus_are_columns_of_one_table(name, reports):
+    table = aot_table.render_compiled([reports[name] | {"gpu": "h100"}, reports[name]])
+    (row,) = (line for line in table.splitlines() if line.startswith("GPU"))
+    assert row.split() == ["GPU", "h100", "t4"]
+    assert "GPU" not in aot_table.render_compiled([reports[name]])
+
+
+@needs_plugin
 def test_weights_are_assembled_in_place():
     """A piece of stacked experts: the array is donated, and only the piece is copied."""
     options = {"array": (8, 2048, 1536), "rows": (768, 2048), "transpose": True}
@@ -292,6 +301,7 @@ def test_without_the_plugin_the_command_says_what_to_install(capsys):
 def test_options_out_of_range_are_refused():
     with pytest.raises(ValueError, match="unknown GPU 'h900': choose one of h100, "):
         aot_gpus.find_gpu("h900")
+    assert [aot_gpus.find_gpu(gpu).dtype for gpu in ("t4", "a100")] == ["float16", "bfloat16"]
     with pytest.raises(ValueError, match="layers is 99: qwen3-8b has 36"):
         tool.compile_decode_loop(arch="qwen3-8b", layers=99)
     with pytest.raises(ValueError, match="a cache of 64 rows is too small: give at least 80"):

@@ -19,7 +19,7 @@ ALLOWED = {
     "jaxspec.io": {"jaxspec.core"},
     "jaxspec.targets": BASE,
     "jaxspec.drafters": MODELS,
-    "jaxspec.builders": {"jaxspec.core"},
+    "jaxspec.builders": {"jaxspec.core", "pallas_kernels"},
     "jaxspec.costs": {"jaxspec.core", "jaxspec.io"},
     "jaxspec.policies": {"jaxspec.core", "jaxspec.io", "jaxspec.costs"},
     "jaxspec.engine": ENGINE,

@@ -10,8 +10,8 @@ from jaxspec.bench.report.table import tabulate
 
 
 def render_compiled(reports: list[dict[str, Any]]) -> str:
-    """Render reports of one GPU as a table with a column for each, and list the parts of the last
-    program's round.
+    """Render reports as a table with a column for each, and list the parts of the last program's
+    round.
     """
     shown = [one for one in reports if one["compiles"]]
     failed = [
@@ -20,6 +20,8 @@ def render_compiled(reports: list[dict[str, Any]]) -> str:
     if not shown:
         return "\n".join(failed)
     rows = [[label, *map(show, shown)] for label, show in _ROWS.items()]
+    if len({one["gpu"] for one in shown}) > 1:
+        rows.insert(0, ["GPU", *(one["gpu"] for one in shown)])
     lines = [tabulate(["", *map(_title, shown)], rows).to_text()]
     last = shown[-1]
     if last["round"]:

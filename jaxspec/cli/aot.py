@@ -21,7 +21,7 @@ def add_command(commands: options.Commands) -> None:
     )
     add, default = parser.add_argument, options.DEFAULT
     add("--arch", default="qwen3-8b", help=f"architecture; its weights take no memory {default}")
-    add("--gpu", default="h100", help=f"h100, h200, b200, a100, l4 or t4 {default}")
+    add("--gpu", default="h100", help=f"h100, h200, b200, a100, l4 or t4, or a list {default}")
     add("--method", default="jetspec", help=f"ar; jetspec, eagle3, specblock with ar {default}")
     add(
         "--default",
@@ -51,7 +51,11 @@ def add_command(commands: options.Commands) -> None:
         choices=("match", "sequential", "rejection"),
         help=f"see generate {default}",
     )
-    add("--dtype", default="bfloat16", choices=options.DTYPES, help=f"dtype of weights {default}")
+    add(
+        "--dtype",
+        choices=options.DTYPES,
+        help="dtype of weights (default: bfloat16, or float16 where the GPU lacks it)",
+    )
     add("--quantize", help="int8 or fp8 weights of the target (default: as --dtype)")
     add("--layers", type=int, help="compile fewer target layers (default: all)")
     add("--large", type=int, default=8, help=f"list results of at least this many MiB {default}")
@@ -62,10 +66,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Compile and print the report; the exit status is 1 if a program does not compile."""
     from jaxspec.bench.aot import DRAFTER, compile_decode_loop
     from jaxspec.bench.aot_table import render_compiled
+    from pallas_kernels.aot_gpus import find_gpu
 
     values.check_folders(arguments, "json")
     model, sampling = (
-        ("arch", "batch", "dtype", "layers", "quantize"),
+        ("arch", "batch", "layers", "quantize"),
         ("temperature", "top_k", "top_p", "min_p"),
     )
     names = (*model, *sampling, "acceptance", "budget", "policy")
@@ -78,12 +83,14 @@ def run(arguments: argparse.Namespace) -> int:
         wanted = [{"part": part, "method": arguments.method} for part in ("prefill", "rounds")]
     reports = [
         compile_decode_loop(
-            arguments.gpu,
+            gpu,
+            dtype=arguments.dtype or find_gpu(gpu).dtype,
             large=arguments.large * 2**20,
             capacity=arguments.context,
             **shared,
             **one,
         )
+        for gpu in arguments.gpu.split(",")
         for one in wanted
     ]
     values.save_json(arguments.json, reports)
