@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxspec.drafters.borrowed_head import ENTRY, TARGET
+from jaxspec.drafters.dflash.speculators import BORROWED
 from jaxspec.drafters.files import read_config
 from jaxspec.drafters.registry import record_of
 from jaxspec.io.config_entries import read_entries
@@ -38,7 +39,8 @@ def pack_drafter(
         must be in safetensors files.
       destination: directory to create; it must not hold a model yet.
       target: the model that the drafter serves. If it is given, rows of the target's own output
-        projection are left out, see `jaxspec.drafters.borrowed_head`.
+        projection are left out, see `jaxspec.drafters.borrowed_head`, and so is its embedding table,
+        which the speculators schema stores.
 
     Returns:
       `destination`.
@@ -55,7 +57,7 @@ def pack_drafter(
         return _rewrite(directory, Path(destination), pack, {"storage": STORAGE})
 
     def pack_rest(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return pack({name: tensor for name, tensor in tensors.items() if name != HEAD})
+        return pack({name: tensor for name, tensor in tensors.items() if name not in BORROWED})
 
     entries = {"storage": STORAGE, ENTRY: TARGET}
     return _rewrite(directory, Path(destination), pack_rest, entries)

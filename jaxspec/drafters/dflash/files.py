@@ -179,7 +179,7 @@ def _open(
         )
     borrowed = speculators.borrowed_leaves(config, read)
     names = {name for leaf in borrowed for name, *_ in leaf.parts()}
-    own = [*drafter_leaves(config), *head_leaves(config)]
+    own = [*drafter_leaves(config), *([] if borrows_head(directory) else head_leaves(config))]
     check_fit([*own, *borrowed], read, lambda name: name in MAPPING or is_rotary_table(name))
     return read, lambda name: name in names or is_rotary_table(name)
 

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from golden_data import SHIPPED
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import jaxspec
@@ -245,13 +246,16 @@ def borrowing(tmp_path):
     return whole, pack_drafter(whole, tmp_path / "packed", TARGET)
 
 
-def test_the_targets_rows_need_not_be_stored(borrowing):
-    whole, packed = borrowing
-    assert "lm_head.weight" not in load_file(packed / WEIGHTS)
-    params, full = (jaxspec.load(TARGET, drafter={"jetspec": x}) for x in (packed, whole))
+@pytest.mark.parametrize("kind", FORMS)
+def test_the_targets_rows_need_not_be_stored(kind, tmp_path):
+    whole = write(kind, tmp_path / "whole")
+    packed = pack_drafter(whole, tmp_path / "packed", TARGET)
+    with safe_open(packed / WEIGHTS, "np") as file:
+        assert not {"lm_head.weight", "embed_tokens.weight"} & set(file.keys())
+    params, full = (jaxspec.load(TARGET, drafter={kind: x}) for x in (packed, whole))
     rows = params.target["params"]["lm_head"][:, IDS]
-    np.testing.assert_array_equal(params.drafters["jetspec"]["draft"]["lm_head"], rows)
-    options = dict(max_new_tokens=16, method="jetspec", budget=6)
+    np.testing.assert_array_equal(params.drafters[kind]["draft"]["lm_head"], rows)
+    options = dict(max_new_tokens=16, method=kind, budget=6)
     found, expected = (jaxspec.decode(p, [9, 8, 7], **options) for p in (params, full))
     assert list(found.tokens) == list(expected.tokens)
     described = describe_checkpoint(packed)
