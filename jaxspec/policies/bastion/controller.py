@@ -275,7 +275,8 @@ def _drafted(
         committed = jnp.sum(jnp.where(live, outcome.accepted.count, 0)) / jnp.maximum(
             jnp.sum(live), 1
         )
-        state = state.replace(pauses=record_gain(state.pauses, committed - seconds / verify[0]))
+        gained = committed - seconds / verify[0]
+        state = state.replace(pauses=record_gain(state.pauses, gained, tree.token.shape[1]))
     return state
 
 

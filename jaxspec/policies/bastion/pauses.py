@@ -2,8 +2,8 @@
 
 One round shows little: at a mean of three committed tokens, many rounds commit one. The decision
 therefore uses a cumulative sum (Page 1954) of the tokens per sequence that drafting rounds gain
-over autoregressive decoding in the same time. When the sum falls below 0, a pause begins; after it,
-drafting is on trial.
+over autoregressive decoding in the same time, counted for more with small trees. When the sum
+falls below 0, a pause begins; after it, drafting is on trial.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ import numpy as np
 
 from jaxspec.policies.registry import tagged
 
-# First value of the sum, its upper bound, and its value after a pause. A round's gain varies by
-# about two tokens. At an average gain of 0.3, a sum that starts at 8 with a bound of 12 loses a
-# third of the rounds to pauses by chance; with these values it loses one in 100.
+# First value of the sum, its upper bound, and its value after a pause. The gain of a round of a large
+# tree varies by about two tokens. At an average gain of 0.3, a sum that starts at 8 with a bound of
+# 12 loses a third of the rounds to pauses by chance; with these values it loses one in 100.
 FIRST, MOST, TRIAL = 12.0, 24.0, 1.5
+# Trees of fewer rows commit fewer tokens, so their gain varies less (of 4 rows by 0.6 to 1 tokens)
+# and counts for more.
+FULL_ROWS = 12
 # Rounds of a pause; doubled each time that the trial after it fails too.
 SHORTEST_PAUSE, LONGEST_PAUSE = 8, 256
 
@@ -66,9 +69,14 @@ def count_pause(state: PauseState) -> PauseState:
     return state.replace(left=jnp.maximum(state.left - 1, 0))
 
 
-def record_gain(state: PauseState, gained: jax.Array) -> PauseState:
-    """Update the state after a drafting round; `gained` float32 [] is in tokens per sequence."""
-    balance = jnp.minimum(state.balance + gained, MOST)
+def record_gain(state: PauseState, gained: jax.Array, rows: int) -> PauseState:
+    """Update the state after a drafting round.
+
+    Args:
+      gained: float32 [], tokens per sequence.
+      rows: of the largest tree.
+    """
+    balance = jnp.minimum(state.balance + gained * max(1.0, FULL_ROWS / rows), MOST)
     pays = balance >= 0
     # Pauses become short again only when the sum is back at its first value, which takes more than
     # one lucky round of a trial.

@@ -18,11 +18,13 @@ from jaxspec.policies.bastion.controller import (
 from jaxspec.policies.bastion.controller_state import init_controller
 from jaxspec.policies.bastion.pauses import (
     FIRST,
+    FULL_ROWS,
     LONGEST_PAUSE,
     MOST,
     SHORTEST_PAUSE,
     TRIAL,
     init_pauses,
+    record_gain,
     resume_pauses,
 )
 from jaxspec.policies.protocol import Observation, Outcome
@@ -165,10 +167,9 @@ def test_a_drafter_that_does_not_pay_is_paused_longer_and_longer_and_comes_back(
     state, drafted = play(policy, init_controller(ROWS - 1, ROWS), 1, 600)
     begins = np.flatnonzero(np.diff(drafted, prepend=False) & np.array(drafted))
     ends = np.flatnonzero(np.diff(drafted, append=True) & np.array(drafted))
-    # Each drafted round loses 1.7 tokens: five of them the eight that it begins with, one of them a
-    # trial.
-    trials = ends - begins + 1
-    assert trials[0] == 1 + int(FIRST / 1.7) and set(trials[1:-1]) == {1 + int(TRIAL / 1.7)}
+    # Each drafted round loses 1.7 tokens, which count double with trees of six rows.
+    lost, trials = 1.7 * FULL_ROWS / ROWS, ends - begins + 1
+    assert trials[0] == 1 + int(FIRST / lost) and set(trials[1:-1]) == {1 + int(TRIAL / lost)}
     pauses = begins[1:] - ends[:-1] - 1
     assert (
         pauses[:3].tolist() == [SHORTEST_PAUSE, 2 * SHORTEST_PAUSE, 4 * SHORTEST_PAUSE]
@@ -185,7 +186,7 @@ def test_a_drafter_that_does_not_pay_is_paused_longer_and_longer_and_comes_back(
     )
     # From its bound the sum forgets a long good time within a few rounds.
     _, drafted = play(policy, state, 1, 20)
-    assert drafted.index(False) == 1 + int(MOST / 1.7)
+    assert drafted.index(False) == 1 + int(MOST / lost)
     # Another call's texts may be better ones: it begins with a trial, after the longest pauses
     # every other one does.
     policy, state = make_bastion(DEAR, corrected=False), init_controller(ROWS - 1, ROWS)
@@ -205,6 +206,12 @@ def test_earlier_prompts_do_not_pay_for_this_one():
     for balance, begun in ((MOST, FIRST), (FIRST, FIRST), (3.0, 3.0)):
         resumed = resume_pauses(state.replace(balance=jnp.float32(balance)))
         assert float(resumed.balance) == begun
+
+
+@pytest.mark.parametrize(("rows", "weight"), [(3, 4), (4, 3), (12, 1), (64, 1)])
+def test_gains_of_small_trees_count_for_more(rows, weight):
+    state = record_gain(init_pauses(), jnp.float32(-0.5), rows)
+    assert float(state.balance) == FIRST - 0.5 * weight
 
 
 def test_a_few_rounds_of_bad_luck_are_no_reason():
