@@ -21,6 +21,9 @@ from jaxspec.targets import quant
 
 # The entry of config.json and its value.
 ENTRY, TARGET = "output_projection", "target"
+# Tensors that such a file leaves out: the projection, and the target's embeddings, which some layouts
+# store and which are never read.
+LEFT_OUT = ("lm_head.weight", "embed_tokens.weight")
 
 
 def borrows_head(directory: str | os.PathLike) -> bool:

@@ -15,8 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from jaxspec.drafters.borrowed_head import ENTRY, TARGET
-from jaxspec.drafters.dflash.speculators import BORROWED
+from jaxspec.drafters.borrowed_head import ENTRY, LEFT_OUT, TARGET
 from jaxspec.drafters.files import read_config
 from jaxspec.drafters.registry import record_of
 from jaxspec.io.config_entries import read_entries
@@ -57,7 +56,7 @@ def pack_drafter(
         return _rewrite(directory, Path(destination), pack, {"storage": STORAGE})
 
     def pack_rest(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return pack({name: tensor for name, tensor in tensors.items() if name not in BORROWED})
+        return pack({name: tensor for name, tensor in tensors.items() if name not in LEFT_OUT})
 
     entries = {"storage": STORAGE, ENTRY: TARGET}
     return _rewrite(directory, Path(destination), pack_rest, entries)
