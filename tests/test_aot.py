@@ -116,7 +116,7 @@ def spilling(report: dict) -> dict[str, int]:
     """
     spills = report["spills"]
     if spills["tool"] is None:
-        pytest.skip(spills["reason"])
+        pytest.skip(spills["reason"])  # ptxas is not in every environment; nothing else skips
     assert spills["reason"] is None and spills["checked"] > 0, spills
     return spills["spilling"]
 
