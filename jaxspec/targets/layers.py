@@ -31,7 +31,9 @@ class RMSNorm(nn.Module):
         scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
         return normalize(x, scale, self.eps)
 
-    def after(self, x: jax.Array, parts: jax.Array, cached: bool) -> tuple[jax.Array, jax.Array]:
+    def add_normalize(
+        self, x: jax.Array, parts: jax.Array, cached: bool
+    ) -> tuple[jax.Array, jax.Array]:
         """Add a product to `x` and normalise the sum; of rows over a cache in one kernel.
 
         Args:
@@ -206,15 +208,15 @@ class DecoderLayer(nn.Module):
         self.mlp = self.mlp_class(self.config)
 
     def __call__(self, x, rope, positions, mask=None, prefix=None, window=None, earlier=None):
-        x, parts, new_kv = self.between(
+        x, parts, new_kv = self.between_norms(
             x, self.attention_norm(x), rope, positions, mask, prefix, window, earlier
         )
         return x + add_parts(parts, x.dtype), new_kv
 
-    def between(self, x, normed, rope, positions, mask, prefix, window=None, earlier=None):
+    def between_norms(self, x, normed, rope, positions, mask, prefix, window=None, earlier=None):
         """Run all between the first norm, whose result is `normed`, and the last addition.
 
-        The norm that follows does that addition, see `RMSNorm.after`.
+        The norm that follows does that addition, see `RMSNorm.add_normalize`.
 
         Returns:
           (`x` [B, T, E] after attention; what to add to it [S, B, T, E]; new rows' k and v).
@@ -222,7 +224,7 @@ class DecoderLayer(nn.Module):
         attended, new_kv = self.attention.in_parts(
             normed, rope, positions, mask, prefix, window, earlier
         )
-        x, normed = self.mlp_norm.after(x, attended, prefix is not None)
+        x, normed = self.mlp_norm.add_normalize(x, attended, prefix is not None)
         return x, self.mlp.in_parts(normed, prefix is not None), new_kv
 
     def context_kv(self, context: jax.Array, rope) -> tuple[jax.Array, jax.Array]:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from jaxspec.targets import panels
 
-_INIT = nn.initializers.normal(0.02)
+INIT = nn.initializers.normal(0.02)
 
 
 def scale_of(module: nn.Module, name: str) -> jax.Array | None:
@@ -93,7 +93,7 @@ class Linear(nn.Module):
           [..., out]; with `parts`, [S, ..., out], see `pallas_kernels.reference.add_parts`.
         """
         kernel, scale = (
-            self.param("kernel", _INIT, (x.shape[-1], self.features)),
+            self.param("kernel", INIT, (x.shape[-1], self.features)),
             scale_of(self, "kernel"),
         )
         if parts is not None and parts > 1 and not self.bias:

@@ -9,10 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.targets.linear import scale_of, scaled
+from jaxspec.targets.linear import INIT, scale_of, scaled
 from pallas_kernels.experts import find_kernel
-
-_INIT = nn.initializers.normal(0.02)
 
 
 class SparseMLP(nn.Module):
@@ -27,9 +25,9 @@ class SparseMLP(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         moe, width = self.config.moe, x.shape[-1]
-        router = self.param("router", _INIT, (width, moe.num_experts))
-        gate_up = self.param("gate_up", _INIT, (moe.num_experts, width, 2 * moe.expert_ffn_size))
-        down = self.param("down", _INIT, (moe.num_experts, moe.expert_ffn_size, width))
+        router = self.param("router", INIT, (width, moe.num_experts))
+        gate_up = self.param("gate_up", INIT, (moe.num_experts, width, 2 * moe.expert_ffn_size))
+        down = self.param("down", INIT, (moe.num_experts, moe.expert_ffn_size, width))
 
         rows = x.reshape(-1, width)
         # Use full precision: a GPU multiplies in TF32 by default, and a near-tie would then choose

@@ -12,7 +12,7 @@ from jaxspec.core.cache import SequenceCache
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.state import KVCache
 from jaxspec.targets.layers import DecoderLayer, GatedMLP, RMSNorm, rope_table
-from jaxspec.targets.linear import _INIT, multiply_kernel, panels_of, scale_of, scaled
+from jaxspec.targets.linear import INIT, multiply_kernel, panels_of, scale_of, scaled
 from jaxspec.targets.moe import SparseMLP
 
 
@@ -39,7 +39,7 @@ class Transformer(nn.Module):
 
     def setup(self):
         c = self.config
-        self.embedding = self.param("embedding", _INIT, (c.vocab_size, c.hidden_size))
+        self.embedding = self.param("embedding", INIT, (c.vocab_size, c.hidden_size))
         sparse = [c.moe is not None and i not in c.moe.dense_layers for i in range(c.num_layers)]
         self.layers = [
             DecoderLayer(c, SparseMLP if is_sparse else GatedMLP, fused_qkv=True)
@@ -47,7 +47,7 @@ class Transformer(nn.Module):
         ]
         self.norm = RMSNorm(c.norm_eps)
         if not c.tie_embeddings:
-            self.lm_head = self.param("lm_head", _INIT, (c.hidden_size, c.vocab_size))
+            self.lm_head = self.param("lm_head", INIT, (c.hidden_size, c.vocab_size))
 
     def __call__(
         self,
@@ -76,8 +76,10 @@ class Transformer(nn.Module):
         for i, layer in enumerate(self.layers):
             prefix = None if cache is None else cache.prefix(i)
             rows = None if earlier is None else (earlier[0][i], earlier[1][i], earlier[2])
-            x, parts, (k, v) = layer.between(x, normed, rope, positions, mask, prefix, earlier=rows)
-            x, normed = norms[i + 1].after(x, parts, cache is not None)
+            x, parts, (k, v) = layer.between_norms(
+                x, normed, rope, positions, mask, prefix, earlier=rows
+            )
+            x, normed = norms[i + 1].add_normalize(x, parts, cache is not None)
             keys.append(k)
             values.append(v)
             features[i] = x

@@ -79,8 +79,10 @@ class BlockDrafter(nn.Module):
         normed = norms[0](x)
         for i, layer in enumerate(self.layers):
             prefix = cache.prefix(i, first)
-            x, parts, _ = layer.between(x, normed, rope, positions, mask, prefix, self._window(i))
-            x, normed = norms[i + 1].after(x, parts, True)
+            x, parts, _ = layer.between_norms(
+                x, normed, rope, positions, mask, prefix, self._window(i)
+            )
+            x, normed = norms[i + 1].add_normalize(x, parts, True)
         return normed
 
     def _window(self, layer: int) -> int | None:

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.drafters.falcon.lstm import LSTM
 from jaxspec.targets.layers import DecoderLayer, RMSNorm, rope_table
-from jaxspec.targets.linear import _INIT, Linear, multiply_kernel, panels_of
+from jaxspec.targets.linear import INIT, Linear, multiply_kernel, panels_of
 
 
 class Falcon(nn.Module):
@@ -44,7 +44,7 @@ class Falcon(nn.Module):
         self.layer = DecoderLayer(c)
         self.norm = RMSNorm(c.norm_eps)
         self.lm_head = self.param(
-            "lm_head", _INIT, (c.hidden_size, c.draft_vocab_size or c.vocab_size)
+            "lm_head", INIT, (c.hidden_size, c.draft_vocab_size or c.vocab_size)
         )
 
     def fuse(self, features: jax.Array) -> jax.Array:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.drafters.medusa.config import MedusaConfig
-from jaxspec.targets.linear import _INIT
+from jaxspec.targets.linear import INIT
 
 
 class ResidualBlock(nn.Module):
@@ -39,7 +39,7 @@ class Medusa(nn.Module):
         c = self.config
         self.block = [ResidualBlock() for _ in range(c.layers)]
         if c.own_projection:
-            self.lm_head = self.param("lm_head", _INIT, (c.heads, c.hidden_size, c.vocab_size))
+            self.lm_head = self.param("lm_head", INIT, (c.heads, c.hidden_size, c.vocab_size))
 
     def __call__(self, hidden: jax.Array) -> jax.Array:
         """Map the target's hidden states [..., E] to the inputs [..., H, E] of the heads' output

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jaxspec.core.state import KVCache
 from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
 from jaxspec.targets.layers import Attention, GatedMLP, RMSNorm, rope_table
-from jaxspec.targets.linear import _INIT, Linear, multiply_kernel, panels_of
+from jaxspec.targets.linear import INIT, Linear, multiply_kernel, panels_of
 
 
 class ParallelSpec(nn.Module):
@@ -37,10 +37,10 @@ class ParallelSpec(nn.Module):
         self.mlp_norm = RMSNorm(c.norm_eps)
         self.mlp = GatedMLP(c)
         self.norm = RMSNorm(c.norm_eps)
-        self.mask_token = self.param("mask_token", _INIT, (c.slots - 1, c.hidden_size))
-        self.mask_feature = self.param("mask_feature", _INIT, (c.slots - 1, c.hidden_size))
+        self.mask_token = self.param("mask_token", INIT, (c.slots - 1, c.hidden_size))
+        self.mask_feature = self.param("mask_feature", INIT, (c.slots - 1, c.hidden_size))
         self.lm_head = self.param(
-            "lm_head", _INIT, (c.hidden_size, c.draft_vocab_size or c.vocab_size)
+            "lm_head", INIT, (c.hidden_size, c.draft_vocab_size or c.vocab_size)
         )
 
     def fuse(self, features: jax.Array) -> jax.Array:
