@@ -23,6 +23,7 @@ class Proposes(NamedTuple):
       steps: whether the drafter can propose after the nodes of a growing tree.
       rank_classes: classes of the drafter's rank head (SpecBlock); 0 without one.
       retrieved: whether the tokens are looked up, so that a slot has one candidate and no others.
+      confident: whether the drafter says how likely each of its tokens is accepted.
     """
 
     depth: int
@@ -32,6 +33,7 @@ class Proposes(NamedTuple):
     steps: bool = False
     rank_classes: int = 0
     retrieved: bool = False
+    confident: bool = False
 
     @property
     def levels(self) -> int:
@@ -76,6 +78,8 @@ class Growth(NamedTuple):
       finish: (grown, root int32 []) -> Tree of N rows. Candidates of log-probability -inf are never
         used, and no node is deeper than `depth_limit`; `size` counts the rows in use.
       entropy: whether `StepCandidates.entropy` is read.
+      confidence: whether paths are scored by the drafter's `Proposal.confidence` instead of its
+        distributions; each slot then has one candidate.
     """
 
     rows: int
@@ -88,6 +92,7 @@ class Growth(NamedTuple):
     grow: Callable[..., tuple[Any, Nodes]]
     finish: Callable[[Any, jax.Array], Tree]
     entropy: bool = False
+    confidence: bool = False
 
     def build(self, candidates: Candidates, root: jax.Array, depth_limit: jax.Array) -> Tree:
         """Build batched trees from one proposal.

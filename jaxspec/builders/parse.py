@@ -17,6 +17,7 @@ from typing import Any
 
 from jaxspec.builders.protocol import LETTERS, Builder
 from jaxspec.builders.scores import SCORES
+from jaxspec.builders.trees.chain import CHAIN_SCORES
 
 _CONSTRUCTORS: dict[str, Callable[..., Builder]] = {}
 _ALIASES: dict[str, str] = {}
@@ -120,10 +121,12 @@ def _split(text: str) -> list[str]:
 
 
 def _read_score(text: str, score: str) -> dict[str, Any]:
-    form = re.fullmatch(rf"({'|'.join(SCORES)})(?:(?<=hybrid)(\d+(?:\.\d+)?))?", score, re.ASCII)
+    names = "|".join(dict.fromkeys(SCORES + CHAIN_SCORES))
+    form = re.fullmatch(rf"({names})(?:(?<=hybrid)(\d+(?:\.\d+)?))?", score, re.ASCII)
     if form is None:
         raise ValueError(
-            f"unknown score {score!r} in {text!r}: write +logprob, +entropy or +hybrid0.3"
+            f"unknown score {score!r} in {text!r}: write +logprob, +entropy, +hybrid0.3, or "
+            "+confidence for a chain"
         )
     return {"score": form[1]} | ({"entropy_weight": float(form[2])} if form[2] else {})
 

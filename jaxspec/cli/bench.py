@@ -15,6 +15,7 @@ from jaxspec.cli import (
     bench_outputs,
     bench_peers,
     bench_policies,
+    bench_ranks,
     bench_report,
     bench_sweep,
     options,
@@ -25,7 +26,15 @@ if TYPE_CHECKING:
     from jaxspec.bench.measure.methods import Method
     from jaxspec.core.params import Spec
 
-COMMANDS = (bench_latency, bench_load, bench_peers, bench_sweep, bench_policies, bench_report)
+COMMANDS = (
+    bench_latency,
+    bench_load,
+    bench_peers,
+    bench_sweep,
+    bench_policies,
+    bench_ranks,
+    bench_report,
+)
 METHODS = (
     "comma-separated methods: ar for autoregressive decoding, all for every drafter with the "
     "builders that suit it, or <drafter>-<builder>[+score][@budget][/setting...][/policy]. "
@@ -70,7 +79,7 @@ def add_command(commands: options.Commands) -> None:
     bench_outputs.add_outputs(parser)
     options.add_decode(parser, max_new_tokens=128, several=True)
     subcommands = parser.add_subparsers(
-        metavar="{latency,load,peers,sweep,policies,report}",
+        metavar="{latency,load,peers,sweep,policies,ranks,report}",
         help="other measurements; see `jaxspec bench latency --help`",
     )
     for command in COMMANDS:

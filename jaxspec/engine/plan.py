@@ -187,7 +187,10 @@ def _check_rejection(config: DecodeConfig, builder: Builder, growth: Growth) -> 
 def _check_policy(
     config: DecodeConfig, policy: PolicyConfig, blocks: bool, builder: Builder, growth: Growth
 ) -> None:
-    act, in_steps = policy.functions().act, growth.nodes > 0
+    functions, in_steps = policy.functions(), growth.nodes > 0
+    act = functions.act
+    if functions.chains and growth.candidates > 1:
+        raise ValueError(f"the policy reads a chain, and builder '{builder}' branches: use 'chain'")
     if act.block and not blocks:
         raise ValueError(
             f"the policy chooses block sizes, and {config.method!r} drafts no blocks: "

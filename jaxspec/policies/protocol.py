@@ -140,6 +140,7 @@ class Functions(NamedTuple):
         previous prompts.
       blocks: block sizes that the act `block` chooses from, ascending; drafting is compiled for
         each of them. (): it may answer any size, and gets powers of two.
+      chains: whether the acts read the tree as a chain, row after row.
     """
 
     init: Callable[[Shape], Any]
@@ -148,6 +149,7 @@ class Functions(NamedTuple):
     needs: frozenset[str] = frozenset()
     resume: Callable[[Any], Any] = lambda state: state
     blocks: tuple[int, ...] = ()
+    chains: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,10 +12,12 @@ import numpy as np
 
 from jaxspec.builders.growth import Growth, Proposes, StepCandidates
 from jaxspec.builders.one_proposal import grow_at_once
-from jaxspec.builders.protocol import Builder
+from jaxspec.builders.protocol import Builder, Unsuitable
 from jaxspec.builders.trees.pool import choose_rows, make_pool, put_nodes
 from jaxspec.core.state import Nodes, Pool, Tree
 from jaxspec.core.tree import assemble, chain_words
+
+CHAIN_SCORES = ("logprob", "confidence")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,18 +25,34 @@ class Chain(Builder):
     """See `chain`."""
 
     name: ClassVar[str] = "chain"
+    score: str = "logprob"
+
+    def __post_init__(self) -> None:
+        if self.score not in CHAIN_SCORES:
+            choose = " or ".join(repr(name) for name in CHAIN_SCORES)
+            raise ValueError(f"score {self.score!r} is not for a chain: choose {choose}")
+
+    def check(self, proposes: Proposes) -> None:
+        if self.score == "confidence" and not proposes.confident:
+            raise Unsuitable("builder 'chain+confidence' needs a drafter with a confidence head")
 
     def make_growth(self, proposes: Proposes) -> Growth:
         if proposes.steps:
-            return grow_chain(proposes.slots, min(proposes.depth, proposes.budget - 1))
+            growth = grow_chain(proposes.slots, min(proposes.depth, proposes.budget - 1))
+            return growth._replace(confidence=self.score == "confidence")
         rows = min(proposes.budget, 1 + proposes.levels)
         build = functools.partial(build_chain, rows=rows)
         return grow_at_once(build, rows=rows, candidates=1, longest=rows - 1)
 
 
-def chain() -> Chain:
-    """Make a chain: the best token of every depth, for every drafter."""
-    return Chain()
+def chain(score: str = "logprob") -> Chain:
+    """Make a chain: the best token of every depth, for every drafter.
+
+    Args:
+      score: where the paths' probabilities come from, which policies and outputs read: `logprob`,
+        the drafter's distributions, or `confidence`, its confidence head (DSpark).
+    """
+    return Chain(score)
 
 
 def build_chain(

@@ -1,0 +1,1 @@
+"""How well a drafter's confidence predicts what is accepted."""

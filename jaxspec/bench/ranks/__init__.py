@@ -1,0 +1,1 @@
+"""How often a drafter's first candidate is right, on the spine of a tree and off it."""

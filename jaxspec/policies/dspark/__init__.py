@@ -1,0 +1,1 @@
+"""DSpark's rules for the number of drafted tokens to verify."""
