@@ -58,8 +58,9 @@ def exact(target) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_rejection_sampling_of_a_small_models_chains_draws_from_the_target():
-    """Speculative sampling through the loop: the draft of every depth is sampled from its own
+@pytest.mark.parametrize("builder", ["chain", "static/paths=[[0],[1],[0,0],[0,1],[1,0],[0,0,0]]"])
+def test_rejection_sampling_of_a_small_model_draws_from_the_target(builder):
+    """Speculative sampling through the loop: the draft of every node is sampled from its own
     distribution, after its own path.
 
     A chi-square test over all texts of four tokens; the same test must tell the drafter's
@@ -69,7 +70,7 @@ def test_rejection_sampling_of_a_small_models_chains_draws_from_the_target():
     params = Params(target, {"small": small}, Spec(TARGET, (("small", SmallModelConfig(TARGET)),)))
     options = {
         "method": "small",
-        "builder": "chain",
+        "builder": builder,
         "budget": 4,
         "acceptance": "rejection",
         "temperature": 1.0,

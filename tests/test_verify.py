@@ -397,13 +397,13 @@ def test_both_rules_are_matching_when_greedy():
 
 
 @functools.partial(jax.jit, static_argnames=("rule", "spec", "longest", "siblings"))
-def both_ways(tree, logits, draws, q, *, rule, spec, values, longest, siblings):
+def both_ways(tree, logits, draws, q, below, *, rule, spec, values, longest, siblings):
     """What a walk down the tree accepts, and what all rows choose at once."""
     how = {"spec": spec, "values": values, "longest": longest}
     if rule == "rejection":
         how |= {"siblings": siblings}
         return [
-            choose(tree, logits, draws, q, **how)
+            choose(tree, logits, draws, q, below, **how)
             for choose in (walk_rejection, choose_by_rejection)
         ]
     return [choose(tree, logits, draws, **how) for choose in (walk_sequential, choose_in_sequence)]
@@ -422,8 +422,16 @@ def test_all_rows_choose_as_a_walk_does(rule, longest, siblings):
         logits = np.where(np.arange(20)[:, None] < size, rng.normal(size=(20, vocab)), np.nan)
         draws, q = rng.uniform(size=20), jax.nn.log_softmax(rng.normal(size=(4, vocab)) * 2)
         arrays = (jnp.float32(x) for x in (logits, draws, q))
+        below = jnp.asarray(np.random.default_rng(size).integers(0, len(q), 20))
         (walked, expected), (chosen, left) = both_ways(
-            tree, *arrays, rule=rule, spec=spec, values=values, longest=longest, siblings=siblings
+            tree,
+            *arrays,
+            below,
+            rule=rule,
+            spec=spec,
+            values=values,
+            longest=longest,
+            siblings=siblings,
         )
         jax.tree.map(np.testing.assert_array_equal, chosen, walked)
         np.testing.assert_allclose(left, expected, atol=1e-6)

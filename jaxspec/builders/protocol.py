@@ -73,8 +73,8 @@ class Builder:
         """
         if growth.nodes and growth.candidates > 1:
             raise ValueError(
-                "acceptance 'rejection' does not go with a tree that grows in steps: "
-                "choose builder 'chain', or acceptance 'sequential'"
+                "acceptance 'rejection' does not go with a tree that grows in steps by its scores: "
+                "choose builder 'chain' or 'static', or acceptance 'sequential'"
             )
 
     @property

@@ -31,7 +31,7 @@ class _Growing(NamedTuple):
       grown: the tree so far.
       nodes: the nodes to draft from next.
       scratch: the drafter's own arrays of this round.
-      logprob: float32 [B, depth, V], the draft's log-probabilities, if acceptance needs them.
+      logprob, below: see `Drafted`.
       sources: figures of the distributions that the policy reads.
     """
 
@@ -40,6 +40,7 @@ class _Growing(NamedTuple):
     nodes: Nodes
     scratch: Any
     logprob: jax.Array | None
+    below: jax.Array | None
     sources: Sources | None
 
 
@@ -56,7 +57,7 @@ def draft(round: Round, state: DecodeState, noise: jax.Array | None) -> Drafted:
     if round.plan.steps:
         step = functools.partial(_step, round, state, noise, limit)
         growing = _take_steps(step, growing, round.plan.steps, _layers(round))
-    return Drafted(growing.grown, growing.logprob, growing.step)
+    return Drafted(growing.grown, growing.logprob, growing.below, growing.step)
 
 
 def _layers(round: Round) -> int:
@@ -95,23 +96,25 @@ def _begin(round: Round, state: DecodeState, noise: jax.Array | None, limit: jax
     config, growth, batch = round.config, round.growth, state.root.shape[0]
     if round.plan.blocks:
         grown, nodes = jax.vmap(growth.init)(_draft_block(round, state, noise), limit)
-        return _Growing(jnp.int32(0), grown, nodes, None, None, None)
+        return _Growing(jnp.int32(0), grown, nodes, None, None, None, None)
     proposal, scratch = propose(round, state)
     proposal = _take_slots(proposal, growth.slots)
-    known = None
+    known = below = None
     if growth.steps and config.acceptance == "rejection" and not config.sampling.greedy:
-        depth = growth.slots * (growth.steps + 1)
-        known = jnp.full((batch, depth, round.params.spec.target.vocab_size), -jnp.inf)
+        slots = growth.slots * (1 + growth.steps * growth.nodes)
+        known = jnp.full((batch, slots, round.params.spec.target.vocab_size), -jnp.inf)
     depth = jnp.zeros((batch, 1), jnp.int32)
     candidates, known = _rank_step(round, state, noise, proposal, depth, known, 0)
     grown, nodes = jax.vmap(growth.init)(candidates, limit)
+    if known is not None and growth.candidates > 1:
+        below = jnp.zeros(grown.token.shape, jnp.int32)
     sources = None
     if asks_policy(round):
         carries = round.policy.act.carry is not None
         sources = init_sources(proposal, count_slots(round), round.policy.needs, carries)
         sources = record_sources(sources, proposal, 0)
         grown, nodes, sources = apply_stop_rule(round, state, 0, grown, nodes, sources, ~state.done)
-    return _Growing(jnp.int32(0), grown, nodes, scratch, known, sources)
+    return _Growing(jnp.int32(0), grown, nodes, scratch, known, below, sources)
 
 
 def _draft_block(round: Round, state: DecodeState, noise: jax.Array | None) -> StepCandidates:
@@ -150,7 +153,7 @@ def _step(
 ) -> _Growing:
     """Draft after the chosen nodes and let the builder choose the next ones."""
     growth = round.growth
-    i, grown, nodes, scratch, known, sources = growing
+    i, grown, nodes, scratch, known, below, sources = growing
     first = growth.slots + i * growth.nodes * growth.slots
     expand = round.drafter.expand
     assert expand is not None, "only a drafter that expands nodes is bound to draft steps"
@@ -158,8 +161,12 @@ def _step(
         round.drafter_variables, state.draft, scratch, round.target_head, nodes, first
     )
     proposal = _take_slots(proposal, growth.slots)
-    start = growth.slots * (i + 1)
-    candidates, known = _rank_step(round, state, noise, proposal, nodes.depth, known, start)
+    candidates, known = _rank_step(round, state, noise, proposal, nodes.depth, known, first)
+    if below is not None:
+        slots = first + jnp.arange(growth.nodes)
+        below = jax.vmap(lambda room, at, live: room.at[at].max(jnp.where(live, slots, 0)))(
+            below, nodes.node, nodes.live
+        )
     larger, following = jax.vmap(growth.grow, (0, 0, 0, None, 0))(
         grown, nodes, candidates, i, limit
     )
@@ -173,7 +180,7 @@ def _step(
         larger, following, sources = apply_stop_rule(
             round, state, i + 1, larger, following, sources, on
         )
-    return _Growing(i + 1, larger, following, scratch, known, sources)
+    return _Growing(i + 1, larger, following, scratch, known, below, sources)
 
 
 def _rank_step(
@@ -190,7 +197,7 @@ def _rank_step(
     Args:
       depth: int32 [B, M], depths of the nodes drafted from; the root's is 0.
       known: float32 [B, depth, V], log-probabilities of all steps, or None if one step gives all.
-      start: first row of `known` to write.
+      start: number of the step's first slot, a row of `known`.
     """
     batch, nodes, slots, vocab = proposal.logits.shape
     ours = noise

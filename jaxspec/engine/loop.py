@@ -24,7 +24,7 @@ from jaxspec.engine.commit import (
     write_columns,
 )
 from jaxspec.engine.draft import draft
-from jaxspec.engine.grow import grow
+from jaxspec.engine.grow import find_drawn, grow
 from jaxspec.engine.plan import DecodeConfig
 from jaxspec.engine.round import Round, make_round
 from jaxspec.engine.verify import fit_rows, verify, verify_rows
@@ -93,7 +93,7 @@ def drafted_round(round: Round, state: DecodeState) -> DecodeState:
         seen = Observation(state.cache.length, ~state.done, steps, drafted.pool, tree=tree)
         rows = policy.act.rows(round.request.controls, state.control, seen)
         tree = keep_rows(tree, jnp.broadcast_to(rows, state.done.shape))
-    verified = verify(round, state, tree, noise, drafted.logprob)
+    verified = verify(round, state, tree, noise, find_drawn(round, drafted))
     state, committed = commit(round, state, tree, verified)
     state = observe(round, before, state, steps)
     return absorb(round, state, committed)

@@ -20,12 +20,16 @@ class Drafted(NamedTuple):
 
     Attributes:
       grown: the builder's carry, see `jaxspec.builders.Growth`; None without a drafter.
-      logprob: float32 [B, depth, V], the drafter's log-probabilities, if acceptance needs them.
+      logprob: float32 [B, S, V], log-probabilities of the round's S slots, if acceptance needs
+        them.
+      below: int32 [B, P], the slot that proposed the children of every node of the pool, if the
+        tree branched while it grew. None: the slot of a node's depth.
       steps: int32 [], draft steps after the root's.
     """
 
     grown: Any
     logprob: jax.Array | None = None
+    below: jax.Array | None = None
     steps: jax.Array | int = 0
 
     @property
@@ -77,7 +81,7 @@ def rank_candidates(
     Args:
       noise: float32 [B, ≥ D, V], noise of the same tokens; None for greedy decoding.
       logits: [B, D, V].
-      start: depth of the parent of the first slot.
+      start: number of the round's slots before the first of these.
 
     Returns:
       (candidates, the draft's log-probabilities float32 [B, D, V] for acceptance `rejection`).

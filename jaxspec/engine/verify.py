@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxspec.core.cache import gather_path
 from jaxspec.core.sampling import draw
@@ -37,6 +38,19 @@ class TargetPass(NamedTuple):
     features: jax.Array
 
 
+class Drawn(NamedTuple):
+    """The distributions that a tree's candidates were drawn from.
+
+    Attributes:
+      logprob: float32 [B, S, V], of the round's slots.
+      below: int32 [B, N], the slot that each row's children were drawn from; None: that of the
+        row's depth.
+    """
+
+    logprob: jax.Array
+    below: jax.Array | None = None
+
+
 class Verified(NamedTuple):
     """The accepted path of a verified tree.
 
@@ -57,18 +71,18 @@ def verify(
     state: DecodeState,
     tree: Tree,
     noise: jax.Array | None,
-    draft_logprob: jax.Array | None = None,
+    drawn: Drawn | None = None,
 ) -> Verified:
     """Verify with the smallest compiled width that holds every sequence's tree.
 
     Args:
       noise: float32 [B, A, V], noise of the tokens after the root; None for greedy decoding.
-      draft_logprob: float32 [B, depth, V], read by acceptance `rejection`.
+      drawn: read by acceptance `rejection`.
     """
 
     def at_width(width: int) -> Callable[[], Verified]:
         rows = fit_rows(tree, width)
-        return lambda: verify_rows(round, state, rows, noise, draft_logprob, round.plan.longest)
+        return lambda: verify_rows(round, state, rows, noise, drawn, round.plan.longest)
 
     widths = round.plan.widths
     return run_smallest(jnp.max(tree.size), widths, [at_width(width) for width in widths])
@@ -79,7 +93,7 @@ def verify_rows(
     state: DecodeState,
     tree: Tree,
     noise: jax.Array | None,
-    draft_logprob: jax.Array | None,
+    drawn: Drawn | None,
     longest: int,
 ) -> Verified:
     """Verify all rows of `tree`. Other arguments are those of `verify`.
@@ -89,7 +103,7 @@ def verify_rows(
     """
     passed = run_target(round, state, tree)
     logits = project(round, passed.hidden)
-    accepted = accept(round, state, tree, logits, noise, draft_logprob, longest - 1)
+    accepted = accept(round, state, tree, logits, noise, drawn, longest - 1)
     return keep_path(passed, accepted)
 
 
@@ -116,14 +130,14 @@ def accept(
     tree: Tree,
     logits: jax.Array,
     noise: jax.Array | None,
-    draft_logprob: jax.Array | None,
+    drawn: Drawn | None,
     longest: int,
 ) -> Accepted:
     """Choose a path by the call's acceptance rule.
 
     Args:
       logits: [B, N, V], raw logits of the target.
-      noise, draft_logprob: see `verify`.
+      noise, drawn: see `verify`.
       longest: largest depth that may be accepted; static.
     """
     config, request = round.config, round.request
@@ -133,10 +147,14 @@ def accept(
     known = (sampling, values, round.keys, state.cache.length, longest)
     if config.acceptance == "sequential":
         return accept_sequential(tree, logits, *known)
-    if draft_logprob is None:
+    if drawn is None:
         raise ValueError("acceptance 'rejection' needs the draft's log-probabilities")
     siblings = min(round.growth.candidates, _SIBLINGS)
-    return accept_rejection(tree, logits, draft_logprob, *known, siblings)
+    below = drawn.below
+    if below is not None:  # for the capacity; the tree may be cut or padded
+        rows = np.minimum(np.arange(tree.token.shape[1]), below.shape[1] - 1)
+        below = below[:, rows]
+    return accept_rejection(tree, logits, drawn.logprob, *known, siblings, below)
 
 
 def keep_path(passed: TargetPass, accepted: Accepted) -> Verified:

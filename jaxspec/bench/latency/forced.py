@@ -118,7 +118,7 @@ def run_forced(
         state, i = carry
         drafted = draft(round, state, None)
         tree = grow(round, state, drafted)
-        verified = force_length(verify(round, state, tree, None, drafted.logprob), lengths[i])
+        verified = force_length(verify(round, state, tree, None), lengths[i])
         state, committed = commit(round, state, tree, verified)
         return absorb(round, state, committed), i + 1
 

@@ -22,11 +22,11 @@ from jaxspec.core.params import Params
 from jaxspec.core.state import DecodeState, Tree
 from jaxspec.engine.commit import absorb, commit
 from jaxspec.engine.draft import draft
-from jaxspec.engine.grow import grow
-from jaxspec.engine.proposals import propose
+from jaxspec.engine.grow import find_drawn, grow
+from jaxspec.engine.proposals import Drafted, propose
 from jaxspec.engine.round import Round, compile_phase
 from jaxspec.engine.session import Session, matmul_precision, prepare, run_prefill
-from jaxspec.engine.verify import TargetPass, project, run_target, verify
+from jaxspec.engine.verify import TargetPass, Verified, project, run_target, verify
 
 # Phases of a round as reports name them, in order; `rest` is sampling noise and commit.
 PHASES = ("draft", "tree", "verify", "absorb", "rest")
@@ -54,6 +54,12 @@ def forward_drafter(round: Round, state: DecodeState) -> jax.Array:
     return proposal.logits[:, 0, : round.growth.longest]
 
 
+def _verify(
+    round: Round, state: DecodeState, tree: Tree, noise: jax.Array | None, drafted: Drafted
+) -> Verified:
+    return verify(round, state, tree, noise, find_drawn(round, drafted))
+
+
 def _choose_tokens(round: Round, state: DecodeState, tree: Tree) -> tuple[jax.Array, ...]:
     """Run `forward_target`, but return the argmax: the loop never writes logits to memory."""
     passed, logits = forward_target(round, state, tree)
@@ -63,7 +69,7 @@ def _choose_tokens(round: Round, state: DecodeState, tree: Tree) -> tuple[jax.Ar
 run_noise = compile_phase(draw_noise)
 run_draft = compile_phase(draft)
 run_grow = compile_phase(grow)
-run_verify = compile_phase(verify)
+run_verify = compile_phase(_verify)
 run_commit = compile_phase(commit, donate_state=True)
 run_absorb = compile_phase(absorb, donate_state=True)
 run_target_forward = compile_phase(_choose_tokens)
@@ -155,7 +161,7 @@ def time_round(session: Session, state: DecodeState) -> tuple[DecodeState, dict[
     noise = timed("rest", run_noise, state)
     drafted = timed("draft", run_draft, state, noise)
     tree = timed("tree", run_grow, state, drafted)
-    verified = timed("verify", run_verify, state, tree, noise, drafted.logprob)
+    verified = timed("verify", run_verify, state, tree, noise, drafted)
     state, committed = timed("rest", run_commit, state, tree, verified)
     if session.config.method != "ar":
         state = timed("absorb", run_absorb, state, committed)

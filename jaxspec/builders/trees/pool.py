@@ -33,6 +33,15 @@ def put_nodes(
     )
 
 
+def order_nodes(pool: Pool, count: int) -> tuple[jax.Array, jax.Array]:
+    """Return (minus the log-probabilities float32 [count], indices int32 [count]) of the best nodes
+    of a pool without batch axis, best first; equal nodes are ordered by index.
+    """
+    index = jnp.arange(pool.token.shape[0], dtype=jnp.int32)
+    score, best = jax.lax.sort((-pool.logprob, index), num_keys=2)
+    return score[:count], best[:count]
+
+
 def choose_rows(pool: Pool, root: jax.Array, rows: int, longest: int) -> Tree:
     """Assemble a tree (no batch axis) from the root and the pool's best nodes.
 
@@ -44,9 +53,7 @@ def choose_rows(pool: Pool, root: jax.Array, rows: int, longest: int) -> Tree:
       rows: N, root included; static.
       longest: static bound on the depth.
     """
-    count = min(rows - 1, pool.token.shape[0])
-    index = jnp.arange(pool.token.shape[0], dtype=jnp.int32)
-    score, best = (x[:count] for x in jax.lax.sort((-pool.logprob, index), num_keys=2))
+    score, best = order_nodes(pool, min(rows - 1, pool.token.shape[0]))
     # The root has id 0, node i of the pool has id i + 1.
     order = jnp.concatenate([jnp.zeros(1, jnp.int32), best + 1])
     parent = jnp.concatenate([jnp.full(1, -1, jnp.int32), pool.parent[best] + 1])

@@ -57,7 +57,9 @@ class Static(Builder):
                 "acceptance 'rejection' needs siblings of ranks 0, 1, ...: a node in paths skips "
                 "one"
             )
-        super().check_drawn(growth)
+        # The shape is fixed, and every node drafts from a slot of its own.
+        if growth.slots > 1:
+            super().check_drawn(growth)
 
     @property
     def spends_budget(self) -> bool:

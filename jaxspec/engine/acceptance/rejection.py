@@ -33,6 +33,7 @@ def accept_rejection(
     position: jax.Array,
     longest: int,
     siblings: int | None = None,
+    below: jax.Array | None = None,
 ) -> Accepted:
     """Accept candidates that were drawn without replacement by recursive rejection sampling.
 
@@ -45,16 +46,19 @@ def accept_rejection(
     decoding uses `accept_match`.
 
     Args:
-      tree: tree of N rows; siblings are the first few candidates of their depth, in order.
+      tree: tree of N rows; siblings are the first few candidates of their slot, in order.
       logits: [B, N, V], the target's unprocessed logits.
-      draft_logprob: float32 [B, depth, V], log-probabilities that the candidates were drawn with;
-        [:, d] belongs to the children of nodes of depth d.
+      draft_logprob: float32 [B, S, V], log-probabilities of the slots that the candidates were
+        drawn from.
       spec, values: from `make_sampling`.
       keys: [B], one per sequence.
       position: int32 [B], absolute position of the root.
       longest: static; deeper nodes are not accepted.
       siblings: static, children to try of each node; later ones are not accepted. None: all.
+      below: int32 [B, N], the slot that each row's children were drawn from. None: that of the
+        row's depth.
     """
+    below = jnp.minimum(tree.depth if below is None else below, draft_logprob.shape[1] - 1)
     siblings = tree.token.shape[1] if siblings is None else siblings
     how: dict[str, Any] = {"spec": spec, "values": values, "longest": longest, "siblings": siblings}
     walk, choose = (
@@ -62,7 +66,7 @@ def accept_rejection(
         functools.partial(choose_by_rejection, **how),
     )
     return accept_path(
-        walk, choose, tree, logits, spec, values, keys, position, longest, draft_logprob
+        walk, choose, tree, logits, spec, values, keys, position, longest, draft_logprob, below
     )
 
 
@@ -75,22 +79,22 @@ def sample_candidates(
     position: jax.Array,
     first: int | jax.Array = 0,
 ) -> tuple[Candidates, jax.Array]:
-    """Draw `count` tokens per depth without replacement from the drafter by Gumbel-top-k.
+    """Draw `count` tokens per slot without replacement from the drafter by Gumbel-top-k.
 
     They come from the drafter's processed distributions. Greedy decoding gets the most likely
     tokens with their log-probabilities.
 
     Args:
-      draft_logits: [B, depth, V].
+      draft_logits: [B, S, V].
       count: static, at most V.
       spec, values: from `make_sampling`.
       keys: [B], one per sequence.
       position: int32 [B], absolute position of the root.
-      first: depth of the parents of draft_logits[:, 0], if several calls draw the candidates of a
-        round.
+      first: number of the first slot, if several calls draw the candidates of a round. Slots of
+        different numbers draw independently.
 
     Returns:
-      Candidates in the order drawn, and draft_logprob float32 [B, depth, V] for `accept_rejection`.
+      Candidates in the order drawn, and draft_logprob float32 [B, S, V] for `accept_rejection`.
       The candidates' scores depend only on their rank (geometric with RANK_DECAY; -inf if the
       distribution has no further token): if the tree's shape depended on the sampled tokens, it
       would bias the output.
@@ -99,10 +103,10 @@ def sample_candidates(
     if spec.greedy:
         best, token = top_k(logprob, count)
         return Candidates(token=token, logprob=best), logprob
-    depth = first + jnp.arange(draft_logits.shape[1])
+    slot = first + jnp.arange(draft_logits.shape[1])
     noise = gumbel(
         fold_round_keys(keys, position, CANDIDATES),
-        jnp.broadcast_to(depth, draft_logits.shape[:2]),
+        jnp.broadcast_to(slot, draft_logits.shape[:2]),
         logprob.shape[-1],
     )
     drawn, token = top_k(logprob + noise, count)
@@ -116,6 +120,7 @@ def walk_rejection(
     logits: jax.Array,
     draws: jax.Array,
     draft_logprob: jax.Array,
+    below: jax.Array,
     *,
     spec: SamplingSpec,
     values: SamplingValues,
@@ -140,7 +145,7 @@ def walk_rejection(
             count, tried, accepted, _, _ = state
             return ~accepted & (count < siblings) & (child & (rows > tried)).any()
 
-        q = jnp.exp(draft_logprob[jnp.minimum(depth, draft_logprob.shape[0] - 1)])
+        q = jnp.exp(draft_logprob[below[row]])
         start = (jnp.int32(0), jnp.int32(0), jnp.bool_(False), p, q)
         _, tried, accepted, left, _ = lax.while_loop(unfinished, attempt, start)
         return accepted, tried, left
@@ -153,6 +158,7 @@ def choose_by_rejection(
     logits: jax.Array,
     draws: jax.Array,
     draft_logprob: jax.Array,
+    below: jax.Array,
     *,
     spec: SamplingSpec,
     values: SamplingValues,
@@ -162,21 +168,20 @@ def choose_by_rejection(
     """Apply the rule of `walk_rejection` at all rows of the tree at once."""
     rows = tree.token.shape[0]
     child, elder = find_siblings(tree, longest)
-    rank, below = elder.sum(-1), child & (tree.parent == jnp.arange(rows)[:, None])
+    rank, children = elder.sum(-1), child & (tree.parent == jnp.arange(rows)[:, None])
 
     def distributions(row: jax.Array) -> tuple[jax.Array, jax.Array]:
-        depth = jnp.minimum(tree.depth[row], draft_logprob.shape[0] - 1)
         p = jax.nn.softmax(process(logits[row], spec, values), axis=-1)
-        return p, jnp.exp(draft_logprob[depth])
+        return p, jnp.exp(draft_logprob[below[row]])
 
     # At most (N - 1) // r rows have r children. With parents sorted by their number of children,
     # the r-th try goes through that many of them.
-    parent = jnp.argsort(-below.sum(-1), stable=True)
+    parent = jnp.argsort(-children.sum(-1), stable=True)
     p, q = distributions(parent[: rows - 1])
     hit = jnp.zeros(rows, bool)
     for r in range(min(siblings, rows - 1)):
         some = slice((rows - 1) // (r + 1))
-        here = below[parent[some]] & (rank == r)
+        here = children[parent[some]] & (rank == r)
         tried = jnp.argmax(here, axis=-1)
         accepted, p, q = jax.vmap(_attempt)(p[some], q[some], tree.token[tried], draws[tried])
         hit |= (here & accepted[:, None]).any(0)
@@ -184,7 +189,7 @@ def choose_by_rejection(
     # The children of the last row were all rejected: see what that leaves.
     p, q = distributions(last)
     for r in range(min(siblings, rows - 1)):
-        here = below[last] & (rank == r)
+        here = children[last] & (rank == r)
         _, *left = _attempt(p, q, tree.token[jnp.argmax(here)], jnp.float32(0))
         p, q = (jnp.where(here.any(), x, y) for x, y in zip(left, (p, q), strict=True))
     return Accepted(path=path, count=count, bonus=jnp.int32(0)), p
