@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxspec.cli import (
+    bench_confidence,
     bench_latency,
     bench_load,
     bench_outputs,
@@ -33,6 +34,7 @@ COMMANDS = (
     bench_sweep,
     bench_policies,
     bench_ranks,
+    bench_confidence,
     bench_report,
 )
 METHODS = (
@@ -79,7 +81,7 @@ def add_command(commands: options.Commands) -> None:
     bench_outputs.add_outputs(parser)
     options.add_decode(parser, max_new_tokens=128, several=True)
     subcommands = parser.add_subparsers(
-        metavar="{latency,load,peers,sweep,policies,ranks,report}",
+        metavar="{latency,load,peers,sweep,policies,ranks,confidence,report}",
         help="other measurements; see `jaxspec bench latency --help`",
     )
     for command in COMMANDS:

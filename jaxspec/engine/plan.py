@@ -165,6 +165,7 @@ def _bind(builder: Builder, config: DecodeConfig, drafter_config: Any, drafter: 
         budget=config.budget,
         steps=in_steps,
         rank_classes=drafter.rank_classes,
+        confident=drafter.confident,
     )
     try:
         return builder.bind(proposes)
