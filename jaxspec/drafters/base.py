@@ -93,6 +93,7 @@ class Drafter(NamedTuple):
         one step proposes everything. `first` int32 []: index of the step's first slot, see
         `Nodes.source`.
       rank_classes: number of classes in `Proposal.classes`; 0 if it is None.
+      confident: whether there is a `Proposal.confidence`.
     """
 
     feature_layers: tuple[int, ...]
@@ -103,6 +104,7 @@ class Drafter(NamedTuple):
     start: Callable[..., tuple[Proposal, Any]]
     expand: Callable[..., tuple[Proposal, Any]] | None = None
     rank_classes: int = 0
+    confident: bool = False
 
 
 def whole_vocabulary(logits: jax.Array, ids: jax.Array, vocab_size: int) -> jax.Array:

@@ -210,6 +210,10 @@ def _rank_step(
     if known is not None and logprob is not None:
         logprob = jax.lax.dynamic_update_slice(known, logprob, (0, start, 0))
     token, score = (x.reshape(batch, nodes, slots, -1) for x in (ranked.token, ranked.logprob))
+    if round.growth.confidence:
+        assert proposal.confidence is not None, "the builder is bound to a drafter that gives it"
+        chance = jax.nn.log_sigmoid(proposal.confidence)[..., None]
+        score = jnp.where(score > -jnp.inf, chance, -jnp.inf)
     entropy = None if ranked.entropy is None else ranked.entropy.reshape(batch, nodes, slots)
     return StepCandidates(token, score, proposal.classes, entropy), logprob
 

@@ -48,6 +48,7 @@ OBJECT = Kind("an object", lambda x: isinstance(x, dict))
 INTEGERS = Kind("a list of integers", _each(_is_integer))
 TEXTS = Kind("a list of strings", _each(lambda x: isinstance(x, str)))
 NUMBERS = Kind("one or two numbers above 0", lambda x: POSITIVE.holds(x) or _is_pair(x))
+POSITIVES = Kind("a list of numbers above 0", _each(POSITIVE.holds))
 TOKENS = Kind("a token id or a list of them", lambda x: _is_integer(x) or _each(_is_integer)(x))
 
 
@@ -102,7 +103,11 @@ ENTRIES: Mapping[str, Kind] = MappingProxyType(
         "jaxspec rope_scaling rope_parameters dflash_config dspark_config eagle_config "
         "transformer_layer_config speculators_config verifier quantization_config training",
     )
-    | {"score_temperature": NUMBERS, "eos_token_id": TOKENS}
+    | {
+        "score_temperature": NUMBERS,
+        "confidence_temperatures": POSITIVES,
+        "eos_token_id": TOKENS,
+    }
 )
 
 

@@ -1,11 +1,22 @@
 """How well confidences predict acceptance."""
 
+import dataclasses
+
 import numpy as np
 import pytest
-from golden_data import arrays
+from golden_data import SHIPPED, arrays
 
+import jaxspec
 from jaxspec.bench.confidence.calibration import calibrate, rank_area
+from jaxspec.bench.confidence.measure_confidence import (
+    FITTED,
+    HEAD,
+    PATHS,
+    measure_confidence,
+    render_confidence,
+)
 from jaxspec.bench.confidence.temperatures import fit_temperatures, prefix_probability
+from jaxspec.bench.measure.prompt_files import LabelledPrompt
 
 GOLDEN = arrays("dspark", "calibration.npz")
 
@@ -56,3 +67,55 @@ def test_temperatures_read_only_what_was_drafted():
     assert found[1] == fit_temperatures(logits[1::2], accepted[1::2])[1] != 1
     with pytest.raises(ValueError, match="no round drafted"):
         fit_temperatures(np.full((3, 2), np.nan), np.zeros((3, 2)))
+
+
+@pytest.fixture(scope="module")
+def dspark():
+    folders = SHIPPED / "dspark" / "target", SHIPPED / "dspark" / "draft_vanilla"
+    return jaxspec.load(folders[0], drafter={"dspark": folders[1]}, dtype="float32")
+
+
+def with_temperatures(params, temperatures):
+    """`params` whose confidence head has these temperatures."""
+    config = dataclasses.replace(
+        params.spec.drafter("dspark"), confidence_temperatures=tuple(temperatures)
+    )
+    return params.replace(spec=dataclasses.replace(params.spec, drafters=(("dspark", config),)))
+
+
+def test_a_drafter_is_measured_and_fitted(dspark):
+    rng = np.random.default_rng(0)
+    prompts = [LabelledPrompt("text", rng.integers(0, 160, 8).tolist()) for _ in range(6)]
+    report = measure_confidence(dspark, prompts, "dspark", options={"max_new_tokens": 48})
+    rows = {(r["source"], r["position"]): r for r in report["results"]}
+    assert {source for source, _ in rows} == {PATHS, HEAD, FITTED}
+    for position in range(1, 4):
+        assert rows[HEAD, position]["accepted"] == rows[PATHS, position]["accepted"]
+    text = render_confidence(report)
+    assert "fitted temperatures" in text and "calibration error" in text
+    # The same temperatures in the drafter's own config give the fitted figures.
+    own = with_temperatures(dspark, report["temperatures"])
+    again = measure_confidence(own, prompts, "dspark", options={"max_new_tokens": 48})
+    for row in again["results"]:
+        if row["source"] == HEAD:
+            fitted = rows[FITTED, row["position"]]
+            assert row["predicted"] == pytest.approx(fitted["predicted"], abs=1e-5)
+    with pytest.raises(ValueError, match="at least two prompts"):
+        measure_confidence(dspark, prompts[:1], "dspark")
+
+
+def test_temperatures_are_kept_with_the_drafter(dspark, tmp_path):
+    own = with_temperatures(dspark, [0.5, 2.0])
+    jaxspec.save(own, tmp_path)
+    again = jaxspec.load(tmp_path, dtype="float32")
+    assert again.spec.drafter("dspark").confidence_temperatures == (0.5, 2.0)
+    with pytest.raises(ValueError, match="give numbers above 0"):
+        with_temperatures(dspark, [0.0])
+
+
+def test_a_drafter_without_the_head_is_refused():
+    params = jaxspec.load("mini", dtype="float32")
+    with pytest.raises(ValueError, match="needs a drafter with a confidence head"):
+        jaxspec.decode(params, [40, 41], method="dflash", builder="chain+confidence", budget=4)
+    with pytest.raises(ValueError, match="choose 'logprob' or 'confidence'"):
+        jaxspec.builders.chain("entropy")

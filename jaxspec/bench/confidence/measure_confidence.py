@@ -21,9 +21,7 @@ from jaxspec.engine.output import TracedRound
 PATHS, HEAD, FITTED = "path scores", "confidence head", "head, fitted"
 
 
-def list_predictions(
-    rounds: Sequence[TracedRound], depth: int
-) -> tuple[np.ndarray, np.ndarray]:
+def list_predictions(rounds: Sequence[TracedRound], depth: int) -> tuple[np.ndarray, np.ndarray]:
     """List what chains predicted and what was accepted.
 
     Args:

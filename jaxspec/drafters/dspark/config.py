@@ -22,6 +22,9 @@ class DSparkConfig(BlockDrafterConfig):
       sample_from_anchor: whether the anchor's slot proposes the first token, so that a block of
         `block_size` slots drafts as many tokens. False for the slots of DFlash and JetSpec, where
         the anchor proposes nothing.
+      confidence_temperatures: divisors of the confidence head's logits, one per position of a
+        draft, fitted to measured acceptance (`jaxspec bench confidence`); () leaves them as they
+        are.
     """
 
     markov_rank: int = 256
@@ -29,6 +32,7 @@ class DSparkConfig(BlockDrafterConfig):
     confidence: bool = True
     confidence_with_markov: bool = True
     sample_from_anchor: bool = True
+    confidence_temperatures: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.depth < 1:
@@ -39,6 +43,11 @@ class DSparkConfig(BlockDrafterConfig):
             )
         if self.markov_rank < 0:
             raise ValueError(f"markov_rank is {self.markov_rank}: give 0 (no head) or more")
+        if any(not temperature > 0 for temperature in self.confidence_temperatures):
+            raise ValueError(
+                f"confidence_temperatures are {list(self.confidence_temperatures)}: "
+                "give numbers above 0"
+            )
         if self.confidence and self.confidence_with_markov and not self.markov_rank:
             raise ValueError(
                 "the confidence head cannot read a Markov head of rank 0: "

@@ -54,7 +54,16 @@ def make_dspark_drafter(config: DSparkConfig) -> Drafter:
         return append(cache, k, v, new.count)
 
     start, expand = (functools.partial(f, config) for f in (_start, _expand))
-    return Drafter(config.feature_layers, config.depth, 1, init, absorb, start, expand)
+    return Drafter(
+        config.feature_layers,
+        config.depth,
+        1,
+        init,
+        absorb,
+        start,
+        expand,
+        confident=config.confidence,
+    )
 
 
 def resize(config: DSparkConfig, depth: int) -> DSparkConfig:
@@ -107,7 +116,8 @@ def _start(
 ) -> tuple[Proposal, DSparkScratch]:
     hidden, logits = _slots(config, params, cache, target, root, rows)
     own, first = (hidden[:, :1], logits[:, :1]), root[:, None]
-    proposal, state = _propose(config, params, first, *own, None)
+    slot = jnp.zeros_like(first)
+    proposal, state = _propose(config, params, first, slot, *own, None)
     if state is not None:
         rest = jnp.zeros((root.shape[0], rows - 1, state.shape[-1]), state.dtype)
         state = jnp.concatenate([state, rest], axis=1)
@@ -124,14 +134,15 @@ def _expand(
     first: jax.Array,
 ) -> tuple[Proposal, DSparkScratch]:
     # Nodes at the last depth are never drafted from, but empty entries may say any depth.
-    slot = jnp.minimum(nodes.depth, scratch.hidden.shape[1] - 1)[..., None]
+    slot = jnp.minimum(nodes.depth, scratch.hidden.shape[1] - 1)
     hidden, logits = (
-        jnp.take_along_axis(rows, slot, axis=1) for rows in (scratch.hidden, scratch.logits)
+        jnp.take_along_axis(rows, slot[..., None], axis=1)
+        for rows in (scratch.hidden, scratch.logits)
     )
     before = scratch.state
     if before is not None:
         before = jnp.take_along_axis(before, nodes.source[..., None], axis=1)
-    proposal, state = _propose(config, params, nodes.token, hidden, logits, before)
+    proposal, state = _propose(config, params, nodes.token, slot, hidden, logits, before)
     if state is not None:
         state = jax.lax.dynamic_update_slice(scratch.state, state, (0, first, 0))
     return proposal, scratch.replace(state=state)
@@ -141,6 +152,7 @@ def _propose(
     config: DSparkConfig,
     params: Any,
     previous: jax.Array,
+    slot: jax.Array,
     hidden: jax.Array,
     logits: jax.Array,
     state: jax.Array | None,
@@ -149,6 +161,7 @@ def _propose(
 
     Args:
       previous: int32 [B, M], tokens of the nodes.
+      slot: int32 [B, M], the slots that propose, from 0.
       hidden: [B, M, E], hidden states of the slots that propose.
       logits: [B, M, D], their logits without the Markov head.
       state: [B, M, r], recurrent states before the tokens, or None.
@@ -162,5 +175,9 @@ def _propose(
         logits += bias
     whole = spread(params, logits, config.vocab_size)
     if config.confidence:
-        confidence = module.apply(params, previous, hidden, method="confidence")[:, :, None]
+        confidence = module.apply(params, previous, hidden, method="confidence")
+        if config.confidence_temperatures:
+            divisors = jnp.array(config.confidence_temperatures)
+            confidence /= divisors[jnp.minimum(slot, len(divisors) - 1)]
+        confidence = confidence[:, :, None]
     return Proposal(whole[:, :, None], None, hidden[:, :, None], confidence), state

@@ -88,7 +88,7 @@ def dspark_config_to_hf(
         "draft_vocab_size": config.draft_vocab_size or config.vocab_size,
         **heads_to_hf(config),
         **own,
-        "jaxspec": own_fields(config, num_target_layers, provenance),
+        "jaxspec": own_fields(config, num_target_layers, provenance) | fitted_to_hf(config),
     }
 
 
@@ -128,7 +128,16 @@ def read_heads(hf: dict[str, Any], *, confidence: bool) -> dict[str, Any]:
         "markov_head": hf.get("markov_head_type", "vanilla"),
         "confidence": has_head,
         "confidence_with_markov": has_head and reads_row,
+        "confidence_temperatures": tuple(
+            (hf.get("jaxspec") or {}).get("confidence_temperatures", ())
+        ),
     }
+
+
+def fitted_to_hf(config: DSparkConfig) -> dict[str, Any]:
+    """Make the entries of `jaxspec` in config.json that were fitted after the training."""
+    fitted = list(config.confidence_temperatures)
+    return {"confidence_temperatures": fitted} if fitted else {}
 
 
 def heads_to_hf(config: DSparkConfig) -> dict[str, Any]:

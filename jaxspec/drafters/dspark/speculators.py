@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxspec.drafters.dflash import speculators
 from jaxspec.drafters.dspark.config import DSparkConfig
-from jaxspec.drafters.dspark.hf_config import heads_to_hf, make_config, read_heads
+from jaxspec.drafters.dspark.hf_config import fitted_to_hf, heads_to_hf, make_config, read_heads
 from jaxspec.drafters.format import About
 
 TYPE, ARCHITECTURE = "dspark", "DSparkSpeculator"
@@ -59,6 +59,7 @@ def dspark_config_to_hf(config: DSparkConfig, about: About, dtype: str) -> dict[
         "speculators_config": hf["speculators_config"] | {"algorithm": TYPE},
         "sample_from_anchor": config.sample_from_anchor,
         **heads_to_hf(config),
+        "jaxspec": hf["jaxspec"] | fitted_to_hf(config),
     }
 
 

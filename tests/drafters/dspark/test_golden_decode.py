@@ -12,10 +12,10 @@ import jaxspec
 from jaxspec.core.state import Nodes
 from jaxspec.drafters.base import Committed, TargetHead
 from jaxspec.drafters.registry import make_drafter, record_of
+from jaxspec.policies.dspark.threshold import make_dspark_threshold
 from jaxspec.targets.transformer import Transformer
 
 TRACES = records("dspark", "decode.json")
-WHOLE = [trace for trace in TRACES if trace["confidence_threshold"] == 0]
 CONFIDENCE = 2e-5
 
 
@@ -35,10 +35,13 @@ def decode(trace, **options):
     return jaxspec.decode(load(trace["model"]), trace["prompt"], method="dspark", **options)
 
 
-@pytest.mark.parametrize("trace", WHOLE, ids=lambda trace: trace["model"])
+@pytest.mark.parametrize("trace", TRACES, ids=lambda trace: trace["model"])
 def test_the_same_text_round_for_round(trace):
     depth = load(trace["model"]).spec.drafter("dspark").depth
-    out = decode(trace, builder="chain", budget=depth + 1)
+    options = {"builder": "chain", "budget": depth + 1}
+    if limit := trace["confidence_threshold"]:
+        options |= {"builder": "chain+confidence", "policy": make_dspark_threshold(limit)}
+    out = decode(trace, **options)
     assert out.tokens == generated(trace)
     # The prefill gives the first token. Our last round counts what was emitted alone, and theirs may
     # be a round too many.
