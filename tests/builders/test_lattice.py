@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from jaxspec.builders import Proposes, StepCandidates, Unsuitable, lattice, parse_builder, rank
+from jaxspec.builders import Proposes, StepCandidates, Unsuitable, lattice, rank
 from jaxspec.builders.trees.lattice import is_exact
 from jaxspec.core.tree import validate
 
@@ -256,9 +256,6 @@ def test_drafters_of_several_tokens_are_refused(sizes):
         lattice().bind(sizes)
 
 
-def test_spelling():
-    for builder in (lattice(), lattice(width=4), lattice(8, 16)):
-        assert parse_builder(str(builder)) == builder
-    assert str(lattice(8, 16)) == "lattice/w8/candidates=16"
+def test_counts_must_be_positive():
     with pytest.raises(ValueError, match="candidates is 0: give a whole number of at least 1"):
         lattice(candidates=0)
