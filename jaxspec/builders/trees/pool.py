@@ -36,11 +36,16 @@ def put_nodes(
     Their arrays [n] are those of `Pool`; `more` are those that a subclass adds.
     """
     new = {"token": token, "parent": parent, "depth": depth, "logprob": logprob, **more}
-    rooms = {name: getattr(pool, name) for name in new}
+    # A GPU makes one kernel of these selections; of updates in place, a copy and a kernel for each.
+    place = jnp.arange(pool.token.shape[0], dtype=jnp.int32) - at
+    there = (place >= 0) & (place < token.shape[0])
+    place = jnp.clip(place, 0, token.shape[0] - 1)
     return pool.replace(
         **{
-            name: jax.lax.dynamic_update_slice(room, new[name].astype(room.dtype), (at,))
-            for name, room in rooms.items()
+            name: jnp.where(
+                there, one.astype(getattr(pool, name).dtype)[place], getattr(pool, name)
+            )
+            for name, one in new.items()
         }
     )
 
