@@ -28,6 +28,7 @@ from jaxspec.builders.trees.best_first import best_first
 from jaxspec.builders.trees.chain import chain
 from jaxspec.builders.trees.dynamic import dynamic
 from jaxspec.builders.trees.expand import expand
+from jaxspec.builders.trees.lattice import lattice
 from jaxspec.builders.trees.rank_guided import rank_guided
 from jaxspec.builders.trees.static import static
 
@@ -44,6 +45,7 @@ __all__ = [
     "dynamic",
     "expand",
     "grow_at_once",
+    "lattice",
     "list_names",
     "make_builder",
     "make_fanout",
@@ -62,4 +64,5 @@ register("expand", expand, aliases=("tree",))
 register("beam", beam)
 register("static", static)
 register("dynamic", dynamic)
+register("lattice", lattice)
 register("rank_guided", rank_guided, aliases=("rank",))

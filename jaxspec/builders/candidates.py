@@ -45,11 +45,20 @@ def rank(
         scores = scores + noise
     scores = scores / score_temperature
     best, token = top_k(scores, count)
-    total = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
+    total = _logsumexp(scores, best[..., :1])
     logprob = jnp.where(best > -jnp.inf, jnp.minimum(best - total, 0.0), -jnp.inf)
     return Candidates(
         token=token, logprob=logprob, entropy=entropy(scores - total) if with_entropy else None
     )
+
+
+def _logsumexp(scores: jax.Array, most: jax.Array) -> jax.Array:
+    """Return the log of the summed exponentials of scores [..., V], given their largest [..., 1].
+
+    A step of many nodes reads its scores from memory; this saves the pass that looks for it.
+    """
+    shift = jnp.where(jnp.isfinite(most), most, 0.0)
+    return shift + jnp.log(jnp.sum(jnp.exp(scores - shift), axis=-1, keepdims=True))
 
 
 def entropy(logprob: jax.Array) -> jax.Array:

@@ -86,12 +86,22 @@ def from_logprob(logprob: jax.Array, depth_limit: jax.Array) -> Cost:
     """Compute the costs of one tree's candidates.
 
     Args:
-      logprob: float32 [D, C]; values above 0 count as 0, values below -2^14 / D as that, -inf and
-        NaN as unusable.
+      logprob: float32 [D, C], see `candidate_costs`, where `depths` is D.
       depth_limit: int32 []; candidates at depths (row + 1) above it are unusable.
     """
     depths = logprob.shape[0]
-    usable = (logprob > -jnp.inf) & (jnp.arange(depths) < depth_limit)[:, None]
+    allowed = (jnp.arange(depths) < depth_limit)[:, None]
+    return candidate_costs(jnp.where(allowed, logprob, -jnp.inf), depths)
+
+
+def candidate_costs(logprob: jax.Array, depths: int) -> Cost:
+    """Compute the costs of candidates of which a path holds up to `depths`.
+
+    Args:
+      logprob: float32 [...]; values above 0 count as 0, values below -2^14 / `depths` as that, -inf
+        and NaN as unusable.
+    """
+    usable = logprob > -jnp.inf
     hi, lo = _fixed_point(-logprob, _MAX_NATS / depths)
     return Cost(jnp.where(usable, hi, NEVER), jnp.where(usable, lo, 0))
 

@@ -40,7 +40,7 @@ COMMANDS = (
 METHODS = (
     "comma-separated methods: ar for autoregressive decoding, all for every drafter with the "
     "builders that suit it, or <drafter>-<builder>[+score][@budget][/setting...][/policy]. "
-    "Builders: chain, ddtree, tree, beam, static, dynamic, rank. Scores: entropy, hybrid0.1. "
+    "Builders: chain, ddtree, tree, beam, static, dynamic, lattice, rank. Scores: entropy, hybrid0.1. "
     "Settings: d6 (depth), b8 (block size), or one of the builder's, such as w4 (width) or "
     "fanout=top2gap. Policies: best, bastion-paper, bastion-code. "
     "Example: eagle3-dynamic@12/d6/w4"

@@ -105,8 +105,8 @@ def add_method(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--builder",
-        help="how candidates become a tree: chain, best_first, expand, beam, static, dynamic or "
-        "rank_guided, with +SCORE and /SETTINGS, as in expand/w3/fanout=top2gap, "
+        help="how candidates become a tree: chain, best_first, expand, beam, static, dynamic, "
+        "lattice or rank_guided, with +SCORE and /SETTINGS, as in expand/w3/fanout=top2gap, "
         "best_first+hybrid0.3, static/paths=[[0],[0,0],[1]] or static/paths=tree.json "
         "(default: the one that suits the drafter)",
     )

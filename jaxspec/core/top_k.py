@@ -40,7 +40,7 @@ def top_k(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
 
 def _places_on_cpu(x: jax.Array, k: int) -> jax.Array:
     """Find the k largest entries in groups if the row is long; below, one library call is faster."""
-    return _search(x, k, max(2**13, 128 * k), lambda x, k: jax.lax.top_k(x, k)[1])
+    return _search(x, k, max(2**13, 128 * k), _library)
 
 
 def _places(x: jax.Array, k: int) -> jax.Array:
@@ -52,31 +52,51 @@ def _places(x: jax.Array, k: int) -> jax.Array:
 
 
 def _search(
-    x: jax.Array, k: int, longest: int, select: Callable[[jax.Array, int], jax.Array]
+    x: jax.Array, k: int, longest: int, select: Callable, index: jax.Array | None = None
 ) -> jax.Array:
     """Find the k largest entries of x [..., N]; `select` finds those of rows of up to `longest`.
 
+    Args:
+      index: int32 [..., N], by which equal entries are ordered, consecutive within a group of
+        neighbours; None: by position.
+
     Returns:
-      Their indices int32 [..., k], largest entry first.
+      Their positions int32 [..., k], largest entry first.
     """
     count = x.shape[-1]
     if count <= longest:
-        return select(x, k)
+        return select(x, index, k)
     # Both searches, among all groups and in the best k, then have about the same length.
     size = 1 << max(1, round(math.log2(count / k) / 2))
     groups = -(-count // size)
     pad = [(0, 0)] * (x.ndim - 1) + [(0, groups * size - count)]
     grouped = jnp.pad(x, pad, constant_values=-jnp.inf).reshape(*x.shape[:-1], groups, size)
-    best = jnp.sort(_search(grouped.max(-1), k, longest, select), axis=-1)
+    firsts = None if index is None else index[..., ::size]
+    best = _search(grouped.max(-1), k, longest, select, firsts)
+    if select is _library:
+        best = jnp.sort(best, axis=-1)
     inside = jnp.take_along_axis(grouped, best[..., None], axis=-2, mode="clip")
-    place = _search(inside.reshape(*x.shape[:-1], k * size), k, longest, select)
+    start = best if firsts is None else jnp.take_along_axis(firsts, best, axis=-1, mode="clip")
+    scale = size if firsts is None else 1
+    inner = start[..., None] * scale + jnp.arange(size, dtype=jnp.int32)
+    flat = (*x.shape[:-1], k * size)
+    place = _search(inside.reshape(flat), k, longest, select, inner.reshape(flat))
     return jnp.take_along_axis(best, place // size, axis=-1, mode="clip") * size + place % size
 
 
-def _count(x: jax.Array, k: int) -> jax.Array:
-    """Find the k largest entries of short rows: an entry's rank is the number of those before it."""
-    index = jnp.arange(x.shape[-1], dtype=jnp.int32)
+def _library(x: jax.Array, index: jax.Array | None, k: int) -> jax.Array:
+    """Find the k largest entries by a library call, which orders equal ones by position."""
+    return jax.lax.top_k(x, k)[1]
+
+
+def _count(x: jax.Array, index: jax.Array | None, k: int) -> jax.Array:
+    """Find the k largest entries of short rows: an entry's rank is the number of those before it.
+
+    Equal ones are compared by index, so that no kernel has to sort the groups they come from.
+    """
+    position = jnp.arange(x.shape[-1], dtype=jnp.int32)
+    index = position if index is None else index
     entry, other = x[..., :, None], x[..., None, :]
-    before = (other > entry) | ((other == entry) & (index < index[:, None]))
-    rank = before.sum(-1, dtype=jnp.int32)
-    return jnp.where(rank[..., None, :] == jnp.arange(k)[:, None], index, 0).max(-1)
+    earlier = index[..., None, :] < index[..., :, None]
+    rank = ((other > entry) | ((other == entry) & earlier)).sum(-1, dtype=jnp.int32)
+    return jnp.where(rank[..., None, :] == jnp.arange(k)[:, None], position, 0).max(-1)

@@ -33,6 +33,7 @@ from jaxspec.builders import parse_builder
             "static/paths=[[0],[0,0],[1]]",
         ),
         ("dynamic/w5", builders.dynamic(5), None),
+        ("lattice/w8/candidates=16", builders.lattice(8, 16), None),
         (
             "rank/classes=default/starts=3",
             builders.rank_guided(classes="default", starts=3),

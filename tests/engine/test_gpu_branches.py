@@ -12,6 +12,7 @@ from pallas_kernels.registry import Device, for_device
 CALLS = {
     "jetspec": {"method": "jetspec", "builder": "dynamic", "budget": 16},
     "eagle3": {"method": "eagle3", "builder": "dynamic", "budget": 16, "temperature": 1.0},
+    "lattice": {"method": "eagle3", "builder": "lattice", "budget": 16},
     "specblock": {
         "method": "specblock",
         "builder": "chain",

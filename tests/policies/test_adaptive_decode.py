@@ -124,6 +124,28 @@ def test_policies_change_no_text(params, name, temperature):
     assert not re.search("callback|infeed|outfeed", lowered.as_text())
 
 
+@pytest.mark.parametrize(
+    "name", ["svip", *(pytest.param(n, marks=pytest.mark.slow) for n in ("static", "c2t"))]
+)
+def test_policies_cut_lattices(params, name):
+    """Policies that keep nodes, stop drafting and choose rows see the pool of a lattice tree."""
+    policy, options = policies()[name]
+    options = options | {"builder": "lattice", "trace": True}
+    plain = jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=24)
+    cut = jaxspec.decode(params, PROMPTS, policy=policy, **options)
+    whole = jaxspec.decode(params, PROMPTS, **options)
+    assert [out.tokens for out in cut] == [out.tokens for out in whole]
+    assert [out.tokens for out in cut] == [out.tokens for out in plain]
+    trees = [one.rounds[0].tree for one in (cut[0], whole[0])]
+    assert all((np.diff(tree.logprob) <= 0).all() for tree in trees)
+    if name == "static":
+        assert set(cut[0].per_round.steps) <= {1, 2} and set(cut[0].per_round.rows) == {7}
+        shallow = trees[1].token[trees[1].depth <= 3]
+        np.testing.assert_array_equal(trees[0].token, shallow[:7])
+    else:
+        assert min(cut[0].per_round.steps) < 3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["specdec_plus", "c2t", "disco", "random"])
 def test_the_smallest_trees(params, name):

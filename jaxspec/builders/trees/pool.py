@@ -5,11 +5,15 @@ This is EAGLE-2's re-ranking.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import jax
 import jax.numpy as jnp
 
 from jaxspec.core.state import Pool, Tree
 from jaxspec.core.tree import assemble, parent_rows
+
+AnyPool = TypeVar("AnyPool", bound=Pool)
 
 
 def make_pool(size: int) -> Pool:
@@ -19,17 +23,30 @@ def make_pool(size: int) -> Pool:
 
 
 def put_nodes(
-    pool: Pool,
+    pool: AnyPool,
     at: int | jax.Array,
     token: jax.Array,
     parent: jax.Array,
     depth: jax.Array,
     logprob: jax.Array,
-) -> Pool:
-    """Put new nodes into the pool from index `at` on; their arrays [n] are those of `Pool`."""
-    new = Pool(token, parent, depth, logprob)
-    return jax.tree.map(
-        lambda old, one: jax.lax.dynamic_update_slice(old, one.astype(old.dtype), (at,)), pool, new
+    **more: jax.Array,
+) -> AnyPool:
+    """Put new nodes into the pool from index `at` on.
+
+    Their arrays [n] are those of `Pool`; `more` are those that a subclass adds.
+    """
+    new = {"token": token, "parent": parent, "depth": depth, "logprob": logprob, **more}
+    # A GPU makes one kernel of these selections; of updates in place, a copy and a kernel for each.
+    place = jnp.arange(pool.token.shape[0], dtype=jnp.int32) - at
+    there = (place >= 0) & (place < token.shape[0])
+    place = jnp.clip(place, 0, token.shape[0] - 1)
+    return pool.replace(
+        **{
+            name: jnp.where(
+                there, one.astype(getattr(pool, name).dtype)[place], getattr(pool, name)
+            )
+            for name, one in new.items()
+        }
     )
 
 
@@ -54,6 +71,21 @@ def choose_rows(pool: Pool, root: jax.Array, rows: int, longest: int) -> Tree:
       longest: static bound on the depth.
     """
     score, best = order_nodes(pool, min(rows - 1, pool.token.shape[0]))
+    return assemble_rows(pool, root, best, -score, longest)
+
+
+def assemble_rows(
+    pool: Pool, root: jax.Array, best: jax.Array, logprob: jax.Array, longest: int
+) -> Tree:
+    """Assemble a tree (no batch axis) from the root and chosen nodes of the pool.
+
+    Args:
+      root: int32 [], token of row 0.
+      best: int32 [N - 1], the nodes in row order, parents before children; each node's parent is
+        one of them.
+      logprob: float32 [N - 1], their log-probabilities, non-increasing; -inf for no node.
+      longest: static bound on the depth.
+    """
     # The root has id 0, node i of the pool has id i + 1.
     order = jnp.concatenate([jnp.zeros(1, jnp.int32), best + 1])
     parent = jnp.concatenate([jnp.full(1, -1, jnp.int32), pool.parent[best] + 1])
@@ -61,7 +93,7 @@ def choose_rows(pool: Pool, root: jax.Array, rows: int, longest: int) -> Tree:
         token=jnp.append(root, pool.token[best]),
         parent=parent_rows(order, parent),
         depth=jnp.append(jnp.int32(0), pool.depth[best]),
-        logprob=jnp.append(jnp.float32(0), -score),
-        size=1 + jnp.sum(score < jnp.inf, dtype=jnp.int32),
+        logprob=jnp.append(jnp.float32(0), logprob),
+        size=1 + jnp.sum(logprob > -jnp.inf, dtype=jnp.int32),
         max_depth=longest,
     )

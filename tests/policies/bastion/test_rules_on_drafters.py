@@ -19,8 +19,9 @@ GOLDEN = SHIPPED / "dflash"
 PROMPTS, ROWS = [[117, 142, 122, 64, 240, 19], [40, 41, 42, 43]], 36
 TABLE = make_costs((1, ROWS), (0,), 0.5, [[1.0], [1.05]])
 DRAFTERS = {
-    "dflash": {"builder": "best_first"},
-    "eagle3": {"builder": "dynamic/w6", "depth": 4},
+    "dflash": {"method": "dflash", "builder": "best_first"},
+    "eagle3": {"method": "eagle3", "builder": "dynamic/w6", "depth": 4},
+    "lattice": {"method": "eagle3", "builder": "lattice", "depth": 4},
 }
 
 
@@ -35,6 +36,7 @@ BY_DEFAULT = {
     ("bastion-code", "dflash", 1.0),
     ("best", "eagle3", 0.0),
     ("bastion-paper", "eagle3", 1.0),
+    ("best", "lattice", 1.0),
 }
 
 
@@ -48,10 +50,10 @@ def cases() -> list:
 
 @pytest.mark.parametrize(("rule", "drafter", "temperature"), cases())
 def test_the_text_is_the_autoregressive_one(models, rule, drafter, temperature):
-    params = models[drafter]
+    params = models[DRAFTERS[drafter]["method"]]
     options = {"temperature": temperature, "seed": 3, "max_new_tokens": 16}
     plain = jaxspec.decode(params, PROMPTS, method="ar", **options)
-    options |= {"method": drafter, "budget": ROWS, **DRAFTERS[drafter]}
+    options |= {"budget": ROWS, **DRAFTERS[drafter]}
     outs = jaxspec.decode(params, PROMPTS, policy=make_bastion(TABLE, rule), **options)
     assert [out.tokens for out in outs] == [out.tokens for out in plain]
     state = outs[0].policy.state
