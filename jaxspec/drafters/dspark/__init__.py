@@ -1,0 +1,1 @@
+"""DSpark: DFlash's backbone with a head over the previous token and a confidence head."""
