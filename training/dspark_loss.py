@@ -87,7 +87,7 @@ def make_dspark_loss(
       ValueError: an option is out of range.
     """
     own = own or DSparkOptions()
-    _check(options, own)
+    _check(config, options, own)
     per_row = make_dspark_row(target_config, own, reduced=config.draft_vocab_size is not None)
 
     def loss(params, target, batch):
@@ -191,8 +191,12 @@ def _sum(values: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
     return (values * weights).sum(), weights.sum()
 
 
-def _check(options: LossOptions, own: DSparkOptions) -> None:
+def _check(config: DSparkConfig, options: LossOptions, own: DSparkOptions) -> None:
     check_options(options)
+    if own.freeze_backbone and not (config.markov_rank or config.confidence):
+        raise ValueError(
+            "the backbone is frozen, and there is no head to train: give --model.markov-rank"
+        )
     if options.kind != "fkl" or options.temperature != 1:
         raise ValueError(
             "dspark weighs losses of its own at temperature 1: leave kind and temperature, "

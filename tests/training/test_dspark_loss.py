@@ -197,6 +197,28 @@ def test_the_backbone_to_start_from():
         find_backbone(config, plain)
 
 
+def test_a_frozen_backbone_costs_no_backward_pass(target):
+    """Three products become one: its weights' gradients and its inputs' are never computed."""
+    config = config_of(num_layers=3)
+    loss = make_dspark_loss(config, TARGET, LossOptions())
+    batch = row_of((np.random.default_rng(0).integers(0, VOCAB, 20), [1, 3, 8, 12]))
+    params = init_dspark(config, 0)
+    heads = {"params": {name: params["params"][name] for name in ("markov", "confidence_head")}}
+    frozen = target | {"backbone": params["params"]["backbone"]}
+
+    def measure(trained, target):
+        gradient = jax.jit(jax.grad(lambda params: loss(params, target, batch)["loss"][0]))
+        return gradient.lower(trained).compile().cost_analysis()["flops"]
+
+    assert measure(heads, frozen) < 0.5 * measure(params, target)
+
+
+def test_heads_are_needed_beside_a_frozen_backbone():
+    bare = config_of(markov_rank=0, confidence=False)
+    with pytest.raises(ValueError, match="no head to train: give --model.markov-rank"):
+        make_dspark_loss(bare, TARGET, LossOptions(), DSparkOptions(freeze_backbone=True))
+
+
 @pytest.mark.parametrize(
     ("options", "own", "message"),
     [
