@@ -3,6 +3,7 @@ whatever is drafted.
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import jaxspec
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.drafters import record_of, records
+from jaxspec.drafters.dspark.shapes import init_variables, published_config
 from jaxspec.engine.plan import drafter_forwards, make_plan
 from jaxspec.engine.session import resolve_config
 from jaxspec.targets.transformer import Transformer
@@ -36,6 +38,18 @@ OPTIONS = ModelOptions(
 KINDS = {kind: dataclasses.replace(OPTIONS, kind=kind) for kind in METHODS}
 KINDS["small"] = dataclasses.replace(KINDS["small"], feature_layers=None)
 CONFIGS = {kind: METHODS[kind].config(options, TARGET, None) for kind, options in KINDS.items()}
+# DSpark's heads and layouts of blocks.
+_DSPARK = published_config(TARGET, (-1, 1), num_layers=1, block_size=4, markov_rank=6)
+DSPARK = {
+    "dspark_vanilla": _DSPARK,
+    "dspark_gated": dataclasses.replace(_DSPARK, markov_head="gated", draft_vocab_size=12),
+    "dspark_rnn": dataclasses.replace(_DSPARK, markov_head="rnn", confidence_with_markov=False),
+    "dspark_causal": dataclasses.replace(_DSPARK, causal=True, sample_from_anchor=False),
+    "dspark_headless": dataclasses.replace(
+        _DSPARK, markov_rank=0, confidence=False, confidence_with_markov=False
+    ),
+}
+CONFIGS |= DSPARK
 SPEC = Spec(TARGET, tuple(CONFIGS.items()))
 BUDGET, NEW, PROMPTS = 16, 14, [[4, 9, 2, 14, 4, 9], [7]]
 ALL = [
@@ -45,6 +59,7 @@ ALL = [
 ]
 # A kind of drafter each that takes part in a step of its own kind; the rest takes minutes.
 QUICK = [("eagle3", "static"), ("specblock", "best_first"), ("prompt_lookup", "chain")]
+QUICK += [("dspark_rnn", "dynamic")]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +68,11 @@ def params():
 
     def weights(shapes, scale):
         return jax.tree.map(
-            lambda leaf: jnp.asarray(generator.normal(scale=scale, size=leaf.shape), jnp.float32),
+            lambda leaf: (
+                jnp.asarray(generator.normal(scale=scale, size=leaf.shape), jnp.float32)
+                if jnp.issubdtype(leaf.dtype, jnp.floating)
+                else jnp.arange(2, 2 + leaf.size, dtype=leaf.dtype)  # ids of a reduced vocabulary
+            ),
             shapes,
         )
 
@@ -62,11 +81,12 @@ def params():
         jax.eval_shape(Transformer(TARGET).init, jax.random.key(0), tokens, tokens), 1.2
     )
     head = jnp.zeros((TARGET.hidden_size, TARGET.vocab_size))
+
+    def init(kind, config):
+        return init_variables(config) if kind in DSPARK else METHODS[kind].init(config, 0, head)
+
     made = {
-        kind: weights(
-            jax.eval_shape(lambda kind=kind, config=config: METHODS[kind].init(config, 0, head)),
-            0.4,
-        )
+        kind: weights(jax.eval_shape(functools.partial(init, kind, config)), 0.4)
         for kind, config in CONFIGS.items()
     }
     return Params(target, made, SPEC)
@@ -186,6 +206,8 @@ def test_mistakes(method, options, message):
         ("eagle3", "dynamic", None, 5),
         ("eagle3", "chain", 3, 3),
         ("small", "chain", None, 5),
+        ("dspark_rnn", "chain", None, 1),
+        ("dspark_causal", "dynamic", 2, 1),
         ("specblock", "rank_guided", None, 2),
         ("specblock", "best_first", None, 1),
         ("falcon", "chain", None, 3),

@@ -64,11 +64,14 @@ class Proposal(NamedTuple):
       classes: int32 [B, M, K], each slot's rank class, below `Drafter.rank_classes`; or None.
       hidden: [B, M, K, E], the hidden states that are projected to logits; None if the drafter
         does not return them.
+      confidence: float32 [B, M, K], logit that the token which the drafter takes at a slot is
+        accepted, given that the tokens before it were; None if the drafter does not judge itself.
     """
 
     logits: jax.Array
     classes: jax.Array | None = None
     hidden: jax.Array | None = None
+    confidence: jax.Array | None = None
 
 
 class Drafter(NamedTuple):

@@ -37,6 +37,7 @@ class DrafterRecord:
         `depth`, policies may choose sizes, and `Drafter.start` takes `block`.
       causal_slots: whether no slot of a step depends on later slots; slots beyond the tree's depth
         are then not computed.
+      one_forward: whether all steps of a round after the first do without a forward of the network.
       retrieval: whether it looks tokens up instead of computing a distribution: it runs no forward,
         ranks nothing and often proposes nothing.
       weightless: TargetConfig -> config of a drafter without weights, which works with every
@@ -62,6 +63,7 @@ class DrafterRecord:
     resize: Callable[[Any, int], Any] = _keep
     blocks: bool = False
     causal_slots: bool = False
+    one_forward: bool = False
     retrieval: bool = False
     weightless: Callable[[TargetConfig], Any] | None = None
     rewind: Callable[[Any, Any], Any] | None = None

@@ -9,6 +9,7 @@ from jaxspec.core.params import WEIGHTLESS
 from jaxspec.drafters.base import Drafter
 from jaxspec.drafters.dflash import DFLASH
 from jaxspec.drafters.draft_model import SMALL_MODEL
+from jaxspec.drafters.dspark import DSPARK
 from jaxspec.drafters.eagle3 import EAGLE3
 from jaxspec.drafters.falcon import FALCON
 from jaxspec.drafters.jetspec import JETSPEC
@@ -96,6 +97,7 @@ for _record in (
     MEDUSA,
     SPECBLOCK,
     EAGLE3,
+    DSPARK,
     PROMPT_LOOKUP,
 ):
     register(_record)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxspec.builders import StepCandidates
 from jaxspec.core.state import DecodeState, Nodes
 from jaxspec.drafters.base import Proposal
+from jaxspec.drafters.registry import record_of
 from jaxspec.engine.buckets import run_smallest
 from jaxspec.engine.proposals import Drafted, count_slots, limit_depth, propose, rank_candidates
 from jaxspec.engine.round import Round
@@ -60,8 +61,9 @@ def draft(round: Round, state: DecodeState, noise: jax.Array | None) -> Drafted:
 
 
 def _layers(round: Round) -> int:
-    """Return the number of the drafter's layers; 1 for drafters that are no transformers."""
-    return getattr(round.params.spec.drafter(round.config.method), "num_layers", 1)
+    """Return the number of layers that a step runs; 1 for drafters that are no transformers."""
+    config = round.params.spec.drafter(round.config.method)
+    return 1 if record_of(config).one_forward else getattr(config, "num_layers", 1)
 
 
 def _take_steps(
@@ -207,12 +209,7 @@ def _rank_step(
 
 def _take_slots(proposal: Proposal, slots: int) -> Proposal:
     """Keep the first `slots` slots of each node's proposal."""
-    logits, classes, hidden = proposal
-    return Proposal(
-        logits[:, :, :slots],
-        None if classes is None else classes[:, :, :slots],
-        None if hidden is None else hidden[:, :, :slots],
-    )
+    return jax.tree.map(lambda part: part[:, :, :slots], proposal)
 
 
 def _noise_at(noise: jax.Array, places: jax.Array) -> jax.Array:

@@ -139,13 +139,17 @@ def choose_builder(spec: Spec, config: DecodeConfig) -> Builder:
 def drafter_forwards(plan: Plan, config: DecodeConfig, spec: Spec) -> int:
     """Count the drafter's forward passes in a round, at most.
 
-    One proposes the root's children, and each further step of the tree takes another. The first
-    counts whether `absorb` runs it (EAGLE-3, SpecBlock, a draft model) or `start`. Drafters that
-    retrieve have none. A round takes fewer if no node is left to draft from.
+    One proposes the root's children, and each further step of the tree takes another, unless the
+    drafter needs one alone. The first counts whether `absorb` runs it (EAGLE-3, SpecBlock, a draft
+    model) or `start`. Drafters that retrieve have none. A round takes fewer if no node is left to
+    draft from.
     """
-    if plan.drafter is None or record_of(spec.drafter(config.method)).retrieval:
+    if plan.drafter is None:
         return 0
-    return 1 + plan.steps
+    record = record_of(spec.drafter(config.method))
+    if record.retrieval:
+        return 0
+    return 1 if record.one_forward else 1 + plan.steps
 
 
 def _bind(builder: Builder, config: DecodeConfig, drafter_config: Any, drafter: Drafter) -> Growth:

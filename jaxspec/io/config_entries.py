@@ -73,7 +73,7 @@ ENTRIES: Mapping[str, Kind] = MappingProxyType(
         "hidden_size intermediate_size head_dim vocab_size max_position_embeddings "
         "moe_intermediate_size draft_vocab_size target_hidden_size mask_token_id sliding_window "
         "swa_window_size max_window_layers truncated_vocab_size rank_hidden lstm_size "
-        "original_max_position_embeddings",
+        "original_max_position_embeddings markov_rank",
     )
     | _entries(POSITIVE, "rms_norm_eps rope_theta factor")
     | _entries(NUMBER, "low_freq_factor high_freq_factor partial_rotary_factor")
@@ -81,14 +81,15 @@ ENTRIES: Mapping[str, Kind] = MappingProxyType(
         FLAG,
         "tie_word_embeddings attention_bias mlp_bias use_sliding_window norm_topk_prob "
         "norm_before_residual causal causal_head use_swa attention_sink_bias own_projection "
-        "qk_norm shift prefix_broadcast original_lm_head sliding_window_non_causal",
+        "qk_norm shift prefix_broadcast original_lm_head sliding_window_non_causal "
+        "sample_from_anchor enable_confidence_head confidence_head_with_markov",
     )
     | _entries(
         TEXT,
         "model_type hidden_act rope_type type speculators_model_type speculators_version "
         "speculation_type projector_type name_or_path base_model_name_or_path target "
         "target_model_name_or_path target_revision tokenizer_sha256 chat_template_sha256 "
-        "feature_convention quant_method storage",
+        "feature_convention quant_method storage markov_head_type",
     )
     | _entries(TEXTS, "architectures layer_types")
     | _entries(
@@ -98,8 +99,8 @@ ENTRIES: Mapping[str, Kind] = MappingProxyType(
     )
     | _entries(
         OBJECT,
-        "jaxspec rope_scaling rope_parameters dflash_config eagle_config transformer_layer_config "
-        "speculators_config verifier quantization_config training",
+        "jaxspec rope_scaling rope_parameters dflash_config dspark_config eagle_config "
+        "transformer_layer_config speculators_config verifier quantization_config training",
     )
     | {"score_temperature": NUMBERS, "eos_token_id": TOKENS}
 )

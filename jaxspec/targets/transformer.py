@@ -64,15 +64,15 @@ class Transformer(nn.Module):
           tokens, positions: int32 [B, T].
           cache: prefix that every row sees up to `cache.length`. It is not written.
           mask: uint32 [B, T, W], which new rows each new row sees; None is causal.
-          feature_layers: layers to return the outputs of, 0-based; `num_layers` means the hidden
-            state after the final norm.
+          feature_layers: layers to return the outputs of, 0-based; -1 means the embeddings,
+            `num_layers` the hidden state after the final norm.
           earlier: (k, v [L, B, R, K, D], row): further rows that are not in the cache. The new rows
             go in from `row` on, and `mask` is [B, T, ceil(R / 32)].
         """
         rope = rope_table(positions, self.config)
         x = self.embed(tokens)
         norms = [*(layer.attention_norm for layer in self.layers), self.norm]
-        normed, features, keys, values = norms[0](x), {}, [], []
+        normed, features, keys, values = norms[0](x), {-1: x}, [], []
         for i, layer in enumerate(self.layers):
             prefix = None if cache is None else cache.prefix(i)
             rows = None if earlier is None else (earlier[0][i], earlier[1][i], earlier[2])

@@ -170,7 +170,7 @@ def _probe(
     sets = {
         shift: layers
         for shift, layers in sets.items()
-        if min(layers) >= 0 and max(layers) < spec.target.num_layers
+        if shift == "0" or (min(layers) >= 0 and max(layers) < spec.target.num_layers)
     }
     texts = [[*map(int, prompt), *out.tokens] for prompt, out in zip(ids, outputs, strict=True)]
     fits = dict(

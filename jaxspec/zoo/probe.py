@@ -8,14 +8,14 @@ This gives many paired samples.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.core.params import Params
-from jaxspec.drafters.base import Committed, TargetHead
+from jaxspec.drafters.base import Committed, Drafter, Nodes, TargetHead
 from jaxspec.drafters.registry import make_drafter, record_of
 from jaxspec.targets.transformer import Transformer
 
@@ -116,9 +116,8 @@ def _at_anchors(variables, drafter_variables, features, tokens, anchors, *, conf
     def at(anchor):
         before = rewind(state, jnp.full(batch, anchor, jnp.int32))
         root = jnp.maximum(tokens[:, anchor], 0)
-        proposal, _ = bundle.start(drafter_variables, before, head, root, bundle.depth)
-        logits = proposal.logits[:, 0].astype(jnp.float32)
         following = jax.lax.dynamic_slice_in_dim(ahead, anchor + 1, bundle.depth, axis=1)
+        logits = _along(bundle, drafter_variables, before, head, root, following)
         there = following >= 0
         logprob = jnp.take_along_axis(
             jax.nn.log_softmax(logits), jnp.maximum(following, 0)[..., None], -1
@@ -128,3 +127,29 @@ def _at_anchors(variables, drafter_variables, features, tokens, anchors, *, conf
         return jnp.cumprod(logits.argmax(-1) == following, axis=1).sum(1), mean
 
     return tuple(values.T for values in jax.lax.map(at, anchors))
+
+
+def _along(
+    bundle: Drafter,
+    variables: Any,
+    state: Any,
+    head: TargetHead,
+    root: jax.Array,
+    text: jax.Array,
+) -> jax.Array:
+    """Compute logits float32 [B, depth, V] of the tokens `text` int32 [B, depth] after `root`.
+
+    A drafter of one token per step is given the text's own tokens, -1 after its end.
+    """
+    proposal, scratch = bundle.start(variables, state, head, root, bundle.depth)
+    logits = [proposal.logits[:, 0]]
+    if bundle.expand is not None:
+        for depth in range(1, bundle.depth):
+            token = jnp.maximum(text[:, depth - 1 : depth], 0)
+            place = jnp.full_like(token, depth)
+            node = Nodes(token, place - 1, place, place - 1, place > 0)
+            proposal, scratch = bundle.expand(
+                variables, state, scratch, head, node, jnp.int32(depth)
+            )
+            logits.append(proposal.logits[:, 0])
+    return jnp.concatenate(logits, axis=1).astype(jnp.float32)

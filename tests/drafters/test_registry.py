@@ -43,7 +43,9 @@ def test_names_are_unique_and_others_are_refused():
 
 
 def namers(record) -> set[str]:
-    """Modules of the library outside the drafter's folder that import from it."""
+    """Modules of the library outside the drafter's folder that import from it; the folder of another
+    drafter counts as one.
+    """
     folder = record.page.split("/")[0]
     found = set()
     for path in (ROOT / "jaxspec").rglob("*.py"):
@@ -54,7 +56,11 @@ def namers(record) -> set[str]:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             package = f"jaxspec.drafters.{folder}"
             if any(f"{name or ''}.".startswith(package + ".") for name in [module, *names]):
-                found.add(path.relative_to(ROOT).as_posix())
+                found.add(
+                    "/".join(
+                        path.relative_to(ROOT).parts[: 3 if DRAFTERS in path.parents else None]
+                    )
+                )
     return found
 
 

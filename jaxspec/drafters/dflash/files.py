@@ -120,13 +120,28 @@ def write_speculators(
         about.provenance,
         about.architecture,
     )
-    hf = speculators.speculators_config_to_hf(config, *known)
+    write_with_target(
+        directory, speculators.speculators_config_to_hf(config, *known), config, tensors, about
+    )
+
+
+def write_with_target(
+    directory: str | os.PathLike,
+    hf: Mapping[str, Any],
+    config: BlockDrafterConfig,
+    tensors: Mapping[str, np.ndarray],
+    about: About,
+) -> None:
+    """Write a config.json and the drafter's tensors together with those of its target.
+
+    Raises:
+      ValueError: one of the target's tensors is unknown.
+    """
     sources = {name: speculators.BORROWED[name] for name in speculators.borrowed_names(config)}
     missing = [name for name, source in sources.items() if source not in about.borrowed]
     if missing:
         raise ValueError(
-            f"the speculators schema saves the target's {missing[0]} with the drafter: "
-            "give --target"
+            f"this layout saves the target's {missing[0]} with the drafter: give --target"
         )
     copies = {name: about.borrowed[source] for name, source in sources.items()}
     write_directory(directory, hf, {**tensors, **copies})

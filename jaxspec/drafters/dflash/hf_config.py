@@ -46,7 +46,7 @@ def drafter_config(hf: dict[str, Any]) -> BlockDrafterConfig:
         mask_token_id=_read_mask_token(own, hf),
         feature_layers=_read_feature_layers(own, hf, fields["num_layers"]),
         causal=_read_causal(own),
-        sliding_window=_read_sliding_window(own, hf, fields["num_layers"]),
+        sliding_window=read_sliding_window(own, hf, fields["num_layers"]),
         target_hidden_size=integer(own, "target_hidden_size", fields["hidden_size"]),
         vocab_size=vocab,
         draft_vocab_size=draft_vocab_size(hf, vocab),
@@ -158,7 +158,7 @@ def _read_causal(own: dict) -> bool:
     return said == {True}
 
 
-def _read_sliding_window(own: dict, hf: dict, count: int) -> tuple[int, tuple[bool, ...]] | None:
+def read_sliding_window(own: dict, hf: dict, count: int) -> tuple[int, tuple[bool, ...]] | None:
     """Read the window and which layers see no further: those in `layer_types`, or all by `use_swa`.
 
     transformers by itself writes a `layer_types` of full attention alone, which therefore does not

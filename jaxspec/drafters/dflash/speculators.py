@@ -30,7 +30,7 @@ _VERSION = "0.5.0"
 # The schema's own default. Everything else that has one is written and read explicitly.
 _BLOCK_SIZE = 8
 # Settings that make it another network than the block drafter; all are off by default.
-_UNSUPPORTED = ("sample_from_anchor", "norm_before_fc", "fc_norm", "norm_output", "shift_label")
+_UNSUPPORTED = ("norm_before_fc", "fc_norm", "norm_output", "shift_label")
 
 
 def is_speculators(hf: Mapping[str, Any]) -> bool:
@@ -45,11 +45,30 @@ def speculators_config(hf: dict[str, Any]) -> BlockDrafterConfig:
       ValueError: the drafter is of another kind, a field is missing, a setting is not supported, or
         readers disagree about the default of a setting that the file leaves out.
     """
-    kind, layer = hf.get("speculators_model_type"), hf.get("transformer_layer_config")
+    kind = hf.get("speculators_model_type")
     if kind != TYPE:
         raise ValueError(
             f"speculators drafters of type {kind!r} are not supported (only {TYPE!r} is)"
         )
+    if hf.get("sample_from_anchor"):
+        raise _other_network("sample_from_anchor", True)
+    fields = read_block(hf)
+    if fields["block_size"] < 2:
+        raise ValueError("config.json: block_size counts the anchor, so it must be at least 2")
+    return BlockDrafterConfig(**fields)
+
+
+def read_block(hf: dict[str, Any], first_id: int = 1) -> dict[str, Any]:
+    """Read the fields of `BlockDrafterConfig` from a config.json in the speculators schema, for all
+    drafters with this backbone.
+
+    Args:
+      first_id: lowest id of a target layer; 0 is the embeddings.
+
+    Raises:
+      ValueError: as `speculators_config`, but for any kind of drafter.
+    """
+    layer = hf.get("transformer_layer_config")
     if not isinstance(layer, dict) or layer.get("model_type") != "qwen3":
         found = layer.get("model_type") if isinstance(layer, dict) else layer
         raise ValueError(
@@ -58,27 +77,26 @@ def speculators_config(hf: dict[str, Any]) -> BlockDrafterConfig:
     used = [name for name in _UNSUPPORTED if hf.get(name)]
     used += ["projector_type"] if hf.get("projector_type") not in (None, TYPE) else []
     if used:
-        raise ValueError(
-            f"config.json: {used[0]} = {hf[used[0]]!r} is not supported: "
-            "it makes another network than DFlash's"
-        )
+        raise _other_network(used[0], hf[used[0]])
     fields = transformer_fields(layer, default_head_dim=128)
     vocab = integer(layer, "vocab_size")
     causal, window = _read_attention(hf, layer, fields["num_layers"])
-    block_size = integer(hf, "block_size", _BLOCK_SIZE)
-    if block_size < 2:
-        raise ValueError("config.json: block_size counts the anchor, so it must be at least 2")
-    return BlockDrafterConfig(
-        **fields,
-        block_size=block_size,
-        mask_token_id=_read_mask_token(hf),
-        feature_layers=tuple(i - 1 for i in layer_inputs(hf)),
-        causal=causal,
-        sliding_window=window,
-        target_hidden_size=integer(hf, "target_hidden_size", fields["hidden_size"]),
-        vocab_size=vocab,
-        draft_vocab_size=draft_vocab_size(hf, vocab),
-        score_temperature=score_temperature(hf),
+    return fields | {
+        "block_size": integer(hf, "block_size", _BLOCK_SIZE),
+        "mask_token_id": read_mask_token(hf),
+        "feature_layers": tuple(i - 1 for i in layer_inputs(hf, first_id)),
+        "causal": causal,
+        "sliding_window": window,
+        "target_hidden_size": integer(hf, "target_hidden_size", fields["hidden_size"]),
+        "vocab_size": vocab,
+        "draft_vocab_size": draft_vocab_size(hf, vocab),
+        "score_temperature": score_temperature(hf),
+    }
+
+
+def _other_network(name: str, value: Any) -> ValueError:
+    return ValueError(
+        f"config.json: {name} = {value!r} is not supported: it makes another network than DFlash's"
     )
 
 
@@ -154,12 +172,16 @@ def borrowed_leaves(config: BlockDrafterConfig, read: Mapping[str, np.ndarray]) 
     return [Leaf((name,), ((name,),), (shape,)) for name in borrowed_names(config) if name in read]
 
 
-def layer_inputs(hf: Mapping[str, Any]) -> list[int]:
+def layer_inputs(hf: Mapping[str, Any], first_id: int = 1) -> list[int]:
     """Read `aux_hidden_state_layer_ids`: id i is the input of target layer i, the output of i - 1."""
     ids = hf.get("aux_hidden_state_layer_ids")
-    if not isinstance(ids, list) or not ids or not all(type(i) is int and i > 0 for i in ids):
+    if (
+        not isinstance(ids, list)
+        or not ids
+        or not all(type(i) is int and i >= first_id for i in ids)
+    ):
         raise ValueError(
-            "config.json: aux_hidden_state_layer_ids must be target layers, 1 or higher "
+            f"config.json: aux_hidden_state_layer_ids must be target layers, {first_id} or higher "
             f"(the input of each), not {ids!r}"
         )
     return ids
@@ -213,7 +235,7 @@ def _check_causal(config: BlockDrafterConfig) -> bool:
     return config.causal
 
 
-def _read_mask_token(hf: dict) -> int:
+def read_mask_token(hf: dict) -> int:
     token = hf.get("mask_token_id")
     if type(token) is not int or token < 0:
         raise ValueError(f"config.json: mask_token_id must be a token id, not {token!r}")

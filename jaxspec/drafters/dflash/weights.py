@@ -42,6 +42,7 @@ def from_hf(
     dtype: str = "float32",
     ignore: Callable[[str], bool] = is_rotary_table,
     borrows_head: bool = False,
+    leaves: list[Leaf] | None = None,
 ) -> dict[str, Any]:
     """Read the variables of `BlockDrafter(config)` from tensors by published name.
 
@@ -53,22 +54,28 @@ def from_hf(
       ignore: says whether a tensor of this name may be present unused.
       borrows_head: whether the projection to a reduced draft vocabulary is left to the target;
         then `draft` holds the ids alone, see `jaxspec.drafters.borrowed_head`.
+      leaves: table of the trained weights; None: those of `BlockDrafter`. Drafters with this
+        backbone and more give their own.
 
     Raises:
       WeightMismatch: tensors are missing, unexpected, misshapen or no floats; reports all of them.
       ValueError: weights hold NaN or overflow `dtype`, or the map of draft tokens is wrong.
     """
-    ids = check(read, config, ignore, borrows_head)
-    variables = read_weights(read, drafter_leaves(config), ids, dtype)
+    leaves = drafter_leaves(config) if leaves is None else leaves
+    ids = check(read, config, ignore, borrows_head, leaves)
+    variables = read_weights(read, leaves, ids, dtype)
     if ids is None or borrows_head:
         return variables
     head = read_tree(head_leaves(config), read, dtype, lambda name: True)["params"]
     return variables | {"draft": variables["draft"] | head}
 
 
-def to_hf(params: Mapping[str, Any], config: BlockDrafterConfig) -> dict[str, np.ndarray]:
-    """Return tensors by published name, in the parameters' dtype."""
-    tensors = write_weights(params, drafter_leaves(config), config)
+def to_hf(
+    params: Mapping[str, Any], config: BlockDrafterConfig, leaves: list[Leaf] | None = None
+) -> dict[str, np.ndarray]:
+    """Return tensors by published name, in the parameters' dtype; `leaves` as for `from_hf`."""
+    leaves = drafter_leaves(config) if leaves is None else leaves
+    tensors = write_weights(params, leaves, config)
     if config.draft_vocab_size is None:
         return tensors
     return tensors | write_tree(head_leaves(config), {"params": params["draft"]})
@@ -78,14 +85,16 @@ def stored(
     read: Mapping[str, np.ndarray],
     config: BlockDrafterConfig,
     ignore: Callable[[str], bool] = is_rotary_table,
+    leaves: list[Leaf] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Read tensors by published name, in their stored dtypes.
+    """Read tensors by published name, in their stored dtypes; `leaves` as for `from_hf`.
 
     Raises:
       WeightMismatch, ValueError: as `from_hf`.
     """
-    check(read, config, ignore)
-    tensors = read_stored([*drafter_leaves(config), *head_leaves(config)], read, lambda name: True)
+    leaves = drafter_leaves(config) if leaves is None else leaves
+    check(read, config, ignore, leaves=leaves)
+    tensors = read_stored([*leaves, *head_leaves(config)], read, lambda name: True)
     return (
         tensors
         if config.draft_vocab_size is None
@@ -98,10 +107,12 @@ def check(
     config: BlockDrafterConfig,
     ignore: Callable[[str], bool] = is_rotary_table,
     borrows_head: bool = False,
+    leaves: list[Leaf] | None = None,
 ) -> np.ndarray | None:
     """Raise what `from_hf` would, but read no weights; see `check_weights` for the result."""
-    leaves = [*drafter_leaves(config), *([] if borrows_head else head_leaves(config))]
-    return check_weights(read, leaves, config, ignore=ignore)
+    leaves = drafter_leaves(config) if leaves is None else leaves
+    wanted = [*leaves, *([] if borrows_head else head_leaves(config))]
+    return check_weights(read, wanted, config, ignore=ignore)
 
 
 def drafter_leaves(config: BlockDrafterConfig) -> list[Leaf]:

@@ -31,6 +31,8 @@ class DSparkConfig(BlockDrafterConfig):
     sample_from_anchor: bool = True
 
     def __post_init__(self) -> None:
+        if self.depth < 1:
+            raise ValueError(f"block_size is {self.block_size}, which drafts no token: give more")
         if self.markov_head not in HEADS:
             raise ValueError(
                 f"unknown Markov head {self.markov_head!r}: choose one of {', '.join(HEADS)}"

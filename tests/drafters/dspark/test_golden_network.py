@@ -4,16 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from golden_data import arrays, golden, records
+from golden_data import arrays, golden
 
 import jaxspec
 from jaxspec.core.cache import allocate, append
 from jaxspec.drafters.dspark.config import HEADS, DSparkConfig
 from jaxspec.drafters.dspark.network import DSpark
-from jaxspec.drafters.dspark.weights import dspark_leaves
-from jaxspec.io.load_tree import read_tree
-from jaxspec.io.torch_files import open_weights
-from jaxspec.targets.hf_fields import transformer_fields
 from jaxspec.targets.transformer import Transformer
 
 KINDS = (*HEADS, "dflash")
@@ -25,26 +21,13 @@ class Golden:
     """A drafter of one kind, its target and the recorded arrays."""
 
     def __init__(self, kind):
-        hf = records("dspark", f"draft_{kind}", "config.json")
         self.arrays = arrays("dspark", f"forward_{kind}.npz")
-        self.config = DSparkConfig(
-            **transformer_fields(hf, default_head_dim=128),
-            block_size=hf["block_size"],
-            mask_token_id=hf["mask_token_id"],
-            feature_layers=tuple(hf["target_layer_ids"]),
-            target_hidden_size=hf["hidden_size"],
-            vocab_size=hf["vocab_size"],
-            markov_rank=hf["markov_rank"],
-            markov_head=hf.get("markov_head_type", "vanilla"),
-            confidence=hf["enable_confidence_head"],
-            confidence_with_markov=hf.get("confidence_head_with_markov", False),
+        model = jaxspec.load(
+            golden("dspark", "target"),
+            drafter={"dspark": golden("dspark", f"draft_{kind}")},
+            dtype="float32",
         )
-        read = open_weights(golden("dspark", f"draft_{kind}"))
-        copies = {"embed_tokens.weight", "lm_head.weight"}
-        self.variables = read_tree(
-            dspark_leaves(self.config), read, "float32", lambda name: name in copies
-        )
-        model = jaxspec.load(golden("dspark", "target"), dtype="float32")
+        self.config, self.variables = model.spec.drafter("dspark"), model.drafters["dspark"]
         self.target = Transformer(model.spec.target).bind(model.target)
         self.apply = jax.jit(
             lambda *args, method: DSpark(self.config).apply(self.variables, *args, method=method),

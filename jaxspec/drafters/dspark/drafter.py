@@ -1,0 +1,166 @@
+"""The DSpark drafter: one forward of the backbone a round, then one token per step from every node.
+
+A step costs no forward of the backbone. A node of depth d that holds token x proposes
+U_d + W2 latent(W1[x], h_d): the logits of slot d, and what the Markov head adds after x. So every
+node is conditioned on the tokens of its own branch: on its own token with the vanilla and the gated
+head, on its whole path with the recurrent one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from jaxspec.core.cache import allocate, append
+from jaxspec.core.state import KVCache
+from jaxspec.drafters.base import Committed, Drafter, Nodes, Proposal, TargetHead
+from jaxspec.drafters.dspark.config import DSparkConfig
+from jaxspec.drafters.dspark.network import DSpark
+from jaxspec.drafters.pairs import spread
+from jaxspec.targets.linear import multiply_kernel
+from jaxspec.targets.panels import COLLECTION
+
+
+class DSparkScratch(flax.struct.PyTreeNode):
+    """What the steps of one round share.
+
+    Attributes:
+      hidden: [B, K, E], the backbone's hidden states of the slots that propose.
+      logits: [B, K, D], their logits over the draft vocabulary, before the Markov head.
+      state: [B, R, r], the recurrent state of each row that was computed; None without one. Rows
+        are in the order of `Nodes.source`.
+    """
+
+    hidden: jax.Array
+    logits: jax.Array
+    state: jax.Array | None
+
+
+def make_dspark_drafter(config: DSparkConfig) -> Drafter:
+    """Make DSpark. Without a Markov head, all nodes of a depth propose the same."""
+    module = DSpark(config)
+
+    def init(batch: int, capacity: int, dtype: Any) -> KVCache:
+        return allocate(config, batch, capacity, dtype)
+
+    def absorb(params: Any, cache: KVCache, target: TargetHead, new: Committed) -> KVCache:
+        positions = new.position[:, None] + jnp.arange(new.token.shape[1])
+        k, v = module.apply(params, new.features, positions, method="context_kv")
+        return append(cache, k, v, new.count)
+
+    start, expand = (functools.partial(f, config) for f in (_start, _expand))
+    return Drafter(config.feature_layers, config.depth, 1, init, absorb, start, expand)
+
+
+def resize(config: DSparkConfig, depth: int) -> DSparkConfig:
+    """Return `config` for paths of `depth` tokens.
+
+    A shorter block would change the proposals of slots that see the whole block, so only a causal
+    backbone gets one. The others stop early in the block that they were trained for.
+    """
+    if depth > config.depth or config.causal:
+        return dataclasses.replace(config, block_size=depth + config.first_slot)
+    return config
+
+
+def _slots(
+    config: DSparkConfig,
+    params: Any,
+    cache: KVCache,
+    target: TargetHead,
+    root: jax.Array,
+    rows: int,
+) -> tuple[jax.Array, jax.Array]:
+    """Run the backbone over the block after the root, and project the slots that may be needed.
+
+    Args:
+      root: int32 [B].
+      rows: number of slots that the round computes at most, so no path is longer.
+
+    Returns:
+      (hidden states [B, K, E], logits [B, K, D] over the draft vocabulary).
+    """
+    # The anchor comes right after the cached context and has no feature of its own yet.
+    masks = jnp.full((root.shape[0], config.block_size - 1), config.mask_token_id, root.dtype)
+    tokens = jnp.concatenate([root[:, None], masks], axis=1)
+    positions = cache.length[:, None] + jnp.arange(config.block_size)
+    block = DSpark(config).apply(params, target.embed(tokens), positions, cache)
+    hidden = block[:, config.first_slot : config.first_slot + rows]
+    if config.draft_vocab_size is None:
+        return hidden, target.unembed(hidden)
+    head, few = params["draft"]["lm_head"], params.get(COLLECTION, {}).get("lm_head")
+    return hidden, multiply_kernel(hidden, head, few=few)
+
+
+def _start(
+    config: DSparkConfig,
+    params: Any,
+    cache: KVCache,
+    target: TargetHead,
+    root: jax.Array,
+    rows: int,
+) -> tuple[Proposal, DSparkScratch]:
+    hidden, logits = _slots(config, params, cache, target, root, rows)
+    own, first = (hidden[:, :1], logits[:, :1]), root[:, None]
+    proposal, state = _propose(config, params, first, *own, None)
+    if state is not None:
+        rest = jnp.zeros((root.shape[0], rows - 1, state.shape[-1]), state.dtype)
+        state = jnp.concatenate([state, rest], axis=1)
+    return proposal, DSparkScratch(hidden, logits, state)
+
+
+def _expand(
+    config: DSparkConfig,
+    params: Any,
+    cache: KVCache,
+    scratch: DSparkScratch,
+    target: TargetHead,
+    nodes: Nodes,
+    first: jax.Array,
+) -> tuple[Proposal, DSparkScratch]:
+    # Nodes at the last depth are never drafted from, but empty entries may say any depth.
+    slot = jnp.minimum(nodes.depth, scratch.hidden.shape[1] - 1)[..., None]
+    hidden, logits = (
+        jnp.take_along_axis(rows, slot, axis=1) for rows in (scratch.hidden, scratch.logits)
+    )
+    before = scratch.state
+    if before is not None:
+        before = jnp.take_along_axis(before, nodes.source[..., None], axis=1)
+    proposal, state = _propose(config, params, nodes.token, hidden, logits, before)
+    if state is not None:
+        state = jax.lax.dynamic_update_slice(scratch.state, state, (0, first, 0))
+    return proposal, scratch.replace(state=state)
+
+
+def _propose(
+    config: DSparkConfig,
+    params: Any,
+    previous: jax.Array,
+    hidden: jax.Array,
+    logits: jax.Array,
+    state: jax.Array | None,
+) -> tuple[Proposal, jax.Array | None]:
+    """Propose the token after each of M nodes.
+
+    Args:
+      previous: int32 [B, M], tokens of the nodes.
+      hidden: [B, M, E], hidden states of the slots that propose.
+      logits: [B, M, D], their logits without the Markov head.
+      state: [B, M, r], recurrent states before the tokens, or None.
+
+    Returns:
+      (the proposal, the recurrent states after the tokens [B, M, r] or None).
+    """
+    module, confidence = DSpark(config), None
+    if config.markov_rank:
+        bias, state = module.apply(params, previous, hidden, state, method="step_bias")
+        logits += bias
+    whole = spread(params, logits, config.vocab_size)
+    if config.confidence:
+        confidence = module.apply(params, previous, hidden, method="confidence")[:, :, None]
+    return Proposal(whole[:, :, None], None, hidden[:, :, None], confidence), state

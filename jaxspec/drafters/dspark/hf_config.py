@@ -1,0 +1,152 @@
+"""config.json of DeepSpec's drafters, to and from `DSparkConfig`.
+
+Its class `Qwen3DSparkModel` has blocks whose anchor proposes the first token, and full attention
+that sees the whole block. DeepSpec's own DFlash is the same class with `markov_rank` 0: it must not
+be read as z-lab's DFlash, whose slots propose one token earlier. What that class cannot describe is
+written under a name of this library's own, so that other readers refuse it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxspec.drafters.dflash.hf_config import layer_fields_to_hf, read_sliding_window
+from jaxspec.drafters.dflash.speculators import read_mask_token
+from jaxspec.drafters.dspark.config import DSparkConfig
+from jaxspec.drafters.hf_fields import draft_vocab_size, own_fields, score_temperature
+from jaxspec.io.provenance import Provenance
+from jaxspec.targets.hf_fields import integer, transformer_fields
+
+ARCHITECTURE, OWN_ARCHITECTURE = "Qwen3DSparkModel", "JaxspecDSparkModel"
+# The embeddings as a feature: the output of no layer.
+EMBEDDINGS = -1
+
+
+def dspark_config(hf: dict[str, Any]) -> DSparkConfig:
+    """Read the `DSparkConfig` of a config.json in DeepSpec's layout.
+
+    `target_layer_ids` name outputs of target layers, counted from 0; -1 means the embeddings.
+
+    Raises:
+      ValueError: the architecture is another one, a field is missing, or a setting is not
+        supported.
+    """
+    named = (hf.get("architectures") or [None])[0]
+    if named not in (ARCHITECTURE, OWN_ARCHITECTURE) or hf.get("model_type") != "qwen3":
+        raise ValueError(
+            f"DSpark drafters of architecture {named!r} (model_type {hf.get('model_type')!r}) are "
+            f"not supported (only {ARCHITECTURE} of type 'qwen3' is)"
+        )
+    fields = transformer_fields(hf, default_head_dim=128)
+    own, vocab = hf.get("dspark_config") or {}, integer(hf, "vocab_size")
+    window = read_sliding_window({}, hf, fields["num_layers"])
+    if named == ARCHITECTURE and (own or window):
+        raise ValueError(
+            f"config.json: {ARCHITECTURE} has full attention in all layers and no dspark_config"
+        )
+    return make_config(
+        **fields,
+        block_size=integer(hf, "block_size"),
+        mask_token_id=read_mask_token(hf),
+        feature_layers=_read_feature_layers(hf),
+        causal=own.get("causal", False),
+        sliding_window=window,
+        sample_from_anchor=own.get("sample_from_anchor", True),
+        target_hidden_size=integer(hf, "target_hidden_size", fields["hidden_size"]),
+        vocab_size=vocab,
+        draft_vocab_size=draft_vocab_size(hf, vocab),
+        score_temperature=score_temperature(hf),
+        **read_heads(hf, confidence=False),
+    )
+
+
+def dspark_config_to_hf(
+    config: DSparkConfig,
+    num_target_layers: int,
+    max_positions: int,
+    dtype: str = "float32",
+    provenance: Provenance | None = None,
+) -> dict[str, Any]:
+    """Make a config.json that DeepSpec's code reads as `config`, or, if its class cannot describe the
+    drafter, one that this library alone reads.
+
+    Args:
+      num_target_layers: decoder layers of the target.
+      max_positions: length of the target's longest sequence.
+      dtype: dtype of the weights.
+      provenance: the target that the drafter was trained for; None if it is not known.
+    """
+    own = {"causal": config.causal, "sample_from_anchor": config.sample_from_anchor}
+    own = {} if is_deepspec(config) else {"dspark_config": own}
+    return {
+        "architectures": [OWN_ARCHITECTURE if own else ARCHITECTURE],
+        **layer_fields_to_hf(config, max_positions, dtype),
+        "num_target_layers": num_target_layers,
+        "block_size": config.block_size,
+        "mask_token_id": config.mask_token_id,
+        "target_layer_ids": list(config.feature_layers),
+        "draft_vocab_size": config.draft_vocab_size or config.vocab_size,
+        **heads_to_hf(config),
+        **own,
+        "jaxspec": own_fields(config, num_target_layers, provenance),
+    }
+
+
+def is_deepspec(config: DSparkConfig) -> bool:
+    """Say whether DeepSpec's class describes the drafter."""
+    special = config.causal or config.sliding_window or config.draft_vocab_size
+    return config.sample_from_anchor and not special
+
+
+def make_config(**fields: Any) -> DSparkConfig:
+    """Make the config of a file; its errors name the file.
+
+    Raises:
+      ValueError: the fields contradict each other.
+    """
+    try:
+        return DSparkConfig(**fields)
+    except ValueError as error:
+        raise ValueError(f"config.json: {error}") from None
+
+
+def read_heads(hf: dict[str, Any], *, confidence: bool) -> dict[str, Any]:
+    """Read the heads, as fields of `DSparkConfig`.
+
+    Args:
+      confidence: whether there is a confidence head if config.json does not say.
+
+    Raises:
+      ValueError: `markov_rank` is missing.
+    """
+    if "markov_rank" not in hf:
+        raise ValueError("config.json lacks 'markov_rank' (0 for a drafter without a Markov head)")
+    has_head, rank = hf.get("enable_confidence_head", confidence), hf["markov_rank"]
+    reads_row = hf.get("confidence_head_with_markov", confidence and rank > 0)
+    return {
+        "markov_rank": rank,
+        "markov_head": hf.get("markov_head_type", "vanilla"),
+        "confidence": has_head,
+        "confidence_with_markov": has_head and reads_row,
+    }
+
+
+def heads_to_hf(config: DSparkConfig) -> dict[str, Any]:
+    """Invert `read_heads`."""
+    return {
+        "markov_rank": config.markov_rank,
+        "markov_head_type": config.markov_head,
+        "enable_confidence_head": config.confidence,
+        "confidence_head_with_markov": config.confidence_with_markov,
+    }
+
+
+def _read_feature_layers(hf: dict[str, Any]) -> tuple[int, ...]:
+    layers, limit = hf.get("target_layer_ids"), hf.get("num_target_layers") or float("inf")
+    rising = layers and all(a < b for a, b in zip(layers, layers[1:], strict=False))
+    if not rising or layers[0] < EMBEDDINGS or layers[-1] >= limit:
+        raise ValueError(
+            f"config.json: target_layer_ids must be ascending layers, -1 (the embeddings) to "
+            f"{limit - 1}, not {layers!r}"
+        )
+    return tuple(layers)
