@@ -7,14 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from golden_data import arrays, golden, records
+from golden_data import arrays, golden
 
 import jaxspec
-from jaxspec.drafters.dspark.config import DSparkConfig
-from jaxspec.drafters.dspark.weights import dspark_leaves
-from jaxspec.io.load_tree import read_tree
-from jaxspec.io.torch_files import open_weights
-from jaxspec.targets.hf_fields import transformer_fields
 from training.block_forward import block_hidden
 from training.drafter_loss import LossOptions
 from training.dspark_loss import DSparkOptions, make_dspark_loss
@@ -33,27 +28,13 @@ class Case:
 
     def __init__(self, kind: str):
         self.kind, self.data = kind, arrays("dspark", "training.npz")
-        hf = records("dspark", f"draft_{kind}", "config.json")
-        self.config = DSparkConfig(
-            **transformer_fields(hf, default_head_dim=128),
-            block_size=hf["block_size"],
-            mask_token_id=hf["mask_token_id"],
-            feature_layers=tuple(hf["target_layer_ids"]),
-            target_hidden_size=hf["hidden_size"],
-            vocab_size=hf["vocab_size"],
-            markov_rank=hf["markov_rank"],
-            markov_head=hf.get("markov_head_type", "vanilla"),
-            confidence=hf["enable_confidence_head"],
-            confidence_with_markov=hf.get("confidence_head_with_markov", False),
+        self.bundle = jaxspec.load(
+            golden("dspark", "target"),
+            drafter={"dspark": golden("dspark", f"draft_{kind}")},
+            dtype="float32",
         )
-        copies = {"embed_tokens.weight", "lm_head.weight"}
-        self.params = read_tree(
-            dspark_leaves(self.config),
-            open_weights(golden("dspark", f"draft_{kind}")),
-            "float32",
-            lambda name: name in copies,
-        )
-        self.bundle = jaxspec.load(golden("dspark", "target"), drafter={}, dtype="float32")
+        self.config = self.bundle.spec.drafter("dspark")
+        self.params = self.bundle.drafters["dspark"]
         tokens = self.data["input_ids"]
         self.batch = {
             "tokens": tokens,
