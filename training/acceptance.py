@@ -64,7 +64,7 @@ def measure_domain_acceptance(
 
 
 def make_evaluate(
-    target: Params, name: str, config, options: EvalOptions, frozen: dict | None = None
+    target: Params, name: str, config, options: EvalOptions, complete: Callable[[dict], dict]
 ) -> Callable | None:
     """Make `evaluate(params) -> {"tau_<domain>": …, "tau_mean": …}` of drafter variables.
 
@@ -73,7 +73,7 @@ def make_evaluate(
       name: name of the drafter.
       config: of the drafter.
       options: see `EvalOptions`.
-      frozen: collections of the drafter that are not trained and not part of `params`.
+      complete: params -> all variables of the drafter, with those that are not trained.
 
     Returns:
       The function, or None without prompts.
@@ -94,7 +94,7 @@ def make_evaluate(
     )
 
     def evaluate(params) -> dict[str, float]:
-        found = measure(Params(target.target, {name: params | (frozen or {})}, spec))
+        found = measure(Params(target.target, {name: complete(params)}, spec))
         return {f"tau_{domain}": value for domain, value in found.items()}
 
     return evaluate

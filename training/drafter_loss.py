@@ -118,33 +118,17 @@ def make_per_row(target_config: TargetConfig, options: LossOptions, reduced: boo
     With a reduced draft vocabulary and `best` among the rows, the target's logits are computed for
     the draft vocabulary alone.
     """
-    model = Transformer(target_config)
+    teacher_of = make_teacher_logits(target_config, reduced)
 
     def per_row(hidden, rows, target):
-        if reduced:
-            logits = hidden @ target["draft"]["lm_head"].astype(hidden.dtype)
-        else:
-            logits = model.apply(
-                jax.tree.map(lambda leaf: leaf.astype(hidden.dtype), target),
-                hidden,
-                method="logits",
-            )
-        logits = logits.astype(jnp.float32)
+        logits = draft_logits(target_config, target, hidden, reduced)
         best, wanted, teacher = logits.argmax(-1), rows["label"], None
-        short = reduced and "best" in rows
         if options.kind != "ce":
-            states = rows["teacher"].astype(hidden.dtype)
-            if short:
-                columns = select_columns(target, target_config, target["draft"]["ids"])
-                teacher, wanted = states @ columns.astype(hidden.dtype), rows["best"]
-            else:
-                teacher = model.apply(target, states, method="logits")
-                wanted = teacher.argmax(-1)
+            teacher, wanted = teacher_of(rows, target, hidden.dtype)
         drafted = jnp.ones(best.shape, bool)
         if reduced:
             ids = target["draft"]["ids"]
             best, (wanted, drafted) = ids[best], find_slots(ids, wanted)
-            teacher = teacher if teacher is None or short else teacher[:, ids]
         if options.kind == "ce":
             values = cross_entropy(logits, wanted)
         else:
@@ -153,6 +137,35 @@ def make_per_row(target_config: TargetConfig, options: LossOptions, reduced: boo
         return values, (best == rows["label"], drafted)
 
     return per_row
+
+
+def draft_logits(target_config: TargetConfig, target, hidden: jax.Array, reduced: bool):
+    """Project hidden states [t, E] to float32 logits over the draft vocabulary, or the target's."""
+    if reduced:
+        logits = hidden @ target["draft"]["lm_head"].astype(hidden.dtype)
+    else:
+        cast = jax.tree.map(lambda leaf: leaf.astype(hidden.dtype), target)
+        logits = Transformer(target_config).apply(cast, hidden, method="logits")
+    return logits.astype(jnp.float32)
+
+
+def make_teacher_logits(target_config: TargetConfig, reduced: bool) -> Callable:
+    """Make (rows, target, dtype) -> (the target's logits [t, D], its most probable tokens [t]).
+
+    The logits are those of the draft vocabulary. With `best` among the rows, they alone are
+    computed.
+    """
+    model = Transformer(target_config)
+
+    def teacher_logits(rows, target, dtype):
+        states = rows["teacher"].astype(dtype)
+        if reduced and "best" in rows:
+            columns = select_columns(target, target_config, target["draft"]["ids"])
+            return states @ columns.astype(dtype), rows["best"]
+        logits = model.apply(target, states, method="logits")
+        return logits[:, target["draft"]["ids"]] if reduced else logits, logits.argmax(-1)
+
+    return teacher_logits
 
 
 def get_target_states(config, target_config: TargetConfig, target, batch) -> TeacherStates:

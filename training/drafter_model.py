@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +46,13 @@ class ModelOptions:
       own_projection: `medusa` heads have output projections of their own.
       prefix_broadcast: ablation of `specblock`.
       shift: ablation of `specblock`.
+      markov_rank: width of `dspark`'s Markov head, 256; 0 for none.
+      markov_head: `vanilla` (if None), `gated` or `rnn`, the kind of `dspark`'s Markov head.
+      confidence: `dspark` has a confidence head.
+      confidence_with_markov: which reads the previous token's row of the Markov head too.
+      sample_from_anchor: the anchor's slot of `dspark` predicts the first token, so a block of
+        `block_size` slots drafts as many tokens; otherwise one less, as `dflash` and `jetspec`.
+      causal: `dspark` on a `jetspec` backbone, whose slot i sees slots 0..i.
       zero_residual: start with every layer as the identity, which suits the Muon recipes, instead
         of random weights.
     """
@@ -70,6 +78,12 @@ class ModelOptions:
     own_projection: bool = True
     prefix_broadcast: bool = True
     shift: bool = True
+    markov_rank: int | None = None
+    markov_head: Literal["vanilla", "gated", "rnn"] | None = None
+    confidence: bool = True
+    confidence_with_markov: bool = True
+    sample_from_anchor: bool = True
+    causal: bool | None = None
 
 
 KINDS = {"dflash": False, "jetspec": True}

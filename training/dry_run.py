@@ -11,7 +11,8 @@ from jaxspec.targets.hf_config import target_config
 from jaxspec.targets.transformer import Transformer
 from jaxspec.zoo.checkpoint import default_dtype
 from jaxspec.zoo.places import resolve_model
-from training.methods import find_method, make_first_weights
+from training.first_weights import make_first_weights, split_frozen
+from training.methods import find_method
 from training.optimizer import make_optimizer
 from training.packing import PackedRows
 from training.pipeline import load_packed_rows
@@ -48,6 +49,8 @@ def describe_run(options) -> str:
     params = jax.eval_shape(
         lambda bundle: make_first_weights(kind, options.model, config, 0, bundle, ids), bundle
     )
+    params, kept = split_frozen(params, find_method(kind).frozen(options.method))
+    target = target | kept
     lines = _lines(options, params, target, rows, target_spec.vocab_size, config.depth)
     return "\n".join(f"{name:<20}{value}" for name, value in lines)
 

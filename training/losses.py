@@ -68,6 +68,12 @@ def forward_kl(logits: jax.Array, teacher: jax.Array, temperature: float = 1.0) 
     return (jnp.exp(log_p) * (log_p - log_q)).sum(-1)
 
 
+def l1_distance(logits: jax.Array, teacher: jax.Array) -> jax.Array:
+    """Compute sum |p - q| [...], twice the total variation, DSpark's objective; see `forward_kl`."""
+    p, q = (jax.nn.softmax(each.astype(jnp.float32), axis=-1) for each in (teacher, logits))
+    return jnp.abs(p - q).sum(-1)
+
+
 def reverse_kl(logits: jax.Array, teacher: jax.Array, temperature: float = 1.0) -> jax.Array:
     """Compute KL(q || p) [...], JetSpec's ablation, which accepts less; see `forward_kl`."""
     return forward_kl(teacher, logits, temperature)

@@ -6,10 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
-
 from jaxspec.core.config import TargetConfig
-from jaxspec.core.params import Params
 from jaxspec.drafters.draft_model.config import SmallModelConfig
 from jaxspec.drafters.eagle3.config import EagleConfig
 from jaxspec.drafters.falcon.config import FalconConfig
@@ -21,10 +18,11 @@ from jaxspec.drafters.specblock.config import SpecBlockConfig
 from training import drafter_model
 from training.drafter_loss import LossOptions, make_loss
 from training.drafter_model import ModelOptions
+from training.dspark_loss import BACKBONE, DSparkOptions, make_dspark_loss
+from training.dspark_model import find_backbone, init_dspark, make_dspark_config
 from training.eagle_loss import init_eagle, make_eagle_loss
 from training.falcon_loss import init_falcon, make_falcon_loss
 from training.medusa_loss import init_medusa, make_medusa_loss
-from training.optimizer import zero_residual
 from training.parallelspec_loss import init_parallelspec, make_parallelspec_loss
 from training.small_model_loss import init_small_model, make_small_model_loss
 from training.specblock_loss import BlockOptions, init_specblock, make_specblock_loss
@@ -62,11 +60,13 @@ class MethodOptions:
       eagle: options of `eagle3`.
       specblock: options of `specblock`, see `training.specblock_loss.BlockOptions`.
       falcon: options of `falcon`.
+      dspark: options of `dspark`, see `training.dspark_loss.DSparkOptions`.
     """
 
     eagle: EagleOptions = dataclasses.field(default_factory=EagleOptions)
     specblock: BlockOptions = dataclasses.field(default_factory=BlockOptions)
     falcon: FalconOptions = dataclasses.field(default_factory=FalconOptions)
+    dspark: DSparkOptions = dataclasses.field(default_factory=DSparkOptions)
 
 
 class TrainingMethod(NamedTuple):
@@ -79,6 +79,9 @@ class TrainingMethod(NamedTuple):
       what: a sentence for its model card.
       own: name of its group in MethodOptions, or None.
       trains_head: whether it trains an output projection of its own, instead of using the target's.
+      backbone: (config, config of a drafter to start from) -> the config which that one must have;
+        None: `config` itself.
+      frozen: MethodOptions -> names of submodules that are not trained.
     """
 
     config: Callable[[ModelOptions, TargetConfig, str | None], Any]
@@ -87,6 +90,8 @@ class TrainingMethod(NamedTuple):
     what: str
     own: str | None = None
     trains_head: bool = True
+    backbone: Callable[[Any, Any], Any] | None = None
+    frozen: Callable[[MethodOptions], tuple[str, ...]] = lambda own: ()
 
 
 def find_method(kind: str) -> TrainingMethod:
@@ -98,20 +103,6 @@ def find_method(kind: str) -> TrainingMethod:
     if kind not in METHODS:
         raise ValueError(f"unknown kind {kind!r}: choose one of {', '.join(METHODS)}")
     return METHODS[kind]
-
-
-def make_first_weights(
-    kind: str, options: ModelOptions, config, seed: int, target: Params, ids=None
-):
-    """Initialise float32 variables.
-
-    An output projection of the drafter's own starts as the target's columns `ids`.
-    """
-    head = target.target["params"]
-    head = head["embedding"].T if target.spec.target.tie_embeddings else head["lm_head"]
-    head = head if ids is None else head[:, ids]
-    variables = find_method(kind).init(config, seed, jnp.asarray(head, jnp.float32))
-    return zero_residual(variables) if options.zero_residual else variables
 
 
 def head_is_trained(config) -> bool:
@@ -233,6 +224,16 @@ _BLOCK = (drafter_model.make_drafter_config, _block_init, _block_loss)
 METHODS: dict[str, TrainingMethod] = {
     "dflash": TrainingMethod(*_BLOCK, "A DFlash block-diffusion drafter", trains_head=False),
     "jetspec": TrainingMethod(*_BLOCK, "A JetSpec causal parallel head", trains_head=False),
+    "dspark": TrainingMethod(
+        make_dspark_config,
+        lambda config, seed, head: init_dspark(config, seed),
+        lambda config, target, loss, own: make_dspark_loss(config, target, loss, own.dspark),
+        "A DSpark drafter",
+        "dspark",
+        trains_head=False,
+        backbone=find_backbone,
+        frozen=lambda own: (BACKBONE,) if own.dspark.freeze_backbone else (),
+    ),
     "eagle3": TrainingMethod(
         _eagle,
         init_eagle,

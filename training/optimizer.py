@@ -10,6 +10,9 @@ import jax.numpy as jnp
 import optax
 from optax.contrib import MuonDimensionNumbers, muon
 
+# Modules whose kernel gives logits: the Markov head's W2 and the confidence head of DSpark.
+OUTPUTS = ("w2", "confidence_head")
+
 
 @dataclasses.dataclass
 class OptimizerOptions:
@@ -84,11 +87,17 @@ def make_optimizer(params, steps: int, options: OptimizerOptions) -> optax.Gradi
 
 
 def find_matrix_axes(params):
-    """Return `MuonDimensionNumbers` for hidden kernels [in, out]; None for other parameters."""
+    """Return `MuonDimensionNumbers` for hidden kernels [in, out]; None for other parameters.
+
+    Kernels of output projections, which are no hidden ones, are those of `OUTPUTS`.
+    """
 
     def axes(path, leaf):
         name = jax.tree_util.keystr(path[-1:])
-        return MuonDimensionNumbers(0, 1) if leaf.ndim == 2 and "kernel" in name else None
+        hidden = not any(getattr(key, "key", None) in OUTPUTS for key in path)
+        return (
+            MuonDimensionNumbers(0, 1) if leaf.ndim == 2 and "kernel" in name and hidden else None
+        )
 
     return jax.tree_util.tree_map_with_path(axes, params)
 

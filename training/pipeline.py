@@ -139,13 +139,29 @@ def balance(samples: Sequence[Sample], shares: dict[str, float], seed: int) -> l
     return [samples[index] for index in sorted(chosen)]
 
 
+def find_anchors(
+    segments: np.ndarray, loss_mask: np.ndarray, *, after_prompt: bool = False
+) -> np.ndarray:
+    """Find the places p where a block may begin: bool [..., S - 1].
+
+    Tokens p and p + 1 belong to one document, and p + 1 is to be predicted. So p may be the last
+    token of a prompt, where the first round of decoding begins.
+
+    Args:
+      segments, loss_mask: [..., S], as in `PackedRows`.
+      after_prompt: p is to be predicted too, as in DeepSpec.
+    """
+    learnt = loss_mask != 0
+    one = (segments[..., 1:] == segments[..., :-1]) & (segments[..., 1:] > 0)
+    return learnt[..., 1:] & one & (learnt[..., :-1] | (not after_prompt))
+
+
 class AnchorBatches:
     """Batches of rows with random anchors; `batches(step)` depends only on the step and the seed.
 
     Every epoch goes through all rows in a new order with new anchors. A batch may hold the end of
-    one epoch and the beginning of the next. Anchors are drawn without replacement among places p
-    where p and p + 1 are tokens of one document and p + 1 is to be predicted (so p may be the last
-    token of a prompt).
+    one epoch and the beginning of the next. Anchors are drawn without replacement among those of
+    `find_anchors`.
 
     Args:
       rows: from `load_packed_rows`.
@@ -154,9 +170,18 @@ class AnchorBatches:
         False.
       block_size: slots of the drafter's block, the anchor included; a row must hold one.
       seed: seed of the order and the anchors.
+      after_prompt: see `find_anchors`.
     """
 
-    def __init__(self, rows: PackedRows, batch_size: int, anchors: int, block_size: int, seed: int):
+    def __init__(
+        self,
+        rows: PackedRows,
+        batch_size: int,
+        anchors: int,
+        block_size: int,
+        seed: int,
+        after_prompt: bool = False,
+    ):
         import grain
 
         for name, value in (("batch_size", batch_size), ("anchors", anchors)):
@@ -165,7 +190,7 @@ class AnchorBatches:
         length = rows.tokens.shape[1]
         if not 2 <= block_size <= length:
             raise DataError(f"block_size is {block_size}: give 2 to {length}, the tokens of a row")
-        self.rows, self.anchors = rows, anchors
+        self.rows, self.anchors, self.after_prompt = rows, anchors, after_prompt
         order = grain.MapDataset.source(range(len(rows.tokens))).seed(seed).shuffle().repeat()
         self.dataset = order.random_map(self._row).batch(batch_size)
 
@@ -181,9 +206,8 @@ class AnchorBatches:
 
     def _row(self, row: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
         fields = {name: array[row] for name, array in self.rows._asdict().items()}
-        segments, learnt = fields["segments"], fields["loss_mask"]
         candidates = np.flatnonzero(
-            learnt[1:] & (segments[1:] == segments[:-1]) & (segments[1:] > 0)
+            find_anchors(fields["segments"], fields["loss_mask"], after_prompt=self.after_prompt)
         )
         count = min(self.anchors, len(candidates))
         drawn = np.zeros(self.anchors, np.int32)

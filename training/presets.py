@@ -3,7 +3,7 @@
 If a paper and its code do not give a value, the choice is ours and is marked so. Sources: DFlash as
 SpecForge trains it (sgl-project/SpecForge, Qwen3-4B and 8B recipes); JetSpec (section 4 and
 appendix: forward KL, up to 512 anchors per row, blocks of 16, five layers, no depth weights; it
-does not publish learning rates, so SpecForge's are used).
+does not publish learning rates, so SpecForge's are used); DSpark (deepseek-ai/DeepSpec).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from training.drafter_loss import LossOptions
 from training.drafter_model import ModelOptions
+from training.dspark_loss import DSparkOptions
 from training.loop import LoopOptions
 from training.methods import MethodOptions
 from training.optimizer import OptimizerOptions
@@ -142,6 +143,39 @@ def _large(
     )
 
 
+def _dspark(preset: DrafterPreset, **own) -> DrafterPreset:
+    """Make a small preset one of DSpark: blocks that draft 7 tokens from the anchor on."""
+    model = preset.model | dict(kind="dspark", block_size=7, markov_rank=64)
+    return dataclasses.replace(preset, model=model | own)
+
+
+def _frozen(preset: DrafterPreset, steps: int) -> DrafterPreset:
+    """Make a DSpark preset train heads on the frozen DFlash drafter of `--init`, in fewer steps."""
+    return dataclasses.replace(
+        preset,
+        model=preset.model | dict(block_size=8, sample_from_anchor=False),
+        loop=preset.loop | dict(steps=steps, parts=1),
+        method=dict(dspark=DSparkOptions(freeze_backbone=True)),
+    )
+
+
+def _large_dspark(target: str, layers: tuple[int, ...]) -> DrafterPreset:
+    """Make DeepSpec's preset of DSpark for Qwen3.
+
+    Blocks of 7, rank 256, batches of 512 rows of 4,096 tokens with 512 anchors, 4 % warm-up. It
+    trains for 10 epochs of 1.3 million answers, about 25,000 steps. Packed rows are ours.
+    """
+    large = _large(target, "dspark", layers, QWEN3_MASK, 7, gamma=4.0)
+    return dataclasses.replace(
+        large,
+        optimizer=large.optimizer | dict(warmup=1_000),
+        loop=dict(steps=25_000, save_every=500, eval_every=1_000, parts=128),
+        length=4096,
+        batch=512,
+        method=dict(dspark=DSparkOptions(after_prompt=True)),
+    )
+
+
 def _small_with_head(
     drafter: str, model: dict[str, Any], gamma: float | None = 4.0, **method
 ) -> DrafterPreset:
@@ -198,6 +232,8 @@ _QWEN3_36_LAYERS = (1, 9, 17, 25, 33)
 PRESETS = {
     "dflash": _small("dflash", gamma=4.0),
     "jetspec": _small("jetspec", gamma=4.0),
+    "dspark": _dspark(_small("dspark", gamma=4.0)),
+    "dspark-frozen": _frozen(_dspark(_small("dspark", gamma=4.0)), steps=180),
     "eagle3": _small_with_head("eagle3", dict(draft_vocab=2048, ffn_size=1344), gamma=None),
     "specblock": _small_with_head(
         "specblock",
@@ -217,6 +253,8 @@ PRESETS = {
     ),
     "smollm2-jetspec": _smollm2("jetspec", dict(block_size=8, num_layers=2)),
     "smollm2-dflash": _smollm2("dflash", dict(block_size=8, num_layers=2)),
+    "smollm2-dspark": _dspark(_smollm2("dspark", dict(num_layers=2))),
+    "smollm2-dspark-frozen": _frozen(_dspark(_smollm2("dspark", dict(num_layers=2))), steps=300),
     "smollm2-eagle3": _smollm2("eagle3", dict(zero_residual=False), gamma=None),
     "eagle3-qwen3-8b": _large_eagle("Qwen/Qwen3-8B"),
     "eagle3-llama-3.1-8b": _large_eagle("meta-llama/Llama-3.1-8B-Instruct"),
@@ -237,6 +275,9 @@ PRESETS = {
         kind="ce",
         gamma=5.0,
     ),
+    "dspark-qwen3-4b": _large_dspark("Qwen/Qwen3-4B", _QWEN3_36_LAYERS),
+    "dspark-qwen3-8b": _large_dspark("Qwen/Qwen3-8B", _QWEN3_36_LAYERS),
+    "dspark-qwen3-14b": _large_dspark("Qwen/Qwen3-14B", (1, 10, 19, 28, 37)),
     "jetspec-qwen3-4b": _large(
         "Qwen/Qwen3-4B", "jetspec", _QWEN3_36_LAYERS, QWEN3_MASK, kind="fkl"
     ),

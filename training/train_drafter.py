@@ -11,7 +11,6 @@ need. The best data is text that the target itself wrote, see `training.regenera
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import sys
 from pathlib import Path
@@ -21,8 +20,6 @@ import jax
 
 import jaxspec
 from jaxspec.core.params import Params
-from jaxspec.drafters.files import for_target, load_drafter, read_config
-from jaxspec.io.config_entries import read_entries
 from jaxspec.io.training_cost import write_training_cost
 from training import sharding
 from training.acceptance import EvalOptions, make_evaluate
@@ -33,13 +30,20 @@ from training.drafter_model import ModelOptions
 from training.dry_run import describe_run
 from training.export import export_drafter
 from training.feature_cache import with_cached_states
+from training.first_weights import (
+    join_frozen,
+    make_first_weights,
+    read_first_weights,
+    split_frozen,
+)
 from training.loop import LoopOptions, fit
-from training.methods import MethodOptions, find_method, head_is_trained, make_first_weights
+from training.methods import MethodOptions, find_method, head_is_trained
 from training.optimizer import OptimizerOptions, make_optimizer
 from training.packing import PackedRows
 from training.pipeline import AnchorBatches, DataOptions, load_packed_rows
 from training.presets import PRESETS
 from training.preview import show_samples
+from training.recipe import describe_recipe
 from training.report import Card, make_model_card, measure_training_cost, plot_run
 from training.specblock_loss import late_batches
 
@@ -89,50 +93,6 @@ class DrafterOptions:
     preview: int = 0
 
 
-# Options that older runs do not have.
-_LATER = (
-    "draft_vocab", "slots", "blocks", "depth", "hidden_size", "lstm_size", "own_projection", "prefix_broadcast", "shift",
-)  # fmt: skip
-
-
-def describe_recipe(options: DrafterOptions, rows: PackedRows, config) -> dict:
-    """Describe everything that decides the result, as JSON.
-
-    A checkpoint made with another recipe is not continued.
-    """
-    plain = json.loads(json.dumps(dataclasses.asdict(options), default=str))
-    left_out = ("loop", "out", "eval", "dry_run", "preview", "cache_features")
-    recipe = {name: value for name, value in plain.items() if name not in left_out}
-    # Files may move, but their content must not change.
-    recipe["target"] = _name(options.target)
-    recipe["init"] = options.init and options.init.name
-    recipe["data"] |= {
-        "files": [Path(name).name for name in recipe["data"]["files"]],
-        "fingerprint": fingerprint_rows(rows),
-    }
-    drafter = json.loads(json.dumps(dataclasses.asdict(config)))
-    # Leave later additions out if they are not used, so that older runs can be continued.
-    for fields, name in (
-        (drafter, "draft_vocab_size"),
-        *((recipe["model"], name) for name in _LATER),
-    ):
-        if fields.get(name) in (None, True):
-            fields.pop(name, None)
-    own = find_method(options.model.kind).own
-    recipe["method"] = recipe["method"][own] if own else None
-    if not own:
-        del recipe["method"]
-    return recipe | {"steps": options.loop.steps, "drafter": drafter}
-
-
-def fingerprint_rows(rows: PackedRows) -> str:
-    """Compute a checksum of the packed rows."""
-    digest = hashlib.sha256()
-    for array in rows:
-        digest.update(array.tobytes())
-    return digest.hexdigest()[:16]
-
-
 def train_drafter(options: DrafterOptions) -> Params:
     """Train, measure acceptance on the way, and write the drafter with its card.
 
@@ -149,7 +109,15 @@ def train_drafter(options: DrafterOptions) -> Params:
     rows = load_packed_rows(options.data, spec.tokenizer)
     draft = _draft_collection(rows, config, target)
     params = _first_weights(options, config, target, draft)
-    batches = AnchorBatches(rows, options.batch, options.anchors, config.depth + 1, options.seed)
+    params, kept = split_frozen(params, find_method(kind).frozen(options.method))
+    batches = AnchorBatches(
+        rows,
+        options.batch,
+        options.anchors,
+        config.depth + 1,
+        options.seed,
+        after_prompt=kind == "dspark" and options.method.dspark.after_prompt,
+    )
     if options.cache_features:
         batches = with_cached_states(
             batches, options.cache_features, rows, spec.target, target.target, config.feature_layers
@@ -162,10 +130,12 @@ def train_drafter(options: DrafterOptions) -> Params:
         late_batches(batches, options.method.specblock) if kind == "specblock" else batches,
         options.loop,
         recipe,
-        frozen=target.target | draft,
-        evaluate=make_evaluate(target, kind, config, options.eval, draft),
+        frozen=target.target | draft | kept,
+        evaluate=make_evaluate(
+            target, kind, config, options.eval, lambda params: join_frozen(params, kept) | draft
+        ),
     )
-    trained |= draft
+    trained = join_frozen(trained, kept) | draft
     if jax.process_index() == 0:
         _write(options, trained, config, target, recipe)
     return Params(
@@ -181,23 +151,22 @@ def _draft_collection(rows: PackedRows, config, target: Params) -> dict:
     return {"draft": {"ids": draft["ids"]} if head_is_trained(config) else draft}
 
 
-def _first_weights(options: DrafterOptions, config, target: Params, draft: dict):
-    if options.init is None:
-        ids = draft["draft"]["ids"] if draft else None
-        return make_first_weights(
-            options.model.kind, options.model, config, options.seed, target, ids
-        )
-    found = for_target(read_config(read_entries(options.init / "config.json")), target.spec.target)
-    # What is trained does not depend on the path scores, nor, unless it has a head of its own, on
-    # which tokens are drafted.
-    same = {"score_temperature": config.score_temperature}
-    if not head_is_trained(config):
-        same["draft_vocab_size"] = config.draft_vocab_size
-    if dataclasses.replace(found, **same) != config:
-        raise ValueError(
-            f"{options.init} holds {found}, and the options describe {config}: give its own sizes"
-        )
-    return {"params": load_drafter(options.init, found, "float32")["params"]}
+def _first_weights(options: DrafterOptions, config, target: Params, draft: dict) -> dict:
+    """Make all float32 variables {"params"} of the drafter, frozen ones too."""
+    kind = options.model.kind
+    names = find_method(kind).frozen(options.method)
+    if names and options.init is None:
+        raise ValueError(f"the {names[0]} is frozen: give --init, the folder of a drafter to keep")
+    found = (
+        None
+        if options.init is None
+        else read_first_weights(options.init, kind, config, target.spec.target)
+    )
+    if found is not None and set(found["params"]) != {"backbone"}:
+        return found
+    ids = draft["draft"]["ids"] if draft else None
+    first = make_first_weights(kind, options.model, config, options.seed, target, ids)
+    return first if found is None else join_frozen(first, found["params"])
 
 
 def _write(options: DrafterOptions, params, config, target: Params, recipe: dict) -> None:
@@ -222,11 +191,6 @@ def _write(options: DrafterOptions, params, config, target: Params, recipe: dict
         plot="training.png",
     )
     (options.out / "README.md").write_text(make_model_card(card, metrics))
-
-
-def _name(target: str) -> str:
-    """Name the target: `mini` or a hub id as it is, or the last part of a folder."""
-    return Path(target).name if Path(target).is_dir() else target
 
 
 def _without_folders(arguments: list[str]) -> list[str]:

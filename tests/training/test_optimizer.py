@@ -59,7 +59,8 @@ def test_gradients_are_clipped_to_their_global_norm():
 
 
 def test_muon_takes_hidden_kernels_only():
-    axes = find_matrix_axes(PARAMS)
+    axes = find_matrix_axes(PARAMS | {"markov": {"w2": {"kernel": jnp.ones((2, 2))}}})
+    assert axes["markov"]["w2"]["kernel"] is None  # it gives logits
     assert axes["layer"]["o"]["kernel"] is not None
     assert axes["embedding"] is None and axes["layer"]["norm"]["scale"] is None
     zeroed = zero_residual(PARAMS)

@@ -1,0 +1,78 @@
+"""What decides the result of a drafter's training, as JSON: a run with another recipe is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+
+from training.methods import find_method
+from training.packing import PackedRows
+
+# Options that older runs do not have.
+_LATER = (
+    "draft_vocab",
+    "slots",
+    "blocks",
+    "depth",
+    "hidden_size",
+    "lstm_size",
+    "own_projection",
+    "prefix_broadcast",
+    "shift",
+    "markov_rank",
+    "markov_head",
+    "confidence",
+    "confidence_with_markov",
+    "sample_from_anchor",
+    "causal",
+)
+
+
+def describe_recipe(options, rows: PackedRows, config) -> dict:
+    """Describe everything that decides the result, as JSON.
+
+    A checkpoint made with another recipe is not continued.
+
+    Args:
+      options: `training.train_drafter.DrafterOptions`.
+      rows: the packed data.
+      config: of the drafter.
+    """
+    plain = json.loads(json.dumps(dataclasses.asdict(options), default=str))
+    left_out = ("loop", "out", "eval", "dry_run", "preview", "cache_features")
+    recipe = {name: value for name, value in plain.items() if name not in left_out}
+    # Files may move, but their content must not change.
+    recipe["target"] = _name(options.target)
+    recipe["init"] = options.init and options.init.name
+    recipe["data"] |= {
+        "files": [Path(name).name for name in recipe["data"]["files"]],
+        "fingerprint": fingerprint_rows(rows),
+    }
+    drafter = json.loads(json.dumps(dataclasses.asdict(config)))
+    # Leave later additions out if they are not used, so that older runs can be continued.
+    for fields, name in (
+        (drafter, "draft_vocab_size"),
+        *((recipe["model"], name) for name in _LATER),
+    ):
+        if fields.get(name) in (None, True):
+            fields.pop(name, None)
+    own = find_method(options.model.kind).own
+    recipe["method"] = recipe["method"][own] if own else None
+    if not own:
+        del recipe["method"]
+    return recipe | {"steps": options.loop.steps, "drafter": drafter}
+
+
+def fingerprint_rows(rows: PackedRows) -> str:
+    """Compute a checksum of the packed rows."""
+    digest = hashlib.sha256()
+    for array in rows:
+        digest.update(array.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _name(target: str) -> str:
+    """Name the target: `mini` or a hub id as it is, or the last part of a folder."""
+    return Path(target).name if Path(target).is_dir() else target
