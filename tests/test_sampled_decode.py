@@ -14,6 +14,8 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.drafters.draft_model.config import SmallModelConfig
+from jaxspec.drafters.dspark.config import DSparkConfig
+from jaxspec.drafters.dspark.shapes import init_variables
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.targets.transformer import Transformer
 
@@ -88,6 +90,60 @@ def test_rejection_sampling_of_a_small_model_draws_from_the_target(builder):
     assert drafted > 0.2 * len(outs), "too few drafted tokens were accepted to test anything"
     assert p_value(observed, exact(target)) > 1e-3
     assert p_value(observed, exact(small)) < 1e-9
+
+
+def dspark() -> tuple[dict, DSparkConfig]:
+    """A drafter with a Markov head that matters, and its config."""
+    config = DSparkConfig(
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=16,
+        ffn_size=24,
+        vocab_size=VOCAB,
+        block_size=3,
+        mask_token_id=0,
+        feature_layers=(0,),
+        target_hidden_size=16,
+        markov_rank=4,
+        confidence=False,
+        confidence_with_markov=False,
+    )
+    variables = init_variables(config)
+    return jax.tree.map(lambda leaf: leaf * 8 if leaf.ndim > 1 else leaf, variables), config
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["rejection", "coupled"])
+@pytest.mark.parametrize(
+    "builder", ["chain", "static/paths=[[0],[1],[0,0],[0,1],[1,0]]", "lattice"]
+)
+def test_candidates_after_their_own_branch_draw_from_the_target(builder, how):
+    """DSpark conditions every node on its branch; a chi-square test as above, for true rejection and
+    for candidates under the target's noise.
+    """
+    if (builder, how) == ("lattice", "rejection"):
+        pytest.skip("its shape depends on the tokens: refused, see tests/builders")
+    target, (drafter, config) = model(0), dspark()
+    params = Params(target, {"dspark": drafter}, Spec(TARGET, (("dspark", config),)))
+    options = {
+        "method": "dspark",
+        "builder": builder,
+        "budget": 6,
+        "acceptance": "rejection" if how == "rejection" else "match",
+        "temperature": 1.0,
+        "max_new_tokens": LENGTH,
+    }
+    texts = [
+        out.tokens
+        for seed in range(SEEDS)
+        for out in jaxspec.decode(params, [PROMPT] * BATCH, seed=seed, **options)
+    ]
+    cell = np.array(texts) @ VOCAB ** np.arange(LENGTH)[::-1]
+    observed = np.bincount(cell, minlength=VOCAB**LENGTH)
+    assert p_value(observed, exact(target)) > 1e-3
+    assert p_value(observed, exact(model(1))) < 1e-9
 
 
 @pytest.mark.slow
