@@ -16,7 +16,7 @@ from jaxspec.targets.transformer import Transformer
 
 TRACES = records("dspark", "decode.json")
 WHOLE = [trace for trace in TRACES if trace["confidence_threshold"] == 0]
-CONFIDENCE = 2e-5
+CONFIDENCE = 5e-6
 
 
 @functools.cache
