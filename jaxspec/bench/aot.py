@@ -61,7 +61,7 @@ def decode_loop(
 
     Args:
       arch: one of `architectures.ARCHITECTURES`.
-      method: `ar`, `jetspec`, `eagle3` or `specblock`.
+      method: `ar`, `jetspec`, `dspark`, `eagle3` or `specblock`.
       builder: see `jaxspec.decode`; None is the drafter's default; not read by `ar`.
       budget: see `jaxspec.decode`; not read by `ar`.
       capacity: rows of the caches.

@@ -22,7 +22,11 @@ def add_command(commands: options.Commands) -> None:
     add, default = parser.add_argument, options.DEFAULT
     add("--arch", default="qwen3-8b", help=f"architecture; its weights take no memory {default}")
     add("--gpu", default="h100", help=f"h100, h200, b200, a100, l4 or t4, or a list {default}")
-    add("--method", default="jetspec", help=f"ar; jetspec, eagle3, specblock with ar {default}")
+    add(
+        "--method",
+        default="jetspec",
+        help=f"ar; jetspec, dspark, eagle3, specblock with ar {default}",
+    )
     add(
         "--default",
         action="store_true",
