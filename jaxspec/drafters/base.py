@@ -78,8 +78,8 @@ class Drafter(NamedTuple):
     """The functions and sizes of a drafter that the decode loop uses.
 
     Attributes:
-      feature_layers: target decoder layers (0-based) whose outputs `absorb` reads; the number of
-        layers itself means the hidden state after the final norm.
+      feature_layers: target decoder layers (0-based) whose outputs `absorb` reads; -1 means the
+        embeddings, the number of layers itself the hidden state after the final norm.
       depth: longest path that one round proposes.
       slots: K, tokens that a step proposes after a node; `depth` if there is only one step.
       init: (batch, capacity, dtype) -> state before any token is committed. Each of its arrays has

@@ -34,10 +34,11 @@ def convert(source, destination, to: str, target=None) -> Path:
     Args:
       source: directory or hub id, or the name of a drafter that ships with `target`.
       destination: directory to create; it must not hold a model yet.
-      to: `dflash` or `jetspec` (one native layout, for vLLM and SGLang), or `speculators` (vLLM).
+      to: `dflash` or `jetspec` (one native layout, for vLLM and SGLang), `dflash2`, `dspark`
+        (DeepSpec's layout), or `speculators` (vLLM).
       target: the model that the drafter serves. Needed if the source lacks information:
-        `speculators` saves the target's embeddings with the drafter, and its files do not record
-        the target's number of layers.
+        `speculators` and `dspark` save the target's embeddings with the drafter, and others' files
+        in the speculators schema do not record the target's number of layers.
 
     Returns:
       `destination`.

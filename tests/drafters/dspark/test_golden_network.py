@@ -13,8 +13,8 @@ from jaxspec.drafters.dspark.network import DSpark
 from jaxspec.targets.transformer import Transformer
 
 KINDS = (*HEADS, "dflash")
-# The independent port behind the data is within 3e-6 of it in float64. Ours computes in float32.
-TOLERANCE = 2e-5
+# The independent port behind the data is within 3e-6 of it in float64; float32 adds its rounding.
+TOLERANCE = 5e-6
 
 
 class Golden:
