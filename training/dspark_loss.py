@@ -187,8 +187,8 @@ def make_dspark_row(target_config: TargetConfig, own: DSparkOptions, reduced: bo
 
 
 def _sum(values: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return (weighted sum, sum of the weights)."""
-    return (values * weights).sum(), weights.sum()
+    """Return (weighted sum, sum of the weights); values without weight may be anything."""
+    return jnp.where(weights > 0, values * weights, 0).sum(), weights.sum()
 
 
 def _check(config: DSparkConfig, options: LossOptions, own: DSparkOptions) -> None:
