@@ -16,6 +16,9 @@ import jax.numpy as jnp
 
 from jaxspec.core.config import MoEConfig, RopeScaling, TargetConfig, TransformerConfig
 from jaxspec.core.params import Params, Spec
+from jaxspec.drafters.dspark.config import DSparkConfig
+from jaxspec.drafters.dspark.shapes import init_variables as init_dspark
+from jaxspec.drafters.dspark.shapes import published_config
 from jaxspec.drafters.eagle3.config import EagleConfig
 from jaxspec.drafters.eagle3.files import leaves as eagle_leaves
 from jaxspec.drafters.jetspec.head import head_config, init_head
@@ -125,17 +128,24 @@ def architecture(name: str, *, block_size: int = 16, drafter_layers: int = 5) ->
 def swap_drafter(spec: Spec, name: str) -> Spec:
     """Return `spec` with the drafter `name` of the published sizes in place of its JetSpec head.
 
-    It reads three of the layers that the head reads.
+    DSpark reads the layers that the head reads, the others three of them.
 
     Args:
       spec: from `architecture`.
-      name: `jetspec`, `eagle3` or `specblock`.
+      name: `jetspec`, `dspark`, `eagle3` or `specblock`.
 
     Raises:
       ValueError: there is no such drafter here.
     """
     head = spec.drafters[0][1]
-    made = {DRAFTER: lambda _: head, "eagle3": _eagle, "specblock": _specblock}
+    made = {
+        DRAFTER: lambda _: head,
+        "dspark": lambda spec: published_config(
+            spec.target, head.feature_layers, num_layers=head.num_layers
+        ),
+        "eagle3": _eagle,
+        "specblock": _specblock,
+    }
     if name not in made:
         raise ValueError(f"unknown method {name!r}: choose one of ar, {', '.join(made)}")
     return dataclasses.replace(spec, drafters=((name, made[name](spec)),))
@@ -189,7 +199,7 @@ def _init_drafter(config: Any) -> dict[str, Any]:
     """Make the variables of a drafter: zeros, except for a JetSpec head's."""
     listed = {EagleConfig: eagle_leaves, SpecBlockConfig: specblock_leaves}
     if type(config) not in listed:
-        return init_head(config)
+        return init_dspark(config) if type(config) is DSparkConfig else init_head(config)
     tree: dict[str, Any] = {}
     for leaf in listed[type(config)](config):
         widths = [shape[0] if leaf.transpose else shape[-1] for shape in leaf.shapes]
