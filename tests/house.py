@@ -61,8 +61,8 @@ def find_drafter_namers() -> dict[str, list[str]]:
     """Find modules that name each drafter outside its folder: {drafter: module paths}.
 
     A module names a drafter if it imports from the drafter's folder, uses its config class or
-    maker, or compares or looks up its name. The registry is one of them. The folder of another
-    drafter, which may build on this one's network, counts as one module.
+    maker, or compares or looks up its name. The registry is one of them. Modules of
+    other drafters, which may build on this one's network, do not count.
     """
     from jaxspec.drafters import records
 
@@ -71,14 +71,9 @@ def find_drafter_namers() -> dict[str, list[str]]:
         folder = (LIBRARY / "drafters" / record.page).parent
         package = f"jaxspec.drafters.{folder.name}"
         namers = list_namers(list_modules(folder), package, record.name)
-        found[record.name] = sorted({join_drafter(path) for path in namers})
+        folders = [str((Path("jaxspec/drafters") / one.page).parent) for one in records()]
+        found[record.name] = [path for path in namers if str(Path(path).parent) not in folders]
     return found
-
-
-def join_drafter(path: str) -> str:
-    """Return the folder of a module in a drafter's folder, and any other module's own path."""
-    parts = Path(path).parts
-    return "/".join(parts[:3] if parts[:2] == ("jaxspec", "drafters") else parts)
 
 
 def find_builder_namers() -> dict[str, list[str]]:

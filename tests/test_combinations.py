@@ -14,6 +14,9 @@ import jaxspec
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.drafters import record_of, records
+from jaxspec.drafters.dflash.config import BlockDrafterConfig
+from jaxspec.drafters.dflash2.config import DFlash2Config
+from jaxspec.drafters.dflash2.files import init_variables as init_dflash2
 from jaxspec.drafters.dspark.shapes import init_variables, published_config
 from jaxspec.engine.plan import drafter_forwards, make_plan
 from jaxspec.engine.session import resolve_config
@@ -40,6 +43,7 @@ KINDS["small"] = dataclasses.replace(KINDS["small"], feature_layers=None)
 CONFIGS = {kind: METHODS[kind].config(options, TARGET, None) for kind, options in KINDS.items()}
 # DSpark's heads and layouts of blocks.
 _DSPARK = published_config(TARGET, (-1, 1), num_layers=1, block_size=4, markov_rank=6)
+_SHARED = [field.name for field in dataclasses.fields(BlockDrafterConfig)]
 DSPARK = {
     "dspark_vanilla": _DSPARK,
     "dspark_gated": dataclasses.replace(_DSPARK, markov_head="gated", draft_vocab_size=12),
@@ -49,7 +53,17 @@ DSPARK = {
         _DSPARK, markov_rank=0, confidence=False, confidence_with_markov=False
     ),
 }
-CONFIGS |= DSPARK
+DFLASH2 = DFlash2Config(
+    **{name: getattr(_DSPARK, name) for name in _SHARED},
+    conv_group_size=4,
+    conv_kernel_size=3,
+    selector_rank=5,
+    selector_top_k=7,
+    output_multiplier=0.5,
+    logit_softcap=20.0,
+    embedding_scale=1.5,
+)
+CONFIGS |= DSPARK | {"dflash2": DFLASH2}
 SPEC = Spec(TARGET, tuple(CONFIGS.items()))
 BUDGET, NEW, PROMPTS = 16, 14, [[4, 9, 2, 14, 4, 9], [7]]
 ALL = [
@@ -83,7 +97,9 @@ def params():
     head = jnp.zeros((TARGET.hidden_size, TARGET.vocab_size))
 
     def init(kind, config):
-        return init_variables(config) if kind in DSPARK else METHODS[kind].init(config, 0, head)
+        if kind in DSPARK:
+            return init_variables(config)
+        return init_dflash2(config) if kind == "dflash2" else METHODS[kind].init(config, 0, head)
 
     made = {
         kind: weights(jax.eval_shape(functools.partial(init, kind, config)), 0.4)

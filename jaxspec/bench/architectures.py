@@ -17,8 +17,7 @@ import jax.numpy as jnp
 from jaxspec.core.config import MoEConfig, RopeScaling, TargetConfig, TransformerConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.drafters.dspark.config import DSparkConfig
-from jaxspec.drafters.dspark.shapes import init_variables as init_dspark
-from jaxspec.drafters.dspark.shapes import published_config
+from jaxspec.drafters.dspark.shapes import init_variables, published_config
 from jaxspec.drafters.eagle3.config import EagleConfig
 from jaxspec.drafters.eagle3.files import leaves as eagle_leaves
 from jaxspec.drafters.jetspec.head import head_config, init_head
@@ -128,7 +127,7 @@ def architecture(name: str, *, block_size: int = 16, drafter_layers: int = 5) ->
 def swap_drafter(spec: Spec, name: str) -> Spec:
     """Return `spec` with the drafter `name` of the published sizes in place of its JetSpec head.
 
-    DSpark reads the layers that the head reads, the others three of them.
+    It reads three of the layers that the head reads; DSpark reads all of them.
 
     Args:
       spec: from `architecture`.
@@ -138,17 +137,15 @@ def swap_drafter(spec: Spec, name: str) -> Spec:
       ValueError: there is no such drafter here.
     """
     head = spec.drafters[0][1]
-    made = {
-        DRAFTER: lambda _: head,
-        "dspark": lambda spec: published_config(
-            spec.target, head.feature_layers, num_layers=head.num_layers
-        ),
-        "eagle3": _eagle,
-        "specblock": _specblock,
-    }
+    made = {DRAFTER: lambda _: head, "dspark": _dspark, "eagle3": _eagle, "specblock": _specblock}
     if name not in made:
         raise ValueError(f"unknown method {name!r}: choose one of ar, {', '.join(made)}")
     return dataclasses.replace(spec, drafters=((name, made[name](spec)),))
+
+
+def _dspark(spec: Spec) -> DSparkConfig:
+    head = spec.drafters[0][1]
+    return published_config(spec.target, head.feature_layers, num_layers=head.num_layers)
 
 
 def _eagle(spec: Spec, draft_vocab: int = 32_000) -> EagleConfig:
@@ -196,10 +193,10 @@ def _as_structs(tree: Any, dtype: Any) -> Any:
 
 
 def _init_drafter(config: Any) -> dict[str, Any]:
-    """Make the variables of a drafter: zeros, except for a JetSpec head's."""
+    """Make the variables of a drafter: zeros, except for those of networks with a Flax `init`."""
     listed = {EagleConfig: eagle_leaves, SpecBlockConfig: specblock_leaves}
     if type(config) not in listed:
-        return init_dspark(config) if type(config) is DSparkConfig else init_head(config)
+        return init_variables(config) if isinstance(config, DSparkConfig) else init_head(config)
     tree: dict[str, Any] = {}
     for leaf in listed[type(config)](config):
         widths = [shape[0] if leaf.transpose else shape[-1] for shape in leaf.shapes]

@@ -31,6 +31,15 @@ def borrows_head(directory: str | os.PathLike) -> bool:
     return (read_entries(Path(directory) / "config.json").get("jaxspec") or {}).get(ENTRY) == TARGET
 
 
+def refuse_borrowed(directory: str | os.PathLike) -> None:
+    """Raise a ValueError if the drafter in `directory` leaves its output projection to the target."""
+    if borrows_head(directory):
+        raise ValueError(
+            f"{directory} leaves its output projection to the target: load both with jaxspec.load, "
+            "write them with jaxspec.save, and convert the drafter of that"
+        )
+
+
 def lend_head(variables: dict[str, Any], target: Any, config: TargetConfig) -> dict[str, Any]:
     """Add the target's rows to the variables of a drafter that leaves its projection to it.
 

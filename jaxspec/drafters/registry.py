@@ -8,6 +8,7 @@ from typing import Any
 from jaxspec.core.params import WEIGHTLESS
 from jaxspec.drafters.base import Drafter
 from jaxspec.drafters.dflash import DFLASH
+from jaxspec.drafters.dflash2 import DFLASH2
 from jaxspec.drafters.draft_model import SMALL_MODEL
 from jaxspec.drafters.dspark import DSPARK
 from jaxspec.drafters.eagle3 import EAGLE3
@@ -98,6 +99,7 @@ for _record in (
     SPECBLOCK,
     EAGLE3,
     DSPARK,
+    DFLASH2,
     PROMPT_LOOKUP,
 ):
     register(_record)

@@ -14,7 +14,7 @@ from jaxspec.drafters.registry import named, records
 
 # Recognised families that jaxspec cannot decode with: {family: drafter that names its layers in the
 # same way}.
-UNREADABLE = {"dflash2": "dflash", "peagle": "eagle3", "mtp": None}
+UNREADABLE = {"peagle": "eagle3", "mtp": None}
 
 
 def family(hf: dict[str, Any], names: Collection[str]) -> str:
@@ -27,8 +27,6 @@ def family(hf: dict[str, Any], names: Collection[str]) -> str:
     if kind is not None:
         return str(kind)
     architecture = str((hf.get("architectures") or [""])[0])
-    if "DFlash2" in architecture or "selector_rank" in (hf.get("dflash_config") or {}):
-        return "dflash2"
     for record in reversed(records()):
         files = record.files
         # A plain language model can draft, but counts as a target.

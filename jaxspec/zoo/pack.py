@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxspec.drafters.borrowed_head import ENTRY, LEFT_OUT, TARGET
-from jaxspec.drafters.files import read_config
+from jaxspec.drafters.files import borrowed_tensors, read_config
 from jaxspec.drafters.registry import record_of
 from jaxspec.io.config_entries import read_entries
 from jaxspec.io.draft_vocab import MAPPING, read_ids
@@ -38,8 +38,8 @@ def pack_drafter(
         must be in safetensors files.
       destination: directory to create; it must not hold a model yet.
       target: the model that the drafter serves. If it is given, rows of the target's own output
-        projection are left out, see `jaxspec.drafters.borrowed_head`, and so is its embedding table,
-        which the speculators schema stores.
+        projection are left out, see `jaxspec.drafters.borrowed_head`, and so are copies of the
+        target's tensors that a layout stores and nothing reads.
 
     Returns:
       `destination`.
@@ -52,13 +52,16 @@ def pack_drafter(
     if is_packed(directory):
         raise ValueError(f"{directory} is packed already: copy it, or unpack it first")
     _refuse_target(directory)
-    if target is None or not _copies_head(directory, resolve_model(target)):
-        return _rewrite(directory, Path(destination), pack, {"storage": STORAGE})
+    entries, left_out = {"storage": STORAGE}, set()
+    if target is not None:
+        left_out |= _copies(directory)
+        if _copies_head(directory, resolve_model(target)):
+            entries[ENTRY] = TARGET
+            left_out |= set(LEFT_OUT)
 
     def pack_rest(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return pack({name: tensor for name, tensor in tensors.items() if name not in LEFT_OUT})
+        return pack({name: tensor for name, tensor in tensors.items() if name not in left_out})
 
-    entries = {"storage": STORAGE, ENTRY: TARGET}
     return _rewrite(directory, Path(destination), pack_rest, entries)
 
 
@@ -90,10 +93,16 @@ def is_packed(directory: Path) -> bool:
     return read_entries(directory / "config.json").get("jaxspec", {}).get("storage") == STORAGE
 
 
+def _copies(directory: Path) -> set[str]:
+    """Names of the target's tensors that the layout saves with a drafter; empty for other files."""
+    entries = read_entries(directory / "config.json")
+    return set(borrowed_tensors(read_config(entries), entries))
+
+
 def _copies_head(directory: Path, model: Path) -> bool:
     """Whether a block drafter's output projection consists of rows of the target's."""
     entries = read_entries(directory / "config.json")
-    if record_of(read_config(entries)).name not in ("dflash", "jetspec"):
+    if record_of(read_config(entries)).name not in ("dflash", "jetspec", "dspark"):
         return False
     tensors, config = open_weights(directory), target_config(read_entries(model / "config.json"))
     if HEAD not in tensors or not all(name in tensors for name in MAPPING):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
@@ -20,14 +22,7 @@ from jaxspec.targets.panels import COLLECTION
 def make_block_drafter(config: BlockDrafterConfig) -> Drafter:
     """Make DFlash, or JetSpec's head with `config.causal`."""
     module = BlockDrafter(config)
-
-    def init(batch: int, capacity: int, dtype: Any) -> KVCache:
-        return allocate(config, batch, capacity, dtype)
-
-    def absorb(params: Any, cache: KVCache, target: TargetHead, new: Committed) -> KVCache:
-        positions = new.position[:, None] + jnp.arange(new.token.shape[1])
-        k, v = module.apply(params, new.features, positions, method="context_kv")
-        return append(cache, k, v, new.count)
+    init, absorb = make_context_functions(config, module)
 
     def start(
         params: Any,
@@ -37,23 +32,52 @@ def make_block_drafter(config: BlockDrafterConfig) -> Drafter:
         rows: int,
         block: jax.Array | None = None,
     ) -> tuple[Proposal, None]:
-        # The anchor comes right after the cached context and has no feature of its own yet.
-        masks = jnp.full((root.shape[0], config.depth), config.mask_token_id, root.dtype)
-        tokens = jnp.concatenate([root[:, None], masks], axis=1)
-        positions = cache.length[:, None] + jnp.arange(config.block_size)
-        hidden = module.apply(params, target.embed(tokens), positions, cache, size=block)[
-            :, 1 : rows + 1
-        ]
+        slots, positions = make_block(config, cache, target, root)
+        hidden = module.apply(params, slots, positions, cache, size=block)[:, 1 : rows + 1]
         if config.draft_vocab_size is None:
-            logits = target.unembed(hidden)
-        else:
-            head, few = params["draft"]["lm_head"], params.get(COLLECTION, {}).get("lm_head")
-            logits = whole_vocabulary(
-                multiply_kernel(hidden, head, few=few), params["draft"]["ids"], config.vocab_size
-            )
+            return Proposal(target.unembed(hidden)[:, None]), None
+        logits = whole_vocabulary(
+            own_logits(params, hidden), params["draft"]["ids"], config.vocab_size
+        )
         return Proposal(logits[:, None]), None
 
     return Drafter(config.feature_layers, config.depth, config.depth, init, absorb, start)
+
+
+def make_context_functions(
+    config: BlockDrafterConfig, module: nn.Module
+) -> tuple[Callable[..., KVCache], Callable[..., KVCache]]:
+    """Make `init` and `absorb` of a drafter whose state is the cache of its context.
+
+    Args:
+      module: has the method `context_kv` of `BlockDrafter`.
+    """
+
+    def init(batch: int, capacity: int, dtype: Any) -> KVCache:
+        return allocate(config, batch, capacity, dtype)
+
+    def absorb(params: Any, cache: KVCache, target: TargetHead, new: Committed) -> KVCache:
+        positions = new.position[:, None] + jnp.arange(new.token.shape[1])
+        k, v = module.apply(params, new.features, positions, method="context_kv")
+        return append(cache, k, v, new.count)
+
+    return init, absorb
+
+
+def make_block(
+    config: BlockDrafterConfig, cache: KVCache, target: TargetHead, root: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return the embeddings [B, T, E] and positions int32 [B, T] of the block after `root` [B]."""
+    # The anchor comes right after the cached context and has no feature of its own yet.
+    masks = jnp.full((root.shape[0], config.block_size - 1), config.mask_token_id, root.dtype)
+    tokens = jnp.concatenate([root[:, None], masks], axis=1)
+    return target.embed(tokens), cache.length[:, None] + jnp.arange(config.block_size)
+
+
+def own_logits(params: Any, hidden: jax.Array) -> jax.Array:
+    """Project hidden states [..., E] to a reduced draft vocabulary, [..., D]."""
+    head, few = params["draft"]["lm_head"], params.get(COLLECTION, {}).get("lm_head")
+    return multiply_kernel(hidden, head, few=few)
 
 
 def resize(config: BlockDrafterConfig, depth: int) -> BlockDrafterConfig:

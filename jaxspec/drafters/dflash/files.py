@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.borrowed_head import borrows_head
+from jaxspec.drafters.borrowed_head import borrows_head, refuse_borrowed
 from jaxspec.drafters.dflash import layouts, speculators
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.dflash.hf_config import drafter_config_to_hf
@@ -64,11 +64,7 @@ def stored_tensors(
       FileNotFoundError, WeightMismatch, ValueError: as `load_drafter`; also where the output
         projection is left to the target.
     """
-    if borrows_head(directory):
-        raise ValueError(
-            f"{directory} leaves its output projection to the target: load both with jaxspec.load, "
-            "write them with jaxspec.save, and convert the drafter of that"
-        )
+    refuse_borrowed(directory)
     read, skip = _open(Path(directory), config)
     return stored(read, config, skip)
 

@@ -30,6 +30,15 @@ def drafter_config(hf: dict[str, Any]) -> BlockDrafterConfig:
             f"unknown drafter architecture {named!r} (model_type {hf.get('model_type')!r}); "
             f"supported: {ARCHITECTURE} of type 'qwen3' (DFlash, JetSpec)"
         )
+    return BlockDrafterConfig(**block_fields(hf))
+
+
+def block_fields(hf: dict[str, Any]) -> dict[str, Any]:
+    """Read the fields of `BlockDrafterConfig` from a config.json with a `dflash_config`.
+
+    Raises:
+      ValueError: a field is missing, or a setting is not supported.
+    """
     own = hf.get("dflash_config") or {}
     fields = transformer_fields(hf, default_head_dim=128)
     if own.get("attention_sink_bias") or hf.get("attention_sink_bias"):
@@ -40,18 +49,17 @@ def drafter_config(hf: dict[str, Any]) -> BlockDrafterConfig:
     )
     if block_size < 2:
         raise ValueError("config.json: block_size counts the anchor, so it must be at least 2")
-    return BlockDrafterConfig(
-        **fields,
-        block_size=block_size,
-        mask_token_id=_read_mask_token(own, hf),
-        feature_layers=_read_feature_layers(own, hf, fields["num_layers"]),
-        causal=_read_causal(own),
-        sliding_window=read_sliding_window(own, hf, fields["num_layers"]),
-        target_hidden_size=integer(own, "target_hidden_size", fields["hidden_size"]),
-        vocab_size=vocab,
-        draft_vocab_size=draft_vocab_size(hf, vocab),
-        score_temperature=score_temperature(hf),
-    )
+    return fields | {
+        "block_size": block_size,
+        "mask_token_id": _read_mask_token(own, hf),
+        "feature_layers": _read_feature_layers(own, hf, fields["num_layers"]),
+        "causal": _read_causal(own),
+        "sliding_window": read_sliding_window(own, hf, fields["num_layers"]),
+        "target_hidden_size": integer(own, "target_hidden_size", fields["hidden_size"]),
+        "vocab_size": vocab,
+        "draft_vocab_size": draft_vocab_size(hf, vocab),
+        "score_temperature": score_temperature(hf),
+    }
 
 
 def drafter_config_to_hf(

@@ -28,8 +28,12 @@ class BlockDrafter(nn.Module):
         c = self.config
         self.fc = Linear(c.hidden_size)
         self.context_norm = RMSNorm(c.norm_eps)
-        self.layers = [DecoderLayer(c) for _ in range(c.num_layers)]
+        self.layers = [self.make_layer() for _ in range(c.num_layers)]
         self.norm = RMSNorm(c.norm_eps)
+
+    def make_layer(self) -> DecoderLayer:
+        """Make a layer; networks that change it override this."""
+        return DecoderLayer(self.config)
 
     def context(self, features: jax.Array) -> jax.Array:
         """Fuse target features [B, T, len(feature_layers) * Et] to the context [B, T, E] that every

@@ -16,14 +16,12 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from jaxspec.core.cache import allocate, append
 from jaxspec.core.state import KVCache
-from jaxspec.drafters.base import Committed, Drafter, Nodes, Proposal, TargetHead
+from jaxspec.drafters.base import Drafter, Nodes, Proposal, TargetHead
+from jaxspec.drafters.dflash.drafter import make_block, make_context_functions, own_logits
 from jaxspec.drafters.dspark.config import DSparkConfig
 from jaxspec.drafters.dspark.network import DSpark
 from jaxspec.drafters.pairs import spread
-from jaxspec.targets.linear import multiply_kernel
-from jaxspec.targets.panels import COLLECTION
 
 
 class DSparkScratch(flax.struct.PyTreeNode):
@@ -43,28 +41,19 @@ class DSparkScratch(flax.struct.PyTreeNode):
 
 def make_dspark_drafter(config: DSparkConfig) -> Drafter:
     """Make DSpark. Without a Markov head, all nodes of a depth propose the same."""
-    module = DSpark(config)
-
-    def init(batch: int, capacity: int, dtype: Any) -> KVCache:
-        return allocate(config, batch, capacity, dtype)
-
-    def absorb(params: Any, cache: KVCache, target: TargetHead, new: Committed) -> KVCache:
-        positions = new.position[:, None] + jnp.arange(new.token.shape[1])
-        k, v = module.apply(params, new.features, positions, method="context_kv")
-        return append(cache, k, v, new.count)
-
+    init, absorb = make_context_functions(config, DSpark(config))
     start, expand = (functools.partial(f, config) for f in (_start, _expand))
     return Drafter(config.feature_layers, config.depth, 1, init, absorb, start, expand)
 
 
-def resize(config: DSparkConfig, depth: int) -> DSparkConfig:
+def resize(config: Any, depth: int) -> Any:
     """Return `config` for paths of `depth` tokens.
 
     A shorter block would change the proposals of slots that see the whole block, so only a causal
     backbone gets one. The others stop early in the block that they were trained for.
     """
     if depth > config.depth or config.causal:
-        return dataclasses.replace(config, block_size=depth + config.first_slot)
+        return dataclasses.replace(config, block_size=config.block_size + depth - config.depth)
     return config
 
 
@@ -85,16 +74,11 @@ def _slots(
     Returns:
       (hidden states [B, K, E], logits [B, K, D] over the draft vocabulary).
     """
-    # The anchor comes right after the cached context and has no feature of its own yet.
-    masks = jnp.full((root.shape[0], config.block_size - 1), config.mask_token_id, root.dtype)
-    tokens = jnp.concatenate([root[:, None], masks], axis=1)
-    positions = cache.length[:, None] + jnp.arange(config.block_size)
-    block = DSpark(config).apply(params, target.embed(tokens), positions, cache)
+    slots, positions = make_block(config, cache, target, root)
+    block = DSpark(config).apply(params, slots, positions, cache)
     hidden = block[:, config.first_slot : config.first_slot + rows]
-    if config.draft_vocab_size is None:
-        return hidden, target.unembed(hidden)
-    head, few = params["draft"]["lm_head"], params.get(COLLECTION, {}).get("lm_head")
-    return hidden, multiply_kernel(hidden, head, few=few)
+    whole = config.draft_vocab_size is None
+    return hidden, target.unembed(hidden) if whole else own_logits(params, hidden)
 
 
 def _start(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from jaxspec.core.config import TargetConfig
-from jaxspec.drafters.borrowed_head import borrows_head
+from jaxspec.drafters.borrowed_head import borrows_head, refuse_borrowed
 from jaxspec.drafters.dflash import weights
 from jaxspec.drafters.dflash.files import write_with_target
 from jaxspec.drafters.dflash.speculators import BORROWED, borrowed_leaves, borrowed_names
@@ -63,8 +63,10 @@ def stored_tensors(directory: str | os.PathLike, config: DSparkConfig) -> dict[s
     """Read the drafter's tensors by name, in their stored dtypes.
 
     Raises:
-      FileNotFoundError, WeightMismatch, ValueError: as `load_drafter`.
+      FileNotFoundError, WeightMismatch, ValueError: as `load_drafter`; also where the output
+        projection is left to the target.
     """
+    refuse_borrowed(directory)
     read, skip = _open(Path(directory), config)
     return weights.stored(read, config, skip, dspark_leaves(config))
 

@@ -90,6 +90,15 @@ def test_features_of_the_target(found):
     close(out.features, golden.arrays["target_features"])
 
 
+def test_the_embeddings_are_a_feature_too(headed):
+    ids = headed.arrays["input_ids"]
+    positions = jnp.arange(ids.shape[1])[None]
+    out = headed.target(ids, positions, feature_layers=(-1, 0))
+    width = headed.config.target_hidden_size
+    np.testing.assert_array_equal(out.features[..., :width], headed.target.embed(ids))
+    close(out.features[..., width:], headed.arrays["target_features"][..., :width])
+
+
 def test_the_context_grows(found):
     golden, cache, *_ = found
     arrays, length = golden.arrays, int(golden.arrays["context_len"])
