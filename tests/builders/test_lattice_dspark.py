@@ -15,7 +15,7 @@ from jaxspec.drafters.registry import make_drafter
 from jaxspec.targets.transformer import Transformer
 
 KINDS = ("vanilla", "gated", "rnn")
-BUDGET, SCALE = 24, 0.2  # so that trees are deep
+BUDGET, SCALE = 64, 0.1  # so that trees are deep
 
 
 @functools.cache
@@ -25,7 +25,7 @@ def load(kind):
 
 
 def prompt():
-    return next(iter(records("dspark", "decode.json")))["prompt"]
+    return max((trace["prompt"] for trace in records("dspark", "decode.json")), key=len)
 
 
 @functools.cache
@@ -77,11 +77,12 @@ def test_paths_have_the_scores_of_their_branches(kind):
     paths = [()]
     for parent, token in zip(tree.parent[1:], tree.token[1:], strict=True):
         paths.append((*paths[parent], int(token)))
-    assert len(paths) == BUDGET and max(map(len, paths)) > 2
+    assert len(paths) == BUDGET
+    assert len({path[:-1] for path in paths if len(path) > 2}) > 1, "deep nodes on one branch only"
     # A first round drafts after the prompt and the token that the prefill gave.
     tokens = (*prompt(), out.tokens[0])
     expected = [score_path(kind, tokens, path) for path in paths[1:]]
-    np.testing.assert_allclose(tree.logprob[1:], expected, atol=5e-4)
+    np.testing.assert_allclose(tree.logprob[1:], expected, atol=1e-3)
     # Of the children of the root, none but the last is left out before the tree's last node.
     hidden, base = block(kind, tokens)
     config, variables = load(kind).spec.drafter("dspark"), load(kind).drafters["dspark"]
@@ -89,7 +90,10 @@ def test_paths_have_the_scores_of_their_branches(kind):
     bias = DSpark(config).apply(variables, before, hidden[:, :1], method="block_bias")[0, 0]
     first = np.asarray(jax.nn.log_softmax((base[0] + bias) / SCALE))
     inside = {path[0] for path in paths[1:] if len(path) == 1}
-    assert inside == set(np.flatnonzero(first >= tree.logprob[-1] - 1e-4).tolist())
+    certain, possible = (
+        set(np.flatnonzero(first > tree.logprob[-1] + off).tolist()) for off in (1e-3, -1e-3)
+    )
+    assert certain <= inside <= possible
 
 
 @pytest.mark.parametrize("temperature", [0.0, pytest.param(1.0, marks=pytest.mark.slow)])
