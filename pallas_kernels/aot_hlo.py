@@ -53,7 +53,7 @@ def op_names(text: str) -> dict[str, str]:
 
     For a fusion without one, take the first name inside that mentions a layer, else the first name.
     """
-    computations = _computations(text)
+    computations = find_computations(text)
     found = {}
     for instructions in computations.values():
         for name, _, _, line in instructions:
@@ -88,7 +88,7 @@ def large_results(text: str, least: int) -> list[dict[str, Any]]:
       Dicts of `name`, `shape`, `bytes`, `moves` (whether it only moves or converts data: a copy)
       and `source` (its op_name).
     """
-    computations, sources = _computations(text), op_names(text)
+    computations, sources = find_computations(text), op_names(text)
     found = []
     for name in _executed(text, computations):
         for instruction, shape, opcode, line in computations[name]:
@@ -108,7 +108,7 @@ def large_results(text: str, least: int) -> list[dict[str, Any]]:
     return sorted(found, key=lambda each: -each["bytes"])
 
 
-def _computations(text: str) -> dict[str, list[tuple[str, str, str, str]]]:
+def find_computations(text: str) -> dict[str, list[tuple[str, str, str, str]]]:
     """Return the instructions (name, shape, opcode, line) of every computation."""
     found: dict[str, list] = {}
     current: list = []
@@ -120,10 +120,16 @@ def _computations(text: str) -> dict[str, list[tuple[str, str, str, str]]]:
     return found
 
 
+def find_entry(text: str) -> str | None:
+    """Return the name of the computation that a program begins with."""
+    found = re.search(r"^ENTRY %?([\w.\-]+)", text, re.MULTILINE)
+    return found[1] if found else None
+
+
 def _executed(text: str, computations) -> list[str]:
     """List computations that run by themselves: the entry, and those of loops, branches, calls."""
-    entry = re.search(r"^ENTRY %?([\w.\-]+)", text, re.MULTILINE)
-    reached, left = [], [entry[1]] if entry else []
+    entry = find_entry(text)
+    reached, left = [], [entry] if entry else []
     while left:
         name = left.pop()
         if name in reached or name not in computations:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from pallas_kernels.aot_hlo import large_results, op_names, trip_counts
 from pallas_kernels.aot_ptxas import register_spills
+from pallas_kernels.aot_traffic import count_traffic
 
 # Thunks that contain others. All others are kernels, library calls or copies.
 _CONTAINERS = {"kCommandBuffer", "kWhile", "kConditional", "kSequential", "kDynamicSliceFusion"}
@@ -74,10 +75,12 @@ def describe_program(dump: Path, architecture: str, large: int, spills: bool) ->
       `program` and `round` (the body of the outermost loop; None without a loop): `Count`s as
       dicts. `round` also has `groups` (launches by the part of the program that they come from) and
       `inner` (the `Count` of the body of each loop in it). `large`: see `aot_hlo.large_results`.
+      `traffic`: see `aot_traffic.count_traffic`.
       `spills`: see `aot_ptxas.register_spills`.
     """
     text = (dump / "program.txt").read_text(encoding="utf-8")
     report: dict[str, Any] = {"program": None, "round": None, "large": large_results(text, large)}
+    report["traffic"] = count_traffic(text)
     # Without command buffers, the dump has no sequence "after passes".
     sequences = sorted(
         dump.glob("*thunk_sequence*.txt"),

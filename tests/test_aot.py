@@ -37,6 +37,7 @@ ROUNDS = {
     "beam": {"builder": "beam", "budget": 64},
     "dynamic": {"builder": "dynamic", "budget": 60},
     "eagle3 dynamic": {"method": "eagle3", "builder": "dynamic", "budget": 60},
+    "dspark lattice": {"method": "dspark", "builder": "lattice", "budget": 64},
     "specblock rank-guided": SPECBLOCK | {"budget": 64},
     "batch": {"budget": 16, "batch": 8},
     "block sizes": {"budget": 32, "policy": "blockpilot"},
@@ -224,6 +225,22 @@ def test_every_kind_of_round_is_one_command_buffer(name, reports):
     assert report["compiles"], report["error"]
     found = report["round"]
     assert found["buffers"] == 1 and found["loops"] == 0 and found["outside"] == 0, found
+
+
+@needs_plugin
+def test_a_lattice_costs_little_more_than_a_chain_to_draft():
+    """DSpark's steps read the Markov head once for all nodes of a level, as a chain does for one."""
+    options = {"arch": "qwen3-8b", "method": "dspark", "budget": 64}
+    chain, lattice = (
+        tool.compile_decode_loop(part="draft", builder=builder, spills=False, **options)
+        for builder in ("chain", "lattice")
+    )
+    assert lattice["program"]["outside"] == 0 and lattice["program"]["buffers"] == 1
+    moved = [one["traffic"]["read"] + one["traffic"]["written"] for one in (chain, lattice)]
+    assert moved[0] < moved[1] < 1.25 * moved[0]
+    # Logits of a level, bfloat16.
+    assert lattice["memory"]["temporary"] < 2 * 62 * 151936 * 2
+    assert "of both at peak bandwidth, us" in aot_table.render_compiled([chain, lattice])
 
 
 @needs_plugin

@@ -18,12 +18,15 @@ from jaxspec.bench.architectures import DRAFTER, abstract_params, architecture, 
 from jaxspec.builders import make_builder
 from jaxspec.core.params import Spec
 from jaxspec.core.sampling import make_sampling
-from jaxspec.core.state import DecodeState, Request
+from jaxspec.core.state import DecodeState, Request, Tree
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.engine.automatic import GPU_WIDTHS, make_automatic
+from jaxspec.engine.draft import draft
+from jaxspec.engine.grow import grow
 from jaxspec.engine.loop import run
 from jaxspec.engine.plan import DecodeConfig, make_plan
 from jaxspec.engine.prefill import prefill
+from jaxspec.engine.round import Round, compile_phase
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.learned.blockpilot import Predictor, make_blockpilot
 from jaxspec.policies.protocol import Policy
@@ -34,7 +37,7 @@ from pallas_kernels.aot import Program, compile_report
 BLOCKPILOT = "blockpilot"
 _BLOCKS = (4, 8, 16)
 _PROMPT = 64
-_FACTORIES = {"rounds": "decode_loop", "prefill": "prefill_program"}
+_FACTORIES = {"rounds": "decode_loop", "prefill": "prefill_program", "draft": "draft_program"}
 _DTYPES = ("bfloat16", "float16", "float32")
 
 
@@ -130,6 +133,18 @@ def prefill_program(*, batch: int, capacity: int, **options: Any) -> Program:
     return Program(prefill, (params, *shapes), static, {"cache_bytes": _held(state)})
 
 
+def draft_program(**options: Any) -> Program:
+    """Make the program that drafts in a round of `decode_loop` of the same options, up to the tree."""
+    loop = decode_loop(**options)
+    params, request, state, _ = loop.args
+    return Program(compile_phase(_draft_tree), (params, request, state), loop.static, loop.facts)
+
+
+def _draft_tree(round: Round, state: DecodeState) -> Tree:
+    noise = round.noise(state.cache.length + 1, round.plan.longest)
+    return grow(round, state, draft(round, state, noise))
+
+
 def _held(state: DecodeState) -> int:
     """Compute the bytes of all caches."""
     caches = jax.tree.leaves((state.cache, state.draft))
@@ -220,7 +235,8 @@ def compile_decode_loop(
     """Compile `decode_loop(**options)` for `gpu`, see `pallas_kernels.aot.compile_report`.
 
     Args:
-      part: `rounds`, or `prefill` for the program that comes before.
+      part: `rounds`; `draft` for the drafting of a round alone, or `prefill` for the program that
+        comes before.
 
     Returns:
       The report, with `part`, `options` and, if the program compiles, `cache_bytes`.

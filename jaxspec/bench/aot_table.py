@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from jaxspec.bench.report.table import tabulate
+from pallas_kernels.aot_gpus import find_gpu
 
 
 def render_compiled(reports: list[dict[str, Any]]) -> str:
@@ -50,7 +51,8 @@ def _title(one: dict[str, Any]) -> str:
         return f"{options['method']}, prefill of {options['capacity']} rows"
     if options["method"] == "ar":
         return "ar"
-    return " ".join(
+    only = "drafting of " if one["part"] == "draft" else ""
+    return only + " ".join(
         str(options[name])
         for name in ("method", "builder", "budget", "policy", "quantize")
         if options.get(name) is not None
@@ -77,7 +79,18 @@ def _mib(number: int) -> str:
 
 
 def _of_round(field: str):
-    return lambda one: "-" if one["round"] is None else str(one["round"][field])
+    def show(one: dict[str, Any]) -> str:
+        # Drafting alone may have no loop.
+        found = one["program"] if one["part"] == "draft" else one["round"]
+        return "-" if found is None else str(found[field])
+
+    return show
+
+
+def _least_time(one: dict[str, Any]) -> str:
+    """Show the microseconds that the traffic of a round takes at peak bandwidth."""
+    moved = one["traffic"]["read"] + one["traffic"]["written"]
+    return f"{1e6 * moved / find_gpu(one['gpu']).bandwidth:.0f}"
 
 
 def _spills(one: dict[str, Any]) -> str:
@@ -96,6 +109,10 @@ _ROWS = {
     "outside command buffers": _of_round("outside"),
     "command buffers a round": _of_round("buffers"),
     "loops driven by the host": _of_round("loops"),
+    "read a round, MiB": lambda one: _mib(one["traffic"]["read"]),
+    "written a round, MiB": lambda one: _mib(one["traffic"]["written"]),
+    "of both at peak bandwidth, us": _least_time,
+    "matrix products a round, GFLOP": lambda one: f"{one['traffic']['flops'] / 1e9:.1f}",
     "arguments, MiB": lambda one: _mib(one["memory"]["arguments"]),
     "temporary, MiB": lambda one: _mib(one["memory"]["temporary"]),
     "outputs, MiB": lambda one: _mib(one["memory"]["outputs"]),

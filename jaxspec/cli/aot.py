@@ -44,6 +44,11 @@ def add_command(commands: options.Commands) -> None:
         action="store_true",
         help="compile the prefill of prompts that fill the caches instead",
     )
+    add(
+        "--draft",
+        action="store_true",
+        help="compile the drafting of a round alone instead, after that of a chain",
+    )
     add("--batch", type=int, default=1, help=f"number of sequences {default}")
     add("--temperature", type=float, default=0.0, help=f"0 decodes greedily {default}")
     add("--top-k", type=int, help="sample among the most likely tokens (default: all)")
@@ -82,6 +87,13 @@ def run(arguments: argparse.Namespace) -> int:
     shared["builder"] = arguments.builder or ("best_first" if arguments.method == DRAFTER else None)
     part = "prefill" if arguments.prefill else "rounds"
     wanted = [{"part": part, "method": m} for m in dict.fromkeys(("ar", arguments.method))]
+    if arguments.draft:
+        if arguments.method == "ar" or arguments.prefill or arguments.default:
+            raise ValueError("--draft needs a --method that drafts, without --prefill or --default")
+        wanted = [
+            {"part": "draft", "method": arguments.method, "builder": builder}
+            for builder in dict.fromkeys(("chain", shared["builder"]))
+        ]
     if arguments.default:
         shared["policy"] = AUTOMATIC
         wanted = [{"part": part, "method": arguments.method} for part in ("prefill", "rounds")]
@@ -91,8 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
             dtype=arguments.dtype or find_gpu(gpu).dtype,
             large=arguments.large * 2**20,
             capacity=arguments.context,
-            **shared,
-            **one,
+            **shared | one,
         )
         for gpu in arguments.gpu.split(",")
         for one in wanted
