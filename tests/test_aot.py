@@ -244,6 +244,22 @@ def test_a_lattice_costs_little_more_than_a_chain_to_draft():
 
 
 @needs_plugin
+def test_a_step_from_one_node_copies_no_weights():
+    """XLA multiplies a single row elementwise, and used to write EAGLE-3's projections in float32."""
+    report = tool.compile_decode_loop(
+        part="draft",
+        arch="qwen3-8b",
+        layers=2,
+        method="eagle3",
+        builder="chain",
+        budget=4,
+        spills=False,
+    )
+    assert report["traffic"]["written"] < 32 * MIB
+    assert report["memory"]["temporary"] < 8 * MIB
+
+
+@needs_plugin
 @pytest.mark.parametrize("name", [n for n in ROUNDS if any(w in n for w in WEIGHTS)])
 def test_no_weights_are_copied_or_converted(name, reports):
     """Logits in float32 are the largest result that only converts; they are smaller than this."""

@@ -69,6 +69,9 @@ def multiply_parts(
     Returns:
       float32 [parts, ..., out], whose sum over the first axis is the product.
     """
+    if x.size == x.shape[-1]:
+        # XLA multiplies a single row elementwise, and writes the matrix in float32 to do so.
+        return multiply_parts(jnp.concatenate([x, x], axis=-2), kernel, scale, parts)[..., :1, :]
     rows = x.reshape(*x.shape[:-1], parts, -1)
     blocks = kernel.astype(x.dtype).reshape(parts, -1, kernel.shape[-1])
     inputs = (((x.ndim,), (1,)), ((x.ndim - 1,), (0,)))
