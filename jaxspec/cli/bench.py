@@ -18,6 +18,7 @@ from jaxspec.cli import (
     bench_policies,
     bench_ranks,
     bench_report,
+    bench_scores,
     bench_sweep,
     options,
     values,
@@ -35,6 +36,7 @@ COMMANDS = (
     bench_policies,
     bench_ranks,
     bench_confidence,
+    bench_scores,
     bench_report,
 )
 METHODS = (
@@ -81,7 +83,7 @@ def add_command(commands: options.Commands) -> None:
     bench_outputs.add_outputs(parser)
     options.add_decode(parser, max_new_tokens=128, several=True)
     subcommands = parser.add_subparsers(
-        metavar="{latency,load,peers,sweep,policies,ranks,confidence,report}",
+        metavar="{latency,load,peers,sweep,policies,ranks,confidence,scores,report}",
         help="other measurements; see `jaxspec bench latency --help`",
     )
     for command in COMMANDS:

@@ -17,6 +17,7 @@ from jaxspec.bench.confidence.measure_confidence import (
 )
 from jaxspec.bench.confidence.temperatures import fit_temperatures, prefix_probability
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
+from jaxspec.cli import main as cli
 
 GOLDEN = arrays("dspark", "calibration.npz")
 
@@ -119,3 +120,17 @@ def test_a_drafter_without_the_head_is_refused():
         jaxspec.decode(params, [40, 41], method="dflash", builder="chain+confidence", budget=4)
     with pytest.raises(ValueError, match="choose 'logprob' or 'confidence'"):
         jaxspec.builders.chain("entropy")
+
+
+def test_score_temperatures_are_tried_on_one_half_and_counted_on_the_other(capsys):
+    arguments = ["--method", "jetspec-ddtree@6", "--grid", "0.4,1", "--max-new-tokens", "24"]
+    assert cli.main(["bench", "scores", *arguments, "--limit", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "best" in text and "0.40" in text and "1.00" in text
+    for wrong, message in (
+        (["--method", "ar"], "give a drafted method"),
+        (["--method", "jetspec-ddtree@6", "--grid", "0.4,x"], "give numbers with commas"),
+        (["--method", "jetspec-ddtree@6", "--grid", "0"], "give numbers above 0"),
+    ):
+        assert cli.main(["bench", "scores", *wrong]) != 0
+        assert message in capsys.readouterr().err
