@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxspec.drafters.eagle3.config import EagleConfig
 from jaxspec.targets.layers import Attention, GatedMLP, RMSNorm, rope_table
 from jaxspec.targets.linear import Linear, multiply_kernel, panels_of
+from pallas_kernels.reference import add_parts
 
 
 class EagleDrafter(nn.Module):
@@ -70,9 +71,13 @@ class EagleDrafter(nn.Module):
             jnp.concatenate([self.token_norm(tokens), normed], axis=-1),
             rope_table(positions, self.config),
         )
-        attended, new_kv = self.attention(wide, rope, positions, mask, prefix, None, earlier)
-        x = (normed if self.config.norm_before_residual else features) + attended
-        return x + self.mlp(self.mlp_norm(x)), new_kv
+        cached = prefix is not None
+        attended, new_kv = self.attention.in_parts(
+            wide, rope, positions, mask, prefix, None, earlier
+        )
+        x = normed if self.config.norm_before_residual else features
+        x, normed = self.mlp_norm.add_normalize(x, attended, cached)
+        return x + add_parts(self.mlp.in_parts(normed, cached), x.dtype), new_kv
 
     def keys_values(
         self, tokens: jax.Array, features: jax.Array, positions: jax.Array

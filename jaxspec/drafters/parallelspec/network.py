@@ -90,9 +90,11 @@ class ParallelSpec(nn.Module):
         positions = position[:, None] + jnp.arange(self.config.slots)
         prefix = cache.prefix(0, first)
         rope = rope_table(positions, self.config)
-        attended, _ = self.attention(self._wide(tokens, features), rope, positions, None, prefix)
-        x = features + attended
-        return self.norm(x + self.mlp(self.mlp_norm(x)))
+        attended, _ = self.attention.in_parts(
+            self._wide(tokens, features), rope, positions, None, prefix
+        )
+        x, normed = self.mlp_norm.add_normalize(features, attended, True)
+        return self.norm.add_normalize(x, self.mlp.in_parts(normed, True), True)[1]
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Return logits [..., D] of the draft vocabulary from states after the final norm."""
