@@ -108,7 +108,7 @@ def _begin(round: Round, state: DecodeState, noise: jax.Array | None, limit: jax
     depth = jnp.zeros((batch, 1), jnp.int32)
     candidates, known = _rank_step(round, state, noise, proposal, depth, known, 0)
     grown, nodes = jax.vmap(growth.init)(candidates, limit)
-    if known is not None and growth.candidates > 1:
+    if known is not None and growth.nodes and growth.candidates > 1:
         below = jnp.zeros(grown.token.shape, jnp.int32)
     sources = None
     if asks_policy(round):
