@@ -40,7 +40,7 @@ SMALL = {
         },
         4,
     ),
-    "quickstart": ({"MAX_NEW_TOKENS": 48}, 2),
+    "quickstart": ({"MODEL": "mini", "MAX_NEW_TOKENS": 48}, 2),
     "train_a_drafter": (
         {
             "DRAFTER": "medusa",
