@@ -80,9 +80,7 @@ def test_repeats_in_a_batch_are_independent_and_seeds_matter(params):
 
 
 @pytest.mark.parametrize("acceptance", ["sequential", "rejection"])
-@pytest.mark.parametrize(
-    "builder", ["chain", "best_first", pytest.param("expand", marks=SLOW)]
-)
+@pytest.mark.parametrize("builder", ["chain", "best_first", pytest.param("expand", marks=SLOW)])
 def test_other_acceptance_rules_run_and_equal_greedy_at_zero(params, acceptance, builder):
     out = jaxspec.decode(
         params,

@@ -6,8 +6,9 @@
 Run the same command again to continue after an interruption: finished recipes are kept, and an
 unfinished one continues from its last checkpoint. The comparisons follow JetSpec's tables:
 `objective` (Table 4), `causality` (Table 7) and `data` (Table 6); `all` is these three. Each shows
-acceptance during training. `eagle` compares numbers of EAGLE-3's test-time steps, and `specblock`
-ablates SpecBlock's components, with figures of the rank head and of single slots.
+acceptance during training. `eagle` compares numbers of EAGLE-3's test-time steps, `specblock`
+ablates SpecBlock's components, with figures of the rank head and of single slots, and
+`conditioning` compares DSpark, whole and in parts, with the drafters of one distribution a depth.
 """
 
 from __future__ import annotations
@@ -34,11 +35,14 @@ from training.optimizer import OptimizerOptions
 from training.pipeline import DataOptions
 from training.presets import PRESETS, SCORING
 from training.regenerate import RegenerateOptions, regenerate
-from training.sweep_recipes import SCALES, SWEEPS, VARIANTS, Recipe, Scale
+from training.sweep_recipes import FROZEN_SHARE, SCALES, SWEEPS, VARIANTS, Recipe, Scale
 from training.sweep_report import write_report
 from training.train_drafter import DrafterOptions, train_drafter
 
-BUDGETS = (8, 16, 64)
+BUDGETS = (8, 16, 32, 64)
+
+# Drafters of one token per step.
+STEPWISE = ("eagle3", "dspark")
 
 
 @dataclasses.dataclass
@@ -55,11 +59,13 @@ class SweepOptions:
       scale: `small` takes under three hours on two CPU cores, `full` needs a GPU.
       feature_layers: target layers that the drafters read; None spreads them evenly.
       temperatures: temperatures of the target's texts, in turn.
+      sampled: further temperatures at which acceptance is measured after the training.
       cache: keep the target's states of all texts on disk, so that runs need not recompute them.
     """
 
     name: Annotated[
-        Literal["objective", "causality", "data", "all", "eagle", "specblock"], tyro.conf.Positional
+        Literal["objective", "causality", "data", "all", "conditioning", "eagle", "specblock"],
+        tyro.conf.Positional,
     ]
     corpus: Path
     prompts: Path
@@ -68,6 +74,7 @@ class SweepOptions:
     scale: Literal["small", "full"] = "small"
     feature_layers: tuple[int, ...] | None = (1, 3, 4)
     temperatures: tuple[float, ...] = (0.0, 0.0, 0.7, 1.0)
+    sampled: tuple[float, ...] = ()
     cache: bool = True
 
 
@@ -83,12 +90,14 @@ def make_drafter_options(recipe: Recipe, options: SweepOptions, scale: Scale) ->
             rows=scale.texts,
         ),
     }[recipe.data]
-    every = max(scale.steps // scale.evals, 1)
+    backbone = recipe.backbone
+    steps = scale.steps if backbone is None else scale.steps // FROZEN_SHARE
+    every = max(steps // scale.evals, 1)
     return DrafterOptions(
         data=data,
         out=options.out / recipe.name / "drafter",
         loop=LoopOptions(
-            options.out / recipe.name, scale.steps, save_every=every, eval_every=every, parts=2
+            options.out / recipe.name, steps, save_every=every, eval_every=every, parts=2
         ),
         target=options.target,
         model=_model(recipe, options, scale),
@@ -100,6 +109,7 @@ def make_drafter_options(recipe: Recipe, options: SweepOptions, scale: Scale) ->
         anchors=scale.anchors,
         cache_features=options.out / f"states-{recipe.data}" if options.cache else None,
         seed=recipe.seed,
+        init=None if backbone is None else options.out / backbone.name / "drafter",
     )
 
 
@@ -120,8 +130,12 @@ def _model(recipe: Recipe, options: SweepOptions, scale: Scale) -> ModelOptions:
 def _methods(kind: str, block_size: int) -> dict[str, dict]:
     """Return options of `jaxspec.decode` by the name of the measurement."""
     methods = {f"chain@{block_size}": {"builder": "chain", "budget": block_size}}
-    if kind == "eagle3":
-        return methods | {f"dynamic@{n}": {"builder": "dynamic", "budget": n} for n in BUDGETS}
+    if kind in STEPWISE:
+        return methods | {
+            f"{name}@{n}": {"builder": name, "budget": n}
+            for name in ("dynamic", "lattice")
+            for n in BUDGETS
+        }
     if kind == "specblock":
         guided = {f"rank-guided@{n}": {"builder": "rank_guided", "budget": n} for n in BUDGETS}
         # With the same width everywhere, the scores decide instead of the rank head.
@@ -130,7 +144,12 @@ def _methods(kind: str, block_size: int) -> dict[str, dict]:
             for n in BUDGETS
         }
         return methods | guided | uniform
-    return methods | {f"tree@{n}": {"builder": "best_first", "budget": n} for n in BUDGETS}
+    trees = {"tree": "best_first", "expand": "expand"}
+    return methods | {
+        f"{name}@{n}": {"builder": builder, "budget": n}
+        for name, builder in trees.items()
+        for n in BUDGETS
+    }
 
 
 def _last_figures(run: Path, count: int = 5) -> dict[str, float]:
@@ -158,7 +177,7 @@ def run_recipe(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
         "target": options.target,
         "prompts": options.prompts.name,
         "scale": dataclasses.asdict(scale),
-    }
+    } | ({"sampled": list(options.sampled)} if options.sampled else {})
     if found.is_file():
         kept = json.loads(found.read_text())
         check_made_with(found, kept.get("settings", {}), settings)
@@ -169,9 +188,15 @@ def run_recipe(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
     tokenizer = load_tokenizer(bundle.spec.tokenizer) if bundle.spec.tokenizer else None
     prompts = read_prompts(options.prompts, tokenizer, limit=scale.prompts)
     acceptance = {
-        name: measure_domain_acceptance(
-            bundle, recipe.kind, prompts, max_new_tokens=scale.max_new_tokens, **method
+        name if temperature == 0 else f"{name}, T={temperature:g}": measure_domain_acceptance(
+            bundle,
+            recipe.kind,
+            prompts,
+            max_new_tokens=scale.max_new_tokens,
+            temperature=temperature,
+            **method,
         )
+        for temperature in (0.0, *options.sampled)
         for name, method in _methods(recipe.kind, scale.block_size).items()
     }
     result = {

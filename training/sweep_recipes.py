@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from training.dspark_loss import DSparkOptions
 from training.methods import EagleOptions, MethodOptions
 from training.presets import PRESETS
 
@@ -13,8 +14,8 @@ class Recipe:
     """One training run of a sweep.
 
     Attributes:
-      kind: `jetspec` (causal) or `dflash` (bidirectional), or `eagle3` or `specblock` as in their
-        presets for `mini`.
+      kind: `jetspec` (causal) or `dflash` (bidirectional), or `eagle3`, `specblock` or `dspark` as
+        in their presets for `mini`.
       loss: `fkl`, `ce` or `rkl`.
       gamma: decay length of the slot weights; None weights all alike.
       data: `regenerated` (the target's own text) or `corpus`.
@@ -36,11 +37,30 @@ class Recipe:
         kind = f"{self.kind}-{self.variant}" if self.variant else self.kind
         return f"{kind}-{self.loss}-{decay}-{self.data}-seed{self.seed}"
 
+    @property
+    def backbone(self) -> Recipe | None:
+        """The recipe of the drafter whose backbone is kept as it is; None if all is trained."""
+        frozen = self.variant == FROZEN
+        return dataclasses.replace(self, kind="dflash", variant="") if frozen else None
 
+
+FROZEN = "frozen"
+# Steps of training heads on a frozen backbone, as a share of the backbone's own.
+FROZEN_SHARE = 3
 _BLOCKS = PRESETS["specblock"].method["specblock"]
+_NO_HEADS = {"markov_rank": 0, "confidence": False}
 # (changes of the model, the method's own options) by variant.
 VARIANTS: dict[str, tuple[dict, MethodOptions]] = {
     **{f"steps{steps}": ({}, MethodOptions(eagle=EagleOptions(steps))) for steps in (1, 3, 5, 7)},
+    "joint": ({}, MethodOptions(dspark=DSparkOptions())),
+    "head-ce": ({}, MethodOptions(dspark=DSparkOptions(ce=1, l1=0))),
+    "head-kl": ({}, MethodOptions(dspark=DSparkOptions(ce=0, l1=0, kl=1))),
+    "no-head": (_NO_HEADS, MethodOptions(dspark=DSparkOptions())),
+    "no-head-ce": (_NO_HEADS, MethodOptions(dspark=DSparkOptions(ce=1, l1=0))),
+    FROZEN: (
+        {"block_size": 8, "sample_from_anchor": False},
+        MethodOptions(dspark=DSparkOptions(freeze_backbone=True)),
+    ),
     "full": ({}, MethodOptions(specblock=_BLOCKS)),
     "no-broadcast": ({"prefix_broadcast": False}, MethodOptions(specblock=_BLOCKS)),
     "no-shift": ({"shift": False}, MethodOptions(specblock=_BLOCKS)),
@@ -56,12 +76,26 @@ CAUSALITY = [
     for kind in ("jetspec", "dflash")
     for gamma in (None, 7.0)
 ]
+CONDITIONING = [
+    Recipe(kind, gamma=gamma, seed=seed, variant=variant)
+    for seed in (0, 1, 2)
+    for kind, gamma, variant in (
+        ("dflash", 4.0, ""),
+        ("jetspec", 4.0, ""),
+        ("eagle3", None, "steps7"),
+        *(
+            ("dspark", 4.0, variant)
+            for variant in ("joint", FROZEN, "head-ce", "head-kl", "no-head", "no-head-ce")
+        ),
+    )
+]
 DATA = [Recipe(data=data) for data in ("regenerated", "corpus")]
 SWEEPS = {
     "objective": OBJECTIVE,
     "causality": CAUSALITY,
     "data": DATA,
     "all": list(dict.fromkeys(OBJECTIVE + CAUSALITY + DATA)),
+    "conditioning": CONDITIONING,
     "eagle": [Recipe("eagle3", variant=f"steps{steps}") for steps in (1, 3, 5, 7)],
     "specblock": [
         Recipe("specblock", variant=name)

@@ -28,6 +28,10 @@ _COMPARISONS = {
         ),
         lambda r: {"regenerated": "the target's own text", "corpus": "corpus text"}[r["data"]],
     ),
+    "Nodes conditioned on their branch (DSpark and its parts)": (
+        lambda r: r["kind"] == "dspark" or r["gamma"] == 4.0 or r["variant"] == "steps7",
+        lambda r: _PARTS.get(r["variant"], r["kind"]),
+    ),
     "Steps of training-time test (EAGLE-3)": (
         lambda r: r["kind"] == "eagle3",
         lambda r: f"{r['variant'][5:]} steps",
@@ -36,6 +40,14 @@ _COMPARISONS = {
         lambda r: r["kind"] == "specblock",
         lambda r: r["variant"].replace("-", " "),
     ),
+}
+_PARTS = {
+    "joint": "dspark",
+    "frozen": "dspark, heads on frozen dflash",
+    "head-ce": "dspark, cross-entropy alone",
+    "head-kl": "dspark, KL alone",
+    "no-head": "dspark without heads",
+    "no-head-ce": "dspark without heads, cross-entropy alone (DeepSpec's DFlash)",
 }
 _KINDS = {"jetspec": "causal", "dflash": "bidirectional"}
 
@@ -77,8 +89,8 @@ def _page(name: str, scale: str, sizes: dict, results: Sequence[dict]) -> str:
         f"{len(results)} runs, {seconds / 60:.0f} minutes on {results[0]['device']}, jax {results[0]['jax']}.",
         "",
         "The tables show the mean acceptance length with the bonus token at T=0 on held-out "
-        "prompts, over all rounds of a domain. Cells are means over seeds; ± is half the distance "
-        "between the largest and the smallest seed. `tree@N` is a best-first tree of N rows.",
+        "prompts, or at the temperature named, over all rounds of a domain. Cells are means over seeds; ± is half the distance "
+        "between the largest and the smallest seed. `tree@N` is a best-first tree of N rows (DDTree), `expand@N` JetSpec's.",
     ]
     for title in _COMPARISONS:
         found = collect_comparison(title, results)

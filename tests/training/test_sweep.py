@@ -104,3 +104,32 @@ def test_finished_runs_are_kept(tmp_path, monkeypatch):
         sweep.run_recipe(Recipe(), dataclasses.replace(options, target="other"), SCALES["small"])
     with pytest.raises(ValueError, match="was made with scale"):
         sweep.run_recipe(Recipe(), options, SCALES["full"])
+
+
+def test_parts_of_dspark_are_compared_on_equal_budgets(tmp_path):
+    options = SweepOptions("conditioning", tmp_path / "corpus", tmp_path / "prompts", tmp_path)
+    recipes, scale = SWEEPS["conditioning"], SCALES["small"]
+    assert {recipe.seed for recipe in recipes} == {0, 1, 2}
+    made = {recipe.name: make_drafter_options(recipe, options, scale) for recipe in recipes}
+    assert len(made) == len(recipes) == 27
+    joint, frozen = (
+        Recipe("dspark", gamma=4.0, variant=variant, seed=1) for variant in ("joint", "frozen")
+    )
+    one, other = made[joint.name], made[frozen.name]
+    assert one.init is None and one.loop.steps == scale.steps == 3 * other.loop.steps
+    # The heads go on the DFlash drafter of the same seed, which is trained before.
+    names = list(made)
+    assert other.init == tmp_path / frozen.backbone.name / "drafter"
+    assert names.index(frozen.backbone.name) < names.index(frozen.name)
+    assert other.method.dspark.freeze_backbone and not one.method.dspark.freeze_backbone
+    assert (other.batch, other.anchors, other.data) == (one.batch, one.anchors, one.data)
+    methods = sweep._methods("dspark", scale.block_size)
+    assert {f"lattice@{n}" for n in (8, 16, 32, 64)} <= set(methods)
+    found = collect_comparison(
+        "Nodes conditioned on their branch (DSpark and its parts)",
+        results_of(
+            [joint, Recipe("dflash", gamma=4.0), Recipe("eagle3", variant="steps7")],
+            [3.0, 2.0, 2.5],
+        ),
+    )
+    assert list(found) == ["dspark", "dflash", "eagle3"]
