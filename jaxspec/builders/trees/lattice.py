@@ -82,8 +82,8 @@ class Lattice(Builder):
         if not self.shortlist or depth == 1:
             return growth
         shortlist = min(self.shortlist, proposes.vocab_size)
-        # M - 1 would do if the shortlist's scores were exact.
-        foreseen = min(wanted + wanted // 2, (depth - 1) * shortlist)
+        # M - 1 would do if the shortlist's scores were exact; they are nearly.
+        foreseen = min(wanted + wanted // 8, (depth - 1) * shortlist)
         return growth._replace(shortlist=shortlist, foreseen=foreseen)
 
 
