@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pallas_kernels.aot_hlo import find_computations, find_entry
 
@@ -20,6 +20,8 @@ _BRANCHES = re.compile(
     r"\b(?:branch_computations|true_computation|false_computation)=(\{.*?\}|\S+)"
 )
 _APPLIED = re.compile(r"\bto_apply=%?([\w.\-]+)")
+# Conditionals in a scope `fallback` have a branch that is rarely taken.
+_RARE = re.compile(r'op_name="[^"]*/fallback/cond"')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _CONTRACTED = re.compile(r"lhs_contracting_dim(?:s=\{|ension_?s?\":\[)\"?(\d+)")
 _NAME = re.compile(r"%([\w.\-]+)")
@@ -56,7 +58,7 @@ class _Instruction(NamedTuple):
     line: str
 
 
-def count_traffic(text: str) -> dict[str, int]:
+def count_traffic(text: str) -> dict[str, Any]:
     """Count what a turn of the outermost loop of a program moves; without a loop, the program.
 
     Loops inside count as often as they run, or once if that is not known; conditionals count their
@@ -64,6 +66,10 @@ def count_traffic(text: str) -> dict[str, int]:
 
     Args:
       text: optimised HLO.
+
+    Returns:
+      The fields of `Traffic`. With conditionals in a named scope `fallback`, also `common`: the same
+      fields if these take their other branch.
     """
     computations = {
         name: [_Instruction(*each[:3], _operands(each[3], each[2]), each[3]) for each in lines]
@@ -74,7 +80,8 @@ def count_traffic(text: str) -> dict[str, int]:
         return Traffic()._asdict()
     loops = (each for each in computations[entry] if each.opcode == "while")
     loop = next((match[1] for each in loops if (match := _BODY.search(each.line))), entry)
-    return _count(computations, loop)._asdict()
+    total, common = (_count(computations, loop, rare) for rare in (True, False))
+    return total._asdict() | ({} if common == total else {"common": common._asdict()})
 
 
 def _operands(line: str, opcode: str) -> list[str]:
@@ -87,20 +94,21 @@ def _operands(line: str, opcode: str) -> list[str]:
     return _NAME.findall(line[start:end])
 
 
-def _count(computations, name: str) -> Traffic:
-    """Count what the instructions of a computation move."""
+def _count(computations, name: str, rare: bool) -> Traffic:
+    """Count what the instructions of a computation move, with or without fallbacks."""
     total, shapes = Traffic(), {each.name: each.shape for each in computations[name]}
     for each in computations[name]:
         if each.opcode == "while":
             trips, body = _TRIPS.search(each.line), _BODY.search(each.line)
-            inner = _count(computations, body[1]) if body else Traffic()
+            inner = _count(computations, body[1], rare) if body else Traffic()
             total = total.plus(inner, int(trips[1]) if trips else 1)
         elif each.opcode == "conditional":
             names = [one for found in _BRANCHES.findall(each.line) for one in _NAME.findall(found)]
-            branches = [_count(computations, one) for one in names]
-            total = total.plus(max(branches, key=lambda one: (one.read + one.written, *one)))
+            branches = [_count(computations, one, rare) for one in names]
+            choose = max if rare or not _RARE.search(each.line) else min
+            total = total.plus(choose(branches, key=lambda one: (one.read + one.written, *one)))
         elif each.opcode == "call" and (applied := _APPLIED.search(each.line)):
-            total = total.plus(_count(computations, applied[1]))
+            total = total.plus(_count(computations, applied[1], rare))
         elif each.opcode not in _FREE:
             total = total.plus(_count_kernel(computations, each, shapes))
     return total

@@ -244,6 +244,26 @@ def test_a_lattice_costs_little_more_than_a_chain_to_draft():
 
 
 @needs_plugin
+@pytest.mark.parametrize("batch", [1, 8])
+def test_with_a_shortlist_a_lattice_costs_as_little_as_a_chain_to_draft(batch):
+    """Its nodes are computed in one product; in a fallback, again in the lattice's own steps."""
+    options = {"arch": "qwen3-8b", "method": "dspark", "budget": 64, "batch": batch}
+    chain, dense, short = (
+        tool.compile_decode_loop(part="draft", builder=builder, spills=False, **options)
+        for builder in ("chain", "lattice", "lattice/shortlist=128")
+    )
+    assert short["program"]["outside"] == 0 and short["program"]["buffers"] == 1
+    common = short["traffic"]["common"]
+    moved = [
+        one["read"] + one["written"]
+        for one in (common, chain["traffic"], dense["traffic"], short["traffic"])
+    ]
+    assert moved[0] < (1.0 if batch == 1 else 1.1) * moved[1] < moved[2] < moved[3] < 1.2 * moved[2]
+    assert common["kernels"] < dense["traffic"]["kernels"] < short["traffic"]["kernels"]
+    assert "without a fallback: kernels" in aot_table.render_compiled([chain, short])
+
+
+@needs_plugin
 def test_a_step_from_one_node_copies_no_weights():
     """XLA multiplies a single row elementwise, and used to write EAGLE-3's projections in float32."""
     report = tool.compile_decode_loop(

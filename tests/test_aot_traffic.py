@@ -86,6 +86,16 @@ def test_of_branches_the_largest_counts_and_updates_are_in_place():
     assert found["written"] == GATHER["written"] + 1024 and found["kernels"] == 2
 
 
+def test_a_fallback_is_told_apart():
+    """A conditional in a scope of this name, without its branch of most traffic."""
+    branch = BRANCH + ', metadata={op_name="jit(run)/while/body/fallback/cond"}'
+    found, plain = (count_traffic(HLO.replace("WORK", one)) for one in (branch, BRANCH))
+    common = found.pop("common")
+    assert found == plain
+    few = count_traffic(HLO.replace("WORK", BRANCH.replace("%many", "%few")))
+    assert common == few and common["read"] < found["read"]
+
+
 def test_kernels_of_pallas_count_with_what_they_write():
     found = count_traffic(HLO.replace("WORK", KERNEL))
     assert found == GATHER | {"written": 2 * GATHER["written"], "kernels": 2}

@@ -21,6 +21,8 @@ def render_compiled(reports: list[dict[str, Any]]) -> str:
     if not shown:
         return "\n".join(failed)
     rows = [[label, *map(show, shown)] for label, show in _ROWS.items()]
+    if any("common" in one["traffic"] for one in shown):
+        rows += [[label, *map(show, shown)] for label, show in _COMMON_ROWS.items()]
     if len({one["gpu"] for one in shown}) > 1:
         rows.insert(0, ["GPU", *(one["gpu"] for one in shown)])
     lines = [tabulate(["", *map(_title, shown)], rows).to_text()]
@@ -87,9 +89,15 @@ def _of_round(field: str):
     return show
 
 
-def _least_time(one: dict[str, Any]) -> str:
+def _common(one: dict[str, Any]) -> dict[str, int]:
+    """Return the traffic of a round that takes no fallback."""
+    return one["traffic"].get("common", one["traffic"])
+
+
+def _least_time(one: dict[str, Any], common: bool = False) -> str:
     """Show the microseconds that the traffic of a round takes at peak bandwidth."""
-    moved = one["traffic"]["read"] + one["traffic"]["written"]
+    traffic = _common(one) if common else one["traffic"]
+    moved = traffic["read"] + traffic["written"]
     return f"{1e6 * moved / find_gpu(one['gpu']).bandwidth:.0f}"
 
 
@@ -102,6 +110,12 @@ def _spills(one: dict[str, Any]) -> str:
     )
 
 
+_COMMON_ROWS = {
+    "without a fallback: kernels": lambda one: str(_common(one)["kernels"]),
+    "read, MiB": lambda one: _mib(_common(one)["read"]),
+    "written, MiB": lambda one: _mib(_common(one)["written"]),
+    "of both at peak bandwidth, us": lambda one: _least_time(one, common=True),
+}
 _ROWS = {
     "tree attention": lambda one: one["tree_attention"],
     "kernels a round": _of_round("kernels"),

@@ -24,6 +24,7 @@ class Proposes(NamedTuple):
       rank_classes: classes of the drafter's rank head (SpecBlock); 0 without one.
       retrieved: whether the tokens are looked up, so that a slot has one candidate and no others.
       confident: whether the drafter says how likely each of its tokens is accepted.
+      looks_ahead: whether a node's distribution depends on its depth and token alone.
     """
 
     depth: int
@@ -34,6 +35,7 @@ class Proposes(NamedTuple):
     rank_classes: int = 0
     retrieved: bool = False
     confident: bool = False
+    looks_ahead: bool = False
 
     @property
     def levels(self) -> int:
@@ -80,6 +82,11 @@ class Growth(NamedTuple):
       entropy: whether `StepCandidates.entropy` is read.
       confidence: whether paths are scored by the drafter's `Proposal.confidence` instead of its
         distributions; each slot then has one candidate.
+      shortlist: tokens of every depth among which the nodes that matter are foreseen, see
+        `jaxspec.engine.lookahead`; 0: every step computes its own nodes.
+      foreseen: nodes whose distributions are computed at once with a shortlist.
+      matters: (pool, depth_limit) -> bool [P], the nodes of the pool whose children may be in the
+        tree. Builders without a shortlist have none.
     """
 
     rows: int
@@ -93,6 +100,9 @@ class Growth(NamedTuple):
     finish: Callable[[Any, jax.Array], Tree]
     entropy: bool = False
     confidence: bool = False
+    shortlist: int = 0
+    foreseen: int = 0
+    matters: Callable[[Any, jax.Array], jax.Array] | None = None
 
     def build(self, candidates: Candidates, root: jax.Array, depth_limit: jax.Array) -> Tree:
         """Build batched trees from one proposal.

@@ -74,6 +74,21 @@ class Proposal(NamedTuple):
     confidence: jax.Array | None = None
 
 
+class Lookahead(NamedTuple):
+    """What the distributions of a round are made of, if a node's depends on its depth and its token
+    alone. `Drafter.expand` then reads nothing else of a node and leaves the scratch as it is.
+
+    Attributes:
+      logits: [B, K, V], logits of every depth without what the token before adds; -inf for tokens
+        that cannot be drafted.
+      between: (previous int32 [B, T, M], following int32 [B, T, N]) -> [B, T, M, N], what tokens of
+        depths 1..T add to the logits of tokens one level deeper.
+    """
+
+    logits: jax.Array
+    between: Callable[[jax.Array, jax.Array], jax.Array]
+
+
 class Drafter(NamedTuple):
     """The functions and sizes of a drafter that the decode loop uses.
 
@@ -94,6 +109,8 @@ class Drafter(NamedTuple):
         `Nodes.source`.
       rank_classes: number of classes in `Proposal.classes`; 0 if it is None.
       confident: whether there is a `Proposal.confidence`.
+      look_ahead: (params, scratch of `start`) -> Lookahead; None for drafters whose distributions
+        depend on more than a node's depth and token.
     """
 
     feature_layers: tuple[int, ...]
@@ -105,6 +122,7 @@ class Drafter(NamedTuple):
     expand: Callable[..., tuple[Proposal, Any]] | None = None
     rank_classes: int = 0
     confident: bool = False
+    look_ahead: Callable[..., Lookahead] | None = None
 
 
 def whole_vocabulary(logits: jax.Array, ids: jax.Array, vocab_size: int) -> jax.Array:

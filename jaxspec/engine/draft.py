@@ -14,6 +14,7 @@ from jaxspec.core.state import DecodeState, Nodes
 from jaxspec.drafters.base import Proposal
 from jaxspec.drafters.registry import record_of
 from jaxspec.engine.buckets import run_smallest
+from jaxspec.engine.lookahead import Foreseen, choose_states, is_certain, look_up
 from jaxspec.engine.proposals import Drafted, count_slots, limit_depth, propose, rank_candidates
 from jaxspec.engine.round import Round
 from jaxspec.engine.sources import Sources, init_sources, record_sources
@@ -22,6 +23,8 @@ from jaxspec.engine.stop_rule import apply_stop_rule, asks_policy, choose_where
 # Layers of all steps of a round up to which a GPU's program repeats the step. Beyond, a step is long
 # against the work of the host, and repeating it makes the compilation long.
 _UNROLLED = 32
+# The scope of a branch that is rarely taken; `pallas_kernels.aot_traffic` knows it.
+FALLBACK = "fallback"
 
 
 class _Growing(NamedTuple):
@@ -54,11 +57,33 @@ def draft(round: Round, state: DecodeState, noise: jax.Array | None) -> Drafted:
     if round.plan.drafter is None:
         return Drafted(None)
     limit = limit_depth(round, state)
-    growing = _begin(round, state, noise, limit)
+    growing, foreseen = _begin(round, state, noise, limit)
     if round.plan.steps:
         step = functools.partial(_step, round, state, noise, limit)
-        growing = _take_steps(step, growing, round.plan.steps, _layers(round))
+        take = functools.partial(_take_steps, most=round.plan.steps, layers=_layers(round))
+        if foreseen is not None:
+            quick = take(functools.partial(step, foreseen=foreseen), growing)
+            fell_back = ~is_certain(foreseen, round.growth, quick.grown, limit).all()
+            return _fall_back(fell_back, functools.partial(take, step), growing, quick)
+        growing = take(step, growing)
     return Drafted(growing.grown, growing.logprob, growing.below, growing.step)
+
+
+def _fall_back(
+    fell_back: jax.Array,
+    take: Callable[[_Growing], _Growing],
+    growing: _Growing,
+    quick: _Growing,
+) -> Drafted:
+    """Return the `quick` tree, or take all steps from `growing` on where `fell_back` bool [] holds."""
+
+    def again() -> tuple[Any, jax.Array]:
+        grown = take(growing)
+        return grown.grown, grown.step
+
+    with jax.named_scope(FALLBACK):  # reports of compiled programs tell its cost apart
+        grown, steps = jax.lax.cond(fell_back, again, lambda: (quick.grown, quick.step))
+    return Drafted(grown, steps=steps, fell_back=fell_back)
 
 
 def _layers(round: Round) -> int:
@@ -93,12 +118,14 @@ def _take_steps(
     return jax.lax.platform_dependent(growing, cpu=loop, default=unrolled)
 
 
-def _begin(round: Round, state: DecodeState, noise: jax.Array | None, limit: jax.Array) -> _Growing:
-    """Draft after the root and start the tree."""
+def _begin(
+    round: Round, state: DecodeState, noise: jax.Array | None, limit: jax.Array
+) -> tuple[_Growing, Foreseen | None]:
+    """Draft after the root and start the tree; with a shortlist, also compute what it foresees."""
     config, growth, batch = round.config, round.growth, state.root.shape[0]
     if round.plan.blocks:
         grown, nodes = jax.vmap(growth.init)(_draft_block(round, state, noise), limit)
-        return _Growing(jnp.int32(0), grown, nodes, None, None, None, None)
+        return _Growing(jnp.int32(0), grown, nodes, None, None, None, None), None
     proposal, scratch = propose(round, state)
     proposal = _take_slots(proposal, growth.slots)
     known = below = None
@@ -110,13 +137,18 @@ def _begin(round: Round, state: DecodeState, noise: jax.Array | None, limit: jax
     grown, nodes = jax.vmap(growth.init)(candidates, limit)
     if known is not None and growth.nodes and growth.candidates > 1:
         below = jnp.zeros(grown.token.shape, jnp.int32)
-    sources = None
+    sources = foreseen = None
     if asks_policy(round):
         carries = round.policy.act.carry is not None
         sources = init_sources(proposal, count_slots(round), round.policy.needs, carries)
         sources = record_sources(sources, proposal, 0)
         grown, nodes, sources = apply_stop_rule(round, state, 0, grown, nodes, sources, ~state.done)
-    return _Growing(jnp.int32(0), grown, nodes, scratch, known, below, sources)
+    if growth.shortlist:
+        states = choose_states(round, noise, scratch, candidates)
+        proposal, _ = _expand(round, state, scratch, states, jnp.int32(0))
+        offered, _ = _rank_step(round, state, noise, proposal, states.depth, None, 0)
+        foreseen = Foreseen(states, offered)
+    return _Growing(jnp.int32(0), grown, nodes, scratch, known, below, sources), foreseen
 
 
 def _draft_block(round: Round, state: DecodeState, noise: jax.Array | None) -> StepCandidates:
@@ -152,18 +184,17 @@ def _step(
     noise: jax.Array | None,
     limit: jax.Array,
     growing: _Growing,
+    foreseen: Foreseen | None = None,
 ) -> _Growing:
-    """Draft after the chosen nodes and let the builder choose the next ones."""
+    """Draft after the chosen nodes, or look them up, and let the builder choose the next ones."""
     growth = round.growth
     i, grown, nodes, scratch, known, below, sources = growing
     first = growth.slots + i * growth.nodes * growth.slots
-    expand = round.drafter.expand
-    assert expand is not None, "only a drafter that expands nodes is bound to draft steps"
-    proposal, scratch = expand(
-        round.drafter_variables, state.draft, scratch, round.target_head, nodes, first
-    )
-    proposal = _take_slots(proposal, growth.slots)
-    candidates, known = _rank_step(round, state, noise, proposal, nodes.depth, known, first)
+    if foreseen is None:
+        proposal, scratch = _expand(round, state, scratch, nodes, first)
+        candidates, known = _rank_step(round, state, noise, proposal, nodes.depth, known, first)
+    else:
+        proposal, (nodes, candidates) = None, look_up(foreseen, nodes)
     if below is not None:
         slots = first + jnp.arange(growth.nodes)
         below = jax.vmap(lambda room, at, live: room.at[at].max(jnp.where(live, slots, 0)))(
@@ -172,7 +203,7 @@ def _step(
     larger, following = jax.vmap(growth.grow, (0, 0, 0, None, 0))(
         grown, nodes, candidates, i, limit
     )
-    if sources is not None:
+    if sources is not None and proposal is not None:
         # Sequences that stopped keep their tree while others' grow.
         on = nodes.live.any(1)
         larger, following = jax.tree.map(
@@ -183,6 +214,18 @@ def _step(
             round, state, i + 1, larger, following, sources, on
         )
     return _Growing(i + 1, larger, following, scratch, known, below, sources)
+
+
+def _expand(
+    round: Round, state: DecodeState, scratch: Any, nodes: Nodes, first: jax.Array
+) -> tuple[Proposal, Any]:
+    """Run the drafter after `nodes`, whose first slot has the number `first`."""
+    expand = round.drafter.expand
+    assert expand is not None, "only a drafter that expands nodes is bound to draft steps"
+    proposal, scratch = expand(
+        round.drafter_variables, state.draft, scratch, round.target_head, nodes, first
+    )
+    return _take_slots(proposal, round.growth.slots), scratch
 
 
 def _rank_step(

@@ -170,6 +170,7 @@ def _bind(builder: Builder, config: DecodeConfig, drafter_config: Any, drafter: 
         steps=in_steps,
         rank_classes=drafter.rank_classes,
         confident=drafter.confident,
+        looks_ahead=drafter.look_ahead is not None,
     )
     try:
         return builder.bind(proposes)
@@ -194,6 +195,11 @@ def _check_policy(
 ) -> None:
     functions, in_steps = policy.functions(), growth.nodes > 0
     act = functions.act
+    if growth.shortlist and (act.deeper or act.keep):
+        raise ValueError(
+            "the policy stops drafting between levels, and a shortlist computes all levels at once: "
+            "leave 'shortlist' or the policy out"
+        )
     if functions.chains and growth.candidates > 1:
         raise ValueError(f"the policy reads a chain, and builder '{builder}' branches: use 'chain'")
     if act.block and not blocks:

@@ -25,12 +25,15 @@ class Drafted(NamedTuple):
       below: int32 [B, P], the slot that proposed the children of every node of the pool, if the
         tree branched while it grew. None: the slot of a node's depth.
       steps: int32 [], draft steps after the root's.
+      fell_back: bool [], whether a shortlist did not foresee what matters, so that all steps were
+        taken again, see `jaxspec.engine.lookahead`.
     """
 
     grown: Any
     logprob: jax.Array | None = None
     below: jax.Array | None = None
     steps: jax.Array | int = 0
+    fell_back: jax.Array | bool = False
 
     @property
     def pool(self) -> Pool | None:
@@ -88,10 +91,7 @@ def rank_candidates(
     """
     config, request, growth = round.config, round.request, round.growth
     count, with_entropy = growth.candidates, growth.entropy
-    scale = config.score_temperature
-    if scale is None:
-        own = round.params.spec.drafter(config.method).score_temperature
-        scale = own[0 if config.sampling.greedy else 1]
+    scale = score_temperature(round)
     if config.sampling.greedy:
         return rank(logits, count, None, scale, with_entropy), None
     if config.acceptance == "rejection":
@@ -101,9 +101,22 @@ def rank_candidates(
         )
         return drawn.replace(entropy=entropy(q) if with_entropy else None), q
     scores = process(logits, config.sampling, request.sampling)
-    coupled = config.acceptance == "match" and config.coupled
-    ours = noise[:, : logits.shape[1]] if coupled and noise is not None else None
+    ours = noise[:, : logits.shape[1]] if is_coupled(round) and noise is not None else None
     return rank(scores, count, ours, scale, with_entropy), None
+
+
+def score_temperature(round: Round) -> float:
+    """Return the divisor of the draft logits when paths are scored."""
+    config = round.config
+    if config.score_temperature is not None:
+        return config.score_temperature
+    own = round.params.spec.drafter(config.method).score_temperature
+    return own[0 if config.sampling.greedy else 1]
+
+
+def is_coupled(round: Round) -> bool:
+    """Whether candidates are ranked under the target's noise, if there is noise."""
+    return round.config.acceptance == "match" and round.config.coupled
 
 
 def limit_depth(round: Round, state: DecodeState) -> jax.Array:

@@ -47,10 +47,12 @@ class Lattice(Builder):
     name: ClassVar[str] = "lattice"
     width: int | None = None
     candidates: int | None = None
+    shortlist: int | None = None
 
     def __post_init__(self) -> None:
         check_count("width", self.width)
         check_count("candidates", self.candidates)
+        check_count("shortlist", self.shortlist)
 
     def check(self, proposes: Proposes) -> None:
         check_choices(self, proposes)
@@ -59,30 +61,48 @@ class Lattice(Builder):
                 "builder 'lattice' needs a drafter of one token at a time; of one block, "
                 "'best_first' makes the same tree"
             )
+        if self.shortlist and not proposes.looks_ahead:
+            raise ValueError(
+                "a shortlist needs a drafter whose distributions depend on a node's depth and token "
+                "alone, which is DSpark with a vanilla or gated head: leave 'shortlist' out"
+            )
 
     def make_growth(self, proposes: Proposes) -> Growth:
         wanted = proposes.budget - 1
         children = min(wanted, proposes.vocab_size)
-        return grow_lattice(
+        depth = min(proposes.depth, wanted)
+        growth = grow_lattice(
             wanted,
-            depth=min(proposes.depth, wanted),
+            depth=depth,
             children=children,
             candidates=min(self.candidates or children, children),
             # The last of the wanted nodes has no child that is wanted too.
             width=max(min(self.width or wanted, wanted - 1), 1),
         )
+        if not self.shortlist or depth == 1:
+            return growth
+        shortlist = min(self.shortlist, proposes.vocab_size)
+        # M - 1 would do if the shortlist's scores were exact; they are nearly.
+        foreseen = min(wanted + wanted // 8, (depth - 1) * shortlist)
+        return growth._replace(shortlist=shortlist, foreseen=foreseen)
 
 
-def lattice(width: int | None = None, candidates: int | None = None) -> Lattice:
+def lattice(
+    width: int | None = None, candidates: int | None = None, shortlist: int | None = None
+) -> Lattice:
     """Make the exact best-first tree of drafters of one token at a time.
 
-    Both settings trade exactness for work; `is_exact` says of each tree whether they changed it.
+    `width` and `candidates` trade exactness for work; `is_exact` says of each tree whether they
+    changed it. `shortlist` changes no tree.
 
     Args:
       width: W, nodes per level that are drafted from; None is all that can matter, the budget - 2.
       candidates: C, children of a node that are considered; None is all that can matter.
+      shortlist: tokens of every depth among which the nodes to draft from are foreseen, so that one
+        product computes them all (see `jaxspec.engine.lookahead`); None computes level by level. It
+        needs DSpark with a vanilla or gated head.
     """
-    return Lattice(width, candidates)
+    return Lattice(width, candidates, shortlist)
 
 
 class LatticePool(Pool):
@@ -208,11 +228,16 @@ def grow_lattice(wanted: int, depth: int, children: int, candidates: int, width:
         pool = narrow(pool, cost, (level < limit) & (step + 1 < steps))
         return pool, frontier(pool, at, keep, 1 + step * width + source, level, limit)
 
+    def matters(pool: LatticePool, limit: jax.Array) -> jax.Array:
+        ahead = _places(pool.cost, jnp.arange(size, dtype=jnp.int32))
+        return (pool.hi != NEVER) & (ahead < wanted - 1) & (pool.depth < jnp.minimum(limit, depth))
+
     def finish(pool: LatticePool, root: jax.Array) -> Tree:
         best, cost, _ = choose_best(pool.cost, (), rows - 1)
         return assemble_rows(pool, root, best, to_logprob(cost), depth)
 
-    return Growth(rows, candidates, depth, 1, width, steps, init, grow, finish)
+    growth = Growth(rows, candidates, depth, 1, width, steps, init, grow, finish)
+    return growth._replace(matters=matters)
 
 
 def _less(a: Cost, b: Cost) -> jax.Array:

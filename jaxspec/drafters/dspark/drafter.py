@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.state import KVCache
-from jaxspec.drafters.base import Drafter, Nodes, Proposal, TargetHead
+from jaxspec.drafters.base import Drafter, Lookahead, Nodes, Proposal, TargetHead
 from jaxspec.drafters.dflash.drafter import make_block, make_context_functions, own_logits
 from jaxspec.drafters.dspark.config import DSparkConfig
 from jaxspec.drafters.dspark.network import DSpark
@@ -52,6 +52,9 @@ def make_dspark_drafter(config: DSparkConfig) -> Drafter:
         start,
         expand,
         confident=config.confidence,
+        look_ahead=functools.partial(_look_ahead, config)
+        if config.markov_rank and config.markov_head != "rnn"
+        else None,
     )
 
 
@@ -130,6 +133,18 @@ def _expand(
     if state is not None:
         state = jax.lax.dynamic_update_slice(scratch.state, state, (0, first, 0))
     return proposal, scratch.replace(state=state)
+
+
+def _look_ahead(config: DSparkConfig, params: Any, scratch: DSparkScratch) -> Lookahead:
+    def between(previous: jax.Array, following: jax.Array) -> jax.Array:
+        hidden = scratch.hidden[:, 1 : 1 + previous.shape[1], None]
+        hidden = jnp.broadcast_to(hidden, (*previous.shape, hidden.shape[-1]))
+        if "draft" in params:  # W2 has the draft vocabulary's columns
+            ids = params["draft"]["ids"]
+            following = jnp.minimum(jnp.searchsorted(ids, following), len(ids) - 1)
+        return DSpark(config).apply(params, previous, hidden, following, method="bias_between")
+
+    return Lookahead(spread(params, scratch.logits, config.vocab_size), between)
 
 
 def _propose(

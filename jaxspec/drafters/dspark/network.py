@@ -88,6 +88,18 @@ class MarkovHead(nn.Module):
         """Return what latent vectors [..., r] add to the logits, [..., D] of the draft vocabulary."""
         return self.w2(latent)
 
+    def bias_of(self, latent: jax.Array, tokens: jax.Array) -> jax.Array:
+        """Return what latent vectors [..., M, r] add to the logits of some tokens alone.
+
+        Args:
+          tokens: int32 [..., N], indices into the draft vocabulary.
+
+        Returns:
+          [..., M, N].
+        """
+        kernel = self.w2.get_variable("params", "kernel")
+        return jnp.einsum("...mr,r...n->...mn", latent, kernel[:, tokens])
+
 
 class ConfidenceHead(nn.Module):
     """The logit that a drafted token is accepted, given that the tokens before it were."""
@@ -142,6 +154,12 @@ class DSpark(nn.Module):
         """
         latent, state = self.markov.latent(previous, hidden, state)
         return self.markov.bias(latent), state
+
+    def bias_between(self, previous: jax.Array, hidden: jax.Array, tokens: jax.Array) -> jax.Array:
+        """Return what the Markov head adds to the logits of `tokens` alone, see
+        `MarkovHead.latent` and `MarkovHead.bias_of`.
+        """
+        return self.markov.bias_of(self.markov.latent(previous, hidden)[0], tokens)
 
     def block_bias(self, previous: jax.Array, hidden: jax.Array) -> jax.Array:
         """Return what the Markov head adds to the logits of whole blocks, [..., K, D], see

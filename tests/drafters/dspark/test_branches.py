@@ -90,6 +90,35 @@ def test_nodes_are_conditioned_on_their_branch(name):
         np.testing.assert_allclose(part.confidence[:, node, 0], judged, atol=2e-5)
 
 
+@pytest.mark.parametrize("few", [False, True], ids=["all tokens", "few tokens"])
+@pytest.mark.parametrize("head", ["vanilla", "gated"])
+def test_what_is_foreseen_is_what_nodes_propose(head, few):
+    """The logits of pairs of tokens, from `look_ahead`, are those of the nodes that `expand` takes."""
+    config = dataclasses.replace(CONFIGS[head], draft_vocab_size=12 if few else None)
+    variables, bundle = variables_of(config), make_drafter(config)
+    state = absorb(bundle, variables, [6, 3])
+    _, scratch = bundle.start(variables, state, HEAD, ROOT, 8)
+    look = bundle.look_ahead(variables, scratch)
+    previous = jnp.array([[[3, 9], [4, 20]], [[9, 1], [30, 2]]])  # of depths 1 and 2
+    following = jnp.array([[[1, 4, 31], [7, 34, 10]], [[13, 4, 1], [7, 10, 22]]])
+    between = look.between(previous, following)
+    for depth in (1, 2):
+        token = previous[:, depth - 1]
+        node = Nodes(token, 0 * token, jnp.full_like(token, depth), token, token >= 0)
+        proposal, _ = bundle.expand(variables, state, scratch, HEAD, node, jnp.int32(1))
+        at = following[:, depth - 1][:, None]
+        expected = jnp.take_along_axis(proposal.logits[:, :, 0], at, axis=-1)
+        base = jnp.take_along_axis(look.logits[:, depth][:, None], at, axis=-1)
+        assert jnp.isfinite(expected).all()
+        np.testing.assert_allclose(base + between[:, depth - 1], expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("changed", [{"markov_head": "rnn"}, {"markov_rank": 0}], ids=str)
+def test_other_heads_foresee_nothing(changed):
+    config = dataclasses.replace(CONFIG, confidence_with_markov=False, **changed)
+    assert make_drafter(config).look_ahead is None
+
+
 def test_a_shorter_depth_stops_in_the_same_block():
     """Slots of a causal block do not see later ones, which are therefore not computed."""
     assert resize(CONFIG, 2) == CONFIG and resize(CONFIG, 6).block_size == 6
