@@ -97,6 +97,7 @@ def test_a_drafter_is_measured_and_fitted(dspark):
     # The same temperatures in the drafter's own config give the fitted figures.
     own = with_temperatures(dspark, report["temperatures"])
     again = measure_confidence(own, prompts, "dspark", options={"max_new_tokens": 48})
+    np.testing.assert_allclose(again["temperatures"], report["temperatures"], rtol=0.06)
     for row in again["results"]:
         if row["source"] == HEAD:
             fitted = rows[FITTED, row["position"]]

@@ -59,8 +59,9 @@ def measure_confidence(
       options: keyword arguments of `jaxspec.decode`, such as `temperature`.
 
     Returns:
-      A JSON-able report: `temperatures` by position, None without a confidence head, and `results`,
-      a record per source of predictions and position.
+      A JSON-able report: `temperatures` by position, which replace those in the drafter's config,
+      None without a confidence head; and `results`, a record per source of predictions and
+      position.
 
     Raises:
       ValueError: fewer than two prompts, or as `jaxspec.decode`.
@@ -90,10 +91,13 @@ def measure_confidence(
         results += _records(source, calibrate(np.exp(predicted), accepted))
     temperatures = None
     if made.confident:
+        # The head's logits come divided by the temperatures of an earlier fit.
+        earlier = np.array(params.spec.drafter(drafter).confidence_temperatures or (1.0,))
+        own = earlier[np.minimum(np.arange(made.depth), len(earlier) - 1)]
         fitted, accepted = map(np.concatenate, zip(*seen[HEAD][::2], strict=True))
-        temperatures = fit_temperatures(conditional_logits(fitted), accepted)
+        temperatures = fit_temperatures(own * conditional_logits(fitted), accepted)
         predicted, accepted = map(np.concatenate, zip(*seen[HEAD][1::2], strict=True))
-        logits = conditional_logits(predicted)
+        logits = own * conditional_logits(predicted)
         results += _records(FITTED, calibrate(prefix_probability(logits, temperatures), accepted))
     return {
         "drafter": drafter,

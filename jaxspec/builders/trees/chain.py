@@ -39,10 +39,11 @@ class Chain(Builder):
     def make_growth(self, proposes: Proposes) -> Growth:
         if proposes.steps:
             growth = grow_chain(proposes.slots, min(proposes.depth, proposes.budget - 1))
-            return growth._replace(confidence=self.score == "confidence")
-        rows = min(proposes.budget, 1 + proposes.levels)
-        build = functools.partial(build_chain, rows=rows)
-        return grow_at_once(build, rows=rows, candidates=1, longest=rows - 1)
+        else:
+            rows = min(proposes.budget, 1 + proposes.levels)
+            build = functools.partial(build_chain, rows=rows)
+            growth = grow_at_once(build, rows=rows, candidates=1, longest=rows - 1)
+        return growth._replace(confidence=self.score == "confidence")
 
 
 def chain(score: str = "logprob") -> Chain:
