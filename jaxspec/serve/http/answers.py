@@ -106,37 +106,47 @@ class Trace:
 
     def __init__(self, decode: Decode):
         self._decode, self._text = decode, Detokenizer(decode)
-        self._makers: list[tuple[int, bool]] = []  # (end in the text, whether drafted) by token
+        self._made = 0
+        # Tokens whose text may not be out yet: (where it ends, the token's number, whether drafted).
+        self._ends: list[tuple[int, int, bool]] = []
         self._shown = 0
 
     def describe(self, delta: Delta) -> dict[str, Any]:
-        """Describe a delta: its pieces and its rounds."""
+        """Describe a delta: its pieces, each of one token, and its rounds."""
         for token, drafted in zip(delta.tokens, delta.drafted, strict=True):
             self._text.add([token])
-            self._makers.append((len(self._text.text), drafted))
-        rounds = [describe_round(one, self._decode) for one in delta.trees]
+            self._ends.append((len(self._text.text), self._made, drafted))
+            self._made += 1
+        rounds = [describe_round(one, before, self._decode) for before, one in delta.trees]
         return {"pieces": self._cut(delta.text), "rounds": rounds}
 
     def _cut(self, text: str) -> list[dict[str, Any]]:
-        """Cut new text where one token ends and the next begins."""
+        """Cut new text where the text of one token ends and the next begins."""
         pieces, begin = [], self._shown
         self._shown += len(text)
         while begin < self._shown:
-            while len(self._makers) > 1 and self._makers[0][0] <= begin:
-                self._makers.pop(0)
+            while len(self._ends) > 1 and self._ends[0][0] <= begin:
+                self._ends.pop(0)
+            end, number, drafted = self._ends[0]
             # The last token has the rest too: bytes of a character that stays incomplete.
-            end, drafted = self._makers[0]
-            end = self._shown if len(self._makers) == 1 else min(end, self._shown)
+            end = self._shown if len(self._ends) == 1 else min(end, self._shown)
             offset = len(text) - self._shown
-            pieces.append({"text": text[begin + offset : end + offset], "drafted": drafted})
+            piece = {"text": text[begin + offset : end + offset], "drafted": drafted}
+            pieces.append(piece | {"token": number})
             begin = end
         return pieces
 
 
-def describe_round(one: TracedRound, decode: Decode) -> dict[str, Any]:
-    """Describe a round for a picture: the tree's rows, the accepted ones and the bonus."""
+def describe_round(one: TracedRound, before: int, decode: Decode) -> dict[str, Any]:
+    """Describe a round for a picture.
+
+    Returns:
+      `before`: tokens of the choice before it; `text`, `parent`, `depth`, `logprob`: of the tree's
+      rows, root first; `path`: the accepted rows; `bonus`: text of the target's own token.
+    """
     tree = one.tree
     return {
+        "before": before,
         "text": [decode([int(token)]) for token in tree.token],
         "parent": np.asarray(tree.parent).tolist(),
         "depth": np.asarray(tree.depth).tolist(),

@@ -29,7 +29,7 @@ class Delta:
       text: new text, "" without a tokenizer.
       tokens, drafted: new token ids, and whether each was an accepted draft token.
       rounds: rounds that they come from.
-      trees: rounds to draw, see `jaxspec.engine.output.TracedRound`.
+      trees: rounds to draw, each with the tokens of the choice before it.
       finish: why the choice ended, None while it runs.
     """
 
@@ -38,17 +38,17 @@ class Delta:
     tokens: list[int] = dataclasses.field(default_factory=list)
     drafted: list[bool] = dataclasses.field(default_factory=list)
     rounds: int = 0
-    trees: list[TracedRound] = dataclasses.field(default_factory=list)
+    trees: list[tuple[int, TracedRound]] = dataclasses.field(default_factory=list)
     finish: str | None = None
 
-    def merge(self, update: Update) -> None:
-        """Add an update."""
+    def merge(self, update: Update, before: int) -> None:
+        """Add an update, which `before` tokens of the choice precede."""
         self.text += update.text or ""
         self.tokens += update.tokens
         self.drafted += update.drafted
         self.rounds += update.rounds
         if update.tree is not None:
-            self.trees = [*self.trees, update.tree][-MOST_TREES:]
+            self.trees = [*self.trees, (before, update.tree)][-MOST_TREES:]
         self.finish = update.finish
 
 
@@ -81,8 +81,9 @@ class Generation:
 
     def put(self, index: int, update: Update) -> None:
         """Take an update of choice `index`."""
-        self._news.setdefault(index, Delta(index)).merge(update)
-        self._observe(self._times[index], update)
+        times = self._times[index]
+        self._news.setdefault(index, Delta(index)).merge(update, times.tokens)
+        self._observe(times, update)
         if update.finish == "deadline":
             self.fail(ApiError(504, "The request took longer than this server allows.", "timeout"))
         elif update.finish in ("error", "abort"):
