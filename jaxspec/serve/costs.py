@@ -1,0 +1,81 @@
+"""What rounds of an engine cost: measured once, and kept for the next start."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from pathlib import Path
+
+import numpy as np
+
+from jaxspec.engine.kept_costs import describe_model, find_kept
+from jaxspec.serve.device import Device
+
+# Rounds of a measurement, and measurements of each cost, whose median counts.
+_ROUNDS, _REPEATS = 3, 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """Seconds of a round of each number of rows.
+
+    Attributes:
+      drafted: of rounds that draft; empty without a drafter.
+      plain: of autoregressive rounds.
+    """
+
+    drafted: tuple[float, ...]
+    plain: tuple[float, ...]
+
+
+def find_costs(device: Device) -> Costs:
+    """Read the costs that an engine of these sizes had on this device, or measure and keep them."""
+    path = _find_path(device)
+    kept = _read(path, len(device.rules.edges))
+    if kept is not None:
+        return kept
+    costs = measure_costs(device)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(dataclasses.asdict(costs)))
+    return costs
+
+
+def measure_costs(device: Device) -> Costs:
+    """Time rounds of every number of rows, at a quarter of the capacity. All slots must be free."""
+    edges, length = range(len(device.rules.edges)), device.capacity // 4
+    kinds = [False] if device.plan.drafter is None else [False, True]
+    times: dict[tuple[bool, int], list[float]] = {}
+    for _ in range(_REPEATS):  # interleaved, so that a busy moment does not hit one cost alone
+        for drafts in kinds:
+            for edge in edges:
+                seconds = device.time_rounds(length, drafts, edge, _ROUNDS)
+                times.setdefault((drafts, edge), []).append(seconds)
+    device.reset()
+    median = {key: statistics.median(found) for key, found in times.items()}
+    # More rows never take less time; what a measurement says otherwise is noise.
+    drafted, plain = (
+        np.maximum.accumulate([median[drafts, edge] for edge in edges]).tolist()
+        if drafts in kinds
+        else []
+        for drafts in (True, False)
+    )
+    return Costs(tuple(drafted), tuple(plain))
+
+
+def _find_path(device: Device) -> Path:
+    config = device.config
+    model = describe_model(device.params, config.method) if config.method != "ar" else ()
+    sizes = device.slots, device.capacity, device.rules.edges
+    return find_kept(config.method, "serve", device.params.spec.target, model, config, sizes)
+
+
+def _read(path: Path, edges: int) -> Costs | None:
+    """Read a file of costs; None if it is missing or not of this form."""
+    try:
+        found = json.loads(path.read_text())
+        costs = Costs(tuple(map(float, found["drafted"])), tuple(map(float, found["plain"])))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    fits = len(costs.plain) == edges and len(costs.drafted) in (0, edges)
+    return costs if fits and all(x > 0 for x in costs.drafted + costs.plain) else None
