@@ -77,10 +77,10 @@ class Slot:
             whole = ByteTokenizer().decode(self.tokens) if found is None else found[1]
             finish = finish if found is None else "stop"
         piece, self.shown = whole[self.shown :], max(self.shown, len(whole))
-        drafted = tuple(i < len(news) - 1 and not first for i in range(len(news)))
+        drafted = tuple(np.bool_(i < len(news) - 1 and not first) for i in range(len(news)))
         tree = draw_tree(news) if self.request.trace and not first else None
         rounds = 0 if first else 1
-        return Update(self.id, tuple(news), drafted, piece, finish, rounds, tree)
+        return Update(self.id, tuple(map(np.int32, news)), drafted, piece, finish, rounds, tree)
 
 
 def draw_tree(news: list[int]) -> TracedRound:
@@ -105,12 +105,12 @@ class FakeEngine:
         self,
         slots: int = 4,
         queue: int = 8,
-        capacity: int = 512,
+        room: int = 512,
         seconds: float = 0.002,
         per_visit: int = 3,
         hook: Callable[[], None] = lambda: None,
     ):
-        self.slots, self.queue, self.capacity = slots, queue, capacity
+        self.slots, self.queue, self.room = slots, queue, room
         self.seconds, self.per_visit, self.hook = seconds, per_visit, hook
         self.visits, self.most_running, self.tokens = 0, 0, 0
         self.freed: dict[int, int] = {}
@@ -162,11 +162,13 @@ class FakeEngine:
                 "running": len(self._running),
                 "waiting": len(self._waiting),
                 "tokens": self.tokens,
+                "slots": self.slots,
                 "rounds": self.visits,
-                "drafted": 5 * self.visits,
+                "slot_rounds": 8,
                 "accepted": [3, 2, 1],
-                "rows_per_round": {"8": 4, "16": 1},
-                "compiles_after_warmup": 0,
+                "rows_per_round": {8: 4, 16: 1},
+                "visit_seconds": 1.5,
+                "compiles_after_warm_up": 0,
             }
 
     def _drop_cancelled(self) -> list[Update]:

@@ -44,7 +44,7 @@ def running(
     """Run a server until the block ends; `send_buffer` limits what the kernel holds of answers."""
     engine = FakeEngine() if engine is None else engine
     tokenizer = ByteTokenizer() if tokenizer is None else tokenizer
-    given = {"model": "fake", "capacity": engine.capacity, "exit_delay": 0.3}
+    given = {"model": "fake", "room": engine.room, "exit_delay": 0.3}
     service = Service(engine, tokenizer, HttpSettings(**given | settings))
     sock = server.listen("127.0.0.1", 0)
     if send_buffer:
@@ -85,7 +85,7 @@ def main() -> int:
     engine = FakeEngine(seconds=seconds, hook=hook)
     settings = HttpSettings(
         model="fake",
-        capacity=engine.capacity,
+        room=engine.room,
         visit_timeout=1.0,
         exit_delay=0.5,
         drain_timeout=float(sys.argv[3]),

@@ -39,12 +39,18 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--method", help="drafter of requests that name none (default: the first one)")
     add("--builder", help="how candidates become a tree, as for generate")
-    add("--budget", type=int, help="most rows of a tree (default: the engine's)")
+    add("--budget", type=int, help="most rows of a tree (default: 32)")
+    add(
+        "--rule",
+        choices=("global", "equal", "fixed", "ar"),
+        default="global",
+        help=f"how the rows of a round are shared among slots {options.DEFAULT}",
+    )
     add("--slots", type=int, default=8, help=f"requests that run at once {options.DEFAULT}")
     add(
         "--capacity",
         type=int,
-        help="tokens of a slot, the prompt and its answer (default: what suits the model)",
+        help="rows of a slot's key-value caches (default: 2048, or what the model's positions need)",
     )
     add("--queue", type=int, default=64, help=f"requests that wait at most {options.DEFAULT}")
 
@@ -93,11 +99,10 @@ def run(arguments: argparse.Namespace) -> int:
         params = values.load_params(arguments)
         given = {
             name: getattr(arguments, name)
-            for name in ("slots", "capacity", "method", "builder", "budget", "queue")
-            if getattr(arguments, name) is not None
+            for name in ("slots", "capacity", "method", "builder", "budget", "rule", "queue")
         }
         engine = make_engine(params, **given)
-        settings = make_settings(arguments, key, engine.capacity)
+        settings = make_settings(arguments, key, engine.room)
         tokenizer = values.load_model_tokenizer(params.spec)
         service = Service(engine, tokenizer, settings)
         _announce(arguments, sock.getsockname()[1])
@@ -120,7 +125,7 @@ def choose_key(arguments: argparse.Namespace) -> str | None:
     return key
 
 
-def make_settings(arguments: argparse.Namespace, key: str | None, capacity: int) -> HttpSettings:
+def make_settings(arguments: argparse.Namespace, key: str | None, room: int) -> HttpSettings:
     """Make the endpoint's settings from the options."""
     from jaxspec.serve.http.server import is_loopback
     from jaxspec.serve.http.settings import HttpSettings
@@ -129,7 +134,7 @@ def make_settings(arguments: argparse.Namespace, key: str | None, capacity: int)
     local = ("localhost", "127.0.0.1", "::1", "[::1]", *arguments.allow_host)
     return HttpSettings(
         model=arguments.served_model_name or name_model(arguments.model),
-        capacity=capacity,
+        room=room,
         key=key,
         most_choices=arguments.queue,
         request_timeout=arguments.request_timeout,

@@ -61,7 +61,7 @@ def _add_models(app: FastAPI, service: Service) -> None:
         "object": "model",
         "created": 0,
         "owned_by": "jaxspec",
-        "max_model_len": settings.capacity - settings.reserve,
+        "max_model_len": settings.room,
         "chat": tokenizer is not None and tokenizer.has_chat_template,
     }
 

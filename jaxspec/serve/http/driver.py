@@ -143,6 +143,7 @@ class Driver:
 
     def _set_warm(self) -> None:
         self.warm = True
+        log.info("ready")
 
     def _deliver(self, updates: list[Update]) -> None:
         for update in updates:

@@ -71,10 +71,16 @@ def install_handlers(app: FastAPI) -> None:
     app.add_exception_handler(ApiError, _answer_api_error)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(HTTPException, _answer_http_error)
+    # The error goes on to `jaxspec.serve.http.guard`, which logs it.
+    app.add_exception_handler(Exception, _answer_failure)
 
 
 async def _answer_api_error(request: Request, error: Any) -> JSONResponse:
     return error.response()
+
+
+async def _answer_failure(request: Request, error: Any) -> JSONResponse:
+    return ApiError(500, "The server failed on this request.", "internal_error").response()
 
 
 async def _answer_http_error(request: Request, error: Any) -> JSONResponse:

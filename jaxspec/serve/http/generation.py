@@ -44,9 +44,10 @@ class Delta:
     def merge(self, update: Update, before: int) -> None:
         """Add an update, which `before` tokens of the choice precede."""
         self.text += update.text or ""
-        self.tokens += update.tokens
-        self.drafted += update.drafted
-        self.rounds += update.rounds
+        # Plain Python values, which can be written as JSON.
+        self.tokens += map(int, update.tokens)
+        self.drafted += map(bool, update.drafted)
+        self.rounds += int(update.rounds)
         if update.tree is not None:
             self.trees = [*self.trees, (before, update.tree)][-MOST_TREES:]
         self.finish = update.finish

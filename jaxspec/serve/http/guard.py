@@ -51,7 +51,7 @@ class Guard:
             else:
                 await self._app(scope, exchange.receive, exchange.send)
         except Exception as error:  # never to the server's own log, which would print the message
-            await exchange.fail(error)
+            exchange.fail(error)
         finally:
             self._note(scope, exchange)
 
@@ -66,7 +66,8 @@ class Guard:
         route = getattr(scope.get("route"), "path", "other")
         self._metrics.answers.labels(route, str(exchange.status)).inc()
         milliseconds = 1e3 * (time.monotonic() - exchange.began)
-        log.info("%s %s %d %.0f ms", exchange.id, route, exchange.status, milliseconds)
+        if route.startswith("/v1"):  # not every probe and scrape
+            log.info("%s %s %d %.0f ms", exchange.id, route, exchange.status, milliseconds)
 
 
 class _Exchange:
@@ -80,7 +81,7 @@ class _Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send, most_bytes: int):
         self._scope, self._receive, self._send = scope, receive, send
         self._left = self._most = most_bytes
-        self.status, self.began = 499, time.monotonic()
+        self.status, self.began, self._complete = 499, time.monotonic(), False
         given = exchange_header(scope, b"x-request-id").decode("latin-1")
         self.id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         state = scope.setdefault("state", {})
@@ -105,15 +106,13 @@ class _Exchange:
             self.status = message["status"]
             headers = [*message.get("headers", []), (b"x-request-id", self.id.encode())]
             message = {**message, "headers": headers}
+        self._complete = message["type"] == "http.response.body" and not message.get("more_body")
         await self._send(message)
 
-    async def fail(self, error: Exception) -> None:
-        """Answer after an error that nothing else caught."""
+    def fail(self, error: Exception) -> None:
+        """Log an error that nothing else caught, and cut an answer that it left incomplete."""
         log.error("%s failed: %s", self.id, describe(error))
-        if self.status == 499:
-            answer = ApiError(500, "The server failed on this request.", "internal_error")
-            await answer.response()(self._scope, self._receive, self.send)
-        else:
+        if not self._complete:
             self._scope["state"].get(ABORT, lambda: None)()
 
 

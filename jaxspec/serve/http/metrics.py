@@ -22,24 +22,32 @@ disable_created_metrics()  # a second gauge beside each figure, with the time of
 _TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
-# Counters of the engine that vLLM has a name for: {the engine's: (vLLM's, kind, help)}.
+_GAUGE, _COUNTER = GaugeMetricFamily, CounterMetricFamily
+
+# The engine's counters: {name there: (name here, kind, label, help)}. vLLM's names come first.
 _NAMES = {
-    "running": ("num_requests_running", GaugeMetricFamily, "Requests in slots."),
-    "waiting": ("num_requests_waiting", GaugeMetricFamily, "Requests in the queue."),
-    "rounds": (
-        "spec_decode_num_drafts",
-        CounterMetricFamily,
-        "Rounds of all slots.",
-    ),
-    "drafted": (
-        "spec_decode_num_draft_tokens",
-        CounterMetricFamily,
-        "Draft tokens that the target verified.",
-    ),
+    "running": ("num_requests_running", _GAUGE, "", "Requests in slots."),
+    "waiting": ("num_requests_waiting", _GAUGE, "", "Requests in the queue."),
+    "slot_rounds": ("spec_decode_num_drafts", _COUNTER, "", "Rounds, counted in every slot."),
     "accepted": (
         "spec_decode_num_accepted_tokens_per_pos",
-        CounterMetricFamily,
-        "Accepted draft tokens at each position after the root.",
+        _COUNTER,
+        "position",
+        "Accepted draft tokens by place in their path.",
+    ),
+    "reused_tokens": ("prefix_cache_hits", _COUNTER, "", "Prompt tokens found in a slot."),
+    "rounds": ("rounds", _COUNTER, "", "Rounds of all slots together."),
+    "rows_per_round": ("rows_per_round", _COUNTER, "rows", "Rounds by the rows they verified."),
+    "drafted_rounds": ("drafted_rounds", _COUNTER, "", "Rounds with a draft."),
+    "visits": ("visits", _COUNTER, "", "Visits to the device."),
+    "visit_seconds": ("visit_seconds", _COUNTER, "", "Seconds of all visits."),
+    "queue_seconds": ("queue_seconds", _COUNTER, "", "Seconds that requests waited."),
+    "refused": ("refused", _COUNTER, "", "Requests that met a full queue."),
+    "compiles_after_warm_up": (
+        "compiles_after_warm_up",
+        _GAUGE,
+        "",
+        "Programs compiled since the engine was ready; there should be none.",
     ),
 }
 
@@ -111,23 +119,20 @@ class _EngineCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         counters = self._engine.counters()
-        for name, value in counters.items():
-            known = (f"engine_{name}", GaugeMetricFamily, f"The engine's {name}.")
-            called, kind, text = _NAMES.get(name, known)
-            yield from self._family(f"{self._prefix}:{called}", kind, text, value)
-        if "accepted" in counters:
-            name = f"{self._prefix}:spec_decode_num_accepted_tokens"
-            yield CounterMetricFamily(name, "Accepted draft tokens.", sum(counters["accepted"]))
+        for name, (called, kind, label, text) in _NAMES.items():
+            if counters.get(name) is not None:
+                yield self._family(called, kind, label, text, counters[name])
+        accepted, used = sum(counters["accepted"]), counters["running"] / counters["slots"]
+        text = "Accepted draft tokens."
+        yield self._family("spec_decode_num_accepted_tokens", _COUNTER, "", text, accepted)
+        yield self._family("kv_cache_usage_perc", _GAUGE, "", "Share of slots in use.", used)
 
-    def _family(self, name: str, kind: Any, text: str, value: Any) -> Iterable[Metric]:
-        """Yield a figure, a list by position, or a table by its keys; skip what is no number."""
-        if isinstance(value, bool | int | float):
-            yield kind(name, text, float(value))
-            return
-        table = dict(enumerate(value)) if isinstance(value, list | tuple) else value
-        if not isinstance(table, Mapping):
-            return
-        family = kind(name, text, labels=("position" if table is not value else "key",))
-        for key, one in table.items():
+    def _family(self, name: str, kind: Any, label: str, text: str, value: Any) -> Metric:
+        """Make a figure, or one for each place of a list or key of a table."""
+        family = kind(f"{self._prefix}:{name}", text, labels=(label,) if label else None)
+        if not label:
+            family.add_metric((), float(value))
+            return family
+        for key, one in value.items() if isinstance(value, Mapping) else enumerate(value):
             family.add_metric((str(key),), float(one))
-        yield family
+        return family

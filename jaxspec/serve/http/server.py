@@ -91,6 +91,7 @@ def serve(service: Service, sock: socket.socket) -> int:
       0 after a signal, when all streams have ended; 1 if the engine is dead.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     Server(service).run(sockets=[sock])
     status = 0 if service.driver.failure is None else ENGINE_DEAD
     if service.driver.stuck:

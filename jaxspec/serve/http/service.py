@@ -29,9 +29,7 @@ class Service:
         self.settings, self.tokenizer, self.draining = settings, tokenizer, False
         self.metrics = Metrics(settings.metrics_prefix)
         self.metrics.add_engine(engine)
-        self.translator = Translator(
-            tokenizer, settings.capacity, settings.reserve, settings.request_timeout
-        )
+        self.translator = Translator(tokenizer, settings.room, settings.request_timeout)
         self.driver = Driver(
             engine,
             self.metrics,

@@ -13,8 +13,7 @@ class HttpSettings:
 
     Attributes:
       model: name that clients know the model by.
-      capacity: tokens that a slot holds, the prompt and the answer.
-      reserve: of these, how many the engine keeps for itself.
+      room: most tokens of a prompt together with its answer.
       key: bearer token that /v1 asks for; None: none.
       most_choices: samples times prompts of one request; more would never fit the queue.
       most_bytes: largest body of a request.
@@ -30,8 +29,7 @@ class HttpSettings:
     """
 
     model: str
-    capacity: int
-    reserve: int = 0
+    room: int
     key: str | None = None
     most_choices: int = 64
     most_bytes: int = 8 << 20

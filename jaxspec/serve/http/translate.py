@@ -58,18 +58,14 @@ class Translator:
     prompts are encoded by one other thread.
     """
 
-    def __init__(
-        self, tokenizer: Tokens | None, capacity: int, reserve: int, deadline: float | None
-    ):
+    def __init__(self, tokenizer: Tokens | None, room: int, deadline: float | None):
         """Make it.
 
         Args:
-          capacity: tokens that a slot holds, the prompt and the answer.
-          reserve: of these, how many the engine keeps for itself.
+          room: most tokens of a prompt together with its answer.
           deadline: seconds that a request may take; None for no limit.
         """
-        self._tokenizer, self._deadline = tokenizer, deadline
-        self._room = capacity - reserve
+        self._tokenizer, self._room, self._deadline = tokenizer, room, deadline
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
 
     async def prepare_chat(self, parameters: ChatParameters) -> Prepared:

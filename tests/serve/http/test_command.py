@@ -35,7 +35,7 @@ def test_options_reach_the_settings():
     given = parse("--queue", "5", "--drain-timeout", "3", "--no-page", "--served-model-name", "m")
     settings = serve.make_settings(given, None, 100)
     assert settings.most_choices == 5 and settings.drain_timeout == 3
-    assert settings.model == "m" and not settings.page and settings.capacity == 100
+    assert settings.model == "m" and not settings.page and settings.room == 100
 
 
 def test_a_path_is_no_name(tmp_path):

@@ -163,7 +163,7 @@ def test_template_variables_reach_the_template(client, server):
 def test_a_chat_may_fill_the_slot(client, server):
     client.chat.completions.create(model="fake", messages=MESSAGES, temperature=0)
     request = server.engine.seen[-1]
-    assert len(request.tokens) + request.max_new_tokens == server.engine.capacity
+    assert len(request.tokens) + request.max_new_tokens == server.engine.room
 
 
 def test_models(client):

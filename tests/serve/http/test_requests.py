@@ -183,6 +183,19 @@ def test_unknown_paths_and_methods(server):
     check_error(server.http.get("/v1/models/other"), 404, "model_not_found", "model")
 
 
+def test_a_mistake_of_the_server_is_an_error_object_and_not_in_the_log(caplog):
+    engine = FakeEngine()
+    with http_server.running(engine) as server:
+
+        def break_down(request):
+            raise KeyError(bytes(request.tokens))
+
+        engine.submit = break_down
+        check_error(server.post(prompt="sesame"), 500, "internal_error")
+        assert server.http.get("/health").status_code == 200
+    assert "KeyError" in caplog.text and "sesame" not in caplog.text
+
+
 def test_ids_of_requests(server):
     given = {"X-Request-Id": "abc-1"}
     response = server.http.post("/v1/completions", json={"prompt": "x"}, headers=given)

@@ -43,7 +43,7 @@ def read_until(sock, wanted: bytes) -> bytes:
 @pytest.fixture
 def slow():
     """A server of one slot whose visits take a while, and a log of when requests are cancelled."""
-    engine = FakeEngine(slots=1, queue=4, seconds=0.02, capacity=4000)
+    engine = FakeEngine(slots=1, queue=4, seconds=0.02, room=4000)
     cancelled = {}
     cancel = engine.cancel
 
@@ -130,7 +130,7 @@ MANY = {
 
 
 def chatty(send_timeout):
-    engine = FakeEngine(slots=2, capacity=20_000, per_visit=50, seconds=0.01)
+    engine = FakeEngine(slots=2, room=20_000, per_visit=50, seconds=0.01)
     return http_server.running(engine, send_buffer=4096, send_timeout=send_timeout)
 
 
