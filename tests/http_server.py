@@ -56,7 +56,7 @@ def running(
         place = Running(url, engine, service, http)
         thread.start()
         try:
-            wait_until(lambda: one.started and service.driver.warm)
+            wait_until(lambda: one.started and service.driver.warm, 300)
             yield place
         finally:
             one.should_exit = True
