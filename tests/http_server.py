@@ -25,13 +25,17 @@ from jaxspec.serve.http.settings import HttpSettings
 
 @dataclasses.dataclass
 class Running:
-    """A server in a thread; `http` is a client of it."""
+    """A server in a thread; `http` is a client of it.
+
+    Attributes:
+      server: which runs in the thread.
+    """
 
     url: str
     engine: Any
     service: Service
+    server: server.Server
     http: httpx.Client
-    status: int | None = None
 
     def post(self, path: str = "/v1/completions", **body: Any) -> httpx.Response:
         return self.http.post(path, json=body)
@@ -53,7 +57,7 @@ def running(
     one = server.Server(service)
     thread = threading.Thread(target=lambda: one.run(sockets=[sock]))
     with httpx.Client(base_url=url, timeout=30) as http:
-        place = Running(url, engine, service, http)
+        place = Running(url, engine, service, one, http)
         thread.start()
         try:
             wait_until(lambda: one.started and service.driver.warm, 300)
