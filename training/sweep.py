@@ -24,7 +24,7 @@ import tyro
 
 from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.io.tokenizer import load_tokenizer
-from training.acceptance import EvalOptions, measure_domain_acceptance
+from training.acceptance import EvalOptions, count_rounds, pool_rounds
 from training.command import check_made_with, one_line_errors
 from training.drafter_loss import LossOptions
 from training.drafter_model import ModelOptions
@@ -187,8 +187,8 @@ def run_recipe(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
     trained = time.monotonic()
     tokenizer = load_tokenizer(bundle.spec.tokenizer) if bundle.spec.tokenizer else None
     prompts = read_prompts(options.prompts, tokenizer, limit=scale.prompts)
-    acceptance = {
-        name if temperature == 0 else f"{name}, T={temperature:g}": measure_domain_acceptance(
+    counts = {
+        name if temperature == 0 else f"{name}, T={temperature:g}": count_rounds(
             bundle,
             recipe.kind,
             prompts,
@@ -202,7 +202,8 @@ def run_recipe(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
     result = {
         "recipe": dataclasses.asdict(recipe),
         "settings": settings,
-        "acceptance": acceptance,
+        "acceptance": {name: pool_rounds(found) for name, found in counts.items()},
+        "counts": counts,
         "slots": _last_figures(options.out / recipe.name),
         "train_seconds": round(trained - began, 1),
         "evaluate_seconds": round(time.monotonic() - trained, 1),

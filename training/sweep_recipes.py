@@ -76,18 +76,17 @@ CAUSALITY = [
     for kind in ("jetspec", "dflash")
     for gamma in (None, 7.0)
 ]
+_WHOLE = (("dflash", 4.0, ""), ("jetspec", 4.0, ""), ("eagle3", None, "steps7"))
+_WHOLE += (("dspark", 4.0, "joint"),)
+_PARTS = tuple(
+    ("dspark", 4.0, part) for part in (FROZEN, "head-ce", "head-kl", "no-head", "no-head-ce")
+)
+# Whole drafters first, with all their seeds, so that an interrupted sweep has the main figures.
 CONDITIONING = [
     Recipe(kind, gamma=gamma, seed=seed, variant=variant)
+    for group in (_WHOLE, _PARTS)
     for seed in (0, 1, 2)
-    for kind, gamma, variant in (
-        ("dflash", 4.0, ""),
-        ("jetspec", 4.0, ""),
-        ("eagle3", None, "steps7"),
-        *(
-            ("dspark", 4.0, variant)
-            for variant in ("joint", FROZEN, "head-ce", "head-kl", "no-head", "no-head-ce")
-        ),
-    )
+    for kind, gamma, variant in group
 ]
 DATA = [Recipe(data=data) for data in ("regenerated", "corpus")]
 SWEEPS = {
