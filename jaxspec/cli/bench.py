@@ -14,6 +14,7 @@ from jaxspec.cli import (
     bench_latency,
     bench_load,
     bench_outputs,
+    bench_pauses,
     bench_peers,
     bench_policies,
     bench_ranks,
@@ -37,6 +38,7 @@ COMMANDS = (
     bench_ranks,
     bench_confidence,
     bench_scores,
+    bench_pauses,
     bench_report,
 )
 METHODS = (
@@ -83,7 +85,7 @@ def add_command(commands: options.Commands) -> None:
     bench_outputs.add_outputs(parser)
     options.add_decode(parser, max_new_tokens=128, several=True)
     subcommands = parser.add_subparsers(
-        metavar="{latency,load,peers,sweep,policies,ranks,confidence,scores,report}",
+        metavar="{latency,load,peers,sweep,policies,ranks,confidence,scores,pauses,report}",
         help="other measurements; see `jaxspec bench latency --help`",
     )
     for command in COMMANDS:

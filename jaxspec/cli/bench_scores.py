@@ -31,10 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxspec.bench.measure.methods import parse_methods
 
     values.check_folders(arguments, "json")
-    try:
-        grid = [float(one) for one in arguments.grid.split(",")]
-    except ValueError:
-        raise ValueError(f"--grid is {arguments.grid!r}: give numbers with commas") from None
+    grid = values.parse_numbers(arguments, "grid")
     params = values.load_params(arguments)
     method = parse_methods(arguments.method, budget=16, spec=params.spec)[-1]
     if method.options["method"] == "ar" or method.options.get("policy"):
