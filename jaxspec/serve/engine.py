@@ -29,6 +29,7 @@ from jaxspec.serve.tasks import Task
 from jaxspec.serve.visit import Report
 from jaxspec.serve.waiting import WaitingQueue
 from jaxspec.targets.panels import with_panels
+from pallas_kernels.device import current_device
 
 # Most rows that a round verifies, however many slots there are.
 _MOST_ROWS = 512
@@ -238,6 +239,7 @@ def make_engine(
     method: str | None = None,
     builder: str | Builder | None = None,
     budget: int | None = None,
+    block_size: int | None = None,
     depth: int | None = None,
     score_temperature: float | None = None,
     rule: str = "global",
@@ -253,7 +255,7 @@ def make_engine(
       params: from `jaxspec.load`.
       slots: requests that decode at the same time.
       capacity: rows of each slot's key-value caches (None: 2048, or what the model's positions need).
-      method, builder, depth, score_temperature: as in `jaxspec.decode`.
+      method, builder, block_size, depth, score_temperature: as in `jaxspec.decode`.
       budget: most rows of a slot in a round, the root included (None: 32).
       rule: how a round's rows are shared, one of `jaxspec.serve.plan.RULES`.
       edges: numbers of rows that verification is compiled for (None: powers of two).
@@ -273,7 +275,8 @@ def make_engine(
         params.spec,
         method=method,
         builder=builder,
-        budget=budget or BUDGET,
+        budget=BUDGET if budget is None else budget,
+        block_size=block_size,
         depth=depth,
         score_temperature=score_temperature,
     )
@@ -302,12 +305,15 @@ def make_engine(
 def choose_edges(slots: int, rows: int) -> tuple[int, ...]:
     """Choose the numbers of rows to compile for: powers of two up to all rows of all slots.
 
+    A GPU takes as long for fewer rows than the first as for these.
+
     Args:
       slots: B.
       rows: rows of a tree.
     """
     most = max(slots, min(slots * rows, _MOST_ROWS))
-    edges, edge = [], min(4, slots)
+    least = 4 if current_device().platform == "cpu" else 16
+    edges, edge = [], min(least, slots * rows)
     while edge < most:
         edges.append(edge)
         edge *= 2
