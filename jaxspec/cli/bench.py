@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from jaxspec.cli import (
     bench_confidence,
+    bench_endpoint,
     bench_latency,
     bench_load,
     bench_outputs,
@@ -37,6 +38,7 @@ COMMANDS = (
     bench_ranks,
     bench_confidence,
     bench_scores,
+    bench_endpoint,
     bench_report,
 )
 METHODS = (
