@@ -19,7 +19,9 @@ from jaxspec.cli import (
     bench_policies,
     bench_ranks,
     bench_report,
+    bench_saturate,
     bench_scores,
+    bench_serve,
     bench_sweep,
     options,
     values,
@@ -39,6 +41,8 @@ COMMANDS = (
     bench_confidence,
     bench_scores,
     bench_endpoint,
+    bench_serve,
+    bench_saturate,
     bench_report,
 )
 METHODS = (
