@@ -25,8 +25,9 @@ ALLOWED = {
     "jaxspec.engine": ENGINE,
     "jaxspec.view": ENGINE,
     "jaxspec.zoo": ENGINE,
-    "jaxspec.bench": ENGINE | {"jaxspec.view", "jaxspec.zoo"},
-    "jaxspec.cli": ENGINE | {"jaxspec.view", "jaxspec.zoo", "jaxspec.bench"},
+    "jaxspec.serve": ENGINE,
+    "jaxspec.bench": ENGINE | {"jaxspec.view", "jaxspec.zoo", "jaxspec.serve"},
+    "jaxspec.cli": ENGINE | {"jaxspec.view", "jaxspec.zoo", "jaxspec.serve", "jaxspec.bench"},
 }
 LAZY = {"torch", "transformers", "matplotlib", "optax", "orbax", "tqdm", "tyro", "IPython"}
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from jaxspec.cli import (
     bench_confidence,
+    bench_endpoint,
     bench_latency,
     bench_load,
     bench_outputs,
@@ -19,7 +20,9 @@ from jaxspec.cli import (
     bench_policies,
     bench_ranks,
     bench_report,
+    bench_saturate,
     bench_scores,
+    bench_serve,
     bench_sweep,
     options,
     values,
@@ -39,6 +42,9 @@ COMMANDS = (
     bench_confidence,
     bench_scores,
     bench_pauses,
+    bench_endpoint,
+    bench_serve,
+    bench_saturate,
     bench_report,
 )
 METHODS = (
@@ -85,8 +91,7 @@ def add_command(commands: options.Commands) -> None:
     bench_outputs.add_outputs(parser)
     options.add_decode(parser, max_new_tokens=128, several=True)
     subcommands = parser.add_subparsers(
-        metavar="{latency,load,peers,sweep,policies,ranks,confidence,scores,pauses,report}",
-        help="other measurements; see `jaxspec bench latency --help`",
+        help="other measurements; see `jaxspec bench latency --help`"
     )
     for command in COMMANDS:
         command.add_command(subcommands)

@@ -17,12 +17,26 @@ from jaxspec.cli import (
     doctor,
     generate,
     inspect,
+    serve,
     tree,
 )
 from jaxspec.core import distribution
 
 USER_ERROR, INTERRUPTED = 2, 130
-COMMANDS = (generate, chat, tree, demo, check, bench, calibrate, inspect, convert, doctor, aot)
+COMMANDS = (
+    generate,
+    chat,
+    serve,
+    tree,
+    demo,
+    check,
+    bench,
+    calibrate,
+    inspect,
+    convert,
+    doctor,
+    aot,
+)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -7,7 +7,7 @@ forward in token order.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import flax.struct
 import jax
@@ -56,6 +56,44 @@ class SequenceCache(flax.struct.PyTreeNode):
         layers, batch, *row = self.k.shape
         k, v = (rows.reshape(layers * batch, 1, *row) for rows in (self.k, self.v))
         return k, v, layer * batch + self.sequence, self.length, first
+
+
+class PackedCache(flax.struct.PyTreeNode):
+    """A cache of B sequences, for a forward of R packed rows [1, R] of them.
+
+    Attributes:
+      k, v: [L, B, K, S, D].
+      length: int32 [B].
+      slot, row: int32 [R], the sequence of each packed row, and its number among the sequence's rows.
+      place: int32 [B, N], the packed row of each of a sequence's rows; any row beyond those that it
+        has, which no other row may see.
+    """
+
+    k: jax.Array
+    v: jax.Array
+    length: jax.Array
+    slot: jax.Array
+    row: jax.Array
+    place: jax.Array
+
+    def prefix(self, layer: int, first: jax.Array | None = None) -> PackedPrefix:
+        """Return what attention of `layer` reads, see `jaxspec.targets.attention.attend`."""
+        whole = (self.k, self.v, layer, self.length, first)
+        return PackedPrefix(whole, self.slot, self.row, self.place)
+
+
+class PackedPrefix(NamedTuple):
+    """What attention of packed rows reads; the mask is that of the rows [B, N, W] of all sequences.
+
+    Attributes:
+      whole: of the sequences, see `KVCache.prefix`.
+      slot, row, place: see `PackedCache`.
+    """
+
+    whole: tuple
+    slot: jax.Array
+    row: jax.Array
+    place: jax.Array
 
 
 Cache = TypeVar("Cache", KVCache, SequenceCache)

@@ -19,6 +19,16 @@ _INF_BITS = 0x7F800000
 _BITS = 31  # of a non-negative float
 
 
+def measure_distance(logits: jax.Array, temperature: jax.Array | float) -> jax.Array:
+    """Return how far each of `logits` [..., V] is below the largest, divided by the temperature.
+
+    Values are >= 0, inf where excluded.
+    """
+    logits = jnp.where(jnp.isnan(logits), -jnp.inf, jnp.minimum(logits, jnp.finfo(jnp.float32).max))
+    top = logits.max(-1, keepdims=True)
+    return (jnp.where(jnp.isfinite(top), top, 0.0) - logits) / temperature
+
+
 def find_threshold_of_few(
     distance: jax.Array, count: jax.Array, top_p: jax.Array | None
 ) -> jax.Array:
@@ -26,14 +36,19 @@ def find_threshold_of_few(
 
     Args:
       distance: float32 [..., V], at least 0, inf where excluded.
-      count: int32 [], top_k from 1 to FEW.
-      top_p: float32 [] below 1, or None without top-p.
+      count: int32 [] or [...], top_k from 1 to FEW; rows of more get a threshold of no use.
+      top_p: float32 [] below 1; float32 [...], where 1 stands for no top-p; or None without top-p.
 
     Returns:
       float32 [...]; inf if fewer than `count` tokens are finite and top-p excludes none of them.
     """
     best = -top_k(-distance, min(FEW, distance.shape[-1]))[0]
-    last = lax.dynamic_index_in_dim(best, jnp.minimum(count, best.shape[-1]) - 1, -1)
+    place = jnp.minimum(count, best.shape[-1]) - 1
+    last = (
+        jnp.take_along_axis(best, place[..., None], axis=-1)
+        if count.ndim
+        else lax.dynamic_index_in_dim(best, place, -1)
+    )
     if top_p is None:
         return last[..., 0]
     # Any number of tokens may be tied with the last one. All nearer ones are among the best.
@@ -42,7 +57,10 @@ def find_threshold_of_few(
     total = weight.sum(-1) + tied * jnp.exp(-last[..., 0])
     up_to = jnp.arange(best.shape[-1])
     within = jnp.where(up_to <= up_to[:, None], weight[..., None, :], 0.0).sum(-1)
-    reached = (best < last) & (within >= top_p * total[..., None])
+    share = top_p[..., None] if top_p.ndim else top_p
+    reached = (best < last) & (within >= share * total[..., None])
+    if top_p.ndim:
+        reached &= share < 1
     return jnp.where(reached, best, last).min(-1)
 
 

@@ -22,7 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxspec.core.filters import FEW, find_threshold, find_threshold_of_few
+from jaxspec.core.filters import FEW, find_threshold, find_threshold_of_few, measure_distance
+from jaxspec.core.mixed_sampling import process_mixed
 
 MIN_TEMPERATURE = 1e-5
 """Decoding is greedy below this temperature, as in the reference code of DFlash and EAGLE."""
@@ -38,6 +39,8 @@ class SamplingSpec:
 
     Attributes:
       few: top_k is at most `filters.FEW`, so that the best FEW tokens decide both top-k and top-p.
+      mixed: every sequence has settings of its own, and `SamplingValues` holds arrays [B]; the
+        other fields are not read. See `MIXED`.
     """
 
     greedy: bool
@@ -45,14 +48,20 @@ class SamplingSpec:
     top_p: bool = False
     min_p: bool = False
     few: bool = False
+    mixed: bool = False
+
+
+MIXED = SamplingSpec(False, mixed=True)
+"""Sequences of any settings side by side: a temperature below `MIN_TEMPERATURE` is greedy; a top_k of
+0, a top_p of 1 and a min_p of 0 leave the step out."""
 
 
 class SamplingValues(flax.struct.PyTreeNode):
     """Traced half of the sampling settings: a change recompiles only if it moves top_k across FEW.
 
     Attributes:
-      temperature, top_p, min_p: float32 [].
-      top_k: int32 [].
+      temperature, top_p, min_p: float32 []; [B] if the spec is `MIXED`.
+      top_k: int32 [] or [B].
     """
 
     temperature: jax.Array
@@ -131,7 +140,8 @@ def process(logits: jax.Array, spec: SamplingSpec, values: SamplingValues) -> ja
 
     Args:
       logits: [..., V], any float dtype. NaN counts as -inf.
-      spec, values: from `make_sampling`.
+      spec, values: from `make_sampling`; or `MIXED` and values [B] for logits [B, ..., V], or values
+        of the shape of the logits without V.
 
     Returns:
       float32 [..., V], shifted so that the largest is 0; -inf where excluded. Greedy decoding gets
@@ -139,7 +149,9 @@ def process(logits: jax.Array, spec: SamplingSpec, values: SamplingValues) -> ja
     """
     if spec.greedy:
         return logits.astype(jnp.float32)
-    distance = _distance(logits.astype(jnp.float32), values.temperature)
+    if spec.mixed:
+        return _process_mixed(logits.astype(jnp.float32), values)
+    distance = measure_distance(logits.astype(jnp.float32), values.temperature)
     if spec.few:
         top_p = values.top_p if spec.top_p else None
         distance = _cut(distance, find_threshold_of_few(distance, values.top_k, top_p))
@@ -157,14 +169,14 @@ def process(logits: jax.Array, spec: SamplingSpec, values: SamplingValues) -> ja
     return -distance
 
 
-def _distance(logits, temperature):
-    """Return how far each logit is below the largest, divided by the temperature.
-
-    Values are >= 0, inf where excluded.
-    """
-    logits = jnp.where(jnp.isnan(logits), -jnp.inf, jnp.minimum(logits, jnp.finfo(jnp.float32).max))
-    top = logits.max(-1, keepdims=True)
-    return (jnp.where(jnp.isfinite(top), top, 0.0) - logits) / temperature
+def _process_mixed(logits: jax.Array, values: SamplingValues) -> jax.Array:
+    """Process logits [B, ..., V] by settings of each sequence."""
+    shape = logits.shape[:-1]
+    rows = [
+        jnp.broadcast_to(x.reshape(x.shape + (1,) * (len(shape) - x.ndim)), shape)
+        for x in (values.temperature, values.top_k, values.top_p, values.min_p)
+    ]
+    return process_mixed(logits, rows[0] < MIN_TEMPERATURE, tuple(rows))
 
 
 def _cut(distance, threshold):
@@ -175,10 +187,16 @@ def _cut(distance, threshold):
 def sequence_keys(seed: int | jax.Array, sequence: jax.Array | np.ndarray) -> jax.Array:
     """Make one threefry key per sequence.
 
+    Args:
+      seed: integer [], or [B] for sequences with seeds of their own.
+      sequence: uint32 [B].
+
     Returns:
-      keys [B]: `fold_in(key(seed), s)` for each s of `sequence` uint32 [B].
+      keys [B]: `fold_in(key(seed), s)` for each s of `sequence`.
     """
-    return fold_in(jax.random.key(seed, impl="threefry2x32"), jnp.asarray(sequence, jnp.uint32))
+    make = functools.partial(jax.random.key, impl="threefry2x32")
+    keys = jax.vmap(make)(seed) if jnp.ndim(seed) else make(seed)
+    return fold_in(keys, jnp.asarray(sequence, jnp.uint32))
 
 
 def fold_in(keys: jax.Array, data: jax.Array) -> jax.Array:
@@ -260,6 +278,37 @@ def draw(
         return argmax(logits)
     slots = jax.vmap(lambda sequence, rows: sequence[rows])(noise, depth)
     return argmax(process(logits, spec, values) + slots)
+
+
+def draw_rows(
+    logits: jax.Array,
+    noise: jax.Array,
+    sequence: jax.Array,
+    depth: jax.Array,
+    spec: SamplingSpec,
+    values: SamplingValues,
+) -> jax.Array:
+    """Draw as `draw` does after R rows of several sequences.
+
+    Args:
+      logits: [R, V].
+      noise: float32 [B, P, V] of all sequences.
+      sequence: int32 [R], whose each row is.
+      depth: int32 [R].
+      spec: `MIXED`.
+      values: [B].
+
+    Returns:
+      int32 [R].
+    """
+    rows = jax.tree.map(lambda x: x[sequence], values)
+    # Rows of noise are large. Greedy sequences have none.
+    samples = rows.temperature >= MIN_TEMPERATURE
+
+    def sample() -> jax.Array:
+        return argmax(process(logits, spec, rows) + noise[sequence, depth])
+
+    return lax.cond(samples.any(), sample, lambda: argmax(logits.astype(jnp.float32)))
 
 
 def argmax(scores: jax.Array) -> jax.Array:

@@ -134,12 +134,14 @@ class Request(flax.struct.PyTreeNode):
 
     Attributes:
       limit: int32 [B], maximum number of tokens to generate.
-      stop: int32 [E], token ids that end a sequence; -1 entries are padding.
-      seed: int [], of draft-invariant sampling; programs read its low 32 bits, or all with 64-bit
-        types on.
+      stop: int32 [E], or [B, E], token ids that end a sequence; -1 entries are padding.
+      seed: int [] or [B], of draft-invariant sampling; programs read its low 32 bits, or all with
+        64-bit types on.
       sequence: uint32 [B], number of each sequence, which keys its noise.
       sampling: `jaxspec.core.sampling.SamplingValues`.
       controls: traced values that a policy reads; None without a policy.
+      stop_from: int32 [B], generated tokens before which no stop id counts; None: 0.
+      deepest: int32 [B], longest path to draft, 0 for autoregressive sequences; None: no limit.
     """
 
     limit: jax.Array | np.ndarray
@@ -148,6 +150,8 @@ class Request(flax.struct.PyTreeNode):
     sequence: jax.Array | np.ndarray
     sampling: Any
     controls: Any = None
+    stop_from: jax.Array | None = None
+    deepest: jax.Array | None = None
 
 
 class DecodeState(flax.struct.PyTreeNode):

@@ -34,6 +34,8 @@ def commit(
     new = jnp.where(slot < accepted.count[:, None] - 1, drafted, accepted.bonus[:, None])
 
     stops = is_stop(new, request) & (slot < accepted.count[:, None])
+    if request.stop_from is not None:
+        stops &= state.emitted[:, None] + slot >= request.stop_from[:, None]
     until_stop = jnp.where(stops.any(1), jnp.argmax(stops, axis=1) + 1, accepted.count)
     emit = jnp.minimum(until_stop, request.limit - state.emitted)
     emit = jnp.where(state.done, 0, emit)
@@ -112,5 +114,8 @@ def write_columns(buffer: jax.Array, values: jax.Array, start: jax.Array) -> jax
 
 
 def is_stop(tokens: jax.Array, request: Request) -> jax.Array:
-    """Whether tokens int32 [...] end a sequence, bool [...]."""
-    return (tokens[..., None] == request.stop).any(-1)
+    """Whether tokens int32 [B, ...] end a sequence, bool [B, ...]."""
+    stop = request.stop
+    if stop.ndim == 2:
+        stop = stop.reshape(stop.shape[0], *(1,) * (tokens.ndim - 1), -1)
+    return (tokens[..., None] == stop).any(-1)

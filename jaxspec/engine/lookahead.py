@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from jaxspec.builders import Growth, StepCandidates
 from jaxspec.core.state import Nodes, Pool
 from jaxspec.core.top_k import top_k
-from jaxspec.engine.proposals import is_coupled, score_temperature
+from jaxspec.engine.proposals import is_coupled, is_greedy, score_temperature
 from jaxspec.engine.round import Round
 
 
@@ -69,6 +69,8 @@ def choose_states(
     logits = look.logits[:, levels].astype(jnp.float32)
     if not round.config.sampling.greedy:
         temperature = jnp.float32(round.request.sampling.temperature)
+        if round.config.sampling.mixed:
+            temperature = jnp.where(is_greedy(round), 1.0, temperature)[:, None, None]
         logits, divisor = logits / temperature, divisor * temperature
         if noise is not None and is_coupled(round):
             logits += noise[:, levels]
@@ -76,7 +78,8 @@ def choose_states(
     best, token = top_k(scores, count)
     ends, logprob = (_fit(x[:, 0, 0], count) for x in (first.token, first.logprob))
     token = jnp.concatenate([ends[:, None], token], axis=1)
-    added = look.between(token[:, :-1], token[:, 1:]).astype(jnp.float32) / divisor
+    added = look.between(token[:, :-1], token[:, 1:]).astype(jnp.float32)
+    added /= jnp.reshape(divisor, (-1, 1, 1, 1)) if jnp.ndim(divisor) else divisor
     edges = _normalise(best[:, :, None] + added, best, scores)
     paths = _best_paths(
         jnp.where(jnp.arange(count) < first.token.shape[-1], logprob, -jnp.inf), edges

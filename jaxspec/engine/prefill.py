@@ -20,6 +20,7 @@ from jaxspec.engine.plan import DecodeConfig, Plan
 from jaxspec.engine.round import Round, make_round
 from jaxspec.engine.verify import project
 from jaxspec.policies.protocol import Observation
+from jaxspec.targets.transformer import ForwardOutput
 
 
 @functools.partial(jax.jit, static_argnames=("config", "capacity", "max_tokens"))
@@ -169,30 +170,16 @@ def _run_prompt(
     Returns:
       What `_run_prompts` does; all but the cache is of this sequence.
     """
-    plan, size = round.plan, prompt_chunk()
-    following = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
+    size = prompt_chunk()
 
     def feed(i: jax.Array, carry: tuple) -> tuple:
-        (cache, draft, *last), start = carry, i * size
-        chunk, after = (
-            jax.lax.dynamic_slice_in_dim(x, start, size, axis=1) for x in (tokens, following)
-        )
-        positions = start + jnp.arange(size)[None]
-        out = round.target(chunk, positions, cache, feature_layers=round.feature_layers)
-        row = length - 1 - start
+        (cache, draft, *last), row = carry, length - 1 - i * size
+        cache, draft, out = feed_chunk(round, tokens, i * size, length, length - 1, cache, draft)
         here = (row < size)[:, None]
         at = jnp.minimum(row, size - 1)[:, None, None]
         found = (jnp.take_along_axis(x, at, axis=1)[:, 0] for x in (out.hidden, out.features))
         last = [jnp.where(here, new, old) for new, old in zip(found, last, strict=True)]
-        if plan.drafter:
-            count = jnp.minimum(row, size)
-            known = Committed(chunk, after, out.features, positions[:, 0], count)
-            draft = _absorb(round, draft, known)
-        # All layers read the cache before it is written. If the write could come earlier, XLA would
-        # copy the cache. So make it depend on the last layer, by lengths that never occur.
-        after_reads = out.hidden[:, 0, 0].astype(jnp.int32)
-        count = jnp.where(length < 0, after_reads, jnp.minimum(length - start, size))
-        return append(cache, out.k, out.v, count), draft, *last
+        return cache, draft, *last
 
     none = jnp.zeros_like(length)
     begin = SequenceCache(cache.k, cache.v, none, jnp.asarray(sequence, jnp.int32))
@@ -201,6 +188,46 @@ def _run_prompt(
     filled, *rest = jax.lax.fori_loop(0, chunks, feed, (begin, *_empty_rest(round, 1, capacity)))
     lengths = cache.length.at[sequence].set(length[0])
     return KVCache(filled.k, filled.v, lengths), *rest
+
+
+def feed_chunk(
+    round: Round,
+    tokens: jax.Array,
+    start: jax.Array,
+    length: jax.Array,
+    known: jax.Array,
+    cache: SequenceCache,
+    draft: Any,
+) -> tuple[SequenceCache, Any, ForwardOutput]:
+    """Run `prompt_chunk()` tokens of one prompt and cache them.
+
+    Args:
+      tokens: int32 [1, S], the prompt; S is a multiple of the chunk.
+      start: int32 [], the chunk's first token, a multiple of the chunk.
+      length: int32 [1], tokens of the prompt to cache; the cache holds the first `start` of them.
+      known: int32 [1], leading tokens of the prompt of which the next one is known too: the drafter
+        absorbs these.
+      cache: of the sequence.
+      draft: the drafter's state, of this sequence alone; None without a drafter.
+
+    Returns:
+      (cache, drafter's state, what the target computes for the chunk).
+    """
+    size = prompt_chunk()
+    following = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
+    chunk, after = (
+        jax.lax.dynamic_slice_in_dim(x, start, size, axis=1) for x in (tokens, following)
+    )
+    positions = start + jnp.arange(size)[None]
+    out = round.target(chunk, positions, cache, feature_layers=round.feature_layers)
+    if round.plan.drafter:
+        count = jnp.clip(known - start, 0, size)
+        draft = _absorb(round, draft, Committed(chunk, after, out.features, positions[:, 0], count))
+    # All layers read the cache before it is written. If the write could come earlier, XLA would
+    # copy the cache. So make it depend on the last layer, by lengths that never occur.
+    after_reads = out.hidden[:, 0, 0].astype(jnp.int32)
+    count = jnp.where(length < 0, after_reads, jnp.clip(length - start, 0, size))
+    return append(cache, out.k, out.v, count), draft, out
 
 
 def _empty_rest(round: Round, batch: int, capacity: int) -> tuple[Any, jax.Array, jax.Array]:

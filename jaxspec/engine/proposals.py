@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.builders.candidates import entropy, rank
-from jaxspec.core.sampling import process
+from jaxspec.core.sampling import MIN_TEMPERATURE, process
 from jaxspec.core.state import Candidates, DecodeState, Pool
 from jaxspec.drafters.base import Proposal
 from jaxspec.engine.acceptance import sample_candidates
@@ -105,13 +105,20 @@ def rank_candidates(
     return rank(scores, count, ours, scale, with_entropy), None
 
 
-def score_temperature(round: Round) -> float:
-    """Return the divisor of the draft logits when paths are scored."""
+def score_temperature(round: Round) -> float | jax.Array:
+    """Return the divisor of the draft logits when paths are scored; [B, 1, 1] if they are mixed."""
     config = round.config
     if config.score_temperature is not None:
         return config.score_temperature
     own = round.params.spec.drafter(config.method).score_temperature
+    if config.sampling.mixed:
+        return jnp.where(is_greedy(round), own[0], own[1])[:, None, None]
     return own[0 if config.sampling.greedy else 1]
+
+
+def is_greedy(round: Round) -> jax.Array:
+    """Whether each sequence of a call with mixed settings is decoded greedily, bool [B]."""
+    return round.request.sampling.temperature < MIN_TEMPERATURE
 
 
 def is_coupled(round: Round) -> bool:
@@ -124,4 +131,6 @@ def limit_depth(round: Round, state: DecodeState) -> jax.Array:
     longest = jnp.int32(round.growth.longest)
     if state.block is not None:
         longest = jnp.minimum(longest, state.block - 1)
+    if round.request.deepest is not None:
+        longest = jnp.minimum(longest, round.request.deepest)
     return jnp.where(state.done, 0, longest)

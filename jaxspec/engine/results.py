@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from jaxspec.core.state import DecodeState
+from jaxspec.core.state import Accepted, DecodeState, Tree
 from jaxspec.engine.output import DraftTree, Output, PerRound, Stats, TracedRound
 from jaxspec.engine.session import Session
 from jaxspec.engine.stops import find_stop
@@ -40,12 +40,17 @@ def record_round(state: DecodeState, traces: Traces) -> None:
     """Append the last round to the traces of the sequences that took part in it."""
     tree, accepted = jax.device_get((state.tree, state.accepted))
     for b, record in enumerate(traces):
-        size, count = int(tree.size[b]), int(accepted.count[b])
-        if count:
-            rows = (tree.token, tree.parent, tree.depth, tree.logprob)
-            drawn = DraftTree(*(field[b, :size] for field in rows))
-            path = tuple(map(int, accepted.path[b, :count]))
-            record.append(TracedRound(drawn, path, int(accepted.bonus[b])))
+        if accepted.count[b]:
+            record.append(read_round(tree, accepted, b))
+
+
+def read_round(tree: Tree, accepted: Accepted, b: int) -> TracedRound:
+    """Make the trace of a round of sequence `b`, from what the host has read."""
+    size, count = int(tree.size[b]), int(accepted.count[b])
+    rows = (tree.token, tree.parent, tree.depth, tree.logprob)
+    drawn = DraftTree(*(np.asarray(field[b, :size]) for field in rows))
+    path = tuple(map(int, accepted.path[b, :count]))
+    return TracedRound(drawn, path, int(accepted.bonus[b]))
 
 
 def make_outputs(

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from jaxspec.builders import Growth
 from jaxspec.core.params import Params
-from jaxspec.core.sampling import gumbel, sequence_keys
+from jaxspec.core.sampling import MIN_TEMPERATURE, gumbel, sequence_keys
 from jaxspec.core.state import Request
 from jaxspec.drafters.base import Drafter, TargetHead
 from jaxspec.engine.plan import DecodeConfig, Plan, make_plan
@@ -89,12 +89,21 @@ class Round:
         """Draw the Gumbel noise of `count` tokens from positions `position` int32 [B] on.
 
         Returns:
-          float32 [B, count, V], or None for greedy decoding.
+          float32 [B, count, V], or None for greedy decoding; zeros for greedy sequences beside others.
         """
         if self.config.sampling.greedy:
             return None
         positions = position[:, None] + jnp.arange(count)
-        return gumbel(self.keys, positions, self.params.spec.target.vocab_size)
+        vocab = self.params.spec.target.vocab_size
+        if not self.config.sampling.mixed:
+            return gumbel(self.keys, positions, vocab)
+        samples = self.request.sampling.temperature >= MIN_TEMPERATURE
+
+        def draw() -> jax.Array:
+            return jnp.where(samples[:, None, None], gumbel(self.keys, positions, vocab), 0.0)
+
+        # Threefry of a whole vocabulary takes time that greedy sequences alone need not spend.
+        return jax.lax.cond(samples.any(), draw, lambda: jnp.zeros((*positions.shape, vocab)))
 
 
 def make_round(params: Params, request: Request, config: DecodeConfig) -> Round:

@@ -259,7 +259,12 @@ def matmul_precision(session: Session) -> contextlib.AbstractContextManager[None
     Under TF32, the default on GPUs, a tree's logits differ enough from those of autoregressive
     decoding to change tokens. Other dtypes keep JAX's default.
     """
-    full = session.params.dtype == jnp.float32
+    return full_precision(session.params)
+
+
+def full_precision(params: Params) -> contextlib.AbstractContextManager[None]:
+    """Return the context of `matmul_precision` for the calls of a model."""
+    full = params.dtype == jnp.float32
     return jax.default_matmul_precision("highest") if full else contextlib.nullcontext()
 
 

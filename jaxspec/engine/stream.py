@@ -15,13 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.core.state import DecodeState
-from jaxspec.engine.detokenize import Detokenizer
 from jaxspec.engine.loop import run
 from jaxspec.engine.observed_rounds import run_observed, wants_each_round
 from jaxspec.engine.probe import keep_learned, probe_session
 from jaxspec.engine.results import make_outputs
 from jaxspec.engine.session import Session, matmul_precision, run_prefill
-from jaxspec.engine.stops import safe_length
+from jaxspec.engine.streamed_text import StreamedText
 
 
 class StreamedRound(NamedTuple):
@@ -52,7 +51,7 @@ def stream_rounds(session: Session) -> Iterator[StreamedRound]:
         state = jax.block_until_ready(run_prefill(session))
         session = probe_session(session, state)
     decoding = time.perf_counter()
-    text, emitted, drafted = _Text(session), 0, False
+    text, emitted, drafted = StreamedText(session.tokenizer, session.stop_strings), 0, False
     news = read_news(state, 0)
     observed = wants_each_round(session)
     while True:
@@ -80,33 +79,6 @@ def _dispatch(session: Session, state: DecodeState) -> DecodeState:
     """Start a round and return at once."""
     with matmul_precision(session):
         return run(session.params, session.request, state, np.int32(1), config=session.config)
-
-
-class _Text:
-    """The text of a stream, with what may still change held back."""
-
-    def __init__(self, session: Session):
-        self._stops = session.stop_strings
-        self._shown = 0
-        self._all = None if session.tokenizer is None else Detokenizer(session.tokenizer.decode)
-        self.stopped = False
-
-    def add(self, tokens: list[int]) -> str | None:
-        """Add tokens; return text to show, which is empty once a stop string is complete."""
-        if self._all is None:
-            return None
-        added = len(self._all.add(tokens))
-        text = self._all.text
-        recent = text[len(text) - added - max(map(len, self._stops), default=0) :]
-        self.stopped = self.stopped or any(stop in recent for stop in self._stops)
-        ready = self._shown if self.stopped else safe_length(text, self._stops)
-        piece = text[self._shown : ready]
-        self._shown += len(piece)
-        return piece
-
-    def rest(self, piece: str | None, whole: str | None) -> str | None:
-        """Return `piece` and what of the `whole` text was held back after it."""
-        return None if piece is None or whole is None else piece + whole[self._shown :]
 
 
 def read_news(state: DecodeState, shown: int) -> jax.Array:

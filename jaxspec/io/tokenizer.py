@@ -46,15 +46,19 @@ class Tokenizer:
         """Whether `chat` can be called."""
         return bool(self._inner.chat_template)
 
-    def chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
-        """Encode chat messages (`role`, `content`) in the model's template, up to the answer."""
+    def chat(self, messages: Sequence[dict[str, Any]], **variables: Any) -> list[int]:
+        """Encode chat messages (`role`, `content`) in the model's template, up to the answer.
+
+        Args:
+          variables: of the template, such as enable_thinking.
+        """
         if not self.has_chat_template:
             raise ValueError("this model has no chat template: pass the prompt as a string")
         bad = [m for m in messages if not isinstance(m, dict) or not {"role", "content"} <= set(m)]
         if bad or not messages:
             raise ValueError("chat messages are a non-empty list of {'role': …, 'content': …}")
         text = self._inner.apply_chat_template(
-            list(messages), add_generation_prompt=True, tokenize=False
+            list(messages), **variables | {"add_generation_prompt": True, "tokenize": False}
         )
         return list(self._inner.encode(text, add_special_tokens=False))
 

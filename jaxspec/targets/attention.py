@@ -5,15 +5,29 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from jaxspec.core.cache import PackedPrefix
 from pallas_kernels.registry import Problem, resolve_kernel
 
 
 def attend(q, k, v, positions, *, mask=None, prefix=None, window=None) -> jax.Array:
-    """Compute `pallas_kernels.reference.tree_attention` with the implementation of the registry."""
+    """Compute `pallas_kernels.reference.tree_attention` with the implementation of the registry.
+
+    With a `PackedPrefix`, q, k and v hold packed rows [1, R, ...] of B sequences, and `mask` their
+    own rows [B, N, W].
+    """
+    if isinstance(prefix, PackedPrefix):
+        return _attend_packed(q, k, v, positions, mask, prefix, window)
     problem = Problem.of(q, k, v, prefix)
     return resolve_kernel("tree_attention", problem)(
         q, k, v, positions, mask=mask, prefix=prefix, window=window
     )
+
+
+def _attend_packed(q, k, v, positions, mask, prefix: PackedPrefix, window) -> jax.Array:
+    """Lay packed rows out by sequence, and pack the result."""
+    by_sequence = (x[0][prefix.place] for x in (q, k, v, positions))
+    out = attend(*by_sequence, mask=mask, prefix=prefix.whole, window=window)
+    return out[prefix.slot, prefix.row][None]
 
 
 def full_mask(batch: int, rows: int, size: jax.Array | None = None) -> jax.Array:

@@ -1,0 +1,1 @@
+"""Measure any OpenAI endpoint as its clients see it: latencies and throughput under a load."""

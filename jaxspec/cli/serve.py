@@ -1,0 +1,159 @@
+"""`jaxspec serve`: an OpenAI endpoint and a chat page."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxspec.cli import options, values
+
+if TYPE_CHECKING:
+    from jaxspec.serve.http.settings import HttpSettings
+
+NEEDED = ("fastapi", "uvicorn", "prometheus_client")
+KEY_VARIABLE = "JAXSPEC_API_KEY"
+
+
+def add_command(commands: options.Commands) -> None:
+    """Add the command to the parser."""
+    parser = options.add_parser(
+        commands,
+        "serve",
+        run,
+        "serve a model to many clients: an OpenAI endpoint, and a chat page at /",
+        "jaxspec serve smollm2-135m --port 8000",
+    )
+    parser.add_argument(
+        "model", help="name of a model (mini, smollm2-135m), hub id, directory or GGUF file"
+    )
+    options.add_sources(parser)
+    _add_engine(parser)
+    _add_address(parser)
+    _add_limits(parser)
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--method", help="drafter of requests that name none (default: the first one)")
+    add("--builder", help="how candidates become a tree, as for generate")
+    add("--budget", type=int, help="most rows of a tree (default: 32)")
+    add(
+        "--rule",
+        choices=("global", "equal", "fixed", "ar"),
+        default="global",
+        help=f"how the rows of a round are shared among slots {options.DEFAULT}",
+    )
+    add("--slots", type=int, default=8, help=f"requests that run at once {options.DEFAULT}")
+    add(
+        "--capacity",
+        type=int,
+        help="rows of a slot's key-value caches (default: 2048, or what the model's positions need)",
+    )
+    add("--queue", type=int, default=64, help=f"requests that wait at most {options.DEFAULT}")
+
+
+def _add_address(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--host", default="127.0.0.1", help=f"address to listen on {options.DEFAULT}")
+    add("--port", type=int, default=8000, help=f"port, 0 for a free one {options.DEFAULT}")
+    add("--api-key", help=f"key that clients must send (default: ${KEY_VARIABLE})")
+    add("--without-key", action="store_true", help="let everybody in who reaches the address")
+    add(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="Host header of a reverse proxy to accept on a loopback address; repeatable",
+    )
+    add("--served-model-name", metavar="NAME", help="name of the model for clients")
+    add("--no-page", action="store_true", help="do not serve the chat page")
+    add("--metrics-prefix", default="jaxspec", help=f"of all metrics, or vllm {options.DEFAULT}")
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    def add(name: str, default: float | None, text: str) -> None:
+        parser.add_argument(name, type=float, default=default, metavar="SECONDS", help=text)
+
+    add("--request-timeout", None, "longest request (default: no limit)")
+    add("--send-timeout", 30.0, f"drop clients that read nothing for so long {options.DEFAULT}")
+    add("--visit-timeout", 60.0, f"a device that works longer at once is dead {options.DEFAULT}")
+    add("--drain-timeout", 30.0, f"let streams go on after SIGTERM {options.DEFAULT}")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Load the model, listen, and serve until a signal."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ImportError(f"{missing[0]} is missing: pip install 'jax-speculative[serve]'")
+    from jaxspec.serve.http import server
+    from jaxspec.serve.http.service import Service
+
+    key = choose_key(arguments)
+    with server.listen(arguments.host, arguments.port) as sock:
+        # After the address is known to be free, since JAX takes a second to import.
+        from jaxspec.serve.engine import make_engine
+
+        params = values.load_params(arguments)
+        given = {
+            name: getattr(arguments, name)
+            for name in ("slots", "capacity", "method", "builder", "budget", "rule", "queue")
+        }
+        engine = make_engine(params, **given)
+        settings = make_settings(arguments, key, engine.room)
+        tokenizer = values.load_model_tokenizer(params.spec)
+        service = Service(engine, tokenizer, settings)
+        _announce(arguments, sock.getsockname()[1])
+        return server.serve(service, sock)
+
+
+def choose_key(arguments: argparse.Namespace) -> str | None:
+    """Return the key that clients must send, None for none.
+
+    Raises:
+      ValueError: other machines reach the address, and there is no key.
+    """
+    from jaxspec.serve.http.server import is_loopback
+
+    key = arguments.api_key or os.environ.get(KEY_VARIABLE) or None
+    if key is None and not is_loopback(arguments.host) and not arguments.without_key:
+        raise ValueError(
+            f"other machines reach {arguments.host}: set {KEY_VARIABLE}, or pass --without-key"
+        )
+    return key
+
+
+def make_settings(arguments: argparse.Namespace, key: str | None, room: int) -> HttpSettings:
+    """Make the endpoint's settings from the options."""
+    from jaxspec.serve.http.server import is_loopback
+    from jaxspec.serve.http.settings import HttpSettings
+
+    # Names under which a browser may call a local server; a page elsewhere can bring its own name.
+    local = ("localhost", "127.0.0.1", "::1", "[::1]", *arguments.allow_host)
+    return HttpSettings(
+        model=arguments.served_model_name or name_model(arguments.model),
+        room=room,
+        key=key,
+        most_choices=arguments.queue,
+        request_timeout=arguments.request_timeout,
+        send_timeout=arguments.send_timeout,
+        visit_timeout=arguments.visit_timeout,
+        drain_timeout=arguments.drain_timeout,
+        metrics_prefix=arguments.metrics_prefix,
+        page=not arguments.no_page,
+        hosts=local if is_loopback(arguments.host) else (),
+    )
+
+
+def name_model(source: str) -> str:
+    """Name a model for clients; of a path only the last part, since it says nothing to them."""
+    return Path(source).name if Path(source).exists() else source
+
+
+def _announce(arguments: argparse.Namespace, port: int) -> None:
+    """Print where the server is."""
+    host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+    page = "" if arguments.no_page else "; a chat page is at /"
+    print(f"serving http://{host}:{port}/v1{page}", flush=True)

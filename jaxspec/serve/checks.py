@@ -1,0 +1,118 @@
+"""Check a request and work out what its slot needs. Each error is one line that says what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from jaxspec.core.params import Spec
+from jaxspec.core.sampling import MIN_TEMPERATURE, make_sampling
+from jaxspec.engine.arguments import check_count, check_flag, check_positive, check_seed, split_stop
+from jaxspec.engine.token_ids import number_sequences, to_ids
+from jaxspec.serve.requests import ServeRequest
+from jaxspec.serve.settings import STOPS
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What the engine can take.
+
+    Attributes:
+      spec: of the model.
+      method: the engine's drafter, or `ar`.
+      depth: longest drafted path.
+      rows: most rows of a slot.
+      room: most tokens of a prompt with its new tokens.
+      tokenizer: the model's, or None.
+    """
+
+    spec: Spec
+    method: str
+    depth: int
+    rows: int
+    room: int
+    tokenizer: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Accepted:
+    """A checked request.
+
+    Attributes:
+      request: as given.
+      prompt: token ids.
+      stop_ids, stop_strings: what ends its text.
+      settings: values for `jaxspec.serve.settings.write_settings`.
+    """
+
+    request: ServeRequest
+    prompt: list[int]
+    stop_ids: tuple[int, ...]
+    stop_strings: tuple[str, ...]
+    settings: dict[str, Any]
+
+
+def check_request(request: ServeRequest, limits: Limits) -> Accepted:
+    """Check a request.
+
+    Raises:
+      ValueError: a field is invalid.
+    """
+    try:
+        return _check(request, limits)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+
+
+def _check(request: ServeRequest, limits: Limits) -> Accepted:
+    spec = limits.spec
+    prompt = to_ids(request.tokens, None, spec.target)
+    check_count("max_new_tokens", request.max_new_tokens)
+    _check_room(len(prompt), request.max_new_tokens, limits)
+    check_count("min_tokens", request.min_tokens, 0)
+    check_count("sequence", request.sequence, 0, 2**32 - 1)
+    check_seed(request.seed)
+    check_flag("ignore_eos", request.ignore_eos)
+    check_flag("trace", request.trace)
+    check_positive("weight", request.weight)
+    if request.deadline is not None:
+        check_positive("deadline", request.deadline)
+    if request.method not in (None, "ar", limits.method):
+        raise ValueError(f"method is {request.method!r}: give {limits.method!r} or 'ar'")
+    strings, ids = split_stop(request.stop, spec.target.vocab_size)
+    if strings and limits.tokenizer is None:
+        raise ValueError("stop strings need a tokenizer, and this model has none: give token ids")
+    ids = tuple(dict.fromkeys(ids + (() if request.ignore_eos else spec.eos)))
+    if len(ids) > STOPS:
+        raise ValueError(f"{len(ids)} stop ids, the model's own included: give at most {STOPS}")
+    first = int(number_sequences([prompt])[0])
+    drafts = request.method != "ar" and limits.method != "ar"
+    settings = {
+        "seed": int(request.seed),
+        "sequence": (first + request.sequence) % 2**32,
+        "deepest": limits.depth if drafts else 0,
+        "high": limits.rows if drafts else 1,
+        "weight": request.weight,
+        **_sampling(request),
+    }
+    return Accepted(request, prompt, ids, strings, settings)
+
+
+def _check_room(prompt: int, new: int, limits: Limits) -> None:
+    if prompt + new > limits.room:
+        raise ValueError(
+            f"prompt of {prompt} tokens and max_new_tokens={new} exceed the {limits.room} tokens "
+            "of a slot: shorten one of them"
+        )
+
+
+def _sampling(request: ServeRequest) -> dict[str, Any]:
+    """Return the columns of the sampling settings, checked."""
+    spec, values = make_sampling(request.temperature, request.top_k, request.top_p, request.min_p)
+    greedy = spec.greedy or float(values.temperature) < MIN_TEMPERATURE
+    return {
+        "temperature": 0.0 if greedy else values.temperature,
+        "top_k": values.top_k if spec.top_k else 0,
+        "top_p": values.top_p if spec.top_p else 1.0,
+        "min_p": values.min_p if spec.min_p else 0.0,
+    }

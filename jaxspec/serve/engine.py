@@ -1,0 +1,341 @@
+"""The serving engine: requests wait in a queue, decode in slots, and leave as they finish."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+from jaxspec.builders import Builder
+from jaxspec.core.params import Params
+from jaxspec.core.sampling import MIXED
+from jaxspec.engine.arguments import check_choice, check_count
+from jaxspec.engine.capacity import prompt_chunk, round_up
+from jaxspec.engine.plan import QUEUE, make_plan
+from jaxspec.engine.results import read_round
+from jaxspec.engine.session import BUDGET, resolve_config
+from jaxspec.io.program_cache import keep_programs
+from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.serve.checks import Limits, check_request
+from jaxspec.serve.choice import DraftChoice
+from jaxspec.serve.costs import Costs, find_costs
+from jaxspec.serve.counters import Counters
+from jaxspec.serve.device import Device
+from jaxspec.serve.plan import RULES
+from jaxspec.serve.prefixes import HeldPrefixes
+from jaxspec.serve.requests import Finish, QueueFull, ServeRequest, Update
+from jaxspec.serve.rounds import Rules
+from jaxspec.serve.tasks import Task
+from jaxspec.serve.visit import Report
+from jaxspec.serve.waiting import WaitingQueue
+from jaxspec.targets.panels import with_panels
+from pallas_kernels.device import current_device
+
+# Most rows that a round verifies, however many slots there are.
+_MOST_ROWS = 512
+
+
+class Engine:
+    """Runs requests in B slots. Make one with `make_engine`.
+
+    `submit`, `cancel`, `idle` and `counters` may be called by any thread, `visit` by one.
+
+    Attributes:
+      slots: B.
+      method: name of the drafter, or `ar`.
+      room: most tokens of a prompt together with its new tokens.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        limits: Limits,
+        waiting: WaitingQueue,
+        rounds: int,
+        costs: Costs | None,
+        clock: Callable[[], float],
+    ):
+        self._device, self._limits, self._waiting = device, limits, waiting
+        self._rounds, self._costs, self._clock = rounds, costs, clock
+        self._tasks: dict[int, Task] = {}  # by slot
+        self._choice: DraftChoice | None = None
+        self._prefixes = HeldPrefixes(device.slots, prompt_chunk())
+        self._warm = False
+        self._counters = Counters(device.slots, device.plan.longest - 1)
+        self.slots, self.method, self.room = device.slots, limits.method, limits.room
+
+    def submit(self, request: ServeRequest) -> int:
+        """Queue a request and return its id.
+
+        Raises:
+          ValueError: the request is invalid; one line says what to do.
+          QueueFull: the queue is full.
+        """
+        accepted = check_request(request, self._limits)
+        task = Task(self._waiting.new_id(), accepted, self._clock(), self._limits.tokenizer)
+        try:
+            self._waiting.put(task)
+        except QueueFull:
+            self._counters.refused += 1
+            raise
+        self._counters.submitted += 1
+        return task.id
+
+    def cancel(self, id: int) -> None:
+        """End a request; its last update has finish `abort`. Unknown or ended ids change nothing."""
+        self._waiting.cancel(id)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is queued or running."""
+        return not self._tasks and not len(self._waiting)
+
+    def counters(self) -> dict[str, Any]:
+        """Return figures, see `Counters`: `running`, `waiting`, `tokens`, `rounds`, …"""
+        return self._counters.as_dict(len(self._tasks), len(self._waiting))
+
+    def warm_up(self) -> None:
+        """Compile what visits need and measure what rounds cost. The first visit does it otherwise.
+
+        Raises:
+          RuntimeError: the engine is running requests.
+        """
+        if self._tasks:
+            raise RuntimeError("the engine runs requests: call warm_up before the first visit")
+        self._device.compile()
+        if self._costs is None and self._device.rules.rule in ("global", "equal"):
+            self._costs = find_costs(self._device)
+        if self._costs is not None and self._costs.drafted:
+            self._device.drafted[:] = self._costs.drafted
+            self._choice = DraftChoice(self._costs, self._device.rules.edges)
+        self._warm = True
+        self._counters.warmed_up()
+
+    def visit(self) -> list[Update]:
+        """Visit the device once: feed prompts, then run up to k rounds. Return what changed."""
+        if not self._warm:
+            self.warm_up()
+        updates = self._drop() + self._expire()
+        self._admit()
+        self._feed()
+        if any(task.decodes for task in self._tasks.values()):
+            updates += self._decode()
+        for update in updates:
+            self._counters.observe_update(update)
+        return updates
+
+    def _drop(self) -> list[Update]:
+        """End the requests that were cancelled."""
+        cancelled = self._waiting.take_cancelled()
+        if not cancelled:
+            return []
+        ended = [task.end("abort") for task in self._waiting.drop(cancelled)]
+        running = [slot for slot, task in self._tasks.items() if task.id in cancelled]
+        return ended + [self._end(slot, "abort") for slot in running]
+
+    def _expire(self) -> list[Update]:
+        """End the requests whose deadline has passed."""
+        now = self._clock()
+        late = self._waiting.late(now)
+        if late:
+            late = self._waiting.drop({task.id for task in late})
+        running = [slot for slot, task in self._tasks.items() if task.is_late(now)]
+        ended = [task.end("deadline") for task in late]
+        return ended + [self._end(slot, "deadline") for slot in running]
+
+    def _end(self, slot: int, finish: Finish) -> Update:
+        update = self._tasks[slot].end(finish)
+        self._free(slot)
+        return update
+
+    def _free(self, slot: int) -> None:
+        task = self._tasks.pop(slot)
+        self._device.close(slot)
+        self._prefixes.hold(slot, task.cached)
+        self._prefixes.free(slot)
+        if task.started is not None:
+            self._waiting.observe(self._clock() - task.started)
+
+    def _admit(self) -> None:
+        """Give free slots to the requests that have waited longest."""
+        while free := [slot for slot in range(self.slots) if slot not in self._tasks]:
+            task = self._waiting.take()
+            if task is None:
+                return
+            slot = self._prefixes.choose_slot(free, task.accepted.prompt)
+            task.started = self._clock()
+            self._counters.queue_seconds += task.started - task.submitted
+            self._tasks[slot] = task
+
+    def _feed(self) -> None:
+        """Feed prompts: one chunk if others decode, so that they do not wait; else whole ones."""
+        feeding = [slot for slot, task in self._tasks.items() if not task.decodes]
+        feeding.sort(key=lambda slot: self._tasks[slot].id)
+        busy = len(feeding) < len(self._tasks)
+        for slot in feeding[:1] if busy else feeding:
+            self._feed_slot(slot, whole=not busy)
+
+    def _feed_slot(self, slot: int, whole: bool) -> None:
+        task, device = self._tasks[slot], self._device
+        prompt = task.accepted.prompt
+        start = self._reuse(slot, prompt) if task.fed < 0 else task.fed
+        last = len(prompt) - 1
+        end = last if whole else min(last, start + prompt_chunk())
+        device.feed(slot, prompt, start, end)
+        self._counters.prompt_tokens += end - start
+        task.fed = end
+        self._prefixes.hold(slot, prompt[:end])
+        if task.decodes:
+            device.open(slot, task.accepted.settings, task.accepted.stop_ids)
+
+    def _reuse(self, slot: int, prompt: list[int]) -> int:
+        """Return how many tokens of a prompt a slot holds, after a copy if another holds more."""
+        source, count = self._prefixes.find(prompt)
+        own = self._prefixes.count(slot, prompt)
+        if count > own:
+            self._device.copy(source, slot)
+        self._counters.reused_tokens += max(count, own)
+        return max(count, own)
+
+    def _decode(self) -> list[Update]:
+        """Run rounds and hand out what they emitted."""
+        running = {slot: task for slot, task in self._tasks.items() if task.decodes}
+        for slot, task in running.items():
+            request, made = task.accepted.request, len(task.tokens)
+            self._device.limit(
+                slot, request.max_new_tokens - made, max(0, request.min_tokens - made)
+            )
+        traced = any(task.accepted.request.trace for task in running.values())
+        drafts = self._wants_draft(running)
+        began = time.perf_counter()
+        report = self._device.visit(self._choose_rounds(running, traced), self._has_work(), drafts)
+        self._counters.observe_visit(report, drafts, time.perf_counter() - began)
+        if drafts and self._choice is not None:
+            self._choice.observe(report.emitted, report.rows)
+        return [self._hand_out(slot, task, report, traced) for slot, task in running.items()]
+
+    def _wants_draft(self, running: dict[int, Task]) -> bool:
+        if self._device.rules.rule == "ar" or self.method == "ar":
+            return False
+        if not any(task.accepted.settings["deepest"] for task in running.values()):
+            return False
+        return self._choice is None or self._choice.wants_draft()
+
+    def _has_work(self) -> bool:
+        """Whether a slot that becomes free would be used at once."""
+        return len(self._waiting) > 0
+
+    def _choose_rounds(self, running: dict[int, Task], traced: bool) -> int:
+        """Choose the rounds of a visit: few if a prompt waits to be fed or a slot is free."""
+        if traced or len(running) < len(self._tasks):
+            return 1
+        return min(2, self._rounds) if len(running) < self.slots else self._rounds
+
+    def _hand_out(self, slot: int, task: Task, report: Report, traced: bool) -> Update:
+        tokens, drafted = report.tokens[slot], []
+        for emitted, drafts in zip(report.emitted[slot], report.drafts[slot], strict=True):
+            drafted += [place < drafts for place in range(emitted)]
+        tree, rounds = None, int((report.emitted[slot] > 0).sum())
+        if task.accepted.request.trace and rounds:
+            tree = read_round(*self._device.read_rounds(), slot)
+        update = task.add(tokens, drafted, rounds, bool(report.done[slot]), tree)
+        if update.finish is not None:
+            self._free(slot)
+        return update
+
+
+def make_engine(
+    params: Params,
+    *,
+    slots: int = 8,
+    capacity: int | None = None,
+    method: str | None = None,
+    builder: str | Builder | None = None,
+    budget: int | None = None,
+    block_size: int | None = None,
+    depth: int | None = None,
+    score_temperature: float | None = None,
+    rule: str = "global",
+    edges: tuple[int, ...] | None = None,
+    queue: int = 256,
+    rounds: int = 4,
+    costs: Costs | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Engine:
+    """Make an engine; nothing runs or compiles before `Engine.warm_up` or the first visit.
+
+    Args:
+      params: from `jaxspec.load`.
+      slots: requests that decode at the same time.
+      capacity: rows of each slot's key-value caches (None: 2048, or what the model's positions need).
+      method, builder, block_size, depth, score_temperature: as in `jaxspec.decode`.
+      budget: most rows of a slot in a round, the root included (None: 32).
+      rule: how a round's rows are shared, one of `jaxspec.serve.plan.RULES`.
+      edges: numbers of rows that verification is compiled for (None: powers of two).
+      queue: requests that may wait.
+      rounds: most rounds of a visit: more take less of the host's time, fewer stream more smoothly.
+      costs: seconds of rounds, if they are known (None: measured when the engine warms up, and kept).
+      clock: seconds, for deadlines.
+
+    Raises:
+      TypeError, ValueError: an option of the wrong type or out of range.
+    """
+    keep_programs()
+    slots, queue = check_count("slots", slots), check_count("queue", queue, 0)
+    rounds = check_count("rounds", rounds)
+    check_choice("rule", rule, RULES)
+    config, _ = resolve_config(
+        params.spec,
+        method=method,
+        builder=builder,
+        budget=BUDGET if budget is None else budget,
+        block_size=block_size,
+        depth=depth,
+        score_temperature=score_temperature,
+    )
+    config = dataclasses.replace(config, sampling=MIXED)
+    plan = make_plan(params.spec, config)
+    slack, positions = max(plan.longest, QUEUE), params.spec.target.max_positions
+    wanted = min(2048, positions + slack) if capacity is None else check_count("capacity", capacity)
+    rows = round_up(wanted, prompt_chunk())
+    if rows <= slack + 1:
+        raise ValueError(f"capacity is {capacity}: give more than {slack + 1} rows")
+    tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
+    limits = Limits(
+        spec=params.spec,
+        method=config.method,
+        depth=plan.longest - 1,
+        rows=plan.widths[-1],
+        room=min(rows - slack, positions),
+        tokenizer=tokenizer,
+    )
+    chosen = choose_edges(slots, plan.widths[-1]) if edges is None else _check_edges(edges, slots)
+    params = with_panels(params, config.method, slots)
+    device = Device(params, config, Rules(rule, chosen), slots, rows)
+    return Engine(device, limits, WaitingQueue(queue, slots), rounds, costs, clock)
+
+
+def choose_edges(slots: int, rows: int) -> tuple[int, ...]:
+    """Choose the numbers of rows to compile for: powers of two up to all rows of all slots.
+
+    A GPU takes as long for fewer rows than the first as for these.
+
+    Args:
+      slots: B.
+      rows: rows of a tree.
+    """
+    most = max(slots, min(slots * rows, _MOST_ROWS))
+    least = 4 if current_device().platform == "cpu" else 16
+    edges, edge = [], min(least, slots * rows)
+    while edge < most:
+        edges.append(edge)
+        edge *= 2
+    return (*edges, most)
+
+
+def _check_edges(edges: tuple[int, ...], slots: int) -> tuple[int, ...]:
+    rising = tuple(sorted({check_count("edges", edge) for edge in edges}))
+    if not rising or rising[-1] < slots:
+        raise ValueError(f"edges are {rising}: the last must be at least the {slots} slots")
+    return rising

@@ -1,0 +1,84 @@
+"""Prefill: run chunks of a prompt straight into a slot."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.core.cache import SequenceCache
+from jaxspec.core.params import Params
+from jaxspec.core.state import KVCache
+from jaxspec.engine.capacity import prompt_chunk
+from jaxspec.engine.plan import DecodeConfig
+from jaxspec.engine.prefill import feed_chunk
+from jaxspec.serve.slots import SlotsState, make_slot_round, put_slot, shapes_of_drafts, take_slot
+
+
+@functools.partial(jax.jit, static_argnames=("config",), donate_argnames=("state",))
+def feed(
+    params: Params,
+    state: SlotsState,
+    tokens: jax.Array,
+    where: jax.Array,
+    *,
+    config: DecodeConfig,
+) -> SlotsState:
+    """Run chunks of a prompt into a slot whose sequence then ends before `root`.
+
+    The number of chunks is traced, so one program serves all prompts. Nothing is drawn: the prompt's
+    last token is the first round's root.
+
+    Args:
+      tokens: int32 [1, S], the prompt, padded to the capacity.
+      where: int32 [4]: the slot; tokens that it already holds, a multiple of `prompt_chunk()`;
+        tokens that it holds afterwards; the root.
+    """
+    round, size = make_slot_round(params, config, None), prompt_chunk()
+    decode, (slot, start, end, root) = state.decode, where
+    cache = decode.cache
+    known = SequenceCache(cache.k, cache.v, start[None], slot)
+    draft = shapes = None
+    if round.plan.drafter:
+        shapes = shapes_of_drafts(round.plan.drafter, cache.k.shape[3], params.dtype)
+        new = round.plan.drafter.init(1, cache.k.shape[3], params.dtype)
+        draft = jax.tree.map(
+            lambda fresh, old: jnp.where(start == 0, fresh, old),
+            jax.lax.optimization_barrier(new),
+            _rewind(take_slot(decode.draft, shapes, slot), start, cache.k.shape[3]),
+        )
+
+    def run(i: jax.Array, carry: tuple[SequenceCache, Any]) -> tuple[SequenceCache, Any]:
+        at = start + i * size
+        return feed_chunk(round, tokens, at, end[None], end[None], *carry)[:2]
+
+    filled, draft = jax.lax.fori_loop(0, (end - start + size - 1) // size, run, (known, draft))
+    decode = decode.replace(
+        cache=KVCache(filled.k, filled.v, cache.length.at[slot].set(end)),
+        root=decode.root.at[slot].set(root),
+    )
+    if shapes is not None:
+        pending = decode.pending
+        decode = decode.replace(
+            draft=put_slot(decode.draft, draft, shapes, slot),
+            pending=pending.replace(count=pending.count.at[slot].set(0)),
+        )
+    return state.replace(decode=decode)
+
+
+def _rewind(draft: Any, length: jax.Array, capacity: int) -> Any:
+    """Rewind the caches of a drafter's state to `length` int32 [] tokens.
+
+    A cache of a drafter has a number of rows per row of the target's. What else the state holds is
+    of the last tokens, and the next chunk replaces it.
+    """
+
+    def rewind(part: Any) -> Any:
+        if not isinstance(part, KVCache):
+            return part
+        rows = part.k.shape[3] // capacity
+        return part.replace(length=jnp.full_like(part.length, length * rows))
+
+    return jax.tree.map(rewind, draft, is_leaf=lambda part: isinstance(part, KVCache))

@@ -1,0 +1,1 @@
+"""The OpenAI endpoint: HTTP in front of a serving engine."""

@@ -1,0 +1,149 @@
+"""Answer a request for text: at once or as a stream, for chats and for plain prompts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.responses import JSONResponse
+
+from jaxspec.serve.http.answers import Envelope, Tally, Trace
+from jaxspec.serve.http.errors import ApiError
+from jaxspec.serve.http.event_stream import EventStream, run_until_gone
+from jaxspec.serve.http.generation import Delta, Generation
+from jaxspec.serve.http.guard import REQUEST_ID
+from jaxspec.serve.http.parameters import ChatParameters, Parameters, TextParameters
+from jaxspec.serve.http.service import Service
+
+
+async def complete(service: Service, request: Request, given: Parameters) -> Response:
+    """Answer a request.
+
+    Raises:
+      ApiError: it is refused.
+    """
+    if (refusal := service.refusal) is not None:
+        raise refusal
+    check_model(service, given.model)
+    if isinstance(given, ChatParameters):
+        envelope = _envelope(service, request, chat=True)
+        prepared = await service.translator.prepare_chat(given)
+    else:
+        assert isinstance(given, TextParameters)
+        envelope = _envelope(service, request, chat=False)
+        prepared = await service.translator.prepare_text(given)
+    if len(prepared.requests) > service.settings.most_choices:
+        message = f"At most {service.settings.most_choices} choices fit into one request."
+        raise ApiError(400, message, "invalid_value", "n")
+    if (refusal := service.refusal) is not None:  # while the prompt was encoded
+        raise refusal
+    generation = service.driver.submit(prepared.requests)
+    service.metrics.prompt.inc(prepared.prompt_tokens)
+    answer = _Answer(service, envelope, given, generation, prepared.prompt_tokens)
+    if given.stream:
+        timeout = service.settings.send_timeout
+        return EventStream(answer.stream(), send_timeout=timeout, close=generation.close)
+    try:
+        whole = await run_until_gone(answer.collect(), request.receive)
+    finally:
+        generation.close()
+    return Response(status_code=499) if whole is None else JSONResponse(whole)
+
+
+def check_model(service: Service, name: str | None) -> None:
+    """Refuse another model's name.
+
+    Raises:
+      ApiError: with status 404.
+    """
+    if name not in (None, service.settings.model):
+        message = f"There is no model of this name here: use '{service.settings.model}'."
+        raise ApiError(404, message, "model_not_found", "model")
+
+
+def _envelope(service: Service, request: Request, *, chat: bool) -> Envelope:
+    id = request.scope["state"][REQUEST_ID]
+    return Envelope(f"{'chatcmpl' if chat else 'cmpl'}-{id}", service.settings.model, chat)
+
+
+class _Answer:
+    """The answer to one HTTP request."""
+
+    def __init__(
+        self,
+        service: Service,
+        envelope: Envelope,
+        given: Parameters,
+        generation: Generation,
+        prompt_tokens: int,
+    ):
+        self._envelope, self._generation, self._given = envelope, generation, given
+        self._tally, self._count = Tally(prompt_tokens), len(generation.ids)
+        self._usage = given.stream_options is not None and given.stream_options.include_usage
+        self._traces = None
+        if given.trace and service.tokenizer is not None:
+            self._traces = [Trace(service.tokenizer.decode) for _ in generation.ids]
+
+    async def collect(self) -> dict[str, Any]:
+        """Wait for all choices and return the whole answer."""
+        texts, finish = [""] * self._count, [""] * self._count
+        extras: list[dict[str, Any]] = [{} for _ in texts]
+        async for news in self._generation:
+            for delta in news:
+                self._tally.add(delta)
+                texts[delta.index] += delta.text
+                finish[delta.index] = delta.finish or ""
+                _extend(extras[delta.index], self._extra(delta))
+        choices = [
+            self._envelope.choice(index, text, finish[index]) | extras[index]
+            for index, text in enumerate(texts)
+        ]
+        tally = {"usage": self._tally.usage(), "metrics": self._tally.metrics()}
+        return self._envelope.wrap(choices, chunk=False) | tally
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Yield the events of a stream; an error after the first is an event, and the last."""
+        if self._envelope.chat:
+            for index in range(self._count):
+                yield self._chunk([self._envelope.part(index, "", None, first=True)])
+        try:
+            async for news in self._generation:
+                for delta in news:
+                    self._tally.add(delta)
+                    extra = self._extra(delta)
+                    if delta.text or delta.finish or any(extra.values()):
+                        part = self._envelope.part(
+                            delta.index, delta.text, delta.finish, first=False
+                        )
+                        yield self._chunk([part | extra])
+        except ApiError as error:
+            yield _event(error.body())
+            return
+        if self._usage:
+            yield self._chunk([], usage=self._tally.usage(), metrics=self._tally.metrics())
+        yield b"data: [DONE]\n\n"
+
+    def _extra(self, delta: Delta) -> dict[str, Any]:
+        """Return what a choice says of its new tokens, if the client asked."""
+        ids = {"token_ids": list(delta.tokens)} if self._given.return_token_ids else {}
+        traces = self._traces
+        return ids | ({} if traces is None else {"trace": traces[delta.index].describe(delta)})
+
+    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+        usage = {"usage": None} if self._usage else {}
+        return _event(self._envelope.wrap(choices, chunk=True) | usage | more)
+
+
+def _extend(whole: dict[str, Any], news: dict[str, Any]) -> None:
+    """Add the lists in `news` to those of the same names in `whole`."""
+    for key, value in news.items():
+        if isinstance(value, dict):
+            _extend(whole.setdefault(key, {}), value)
+        else:
+            whole[key] = whole.get(key, []) + value
+
+
+def _event(body: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(body, ensure_ascii=False).encode() + b"\n\n"

@@ -1,0 +1,101 @@
+"""Packed verification: the rows of all slots' trees side by side, as many as the plan gave each.
+
+Everything but attention sees R rows [1, R]; attention lays them out by slot again.
+
+B slots, N rows of a tree, R packed rows, A = longest path + bonus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.core.cache import PackedCache
+from jaxspec.core.sampling import draw_rows
+from jaxspec.core.state import DecodeState, Tree
+from jaxspec.engine.acceptance import accept_match
+from jaxspec.engine.buckets import run_smallest
+from jaxspec.engine.round import Round
+from jaxspec.engine.verify import Verified
+
+
+class Packing(NamedTuple):
+    """Where R packed rows come from.
+
+    Attributes:
+      slot: int32 [R], the slot of each packed row; padding belongs to the last slot.
+      row: int32 [R], its row in the slot's tree; padding repeats the last slot's root.
+      place: int32 [B, N], the packed row of each tree row; of no use beyond the slot's rows.
+    """
+
+    slot: jax.Array
+    row: jax.Array
+    place: jax.Array
+
+
+def pack(count: jax.Array, rows: int, width: int) -> Packing:
+    """Pack the first `count` int32 [B] rows of each slot into `rows` R, their sum or more.
+
+    Args:
+      width: N.
+    """
+    ends = jnp.cumsum(count)
+    begins, index = ends - count, jnp.arange(rows, dtype=jnp.int32)
+    slot = (index[:, None] >= ends).sum(-1, dtype=jnp.int32)
+    padding = slot >= count.shape[0]
+    slot = jnp.minimum(slot, count.shape[0] - 1)
+    row = jnp.where(padding, 0, index - begins[slot])
+    place = jnp.minimum(begins[:, None] + jnp.arange(width), rows - 1)
+    return Packing(slot, row, place)
+
+
+def verify_packed(
+    round: Round,
+    state: DecodeState,
+    tree: Tree,
+    noise: jax.Array,
+    edge: jax.Array,
+    edges: tuple[int, ...],
+) -> Verified:
+    """Verify the first `tree.size` rows of each slot, 0 for slots that do not decode.
+
+    Args:
+      tree: of N rows; rows beyond `size` are padding.
+      noise: float32 [B, A, V], noise of the tokens after the root.
+      edge: int32 [], index of the compiled number of rows to run.
+      edges: compiled numbers of rows, rising.
+    """
+
+    def at(rows: int) -> Callable[[], Verified]:
+        return lambda: _verify_rows(round, state, tree, noise, rows)
+
+    index = tuple(range(len(edges)))
+    return run_smallest(edge, index, [at(rows) for rows in edges])
+
+
+def _verify_rows(
+    round: Round, state: DecodeState, tree: Tree, noise: jax.Array, rows: int
+) -> Verified:
+    longest, width = round.plan.longest, min(tree.token.shape[1], rows)
+    packing = pack(tree.size, rows, tree.token.shape[1])
+    slot, row = packing.slot, packing.row
+    token, depth = tree.token[slot, row], tree.depth[slot, row]
+    cache = PackedCache(
+        state.cache.k, state.cache.v, state.cache.length, slot, row, packing.place[:, :width]
+    )
+    words = tree.ancestors[:, :width, : -(-width // 32)]
+    out = round.target(
+        token[None],
+        (state.cache.length[slot] + depth)[None],
+        cache,
+        words,
+        feature_layers=round.feature_layers,
+    )
+    logits = round.target(out.hidden, method="logits")[0]
+    own = draw_rows(logits, noise, slot, depth, round.config.sampling, round.request.sampling)
+    accepted = accept_match(tree, own[packing.place], longest - 1)
+    at = jnp.take_along_axis(packing.place, accepted.path, axis=1)
+    return Verified(accepted, out.k[:, 0][:, at], out.v[:, 0][:, at], out.features[0][at])

@@ -1,0 +1,85 @@
+"""What a serving engine takes and returns: requests, updates, and a full queue."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from jaxspec.engine.output import TracedRound
+
+Finish = Literal["stop", "length", "abort", "deadline", "error"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ServeRequest:
+    """One text to generate.
+
+    Its tokens are those of `jaxspec.decode(params, tokens, …)` with the same settings, whatever else
+    the engine runs.
+
+    Attributes:
+      tokens: ids of the prompt.
+      max_new_tokens: largest number of tokens to generate.
+      temperature, top_k, top_p, min_p, seed: as in `jaxspec.decode`.
+      sequence: which of several samples of this prompt, from 0; a list of equal prompts that
+        `jaxspec.decode` gets is numbered like this.
+      stop: strings and token ids that end the text, in addition to the model's EOS tokens.
+      ignore_eos: do not stop at the model's EOS tokens.
+      min_tokens: tokens before which no stop id ends the text.
+      method: `ar`, or the name of the engine's drafter; None: the drafter.
+      weight: how much a token of this request counts when rows are shared, above 0.
+      deadline: seconds after `submit` at which the request ends with what it has; None: never.
+      trace: return the draft tree of each round, one round per update.
+    """
+
+    tokens: tuple[int, ...]
+    max_new_tokens: int = 256
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int = 0
+    sequence: int = 0
+    stop: tuple[str | int, ...] = ()
+    ignore_eos: bool = False
+    min_tokens: int = 0
+    method: str | None = None
+    weight: float = 1.0
+    deadline: float | None = None
+    trace: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Update:
+    """What one visit to the device changed for one request.
+
+    Attributes:
+      id: of the request, from `Engine.submit`.
+      tokens: new token ids; together they are those of `Output.tokens`.
+      drafted: per token, whether it is an accepted draft token; else it is the target's own.
+      text: new text; together they are `Output.text`. Characters that may turn out to begin a stop
+        string are held back. None without a tokenizer.
+      finish: why the request ended, None while it runs. No update follows one with `finish`.
+      rounds: rounds that the tokens come from.
+      tree: the round, if the request asks for `trace` and a round was run, see `TracedRound`.
+    """
+
+    id: int
+    tokens: tuple[int, ...] = ()
+    drafted: tuple[bool, ...] = ()
+    text: str | None = None
+    finish: Finish | None = None
+    rounds: int = 0
+    tree: TracedRound | None = None
+
+
+class QueueFull(Exception):
+    """The engine's queue is full.
+
+    Attributes:
+      retry_after: seconds after which a place is likely to be free.
+    """
+
+    def __init__(self, retry_after: float):
+        super().__init__(f"the queue is full: try again in {retry_after:.0f} s")
+        self.retry_after = retry_after

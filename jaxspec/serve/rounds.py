@@ -1,0 +1,134 @@
+"""A round of the slots: draft, grow, share the rows, verify them packed, commit, absorb."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.core.state import DecodeState, Tree
+from jaxspec.core.tree import keep_rows, pad_rows, root_only
+from jaxspec.drafters.base import Committed
+from jaxspec.engine.commit import absorb, commit, enqueue, write_columns
+from jaxspec.engine.draft import draft
+from jaxspec.engine.grow import grow
+from jaxspec.engine.round import Round
+from jaxspec.serve.calibration import calibrate, observe_rows
+from jaxspec.serve.packed import verify_packed
+from jaxspec.serve.plan import Offer, share_rows
+from jaxspec.serve.settings import SlotSettings
+from jaxspec.serve.slots import SlotsState
+
+
+class Control(NamedTuple):
+    """What the host decides for a visit.
+
+    Attributes:
+      max_rounds: int32 [], rounds to run, at most.
+      want_exit: bool [], whether to return as soon as a slot finishes.
+      drafts: bool [], whether rounds draft.
+      forced: int32 [], index of the number of rows to verify in each round; -1: the best.
+      seconds: float32 [E], time of a drafted round of each number of rows.
+    """
+
+    max_rounds: jax.Array
+    want_exit: jax.Array
+    drafts: jax.Array
+    forced: jax.Array
+    seconds: jax.Array
+
+
+class Rules(NamedTuple):
+    """Static choices of the engine.
+
+    Attributes:
+      rule: one of `jaxspec.serve.plan.RULES`.
+      edges: numbers of rows that verification is compiled for, rising; the last is at least the
+        number of slots.
+    """
+
+    rule: str
+    edges: tuple[int, ...]
+
+    def plain_edges(self, slots: int) -> tuple[int, ...]:
+        """Return the edges that autoregressive rounds of up to `slots` rows need."""
+        return tuple(edge for edge in self.edges if edge < slots) + (
+            min(edge for edge in self.edges if edge >= slots),
+        )
+
+
+def drafted_round(
+    round: Round, slots: SlotsState, settings: SlotSettings, control: Control, rules: Rules
+) -> SlotsState:
+    """Run a round that drafts, for all slots that decode."""
+    state = slots.decode
+    noise = _noise(round, state, round.plan.longest)
+    tree = grow(round, state, draft(round, state, noise))
+    live = ~state.done
+    offer = Offer(
+        calibrate(tree, slots.hits, slots.expected),
+        jnp.where(live, tree.size, 0),
+        settings.weight,
+        settings.low,
+        settings.high,
+    )
+    shared = share_rows(rules.rule, offer, rules.edges, control.seconds, control.forced)
+    tree = keep_rows(tree, shared.rows).replace(size=shared.rows)
+    slots, committed = _verify(round, slots, tree, noise, shared.edge, rules.edges)
+    return slots.replace(decode=absorb(round, slots.decode, committed))
+
+
+def autoregressive_round(
+    round: Round, slots: SlotsState, settings: SlotSettings, control: Control, rules: Rules
+) -> SlotsState:
+    """Run a round of roots alone. What the drafter has yet to absorb waits in a queue."""
+    state, rows = slots.decode, slots.decode.tree.token.shape[1]
+    live = (~state.done).astype(jnp.int32)
+    tree = pad_rows(root_only(state.root, 1), rows).replace(size=live)
+    noise = _noise(round, state, 1)
+    edges = rules.plain_edges(live.shape[0])
+    smallest = (live.sum() > np.asarray(edges)[:-1]).sum(dtype=jnp.int32)
+    edge = jnp.where(control.forced < 0, smallest, jnp.minimum(control.forced, len(edges) - 1))
+    slots, committed = _verify(round, slots, tree, noise, edge, edges)
+    if round.plan.drafter is None:
+        return slots
+    first = committed.replace(
+        token=committed.token[:, :1],
+        following=committed.following[:, :1],
+        features=committed.features[:, :1],
+    )
+    return slots.replace(decode=enqueue(slots.decode, first))
+
+
+def _noise(round: Round, state: DecodeState, count: int) -> jax.Array:
+    noise = round.noise(state.cache.length + 1, count)
+    assert noise is not None, "slots hold requests of any sampling settings"
+    return noise
+
+
+def _verify(
+    round: Round,
+    slots: SlotsState,
+    tree: Tree,
+    noise: jax.Array,
+    edge: jax.Array,
+    edges: tuple[int, ...],
+) -> tuple[SlotsState, Committed]:
+    """Verify, commit and record a round; `tree.size` int32 [B] counts the rows of each slot."""
+    before = slots.decode
+    live = ~before.done
+    verified = verify_packed(round, before, tree, noise, edge, edges)
+    hits, expected = observe_rows(tree, verified.accepted, live, slots.hits, slots.expected)
+    state, committed = commit(round, before, tree, verified)
+    accepted = jnp.minimum(verified.accepted.count - 1, state.accepted.count)[:, None]
+    done_rounds = jnp.max(before.rounds)
+    rows = jnp.asarray(edges)[edge][None]
+    return slots.replace(
+        decode=state,
+        drafts=write_columns(slots.drafts, accepted, before.rounds),
+        rows=jax.lax.dynamic_update_slice(slots.rows, rows, (done_rounds,)),
+        hits=hits,
+        expected=expected,
+    ), committed

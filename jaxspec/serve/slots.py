@@ -1,0 +1,115 @@
+"""The state of the slots on the device. Every program donates it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.core.cache import allocate
+from jaxspec.core.params import Params
+from jaxspec.core.sampling import MIXED
+from jaxspec.core.state import DecodeState
+from jaxspec.drafters.base import Drafter
+from jaxspec.engine.commit import make_pending
+from jaxspec.engine.plan import QUEUE, DecodeConfig, make_plan
+from jaxspec.engine.prefill import begin_state
+from jaxspec.engine.round import Round
+from jaxspec.serve.settings import make_settings, read_settings
+
+MOST_ROUNDS = 8
+"""Rounds of a visit, at most."""
+
+
+class SlotsState(flax.struct.PyTreeNode):
+    """B slots.
+
+    Attributes:
+      decode: the state of decoding. Its tokens, counts and rounds are those of one visit.
+      drafts: int32 [B, MOST_ROUNDS + 1], accepted draft tokens of each round of the visit.
+      rows: int32 [MOST_ROUNDS + 1], rows that each round verified, padding included.
+      hits, expected: float32 [A], accepted rows and their expected number at each depth, decayed.
+    """
+
+    decode: DecodeState
+    drafts: jax.Array
+    rows: jax.Array
+    hits: jax.Array
+    expected: jax.Array
+
+
+def make_slots(params: Params, config: DecodeConfig, slots: int, capacity: int) -> SlotsState:
+    """Make the state of free slots.
+
+    Args:
+      config: with sampling `MIXED`.
+      slots: B.
+      capacity: rows S of the caches.
+    """
+    plan, dtype = make_plan(params.spec, config), params.dtype
+    drafter = plan.drafter
+    decode = begin_state(
+        plan,
+        jnp.zeros(slots, jnp.int32),
+        allocate(params.spec.target, slots, capacity, dtype),
+        drafter.init(slots, capacity, dtype) if drafter else None,
+        max_tokens=MOST_ROUNDS * plan.longest,
+    )
+    if drafter:
+        width = len(drafter.feature_layers) * params.spec.target.hidden_size
+        features = jnp.zeros((slots, width), dtype)
+        decode = decode.replace(pending=make_pending(features, max(plan.longest, QUEUE)))
+    zeros = jnp.zeros((slots, MOST_ROUNDS + 1), jnp.int32)
+    depths = jnp.zeros(plan.longest)
+    state = SlotsState(decode, zeros, zeros[0] + 0, depths, depths + 0)
+    # Leaves that share a buffer could not be donated.
+    return jax.tree.map(lambda x: jnp.array(x, copy=True), state)
+
+
+def make_slot_round(params: Params, config: DecodeConfig, settings: jax.Array | None) -> Round:
+    """Make the round of a program over slots; without settings, one that neither draws nor stops."""
+    from jaxspec.engine.round import make_round
+
+    assert config.sampling == MIXED, "slots hold requests of any sampling settings"
+    given = jnp.asarray(make_settings(1)) if settings is None else settings
+    return make_round(params, read_settings(given).request, config)
+
+
+def shapes_of_drafts(drafter: Drafter, capacity: int, dtype: Any) -> tuple[Any, Any]:
+    """Return the shapes of a drafter's state for one and for two sequences, see `take_slot`."""
+    one, two = (
+        jax.eval_shape(lambda count=count: drafter.init(count, capacity, dtype)) for count in (1, 2)
+    )
+    return one, two
+
+
+def take_slot(draft: Any, shapes: tuple[Any, Any], slot: jax.Array) -> Any:
+    """Take the drafter's state of one slot, with a batch axis of 1.
+
+    Args:
+      shapes: from `shapes_of_drafts`; they tell where the batch axis is.
+    """
+    return jax.tree.map(
+        lambda x, one, two: jax.lax.dynamic_slice_in_dim(x, slot, 1, _axis(one, two)),
+        draft,
+        *shapes,
+    )
+
+
+def put_slot(draft: Any, one_slot: Any, shapes: tuple[Any, Any], slot: jax.Array) -> Any:
+    """Write the drafter's state of one slot back; see `take_slot`."""
+    return jax.tree.map(
+        lambda x, new, one, two: jax.lax.dynamic_update_slice_in_dim(x, new, slot, _axis(one, two)),
+        draft,
+        one_slot,
+        *shapes,
+    )
+
+
+def _axis(one: jax.ShapeDtypeStruct, two: jax.ShapeDtypeStruct) -> int:
+    """Find the axis in which the shapes of an array for one and for two sequences differ."""
+    (axis,) = np.flatnonzero(np.asarray(one.shape) != np.asarray(two.shape))
+    return int(axis)

@@ -1,0 +1,89 @@
+"""Requests on the host: what each has produced, and where it ends."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from jaxspec.engine.output import TracedRound
+from jaxspec.engine.stops import find_stop
+from jaxspec.engine.streamed_text import StreamedText
+from jaxspec.serve.checks import Accepted
+from jaxspec.serve.requests import Finish, Update
+
+
+@dataclasses.dataclass
+class Task:
+    """A request from `submit` to its last update.
+
+    Attributes:
+      id: of the request.
+      accepted: the checked request.
+      submitted: time of `submit`.
+      started: time at which it got a slot; None while it waits.
+      fed: tokens of its prompt that are in the slot's caches; -1 before the first chunk.
+      tokens: generated so far.
+    """
+
+    id: int
+    accepted: Accepted
+    submitted: float
+    tokenizer: Any
+    started: float | None = None
+    fed: int = -1
+    tokens: list[int] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._text = StreamedText(self.tokenizer, self.accepted.stop_strings)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the whole prompt is in the slot."""
+        return self.fed == len(self.accepted.prompt) - 1
+
+    @property
+    def cached(self) -> list[int]:
+        """The tokens whose rows are in the slot's caches: all but the last one."""
+        prompt = self.accepted.prompt
+        return [*prompt, *self.tokens][:-1] if self.decodes else prompt[: max(self.fed, 0)]
+
+    def is_late(self, now: float) -> bool:
+        """Whether its deadline has passed."""
+        deadline = self.accepted.request.deadline
+        return deadline is not None and now - self.submitted >= deadline
+
+    def add(
+        self,
+        tokens: list[int],
+        drafted: list[bool],
+        rounds: int,
+        done: bool,
+        tree: TracedRound | None,
+    ) -> Update:
+        """Add what a visit emitted; return the update, with the finish if the text has ended."""
+        before = len(self.tokens)
+        self.tokens += tokens
+        piece = self._text.add(tokens)
+        finish: Finish | None = None
+        if self._text.stopped:
+            found = find_stop(self.tokens, self.tokenizer.decode, self.accepted.stop_strings)
+            assert found is not None, "the text holds a stop string"
+            self.tokens, whole = self.tokens[: found[0]], found[1]
+            finish, piece = "stop", self._text.rest(piece, whole)
+        elif done:
+            finish, piece = self._why_done(), self._rest(piece)
+        new = self.tokens[before:]
+        return Update(self.id, tuple(new), tuple(drafted[: len(new)]), piece, finish, rounds, tree)
+
+    def end(self, finish: Finish) -> Update:
+        """Return the last update of a request that ends for another reason than its text."""
+        return Update(self.id, text=self._rest(""), finish=finish)
+
+    def _rest(self, piece: str | None) -> str | None:
+        if self.tokenizer is None:
+            return None
+        return self._text.rest(piece, self.tokenizer.decode(self.tokens) if self.tokens else "")
+
+    def _why_done(self) -> Finish:
+        stops = self.tokens[-1] in self.accepted.stop_ids
+        return "stop" if stops and len(self.tokens) > self.accepted.request.min_tokens else "length"

@@ -1,0 +1,147 @@
+"""A visit to the device: rounds of all slots, and one array of what the host reads."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.core.params import Params
+from jaxspec.engine.commit import absorb_pending, has_room
+from jaxspec.engine.plan import DecodeConfig
+from jaxspec.serve.rounds import Control, Rules, autoregressive_round, drafted_round
+from jaxspec.serve.settings import read_settings
+from jaxspec.serve.slots import MOST_ROUNDS, SlotsState, make_slot_round
+
+Carry = tuple[SlotsState, jax.Array]  # the slots; int32 [], rounds run so far
+
+
+class Report(NamedTuple):
+    """What a visit did, on the host.
+
+    Attributes:
+      done: bool [B].
+      tokens: list of the new tokens of each slot.
+      emitted, drafts: int [B, rounds], tokens of each round, and how many of them were drafted.
+      rows: int [rounds], rows that each round verified.
+    """
+
+    done: np.ndarray
+    tokens: list[list[int]]
+    emitted: np.ndarray
+    drafts: np.ndarray
+    rows: np.ndarray
+
+
+@functools.partial(jax.jit, static_argnames=("config", "rules"), donate_argnames=("state",))
+def visit(
+    params: Params,
+    state: SlotsState,
+    settings: jax.Array,
+    control: Control,
+    *,
+    config: DecodeConfig,
+    rules: Rules,
+) -> tuple[SlotsState, jax.Array]:
+    """Run up to `control.max_rounds` rounds, at most `MOST_ROUNDS`, while a slot decodes.
+
+    Args:
+      settings: int32 [B, columns], see `jaxspec.serve.settings`.
+
+    Returns:
+      (the state; a report for `read_report`).
+    """
+    chosen = read_settings(settings)
+    round, lengths = make_slot_round(params, config, settings), state.decode.cache.length
+    slots = _begin(state, chosen.active)
+
+    def unfinished(carry: Carry) -> jax.Array:
+        slots, count = carry
+        done = slots.decode.done
+        leave = control.want_exit & jnp.any(done & chosen.active)
+        return (count < control.max_rounds) & ~jnp.all(done) & ~leave
+
+    def repeat(one, wanted, carry: Carry) -> Carry:
+        """Run rounds of one kind while `wanted` holds."""
+
+        def body(carry: Carry) -> Carry:
+            return one(round, carry[0], chosen, control, rules), carry[1] + 1
+
+        return jax.lax.while_loop(lambda c: unfinished(c) & wanted(c[0]), body, carry)
+
+    def alternate(carry: Carry) -> Carry:
+        carry = repeat(autoregressive_round, lambda s: ~control.drafts & has_room(s.decode), carry)
+        carry = _absorb_waiting(round, carry, control.drafts)
+        return repeat(drafted_round, lambda s: control.drafts, carry)
+
+    begin = (slots, jnp.int32(0))
+    if round.plan.drafter is None:
+        slots, count = repeat(autoregressive_round, lambda s: True, begin)
+    else:
+        # Use loops, not conditionals: XLA would copy the caches that a conditional carries.
+        slots, count = jax.lax.while_loop(unfinished, alternate, begin)
+    report = _pack(slots, count)
+    return _restore(slots, chosen.active, lengths), report
+
+
+def _begin(slots: SlotsState, active: jax.Array) -> SlotsState:
+    """Begin a visit: count its tokens and rounds from 0, and let only active slots decode."""
+    state = slots.decode
+    zero = jnp.zeros_like(state.emitted)
+    # Attention reads as many rows as the longest sequence has; those of free slots do not count.
+    cache = state.cache.replace(length=jnp.where(active, state.cache.length, 0))
+    pending = state.pending
+    if pending is not None:
+        pending = pending.replace(count=jnp.where(active, pending.count, 0))
+    state = state.replace(emitted=zero, rounds=zero, done=~active, cache=cache, pending=pending)
+    return slots.replace(decode=state)
+
+
+def _restore(slots: SlotsState, active: jax.Array, lengths: jax.Array) -> SlotsState:
+    """Give slots that did not decode their lengths back."""
+    cache = slots.decode.cache
+    cache = cache.replace(length=jnp.where(active, cache.length, lengths))
+    return slots.replace(decode=slots.decode.replace(cache=cache))
+
+
+def _absorb_waiting(round, carry: Carry, drafts: jax.Array) -> Carry:
+    """Let the drafter absorb what waits, if rounds draft next or the queue is full."""
+
+    def waits(carry: Carry) -> jax.Array:
+        state = carry[0].decode
+        return jnp.any(state.pending.count > 0) & (drafts | ~has_room(state))
+
+    def absorb(carry: Carry) -> Carry:
+        slots, count = carry
+        return slots.replace(decode=absorb_pending(round, slots.decode)), count
+
+    return jax.lax.while_loop(waits, absorb, carry)
+
+
+def _pack(slots: SlotsState, count: jax.Array) -> jax.Array:
+    """Pack what the host reads into one array int32."""
+    state = slots.decode
+    head = jnp.stack([state.done.astype(jnp.int32), state.emitted, state.rounds], axis=1)
+    by_slot = [head, state.tokens, state.round_emitted[:, :MOST_ROUNDS], slots.drafts]
+    flat = jnp.concatenate(by_slot, axis=1).reshape(-1)
+    return jnp.concatenate([count[None], slots.rows, flat])
+
+
+def read_report(report: jax.Array, slots: int) -> Report:
+    """Wait for a visit and read its report."""
+    packed = np.asarray(report)
+    count, rows = int(packed[0]), packed[1 : MOST_ROUNDS + 2]
+    by_slot = packed[MOST_ROUNDS + 2 :].reshape(slots, -1)
+    done, emitted, rounds = by_slot[:, :3].T
+    tokens, rest = by_slot[:, 3 : -2 * MOST_ROUNDS - 1], by_slot[:, -2 * MOST_ROUNDS - 1 :]
+    ran = np.arange(MOST_ROUNDS) < rounds[:, None]
+    return Report(
+        done != 0,
+        [row[:n].tolist() for row, n in zip(tokens, emitted, strict=True)],
+        np.where(ran, rest[:, :MOST_ROUNDS], 0)[:, :count],
+        np.where(ran, rest[:, MOST_ROUNDS : 2 * MOST_ROUNDS], 0)[:, :count],
+        rows[:count],
+    )

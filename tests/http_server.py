@@ -1,0 +1,99 @@
+"""Servers for the tests of the endpoint: in a thread of this process, or in a process of their own.
+
+`python tests/http_server.py SECONDS_PER_VISIT [FAULT]` serves a fake engine on a free port.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+from fake_engine import ByteTokenizer, FakeEngine
+
+from jaxspec.serve.http import server
+from jaxspec.serve.http.service import Service
+from jaxspec.serve.http.settings import HttpSettings
+
+
+@dataclasses.dataclass
+class Running:
+    """A server in a thread; `http` is a client of it."""
+
+    url: str
+    engine: Any
+    service: Service
+    http: httpx.Client
+    status: int | None = None
+
+    def post(self, path: str = "/v1/completions", **body: Any) -> httpx.Response:
+        return self.http.post(path, json=body)
+
+
+@contextlib.contextmanager
+def running(
+    engine: Any = None, tokenizer: Any = None, send_buffer: int | None = None, **settings: Any
+) -> Iterator[Running]:
+    """Run a server until the block ends; `send_buffer` limits what the kernel holds of answers."""
+    engine = FakeEngine() if engine is None else engine
+    tokenizer = ByteTokenizer() if tokenizer is None else tokenizer
+    given = {"model": "fake", "room": engine.room, "exit_delay": 0.3}
+    service = Service(engine, tokenizer, HttpSettings(**given | settings))
+    sock = server.listen("127.0.0.1", 0)
+    if send_buffer:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+    url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    one = server.Server(service)
+    thread = threading.Thread(target=lambda: one.run(sockets=[sock]))
+    with httpx.Client(base_url=url, timeout=30) as http:
+        place = Running(url, engine, service, http)
+        thread.start()
+        try:
+            wait_until(lambda: one.started and service.driver.warm, 300)
+            yield place
+        finally:
+            one.should_exit = True
+            thread.join(20)
+            assert not thread.is_alive()
+
+
+def wait_until(true: Any, seconds: float = 20.0) -> None:
+    """Wait until a condition holds; an upper bound for a hanging test, not a measurement."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def main() -> int:
+    """Serve a fake engine, whose visits may raise or hang."""
+    seconds, fault = float(sys.argv[1]), Path(sys.argv[2])
+
+    def hook() -> None:
+        if fault.exists():
+            if fault.read_text() == "raise":
+                raise RuntimeError(f"a visit failed on {bytes(engine.seen[-1].tokens)!r}")
+            time.sleep(600)
+
+    engine = FakeEngine(seconds=seconds, hook=hook)
+    settings = HttpSettings(
+        model="fake",
+        room=engine.room,
+        visit_timeout=1.0,
+        exit_delay=0.5,
+        drain_timeout=float(sys.argv[3]),
+    )
+    sock = server.listen("127.0.0.1", 0)
+    print(sock.getsockname()[1], flush=True)
+    return server.serve(Service(engine, ByteTokenizer(), settings), sock)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

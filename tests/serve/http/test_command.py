@@ -1,0 +1,58 @@
+"""`jaxspec serve`: options, keys and addresses."""
+
+import pytest
+
+from jaxspec.cli import main as cli
+from jaxspec.cli import serve
+
+pytest.importorskip("fastapi")
+
+
+def parse(*arguments):
+    return cli.make_parser().parse_args(["serve", "mini", *arguments])
+
+
+def test_only_this_machine_by_default():
+    given = parse()
+    assert given.host == "127.0.0.1" and given.port == 8000
+    settings = serve.make_settings(given, None, 100)
+    assert {"127.0.0.1", "localhost"} <= set(settings.hosts) and settings.page
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+def test_other_addresses_need_a_key(host, monkeypatch):
+    monkeypatch.delenv(serve.KEY_VARIABLE, raising=False)
+    with pytest.raises(ValueError, match="set JAXSPEC_API_KEY, or pass --without-key"):
+        serve.choose_key(parse("--host", host))
+    assert serve.choose_key(parse("--host", host, "--without-key")) is None
+    monkeypatch.setenv(serve.KEY_VARIABLE, "secret")
+    assert serve.choose_key(parse("--host", host)) == "secret"
+    assert serve.choose_key(parse("--host", host, "--api-key", "other")) == "other"
+    assert serve.make_settings(parse("--host", host), "secret", 100).hosts == ()
+
+
+def test_options_reach_the_settings():
+    given = parse("--queue", "5", "--drain-timeout", "3", "--no-page", "--served-model-name", "m")
+    settings = serve.make_settings(given, None, 100)
+    assert settings.most_choices == 5 and settings.drain_timeout == 3
+    assert settings.model == "m" and not settings.page and settings.room == 100
+
+
+def test_a_path_is_no_name(tmp_path):
+    assert serve.name_model(str(tmp_path)) == tmp_path.name
+    assert serve.name_model("Qwen/Qwen3-8B") == "Qwen/Qwen3-8B"
+
+
+def test_a_taken_port_is_a_mistake_in_one_line(capsys):
+    from jaxspec.serve.http.server import listen
+
+    with listen("127.0.0.1", 0) as sock:
+        status = cli.main(["serve", "mini", "--port", str(sock.getsockname()[1])])
+    error = capsys.readouterr().err
+    assert status == cli.USER_ERROR and error.count("\n") == 1 and "cannot listen" in error
+
+
+def test_a_missing_library_is_named(capsys, monkeypatch):
+    monkeypatch.setattr(serve, "NEEDED", ("no_such_library",))
+    assert cli.main(["serve", "mini"]) == cli.USER_ERROR
+    assert "no_such_library is missing: pip install" in capsys.readouterr().err

@@ -1,0 +1,258 @@
+"""Requests as curl would send them: what is refused, and how errors look."""
+
+import json
+
+import pytest
+from fake_engine import EOS, FakeEngine
+
+http_server = pytest.importorskip("http_server")
+parameters = pytest.importorskip("jaxspec.serve.http.parameters")
+
+HI = [{"role": "user", "content": "Hi"}]
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def server():
+    with http_server.running(most_bytes=100_000) as one:
+        yield one
+
+
+def check_error(response, status=400, code=None, param=None):
+    """Every error has OpenAI's object."""
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"} and error["message"]
+    assert response.headers["content-type"] == "application/json"
+    assert (error["code"], error["param"]) == (code, param), error
+
+
+# A value of each that asks for something.
+ASKED = {
+    "audio": {"voice": "alloy"},
+    "best_of": 2,
+    "echo": True,
+    "frequency_penalty": 0.1,
+    "function_call": "auto",
+    "functions": [{"name": "f"}],
+    "logit_bias": {"5": 1},
+    "logprobs": True,
+    "metadata": {"a": "b"},
+    "modalities": ["audio"],
+    "repetition_penalty": 1.1,
+    "response_format": {"type": "json_object"},
+    "service_tier": "flex",
+    "store": True,
+    "suffix": "x",
+    "tool_choice": "required",
+    "tools": [{"type": "function"}],
+    "top_logprobs": 2,
+}
+
+
+@pytest.mark.parametrize("name", sorted(parameters.UNSUPPORTED))
+def test_unsupported_parameters_are_refused_unless_they_ask_for_nothing(server, name):
+    value = ASKED.get(name, "something")
+    check_error(server.post(prompt="x", **{name: value}), 400, "unsupported_parameter", name)
+    for neutral in (None, *parameters.UNSUPPORTED[name]):
+        assert server.post(prompt="x", max_tokens=1, **{name: neutral}).status_code == 200
+
+
+def test_zero_is_not_false(server):
+    check_error(server.post(prompt="x", logprobs=0), 400, "unsupported_parameter", "logprobs")
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "param"),
+    [
+        ({}, "missing_required_parameter", "prompt"),
+        ({"prompt": "x", "temprature": 1}, "unknown_parameter", "temprature"),
+        ({"prompt": "x", "messages": HI}, "unknown_parameter", "messages"),
+        ({"prompt": ""}, "invalid_value", "prompt"),
+        ({"prompt": []}, "invalid_value", "prompt"),
+        ({"prompt": ["a", ""]}, "invalid_value", "prompt"),
+        ({"prompt": [1, "a"]}, "invalid_value", "prompt"),
+        ({"prompt": [1.5]}, "invalid_value", "prompt"),
+        ({"prompt": [True]}, "invalid_value", "prompt"),
+        ({"prompt": [EOS + 1]}, "invalid_value", None),
+        ({"prompt": [-1]}, "invalid_value", None),
+        ({"prompt": "\ud800"}, "invalid_value", "prompt"),
+        ({"prompt": "x", "max_tokens": 0}, "invalid_value", "max_tokens"),
+        ({"prompt": "x", "max_tokens": "5"}, "invalid_value", "max_tokens"),
+        ({"prompt": "x", "max_tokens": 1.5}, "invalid_value", "max_tokens"),
+        ({"prompt": "x", "max_tokens": 512}, "context_length_exceeded", "max_tokens"),
+        ({"prompt": "x" * 512}, "context_length_exceeded", "max_tokens"),
+        ({"prompt": "x", "temperature": -1}, "invalid_value", "temperature"),
+        ({"prompt": "x", "temperature": 2.1}, "invalid_value", "temperature"),
+        ({"prompt": "x", "temperature": "hot"}, "invalid_value", "temperature"),
+        ({"prompt": "x", "temperature": float("nan")}, "invalid_value", "temperature"),
+        ({"prompt": "x", "top_p": 0}, "invalid_value", "top_p"),
+        ({"prompt": "x", "top_k": -2}, "invalid_value", "top_k"),
+        ({"prompt": "x", "min_p": 1.5}, "invalid_value", "min_p"),
+        ({"prompt": "x", "seed": 2**63}, "invalid_value", "seed"),
+        ({"prompt": "x", "n": 0}, "invalid_value", "n"),
+        ({"prompt": "x", "n": 65}, "invalid_value", "n"),
+        ({"prompt": "x", "stop": ["a"] * 5}, "invalid_value", "stop"),
+        ({"prompt": "x", "stop": ""}, "invalid_value", "stop"),
+        ({"prompt": "x", "stop": 5}, "invalid_value", "stop"),
+        ({"prompt": "x", "stream": "yes"}, "invalid_value", "stream"),
+        ({"prompt": "x", "stream_options": {}}, "unsupported_parameter", "stream_options"),
+        (
+            {"prompt": "x", "stream": True, "stream_options": {"a": 1}},
+            "unknown_parameter",
+            "stream_options.a",
+        ),
+        (
+            {"prompt": "x", "stream": True, "stream_options": {"include_obfuscation": True}},
+            "invalid_value",
+            "stream_options.include_obfuscation",
+        ),
+    ],
+    ids=lambda value: json.dumps(value)[:60] if isinstance(value, dict) else None,
+)
+def test_bad_completions(server, body, code, param):
+    text = json.dumps(body)
+    headers = {"Content-Type": "application/json"}
+    check_error(
+        server.http.post("/v1/completions", content=text, headers=headers), 400, code, param
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "param"),
+    [
+        ({}, "missing_required_parameter", "messages"),
+        ({"messages": []}, "invalid_value", "messages"),
+        ({"messages": "Hi"}, "invalid_value", "messages"),
+        ({"messages": ["Hi"]}, "invalid_value", "messages[0]"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "invalid_value", "messages"),
+        ({"messages": [{"role": "user"}]}, "invalid_value", "messages"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "invalid_value",
+            "messages",
+        ),
+        ({"messages": HI, "prompt": "x"}, "unknown_parameter", "prompt"),
+        (
+            {"messages": HI, "max_tokens": 5, "max_completion_tokens": 6},
+            "invalid_value",
+            "max_tokens",
+        ),
+        (
+            {"messages": HI, "chat_template_kwargs": {"chat_template": "{{ 1 }}"}},
+            "invalid_value",
+            "chat_template_kwargs",
+        ),
+        ({"messages": HI, "chat_template_kwargs": {"fail": True}}, "invalid_value", "messages"),
+    ],
+)
+def test_bad_chats(server, body, code, param):
+    check_error(server.post(CHAT, **body), 400, code, param)
+
+
+def test_text_parts_and_the_developer_role(server):
+    messages = [
+        {"role": "developer", "content": "Be short."},
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+    ]
+    assert server.post(CHAT, messages=messages, max_tokens=1).status_code == 200
+    assert bytes(server.engine.seen[-1].tokens) == b"system: Be short.\nuser: Hi\n"
+
+
+@pytest.mark.parametrize("body", [b"{", b"", b"[]", b"7", b"\xff{}", b"[" * 20_000])
+def test_bodies_that_are_no_object(server, body):
+    headers = {"Content-Type": "application/json"}
+    response = server.http.post("/v1/completions", content=body, headers=headers)
+    assert response.status_code == 400 and "message" in response.json()["error"]
+
+
+def test_forms_of_web_pages_are_no_requests(server):
+    """A page of another site can send text/plain without asking, and must not use the model."""
+    headers = {"Content-Type": "text/plain"}
+    response = server.http.post("/v1/completions", content='{"prompt": "x"}', headers=headers)
+    assert response.status_code == 400
+
+
+def test_large_bodies_are_refused(server):
+    check_error(server.post(prompt="x" * 200_000), 413, "body_too_large")
+
+
+def test_unknown_paths_and_methods(server):
+    check_error(server.http.get("/v1/nothing"), 404, "not_found")
+    check_error(server.http.get("/v1/completions"), 405, "method_not_allowed")
+    check_error(server.http.get("/v1/models/other"), 404, "model_not_found", "model")
+
+
+def test_a_mistake_of_the_server_is_an_error_object_and_not_in_the_log(caplog):
+    engine = FakeEngine()
+    with http_server.running(engine) as server:
+
+        def break_down(request):
+            raise KeyError(bytes(request.tokens))
+
+        engine.submit = break_down
+        check_error(server.post(prompt="sesame"), 500, "internal_error")
+        assert server.http.get("/health").status_code == 200
+    assert "KeyError" in caplog.text and "sesame" not in caplog.text
+
+
+def test_ids_of_requests(server):
+    given = {"X-Request-Id": "abc-1"}
+    response = server.http.post("/v1/completions", json={"prompt": "x"}, headers=given)
+    assert response.headers["X-Request-Id"] == "abc-1" and response.json()["id"] == "cmpl-abc-1"
+    for bad in ("a b", "x" * 200, "a\tb"):
+        made = server.http.get("/health", headers={"X-Request-Id": bad}).headers["X-Request-Id"]
+        assert made != bad and len(made) == 32
+
+
+def test_a_refused_request_leaves_no_samples_behind():
+    """The queue has room for some of the samples, and none of them may stay."""
+    engine = FakeEngine(slots=1, queue=3, seconds=0.005)
+    with http_server.running(engine) as server:
+        check_error(server.post(prompt="x", n=6), 429, "queue_full")
+        http_server.wait_until(lambda: engine.idle)
+        assert not server.service.driver.busy and engine.tokens <= 3 * engine.per_visit
+
+
+def test_a_model_without_a_chat_template():
+    class Plain(http_server.ByteTokenizer):
+        has_chat_template = False
+
+    with http_server.running(tokenizer=Plain()) as server:
+        check_error(server.post(CHAT, messages=HI), 400, "no_chat_template", "messages")
+        assert server.http.get("/v1/models").json()["data"][0]["chat"] is False
+
+
+def test_only_known_hosts():
+    with http_server.running(hosts=("127.0.0.1",)) as server:
+        assert server.http.get("/health").status_code == 200
+        assert server.http.get("/health", headers={"Host": "evil.example"}).status_code == 400
+
+
+def test_events_do_not_wait_for_acknowledgements():
+    import socket
+
+    from jaxspec.serve.http.server import listen
+
+    with listen("127.0.0.1", 0) as sock:
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_token_ids_and_makers_of_tokens(server):
+    def ask(**more):
+        return server.post(
+            prompt="x", max_tokens=40, temperature=0, trace=True, return_token_ids=True, **more
+        )
+
+    whole = ask().json()["choices"][0]
+    assert len(whole["token_ids"]) == 40
+    assert "".join(one["text"] for one in whole["trace"]["pieces"]) == whole["text"]
+    assert {one["drafted"] for one in whole["trace"]["pieces"]} == {True, False}
+    tree = whole["trace"]["rounds"][0]
+    assert len(tree["text"]) == len(tree["parent"]) and tree["path"][0] == 0
+    events = [json.loads(line[6:]) for line in ask(stream=True).text.split("\n\n")[:-2]]
+    parts = [event["choices"][0] for event in events]
+    for part in parts:
+        assert "".join(one["text"] for one in part["trace"]["pieces"]) == part["text"]
+    assert sum((part["token_ids"] for part in parts), []) == whole["token_ids"]
+    assert "trace" not in server.post(prompt="x").json()["choices"][0]

@@ -1,0 +1,135 @@
+"""The endpoint in front of the slot engine and `mini`: texts are those of `jaxspec.decode`."""
+
+import concurrent.futures
+import itertools
+
+import pytest
+
+import jaxspec
+from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.serve.costs import Costs
+from jaxspec.serve.engine import make_engine
+
+openai = pytest.importorskip("openai")
+http_server = pytest.importorskip("http_server")
+
+PROMPTS = ("The cat sat on the", "def add(a, b):\n    return", "1 2 3 4 5 6", "Once upon a time")
+SAMPLED = {"temperature": 0.8, "top_p": 0.9, "seed": 5}
+
+
+@pytest.fixture(scope="module")
+def mini():
+    return jaxspec.load("mini", drafter="dflash", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def server(mini):
+    # Made-up costs, so that no test depends on a time.
+    costs = Costs((1.0, 1.5), (0.9, 0.9))
+    engine = make_engine(mini, slots=2, capacity=320, budget=8, edges=(2, 16), costs=costs)
+    tokenizer = load_tokenizer(mini.spec.tokenizer)
+    with http_server.running(engine, tokenizer, model="mini", visit_timeout=300) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=9) as one:
+        yield one
+
+
+def decode(params, prompt, **options):
+    return jaxspec.decode(params, prompt, method="ar", capacity=320, **options)
+
+
+def ask(client, prompt, stream=False, **options):
+    """Return the text of a completion."""
+    answer = client.completions.create(model="mini", prompt=prompt, stream=stream, **options)
+    parts = answer if stream else [answer]
+    return "".join(part.choices[0].text for part in parts)
+
+
+def test_a_seed_gives_the_same_text_under_any_load(mini, client, server):
+    alone = [decode(mini, prompt, max_new_tokens=30, **SAMPLED).text for prompt in PROMPTS]
+    assert [ask(client, prompt, max_tokens=30, **SAMPLED) for prompt in PROMPTS] == alone
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        jobs = []
+        for number, prompt in itertools.product(range(6), PROMPTS):
+            others = {"temperature": 1.0, "seed": number} if number % 2 else SAMPLED
+            stream = number % 3 == 0
+            jobs.append(pool.submit(ask, client, prompt, stream, max_tokens=30, **others))
+        texts = [job.result() for job in jobs]
+    for number in range(0, 6, 2):
+        assert texts[4 * number : 4 * number + 4] == alone
+
+
+def test_samples_are_those_of_equal_prompts(mini, client):
+    expected = jaxspec.decode(
+        mini, [PROMPTS[0]] * 3, method="ar", capacity=320, max_new_tokens=20, **SAMPLED
+    )
+    done = client.completions.create(model="mini", prompt=PROMPTS[0], n=3, max_tokens=20, **SAMPLED)
+    assert [one.text for one in done.choices] == [one.text for one in expected]
+
+
+def test_chat(mini, client):
+    messages = [{"role": "user", "content": "What is 2 + 2?"}]
+    out = decode(mini, messages, max_new_tokens=24)
+    done = client.chat.completions.create(
+        model="mini", messages=messages, max_tokens=24, temperature=0
+    )
+    assert done.choices[0].message.content == out.text
+    assert done.usage.completion_tokens == len(out.tokens)
+    assert done.choices[0].finish_reason == out.stats.finish_reason
+
+
+def test_stop_string(mini, client):
+    whole = decode(mini, PROMPTS[3], max_new_tokens=40).text
+    stop = whole[25:28]
+    expected = decode(mini, PROMPTS[3], max_new_tokens=40, stop=stop).text
+    for stream in (False, True):
+        text = ask(client, PROMPTS[3], stream, max_tokens=40, temperature=0, stop=stop)
+        assert text == expected == whole[: whole.index(stop)]
+
+
+def test_makers_of_tokens_and_trees(server):
+    body = {"prompt": PROMPTS[1], "max_tokens": 30, "temperature": 0, "trace": True}
+    choice = server.post(**body).json()["choices"][0]
+    trace = choice["trace"]
+    assert "".join(one["text"] for one in trace["pieces"]) == choice["text"]
+    assert any(one["drafted"] for one in trace["pieces"])
+    ends = [one["before"] + len(one["path"]) for one in trace["rounds"]]
+    assert [one["before"] for one in trace["rounds"]][1:] == ends[:-1] and ends[-1] == 30
+
+
+def test_a_client_that_leaves_frees_its_slot(server):
+    body = {"prompt": PROMPTS[0], "max_tokens": 250, "ignore_eos": True, "stream": True}
+    with server.http.stream("POST", "/v1/completions", json=body) as stream:
+        next(stream.iter_lines())
+    http_server.wait_until(lambda: server.engine.idle)
+    assert server.engine.counters()["finished"]["abort"] == 1
+    assert not server.service.driver.busy
+
+
+def test_nothing_compiles_for_requests(client, server):
+    def compiled():
+        return server.engine.counters()["compiles_after_warm_up"]
+
+    before = compiled()  # by `jaxspec.decode`, which runs in this process
+    for options in ({"temperature": 0}, SAMPLED, {"extra_body": {"top_k": 5, "min_p": 0.1}}):
+        for prompt in PROMPTS:
+            ask(client, prompt, max_tokens=9, **options)
+    ask(client, PROMPTS[0] * 30, extra_body={"trace": True, "method": "ar"}, stop="zz")
+    assert compiled() == before
+
+
+def test_poison_reaches_nobody_else(mini, client):
+    """Requests that are refused change no text of those that run."""
+    expected = decode(mini, PROMPTS[2], max_new_tokens=40).text
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        good = [
+            pool.submit(ask, client, PROMPTS[2], max_tokens=40, temperature=0) for _ in range(3)
+        ]
+        for bad in ([10**9], [-1], "x" * 9000, ""):
+            with pytest.raises(openai.BadRequestError):
+                ask(client, bad)
+        assert [job.result() for job in good] == [expected] * 3

@@ -1,0 +1,162 @@
+"""Readers that leave, stop reading or read slowly: slots become free, and others go on."""
+
+import contextlib
+import json
+import re
+import socket
+import time
+
+import pytest
+from fake_engine import ByteTokenizer, FakeEngine, expected_tokens
+
+from jaxspec.serve.requests import ServeRequest
+
+http_server = pytest.importorskip("http_server")
+
+
+def connect(server, receive_buffer=None) -> socket.socket:
+    host, port = server.url.removeprefix("http://").split(":")
+    sock = socket.socket()
+    if receive_buffer:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    sock.settimeout(20)
+    sock.connect((host, int(port)))
+    return sock
+
+
+def send(sock, body, path="/v1/completions", cut=None):
+    """Send a request, or the first `cut` bytes of its body."""
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    sock.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data[:cut])
+
+
+def read_until(sock, wanted: bytes) -> bytes:
+    got = b""
+    while wanted not in got:
+        part = sock.recv(65536)
+        assert part, got[-300:]
+        got += part
+    return got
+
+
+@pytest.fixture
+def slow():
+    """A server of one slot whose visits take a while, and a log of when requests are cancelled."""
+    engine = FakeEngine(slots=1, queue=4, seconds=0.02, room=4000)
+    cancelled = {}
+    cancel = engine.cancel
+
+    def note(id):
+        cancelled[id] = engine.visits
+        cancel(id)
+
+    engine.cancel = note
+    with http_server.running(engine) as server:
+        server.cancelled = cancelled
+        yield server
+        # Nothing leaks: no request is left, and the slot serves the next one.
+        http_server.wait_until(lambda: engine.idle)
+        assert not server.service.driver.busy
+        assert server.post(prompt="next").status_code == 200
+
+
+def check_freed(server, id):
+    """The request's slot or place in the queue is free within two visits of its cancellation."""
+    http_server.wait_until(lambda: id in server.engine.freed)
+    assert server.engine.freed[id] - server.cancelled[id] <= 2
+
+
+LONG = {"prompt": "long", "max_tokens": 3000, "temperature": 0}
+
+
+def test_gone_while_the_body_arrives(slow):
+    with connect(slow) as sock:
+        send(sock, LONG, cut=10)
+        time.sleep(0.05)
+    assert slow.post(prompt="x").status_code == 200 and len(slow.engine.seen) == 1
+
+
+def test_gone_in_the_queue(slow):
+    with connect(slow) as first, connect(slow) as second:
+        send(first, LONG | {"stream": True})
+        read_until(first, b"data:")
+        send(second, LONG | {"stream": True, "prompt": "queued"})
+        read_until(second, b"\r\n\r\n")
+        second.close()
+        check_freed(slow, 2)
+        assert slow.engine.counters()["running"] == 1
+
+
+def test_gone_before_the_first_token(slow):
+    with connect(slow) as sock:
+        send(sock, LONG | {"stream": True})
+        http_server.wait_until(lambda: slow.engine.seen)
+    check_freed(slow, 1)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_gone_in_the_middle_of_a_stream(slow, n):
+    with connect(slow) as sock:
+        send(sock, LONG | {"stream": True, "n": n})
+        read_until(sock, b"data:")
+    for id in range(1, n + 1):
+        check_freed(slow, id)
+
+
+def test_gone_while_it_waits_for_a_whole_answer(slow):
+    with connect(slow) as sock:
+        send(sock, LONG)
+        http_server.wait_until(lambda: slow.engine.tokens > 10)
+    check_freed(slow, 1)
+
+
+def test_gone_as_the_stream_ends(slow):
+    """Closing right after the last event cancels nothing that matters and breaks nothing."""
+    with connect(slow) as sock:
+        send(sock, LONG | {"stream": True, "max_tokens": 4})
+        read_until(sock, b"[DONE]")
+
+
+# Every event is large.
+MANY = {
+    "prompt": "many",
+    "max_tokens": 12_000,
+    "temperature": 0,
+    "stream": True,
+    "trace": True,
+    "return_token_ids": True,
+}
+
+
+def chatty(send_timeout):
+    engine = FakeEngine(slots=2, room=20_000, per_visit=50, seconds=0.01)
+    return http_server.running(engine, send_buffer=4096, send_timeout=send_timeout)
+
+
+def test_a_reader_that_stops_reading_is_dropped_and_blocks_nobody():
+    with chatty(0.5) as server, connect(server, receive_buffer=4096) as sock:
+        send(sock, MANY)
+        http_server.wait_until(lambda: server.engine.seen)
+        assert server.post(prompt="meanwhile").status_code == 200
+        http_server.wait_until(lambda: server.engine.idle)
+        assert server.engine.tokens < 12_000
+        got = b""
+        with contextlib.suppress(ConnectionResetError):  # it is cut, not left half open
+            while part := sock.recv(65536):
+                got += part
+        assert b"[DONE]" not in got
+        assert 'finished_reason="abort"} 1.0' in server.http.get("/metrics").text
+
+
+def test_a_slow_reader_gets_everything_in_fewer_events():
+    request = ServeRequest(tuple(b"many"), 12_000)
+    with chatty(30.0) as server, connect(server, receive_buffer=4096) as sock:
+        send(sock, MANY)
+        http_server.wait_until(lambda: server.engine.tokens == 12_000)
+        got = read_until(sock, b"[DONE]")
+    text, events = "", re.findall(rb"data: (\{.*\})\n\n", got)
+    for event in events:
+        text += json.loads(event)["choices"][0]["text"]
+    assert text == ByteTokenizer().decode(expected_tokens(request))
+    assert len(events) < 12_000 / 50

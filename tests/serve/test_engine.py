@@ -1,0 +1,275 @@
+"""The serving engine gives every request what `jaxspec.decode` gives it alone, whatever else runs."""
+
+import random
+
+import pytest
+
+import jaxspec
+from jaxspec.serve import QueueFull, ServeRequest
+from jaxspec.serve.costs import Costs
+from jaxspec.serve.engine import make_engine
+from jaxspec.serve.prefixes import HeldPrefixes
+
+TEXTS = (
+    "The cat sat on the",
+    "def add(a, b):\n    return",
+    "1 2 3 4 5 6",
+    "Once upon a time there was a small",
+    "A",
+)
+SAMPLING = (
+    {},
+    dict(temperature=1.0, seed=3),
+    dict(temperature=0.8, top_k=7, seed=-1),
+    dict(temperature=0.7, top_p=0.8, seed=2**40 + 5),
+    dict(temperature=1.2, top_k=20, top_p=0.9, min_p=0.02),
+    dict(temperature=0.9, top_k=100, top_p=0.95, seed=8),
+    dict(temperature=1.0, min_p=0.1),
+)
+
+
+@pytest.fixture(scope="module")
+def mini():
+    return jaxspec.load("mini", drafter="dflash", dtype="float32")
+
+
+def make(params, slots, **options):
+    """An engine with made-up costs, so that no test depends on a time."""
+    options = dict(capacity=320, budget=8, edges=(slots, 2 * slots, 8 * slots)) | options
+    count = len(options["edges"])
+    costs = Costs(tuple(1.0 + i / 4 for i in range(count)), (0.9,) * count)
+    if options.get("method") == "ar":
+        costs = Costs((), costs.plain)
+    return make_engine(params, slots=slots, costs=costs, **options)
+
+
+def run(engine, arrivals, seed=0, after=lambda engine, visit: None):
+    """Submit requests at random visits; return the updates of each, by index."""
+    order, ids, found, visits = random.Random(seed), {}, {}, 0
+    waiting = list(enumerate(arrivals))
+    while waiting or not engine.idle:
+        while waiting and order.random() < 0.5:
+            index, request = waiting.pop(0)
+            ids[engine.submit(request)] = index
+        for update in engine.visit():
+            found.setdefault(ids[update.id], []).append(update)
+        after(engine, visits)
+        visits += 1
+        assert visits < 5000
+    return [found[index] for index in range(len(arrivals))]
+
+
+def join(updates):
+    tokens = [token for update in updates for token in update.tokens]
+    drafted = [flag for update in updates for flag in update.drafted]
+    assert len(tokens) == len(drafted)
+    assert [update.finish for update in updates[:-1]] == [None] * (len(updates) - 1)
+    return tokens, "".join(update.text for update in updates), updates[-1].finish
+
+
+def random_requests(params, count, seed=0):
+    """Requests of all kinds, and what `decode` gives each. Its method does not matter."""
+    from jaxspec.io.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(params.spec.tokenizer)
+    pick, requests = random.Random(seed), []
+    for _ in range(count):
+        prompt = tokenizer.encode(pick.choice(TEXTS)) * pick.choice((1, 1, 1, 12))
+        stop = pick.choice(((), (), (" the",), ("e", "zzz"), (tokenizer.encode(" a")[-1],)))
+        options = dict(pick.choice(SAMPLING), stop=stop, max_new_tokens=pick.choice((1, 7, 24, 40)))
+        requests.append((tuple(prompt), options, pick.choice((None, None, "ar"))))
+    return [
+        (
+            ServeRequest(prompt, method=method, **options),
+            jaxspec.decode(params, list(prompt), method="ar", capacity=320, **options),
+        )
+        for prompt, options, method in requests
+    ]
+
+
+@pytest.mark.parametrize("slots", [1, 4, 8])
+def test_every_text_is_that_of_decode_alone(mini, slots):
+    cases = random_requests(mini, 24, seed=slots)
+    engine = make(mini, slots)
+
+    def conserve(engine, visit):
+        assert engine.counters()["running"] <= slots
+
+    results = run(engine, [request for request, _ in cases], after=conserve)
+    for (request, alone), updates in zip(cases, results, strict=True):
+        tokens, text, finish = join(updates)
+        assert (tokens, text) == (alone.tokens, alone.text), request
+        assert finish == alone.stats.finish_reason, request
+    counters = engine.counters()
+    assert counters["running"] == counters["waiting"] == 0
+    assert counters["tokens"] == sum(len(alone.tokens) for _, alone in cases)
+    assert sum(counters["finished"].values()) == len(cases)
+    assert sum(counters["accepted"]) > 0
+
+
+def test_nothing_compiles_after_warm_up(mini):
+    engine = make(mini, 2)
+    assert engine.counters()["compiles_after_warm_up"] is None
+    engine.warm_up()
+    requests = [
+        ServeRequest(tuple(range(5, 6 + 9 * i)), max_new_tokens=5 + i, method=method, **sampling)
+        for i, (sampling, method) in enumerate(zip(SAMPLING, (None, "ar") * 4, strict=False))
+    ]
+    run(engine, requests)
+    assert engine.counters()["compiles_after_warm_up"] == 0
+
+
+def test_a_cancelled_request_ends_and_others_go_on(mini):
+    engine, request = make(mini, 2), ServeRequest((5, 6, 7), max_new_tokens=60, ignore_eos=True)
+    alone = join(run(make(mini, 1), [request])[0])
+    first, second, third = (engine.submit(request) for _ in range(3))
+    found = {first: [], second: [], third: []}
+    for visit in range(200):
+        if visit == 1:
+            engine.cancel(first)
+            engine.cancel(third)  # waits
+            engine.cancel(10**6)
+        for update in engine.visit():
+            found[update.id].append(update)
+        if visit == 1:
+            assert engine.counters()["running"] == 1
+    assert engine.idle
+    assert join(found[second]) == alone
+    for id in (first, third):
+        tokens, text, finish = join(found[id])
+        assert finish == "abort"
+        assert tokens == alone[0][: len(tokens)] and alone[1].startswith(text)
+    assert len(join(found[first])[0]) > 0 and join(found[third])[0] == []
+    assert engine.counters()["finished"] == {"length": 1, "abort": 2}
+
+
+def test_deadlines_end_running_and_waiting_requests(mini):
+    now = [0.0]
+    engine = make(mini, 1, clock=lambda: now[0])
+    options = dict(max_new_tokens=200, ignore_eos=True)
+    ids = [engine.submit(ServeRequest((5, 6, 7), deadline=d, **options)) for d in (5.0, 3.0)]
+    first = engine.visit()
+    assert [update.finish for update in first] == [None]
+    now[0] = 4.0
+    assert {update.id: update.finish for update in engine.visit()} == {
+        ids[1]: "deadline",
+        ids[0]: None,
+    }
+    now[0] = 6.0
+    assert [(update.id, update.finish) for update in engine.visit()] == [(ids[0], "deadline")]
+    assert engine.idle
+
+
+def test_a_full_queue_refuses(mini):
+    engine = make(mini, 1, queue=2)
+    for _ in range(2):
+        engine.submit(ServeRequest((5,)))
+    with pytest.raises(QueueFull) as refused:
+        engine.submit(ServeRequest((5,)))
+    assert refused.value.retry_after >= 1
+    assert engine.counters()["refused"] == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        (dict(tokens=()), "empty prompt"),
+        (dict(tokens=(10**6,)), "outside the vocabulary"),
+        (dict(tokens=(5,) * 300), "exceed the 288 tokens"),
+        (dict(max_new_tokens=0), "max_new_tokens is 0"),
+        (dict(temperature=-1.0), "temperature"),
+        (dict(temperature="warm"), "temperature must be a number"),
+        (dict(top_p=0.0), "top_p"),
+        (dict(method="eagle3"), "give 'dflash' or 'ar'"),
+        (dict(stop=("",)), "stop string is empty"),
+        (dict(stop=tuple(range(20))), "at most 16"),
+        (dict(weight=0.0), "weight"),
+        (dict(deadline=-1.0), "deadline"),
+        (dict(seed=1.5), "seed"),
+        (dict(sequence=-1), "sequence"),
+    ],
+)
+def test_invalid_requests_are_refused_in_one_line(mini, fields, says):
+    engine = make(mini, 1)
+    with pytest.raises(ValueError, match=says) as refused:
+        engine.submit(ServeRequest(**(dict(tokens=(5,)) | fields)))
+    assert "\n" not in str(refused.value)
+    assert engine.idle
+
+
+def test_min_tokens_holds_stop_ids_back(mini):
+    alone = jaxspec.decode(mini, [5, 6, 7], method="ar", max_new_tokens=30, ignore_eos=True).tokens
+    stop = (alone[2],)
+    request = ServeRequest((5, 6, 7), max_new_tokens=30, ignore_eos=True, stop=stop, min_tokens=4)
+    end = next((i for i in range(4, 30) if alone[i] == stop[0]), 29) + 1
+    assert join(run(make(mini, 2), [request])[0])[0] == alone[:end]
+
+
+def test_samples_of_one_prompt_are_those_of_a_list(mini):
+    options = dict(temperature=1.0, max_new_tokens=12)
+    listed = jaxspec.decode(mini, [[5, 6, 7]] * 3, method="ar", **options)
+    requests = [ServeRequest((5, 6, 7), sequence=i, **options) for i in range(3)]
+    results = run(make(mini, 4), requests)
+    assert [join(updates)[0] for updates in results] == [one.tokens for one in listed]
+
+
+def test_a_traced_request_returns_its_trees(mini):
+    request = ServeRequest((5, 6, 7), max_new_tokens=20, trace=True)
+    updates = run(make(mini, 2), [request])[0]
+    for update in updates:
+        assert update.rounds == 1
+        assert len(update.tree.path) == len(update.tokens)
+        assert update.tree.tree.parent[0] == -1
+        drafts = [update.tree.tree.token[row] for row in update.tree.path[1:]]
+        assert list(update.tokens[: len(drafts)]) == drafts
+
+
+def test_an_autoregressive_engine_has_no_drafter(mini):
+    request = ServeRequest((5, 6, 7), max_new_tokens=20)
+    engine = make(mini, 2, method="ar")
+    alone = jaxspec.decode(mini, [5, 6, 7], method="ar", max_new_tokens=20)
+    updates = run(engine, [request] * 3)
+    assert all(join(one)[0] == alone.tokens for one in updates)
+    assert not any(flag for one in updates for update in one for flag in update.drafted)
+
+
+def test_the_next_turn_of_a_chat_reuses_its_slot(mini):
+    engine, prompt = make(mini, 2), list(range(40, 180))
+    first = join(run(engine, [ServeRequest(tuple(prompt), max_new_tokens=10, ignore_eos=True)])[0])
+    assert engine.counters()["reused_tokens"] == 0
+    longer = prompt + first[0] + list(range(300, 340))
+    options = dict(max_new_tokens=16, ignore_eos=True, temperature=0.8, seed=4)
+    second = join(run(engine, [ServeRequest(tuple(longer), **options)])[0])
+    assert engine.counters()["reused_tokens"] == 128  # two chunks of a CPU
+    assert second[0] == jaxspec.decode(mini, longer, method="ar", **options).tokens
+    other = [7, *longer[1:]]
+    third = join(run(engine, [ServeRequest(tuple(other), **options)])[0])
+    assert engine.counters()["reused_tokens"] == 128
+    assert third[0] == jaxspec.decode(mini, other, method="ar", **options).tokens
+
+
+@pytest.mark.parametrize("drafter", ["dflash", "eagle3", "specblock"])
+def test_samples_of_a_long_prompt_copy_it_from_each_other(drafter):
+    params = jaxspec.load("mini", drafter=drafter, dtype="float32")
+    prompt, options = tuple(range(40, 170)), dict(temperature=1.0, max_new_tokens=16)
+    engine = make(params, 3)
+    results = run(engine, [ServeRequest(prompt, sequence=i, **options) for i in range(3)])
+    listed = jaxspec.decode(params, [list(prompt)] * 3, method="ar", **options)
+    assert [join(updates)[0] for updates in results] == [one.tokens for one in listed]
+    counters = engine.counters()
+    assert counters["reused_tokens"] >= 2 * 128
+    assert counters["prompt_tokens"] + counters["reused_tokens"] == 3 * 129
+    assert sum(counters["accepted"]) > 0
+
+
+def test_prefixes_are_whole_chunks_and_leave_a_token_to_feed():
+    held = HeldPrefixes(3, 4)
+    held.hold(0, range(9))
+    held.hold(1, range(6))
+    assert held.count(0, range(20)) == 8 and held.count(1, range(20)) == 4
+    assert held.count(0, range(9)) == 4 and held.count(0, range(5)) == 0
+    assert held.count(0, [*range(8), 99, 99]) == 4 and held.count(2, range(9)) == 0
+    assert held.find(range(20)) == (0, 8)
+    assert held.choose_slot([1, 2], range(20)) == 1
+    held.free(1)
+    assert held.choose_slot([1, 2], [50, 51]) == 2
