@@ -37,7 +37,13 @@ from pallas_kernels.aot import Program, compile_report
 BLOCKPILOT = "blockpilot"
 _BLOCKS = (4, 8, 16)
 _PROMPT = 64
-_FACTORIES = {"rounds": "decode_loop", "prefill": "prefill_program", "draft": "draft_program"}
+_FACTORIES = {
+    "rounds": "aot:decode_loop",
+    "prefill": "aot:prefill_program",
+    "draft": "aot:draft_program",
+    "visit": "aot_serve:visit_program",
+    "feed": "aot_serve:feed_program",
+}
 _DTYPES = ("bfloat16", "float16", "float32")
 
 
@@ -102,13 +108,16 @@ def decode_loop(
     state = jax.eval_shape(functools.partial(start.function, **start.static), *start.args)
     rounds = jax.ShapeDtypeStruct((), jnp.int32)
     return Program(
-        run, (params, request, state, rounds), {"config": config}, {"cache_bytes": _held(state)}
+        run,
+        (params, request, state, rounds),
+        {"config": config},
+        {"cache_bytes": count_held(state)},
     )
 
 
 def prefill_program(*, batch: int, capacity: int, **options: Any) -> Program:
     """Make the program that runs the prompts before `decode_loop` of the same options."""
-    spec, config = _settings(**options, capacity=capacity)
+    spec, config = describe_call(**options, capacity=capacity)
     sampling = {name: options[name] for name in ("temperature", "top_k", "top_p", "min_p")}
     plan = make_plan(spec, config)
     decides = _make_policy(options["policy"], options["budget"], spec) if config.policy else None
@@ -130,7 +139,7 @@ def prefill_program(*, batch: int, capacity: int, **options: Any) -> Program:
     shapes = jax.eval_shape(lambda *arrays: arrays, request, tokens, lengths, control)
     static = {"config": config, "capacity": capacity, "max_tokens": capacity}
     state = jax.eval_shape(functools.partial(prefill, **static), params, *shapes)
-    return Program(prefill, (params, *shapes), static, {"cache_bytes": _held(state)})
+    return Program(prefill, (params, *shapes), static, {"cache_bytes": count_held(state)})
 
 
 def draft_program(**options: Any) -> Program:
@@ -145,7 +154,7 @@ def _draft_tree(round: Round, state: DecodeState) -> Tree:
     return grow(round, state, draft(round, state, noise))
 
 
-def _held(state: DecodeState) -> int:
+def count_held(state: DecodeState) -> int:
     """Compute the bytes of all caches."""
     caches = jax.tree.leaves((state.cache, state.draft))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in caches)
@@ -171,7 +180,7 @@ def _make_controller(rule: str, budget: int) -> Policy:
     return make_bastion(make_costs(widths, (0, 1024), (1.0, 1.0), [[1.0, 1.0]] * len(widths)), rule)
 
 
-def _settings(
+def describe_call(
     *,
     arch,
     method,
@@ -236,7 +245,7 @@ def compile_decode_loop(
 
     Args:
       part: `rounds`; `draft` for the drafting of a round alone, or `prefill` for the program that
-        comes before.
+        comes before; `visit` and `feed` for the programs of a serving engine of `batch` slots.
 
     Returns:
       The report, with `part`, `options` and, if the program compiles, `cache_bytes`.
@@ -248,8 +257,8 @@ def compile_decode_loop(
     options = {
         name: each.default for name, each in inspect.signature(decode_loop).parameters.items()
     } | options
-    _settings(**{name: value for name, value in options.items() if name != "batch"})
+    describe_call(**{name: value for name, value in options.items() if name != "batch"})
     compiled = compile_report(
-        f"jaxspec.bench.aot:{_FACTORIES[part]}", options, gpu, large=large, spills=spills
+        f"jaxspec.bench.{_FACTORIES[part]}", options, gpu, large=large, spills=spills
     )
     return {"part": part, "options": options} | compiled

@@ -15,11 +15,14 @@ from jaxspec.cli import (
     bench_latency,
     bench_load,
     bench_outputs,
+    bench_pauses,
     bench_peers,
     bench_policies,
     bench_ranks,
     bench_report,
+    bench_saturate,
     bench_scores,
+    bench_serve,
     bench_sweep,
     options,
     values,
@@ -38,7 +41,10 @@ COMMANDS = (
     bench_ranks,
     bench_confidence,
     bench_scores,
+    bench_pauses,
     bench_endpoint,
+    bench_serve,
+    bench_saturate,
     bench_report,
 )
 METHODS = (
@@ -85,8 +91,7 @@ def add_command(commands: options.Commands) -> None:
     bench_outputs.add_outputs(parser)
     options.add_decode(parser, max_new_tokens=128, several=True)
     subcommands = parser.add_subparsers(
-        metavar="{latency,load,peers,sweep,policies,ranks,confidence,scores,report}",
-        help="other measurements; see `jaxspec bench latency --help`",
+        help="other measurements; see `jaxspec bench latency --help`"
     )
     for command in COMMANDS:
         command.add_command(subcommands)

@@ -22,7 +22,7 @@ class Costs:
 
     Attributes:
       drafted: of rounds that draft; empty without a drafter.
-      plain: of autoregressive rounds.
+      plain: of autoregressive rounds, up to the number of slots.
     """
 
     drafted: tuple[float, ...]
@@ -32,7 +32,7 @@ class Costs:
 def find_costs(device: Device) -> Costs:
     """Read the costs that an engine of these sizes had on this device, or measure and keep them."""
     path = _find_path(device)
-    kept = _read(path, len(device.rules.edges))
+    kept = _read(path, device)
     if kept is not None:
         return kept
     costs = measure_costs(device)
@@ -43,39 +43,42 @@ def find_costs(device: Device) -> Costs:
 
 def measure_costs(device: Device) -> Costs:
     """Time rounds of every number of rows, at a quarter of the capacity. All slots must be free."""
-    edges, length = range(len(device.rules.edges)), device.capacity // 4
-    kinds = [False] if device.plan.drafter is None else [False, True]
+    length = device.capacity // 4
+    rows = {False: device.rules.plain_edges(device.slots)}
+    if device.plan.drafter is not None:
+        rows[True] = device.rules.edges
     times: dict[tuple[bool, int], list[float]] = {}
     for _ in range(_REPEATS):  # interleaved, so that a busy moment does not hit one cost alone
-        for drafts in kinds:
-            for edge in edges:
+        for drafts in rows:
+            for edge in range(len(rows[drafts])):
                 seconds = device.time_rounds(length, drafts, edge, _ROUNDS)
                 times.setdefault((drafts, edge), []).append(seconds)
     device.reset()
     median = {key: statistics.median(found) for key, found in times.items()}
     # More rows never take less time; what a measurement says otherwise is noise.
-    drafted, plain = (
-        np.maximum.accumulate([median[drafts, edge] for edge in edges]).tolist()
-        if drafts in kinds
-        else []
-        for drafts in (True, False)
-    )
-    return Costs(tuple(drafted), tuple(plain))
+    found = {
+        drafts: np.maximum.accumulate([median[drafts, edge] for edge in range(len(rows[drafts]))])
+        for drafts in rows
+    }
+    return Costs(tuple(found[True].tolist() if True in found else ()), tuple(found[False].tolist()))
 
 
 def _find_path(device: Device) -> Path:
     config = device.config
     model = describe_model(device.params, config.method) if config.method != "ar" else ()
+    model = (*model, str(device.params.dtype))
     sizes = device.slots, device.capacity, device.rules.edges
     return find_kept(config.method, "serve", device.params.spec.target, model, config, sizes)
 
 
-def _read(path: Path, edges: int) -> Costs | None:
+def _read(path: Path, device: Device) -> Costs | None:
     """Read a file of costs; None if it is missing or not of this form."""
     try:
         found = json.loads(path.read_text())
         costs = Costs(tuple(map(float, found["drafted"])), tuple(map(float, found["plain"])))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    fits = len(costs.plain) == edges and len(costs.drafted) in (0, edges)
+    drafted = 0 if device.plan.drafter is None else len(device.rules.edges)
+    plain = len(device.rules.plain_edges(device.slots))
+    fits = len(costs.plain) == plain and len(costs.drafted) == drafted
     return costs if fits and all(x > 0 for x in costs.drafted + costs.plain) else None

@@ -1,4 +1,4 @@
-"""The engine's side of the device: the state, the settings, and the two programs that run on it."""
+"""The engine's side of the device: the state, the settings, and the programs that run on it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from jaxspec.core.params import Params
 from jaxspec.core.state import Accepted, Tree
 from jaxspec.engine.plan import DecodeConfig, Plan, make_plan
 from jaxspec.engine.session import full_precision
+from jaxspec.serve.copy import copy_slot
 from jaxspec.serve.feed import feed
 from jaxspec.serve.rounds import Control, Rules
 from jaxspec.serve.settings import make_settings, set_column, write_settings
@@ -65,6 +66,12 @@ class Device:
         with full_precision(self.params):
             self.state = feed(self.params, self.state, tokens, where, config=self.config)
 
+    def copy(self, source: int, target: int) -> None:
+        """Copy what a slot's caches hold into another slot, which is then fed."""
+        slots = np.asarray([source, target], np.int32)
+        with full_precision(self.params):
+            self.state = copy_slot(self.params, self.state, slots, config=self.config)
+
     def open(self, slot: int, settings: dict[str, Any], stop: tuple[int, ...]) -> None:
         """Let a slot decode from the next visit on."""
         write_settings(self.settings, slot, active=1, stop=stop, **settings)
@@ -100,8 +107,9 @@ class Device:
         return jax.device_get((self.state.decode.tree, self.state.decode.accepted))
 
     def compile(self) -> None:
-        """Compile both programs. All slots must be free."""
+        """Compile all programs. All slots must be free."""
         self.feed(0, [0], 0, 0)
+        self.copy(0, 0)
         self.visit(0, False)
 
     def time_rounds(self, length: int, drafts: bool, forced: int, rounds: int) -> float:

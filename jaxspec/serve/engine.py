@@ -23,12 +23,14 @@ from jaxspec.serve.costs import Costs, find_costs
 from jaxspec.serve.counters import Counters
 from jaxspec.serve.device import Device
 from jaxspec.serve.plan import RULES
+from jaxspec.serve.prefixes import HeldPrefixes
 from jaxspec.serve.requests import Finish, QueueFull, ServeRequest, Update
 from jaxspec.serve.rounds import Rules
 from jaxspec.serve.tasks import Task
 from jaxspec.serve.visit import Report
 from jaxspec.serve.waiting import WaitingQueue
 from jaxspec.targets.panels import with_panels
+from pallas_kernels.device import current_device
 
 # Most rows that a round verifies, however many slots there are.
 _MOST_ROWS = 512
@@ -58,6 +60,7 @@ class Engine:
         self._rounds, self._costs, self._clock = rounds, costs, clock
         self._tasks: dict[int, Task] = {}  # by slot
         self._choice: DraftChoice | None = None
+        self._prefixes = HeldPrefixes(device.slots, prompt_chunk())
         self._warm = False
         self._counters = Counters(device.slots, device.plan.longest - 1)
         self.slots, self.method, self.room = device.slots, limits.method, limits.room
@@ -149,17 +152,18 @@ class Engine:
     def _free(self, slot: int) -> None:
         task = self._tasks.pop(slot)
         self._device.close(slot)
+        self._prefixes.hold(slot, task.cached)
+        self._prefixes.free(slot)
         if task.started is not None:
             self._waiting.observe(self._clock() - task.started)
 
     def _admit(self) -> None:
         """Give free slots to the requests that have waited longest."""
-        for slot in range(self.slots):
-            if slot in self._tasks:
-                continue
+        while free := [slot for slot in range(self.slots) if slot not in self._tasks]:
             task = self._waiting.take()
             if task is None:
                 return
+            slot = self._prefixes.choose_slot(free, task.accepted.prompt)
             task.started = self._clock()
             self._counters.queue_seconds += task.started - task.submitted
             self._tasks[slot] = task
@@ -174,14 +178,25 @@ class Engine:
 
     def _feed_slot(self, slot: int, whole: bool) -> None:
         task, device = self._tasks[slot], self._device
-        prompt, start = task.accepted.prompt, max(task.fed, 0)
+        prompt = task.accepted.prompt
+        start = self._reuse(slot, prompt) if task.fed < 0 else task.fed
         last = len(prompt) - 1
         end = last if whole else min(last, start + prompt_chunk())
         device.feed(slot, prompt, start, end)
         self._counters.prompt_tokens += end - start
         task.fed = end
+        self._prefixes.hold(slot, prompt[:end])
         if task.decodes:
             device.open(slot, task.accepted.settings, task.accepted.stop_ids)
+
+    def _reuse(self, slot: int, prompt: list[int]) -> int:
+        """Return how many tokens of a prompt a slot holds, after a copy if another holds more."""
+        source, count = self._prefixes.find(prompt)
+        own = self._prefixes.count(slot, prompt)
+        if count > own:
+            self._device.copy(source, slot)
+        self._counters.reused_tokens += max(count, own)
+        return max(count, own)
 
     def _decode(self) -> list[Update]:
         """Run rounds and hand out what they emitted."""
@@ -238,6 +253,7 @@ def make_engine(
     method: str | None = None,
     builder: str | Builder | None = None,
     budget: int | None = None,
+    block_size: int | None = None,
     depth: int | None = None,
     score_temperature: float | None = None,
     rule: str = "global",
@@ -253,7 +269,7 @@ def make_engine(
       params: from `jaxspec.load`.
       slots: requests that decode at the same time.
       capacity: rows of each slot's key-value caches (None: 2048, or what the model's positions need).
-      method, builder, depth, score_temperature: as in `jaxspec.decode`.
+      method, builder, block_size, depth, score_temperature: as in `jaxspec.decode`.
       budget: most rows of a slot in a round, the root included (None: 32).
       rule: how a round's rows are shared, one of `jaxspec.serve.plan.RULES`.
       edges: numbers of rows that verification is compiled for (None: powers of two).
@@ -273,7 +289,8 @@ def make_engine(
         params.spec,
         method=method,
         builder=builder,
-        budget=budget or BUDGET,
+        budget=BUDGET if budget is None else budget,
+        block_size=block_size,
         depth=depth,
         score_temperature=score_temperature,
     )
@@ -302,12 +319,15 @@ def make_engine(
 def choose_edges(slots: int, rows: int) -> tuple[int, ...]:
     """Choose the numbers of rows to compile for: powers of two up to all rows of all slots.
 
+    A GPU takes as long for fewer rows than the first as for these.
+
     Args:
       slots: B.
       rows: rows of a tree.
     """
     most = max(slots, min(slots * rows, _MOST_ROWS))
-    edges, edge = [], min(4, slots)
+    least = 4 if current_device().platform == "cpu" else 16
+    edges, edge = [], min(least, slots * rows)
     while edge < most:
         edges.append(edge)
         edge *= 2

@@ -14,7 +14,7 @@ from jaxspec.core.state import KVCache
 from jaxspec.engine.capacity import prompt_chunk
 from jaxspec.engine.plan import DecodeConfig
 from jaxspec.engine.prefill import feed_chunk
-from jaxspec.serve.slots import SlotsState, make_slot_round, put_slot, take_slot
+from jaxspec.serve.slots import SlotsState, make_slot_round, put_slot, shapes_of_drafts, take_slot
 
 
 @functools.partial(jax.jit, static_argnames=("config",), donate_argnames=("state",))
@@ -40,15 +40,14 @@ def feed(
     decode, (slot, start, end, root) = state.decode, where
     cache = decode.cache
     known = SequenceCache(cache.k, cache.v, start[None], slot)
-    draft = empty = None
+    draft = shapes = None
     if round.plan.drafter:
-        init = functools.partial(round.plan.drafter.init, capacity=cache.k.shape[3])
-        empty = tuple(jax.eval_shape(lambda n=n: init(n, dtype=params.dtype)) for n in (1, 2))
-        new = jax.lax.optimization_barrier(init(1, dtype=params.dtype))
+        shapes = shapes_of_drafts(round.plan.drafter, cache.k.shape[3], params.dtype)
+        new = round.plan.drafter.init(1, cache.k.shape[3], params.dtype)
         draft = jax.tree.map(
             lambda fresh, old: jnp.where(start == 0, fresh, old),
-            new,
-            take_slot(decode.draft, empty, slot),
+            jax.lax.optimization_barrier(new),
+            _rewind(take_slot(decode.draft, shapes, slot), start, cache.k.shape[3]),
         )
 
     def run(i: jax.Array, carry: tuple[SequenceCache, Any]) -> tuple[SequenceCache, Any]:
@@ -60,10 +59,26 @@ def feed(
         cache=KVCache(filled.k, filled.v, cache.length.at[slot].set(end)),
         root=decode.root.at[slot].set(root),
     )
-    if empty is not None:
+    if shapes is not None:
         pending = decode.pending
         decode = decode.replace(
-            draft=put_slot(decode.draft, draft, empty, slot),
+            draft=put_slot(decode.draft, draft, shapes, slot),
             pending=pending.replace(count=pending.count.at[slot].set(0)),
         )
     return state.replace(decode=decode)
+
+
+def _rewind(draft: Any, length: jax.Array, capacity: int) -> Any:
+    """Rewind the caches of a drafter's state to `length` int32 [] tokens.
+
+    A cache of a drafter has a number of rows per row of the target's. What else the state holds is
+    of the last tokens, and the next chunk replaces it.
+    """
+
+    def rewind(part: Any) -> Any:
+        if not isinstance(part, KVCache):
+            return part
+        rows = part.k.shape[3] // capacity
+        return part.replace(length=jnp.full_like(part.length, length * rows))
+
+    return jax.tree.map(rewind, draft, is_leaf=lambda part: isinstance(part, KVCache))

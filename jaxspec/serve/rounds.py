@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxspec.core.state import DecodeState, Tree
 from jaxspec.core.tree import keep_rows, pad_rows, root_only
@@ -51,6 +52,12 @@ class Rules(NamedTuple):
     rule: str
     edges: tuple[int, ...]
 
+    def plain_edges(self, slots: int) -> tuple[int, ...]:
+        """Return the edges that autoregressive rounds of up to `slots` rows need."""
+        return tuple(edge for edge in self.edges if edge < slots) + (
+            min(edge for edge in self.edges if edge >= slots),
+        )
+
 
 def drafted_round(
     round: Round, slots: SlotsState, settings: SlotSettings, control: Control, rules: Rules
@@ -81,9 +88,10 @@ def autoregressive_round(
     live = (~state.done).astype(jnp.int32)
     tree = pad_rows(root_only(state.root, 1), rows).replace(size=live)
     noise = _noise(round, state, 1)
-    fits = jnp.stack([live.sum() > edge for edge in rules.edges[:-1]] or [jnp.bool_(False)])
-    edge = jnp.where(control.forced < 0, fits.sum(dtype=jnp.int32), control.forced)
-    slots, committed = _verify(round, slots, tree, noise, edge, rules.edges)
+    edges = rules.plain_edges(live.shape[0])
+    smallest = (live.sum() > np.asarray(edges)[:-1]).sum(dtype=jnp.int32)
+    edge = jnp.where(control.forced < 0, smallest, jnp.minimum(control.forced, len(edges) - 1))
+    slots, committed = _verify(round, slots, tree, noise, edge, edges)
     if round.plan.drafter is None:
         return slots
     first = committed.replace(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ from jaxspec.core.cache import allocate
 from jaxspec.core.params import Params
 from jaxspec.core.sampling import MIXED
 from jaxspec.core.state import DecodeState
+from jaxspec.drafters.base import Drafter
 from jaxspec.engine.commit import make_pending
 from jaxspec.engine.plan import QUEUE, DecodeConfig, make_plan
 from jaxspec.engine.prefill import begin_state
@@ -75,27 +78,34 @@ def make_slot_round(params: Params, config: DecodeConfig, settings: jax.Array | 
     return make_round(params, read_settings(given).request, config)
 
 
-def take_slot(draft: object, empty: tuple[object, object], slot: jax.Array) -> object:
+def shapes_of_drafts(drafter: Drafter, capacity: int, dtype: Any) -> tuple[Any, Any]:
+    """Return the shapes of a drafter's state for one and for two sequences, see `take_slot`."""
+    one, two = (
+        jax.eval_shape(lambda count=count: drafter.init(count, capacity, dtype)) for count in (1, 2)
+    )
+    return one, two
+
+
+def take_slot(draft: Any, shapes: tuple[Any, Any], slot: jax.Array) -> Any:
     """Take the drafter's state of one slot, with a batch axis of 1.
 
     Args:
-      empty: shapes of the drafter's state for batches of 1 and of 2, which tell where the batch axis
-        is.
+      shapes: from `shapes_of_drafts`; they tell where the batch axis is.
     """
     return jax.tree.map(
-        lambda x, one, two: jax.lax.dynamic_slice_in_dim(x, slot, 1, _axis(one, two)), draft, *empty
+        lambda x, one, two: jax.lax.dynamic_slice_in_dim(x, slot, 1, _axis(one, two)),
+        draft,
+        *shapes,
     )
 
 
-def put_slot(
-    draft: object, one_slot: object, empty: tuple[object, object], slot: jax.Array
-) -> object:
+def put_slot(draft: Any, one_slot: Any, shapes: tuple[Any, Any], slot: jax.Array) -> Any:
     """Write the drafter's state of one slot back; see `take_slot`."""
     return jax.tree.map(
         lambda x, new, one, two: jax.lax.dynamic_update_slice_in_dim(x, new, slot, _axis(one, two)),
         draft,
         one_slot,
-        *empty,
+        *shapes,
     )
 
 

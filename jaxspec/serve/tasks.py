@@ -41,6 +41,12 @@ class Task:
         """Whether the whole prompt is in the slot."""
         return self.fed == len(self.accepted.prompt) - 1
 
+    @property
+    def cached(self) -> list[int]:
+        """The tokens whose rows are in the slot's caches: all but the last one."""
+        prompt = self.accepted.prompt
+        return [*prompt, *self.tokens][:-1] if self.decodes else prompt[: max(self.fed, 0)]
+
     def is_late(self, now: float) -> bool:
         """Whether its deadline has passed."""
         deadline = self.accepted.request.deadline

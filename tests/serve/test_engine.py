@@ -8,6 +8,7 @@ import jaxspec
 from jaxspec.serve import QueueFull, ServeRequest
 from jaxspec.serve.costs import Costs
 from jaxspec.serve.engine import make_engine
+from jaxspec.serve.prefixes import HeldPrefixes
 
 TEXTS = (
     "The cat sat on the",
@@ -230,3 +231,45 @@ def test_an_autoregressive_engine_has_no_drafter(mini):
     updates = run(engine, [request] * 3)
     assert all(join(one)[0] == alone.tokens for one in updates)
     assert not any(flag for one in updates for update in one for flag in update.drafted)
+
+
+def test_the_next_turn_of_a_chat_reuses_its_slot(mini):
+    engine, prompt = make(mini, 2), list(range(40, 180))
+    first = join(run(engine, [ServeRequest(tuple(prompt), max_new_tokens=10, ignore_eos=True)])[0])
+    assert engine.counters()["reused_tokens"] == 0
+    longer = prompt + first[0] + list(range(300, 340))
+    options = dict(max_new_tokens=16, ignore_eos=True, temperature=0.8, seed=4)
+    second = join(run(engine, [ServeRequest(tuple(longer), **options)])[0])
+    assert engine.counters()["reused_tokens"] == 128  # two chunks of a CPU
+    assert second[0] == jaxspec.decode(mini, longer, method="ar", **options).tokens
+    other = [7, *longer[1:]]
+    third = join(run(engine, [ServeRequest(tuple(other), **options)])[0])
+    assert engine.counters()["reused_tokens"] == 128
+    assert third[0] == jaxspec.decode(mini, other, method="ar", **options).tokens
+
+
+@pytest.mark.parametrize("drafter", ["dflash", "eagle3", "specblock"])
+def test_samples_of_a_long_prompt_copy_it_from_each_other(drafter):
+    params = jaxspec.load("mini", drafter=drafter, dtype="float32")
+    prompt, options = tuple(range(40, 170)), dict(temperature=1.0, max_new_tokens=16)
+    engine = make(params, 3)
+    results = run(engine, [ServeRequest(prompt, sequence=i, **options) for i in range(3)])
+    listed = jaxspec.decode(params, [list(prompt)] * 3, method="ar", **options)
+    assert [join(updates)[0] for updates in results] == [one.tokens for one in listed]
+    counters = engine.counters()
+    assert counters["reused_tokens"] >= 2 * 128
+    assert counters["prompt_tokens"] + counters["reused_tokens"] == 3 * 129
+    assert sum(counters["accepted"]) > 0
+
+
+def test_prefixes_are_whole_chunks_and_leave_a_token_to_feed():
+    held = HeldPrefixes(3, 4)
+    held.hold(0, range(9))
+    held.hold(1, range(6))
+    assert held.count(0, range(20)) == 8 and held.count(1, range(20)) == 4
+    assert held.count(0, range(9)) == 4 and held.count(0, range(5)) == 0
+    assert held.count(0, [*range(8), 99, 99]) == 4 and held.count(2, range(9)) == 0
+    assert held.find(range(20)) == (0, 8)
+    assert held.choose_slot([1, 2], range(20)) == 1
+    held.free(1)
+    assert held.choose_slot([1, 2], [50, 51]) == 2

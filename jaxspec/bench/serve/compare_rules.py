@@ -1,0 +1,93 @@
+"""Compare the rules by which an engine shares the rows of a round, under the same loads."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jaxspec.bench.endpoint.load import Load
+from jaxspec.bench.endpoint.summary import summarise
+from jaxspec.bench.report.table import Column, Table, fixed
+from jaxspec.bench.serve.drive import drive
+from jaxspec.serve import Engine, ServeRequest
+
+_LATENCIES = ("first token", "per token", "between parts")
+
+
+def compare_rules(
+    engines: Mapping[str, Engine],
+    requests: Sequence[ServeRequest],
+    loads: Sequence[Load],
+    *,
+    repeats: int,
+    goals: tuple[float | None, float | None] = (None, None),
+    progress: Callable[[str], None] = lambda line: None,
+) -> list[dict[str, Any]]:
+    """Send each load to each engine, in turns.
+
+    Args:
+      engines: by the name of their rule; warmed up.
+      repeats: times that each load goes to each engine.
+      goals: seconds to the first token and per further token, for goodput.
+
+    Returns:
+      A record per load, rule and repeat: the summary, and the engine's rounds.
+    """
+    records = []
+    for repeat in range(repeats):
+        for index, load in enumerate(loads):
+            for rule, engine in engines.items():
+                progress(f"repeat {repeat + 1} of {repeats}: {describe_load(load)}, {rule}")
+                before = engine.counters()
+                summary = summarise(drive(engine, requests, load), *goals)
+                rounds = _count_rounds(before, engine.counters())
+                records.append({"load": index, "rule": rule, "repeat": repeat} | summary | rounds)
+    return records
+
+
+def describe_load(load: Load) -> str:
+    """Describe a load in a few words."""
+    return f"{load.clients} clients" if load.rate is None else f"{load.rate:g} requests/s"
+
+
+def _count_rounds(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Return tokens per round of a slot, rows per round, and the share of rounds that drafted."""
+    took = {name: after[name] - before[name] for name in ("rounds", "slot_rounds", "tokens")}
+    rows = sum(rows * count for rows, count in after["rows_per_round"].items())
+    rows -= sum(rows * count for rows, count in before["rows_per_round"].items())
+    drafted = after["drafted_rounds"] - before["drafted_rounds"]
+    return {
+        "tokens_per_slot_round": took["tokens"] / max(took["slot_rounds"], 1),
+        "rows_per_round": rows / max(took["rounds"], 1),
+        "drafted_share": drafted / max(took["rounds"], 1),
+    }
+
+
+def render_rules(records: Sequence[dict[str, Any]], loads: Sequence[Load]) -> str:
+    """Render a table of medians over the repeats; times are in milliseconds."""
+    one, two = fixed(1), fixed(2)
+    columns = [Column("load"), Column("rule"), Column("tok/s", one, "right")]
+    columns += [Column("least", one, "right"), Column("most", one, "right")]
+    columns += [Column("goodput", two, "right")]
+    short = ("TTFT", "TPOT", "ITL")
+    columns += [Column(f"{name} {p}", one, "right") for name in short for p in ("p50", "p95")]
+    columns += [Column(name, two, "right") for name in ("tok/round", "rows", "drafted")]
+    rows = []
+    for index, load in enumerate(loads):
+        for rule in dict.fromkeys(record["rule"] for record in records):
+            of = [r for r in records if r["load"] == index and r["rule"] == rule]
+            speeds = [r["tokens_per_second"] for r in of]
+            times = [
+                _median([r["ms"][n][p] for r in of]) for n in _LATENCIES for p in ("p50", "p95")
+            ]
+            figures = ("tokens_per_slot_round", "rows_per_round", "drafted_share")
+            shares = [_median([r[name] for r in of]) for name in figures]
+            speed = [_median(speeds), min(speeds), max(speeds), _median([r["goodput"] for r in of])]
+            rows.append([describe_load(load), rule, *speed, *times, *shares])
+    return Table(columns, rows).to_text()
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None

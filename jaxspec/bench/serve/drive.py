@@ -1,0 +1,63 @@
+"""Drive an engine with an open or a closed loop of requests, in one thread."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+
+from jaxspec.bench.endpoint.load import Load, Measured
+from jaxspec.bench.endpoint.request import Asked
+from jaxspec.serve import Engine, QueueFull, ServeRequest
+
+
+def drive(engine: Engine, requests: Sequence[ServeRequest], load: Load) -> Measured:
+    """Send a load to an engine; requests take turns if the load has more.
+
+    A refused request counts as an error. Times are those of the engine's updates.
+    """
+    due = _due_times(load)
+    began = time.monotonic()
+    running: dict[int, tuple[float, list[float], int]] = {}
+    asked: list[Asked] = []
+    sent = 0
+    while sent < load.requests or not engine.idle:
+        while sent < load.requests and _may_send(load, due, began, sent, len(running)):
+            # A request counts from when it was due, however late the loop comes to it.
+            at = began + due[sent] if load.rate is not None else time.monotonic()
+            try:
+                running[engine.submit(requests[sent % len(requests)])] = at, [], 0
+            except QueueFull:
+                asked.append(Asked(429, at, error="status 429"))
+            sent += 1
+        if engine.idle:
+            time.sleep(
+                max(0.0, began + due[sent] - time.monotonic()) if sent < load.requests else 0
+            )
+            continue
+        for update in engine.visit():
+            at, arrivals, tokens = running[update.id]
+            if update.tokens:
+                arrivals.append(time.monotonic() - at)
+            running[update.id] = at, arrivals, tokens + len(update.tokens)
+            if update.finish is not None:
+                at, arrivals, tokens = running.pop(update.id)
+                asked.append(Asked(200, at, tuple(arrivals), tokens))
+    return Measured(sorted(asked, key=lambda one: one.began), time.monotonic() - began)
+
+
+def _due_times(load: Load) -> list[float]:
+    """Return when each request is sent, in seconds; all at once in a closed loop."""
+    if load.rate is None:
+        return [0.0] * load.requests
+    gaps, at, times = random.Random(load.seed), 0.0, []
+    for _ in range(load.requests):
+        at += gaps.expovariate(load.rate)
+        times.append(at)
+    return times
+
+
+def _may_send(load: Load, due: list[float], began: float, sent: int, running: int) -> bool:
+    if load.rate is None:
+        return running < load.clients
+    return time.monotonic() - began >= due[sent]

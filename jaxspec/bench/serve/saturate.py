@@ -1,0 +1,92 @@
+"""What the engine adds to the device loop: the same texts from an engine and from one `decode`."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jaxspec
+from jaxspec.bench.endpoint.load import Load
+from jaxspec.bench.report.table import Column, Table, fixed
+from jaxspec.bench.serve.drive import drive
+from jaxspec.core.params import Params
+from jaxspec.serve import Engine, ServeRequest, make_engine
+
+
+def saturate(
+    params: Params,
+    prompts: Sequence[list[int]],
+    batches: Sequence[int],
+    *,
+    max_new_tokens: int,
+    budget: int,
+    capacity: int,
+    repeats: int,
+    progress: Callable[[str], None] = lambda line: None,
+) -> list[dict[str, Any]]:
+    """Decode batches with an engine of as many slots and with `jaxspec.decode`, in turns.
+
+    Both verify the same rows in each round: a root of each text, or a tree of `budget` rows.
+
+    Returns:
+      A record per batch and method: tokens per second of both.
+    """
+    records = []
+    for batch in batches:
+        texts = [prompts[i % len(prompts)] for i in range(batch)]
+        for rule in ("ar", "fixed"):
+            progress(f"batch {batch}, {rule}: compiling")
+            options: dict[str, Any] = {"method": "ar"} if rule == "ar" else {"budget": budget}
+            engine = make_engine(
+                params, slots=batch, rule=rule, capacity=capacity, queue=batch, rounds=8, **options
+            )
+            engine.warm_up()
+
+            def decode(texts=texts, options=options) -> tuple[float, int]:
+                began = time.perf_counter()
+                outputs = jaxspec.decode(
+                    params,
+                    texts,
+                    max_new_tokens=max_new_tokens,
+                    ignore_eos=True,
+                    capacity=capacity,
+                    **options,
+                )
+                seconds = time.perf_counter() - began
+                return seconds, sum(len(output.tokens) for output in outputs)
+
+            decode()
+            speeds: dict[str, list[float]] = {"engine": [], "decode": []}
+            for _ in range(repeats):
+                seconds, tokens = decode()
+                speeds["decode"].append(tokens / seconds)
+                seconds, tokens = _serve(engine, texts, max_new_tokens)
+                speeds["engine"].append(tokens / seconds)
+            records.append({"batch": batch, "rule": rule} | speeds)
+    return records
+
+
+def _serve(engine: Engine, texts: Sequence[list[int]], max_new_tokens: int) -> tuple[float, int]:
+    requests = [
+        ServeRequest(tuple(text), max_new_tokens=max_new_tokens, ignore_eos=True) for text in texts
+    ]
+    measured = drive(engine, requests, Load(len(requests), clients=len(requests)))
+    return measured.seconds, sum(one.tokens for one in measured.asked)
+
+
+def render_saturation(records: Sequence[dict[str, Any]]) -> str:
+    """Render a table of medians; overhead is how much longer the engine takes."""
+    number = fixed(1)
+    columns = [Column("batch"), Column("rule"), Column("decode tok/s", number, "right")]
+    columns += [Column("engine tok/s", number, "right"), Column("overhead %", number, "right")]
+    rows = []
+    for record in records:
+        decode, engine = (statistics.median(record[name]) for name in ("decode", "engine"))
+        overhead = statistics.median(
+            alone / served - 1
+            for alone, served in zip(record["decode"], record["engine"], strict=True)
+        )
+        rows.append([str(record["batch"]), record["rule"], decode, engine, 100 * overhead])
+    return Table(columns, rows).to_text()

@@ -1,0 +1,51 @@
+"""`jaxspec bench saturate`: what the serving engine adds to the decoding loop of a full batch."""
+
+from __future__ import annotations
+
+import argparse
+
+from jaxspec.cli import options, values
+from jaxspec.cli.bench_serve import add_engine, read_token_ids
+
+
+def add_command(commands: options.Commands) -> None:
+    """Add the command to the parser of `bench`."""
+    parser = options.add_parser(
+        commands,
+        "saturate",
+        run,
+        "compare the serving engine with one call of decode for the same batch",
+        "jaxspec bench saturate --drafter dflash --batches 1,4 --repeats 5",
+    )
+    options.add_model(parser)
+    parser.add_argument(
+        "--batches",
+        type=options.parse_integers,
+        default=(1, 4, 8),
+        help="texts that decode together (default: 1,4,8)",
+    )
+    add_engine(parser)
+    options.add_repeats(parser, 5, "number of times that both decode each batch, in turns")
+    options.add_json_file(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and print a table."""
+    from jaxspec.bench.serve.saturate import render_saturation, saturate
+
+    values.check_folders(arguments, "json")
+    params = values.load_params(arguments)
+    records = saturate(
+        params,
+        read_token_ids(arguments, params.spec),
+        arguments.batches,
+        max_new_tokens=arguments.max_new_tokens,
+        budget=arguments.budget,
+        capacity=arguments.capacity,
+        repeats=arguments.repeats,
+        progress=values.show_progress,
+    )
+    report = {"settings": values.collect_settings(arguments, "json"), "records": records}
+    values.save_json(arguments.json, report)
+    print(render_saturation(records))
+    return 0

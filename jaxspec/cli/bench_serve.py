@@ -1,0 +1,127 @@
+"""`jaxspec bench serve`: compare rules of the serving engine under loads, without HTTP."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from jaxspec.cli import options, values
+from jaxspec.cli.bench_endpoint import list_loads, parse_numbers
+
+RULES = ("global", "equal", "fixed", "ar")
+
+
+def add_command(commands: options.Commands) -> None:
+    """Add the command to the parser of `bench`."""
+    parser = options.add_parser(
+        commands,
+        "serve",
+        run,
+        "compare how the serving engine shares rows among requests, under loads",
+        "jaxspec bench serve --drafter dflash --rate 4,8 --requests 40 --repeats 3",
+    )
+    add, default = parser.add_argument, options.DEFAULT
+    options.add_model(parser)
+    add_engine(parser)
+    add(
+        "--rules",
+        type=options.parse_names,
+        default=RULES,
+        help="rules to compare (default: global,equal,fixed,ar)",
+    )
+    add("--requests", type=int, default=40, help=f"requests of each load {default}")
+    add(
+        "--rate",
+        type=parse_numbers,
+        default=(),
+        help="requests a second that come at random, as in 1,2,4: an open loop for each",
+    )
+    add(
+        "--clients",
+        type=options.parse_integers,
+        default=(),
+        help="clients that each wait for their answer, as in 1,8: a closed loop for each",
+    )
+    add("--slots", type=int, default=8, help=f"requests that decode at once {default}")
+    add("--temperature", type=float, default=0.0, help=f"0 is greedy {default}")
+    add("--first-goal", type=float, metavar="MS", help="goodput: first token within this time")
+    add("--token-goal", type=float, metavar="MS", help="goodput: further tokens within this time")
+    options.add_seed(parser)
+    options.add_repeats(parser, 3, "number of times that each load goes to each rule")
+    options.add_json_file(parser)
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `bench serve` and `bench saturate` share."""
+    add, default = parser.add_argument, options.DEFAULT
+    add("--budget", type=int, default=16, help=f"most rows of a request in a round {default}")
+    add("--capacity", type=int, default=512, help=f"rows of each slot's caches {default}")
+    add("--max-new-tokens", type=int, default=64, help=f"length of each text {default}")
+    add(
+        "--prompts",
+        type=Path,
+        help=f"{options.PROMPT_FILE} (default: the prompts of `jaxspec demo`)",
+    )
+
+
+def read_token_ids(arguments: argparse.Namespace, spec) -> list[list[int]]:
+    """Read the prompts, all of which fit into a slot, as token ids."""
+    from jaxspec.bench.demo import DEMO_PROMPTS
+    from jaxspec.bench.measure.prompt_files import read_prompts
+    from jaxspec.engine.token_ids import to_ids
+
+    tokenizer = values.load_model_tokenizer(spec)
+    prompts = read_prompts(arguments.prompts or DEMO_PROMPTS, tokenizer)
+    by_domain: dict[str, list] = {}
+    for prompt in prompts:
+        by_domain.setdefault(prompt.domain, []).append(prompt.content)
+    # Domains take turns, so that every load is a mix of them.
+    turns = max(map(len, by_domain.values()))
+    mixed = [group[i] for i in range(turns) for group in by_domain.values() if i < len(group)]
+    return [to_ids(one, tokenizer, spec.target) for one in mixed]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and print a table."""
+    from jaxspec.bench.serve.compare_rules import compare_rules, render_rules
+    from jaxspec.serve import ServeRequest, make_engine
+
+    values.check_folders(arguments, "json")
+    params = values.load_params(arguments)
+    requests = [
+        ServeRequest(
+            tuple(ids),
+            max_new_tokens=arguments.max_new_tokens,
+            temperature=arguments.temperature,
+            seed=arguments.seed,
+            ignore_eos=True,
+        )
+        for ids in read_token_ids(arguments, params.spec)
+    ]
+    engines = {}
+    for rule in arguments.rules:
+        values.show_progress(f"{rule}: compiling and measuring rounds")
+        engines[rule] = make_engine(
+            params,
+            slots=arguments.slots,
+            capacity=arguments.capacity,
+            budget=arguments.budget,
+            rule=rule,
+            queue=arguments.requests,
+        )
+        engines[rule].warm_up()
+    loads = list_loads(arguments)
+    goals = [goal and goal / 1e3 for goal in (arguments.first_goal, arguments.token_goal)]
+    records = compare_rules(
+        engines,
+        requests,
+        loads,
+        repeats=arguments.repeats,
+        goals=(goals[0], goals[1]),
+        progress=values.show_progress,
+    )
+    settings = values.collect_settings(arguments, "json")
+    report = {"settings": settings, "loads": [load._asdict() for load in loads], "records": records}
+    values.save_json(arguments.json, report)
+    print(render_rules(records, loads))
+    return 0

@@ -1,0 +1,46 @@
+"""What the slots' caches hold, and how much of it a new prompt can use again.
+
+A slot keeps its rows when its request ends, so the next turn of a chat finds the ones before it, and
+samples of one prompt find it in each other's slots. Whole chunks are reused, as prefill writes them.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Sequence
+
+
+class HeldPrefixes:
+    """The tokens whose rows each slot's caches hold, and the order in which slots became free."""
+
+    def __init__(self, slots: int, chunk: int):
+        self._held: list[tuple[int, ...]] = [()] * slots
+        self._freed = [0] * slots
+        self._chunk, self._count = chunk, 0
+
+    def hold(self, slot: int, tokens: Sequence[int]) -> None:
+        """Note that a slot's caches hold the rows of `tokens`."""
+        self._held[slot] = tuple(tokens)
+
+    def free(self, slot: int) -> None:
+        """Note that a slot is free from now on."""
+        self._count += 1
+        self._freed[slot] = self._count
+
+    def choose_slot(self, free: Sequence[int], prompt: Sequence[int]) -> int:
+        """Choose the free slot that holds most of a prompt; among equals the one free for longest."""
+        return min(free, key=lambda slot: (-self.count(slot, prompt), self._freed[slot]))
+
+    def find(self, prompt: Sequence[int]) -> tuple[int, int]:
+        """Return the slot that holds most of a prompt, free or not, and how many tokens of it."""
+        best = max(range(len(self._held)), key=lambda slot: self.count(slot, prompt))
+        return best, self.count(best, prompt)
+
+    def count(self, slot: int, prompt: Sequence[int]) -> int:
+        """Count the tokens of a prompt whose rows a slot holds and can be used again.
+
+        These are whole chunks. The token after them must be the same too, because drafters read
+        pairs, and some token must be left to feed.
+        """
+        same = len(os.path.commonprefix([self._held[slot], tuple(prompt[:-1])]))
+        return max(0, same - 1) // self._chunk * self._chunk

@@ -1,0 +1,54 @@
+"""The compiled programs of the engine: no copy of the caches, donated state."""
+
+import jax
+import numpy as np
+import pytest
+from golden_data import SHIPPED
+
+import jaxspec
+from jaxspec.serve.engine import make_engine
+from jaxspec.serve.feed import feed
+from jaxspec.serve.rounds import Control
+from jaxspec.serve.visit import visit
+
+CAPACITY = 4096
+
+
+@pytest.fixture(scope="module")
+def device():
+    folder = SHIPPED / "dflash"
+    params = jaxspec.load(folder / "target", drafter=folder / "drafter", dtype="float32")
+    options = dict(slots=4, capacity=CAPACITY, budget=8, edges=(4, 16))
+    return make_engine(params, **options)._device
+
+
+def compile_feed(device):
+    tokens, where = np.zeros((1, device.capacity), np.int32), np.zeros(4, np.int32)
+    return feed.lower(device.params, device.state, tokens, where, config=device.config).compile()
+
+
+def compile_visit(device):
+    control = Control(np.int32(4), np.bool_(False), np.bool_(True), np.int32(-1), device.drafted)
+    lowered = visit.lower(
+        device.params,
+        device.state,
+        device.settings,
+        control,
+        config=device.config,
+        rules=device.rules,
+    )
+    return lowered.compile()
+
+
+@pytest.mark.parametrize("make", [compile_feed, compile_visit])
+def test_the_caches_are_updated_in_place(device, make):
+    memory, state = make(device).memory_analysis(), device.state
+    cache = state.decode.cache.k.nbytes
+    assert memory.alias_size_in_bytes >= sum(leaf.nbytes for leaf in jax.tree.leaves(state)) * 0.99
+    # The drafter's state of one slot, and what a chunk or a round computes, but no cache.
+    assert memory.temp_size_in_bytes < cache
+
+
+def test_all_leaves_of_the_state_are_buffers_of_their_own(device):
+    leaves = jax.tree.leaves(device.state)
+    assert len({leaf.unsafe_buffer_pointer() for leaf in leaves if leaf.size}) == len(leaves)
