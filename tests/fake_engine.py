@@ -61,6 +61,7 @@ class Slot:
         self.id, self.request, self.made, self.shown = id, request, 0, 0
         self.tokens = expected_tokens(request)
         self.text = Detokenizer(ByteTokenizer().decode)
+        self.late = time.monotonic() + (request.deadline or 1e9)
         self.stops = tuple(one for one in request.stop if isinstance(one, str))
 
     def advance(self, count: int) -> Update:
@@ -154,6 +155,9 @@ class FakeEngine:
             while self._waiting and len(self._running) < self.slots:
                 self._running.append(self._waiting.pop(0))
             self.most_running = max(self.most_running, len(self._running))
+            for slot in [one for one in self._running if time.monotonic() > one.late]:
+                updates.append(Update(slot.id, finish="deadline"))
+                self._free(slot)
             for slot in list(self._running):
                 updates.append(slot.advance(self.per_visit))
                 self.tokens += len(updates[-1].tokens)
