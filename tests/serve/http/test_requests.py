@@ -287,6 +287,11 @@ def test_events_do_not_wait_for_acknowledgements():
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
+def test_idle_connections_outlive_those_of_clients(server):
+    """httpx, OpenAI's client and many proxies give theirs up after 5 to 60 seconds."""
+    assert server.server.config.timeout_keep_alive > 60
+
+
 def test_token_ids_and_makers_of_tokens(server):
     def ask(**more):
         return server.post(
