@@ -13,6 +13,7 @@ from jaxspec.serve.http.errors import ApiError
 from jaxspec.serve.http.parameters import ChatParameters, Parameters, TextParameters
 from jaxspec.serve.requests import ServeRequest
 
+MOST_WAITING = 64  # prompts that wait to be encoded; a flood of long ones must not fill the memory
 DEFAULT_TEXT_TOKENS = 16  # of /v1/completions, as OpenAI's
 
 # What the server itself passes to the template; `chat_template` would replace the model's own.
@@ -67,6 +68,7 @@ class Translator:
         """
         self._tokenizer, self._room, self._deadline = tokenizer, room, deadline
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
+        self._waiting = 0
 
     async def prepare_chat(self, parameters: ChatParameters) -> Prepared:
         """Put the messages into the model's template."""
@@ -102,13 +104,19 @@ class Translator:
 
     async def _run(self, encode: Callable[[], list[int]], param: str) -> list[int]:
         """Encode in the tokenizer's thread; what it cannot read is the client's mistake."""
+        if self._waiting >= MOST_WAITING:
+            message = "Too many prompts wait to be encoded. Try again later."
+            raise ApiError(429, message, "queue_full", retry_after=1)
         loop = asyncio.get_running_loop()
+        self._waiting += 1
         try:
             return await loop.run_in_executor(self._thread, encode)
         except Exception as error:  # templates raise anything; their messages are for their users
             reason = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
             message = f"The prompt cannot be encoded: {reason}"
             raise ApiError(400, message, "invalid_value", param) from None
+        finally:
+            self._waiting -= 1
 
     def _requests(
         self, parameters: Parameters, prompts: list[list[int]], limit: int | None

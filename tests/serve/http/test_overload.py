@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import threading
 
 import pytest
 from fake_engine import ByteTokenizer, FakeEngine, expected_tokens
@@ -10,6 +11,7 @@ from jaxspec.serve.requests import ServeRequest
 
 httpx = pytest.importorskip("httpx")
 http_server = pytest.importorskip("http_server")
+translate = pytest.importorskip("jaxspec.serve.http.translate")
 
 SLOTS, QUEUE = 4, 8
 
@@ -23,6 +25,34 @@ async def ask_all(url: str, count: int):
     limits = httpx.Limits(max_connections=count)
     async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
         return await asyncio.gather(*(ask(client, number) for number in range(count)))
+
+
+def test_a_flood_of_prompts_that_take_long_to_encode():
+    """They are refused before they pile up, and the others are served."""
+    go = threading.Event()
+
+    class Slow(ByteTokenizer):
+        def encode(self, text):
+            go.wait(20)
+            return super().encode(text)
+
+    async def flood(url):
+        asked = asyncio.create_task(ask_all(url, 2 * translate.MOST_WAITING))
+        async with asyncio.timeout(15):
+            while http_refusals() < translate.MOST_WAITING:
+                await asyncio.sleep(0.01)
+        go.set()
+        return await asked
+
+    engine = FakeEngine(queue=2 * translate.MOST_WAITING)
+    with http_server.running(engine, Slow()) as server:
+
+        def http_refusals():
+            counter = server.service.metrics.answers.labels("/v1/completions", "429")
+            return counter._value.get()
+
+        counts = collections.Counter(one.status_code for one in asyncio.run(flood(server.url)))
+    assert counts == {200: translate.MOST_WAITING, 429: translate.MOST_WAITING}
 
 
 def test_overload():

@@ -123,6 +123,20 @@ def test_stop_frees_the_slot_and_errors_are_shown(page, server):
 
 
 @needs_browser
+def test_key(tmp_path):
+    with (
+        http_server.running(key="sesame") as server,
+        chromium.browse(tmp_path, server.url) as page,
+    ):
+        page.wait_for("document.getElementById('model').textContent.includes('needs a key')")
+        page.evaluate("document.getElementById('key').value = 'sesame'")
+        page.evaluate("document.getElementById('key').dispatchEvent(new Event('change'))")
+        page.wait_for("document.getElementById('model').textContent === 'fake'")
+        ask(page, "Hi")
+        assert wait_for_answer(page)
+
+
+@needs_browser
 def test_what_a_model_writes_is_text(server, tmp_path):
     """Markup in messages becomes no element."""
     with chromium.browse(tmp_path, server.url) as page:
