@@ -94,7 +94,7 @@ class Device:
             np.bool_(want_exit),
             np.bool_(drafts and self.plan.drafter is not None),
             np.int32(forced),
-            self.drafted,
+            self.drafted.copy(),
         )
         with full_precision(self.params):
             self.state, report = visit(

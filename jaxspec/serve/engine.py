@@ -18,7 +18,7 @@ from jaxspec.engine.session import BUDGET, resolve_config
 from jaxspec.io.program_cache import keep_programs
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.serve.checks import Limits, check_request
-from jaxspec.serve.choice import DraftChoice
+from jaxspec.serve.choice import DraftChoice, LiveCosts
 from jaxspec.serve.costs import Costs, find_costs
 from jaxspec.serve.counters import Counters
 from jaxspec.serve.device import Device
@@ -59,6 +59,7 @@ class Engine:
         self._device, self._limits, self._waiting = device, limits, waiting
         self._rounds, self._costs, self._clock = rounds, costs, clock
         self._tasks: dict[int, Task] = {}  # by slot
+        self._live: LiveCosts | None = None
         self._choice: DraftChoice | None = None
         self._prefixes = HeldPrefixes(device.slots, prompt_chunk())
         self._warm = False
@@ -107,8 +108,9 @@ class Engine:
         if self._costs is None and self._device.rules.rule in ("global", "equal"):
             self._costs = find_costs(self._device)
         if self._costs is not None and self._costs.drafted:
-            self._device.drafted[:] = self._costs.drafted
-            self._choice = DraftChoice(self._costs, self._device.rules.edges)
+            self._live = LiveCosts(self._costs, self._device.rules.edges)
+            self._device.drafted = self._live.drafted
+            self._choice = DraftChoice(self._live)
         self._warm = True
         self._counters.warmed_up()
 
@@ -118,9 +120,9 @@ class Engine:
             self.warm_up()
         updates = self._drop() + self._expire()
         self._admit()
-        self._feed()
+        fed = self._feed()
         if any(task.decodes for task in self._tasks.values()):
-            updates += self._decode()
+            updates += self._decode(alone=not fed)
         for update in updates:
             self._counters.observe_update(update)
         return updates
@@ -168,13 +170,18 @@ class Engine:
             self._counters.queue_seconds += task.started - task.submitted
             self._tasks[slot] = task
 
-    def _feed(self) -> None:
-        """Feed prompts: one chunk if others decode, so that they do not wait; else whole ones."""
+    def _feed(self) -> bool:
+        """Feed prompts: one chunk if others decode, so that they do not wait; else whole ones.
+
+        Returns:
+          Whether there was something to feed.
+        """
         feeding = [slot for slot, task in self._tasks.items() if not task.decodes]
         feeding.sort(key=lambda slot: self._tasks[slot].id)
         busy = len(feeding) < len(self._tasks)
         for slot in feeding[:1] if busy else feeding:
             self._feed_slot(slot, whole=not busy)
+        return bool(feeding)
 
     def _feed_slot(self, slot: int, whole: bool) -> None:
         task, device = self._tasks[slot], self._device
@@ -198,8 +205,12 @@ class Engine:
         self._counters.reused_tokens += max(count, own)
         return max(count, own)
 
-    def _decode(self) -> list[Update]:
-        """Run rounds and hand out what they emitted."""
+    def _decode(self, alone: bool) -> list[Update]:
+        """Run rounds and hand out what they emitted.
+
+        Args:
+          alone: whether the device has nothing else to do, so that the time is that of the rounds.
+        """
         running = {slot: task for slot, task in self._tasks.items() if task.decodes}
         for slot, task in running.items():
             request, made = task.accepted.request, len(task.tokens)
@@ -210,7 +221,10 @@ class Engine:
         drafts = self._wants_draft(running)
         began = time.perf_counter()
         report = self._device.visit(self._choose_rounds(running, traced), self._has_work(), drafts)
-        self._counters.observe_visit(report, drafts, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        self._counters.observe_visit(report, drafts, seconds)
+        if self._live is not None and alone:
+            self._live.observe(drafts, report.rows, seconds)
         if drafts and self._choice is not None:
             self._choice.observe(report.emitted, report.rows)
         return [self._hand_out(slot, task, report, traced) for slot, task in running.items()]
