@@ -27,8 +27,7 @@ ALLOWED = {
     "jaxspec.zoo": ENGINE,
     "jaxspec.adapt": ENGINE,
     "jaxspec.serve": ENGINE,
-    "jaxspec.bench": ENGINE
-    | {"jaxspec.adapt", "jaxspec.view", "jaxspec.zoo", "jaxspec.serve"},
+    "jaxspec.bench": ENGINE | {"jaxspec.adapt", "jaxspec.view", "jaxspec.zoo", "jaxspec.serve"},
     "jaxspec.cli": ENGINE
     | {"jaxspec.adapt", "jaxspec.view", "jaxspec.zoo", "jaxspec.serve", "jaxspec.bench"},
 }

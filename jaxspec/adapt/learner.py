@@ -182,6 +182,12 @@ class Learner:
         return found.hit, found.chance
 
 
+@functools.lru_cache(maxsize=8)
+def make_learner(config: Any, target: TargetConfig, options: LearnerOptions) -> Learner:
+    """Return the learner of these settings, so that sessions of a process share its programs."""
+    return Learner(config, target, options)
+
+
 def _adamw(rate: float, options: LearnerOptions) -> Any:
     import optax
 

@@ -20,7 +20,7 @@ from jaxspec.adapt.checkpoint import VersionFiles
 from jaxspec.adapt.cut import cut_segments
 from jaxspec.adapt.deciders import Decider, Decision, Query, Update, make_decider
 from jaxspec.adapt.evidence import Buffers
-from jaxspec.adapt.learner import Learner
+from jaxspec.adapt.learner import make_learner
 from jaxspec.adapt.options import AdaptOptions
 from jaxspec.adapt.publish import copy_weights, hash_weights, publish
 from jaxspec.adapt.updates import Trainer
@@ -237,7 +237,7 @@ class Session:
 
     def _make_trainer(self, variables: Any) -> Trainer:
         spec, target = self.params.spec, dict(self.params.target)
-        learner = Learner(spec.drafter(self.method), spec.target, self.options.learner)
+        learner = make_learner(spec.drafter(self.method), spec.target, self.options.learner)
         train = learner.begin(variables["params"])
         start = copy_weights(train.theta)
         rest = {name: value for name, value in variables.items() if name != "params"}
