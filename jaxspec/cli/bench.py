@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxspec.cli import (
+    bench_adapt,
     bench_confidence,
     bench_endpoint,
     bench_latency,
@@ -45,6 +46,7 @@ COMMANDS = (
     bench_endpoint,
     bench_serve,
     bench_saturate,
+    bench_adapt,
     bench_report,
 )
 METHODS = (

@@ -37,7 +37,7 @@ class Bounds(NamedTuple):
       trial: after a pause.
     """
 
-    first: float = 6.0
+    first: float = 3.0
     most: float = 12.0
     trial: float = 0.75
 
