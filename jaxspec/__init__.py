@@ -9,7 +9,7 @@ from jaxspec.core.distribution import check as _check_distribution
 # Before all other imports, so that its message is the one that a reader sees.
 _check_distribution()
 
-from jaxspec import builders, policies
+from jaxspec import adapt, builders, policies
 from jaxspec.core.params import Params
 from jaxspec.core.state import Tree
 from jaxspec.engine.api import decode, stream
@@ -24,6 +24,7 @@ __all__ = [
     "Params",
     "Stats",
     "Tree",
+    "adapt",
     "builders",
     "decode",
     "load",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import hashlib
 import threading
 import time
@@ -16,6 +17,7 @@ from jaxspec.engine.stops import find_stop, safe_length
 from jaxspec.serve.requests import QueueFull, ServeRequest, Update
 
 EOS = 256
+KEPT = 1000
 ALPHABET = [bytes([c]) for c in b"abcdefghij klm"] + ["ü".encode(), "€".encode()]
 
 
@@ -59,6 +61,7 @@ class Slot:
         self.id, self.request, self.made, self.shown = id, request, 0, 0
         self.tokens = expected_tokens(request)
         self.text = Detokenizer(ByteTokenizer().decode)
+        self.late = time.monotonic() + (request.deadline or 1e9)
         self.stops = tuple(one for one in request.stop if isinstance(one, str))
 
     def advance(self, count: int) -> Update:
@@ -98,7 +101,8 @@ class FakeEngine:
 
     Attributes:
       visits: how many there were. most_running: most slots that were busy at once.
-      freed: {id: visits when its slot became free}.
+      freed: {id: visits when its slot became free}. seen: requests. Both keep the last ones alone.
+      submitted, ended: how many requests came and went.
     """
 
     def __init__(
@@ -114,7 +118,8 @@ class FakeEngine:
         self.seconds, self.per_visit, self.hook = seconds, per_visit, hook
         self.visits, self.most_running, self.tokens = 0, 0, 0
         self.freed: dict[int, int] = {}
-        self.seen: list[ServeRequest] = []
+        self.seen: collections.deque[ServeRequest] = collections.deque(maxlen=KEPT)
+        self.submitted, self.ended = 0, 0
         self._lock, self._waiting, self._running = threading.Lock(), [], []
         self._cancelled: set[int] = set()
 
@@ -133,8 +138,9 @@ class FakeEngine:
             if len(self._waiting) >= self.queue:
                 raise QueueFull(1.5)
             self.seen.append(request)
-            self._waiting.append(Slot(len(self.seen), request))
-            return len(self.seen)
+            self.submitted += 1
+            self._waiting.append(Slot(self.submitted, request))
+            return self.submitted
 
     def cancel(self, id: int) -> None:
         with self._lock:
@@ -149,6 +155,9 @@ class FakeEngine:
             while self._waiting and len(self._running) < self.slots:
                 self._running.append(self._waiting.pop(0))
             self.most_running = max(self.most_running, len(self._running))
+            for slot in [one for one in self._running if time.monotonic() > one.late]:
+                updates.append(Update(slot.id, finish="deadline"))
+                self._free(slot)
             for slot in list(self._running):
                 updates.append(slot.advance(self.per_visit))
                 self.tokens += len(updates[-1].tokens)
@@ -179,7 +188,9 @@ class FakeEngine:
         return [Update(slot.id, finish="abort") for slot in ended]
 
     def _free(self, slot: Slot) -> None:
+        self.ended += 1
         self.freed[slot.id] = self.visits
+        self.freed.pop(slot.id - KEPT, None)
         for place in (self._running, self._waiting):
             if slot in place:
                 place.remove(slot)

@@ -25,13 +25,17 @@ from jaxspec.serve.http.settings import HttpSettings
 
 @dataclasses.dataclass
 class Running:
-    """A server in a thread; `http` is a client of it."""
+    """A server in a thread; `http` is a client of it.
+
+    Attributes:
+      server: which runs in the thread.
+    """
 
     url: str
     engine: Any
     service: Service
+    server: server.Server
     http: httpx.Client
-    status: int | None = None
 
     def post(self, path: str = "/v1/completions", **body: Any) -> httpx.Response:
         return self.http.post(path, json=body)
@@ -39,9 +43,18 @@ class Running:
 
 @contextlib.contextmanager
 def running(
-    engine: Any = None, tokenizer: Any = None, send_buffer: int | None = None, **settings: Any
+    engine: Any = None,
+    tokenizer: Any = None,
+    send_buffer: int | None = None,
+    wait: bool = True,
+    **settings: Any,
 ) -> Iterator[Running]:
-    """Run a server until the block ends; `send_buffer` limits what the kernel holds of answers."""
+    """Run a server until the block ends.
+
+    Args:
+      send_buffer: bytes of answers that the kernel holds for a connection.
+      wait: begin the block when the engine is warm.
+    """
     engine = FakeEngine() if engine is None else engine
     tokenizer = ByteTokenizer() if tokenizer is None else tokenizer
     given = {"model": "fake", "room": engine.room, "exit_delay": 0.3}
@@ -53,10 +66,10 @@ def running(
     one = server.Server(service)
     thread = threading.Thread(target=lambda: one.run(sockets=[sock]))
     with httpx.Client(base_url=url, timeout=30) as http:
-        place = Running(url, engine, service, http)
+        place = Running(url, engine, service, one, http)
         thread.start()
         try:
-            wait_until(lambda: one.started and service.driver.warm, 300)
+            wait_until(lambda: not wait or (one.started and service.driver.warm), 300)
             yield place
         finally:
             one.should_exit = True

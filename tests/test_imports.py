@@ -25,9 +25,11 @@ ALLOWED = {
     "jaxspec.engine": ENGINE,
     "jaxspec.view": ENGINE,
     "jaxspec.zoo": ENGINE,
+    "jaxspec.adapt": ENGINE,
     "jaxspec.serve": ENGINE,
-    "jaxspec.bench": ENGINE | {"jaxspec.view", "jaxspec.zoo", "jaxspec.serve"},
-    "jaxspec.cli": ENGINE | {"jaxspec.view", "jaxspec.zoo", "jaxspec.serve", "jaxspec.bench"},
+    "jaxspec.bench": ENGINE | {"jaxspec.adapt", "jaxspec.view", "jaxspec.zoo", "jaxspec.serve"},
+    "jaxspec.cli": ENGINE
+    | {"jaxspec.adapt", "jaxspec.view", "jaxspec.zoo", "jaxspec.serve", "jaxspec.bench"},
 }
 LAZY = {"torch", "transformers", "matplotlib", "optax", "orbax", "tqdm", "tyro", "IPython"}
 

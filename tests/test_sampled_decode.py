@@ -20,16 +20,18 @@ from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.targets.transformer import Transformer
 
 VOCAB, PROMPT, LENGTH, BATCH, SEEDS = 5, [1, 3, 2], 4, 64, 90
-TARGET = TargetConfig(
-    hidden_size=16,
-    num_layers=1,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=16,
-    ffn_size=24,
-    vocab_size=VOCAB,
-    max_positions=64,
-)
+SIZES = {
+    "hidden_size": 16,
+    "num_layers": 1,
+    "num_heads": 2,
+    "num_kv_heads": 1,
+    "head_dim": 16,
+    "ffn_size": 24,
+    "vocab_size": VOCAB,
+}
+TARGET = TargetConfig(**SIZES, max_positions=64)
+
+STATIC = "static/paths=[[0],[1],[0,0],[0,1],[1,0]]"
 
 # Rows cost enough that the size depends on the scores.
 TABLE = make_costs((1, 2, 4, 8), (0,), (0.02,), [[1.0], [1.02], [1.1], [1.25]])
@@ -95,13 +97,7 @@ def test_rejection_sampling_of_a_small_model_draws_from_the_target(builder):
 def dspark() -> tuple[dict, DSparkConfig]:
     """A drafter with a Markov head that matters, and its config."""
     config = DSparkConfig(
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-        num_kv_heads=1,
-        head_dim=16,
-        ffn_size=24,
-        vocab_size=VOCAB,
+        **SIZES,
         block_size=3,
         mask_token_id=0,
         feature_layers=(0,),
@@ -115,16 +111,17 @@ def dspark() -> tuple[dict, DSparkConfig]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["rejection", "coupled"])
 @pytest.mark.parametrize(
-    "builder", ["chain", "static/paths=[[0],[1],[0,0],[0,1],[1,0]]", "lattice"]
+    ("builder", "how"),
+    [
+        *itertools.product(("chain", STATIC), ("rejection", "coupled")),
+        ("lattice", "coupled"),  # its shape depends on the tokens, so rejection is refused
+    ],
 )
 def test_candidates_after_their_own_branch_draw_from_the_target(builder, how):
     """DSpark conditions every node on its branch; a chi-square test as above, for true rejection and
     for candidates under the target's noise.
     """
-    if (builder, how) == ("lattice", "rejection"):
-        pytest.skip("its shape depends on the tokens: refused, see tests/builders")
     target, (drafter, config) = model(0), dspark()
     params = Params(target, {"dspark": drafter}, Spec(TARGET, (("dspark", config),)))
     options = {

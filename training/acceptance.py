@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,10 +39,10 @@ class EvalOptions:
     chat: bool = False
 
 
-def measure_domain_acceptance(
+def count_rounds(
     bundle: Params, name: str, prompts: list[LabelledPrompt], **options
-) -> dict[str, float]:
-    """Measure tokens committed per round, bonus included, pooled over all rounds of a domain.
+) -> dict[str, list[tuple[int, int]]]:
+    """Count the tokens that rounds committed, bonus included, and the rounds of every prompt.
 
     Args:
       bundle: target with the drafter `name`.
@@ -51,15 +51,25 @@ def measure_domain_acceptance(
       options: of `jaxspec.decode`.
 
     Returns:
-      {domain: acceptance length}, with their mean under `mean`.
+      {domain: [(tokens, rounds) of each prompt]}.
     """
     found = {}
     for domain in dict.fromkeys(prompt.domain for prompt in prompts):
         outputs = jaxspec.decode(
             bundle, [p.content for p in prompts if p.domain == domain], method=name, **options
         )
-        rounds = sum(out.stats.rounds for out in outputs)
-        found[domain] = sum(out.stats.emitted - 1 for out in outputs) / max(rounds, 1)
+        found[domain] = [(out.stats.emitted - 1, out.stats.rounds) for out in outputs]
+    return found
+
+
+def pool_rounds(counts: Mapping[str, Sequence[tuple[int, int]]]) -> dict[str, float]:
+    """Pool counts of `count_rounds` into tokens per round.
+
+    Returns:
+      {domain: tokens per round over all rounds of the domain}, with their mean under `mean`.
+    """
+    sums = {domain: np.sum(pairs, axis=0) for domain, pairs in counts.items()}
+    found = {domain: float(tokens / max(rounds, 1)) for domain, (tokens, rounds) in sums.items()}
     return found | {"mean": float(np.mean(list(found.values())))}
 
 
@@ -83,8 +93,8 @@ def make_evaluate(
     tokenizer = load_tokenizer(target.spec.tokenizer) if target.spec.tokenizer else None
     prompts = read_prompts(options.prompts, tokenizer, limit=options.limit, chat=options.chat)
     spec = dataclasses.replace(target.spec, drafters=((name, config),))
-    measure = functools.partial(
-        measure_domain_acceptance,
+    count = functools.partial(
+        count_rounds,
         name=name,
         prompts=prompts,
         max_new_tokens=options.max_new_tokens,
@@ -94,7 +104,7 @@ def make_evaluate(
     )
 
     def evaluate(params) -> dict[str, float]:
-        found = measure(Params(target.target, {name: complete(params)}, spec))
+        found = pool_rounds(count(Params(target.target, {name: complete(params)}, spec)))
         return {f"tau_{domain}": value for domain, value in found.items()}
 
     return evaluate

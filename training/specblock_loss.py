@@ -15,14 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.rank_classes import RANK_LIMITS, score_classes, weigh_classes
 from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.drafters.specblock.network import SpecBlock, rank_features, slot_positions
 from training.drafter_loss import LossOptions, sum_accuracies
 from training.losses import compute_slot_weights, gather
 from training.specblock_forward import draw_cuts
-from training.specblock_slots import RANK_LIMITS, SlotLosses, ahead_of, make_specblock_slot_losses
-
-_RARE = 10  # a class with more slots than this gets a smaller weight
+from training.specblock_slots import SlotLosses, ahead_of, make_specblock_slot_losses
 
 
 @dataclasses.dataclass
@@ -127,29 +126,13 @@ def block_losses(
     draft = values.sum((1, 2)) / jnp.maximum(weight.sum((1, 2)), 1)
     named = slots.ranks.argmax(-1)
     prefix = reached & (_before(named == slots.wanted) if block.valid_prefix else True)
-    return draft, _rank_loss(slots, named, (counted & prefix).astype(jnp.float32))
+    return draft, _rank_loss(slots, (counted & prefix).astype(jnp.float32))
 
 
-def _rank_loss(slots: SlotLosses, named: jax.Array, weight: jax.Array) -> jax.Array:
-    """Compute the rank head's cross-entropy [blocks] with ordinal soft labels.
-
-    Naming too low a class costs more than naming too high a class.
-    """
-    classes = slots.ranks.shape[-1]
-    away = np.arange(classes)[:, None] - np.arange(classes)  # [wanted, named]
-    distance = 1.0 + np.abs(away) + np.maximum(away, 0)
-    soft = distance**-2.0 / (distance**-2.0).sum(-1, keepdims=True)
-    counts = (jax.nn.one_hot(slots.wanted, classes) * weight[..., None]).sum(
-        (1, 2)
-    )  # [blocks, K, classes]
-    rare = jnp.minimum(1.0, _RARE / jnp.maximum(counts, 1))
-    weight = (
-        weight * jnp.take_along_axis(rare[:, None, None], slots.wanted[..., None], axis=-1)[..., 0]
-    )
-    values = -(jnp.asarray(soft, jnp.float32)[slots.wanted] * jax.nn.log_softmax(slots.ranks)).sum(
-        -1
-    )
-    values = values * jnp.asarray(distance, jnp.float32)[slots.wanted, named]
+def _rank_loss(slots: SlotLosses, weight: jax.Array) -> jax.Array:
+    """Compute the rank head's loss [blocks], see `jaxspec.drafters.rank_classes`."""
+    weight = weigh_classes(slots.wanted, weight, (1, 2), slots.ranks.shape[-1])
+    values = score_classes(slots.ranks, slots.wanted)
     total = weight.sum((1, 2, 3))
     return jnp.where(weight > 0, values * weight, 0).sum((1, 2, 3)) / jnp.where(total > 0, total, 1)
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.rank_classes import classify_rank
 from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.drafters.specblock.network import SpecBlock, rank_features
 from jaxspec.targets.transformer import Transformer
@@ -16,8 +17,6 @@ from training.draft_vocab import find_slots
 from training.drafter_loss import LossOptions, get_target_states
 from training.losses import gather
 from training.specblock_forward import block_outputs
-
-RANK_LIMITS = (1, 4, 10)  # ranks (from 0) below these are in class 0, 1, 2; others in class 3
 
 
 class SlotLosses(NamedTuple):
@@ -82,7 +81,7 @@ def make_specblock_slot_losses(
             probability = keep_top(probability, top)
         value = -(probability * jax.nn.log_softmax(logits / options.temperature)).sum()
         choice, rank = fixed.argmax(-1), (fixed > fixed[slot]).sum()
-        wanted = (rank >= jnp.array(RANK_LIMITS)).sum(dtype=jnp.int32)
+        wanted = classify_rank(rank)
         return SlotLosses(
             value, choice == slot, ids[choice] == label, drafted, wanted, ranks.astype(jnp.float32)
         )

@@ -24,7 +24,7 @@ import tyro
 
 from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.io.tokenizer import load_tokenizer
-from training.acceptance import EvalOptions, measure_domain_acceptance
+from training.acceptance import EvalOptions, count_rounds, pool_rounds
 from training.command import check_made_with, one_line_errors
 from training.drafter_loss import LossOptions
 from training.drafter_model import ModelOptions
@@ -35,7 +35,7 @@ from training.optimizer import OptimizerOptions
 from training.pipeline import DataOptions
 from training.presets import PRESETS, SCORING
 from training.regenerate import RegenerateOptions, regenerate
-from training.sweep_recipes import FROZEN_SHARE, SCALES, SWEEPS, VARIANTS, Recipe, Scale
+from training.sweep_recipes import FROZEN_SHARE, PARTS, SCALES, SWEEPS, VARIANTS, Recipe, Scale
 from training.sweep_report import write_report
 from training.train_drafter import DrafterOptions, train_drafter
 
@@ -56,10 +56,12 @@ class SweepOptions:
       prompts: held-out prompts or texts, never trained on.
       out: folder for runs and results.
       target: `mini`, a directory or a hub id.
-      scale: `small` takes under three hours on two CPU cores, `full` needs a GPU.
+      scale: `small` takes under three hours on two CPU cores, `brief` measures less, `full` needs a
+        GPU.
       feature_layers: target layers that the drafters read; None spreads them evenly.
       temperatures: temperatures of the target's texts, in turn.
-      sampled: further temperatures at which acceptance is measured after the training.
+      sampled: further temperatures at which acceptance is measured after the training, of whole
+        drafters; parts of DSpark are compared at temperature 0.
       cache: keep the target's states of all texts on disk, so that runs need not recompute them.
     """
 
@@ -71,7 +73,7 @@ class SweepOptions:
     prompts: Path
     out: Path
     target: str = "mini"
-    scale: Literal["small", "full"] = "small"
+    scale: Literal["brief", "small", "full"] = "small"
     feature_layers: tuple[int, ...] | None = (1, 3, 4)
     temperatures: tuple[float, ...] = (0.0, 0.0, 0.7, 1.0)
     sampled: tuple[float, ...] = ()
@@ -187,8 +189,8 @@ def run_recipe(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
     trained = time.monotonic()
     tokenizer = load_tokenizer(bundle.spec.tokenizer) if bundle.spec.tokenizer else None
     prompts = read_prompts(options.prompts, tokenizer, limit=scale.prompts)
-    acceptance = {
-        name if temperature == 0 else f"{name}, T={temperature:g}": measure_domain_acceptance(
+    counts = {
+        name if temperature == 0 else f"{name}, T={temperature:g}": count_rounds(
             bundle,
             recipe.kind,
             prompts,
@@ -196,13 +198,14 @@ def run_recipe(recipe: Recipe, options: SweepOptions, scale: Scale) -> dict:
             temperature=temperature,
             **method,
         )
-        for temperature in (0.0, *options.sampled)
+        for temperature in (0.0, *(() if recipe.variant in PARTS else options.sampled))
         for name, method in _methods(recipe.kind, scale.block_size).items()
     }
     result = {
         "recipe": dataclasses.asdict(recipe),
         "settings": settings,
-        "acceptance": acceptance,
+        "acceptance": {name: pool_rounds(found) for name, found in counts.items()},
+        "counts": counts,
         "slots": _last_figures(options.out / recipe.name),
         "train_seconds": round(trained - began, 1),
         "evaluate_seconds": round(time.monotonic() - trained, 1),

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from training.metrics import read_metrics
+from training.sweep_pairs import paired_tables
 
 # Comparison: a test for the recipes that belong to it, and their label.
 _COMPARISONS = {
@@ -95,7 +96,9 @@ def _page(name: str, scale: str, sizes: dict, results: Sequence[dict]) -> str:
     for title in _COMPARISONS:
         found = collect_comparison(title, results)
         if len(found) > 1:
-            lines += ["", f"## {title}", "", *_table(found)]
+            belongs, label = _COMPARISONS[title]
+            chosen = [result for result in results if belongs(result["recipe"])]
+            lines += ["", f"## {title}", "", *_table(found), *paired_tables(chosen, label)]
     lines += _slots(results)
     return "\n".join(lines) + "\n"
 

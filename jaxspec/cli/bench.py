@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxspec.cli import (
+    bench_adapt,
     bench_confidence,
     bench_endpoint,
     bench_latency,
     bench_load,
     bench_outputs,
+    bench_pauses,
     bench_peers,
     bench_policies,
     bench_ranks,
@@ -40,9 +42,11 @@ COMMANDS = (
     bench_ranks,
     bench_confidence,
     bench_scores,
+    bench_pauses,
     bench_endpoint,
     bench_serve,
     bench_saturate,
+    bench_adapt,
     bench_report,
 )
 METHODS = (
@@ -89,8 +93,7 @@ def add_command(commands: options.Commands) -> None:
     bench_outputs.add_outputs(parser)
     options.add_decode(parser, max_new_tokens=128, several=True)
     subcommands = parser.add_subparsers(
-        metavar="{latency,load,peers,sweep,policies,ranks,confidence,scores,report}",
-        help="other measurements; see `jaxspec bench latency --help`",
+        help="other measurements; see `jaxspec bench latency --help`"
     )
     for command in COMMANDS:
         command.add_command(subcommands)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from jaxspec.cli import options, values
+from jaxspec.cli import bench_prompts, options, values
 
 
 def add_command(commands: options.Commands) -> None:
@@ -20,31 +19,19 @@ def add_command(commands: options.Commands) -> None:
     add = parser.add_argument
     options.add_model(parser)
     add("--method", required=True, help="name of the drafter")
-    add("--prompts", type=Path, help=f"{options.PROMPT_FILE} (default: those of `jaxspec demo`)")
-    add("--limit", type=int, help="prompts per domain (default: all)")
-    options.add_chat(parser)
-    options.add_max_new_tokens(parser)
-    add("--temperature", type=float, default=0.0, help=f"0 is greedy decoding {options.DEFAULT}")
-    add("--seed", type=int, default=0, help=f"of sampling {options.DEFAULT}")
+    bench_prompts.add_prompts(parser)
+    bench_prompts.add_sampling(parser)
     options.add_json_file(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure and print a table."""
     from jaxspec.bench.confidence.measure_confidence import measure_confidence, render_confidence
-    from jaxspec.bench.demo import DEMO_PROMPTS, DEMO_QUESTIONS
-    from jaxspec.bench.measure.prompt_files import read_prompts
-    from jaxspec.zoo.places import PACKAGED
 
     values.check_folders(arguments, "json")
     params = values.load_params(arguments)
-    prompts = read_prompts(
-        arguments.prompts or (DEMO_QUESTIONS if arguments.model in PACKAGED else DEMO_PROMPTS),
-        values.load_model_tokenizer(params.spec),
-        limit=arguments.limit,
-        chat=values.read_chat(arguments),
-    )
-    given = {name: getattr(arguments, name) for name in ("max_new_tokens", "temperature", "seed")}
+    prompts = bench_prompts.read_prompts(arguments, values.load_model_tokenizer(params.spec))
+    given = bench_prompts.collect_options(arguments)
     report = measure_confidence(
         params, prompts, arguments.method, options=given, progress=values.show_progress
     )

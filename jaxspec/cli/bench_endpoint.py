@@ -29,7 +29,7 @@ def add_command(commands: options.Commands) -> None:
     add("--model", help="name of the model, for endpoints that ask for one")
     add("--api-key", help=f"key of the endpoint (default: ${KEY_VARIABLE})")
     add("--prompts", type=Path, help=f"{options.PROMPT_FILE} (default: three questions)")
-    add("--chat", action="store_true", help="send texts as chat messages")
+    add("--chat", action="store_true", help="send prompts as chat messages, not as texts")
     add("--requests", type=int, default=100, help=f"requests of each load {default}")
     add(
         "--rate",
@@ -62,7 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxspec.bench.measure.prompt_files import read_prompts
 
     values.check_folders(arguments, "json")
-    prompts = [one.content for one in read_prompts(arguments.prompts or DEMO_QUESTIONS, None)]
+    path = arguments.prompts or DEMO_QUESTIONS
+    prompts = [one.content for one in read_prompts(path, None, chat=arguments.chat)]
     key, results = arguments.api_key or os.environ.get(KEY_VARIABLE) or None, []
     for load in list_loads(arguments):
         sent = run_load(
@@ -70,7 +71,6 @@ def run(arguments: argparse.Namespace) -> int:
             prompts,
             load,
             key=key,
-            chat=arguments.chat,
             **collect_parameters(arguments),
         )
         goals = [goal and goal / 1e3 for goal in (arguments.first_goal, arguments.token_goal)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from jaxspec.cli import options, values
+from jaxspec.cli import bench_prompts, options, values
 
 
 def add_command(commands: options.Commands) -> None:
@@ -34,14 +34,7 @@ def add_command(commands: options.Commands) -> None:
         help="our methods, as for bench (default: a tree of the block drafter, "
         "chains of draft models, prompt lookup)",
     )
-    add(
-        "--prompts",
-        type=Path,
-        help=f"{options.PROMPT_FILE} (default: the prompts of `jaxspec demo`)",
-    )
-    options.add_chat(parser)
-    add("--limit", type=int, help="prompts per domain (default: all)")
-    options.add_max_new_tokens(parser)
+    bench_prompts.add_prompts(parser)
     options.add_repeats(parser, 5, "number of times that each peer decodes each prompt")
     options.add_json_file(parser)
 
@@ -49,13 +42,12 @@ def add_command(commands: options.Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure both sides in turn and print a table."""
     import jaxspec
-    from jaxspec.bench.demo import DEMO_PROMPTS, DEMO_QUESTIONS
     from jaxspec.bench.measure.methods import parse_methods
-    from jaxspec.bench.measure.prompt_files import read_prompts, uses_template
+    from jaxspec.bench.measure.prompt_files import uses_template
     from jaxspec.bench.peers import race_peers as peers
     from jaxspec.bench.peers.peer_tables import render_peers
     from jaxspec.zoo.checkpoint import drafter_directories
-    from jaxspec.zoo.places import PACKAGED, resolve_model
+    from jaxspec.zoo.places import resolve_model
 
     if arguments.repeats < 1:
         raise ValueError(f"--repeats is {arguments.repeats}: give at least 1")
@@ -64,12 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     spec = params.spec
     methods = parse_methods(arguments.methods or peers.default_methods(spec), budget=32, spec=spec)
     tokenizer, chat = values.load_model_tokenizer(spec), values.read_chat(arguments)
-    prompts = read_prompts(
-        arguments.prompts or (DEMO_QUESTIONS if arguments.model in PACKAGED else DEMO_PROMPTS),
-        tokenizer,
-        limit=arguments.limit,
-        chat=chat,
-    )
+    prompts = bench_prompts.read_prompts(arguments, tokenizer)
     report = peers.compare_peers(
         params,
         prompts,

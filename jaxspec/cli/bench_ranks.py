@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from jaxspec.cli import options, values
+from jaxspec.cli import bench_prompts, options, values
 
 
 def add_command(commands: options.Commands) -> None:
@@ -21,23 +20,16 @@ def add_command(commands: options.Commands) -> None:
     add, default = parser.add_argument, options.DEFAULT
     options.add_model(parser)
     add("--drafters", help="comma-separated names (default: all drafters of the model)")
-    add("--prompts", type=Path, help=f"{options.PROMPT_FILE} (default: those of `jaxspec demo`)")
-    add("--limit", type=int, help="prompts per domain (default: all)")
-    options.add_chat(parser)
+    bench_prompts.add_prompts(parser)
     add("--width", type=int, default=4, help=f"candidates after every node of the spine {default}")
     add("--depth", type=int, default=7, help=f"depth of the tree {default}")
-    options.add_max_new_tokens(parser)
-    add("--temperature", type=float, default=0.0, help=f"0 is greedy decoding {default}")
-    add("--seed", type=int, default=0, help=f"of sampling {default}")
+    bench_prompts.add_sampling(parser)
     options.add_json_file(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure and print a table."""
-    from jaxspec.bench.demo import DEMO_PROMPTS, DEMO_QUESTIONS
-    from jaxspec.bench.measure.prompt_files import read_prompts
     from jaxspec.bench.ranks.measure_ranks import list_drafters, measure_ranks, render_ranks
-    from jaxspec.zoo.places import PACKAGED
 
     values.check_folders(arguments, "json")
     params = values.load_params(arguments)
@@ -47,13 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
         if name not in names:
             raise ValueError(f"{name!r} is no drafter of this model: choose of {', '.join(names)}")
     tokenizer = values.load_model_tokenizer(params.spec)
-    prompts = read_prompts(
-        arguments.prompts or (DEMO_QUESTIONS if arguments.model in PACKAGED else DEMO_PROMPTS),
-        tokenizer,
-        limit=arguments.limit,
-        chat=values.read_chat(arguments),
-    )
-    given = {name: getattr(arguments, name) for name in ("max_new_tokens", "temperature", "seed")}
+    prompts = bench_prompts.read_prompts(arguments, tokenizer)
+    given = bench_prompts.collect_options(arguments)
     report = measure_ranks(
         params,
         prompts,

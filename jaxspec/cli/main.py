@@ -7,6 +7,7 @@ import os
 import sys
 
 from jaxspec.cli import (
+    adapt,
     aot,
     bench,
     calibrate,
@@ -32,6 +33,7 @@ COMMANDS = (
     check,
     bench,
     calibrate,
+    adapt,
     inspect,
     convert,
     doctor,

@@ -79,7 +79,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
     add("--request-timeout", None, "longest request (default: no limit)")
     add("--send-timeout", 30.0, f"drop clients that read nothing for so long {options.DEFAULT}")
-    add("--visit-timeout", 60.0, f"a device that works longer at once is dead {options.DEFAULT}")
+    add("--visit-timeout", 300.0, f"a device that works longer at once is dead {options.DEFAULT}")
     add("--drain-timeout", 30.0, f"let streams go on after SIGTERM {options.DEFAULT}")
 
 

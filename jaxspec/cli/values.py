@@ -61,6 +61,19 @@ def read_chat(arguments: argparse.Namespace) -> bool | None:
     return None if arguments.chat is None else arguments.chat == "on"
 
 
+def parse_numbers(arguments: argparse.Namespace, name: str) -> list[float]:
+    """Return the numbers of an option that takes several, separated by commas.
+
+    Raises:
+      ValueError: an item is no number.
+    """
+    given = getattr(arguments, name)
+    try:
+        return [float(one) for one in given.split(",")]
+    except ValueError:
+        raise ValueError(f"--{name} is {given!r}: give numbers with commas") from None
+
+
 def load_model_tokenizer(spec: Spec) -> Tokenizer | None:
     """Load the model's tokenizer; None if it has none."""
     from jaxspec.io.tokenizer import load_tokenizer

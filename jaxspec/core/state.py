@@ -175,6 +175,7 @@ class DecodeState(flax.struct.PyTreeNode):
         `jaxspec.drafters.base.Committed`; None if every round drafts.
       round_steps: int32 [B, M], draft steps of each round after the root's, -1 for a round that did
         not draft; None without a policy.
+      evidence: a `jaxspec.engine.evidence.Evidence`; None if the call gathers none.
     """
 
     tokens: jax.Array
@@ -192,3 +193,4 @@ class DecodeState(flax.struct.PyTreeNode):
     block: jax.Array | None = None
     pending: Any = None
     round_steps: jax.Array | None = None
+    evidence: Any = None

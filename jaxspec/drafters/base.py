@@ -66,12 +66,15 @@ class Proposal(NamedTuple):
         does not return them.
       confidence: float32 [B, M, K], logit that the token which the drafter takes at a slot is
         accepted, given that the tokens before it were; None if the drafter does not judge itself.
+      class_logits: float32 [B, M, K, rank_classes], what `classes` are the best of, for training;
+        None without rank classes.
     """
 
     logits: jax.Array
     classes: jax.Array | None = None
     hidden: jax.Array | None = None
     confidence: jax.Array | None = None
+    class_logits: jax.Array | None = None
 
 
 class Lookahead(NamedTuple):

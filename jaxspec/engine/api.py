@@ -126,6 +126,16 @@ def decode(
         policy=policy,
         capacity=capacity,
     )
+    outputs, _ = run_session(session, trace)
+    return outputs if is_batch(prompt) else outputs[0]
+
+
+def run_session(session: Session, trace: bool = False) -> tuple[list[Output], DecodeState]:
+    """Run a prepared call to its end.
+
+    Returns:
+      The outputs of its prompts, and the state after the last round.
+    """
     with matmul_precision(session):
         started = time.perf_counter()
         state = jax.block_until_ready(run_prefill(session))
@@ -138,7 +148,7 @@ def decode(
     rounds_only = not (trace or session.stop_strings) and compilations() == compiled
     outputs = make_outputs(session, state, seconds, traces, rounds_only)
     keep_learned(session, outputs, rounds_only)
-    return outputs if is_batch(prompt) else outputs[0]
+    return outputs, state
 
 
 def stream(

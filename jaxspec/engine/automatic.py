@@ -144,7 +144,7 @@ def _kept(params: Params, config: DecodeConfig, batch: int) -> Path:
     """Return the file of the costs of a setting."""
     model = describe_model(params, config.method)
     widths = choose_widths(config.budget, _have_panels(params), config.sampling.greedy)
-    setting = dataclasses.replace(config, policy=None)
+    setting = dataclasses.replace(config, policy=None, evidence=0)
     return find_kept(config.method, *model, setting, widths, batch)
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxspec.core.cache import append
 from jaxspec.core.state import DecodeState, Request, Tree
 from jaxspec.drafters.base import Committed
+from jaxspec.engine.evidence import find_rejections, write_rows
 from jaxspec.engine.round import Round
 from jaxspec.engine.verify import Verified
 
@@ -46,6 +47,7 @@ def commit(
     path = jnp.take_along_axis(tree.token, accepted.path, axis=1)
     committed = Committed(path, new, verified.features, state.cache.length, emit)
     rows = jnp.where(state.done, 0, tree.size - 1)[:, None]
+    evidence, rounds = state.evidence, state.rounds
     state = state.replace(
         tokens=write_columns(state.tokens, new, state.emitted),
         emitted=emitted,
@@ -58,6 +60,14 @@ def commit(
         tree=tree,
         accepted=accepted.replace(count=emit),
     )
+    if evidence is not None:
+        assert verified.hidden is not None, "verification keeps them where evidence is gathered"
+        evidence = write_rows(
+            evidence, verified.features, verified.hidden, committed.position, emit
+        )
+        ended = find_rejections(tree, accepted, emit)[:, None]
+        ended = write_columns(evidence.rejected, ended, rounds)
+        state = state.replace(evidence=evidence.replace(rejected=ended))
     return state, committed
 
 

@@ -37,6 +37,8 @@ class DecodeConfig:
       coupled: rank candidates under the target's noise (`match` at temperature > 0).
       score_temperature: divisor of the draft logits when paths are scored; None: the drafter's own.
       policy: what decides below these limits; None: rounds do as much as the limits allow.
+      evidence: rows per sequence that keep what training the drafter needs, see
+        `jaxspec.engine.evidence`; 0: nothing is kept.
     """
 
     method: str
@@ -48,6 +50,7 @@ class DecodeConfig:
     coupled: bool = True
     score_temperature: float | None = None
     policy: PolicyConfig | None = None
+    evidence: int = 0
 
 
 class Plan(NamedTuple):

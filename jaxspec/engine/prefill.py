@@ -16,6 +16,7 @@ from jaxspec.core.tree import root_only
 from jaxspec.drafters.base import Committed
 from jaxspec.engine.capacity import prompt_chunk
 from jaxspec.engine.commit import is_stop, make_pending
+from jaxspec.engine.evidence import init_evidence, write_rows
 from jaxspec.engine.plan import DecodeConfig, Plan
 from jaxspec.engine.round import Round, make_round
 from jaxspec.engine.verify import project
@@ -47,7 +48,7 @@ def prefill(
     """
     round = make_round(params, request, config)
     plan, batch = round.plan, tokens.shape[0]
-    cache, draft, last, features = _run_prompts(round, tokens, lengths, capacity)
+    cache, draft, evidence, last, features = _run_prompts(round, tokens, lengths, capacity)
     logits = project(round, last[:, None])
     at_root = jnp.zeros((batch, 1), jnp.int32)
     noise = round.noise(lengths, 1)
@@ -61,6 +62,9 @@ def prefill(
         end = Committed(token, first[:, None], features[:, None], lengths - 1, one)
         draft = _absorb(round, draft, end)
     state = begin_state(plan, first, cache, draft, max_tokens=max_tokens)
+    if evidence is not None:
+        empty = jnp.zeros(state.round_emitted.shape, bool)
+        state = state.replace(evidence=evidence.replace(rejected=empty))
     return state.replace(
         tokens=state.tokens.at[:, 0].set(first),
         done=is_stop(first, request) | (request.limit <= 1),
@@ -124,15 +128,15 @@ def _absorb(round: Round, draft: Any, committed: Committed) -> Any:
 
 def _run_prompts(
     round: Round, tokens: jax.Array, lengths: jax.Array, capacity: int
-) -> tuple[KVCache, Any, jax.Array, jax.Array]:
+) -> tuple[KVCache, Any, Any, jax.Array, jax.Array]:
     """Run the prompts through the target, one after the other.
 
     A chunk of one prompt already has enough rows to keep a device busy. Chunks of all prompts
     together would cost each of them as much as the longest one.
 
     Returns:
-      (the target's cache, the drafter's state, each last token's hidden state [B, E] and features
-      [B, F]). The drafter has absorbed all but the last token.
+      (the target's cache, the drafter's state, the evidence or None, each last token's hidden state
+      [B, E] and features [B, F]). The drafter has absorbed all but the last token.
     """
     batch = tokens.shape[0]
     cache = allocate(round.params.spec.target, batch, capacity, round.params.dtype)
@@ -157,7 +161,7 @@ def _put(b: jax.Array, batched: jax.Array, one: jax.Array) -> jax.Array:
 
 def _run_prompt(
     round: Round, tokens: jax.Array, length: jax.Array, cache: KVCache, sequence: int | jax.Array
-) -> tuple[KVCache, Any, jax.Array, jax.Array]:
+) -> tuple[KVCache, Any, Any, jax.Array, jax.Array]:
     """Run one prompt, a chunk of rows at a time.
 
     The number of chunks is traced, so one program serves prompts of all lengths.
@@ -173,13 +177,16 @@ def _run_prompt(
     size = prompt_chunk()
 
     def feed(i: jax.Array, carry: tuple) -> tuple:
-        (cache, draft, *last), row = carry, length - 1 - i * size
+        (cache, draft, evidence, *last), row = carry, length - 1 - i * size
         cache, draft, out = feed_chunk(round, tokens, i * size, length, length - 1, cache, draft)
         here = (row < size)[:, None]
         at = jnp.minimum(row, size - 1)[:, None, None]
         found = (jnp.take_along_axis(x, at, axis=1)[:, 0] for x in (out.hidden, out.features))
         last = [jnp.where(here, new, old) for new, old in zip(found, last, strict=True)]
-        return cache, draft, *last
+        if evidence is not None:
+            start, count = jnp.broadcast_to(i * size, (1,)), jnp.minimum(row + 1, size)
+            evidence = write_rows(evidence, out.features, out.hidden, start, count)
+        return cache, draft, evidence, *last
 
     none = jnp.zeros_like(length)
     begin = SequenceCache(cache.k, cache.v, none, jnp.asarray(sequence, jnp.int32))
@@ -230,12 +237,15 @@ def feed_chunk(
     return append(cache, out.k, out.v, count), draft, out
 
 
-def _empty_rest(round: Round, batch: int, capacity: int) -> tuple[Any, jax.Array, jax.Array]:
-    """Make an empty state of the drafter, and zeros for the last token's hidden state and features."""
+def _empty_rest(round: Round, batch: int, capacity: int) -> tuple[Any, Any, jax.Array, jax.Array]:
+    """Make an empty state of the drafter, empty evidence or None, and zeros for the last token's
+    hidden state and features.
+    """
     params, drafter, dtype = round.params, round.plan.drafter, round.params.dtype
     hidden = params.spec.target.hidden_size
     # XLA would compute the drafter's attention over its empty cache while it compiles, which takes
     # seconds; the barrier hides that the cache is empty.
     draft = jax.lax.optimization_barrier(drafter.init(batch, capacity, dtype)) if drafter else None
     width = len(round.feature_layers) * hidden
-    return draft, jnp.zeros((batch, hidden), dtype), jnp.zeros((batch, width), dtype)
+    last = jnp.zeros((batch, hidden), dtype), jnp.zeros((batch, width), dtype)
+    return draft, init_evidence(round, batch, 1), *last

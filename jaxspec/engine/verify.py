@@ -58,12 +58,14 @@ class Verified(NamedTuple):
       accepted: the path.
       k, v: [L, B, A, K, D], keys and values of its rows.
       features: [B, A, F], features of its rows.
+      hidden: [B, A, E], hidden states of its rows; None unless the call gathers evidence.
     """
 
     accepted: Accepted
     k: jax.Array
     v: jax.Array
     features: jax.Array
+    hidden: jax.Array | None = None
 
 
 def verify(
@@ -104,7 +106,7 @@ def verify_rows(
     passed = run_target(round, state, tree)
     logits = project(round, passed.hidden)
     accepted = accept(round, state, tree, logits, noise, drawn, longest - 1)
-    return keep_path(passed, accepted)
+    return keep_path(passed, accepted, with_hidden=bool(round.config.evidence))
 
 
 def run_target(round: Round, state: DecodeState, tree: Tree) -> TargetPass:
@@ -157,11 +159,13 @@ def accept(
     return accept_rejection(tree, logits, drawn.logprob, *known, siblings, below)
 
 
-def keep_path(passed: TargetPass, accepted: Accepted) -> Verified:
+def keep_path(passed: TargetPass, accepted: Accepted, with_hidden: bool = False) -> Verified:
     """Select what the target computed for the accepted rows."""
-    features = jnp.take_along_axis(passed.features, accepted.path[..., None], axis=1)
+    rows = accepted.path[..., None]
+    features = jnp.take_along_axis(passed.features, rows, axis=1)
+    hidden = jnp.take_along_axis(passed.hidden, rows, axis=1) if with_hidden else None
     k, v = gather_path(passed.k, accepted.path), gather_path(passed.v, accepted.path)
-    return Verified(accepted, k, v, features)
+    return Verified(accepted, k, v, features, hidden)
 
 
 def fit_rows(tree: Tree, width: int) -> Tree:

@@ -41,12 +41,11 @@ def test_summary_without_answers():
 
 
 def test_bodies():
-    assert make_body("x", chat=False, max_tokens=3)[0] == "completions"
-    path, body = make_body("x", chat=True)
-    assert path == "chat/completions" and body["messages"][0]["content"] == "x"
+    assert make_body("x", max_tokens=3)[0] == "completions"
     messages = [{"role": "user", "content": "Hi"}]
-    assert make_body(messages, chat=False)[1]["messages"] == messages
-    assert make_body([5, 6], chat=False)[1]["prompt"] == [5, 6]
+    path, body = make_body(messages, max_tokens=3)
+    assert path == "chat/completions" and body["messages"] == messages and body["max_tokens"] == 3
+    assert make_body([5, 6])[1]["prompt"] == [5, 6]
 
 
 @pytest.mark.parametrize(
@@ -76,6 +75,14 @@ def test_loads(load):
         assert engine.most_running <= 3
 
 
+def test_an_empty_answer_is_an_answer():
+    """The target may end the text at once, or with a stop string."""
+    with http_server.running() as server:
+        sent = run_load(f"{server.url}/v1", ["a"], Load(1), max_tokens=30, stop=list("abei"))
+        (one,) = asyncio.run(sent).asked
+    assert one.error is None and one.tokens >= 1 and one.total > 0
+
+
 def test_refusals_are_counted():
     with http_server.running(FakeEngine(slots=1, queue=1, seconds=0.05)) as server:
         sent = run_load(f"{server.url}/v1", ["a"], Load(10, clients=10), max_tokens=4)
@@ -88,7 +95,8 @@ def test_command(capsys, tmp_path):
     with http_server.running(FakeEngine(queue=40), key="sesame") as server:
         arguments = ["bench", "endpoint", "--url", f"{server.url}/v1", "--requests", "6"]
         arguments += ["--rate", "100", "--clients", "2", "--max-tokens", "8", "--json", str(out)]
-        assert cli.main([*arguments, "--api-key", "sesame"]) == 0
+        assert cli.main([*arguments, "--chat", "--api-key", "sesame"]) == 0
+        assert all(bytes(one.tokens).startswith(b"user: ") for one in server.engine.seen)
         printed = capsys.readouterr().out
         assert cli.main([*arguments, "--api-key", "wrong"]) == 1
     assert "100 requests/s: 6 of 6 answered" in printed and "2 clients: 6 of 6" in printed

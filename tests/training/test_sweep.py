@@ -8,6 +8,7 @@ import pytest
 
 from training import sweep
 from training.sweep import SweepOptions, make_drafter_options
+from training.sweep_pairs import paired_tables
 from training.sweep_recipes import SCALES, SWEEPS, Recipe
 from training.sweep_report import collect_comparison, write_report
 
@@ -133,3 +134,32 @@ def test_parts_of_dspark_are_compared_on_equal_budgets(tmp_path):
         ),
     )
     assert list(found) == ["dspark", "dflash", "eagle3"]
+
+
+def counted(recipe, counts):
+    """Make the result of a recipe from {method: {domain: [(tokens, rounds), …]}}."""
+    return results_of([recipe], [0.0])[0] | {"counts": counts}
+
+
+def test_trees_are_compared_on_the_same_prompts():
+    ours = {"math": [(40, 10), (30, 10)], "code": [(20, 10), (20, 5)]}
+    # On every prompt, half as many tokens a round.
+    theirs = {
+        domain: [(tokens, 2 * rounds) for tokens, rounds in pairs] for domain, pairs in ours.items()
+    }
+    other = {"math": [(10, 10), (30, 10)], "code": [(20, 10), (20, 5)]}
+    runs = [
+        counted(Recipe("dspark", gamma=4.0, variant="joint", seed=seed), {"lattice@8": ours})
+        for seed in (0, 1)
+    ]
+    runs += [counted(Recipe("dflash", gamma=4.0), {"tree@8": theirs, "chain@8": other})]
+    lines = paired_tables(runs, lambda recipe: recipe["kind"])
+    assert "T=0" in lines[1] and "| dspark | lattice (tokens a round) | 3.08 |" in lines
+    assert "| dflash | tree | 2.00 [2.00, 2.00] |" in lines
+    # By hand: mean of 3.5 and 2.67 over mean of 2 and 2.67; one prompt of four differs.
+    row = next(line for line in lines if line.startswith("| dflash | chain"))
+    assert row.startswith("| dflash | chain | 1.32 [1.00, ")
+    # Other temperatures get tables of their own, and nothing is compared without the lattice.
+    sampled = counted(Recipe("dspark"), {"lattice@8, T=1": ours})
+    assert any(line.endswith("T=1") for line in paired_tables([*runs, sampled], lambda r: "dspark"))
+    assert paired_tables(runs[2:], lambda recipe: "dflash") == []

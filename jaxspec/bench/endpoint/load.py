@@ -49,7 +49,6 @@ async def run_load(
     load: Load,
     *,
     key: str | None = None,
-    chat: bool = False,
     timeout: float = 600.0,
     **settings: Any,
 ) -> Measured:
@@ -67,7 +66,7 @@ async def run_load(
     async with httpx.AsyncClient(
         base_url=url.rstrip("/") + "/", headers=headers, limits=limits, timeout=timeout
     ) as client:
-        bodies = itertools.cycle([make_body(one, chat=chat, **settings) for one in prompts])
+        bodies = itertools.cycle([make_body(one, **settings) for one in prompts])
         chosen = [next(bodies) for _ in range(load.requests)]
         began = time.monotonic()
         if load.rate is None:

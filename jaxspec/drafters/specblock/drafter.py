@@ -196,7 +196,10 @@ def _propose(config: SpecBlockConfig, params: Any, hidden: jax.Array) -> Proposa
     module, weights = SpecBlock(config), {"params": params["params"]}
     normed = module.apply(weights, hidden, method="final")
     logits = module.apply(weights, normed, method="logits")
-    ranks = module.apply(weights, normed, rank_features(logits, config.rank_top), method="rank")
+    # The rank head learns from the distribution and does not shape it, as in pre-training.
+    fixed, known = jax.lax.stop_gradient((normed, logits))
+    ranks = module.apply(weights, fixed, rank_features(known, config.rank_top), method="rank")
     if config.draft_vocab_size is not None:
         logits = whole_vocabulary(logits, params["draft"]["ids"], config.vocab_size)
-    return Proposal(logits, ranks.argmax(-1).astype(jnp.int32), normed)
+    classes = ranks.argmax(-1).astype(jnp.int32)
+    return Proposal(logits, classes, normed, class_logits=ranks.astype(jnp.float32))

@@ -276,7 +276,7 @@ def _drafted(
             jnp.sum(live), 1
         )
         gained = committed - seconds / verify[0]
-        state = state.replace(pauses=record_gain(state.pauses, gained, tree.token.shape[1]))
+        state = state.replace(pauses=record_gain(state.pauses, gained))
     return state
 
 

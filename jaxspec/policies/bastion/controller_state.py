@@ -65,7 +65,7 @@ def init_controller(depth: int, rows: int) -> ControllerState:
     zero, count = np.float32(0), np.int32(0)
     return ControllerState(
         scores=init_scores(depth),
-        pauses=init_pauses(),
+        pauses=init_pauses(min(rows, depth + 1)),
         rounds=count,
         drafted=count,
         predicted=zero,

@@ -1,12 +1,15 @@
 """Decide whether drafting pays, and how long to decode autoregressively if it does not.
 
 One round shows little: at a mean of three committed tokens, many rounds commit one. The decision
-therefore uses a cumulative sum (Page 1954) of the tokens per sequence that drafting rounds gain
-over autoregressive decoding in the same time, counted for more with small trees. When the sum
-falls below 0, a pause begins; after it, drafting is on trial.
+therefore uses a cumulative sum (Page 1954) of what drafting rounds gain over autoregressive
+decoding in the same time, in tokens per sequence, divided by their running standard deviation: the
+gain of a large tree varies more than that of a small one. When the sum falls below 0, a pause
+begins; after it, drafting is on trial.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import flax.struct
 import jax
@@ -15,15 +18,31 @@ import numpy as np
 
 from jaxspec.policies.registry import tagged
 
-# First value of the sum, its upper bound, and its value after a pause. The gain of a round of a large
-# tree varies by about two tokens. At an average gain of 0.3, a sum that starts at 8 with a bound of
-# 12 loses a third of the rounds to pauses by chance; with these values it loses one in 100.
-FIRST, MOST, TRIAL = 12.0, 24.0, 1.5
-# Trees of fewer rows commit fewer tokens, so their gain varies less (of 4 rows by 0.6 to 1 tokens)
-# and counts for more.
-FULL_ROWS = 12
 # Rounds of a pause; doubled each time that the trial after it fails too.
 SHORTEST_PAUSE, LONGEST_PAUSE = 8, 256
+# Rounds that the first guess of the deviation counts for, and rounds that later ones remember.
+GUESS_ROUNDS, MEMORY = 8.0, 64.0
+# Least deviation, for gains that hardly vary.
+LEAST_DEVIATION = 0.2
+
+
+class Bounds(NamedTuple):
+    """Values of the sum, in standard deviations of a round's gain.
+
+    `jaxspec bench pauses` counts what other values cost on recorded rounds.
+
+    Attributes:
+      first: before the first round.
+      most: largest value. It bounds what is lost when a text becomes hard to draft.
+      trial: after a pause.
+    """
+
+    first: float = 3.0
+    most: float = 12.0
+    trial: float = 0.75
+
+
+BOUNDS = Bounds()
 
 
 @tagged("bastion-pauses")
@@ -35,21 +54,41 @@ class PauseState(flax.struct.PyTreeNode):
       left: int32 [], rounds of autoregressive decoding left in this pause.
       following: int32 [], length of the next pause.
       skip: int32 [], decodes that will begin without a trial.
+      mean: float32 [], running mean of the gains, in tokens per sequence.
+      variance: float32 [], their running variance.
+      seen: float32 [], rounds that both remember.
     """
 
     balance: jax.Array
     left: jax.Array
     following: jax.Array
     skip: jax.Array
+    mean: jax.Array
+    variance: jax.Array
+    seen: jax.Array
 
 
-def init_pauses() -> PauseState:
-    """Make the state before the first round, which assumes that drafting pays."""
+def init_pauses(longest: int) -> PauseState:
+    """Make the state before the first round, which assumes that drafting pays.
+
+    Args:
+      longest: most tokens that a round commits per sequence.
+    """
     zero = np.int32(0)
-    return PauseState(np.float32(FIRST), zero, np.int32(SHORTEST_PAUSE), zero)
+    # A quarter of the range; what long paths add to it is seldom reached.
+    guess = min((longest - 1) / 4, 2.0)
+    return PauseState(
+        np.float32(BOUNDS.first),
+        zero,
+        np.int32(SHORTEST_PAUSE),
+        zero,
+        mean=np.float32(0),
+        variance=np.float32(guess**2),
+        seen=np.float32(GUESS_ROUNDS),
+    )
 
 
-def resume_pauses(state: PauseState) -> PauseState:
+def resume_pauses(state: PauseState, bounds: Bounds = BOUNDS) -> PauseState:
     """Update the state at the start of a decode.
 
     A pause ends, because the drafter may suit the new prompts; after the longest pause, only every
@@ -58,7 +97,7 @@ def resume_pauses(state: PauseState) -> PauseState:
     """
     trial = (state.left > 0) & (state.skip == 0)
     return state.replace(
-        balance=jnp.minimum(state.balance, FIRST),
+        balance=jnp.minimum(state.balance, bounds.first),
         left=jnp.where(trial, 0, state.left),
         skip=jnp.maximum(state.skip - 1, 0),
     )
@@ -69,21 +108,24 @@ def count_pause(state: PauseState) -> PauseState:
     return state.replace(left=jnp.maximum(state.left - 1, 0))
 
 
-def record_gain(state: PauseState, gained: jax.Array, rows: int) -> PauseState:
-    """Update the state after a drafting round.
-
-    Args:
-      gained: float32 [], tokens per sequence.
-      rows: of the largest tree.
-    """
-    balance = jnp.minimum(state.balance + gained * max(1.0, FULL_ROWS / rows), MOST)
+def record_gain(state: PauseState, gained: jax.Array, bounds: Bounds = BOUNDS) -> PauseState:
+    """Update the state after a drafting round that gained `gained` float32 [] tokens per sequence."""
+    seen = jnp.minimum(state.seen + 1, MEMORY)
+    mean = state.mean + (gained - state.mean) / seen
+    off = (gained - state.mean) * (gained - mean)
+    variance = state.variance + (off - state.variance) / seen
+    deviation = jnp.maximum(jnp.sqrt(variance), LEAST_DEVIATION)
+    balance = jnp.minimum(state.balance + gained / deviation, bounds.most)
     pays = balance >= 0
     # Pauses become short again only when the sum is back at its first value, which takes more than
     # one lucky round of a trial.
-    longer = jnp.where(balance >= FIRST, SHORTEST_PAUSE, state.following)
+    longer = jnp.where(balance >= bounds.first, SHORTEST_PAUSE, state.following)
     return PauseState(
-        balance=jnp.where(pays, balance, TRIAL),
+        balance=jnp.where(pays, balance, bounds.trial),
         left=jnp.where(pays, 0, state.following),
         following=jnp.where(pays, longer, jnp.minimum(2 * state.following, LONGEST_PAUSE)),
         skip=jnp.where(pays, 0, (state.following >= LONGEST_PAUSE).astype(jnp.int32)),
+        mean=mean,
+        variance=variance,
+        seen=seen,
     )

@@ -53,7 +53,8 @@ class Driver:
           visit_timeout: seconds after which a visit to the device counts as hanging.
           on_failure: called once, on the event loop, when the engine is dead.
         """
-        self.warm, self.failure = False, None
+        self.warm = False
+        self.failure: str | None = None
         self._engine, self._metrics = engine, metrics
         self._visit_timeout, self._on_failure = visit_timeout, on_failure
         self._places: dict[int, _Place] = {}

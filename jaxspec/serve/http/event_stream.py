@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -11,6 +12,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 # Where `jaxspec.serve.http.guard` leaves a function that cuts the connection.
 ABORT = "jaxspec.abort"
+
+log = logging.getLogger("jaxspec.serve")
 
 T = TypeVar("T")
 
@@ -44,6 +47,7 @@ class EventStream(StreamingResponse):
         try:
             await run_until_gone(self.stream_response(send_in_time), receive)
         except TimeoutError:
+            log.info("dropped a client that read nothing for %g s", self._send_timeout)
             # What waits in the connection's buffer would never leave it.
             scope.get("state", {}).get(ABORT, lambda: None)()
         finally:

@@ -75,7 +75,8 @@ class Generation:
         self.ids: list[int] = []
         self._driver, self._metrics = driver, metrics
         self._news: dict[int, Delta] = {}
-        self._arrived, self._error = asyncio.Event(), None
+        self._arrived = asyncio.Event()
+        self._error: ApiError | None = None
         self._open = count
         self._began = time.monotonic()
         self._times = [_Times() for _ in range(count)]

@@ -20,6 +20,10 @@ ENGINE_DEAD = 1
 # Seconds that connections get to end after the last stream did.
 _CLOSE_TIMEOUT = 3
 
+# Seconds that a connection stays open for the next request. Clients close theirs after 5 s, or 60;
+# if the server closed first, a request on its way would meet a closed connection.
+_KEEP_ALIVE = 75
+
 
 class Server(uvicorn.Server):
     """uvicorn, which drains on the first SIGTERM or SIGINT and stops on the second."""
@@ -34,6 +38,7 @@ class Server(uvicorn.Server):
             access_log=False,
             proxy_headers=False,
             server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE,
             timeout_graceful_shutdown=_CLOSE_TIMEOUT,
         )
         super().__init__(config)

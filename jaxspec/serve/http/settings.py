@@ -19,7 +19,8 @@ class HttpSettings:
       most_bytes: largest body of a request.
       request_timeout: longest request; None: no limit.
       send_timeout: how long a reader may leave an event unread.
-      visit_timeout: how long a visit to the device may take before the engine counts as dead.
+      visit_timeout: how long a visit to the device may take before the engine counts as dead; one
+        may read a whole prompt.
       drain_timeout: how long streams may go on after SIGTERM.
       exit_delay: how long a server with a dead engine goes on to say so.
       metrics_prefix: of all metrics; `vllm` suits dashboards that were made for vLLM.
@@ -35,7 +36,7 @@ class HttpSettings:
     most_bytes: int = 8 << 20
     request_timeout: float | None = None
     send_timeout: float = 30.0
-    visit_timeout: float = 60.0
+    visit_timeout: float = 300.0
     drain_timeout: float = 30.0
     exit_delay: float = 2.0
     metrics_prefix: str = PREFIX

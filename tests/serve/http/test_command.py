@@ -1,7 +1,14 @@
 """`jaxspec serve`: options, keys and addresses."""
 
+import os
+import re
+import signal
+import subprocess
+import sys
+
 import pytest
 
+import jaxspec
 from jaxspec.cli import main as cli
 from jaxspec.cli import serve
 
@@ -56,3 +63,34 @@ def test_a_missing_library_is_named(capsys, monkeypatch):
     monkeypatch.setattr(serve, "NEEDED", ("no_such_library",))
     assert cli.main(["serve", "mini"]) == cli.USER_ERROR
     assert "no_such_library is missing: pip install" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_whole_command(tmp_path):
+    """From the command line to a text, and to the end by a signal."""
+    httpx = pytest.importorskip("httpx")
+    http_server = pytest.importorskip("http_server")
+    size = ["--slots", "1", "--budget", "4", "--capacity", "256", "--rule", "fixed"]
+    command = [sys.executable, "-m", "jaxspec", "serve", "mini", "--drafter", "dflash", *size]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            [*command, "--dtype", "float32", "--port", "0"],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=os.environ | {"JAXSPEC_CACHE": str(tmp_path / "cache")},
+        )
+    try:
+        url = re.search(r"http://[^/]+", process.stdout.readline()).group()
+        with httpx.Client(base_url=url, timeout=60) as http:
+            http_server.wait_until(lambda: http.get("/ready").status_code == 200, 300)
+            body = {"prompt": "It was a", "max_tokens": 12, "temperature": 0}
+            text = http.post("/v1/completions", json=body).json()["choices"][0]["text"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, (tmp_path / "log").read_text()
+    finally:
+        process.kill()
+        process.wait(20)
+        process.stdout.close()
+    mini = jaxspec.load("mini", drafter="dflash", dtype="float32")
+    assert text == jaxspec.decode(mini, "It was a", max_new_tokens=12, method="ar").text

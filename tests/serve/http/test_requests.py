@@ -1,6 +1,8 @@
 """Requests as curl would send them: what is refused, and how errors look."""
 
+import dataclasses
 import json
+import threading
 
 import pytest
 from fake_engine import EOS, FakeEngine
@@ -183,6 +185,53 @@ def test_unknown_paths_and_methods(server):
     check_error(server.http.get("/v1/models/other"), 404, "model_not_found", "model")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_takes_too_long(stream):
+    with http_server.running(FakeEngine(seconds=0.05), request_timeout=0.2) as server:
+        response = server.post(prompt="x", max_tokens=400, stream=stream)
+        if stream:
+            last = response.text.strip().split("\n\n")[-1]
+            assert json.loads(last.removeprefix("data: "))["error"]["code"] == "timeout"
+        else:
+            check_error(response, 504, "timeout")
+        assert server.post(prompt="x", max_tokens=1).status_code == 200
+
+
+def test_an_engine_that_gives_a_request_up():
+    class Broken(FakeEngine):
+        def visit(self):
+            return [dataclasses.replace(one, finish="error") for one in super().visit()]
+
+    with http_server.running(Broken()) as server:
+        check_error(server.post(prompt="x"), 500, "engine_error")
+
+
+def test_warming_up():
+    engine, warm = FakeEngine(), threading.Event()
+    engine.warm_up = lambda: warm.wait(20)
+    with http_server.running(engine, wait=False) as server:
+        http_server.wait_until(lambda: server.server.started)
+        assert server.http.get("/health").status_code == 200
+        assert server.http.get("/ready").status_code == 503
+        response = server.post(prompt="x")
+        check_error(response, 503, "warming_up")
+        assert "Retry-After" in response.headers
+        warm.set()
+        http_server.wait_until(lambda: server.http.get("/ready").status_code == 200)
+        assert server.post(prompt="x").status_code == 200
+
+
+def test_an_engine_that_cannot_warm_up_ends_the_server():
+    def warm_up():
+        raise MemoryError
+
+    engine = FakeEngine()
+    engine.warm_up = warm_up
+    with http_server.running(engine, wait=False) as server:
+        http_server.wait_until(lambda: server.server.should_exit)
+        assert server.service.driver.failure == "MemoryError"
+
+
 def test_a_mistake_of_the_server_is_an_error_object_and_not_in_the_log(caplog):
     engine = FakeEngine()
     with http_server.running(engine) as server:
@@ -236,6 +285,11 @@ def test_events_do_not_wait_for_acknowledgements():
 
     with listen("127.0.0.1", 0) as sock:
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_idle_connections_outlive_those_of_clients(server):
+    """httpx, OpenAI's client and many proxies give theirs up after 5 to 60 seconds."""
+    assert server.server.config.timeout_keep_alive > 60
 
 
 def test_token_ids_and_makers_of_tokens(server):

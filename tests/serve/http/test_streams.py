@@ -138,9 +138,13 @@ def test_a_reader_that_stops_reading_is_dropped_and_blocks_nobody():
     with chatty(0.5) as server, connect(server, receive_buffer=4096) as sock:
         send(sock, MANY)
         http_server.wait_until(lambda: server.engine.seen)
-        assert server.post(prompt="meanwhile").status_code == 200
+        body, closing = {"prompt": "meanwhile"}, {"Connection": "close"}
+        other = server.http.post("/v1/completions", json=body, headers=closing)
+        assert other.status_code == 200
         http_server.wait_until(lambda: server.engine.idle)
         assert server.engine.tokens < 12_000
+        # Its connection is gone, though it never read what waits there.
+        http_server.wait_until(lambda: not server.server.server_state.connections)
         got = b""
         with contextlib.suppress(ConnectionResetError):  # it is cut, not left half open
             while part := sock.recv(65536):

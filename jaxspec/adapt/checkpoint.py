@@ -1,0 +1,72 @@
+"""Checkpoints of a session, by Orbax: what it published, and what its decider knows.
+
+A version is written completely before it decodes, so a process that dies at any moment loses no
+published version. Text is never written.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+
+
+class VersionFiles:
+    """The newest published versions of a session, in a folder.
+
+    Args:
+      folder: it is made if it does not exist.
+      keep: versions to keep.
+    """
+
+    def __init__(self, folder: str | Path, keep: int = 2):
+        import orbax.checkpoint as ocp
+
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=keep, enable_async_checkpointing=False, cleanup_tmp_directories=True
+        )
+        self.manager = ocp.CheckpointManager(Path(folder).resolve(), options=options)
+
+    def save(self, step: int, arrays: Any, record: dict[str, Any]) -> None:
+        """Write a pytree of arrays and a JSON-able record, completely or not at all."""
+        import orbax.checkpoint as ocp
+
+        known = json.loads(json.dumps(record))
+        args = ocp.args.Composite(
+            arrays=ocp.args.StandardSave(arrays), record=ocp.args.JsonSave(known)
+        )
+        self.manager.save(step, args=args, force=True)
+        self.manager.wait_until_finished()
+
+    def restore(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
+        """Read the newest checkpoint; None if there is none.
+
+        Raises:
+          ValueError: it belongs to a drafter of other sizes.
+        """
+        import orbax.checkpoint as ocp
+
+        step = self.manager.latest_step()
+        if step is None:
+            return None
+        abstract = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), like
+        )
+        args = ocp.args.Composite(
+            arrays=ocp.args.StandardRestore(abstract), record=ocp.args.JsonRestore()
+        )
+        try:
+            found = self.manager.restore(step, args=args)
+        except Exception as error:  # Orbax raises many types
+            reason = " ".join(str(error).split())[:120]
+            raise ValueError(
+                f"{self.manager.directory} holds no state of this drafter ({reason}): "
+                "give another folder"
+            ) from error
+        return found["arrays"], found["record"]
+
+    def close(self) -> None:
+        """Release the files."""
+        self.manager.close()

@@ -1,0 +1,149 @@
+"""A bandit that is paid by paired held-out positions, and can always start again.
+
+It differs from SpecBlock's rule where that rule measures noise. An update is published only if more
+held-out positions became right than wrong. The value of an action is the share of errors that it
+removes, less its cost: that compares the same positions before and after, where a comparison of two
+windows of throughput mostly compares their prompts. Values start above zero and drift back there
+while nothing is trained, and a fall of the tokens per round (Page 1954) re-arms exploration, so no
+state is final. A published version is taken back if its windows are clearly worse.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from jaxspec.adapt.actions import ACTIONS, BOTH, FULL, HEAD, SKIP
+from jaxspec.adapt.deciders.base import (
+    ROOM,
+    Decider,
+    Decision,
+    Query,
+    State,
+    Update,
+    is_full,
+)
+from jaxspec.adapt.deciders.windows import Watch
+
+
+@dataclasses.dataclass(frozen=True)
+class PairedOptions:
+    """Constants of the rule.
+
+    Attributes:
+      rate: alpha of the exponential averages.
+      first: value of every action at the start.
+      drift: share of the way back to `first` that a value goes per window without an update.
+      warm_up: queries before anything is trained.
+      cold_start, explore: updates that explore, and how often; see `PaperOptions`.
+      floor: chance of exploring afterwards.
+      horizon: queries over which an update must pay for itself.
+      window: queries of a window.
+      errors, least: a version is taken back if a window is worse by more than this many standard
+        errors and by more than this share. Two errors would take back one in forty good windows.
+      alarm, slack: threshold and tolerance of Page and Hinkley's test on the pace.
+    """
+
+    rate: float = 0.10
+    first: float = 0.01
+    drift: float = 0.02
+    warm_up: int = 10
+    cold_start: int = 8
+    explore: tuple[float, float] = (0.30, 0.10)
+    floor: float = 0.02
+    horizon: int = 512
+    window: int = 32
+    errors: float = 3.7
+    least: float = 0.02
+    alarm: float = 2.0
+    slack: float = 0.05
+
+
+def make_bandit_paired(
+    options: PairedOptions | None = None, room: Mapping[str, int] = ROOM
+) -> Decider:
+    """Make the decider."""
+    given = options or PairedOptions()
+    watch = Watch(given.window, given.errors, given.least)
+
+    def init() -> State:
+        return {
+            "values": {HEAD: given.first, FULL: given.first},
+            "updates": 0,
+            "since": 0,  # updates since exploration was armed
+            "idle": 0,  # queries since the latest update
+            "version": 0,
+            "watch": watch.init(),
+            "test": [0, 0.0, 0.0, 0.0],  # queries, mean pace, sum of falls and its minimum
+            "seconds": 0.0,  # of a query, a running mean
+            "seen": 0,
+        }
+
+    def choose(state: State, query: Query) -> str:
+        high, low = given.explore
+        count, chance = state["since"], given.floor
+        if count < given.cold_start:
+            chance = high + (low - high) * count / max(given.cold_start - 1, 1)
+        if query.draws[0] < chance:
+            return ACTIONS[int(2 * query.draws[1])]
+        best = max(ACTIONS, key=lambda action: state["values"][action])
+        return best if state["values"][best] > 0 else SKIP
+
+    def decide(state: State, query: Query) -> tuple[State, Decision]:
+        seen = state["seen"] + 1
+        mean = state["seconds"] + (query.seconds - state["seconds"]) / min(seen, given.window)
+        watched, restore = watch.add(state["watch"], query, state["version"])
+        state = state | {"seen": seen, "seconds": mean, "watch": watched}
+        state = _drift(_listen(state, query, given), given)
+        if restore is not None:
+            fresh = {HEAD: given.first, FULL: given.first}
+            state = state | {"version": restore, "values": fresh, "since": 0}
+        if seen <= given.warm_up:
+            return state, Decision(restore=restore)
+        action = choose(state, query)
+        train = action if is_full(query, action, room) else SKIP
+        # Both buffers fill, so that exploring an action does not starve the other.
+        return state, Decision(SKIP if action == SKIP else BOTH, train, restore)
+
+    def observe(state: State, update: Update) -> State:
+        gain = (update.up - update.down) / max(update.missed, 1)
+        cost = update.seconds / max(given.horizon * state["seconds"], 1e-9)
+        earned = (gain if update.published is not None else min(gain, 0.0)) - cost
+        old = state["values"][update.action]
+        values = state["values"] | {update.action: (1 - given.rate) * old + given.rate * earned}
+        version = state["version"] if update.published is None else update.published
+        return state | {
+            "values": values,
+            "version": version,
+            "updates": state["updates"] + 1,
+            "since": state["since"] + 1,
+            "idle": 0,
+        }
+
+    return Decider(init, decide, observe, gated=True, steps=8)
+
+
+def _drift(state: State, given: PairedOptions) -> State:
+    """Let values return to where they began, a little per window without an update."""
+    idle = state["idle"] + 1
+    if idle % given.window:
+        return state | {"idle": idle}
+    values = {
+        action: value + given.drift * (given.first - value) if value < 0 else value
+        for action, value in state["values"].items()
+    }
+    return state | {"idle": idle, "values": values}
+
+
+def _listen(state: State, query: Query, given: PairedOptions) -> State:
+    """Run Page and Hinkley's test on the pace; an alarm arms exploration and resets the values."""
+    pace = math.log(max(query.pace, 1e-9))
+    count, mean, total, least = state["test"]
+    count, mean = count + 1, mean + (pace - mean) / (count + 1)
+    total += mean - pace - given.slack
+    least = min(least, total)
+    if total - least <= given.alarm:
+        return state | {"test": [count, mean, total, least]}
+    fresh = {action: max(value, given.first) for action, value in state["values"].items()}
+    return state | {"test": [0, 0.0, 0.0, 0.0], "values": fresh, "since": 0}

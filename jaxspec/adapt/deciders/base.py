@@ -1,0 +1,117 @@
+"""The protocol of deciders, and what they are told.
+
+A decider sees every query once it is decoded, then every update. Its state is plain data, which
+JSON can hold, so that a session can be resumed. Its functions are pure: randomness comes with the
+query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from jaxspec.adapt.actions import SKIP
+
+State = dict[str, Any]
+
+
+class Query(NamedTuple):
+    """A decoded query.
+
+    Attributes:
+      index: number of the query, from 0.
+      domain: what the caller says the query is about; "" if nothing.
+      tokens, rounds: generated, the prefill's first token not counted.
+      seconds: of decoding, with the updates since the query before it.
+      error: sum over rejected positions of 1 - r, where r is the drafter's probability of the
+        target's most probable token.
+      positions: number of rejected positions.
+      filled: {action: positions to train on in the action's buffer}, this query's not included.
+      fresh: positions to train on of this query.
+      draws: three uniform numbers.
+    """
+
+    index: int
+    domain: str
+    tokens: int
+    rounds: int
+    seconds: float
+    error: float
+    positions: int
+    filled: Mapping[str, int]
+    fresh: int
+    draws: tuple[float, float, float]
+
+    @property
+    def pace(self) -> float:
+        """Tokens per round, the bonus included."""
+        return self.tokens / max(self.rounds, 1)
+
+
+class Decision(NamedTuple):
+    """What to do after a query.
+
+    Attributes:
+      keep: action whose buffer the query's positions go to, `both` or `skip`.
+      train: action to update with now, or `skip`.
+      restore: published version to go back to before anything else, or None.
+    """
+
+    keep: str = SKIP
+    train: str = SKIP
+    restore: int | None = None
+
+
+class Update(NamedTuple):
+    """An update that was made.
+
+    Attributes:
+      action: of the update.
+      seconds: it took.
+      up, down: held-out positions at which the target's token became the drafter's first choice, or
+        ceased to be.
+      held: number of held-out positions compared.
+      missed: those at which the weights before the update were wrong.
+      published: version that decodes since; None if the update was refused.
+    """
+
+    action: str
+    seconds: float
+    up: int
+    down: int
+    held: int
+    missed: int
+    published: int | None
+
+
+class Decider(NamedTuple):
+    """A decider.
+
+    Attributes:
+      init: () -> state.
+      decide: (state, query) -> (state, decision).
+      observe: (state, update) -> state, called after every update.
+      gated: whether an update is published only if it wins a paired test on held-out positions.
+      rejected_only: whether updates learn rejected positions alone.
+      anchored: whether updates stay near the weights before deployment.
+      steps: gradient steps of an update; None: one pass over its buffer.
+      reads_error: whether it reads `Query.error`, which costs a pass of the drafter; else that is 0.
+    """
+
+    init: Callable[[], State]
+    decide: Callable[[State, Query], tuple[State, Decision]]
+    observe: Callable[[State, Update], State] = lambda state, update: state
+    gated: bool = False
+    rejected_only: bool = False
+    anchored: bool = True
+    steps: int | None = None
+    reads_error: bool = False
+
+
+# Positions that fill an action's buffer.
+ROOM = {"head": 512, "full": 1024}
+
+
+def is_full(query: Query, action: str, room: Mapping[str, int] = ROOM) -> bool:
+    """Whether the query fills the action's buffer."""
+    return action != SKIP and query.filled[action] + query.fresh >= room[action]

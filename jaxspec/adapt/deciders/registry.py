@@ -1,0 +1,42 @@
+"""The deciders by name."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+
+from jaxspec.adapt.actions import FULL, HEAD
+from jaxspec.adapt.deciders.always import make_always
+from jaxspec.adapt.deciders.bandit_paired import make_bandit_paired
+from jaxspec.adapt.deciders.bandit_paper import make_bandit_paper
+from jaxspec.adapt.deciders.base import ROOM, Decider
+from jaxspec.adapt.deciders.never import make_never
+from jaxspec.adapt.deciders.osd import make_osd
+from jaxspec.adapt.deciders.random import make_random
+
+# Name to a function of the buffers' sizes. An oracle needs results and has no name here.
+DECIDERS: dict[str, Callable[[Mapping[str, int]], Decider]] = {
+    "never": lambda room: make_never(),
+    "osd": lambda room: make_osd(),
+    "always-head": functools.partial(make_always, HEAD),
+    "always-full": functools.partial(make_always, FULL),
+    "random": make_random,
+    "bandit-paper": lambda room: make_bandit_paper(room=room),
+    "bandit-paired": lambda room: make_bandit_paired(room=room),
+}
+
+
+def make_decider(name: str | Decider, room: Mapping[str, int] = ROOM) -> Decider:
+    """Return a decider by its name; a decider is returned as it is.
+
+    Args:
+      room: {action: positions that fill its buffer}.
+
+    Raises:
+      ValueError: unknown name; the message lists the known ones.
+    """
+    if isinstance(name, Decider):
+        return name
+    if name not in DECIDERS:
+        raise ValueError(f"unknown decider {name!r}: choose one of {', '.join(DECIDERS)}")
+    return DECIDERS[name](room)

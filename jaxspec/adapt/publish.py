@@ -1,0 +1,42 @@
+"""Publication: write the master weights into the copy that decodes, in place."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def _cast(serving: Any, theta: Any) -> Any:
+    return jax.tree.map(lambda old, new: new.astype(old.dtype), serving, theta)
+
+
+# Without keep_unused, JAX drops the argument whose values are not read, and nothing is reused.
+_publish = jax.jit(_cast, donate_argnums=0, keep_unused=True)
+
+
+def publish(serving: Any, theta: Any) -> Any:
+    """Return `theta` in the dtypes of `serving`, in its buffers: `serving` is donated.
+
+    Shapes and dtypes stay, so programs that decode with the result are not compiled again. Visits
+    of the device that were dispatched before keep the old weights.
+    """
+    return _publish(serving, theta)
+
+
+def copy_weights(params: Any) -> Any:
+    """Copy weights, so that the copy may be donated."""
+    return jax.tree.map(jnp.copy, params)
+
+
+def hash_weights(params: Any) -> str:
+    """Return a digest of all bits of a pytree of arrays."""
+    found = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        array = np.asarray(leaf)
+        found.update(f"{jax.tree_util.keystr(path)}{array.dtype}{array.shape}".encode())
+        found.update(array.tobytes())
+    return found.hexdigest()[:16]

@@ -1,0 +1,52 @@
+"""Repeat a session from its events: the same prompts give the same versions, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxspec.adapt.deciders import Decider, Decision, make_decider
+from jaxspec.adapt.deciders.scripted import make_scripted
+from jaxspec.adapt.options import AdaptOptions
+from jaxspec.adapt.session import Event, Session
+from jaxspec.core.params import Params
+from jaxspec.engine.token_ids import Prompt
+
+
+def replay(
+    params: Params,
+    events: Sequence[Event],
+    prompts: Sequence[Prompt],
+    decider: str | Decider,
+    *,
+    method: str | None = None,
+    options: AdaptOptions | None = None,
+    seed: int = 0,
+    **decode: Any,
+) -> Session:
+    """Decode the prompts again, with the decisions of the events and no clock in them.
+
+    Args:
+      params, decider, method, options, seed: of the session that made the events.
+      events: its `events`, one per prompt.
+      decode: options of its calls.
+
+    Returns:
+      A session in the state of the first.
+
+    Raises:
+      ValueError: a version has other bits than the event says.
+    """
+    sizes = (options or AdaptOptions()).room
+    decisions = [Decision(*event["decision"]) for event in events]
+    scripted = make_scripted(decisions, make_decider(decider, sizes))
+    session = Session(params, scripted, method=method, options=options, seed=seed)
+    for event, prompt in zip(events, prompts, strict=True):
+        session.decode(prompt, domain=event["domain"], **decode)
+        found, wanted = session.events[-1].get("weights"), event.get("weights")
+        if found != wanted:
+            raise ValueError(
+                f"query {event['query']}: the weights are {found}, and were {wanted}: "
+                "replay with the same model, options and versions of jax"
+            )
+    return session

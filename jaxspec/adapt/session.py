@@ -1,0 +1,257 @@
+"""A session: decode calls whose drafter learns from what it got wrong.
+
+The text stays that of the target, whatever is published. Evidence holds text and stays in memory;
+a call with `adapt=False` leaves none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxspec.adapt.actions import SKIP, check_unshared
+from jaxspec.adapt.checkpoint import VersionFiles
+from jaxspec.adapt.cut import cut_segments
+from jaxspec.adapt.deciders import Decider, Decision, Query, Update, make_decider
+from jaxspec.adapt.evidence import Buffers
+from jaxspec.adapt.learner import make_learner
+from jaxspec.adapt.options import AdaptOptions
+from jaxspec.adapt.publish import copy_weights, hash_weights, publish
+from jaxspec.adapt.updates import Trainer
+from jaxspec.core.params import Params
+from jaxspec.drafters.registry import record_of
+from jaxspec.engine.api import run_session
+from jaxspec.engine.capacity import prompt_chunk
+from jaxspec.engine.output import Output
+from jaxspec.engine.session import prepare
+from jaxspec.engine.token_ids import Prompt, Prompts, is_batch
+
+# What a session shows after every query: plain values, no text.
+Event = dict[str, Any]
+
+
+class Session:
+    """Decode with a drafter that is updated while it serves.
+
+    Args:
+      params: from `jaxspec.load`; it is not changed.
+      decider: a name of `jaxspec.adapt.deciders.DECIDERS`, or a `Decider`.
+      method: the drafter to adapt (None: the default one).
+      options: see `AdaptOptions`.
+      folder: where published versions are kept; a session that finds some there goes on with the
+        newest. None: nothing is written.
+      seed: of all choices that are drawn.
+      clock: returns seconds.
+
+    Raises:
+      ValueError: unknown decider or method, or a drafter without weights.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        decider: str | Decider = "bandit-paired",
+        *,
+        method: str | None = None,
+        options: AdaptOptions | None = None,
+        folder: str | Path | None = None,
+        seed: int = 0,
+        clock: Callable[[], float] = time.perf_counter,
+    ):
+        self.options, self.seed, self.clock = options or AdaptOptions(), seed, clock
+        self.method = _check_method(params, method)
+        if self.options.rows < prompt_chunk():
+            raise ValueError(f"rows is {self.options.rows}: give at least {prompt_chunk()}")
+        self.decider = make_decider(decider, self.options.room)
+        self.state = self.decider.init()
+        variables = params.drafter(self.method)
+        check_unshared(variables["params"], params.target)
+        # A copy of its own, which publications overwrite.
+        self.params = _with_weights(params, self.method, copy_weights(variables["params"]))
+        self.trainer = self._make_trainer(variables)
+        self.buffers = Buffers(self.options.segments)
+        self.version, self.queries, self.events = 0, 0, []
+        self._published = 0
+        self._versions = {0: jax.device_get(self.trainer.train.theta)}
+        self._seconds = 0.0  # of adaptation since the latest query
+        self._files = None if folder is None else VersionFiles(folder)
+        if self._files is not None:
+            self._resume()
+
+    def decode(
+        self, prompt: Prompt | Prompts, *, domain: str = "", adapt: bool = True, **options: Any
+    ) -> Output | list[Output]:
+        """Generate text as `jaxspec.decode` does, and learn from it.
+
+        Args:
+          domain: what the prompts are about; windows are compared domain by domain.
+          adapt: whether this call may be learned from. Without it, nothing of it is gathered.
+          options: of `jaxspec.decode`, without `method` and `trace`.
+
+        Raises:
+          TypeError, ValueError: see `jaxspec.decode`.
+        """
+        session = prepare(self.params, prompt, method=self.method, **options)
+        config = dataclasses.replace(session.config, evidence=self.options.rows if adapt else 0)
+        session = dataclasses.replace(session, config=config)
+        began = self.clock()
+        outputs, state = run_session(session)
+        seconds = self.clock() - began
+        if adapt:
+            lengths = zip(session.tokens, session.lengths, strict=True)
+            self._learn(state, [ids[:n] for ids, n in lengths], outputs, domain, seconds)
+        return outputs if is_batch(prompt) else outputs[0]
+
+    def close(self) -> None:
+        """Forget the evidence and release the files."""
+        self.buffers = Buffers(self.options.segments)
+        if self._files is not None:
+            self._files.close()
+
+    def _learn(
+        self, state: Any, prompts: list[Any], outputs: list[Output], domain: str, seconds: float
+    ) -> None:
+        """Gather the evidence of a call, ask the decider and do what it says."""
+        began = self.clock()
+        shape, seed = self.options.shape, (self.seed, self.queries)
+        numbers = self.buffers.add(cut_segments(self.params, state, prompts, shape, seed))
+        entries = np.array(numbers, np.int64) % self.options.segments
+        error, positions = 0.0, 0
+        if numbers:
+            positions = int(np.asarray(self.buffers.ring.reject)[entries].sum())
+            if self.decider.reads_error:
+                error = self.trainer.error(self.buffers.ring, entries)
+        gathered = self.clock() - began
+        query = Query(
+            self.queries,
+            domain,
+            sum(out.stats.emitted - 1 for out in outputs),
+            sum(out.stats.rounds for out in outputs),
+            seconds + self._seconds + gathered,
+            error,
+            positions,
+            self.buffers.filled,
+            self.buffers.count(numbers),
+            tuple(np.random.default_rng([self.seed, self.queries, 1]).random(3).tolist()),
+        )
+        self.state, decision = self.decider.decide(self.state, query)
+        event = {
+            "query": self.queries,
+            "domain": domain,
+            "tokens": query.tokens,
+            "rounds": query.rounds,
+            "positions": positions,
+            "error": error,
+            "decode_seconds": seconds,
+            "evidence_seconds": gathered,
+            "decision": list(decision),
+        }
+        self.events.append(event)
+        self.queries += 1
+        self._seconds = 0.0
+        self._act(decision, numbers, event)
+
+    def _act(self, decision: Decision, numbers: list[int], event: Event) -> None:
+        began = self.clock()
+        if decision.restore is not None:
+            self._restore(decision.restore)
+        self.buffers.keep(decision.keep, numbers)
+        if decision.train != SKIP:
+            chosen = self.buffers.take(decision.train)
+            tested = np.union1d(chosen, self.buffers.newest(self.options.tested))
+            good, flips, steps = self.trainer.update(
+                decision.train, self.buffers.ring, chosen, tested, self.decider
+            )
+            jax.block_until_ready(self.trainer.train)
+            if good:
+                self._publish()
+            self._seconds = self.clock() - began
+            version = self.version if good else None
+            update = Update(decision.train, self._seconds, *flips, version)
+            self.state = self.decider.observe(self.state, update)
+            event |= {"update": update._asdict(), "segments": len(chosen), "steps": steps}
+        self._seconds = self.clock() - began
+        event |= {"update_seconds": self._seconds, "version": self.version}
+        if "update" in event or decision.restore is not None:
+            event["weights"] = hash_weights(self.serving)
+
+    @property
+    def serving(self) -> Any:
+        """The drafter's weights that decode now."""
+        return self.params.drafter(self.method)["params"]
+
+    def _publish(self) -> None:
+        """Keep the master weights as a new version, and let them decode."""
+        self._published += 1
+        self.version = self._published
+        theta = self.trainer.train.theta
+        self._versions[self.version] = jax.device_get(theta)
+        for old in sorted(self._versions)[1 : -self.options.versions]:
+            del self._versions[old]
+        self._save()
+        self.params = _with_weights(self.params, self.method, publish(self.serving, theta))
+
+    def _restore(self, version: int) -> None:
+        """Go back to a published version, or to the newest kept one before it."""
+        self.version = max(known for known in self._versions if known <= version)
+        self.trainer.restore(self._versions[self.version])
+        self._save()
+        theta = self.trainer.train.theta
+        self.params = _with_weights(self.params, self.method, publish(self.serving, theta))
+
+    def _save(self) -> None:
+        if self._files is None:
+            return
+        record = {
+            "version": self.version,
+            "published": self._published,
+            "queries": self.queries,
+            "decider": self.state,
+        }
+        self._files.save(self.queries, self._arrays(), record)
+
+    def _arrays(self) -> dict[str, Any]:
+        return {"train": self.trainer.train._asdict(), "start": self.trainer.start}
+
+    def _resume(self) -> None:
+        found = self._files.restore(self._arrays())
+        if found is None:
+            return
+        arrays, record = found
+        self.version, self._published = record["version"], record["published"]
+        self.queries, self.state = record["queries"], record["decider"]
+        self.trainer.train = self.trainer.train._replace(**arrays["train"])
+        self.trainer.start = arrays["start"]
+        theta = self.trainer.train.theta
+        self._versions = {
+            0: jax.device_get(self.trainer.start),
+            self.version: jax.device_get(theta),
+        }
+        self.params = _with_weights(self.params, self.method, publish(self.serving, theta))
+
+    def _make_trainer(self, variables: Any) -> Trainer:
+        spec, target = self.params.spec, dict(self.params.target)
+        learner = make_learner(spec.drafter(self.method), spec.target, self.options.learner)
+        train = learner.begin(variables["params"])
+        start = copy_weights(train.theta)
+        rest = {name: value for name, value in variables.items() if name != "params"}
+        return Trainer(learner, train, start, rest, target)
+
+
+def _check_method(params: Params, method: str | None) -> str:
+    method = method or params.spec.default_method
+    if not params.drafter(method).get("params") or record_of(params.spec.drafter(method)).retrieval:
+        raise ValueError(f"{method!r} has no weights to adapt: choose a trained drafter")
+    return method
+
+
+def _with_weights(params: Params, method: str, weights: Any) -> Params:
+    """Return `params` with other weights of a drafter, in the same order of drafters."""
+    variables = {**params.drafter(method), "params": weights}
+    return params.replace(drafters={**params.drafters, method: variables})

@@ -1,0 +1,92 @@
+"""Make an update: train on an action's buffer, test the result, publish or refuse it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.adapt.deciders.base import Decider
+from jaxspec.adapt.gate import Flips, count_flips
+from jaxspec.adapt.learner import Learner, Train
+from jaxspec.adapt.segments import Segments
+
+NO_FLIPS = Flips(0, 0, 0, 0)
+
+
+@dataclasses.dataclass
+class Trainer:
+    """A drafter in training.
+
+    Attributes:
+      learner: its compiled functions.
+      train: master weights and moments.
+      start: the weights before deployment, float32.
+      rest: the drafter's variables that are not trained.
+      target: the target's variables.
+    """
+
+    learner: Learner
+    train: Train
+    start: Any
+    rest: dict[str, Any]
+    target: Any
+
+    def update(
+        self, action: str, ring: Segments, chosen: np.ndarray, tested: np.ndarray, decider: Decider
+    ) -> tuple[bool, Flips, int]:
+        """Train on the segments `chosen` int [n] and test the result on those of `tested` int [m].
+
+        Returns:
+          Whether to publish it, what changed at held-out positions (nothing if the decider asks for
+          no test), and the number of steps. A refused update leaves weights and moments as they were.
+        """
+        if decider.rejected_only:
+            ring = ring.replace(weight=ring.weight * ring.reject)
+        gated = decider.gated
+        kept = jax.tree.map(jnp.copy, self.train) if gated else None
+        before = self._hits(ring, tested) if gated else None
+        size = self.learner.options.batch
+        batches = [chosen[at : at + size] for at in range(0, len(chosen), size)]
+        steps = len(batches) if decider.steps is None else decider.steps
+        for step in range(steps if len(chosen) else 0):
+            self.train, _ = self.learner.step(
+                self.train,
+                action,
+                self.start,
+                self.rest,
+                self.target,
+                ring,
+                batches[step % len(batches)],
+                anchored=decider.anchored,
+            )
+        if not gated:
+            return True, NO_FLIPS, steps
+        held = np.asarray(ring.held)[tested]
+        flips = count_flips(before, self._hits(ring, tested), held)
+        if flips.z <= 0:
+            self.train = kept
+        return flips.z > 0, flips, steps
+
+    def error(self, ring: Segments, chosen: np.ndarray) -> float:
+        """Sum 1 - r over the rejected positions of segments, see `deciders.base.Query`."""
+        judged = self._judge(ring, chosen)[1]
+        return float(((1 - judged) * np.asarray(ring.reject)[chosen]).sum())
+
+    def restore(self, theta: Any) -> None:
+        """Go back to weights, and forget the moments."""
+        theta = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), theta)
+        self.train = Train(theta, self.learner.fresh_moments(theta))
+
+    def _hits(self, ring: Segments, chosen: np.ndarray) -> np.ndarray:
+        return self._judge(ring, chosen)[0]
+
+    def _judge(self, ring: Segments, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.learner.judge(self.train.theta, self.rest, self.target, ring, chosen)
+
+
+Clock = Callable[[], float]

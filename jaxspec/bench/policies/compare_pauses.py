@@ -1,0 +1,147 @@
+"""`jaxspec bench pauses`: what other bounds of the controller's pauses would cost.
+
+Every prompt is decoded once with `ar` and once with a method; the rest is a replay.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxspec.bench.measure.decodes import time_decodes
+from jaxspec.bench.measure.methods import Method
+from jaxspec.bench.measure.prompt_files import LabelledPrompt
+from jaxspec.bench.policies.replay_pauses import RecordedText, always_speed, find_reach, replay
+from jaxspec.bench.report.summary import describe_environment
+from jaxspec.bench.report.table import Column, Table, fixed
+from jaxspec.core.params import Params
+from jaxspec.engine.plan import make_plan
+from jaxspec.engine.session import prepare
+from jaxspec.policies.bastion.pauses import BOUNDS, Bounds
+
+
+def record_texts(
+    params: Params,
+    prompts: Sequence[LabelledPrompt],
+    method: Method,
+    *,
+    options: dict[str, Any],
+    progress: Callable[[str], None] = lambda line: None,
+) -> tuple[list[RecordedText], float, int]:
+    """Decode the prompts with `ar` and with `method`.
+
+    Returns:
+      (texts, time of a drafted round in rounds of `ar`, most tokens of a round).
+    """
+    runs, _ = time_decodes(
+        params,
+        prompts,
+        [Method("ar", {"method": "ar"}), method],
+        repeats=1,
+        options=options,
+        progress=progress,
+    )
+    session = prepare(params, prompts[0].content, **options | method.options)
+    longest = make_plan(params.spec, session.config).longest
+    seconds = {
+        name: sum(run.decode_seconds for run in runs if run.method == name)
+        / max(sum(run.rounds for run in runs if run.method == name), 1)
+        for name in ("ar", method.name)
+    }
+    texts = [
+        RecordedText(prompts[run.prompt].domain, find_reach(run.round_tokens, longest))
+        for run in runs
+        if run.method == method.name
+    ]
+    return texts, seconds[method.name] / seconds["ar"], longest
+
+
+def compare_bounds(
+    texts: Sequence[RecordedText],
+    cost: float,
+    longest: int,
+    grid: Sequence[Sequence[float]],
+    *,
+    seed: int = 0,
+) -> list[dict[str, Any]]:
+    """Replay every combination of bounds on each domain alone, and on all texts in random order.
+
+    Args:
+      grid: values of each of the `Bounds`.
+
+    Returns:
+      A record per combination: the bounds, speeds over `ar` by domain and `mixed`, and `loss`, the
+      most that a domain loses against the better of always drafting and never.
+    """
+    bounds = [Bounds(*values) for values in itertools.product(*grid)]
+    streams = {
+        domain: [text for text in texts if text.domain == domain]
+        for domain in dict.fromkeys(text.domain for text in texts)
+    }
+    order = np.random.default_rng(seed).permutation(len(texts))
+    streams["mixed"] = [texts[i] for i in order]
+    always = {name: always_speed(stream, cost) for name, stream in streams.items()}
+    found = {name: replay(stream, cost, longest, bounds) for name, stream in streams.items()}
+    records = []
+    for number, one in enumerate(bounds):
+        speeds = {name: float(values[number]) for name, values in found.items()}
+        loss = max(1 - speeds[name] / max(1.0, always[name]) for name in streams)
+        records.append({"bounds": one._asdict(), "speeds": speeds, "loss": loss})
+    return [{"bounds": None, "speeds": always, "loss": None}, *records]
+
+
+def measure_pauses(
+    params: Params,
+    prompts: Sequence[LabelledPrompt],
+    method: Method,
+    *,
+    grid: Sequence[Sequence[float]],
+    costs: Sequence[float] = (),
+    options: dict[str, Any],
+    progress: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Record the texts and compare bounds on them.
+
+    Args:
+      costs: times of a drafted round in rounds of `ar` to assume, besides the measured one.
+
+    Returns:
+      A JSON-able report: the measured `cost`, `longest`, and `results`, the records of
+      `compare_bounds`, each with its `cost`.
+    """
+    texts, measured, longest = record_texts(
+        params, prompts, method, options=options, progress=progress
+    )
+    return describe_environment(params) | {
+        "method": method.name,
+        "cost": measured,
+        "longest": longest,
+        "results": [
+            {"cost": cost} | record
+            for cost in (measured, *costs)
+            for record in compare_bounds(texts, cost, longest, grid)
+        ],
+    }
+
+
+def render_pauses(report: dict[str, Any]) -> str:
+    """Format the report as a table."""
+    streams = list(report["results"][0]["speeds"])
+    columns = [Column("cost", fixed(2)), Column("first/most/trial", _name)]
+    columns += [Column(name, fixed(2)) for name in streams]
+    rows = [
+        [one["cost"], one["bounds"], *(one["speeds"][name] for name in streams), one["loss"]]
+        for one in report["results"]
+    ]
+    return (
+        f"{report['method']}: a drafted round takes {report['cost']:.2f} rounds of ar. Speeds over "
+        f"ar; the default is {_name(BOUNDS._asdict())}.\n"
+        + Table([*columns, Column("largest loss", fixed(3))], rows).to_text()
+    )
+
+
+def _name(bounds: dict[str, float] | None) -> str:
+    return "always" if bounds is None else "/".join(f"{value:g}" for value in bounds.values())

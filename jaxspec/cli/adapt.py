@@ -1,0 +1,115 @@
+"""`jaxspec adapt`: decode a stream of prompts with a drafter that learns from it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from jaxspec.cli import adapt_options, options, values
+
+
+def add_command(commands: options.Commands) -> None:
+    """Add the command to the parser."""
+    parser = options.add_parser(
+        commands,
+        "adapt",
+        run,
+        "decode a stream of prompts with a drafter that learns from it, and show its updates",
+        "jaxspec adapt prompts.jsonl --decider bandit-paired --plot out.png",
+    )
+    add, default = parser.add_argument, options.DEFAULT
+    add("prompts", type=Path, help=options.PROMPT_FILE)
+    options.add_model(parser)
+    add(
+        "--decider",
+        default="bandit-paired",
+        help="never, osd, always-head, always-full, random, bandit-paper or bandit-paired "
+        f"{default}",
+    )
+    adapt_options.add_options(parser)
+    options.add_chat(parser)
+    add("--limit", type=int, help="prompts per domain (default: all)")
+    options.add_max_new_tokens(parser, 96)
+    add("--temperature", type=float, default=0.0, help=f"0 is greedy decoding {default}")
+    options.add_seed(parser)
+    options.add_budget(parser, 16)
+    add(
+        "--state", type=Path, metavar="FOLDER", help="keep published versions here, and go on there"
+    )
+    options.add_json_file(parser, "write what happened at every query to this file, without text")
+    options.add_plot(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Decode the prompts, print a line per query and a summary."""
+    from jaxspec.adapt import Session
+    from jaxspec.bench.adapt.adapt_plot import plot_events
+    from jaxspec.bench.measure.prompt_files import read_prompts
+
+    values.check_folders(arguments, "json", "plot")
+    sizes = adapt_options.read_options(arguments)
+    params = values.load_params(arguments)
+    prompts = read_prompts(
+        arguments.prompts,
+        values.load_model_tokenizer(params.spec),
+        limit=arguments.limit,
+        chat=values.read_chat(arguments),
+    )
+    session = Session(
+        params,
+        arguments.decider,
+        method=arguments.method,
+        options=sizes,
+        folder=arguments.state,
+        seed=arguments.seed,
+    )
+    given = {name: getattr(arguments, name) for name in ("max_new_tokens", "temperature", "seed")}
+    given |= {"budget": arguments.budget, "policy": None}
+    print("query  tokens/round  tokens/s  version")
+    for prompt in prompts:
+        session.decode(prompt.content, domain=prompt.domain, **given)
+        print(_describe(session.events[-1]), flush=True)
+    print(_summarise(session.events))
+    values.save_json(arguments.json, {"decider": arguments.decider, "events": session.events})
+    if arguments.plot:
+        plot_events(session.events, arguments.plot)
+    session.close()
+    return 0
+
+
+def _seconds(event: dict[str, Any]) -> float:
+    names = ("decode_seconds", "evidence_seconds", "update_seconds")
+    return sum(event[name] for name in names)
+
+
+def _describe(event: dict[str, Any]) -> str:
+    """Return a query's line."""
+    pace, speed = event["tokens"] / max(event["rounds"], 1), event["tokens"] / _seconds(event)
+    line = (
+        f"{event['query']:5}  {pace:12.2f}  {speed:8.0f}  {event['version']:7}  {event['domain']}"
+    )
+    if event["decision"][2] is not None:
+        line += f"  back to version {event['decision'][2]}"
+    if "update" in event:
+        update = event["update"]
+        what = "refused" if update["published"] is None else "published"
+        line += f"  {update['action']} update {what} in {update['seconds']:.2f} s"
+        if update["held"]:
+            line += f", {update['up']} better and {update['down']} worse of {update['held']}"
+    return line
+
+
+def _summarise(events: list[dict[str, Any]]) -> str:
+    """Return the summary of a stream."""
+    updates = [event["update"] for event in events if "update" in event]
+    refused = sum(update["published"] is None for update in updates)
+    back = sum(event["decision"][2] is not None for event in events)
+    spent = sum(event["evidence_seconds"] + event["update_seconds"] for event in events)
+    total = sum(map(_seconds, events))
+    tokens, rounds = (sum(event[name] for event in events) for name in ("tokens", "rounds"))
+    return (
+        f"{tokens / max(rounds, 1):.3f} tokens per round, {tokens / total:.0f} tokens per second; "
+        f"{len(updates)} updates, {refused} refused, {back} taken back; "
+        f"{spent / total:.1%} of the time learned"
+    )

@@ -1,0 +1,42 @@
+"""Options that the commands about adaptation share."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import TYPE_CHECKING
+
+from jaxspec.cli import options
+
+if TYPE_CHECKING:
+    from jaxspec.adapt import AdaptOptions
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the drafter, the sizes of buffers and the rates."""
+    add, default = parser.add_argument, options.DEFAULT
+    add("--method", help="the drafter that learns (default: the first one)")
+    add("--head-room", type=int, default=512, help=f"positions of a head-only update {default}")
+    add("--full-room", type=int, default=1024, help=f"positions of a full update {default}")
+    add("--head-rate", type=float, default=1e-4, help=f"its learning rate {default}")
+    add("--full-rate", type=float, default=3e-5, help=f"its learning rate {default}")
+
+
+def read_options(arguments: argparse.Namespace) -> AdaptOptions:
+    """Read what `add_options` added.
+
+    Raises:
+      ValueError: a value is not above 0.
+    """
+    from jaxspec.adapt import AdaptOptions
+
+    for name in ("head_room", "full_room", "head_rate", "full_rate"):
+        value = getattr(arguments, name)
+        if value <= 0:
+            option = name.replace("_", "-")
+            raise ValueError(f"--{option} is {value}: give a number above 0")
+    learner = dataclasses.replace(
+        AdaptOptions().learner, head_rate=arguments.head_rate, full_rate=arguments.full_rate
+    )
+    room = {"head": arguments.head_room, "full": arguments.full_room}
+    return AdaptOptions(learner=learner, room=room)

@@ -1,0 +1,121 @@
+"""`jaxspec bench adapt`: what drafters gain by learning while they serve, and what that costs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from jaxspec.cli import adapt_options, options, values
+
+
+def add_command(commands: options.Commands) -> None:
+    """Add the command to the parser of `bench`."""
+    parser = options.add_parser(
+        commands,
+        "adapt",
+        run,
+        "serve streams whose text changes, with every decider of updates",
+        "jaxspec bench adapt --prompts heldout.jsonl.gz --stream blocks --queries 50 --seeds 2",
+    )
+    add, default = parser.add_argument, options.DEFAULT
+    options.add_model(parser)
+    add("--prompts", type=Path, help=options.PROMPT_FILE)
+    add(
+        "--stream",
+        default="blocks",
+        help=f"blocks, shuffled, returning or identifiers {default}",
+    )
+    add("--arms", type=options.parse_names, help="comma-separated deciders (default: all)")
+    add("--queries", type=int, default=200, help=f"prompts per domain {default}")
+    add("--seeds", type=int, default=5, help=f"number of streams {default}")
+    add("--limit", type=int, help="prompts per domain that are read (default: all)")
+    adapt_options.add_options(parser)
+    options.add_chat(parser)
+    options.add_max_new_tokens(parser, 96)
+    add("--temperature", type=float, default=0.0, help=f"0 is greedy decoding {default}")
+    options.add_budget(parser, 16)
+    add("--arch", default="qwen3-8b", help=f"target of the modelled seconds {default}")
+    add("--device", default="h100", help=f"device of the modelled seconds {default}")
+    add(
+        "--null",
+        type=int,
+        metavar="STREAMS",
+        help="instead, simulate streams on which updates change nothing, and count the versions "
+        "that each rule takes back by mistake",
+    )
+    options.add_json_file(parser)
+    options.add_plot(parser)
+    add("--report", type=Path, metavar="OUT.md", help="write the table as Markdown")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and print a table."""
+    values.check_folders(arguments, "json", "plot", "report")
+    if arguments.null is not None:
+        return _run_null(arguments)
+    if arguments.prompts is None:
+        raise ValueError("bench adapt needs prompts of two domains or more: give --prompts FILE")
+    from jaxspec.bench.adapt.adapt_plot import plot_windows
+    from jaxspec.bench.adapt.measure_adapt import ARMS, measure_adapt
+    from jaxspec.bench.adapt.modelled import make_model
+    from jaxspec.bench.adapt.summarise_adapt import render_adapt, summarise
+    from jaxspec.bench.measure.prompt_files import read_prompts
+
+    model, sizes = (
+        make_model(arguments.arch, arguments.device),
+        adapt_options.read_options(arguments),
+    )
+    params = values.load_params(arguments)
+    prompts = read_prompts(
+        arguments.prompts,
+        values.load_model_tokenizer(params.spec),
+        limit=arguments.limit,
+        chat=values.read_chat(arguments),
+    )
+    report = measure_adapt(
+        params,
+        prompts,
+        method=arguments.method,
+        stream=arguments.stream,
+        arms=arguments.arms or ARMS,
+        queries=arguments.queries,
+        seeds=arguments.seeds,
+        options=sizes,
+        decode={
+            name: getattr(arguments, name) for name in ("max_new_tokens", "temperature", "budget")
+        },
+        progress=values.show_progress,
+    )
+    values.show_progress("")
+    report = summarise(report, model)
+    values.save_json(arguments.json, report | {"prompts": str(arguments.prompts)})
+    print(render_adapt(report))
+    if arguments.report:
+        arguments.report.write_text(render_adapt(report, markdown=True) + "\n", encoding="utf-8")
+    if arguments.plot:
+        plot_windows(report, arguments.plot)
+    return 0
+
+
+def _run_null(arguments: argparse.Namespace) -> int:
+    """Simulate null streams and print how often the bandits went back."""
+    from jaxspec.adapt.deciders import make_decider
+    from jaxspec.bench.adapt.simulate import Stream, measure_false_restores
+    from jaxspec.bench.report.table import tabulate
+
+    if arguments.null < 1:
+        raise ValueError(f"--null is {arguments.null}: give at least 1")
+    room = {"head": arguments.head_room, "full": arguments.full_room}
+    rows, results = [], []
+    for name in ("bandit-paper", "bandit-paired"):
+        restores, windows = measure_false_restores(make_decider(name, room), arguments.null)
+        results.append({"decider": name, "restores": restores, "windows_of_16": windows})
+        rows.append(
+            [name, restores, f"{restores / arguments.null:.3f}", f"{restores / windows:.4f}"]
+        )
+    values.save_json(arguments.json, {"streams": arguments.null, "results": results})
+    print(
+        f"{arguments.null} streams of {Stream(lambda *_: 0.0).queries} queries without any change"
+    )
+    print(tabulate(["decider", "taken back", "per stream", "per 16 queries"], rows).to_text())
+    return 0

@@ -1,0 +1,91 @@
+"""Evidence of rounds: what the target computed for the tokens that they committed.
+
+A drafter can be trained on it later, see `jaxspec.adapt`: the features that it reads, and the hidden
+states that give the target's distribution of the next token. Rows are gathered on the device, inside
+the loop, into rings of `DecodeConfig.evidence` rows per sequence. With 0 rows nothing is gathered.
+"""
+
+from __future__ import annotations
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from jaxspec.core.state import Accepted, Tree
+from jaxspec.engine.round import Round
+
+
+class Evidence(flax.struct.PyTreeNode):
+    """Rings of R rows; the token at absolute position p has row p % R.
+
+    Attributes:
+      features: [B, R, F], target features that the drafter reads.
+      hidden: [B, R, E], the target's hidden states after the final norm; row p gives the
+        distribution of the token at p + 1.
+      rejected: bool [B, M], whether a round's path ended because none of the children that were
+        drafted there was accepted; M as in `DecodeState.round_emitted`.
+    """
+
+    features: jax.Array
+    hidden: jax.Array
+    rejected: jax.Array
+
+
+def init_evidence(round: Round, batch: int, rounds: int) -> Evidence | None:
+    """Make empty rings, or None if the call gathers no evidence.
+
+    Args:
+      rounds: M, the most rounds of a sequence.
+    """
+    rows = round.config.evidence
+    if not rows:
+        return None
+    hidden, dtype = round.params.spec.target.hidden_size, round.params.dtype
+    width = len(round.feature_layers) * hidden
+    return Evidence(
+        jnp.zeros((batch, rows, width), dtype),
+        jnp.zeros((batch, rows, hidden), dtype),
+        jnp.zeros((batch, rounds), bool),
+    )
+
+
+def write_rows(
+    evidence: Evidence,
+    features: jax.Array,
+    hidden: jax.Array,
+    position: jax.Array,
+    count: jax.Array,
+) -> Evidence:
+    """Write T consecutive rows of every sequence; T must not exceed R.
+
+    Args:
+      features, hidden: [B, T, F] and [B, T, E].
+      position: int32 [B], absolute position of the first row.
+      count: int32 [B], rows to write.
+    """
+    rows, slot = evidence.features.shape[1], jnp.arange(features.shape[1])
+    at = (position[:, None] + slot) % rows
+    at = jnp.where(slot < count[:, None], at, rows)  # beyond the ring: dropped
+
+    def write(ring: jax.Array, at: jax.Array, new: jax.Array) -> jax.Array:
+        return ring.at[at].set(new.astype(ring.dtype), mode="drop")
+
+    return evidence.replace(
+        features=jax.vmap(write)(evidence.features, at, features),
+        hidden=jax.vmap(write)(evidence.hidden, at, hidden),
+    )
+
+
+def find_rejections(tree: Tree, accepted: Accepted, emit: jax.Array) -> jax.Array:
+    """Find the sequences whose path ended in a rejection, bool [B].
+
+    The last accepted node has children, and all tokens of the path were emitted, so the token after
+    it is the one that the target preferred to all of these children.
+
+    Args:
+      emit: int32 [B], tokens that the round emitted.
+    """
+    last = jnp.take_along_axis(accepted.path, jnp.maximum(accepted.count - 1, 0)[:, None], axis=1)
+    row = jnp.arange(tree.token.shape[1])
+    child = (tree.parent == last) & (row > 0) & (row < tree.size[:, None])
+    return child.any(1) & (emit > 0) & (emit == accepted.count)

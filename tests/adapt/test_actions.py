@@ -1,0 +1,142 @@
+"""What updates change, and that they learn; the target's tensors are never among it."""
+
+import adapt_toys as toys
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxspec.adapt.actions import check_unshared, merge_leaves, select_leaves
+from jaxspec.adapt.cut import Shape, cut_segments
+from jaxspec.adapt.learner import Learner, LearnerOptions
+from jaxspec.adapt.publish import copy_weights, hash_weights, publish
+from jaxspec.adapt.segments import empty_ring, write_segment
+from jaxspec.engine.compilations import compilations
+
+SHAPE = Shape(rows=64, context=16, rounds=32, depths=4)
+
+
+def gather(method):
+    """Weights of a toy drafter and a ring of segments of its own decodes."""
+    params = toys.make_params(method)
+    _, state, _ = toys.run_with_evidence(params, toys.PROMPTS, method=method)
+    segments = list(cut_segments(params, state, toys.PROMPTS, SHAPE, (0, 0)))
+    ring = empty_ring(segments[0], len(segments))
+    for at, one in enumerate(segments):
+        ring = write_segment(ring, one, np.int32(at))
+    return params, params.drafter(method)["params"], ring
+
+
+def train(params, weights, ring, method, action, steps, **options):
+    options = LearnerOptions(context=SHAPE.context, head_rate=1e-2, full_rate=1e-2, **options)
+    learner = Learner(params.spec.drafter(method), params.spec.target, options)
+    state, losses = learner.begin(weights), []
+    for _ in range(steps):
+        state, terms = learner.step(
+            state, action, weights, {}, params.target, ring, np.arange(ring.token.shape[0])
+        )
+        losses.append({name: float(value) for name, value in terms.items()})
+    return state.theta, losses
+
+
+@pytest.mark.parametrize(
+    ("names", "head"),
+    [
+        (["layers_0", "layers_1", "norm", "fc"], {"layers_1", "norm"}),
+        (["layers_0", "lm_head", "norm", "rank_inner", "rank_outer"], {"lm_head", "rank_inner", "rank_outer"}),
+        (["attention", "mlp", "mlp_norm", "norm", "fc"], {"attention", "mlp", "mlp_norm", "norm"}),
+        (["block_0", "block_9", "block_10"], {"block_10"}),
+    ],
+)  # fmt: skip
+def test_heads(names, head):
+    params = {name: {"kernel": jnp.zeros(2)} for name in names}
+    assert {path[0] for path in select_leaves(params, "head")} == head
+    assert {path[0] for path in select_leaves(params, "full")} == set(names)
+
+
+def test_an_embedding_is_not_trained():
+    params = {"embedding": jnp.zeros(3), "layers_0": {"kernel": jnp.zeros(2)}}
+    assert set(select_leaves(params, "full")) == {("layers_0", "kernel")}
+    with pytest.raises(ValueError, match="no weights to adapt"):
+        select_leaves({"embedding": jnp.zeros(3)}, "full")
+    with pytest.raises(ValueError, match="action is 'all': choose one of head, full"):
+        select_leaves(params, "all")
+
+
+def test_shared_tensors_are_refused():
+    shared = jnp.ones(3)
+    with pytest.raises(ValueError, match="is a tensor of the target: copy it first"):
+        check_unshared({"norm": shared}, {"params": {"norm": shared}})
+
+
+@pytest.mark.parametrize("method", ["jetspec", "medusa"])
+@pytest.mark.parametrize("action", ["head", "full"])
+def test_updates_learn_and_leave_the_rest(method, action):
+    params, weights, ring = gather(method)
+    target = hash_weights(params.target)
+    theta, losses = train(params, weights, ring, method, action, 30, anchor=0.0)
+    assert losses[-1]["ce"] < losses[0]["ce"] - 0.1
+    assert hash_weights(params.target) == target
+    chosen = select_leaves(weights, action)
+    rest = {path: 0 for path in select_leaves(weights, "full") if path not in chosen}
+    changed = select_leaves(theta, "full")
+    before = select_leaves(weights, "full")
+    assert all((np.asarray(changed[path]) == np.asarray(before[path])).all() for path in rest)
+    assert any((np.asarray(changed[path]) != np.asarray(before[path])).any() for path in chosen)
+
+
+def test_the_anchor_holds_weights_in_place():
+    params, weights, ring = gather("medusa")
+    free, losses = train(params, weights, ring, "medusa", "full", 20, anchor=0.0)
+    held, anchored = train(params, weights, ring, "medusa", "full", 20, anchor=1e6)
+
+    def moved(theta):
+        pairs = zip(jax.tree.leaves(theta), jax.tree.leaves(weights), strict=True)
+        return max(float(jnp.abs(a - b).max()) for a, b in pairs)
+
+    assert anchored[-1]["kl"] < losses[-1]["ce"] * 1e-2
+    assert moved(held) < 0.5 * moved(free)
+
+
+def test_gradients_are_those_of_differences():
+    """The gradient of the loss, against finite differences along a random direction."""
+    from jaxspec.adapt.objective import average_loss, judge
+    from jaxspec.adapt.segments import take_segments
+
+    params, weights, ring = gather("jetspec")
+    learner = Learner(
+        params.spec.drafter("jetspec"), params.spec.target, LearnerOptions(context=16)
+    )
+    segments = take_segments(ring, np.arange(4), np.ones(4, bool))
+    leaves = select_leaves(weights, "full")
+    random = np.random.default_rng(3)
+    way = {path: random.normal(size=leaf.shape).astype(np.float32) for path, leaf in leaves.items()}
+
+    @jax.jit
+    def loss(step):
+        moved = {path: leaf + step * way[path] for path, leaf in leaves.items()}
+        variables = {"params": merge_leaves(weights, moved)}
+        start = {"params": weights}
+        head = learner._head(params.target)
+        found = judge(learner.drafter, variables, head, segments, 16, start)
+        return average_loss(found, segments, 0.5)[0]
+
+    step = 1e-2
+    slope = (loss(step) - loss(-step)) / (2 * step)
+    np.testing.assert_allclose(jax.grad(loss)(0.0), slope, rtol=5e-2)
+
+
+def test_publication_reuses_buffers_and_compiles_once():
+    weights = {"a": jnp.ones((64, 64), jnp.bfloat16), "b": jnp.ones(8)}
+    theta = {"a": jnp.full((64, 64), 1.5), "b": jnp.full(8, 2.5)}
+    more = jax.tree.map(lambda leaf: leaf + 1, theta)
+    serving = copy_weights(weights)
+    where = {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(serving)}
+    old = jax.tree.leaves(serving)
+    serving, counted = publish(serving, theta), compilations()
+    serving = publish(serving, more)
+    assert compilations() == counted
+    assert {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(serving)} == where
+    assert all(leaf.is_deleted() for leaf in old)
+    assert serving["a"].dtype == jnp.bfloat16 and float(serving["a"][0, 0]) == 2.5
+    assert float(weights["b"][0]) == 1

@@ -1,0 +1,56 @@
+"""A tiny random target with random drafters, for tests of adaptation."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from pair_toys import OF_TARGET, SIZES, VOCAB, WIDTH, bundle_of
+
+import jaxspec
+from jaxspec.core.config import TargetConfig
+from jaxspec.drafters.dflash.config import BlockDrafterConfig
+from jaxspec.drafters.jetspec.head import init_head
+from jaxspec.drafters.medusa.config import MedusaConfig
+from jaxspec.drafters.medusa.network import Medusa
+from jaxspec.engine.api import run_session
+from jaxspec.engine.session import prepare
+
+TARGET = TargetConfig(
+    vocab_size=VOCAB, max_positions=512, qk_norm=False, **SIZES | {"num_layers": 3}
+)
+PROMPTS = [[4, 9, 2, 30, 11, 5], [7, 7, 1], [3, 20, 8, 8, 2], [15, 6]]
+OPTIONS = dict(max_new_tokens=40, builder="best_first", budget=24, policy=None)
+
+
+@functools.cache
+def make_params(method: str = "jetspec") -> jaxspec.Params:
+    """The target with one drafter of random weights."""
+    if method == "medusa":
+        config = MedusaConfig(vocab_size=VOCAB, feature_layers=(3,), hidden_size=WIDTH, heads=4)
+        shapes = jax.eval_shape(
+            lambda: Medusa(config).init(
+                jax.random.key(0),
+                jnp.zeros((1, WIDTH)),
+                method=lambda m, x: m.logits(m(x)),
+            )
+        )
+    else:
+        config = BlockDrafterConfig(
+            **SIZES, **OF_TARGET, block_size=5, mask_token_id=VOCAB - 1, causal=True
+        )
+        shapes = jax.eval_shape(lambda: init_head(config))
+    random = np.random.default_rng(1)
+    variables = jax.tree.map(
+        lambda leaf: jnp.asarray(random.normal(scale=0.2, size=leaf.shape), jnp.float32), shapes
+    )
+    return bundle_of(method, config, variables, TARGET)
+
+
+def run_with_evidence(params, prompts, rows=256, trace=False, **options):
+    """The outputs, the last state and the session of a call that gathers evidence."""
+    session = prepare(params, prompts, **OPTIONS | options)
+    config = dataclasses.replace(session.config, evidence=rows)
+    session = dataclasses.replace(session, config=config)
+    return *run_session(session, trace), session

@@ -1,0 +1,191 @@
+"""`jaxspec adapt` and `jaxspec bench adapt`: streams, figures by hand, and the commands themselves."""
+
+import json
+
+import adapt_toys as toys
+import numpy as np
+import pytest
+
+from jaxspec.adapt import AdaptOptions
+from jaxspec.adapt.cut import Shape
+from jaxspec.adapt.learner import LearnerOptions
+from jaxspec.bench.adapt.adapt_plot import plot_events, plot_windows
+from jaxspec.bench.adapt.measure_adapt import measure_adapt
+from jaxspec.bench.adapt.modelled import make_model
+from jaxspec.bench.adapt.streams import find_cluster, make_stream
+from jaxspec.bench.adapt.summarise_adapt import render_adapt, summarise
+from jaxspec.bench.measure.prompt_files import LabelledPrompt
+from jaxspec.cli.main import main
+
+PROMPTS = [
+    LabelledPrompt(domain, f"{domain} {number}")
+    for domain in ("prose", "code", "math")
+    for number in range(10)
+]
+
+
+def test_blocks_and_shuffled_hold_the_same_prompts():
+    blocks, shuffled = (make_stream(name, PROMPTS, 6, 1) for name in ("blocks", "shuffled"))
+    assert [item.domain for item in blocks] == ["prose"] * 6 + ["code"] * 6 + ["math"] * 6
+    assert sorted(i.content for i in blocks) == sorted(i.content for i in shuffled)
+    assert {item.block for item in shuffled} == {0} and shuffled != blocks
+    assert make_stream("blocks", PROMPTS, 6, 1) == blocks != make_stream("blocks", PROMPTS, 6, 2)
+
+
+def test_a_returning_stream_has_other_prompts_at_its_end():
+    items = make_stream("returning", PROMPTS, 5, 0)
+    first, last = ({item.content for item in items if item.block == b} for b in (0, 2))
+    assert len(first) == len(last) == 5 and not first & last
+    assert [item.domain for item in items] == ["prose"] * 5 + ["code"] * 5 + ["prose"] * 5
+
+
+def test_a_cluster_shares_identifiers():
+    texts = [
+        "alpha_beta gamma_delta",
+        "alpha_beta other",
+        "nothing here",
+        "gamma_delta alpha_beta x",
+    ]
+    found = find_cluster(texts, 2, np.random.default_rng(3))
+    shared = [len(set(text.split()) & set(found[0].split())) for text in texts]
+    assert len(found) == 2 and set(found[1].split()) & set(found[0].split())
+    assert max(shared) >= 2
+    items = make_stream("identifiers", PROMPTS, 8, 0)
+    assert len({item.content for item in items if item.block == 1}) == 1
+
+
+def test_mistakes_of_streams_are_named():
+    with pytest.raises(ValueError, match="unknown stream 'rows': choose one of blocks, shuffled"):
+        make_stream("rows", PROMPTS, 2, 0)
+    with pytest.raises(ValueError, match="single domain"):
+        make_stream("blocks", PROMPTS[:10], 2, 0)
+
+
+def test_modelled_sizes():
+    """Qwen3-8B and a SpecBlock-like drafter of .37 billion weights, .13 of them in its head."""
+    model = make_model("qwen3-8b", "h100")
+    assert model.target == pytest.approx(8.19e9, rel=0.01)
+    assert model.drafter == pytest.approx(0.37e9, rel=0.03) and model.head == 32768 * 4096
+    assert model.step_flops("head", 256) == 6 * 256 * model.head
+    assert model.step_seconds("head", 256) == pytest.approx(0.29e-3 + 1.2e-3, rel=0.05)
+    assert model.step_seconds("full", 256) == pytest.approx(0.8e-3 + 3.4e-3, rel=0.05)
+    with pytest.raises(ValueError, match="unknown architecture 'x': choose one of qwen3-0.6b"):
+        make_model("x")
+
+
+def record(arm, seed, block, seconds, update=None, rounds=10):
+    one = {
+        "tokens": 30, "rounds": rounds, "decode_seconds": seconds, "evidence_seconds": 0.0,
+        "update_seconds": 0.0, "version": 0, "block": block, "domain": str(block), "restored": False,
+    }  # fmt: skip
+    if update:
+        one |= {"update": update, "steps": 4, "update_seconds": update["seconds"]}
+    return one
+
+
+def test_figures_by_hand():
+    update = {"action": "head", "seconds": 1.0, "up": 1, "down": 2, "held": 9, "published": None}
+    cells = {
+        "never": [(0, 2.0, None), (0, 2.0, None), (1, 4.0, None)],
+        "always-head": [(0, 3.0, None), (0, 3.0, None), (1, 1.0, None)],
+        "bandit-paired": [(0, 2.0, None), (0, 2.0, update), (1, 1.0, None)],
+    }
+    runs = [
+        {"arm": arm, "seed": 0, "forgetting": 3.0,
+         "queries": [record(arm, 0, block, seconds, given) for block, seconds, given in rows]}
+        for arm, rows in cells.items()
+    ]  # fmt: skip
+    report = {"arms": list(cells), "runs": runs, "stream": "blocks"}
+    report = summarise(report, make_model())
+    never, head, ours = report["summary"]
+    assert never["measured"]["gain"] == 1 and never["measured"]["share_of_oracle"] == 0
+    assert head["measured"]["gain"] == pytest.approx(8 / 7)
+    # The oracle never updates in block 0 (4 s) and takes the head in block 1 (1 s).
+    assert ours["measured"]["oracle"] == pytest.approx(8 / 5)
+    assert ours["measured"]["share_of_oracle"] == pytest.approx((8 - 6) / 3)
+    assert ours["measured"]["regret"] == pytest.approx(1.0)
+    assert (ours["updates"], ours["refused"]) == (1, 1) and ours["share"] == pytest.approx(1 / 6)
+    assert ours["flops"] == 4 * make_model().step_flops("head", 128)
+    assert "bandit-paired" in render_adapt(report, markdown=True)
+
+
+@pytest.fixture(scope="module")
+def measured():
+    prompts = [LabelledPrompt(str(i % 2), toys.PROMPTS[i % 4]) for i in range(4)]
+    sizes = AdaptOptions(
+        shape=Shape(rows=64, context=16, rounds=32, depths=4),
+        learner=LearnerOptions(head_rate=1e-2, full_rate=1e-2, context=16),
+        room={"head": 6, "full": 6},
+        segments=8,
+        rows=128,
+    )
+    report = measure_adapt(
+        toys.make_params(),
+        prompts,
+        arms=("never", "always-head"),
+        queries=4,
+        seeds=2,
+        probes=1,
+        options=sizes,
+        decode={"max_new_tokens": 24},
+    )
+    return summarise(report, make_model())
+
+
+def test_streams_are_served(measured, tmp_path):
+    never, head = measured["summary"]
+    assert never["updates"] == 0 and head["updates"] > 0 and head["flops"] > 0
+    assert len(measured["windows"]["never"]) == 1 and len(measured["runs"]) == 4
+    json.dumps(measured)
+    plot_windows(measured, tmp_path / "windows.png")
+    assert (tmp_path / "windows.png").stat().st_size > 5_000
+
+
+def test_events_are_plotted(tmp_path):
+    update = {"action": "head", "published": 1}
+    events = [
+        {"tokens": 9 + i, "rounds": 4, "decision": ["skip", "skip", 1 if i == 7 else None]}
+        | ({"update": update} if i == 3 else {})
+        for i in range(9)
+    ]
+    plot_events(events, tmp_path / "events.png")
+    assert (tmp_path / "events.png").stat().st_size > 5_000
+
+
+def test_false_rollbacks_are_printed(capsys):
+    assert main(["bench", "adapt", "--null", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("3 streams of 600") and lines[-1].split()[:2] == [
+        "bandit-paired",
+        "0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bench", "adapt"], "bench adapt needs prompts"),
+        (["bench", "adapt", "--null", "0"], "--null is 0: give at least 1"),
+        (["bench", "adapt", "--prompts", "x", "--arch", "y"], "unknown architecture 'y'"),
+        (["bench", "adapt", "--prompts", "x", "--head-room", "0"], "--head-room is 0"),
+    ],
+)
+def test_mistakes_are_named(arguments, message, capsys):
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_adapt_shows_every_query(tmp_path, capsys):
+    prompts = tmp_path / "prompts.jsonl"
+    texts = ["def area(width, height):", "Once upon a time", "import os\n"]
+    prompts.write_text("".join(json.dumps({"prompt": t, "domain": "x"}) + "\n" for t in texts))
+    out, plot = tmp_path / "out.json", tmp_path / "out.png"
+    options = ["--drafter", "jetspec", "--decider", "always-head", "--head-room", "8"]
+    options += ["--max-new-tokens", "24", "--json", str(out), "--plot", str(plot)]
+    assert main(["adapt", str(prompts), *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "head update published" in lines[1] and "tokens per round" in lines[-1]
+    text = out.read_text()
+    assert len(json.loads(text)["events"]) == 3 and plot.exists()
+    assert not any(word in text for word in ("area", "Once", "import"))
