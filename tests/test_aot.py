@@ -49,6 +49,9 @@ ROUNDS = {
 # Rounds with weights of every form: scaled, of experts, a product's parts in one matrix, and read by
 # drafts of several sizes.
 WEIGHTS = ("int8", "fp8", "experts", "specblock", "sizes")
+# The programs of a serving engine.
+SLOTS = {"arch": "qwen3-8b", "layers": 1, "batch": 4, "budget": 16}
+SERVED = {"feed": {"part": "feed", "capacity": 32768}, "visit": {"part": "visit", "capacity": 4096}}
 FILTERS = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.05}
 LOOPS |= {"h100 filters": {"gpu": "h100", **FILTERS}}
 LOOPS |= {"h100 top-p": {"gpu": "h100", "method": "ar", "temperature": 0.6, "top_p": 0.95}}
@@ -145,6 +148,8 @@ def reports(request):
             jobs[name] = pool.submit(
                 tool.compile_decode_loop, large=4 * MIB, spills=spills, **options
             )
+        for name, how in chosen(SERVED):
+            jobs[name] = pool.submit(tool.compile_decode_loop, large=4 * MIB, **SLOTS | how)
         for (name, gpu), calls in chosen(KERNELS):
             options = {"calls": calls, "implementation": name}
             jobs[name, gpu] = pool.submit(
@@ -225,6 +230,25 @@ def test_every_kind_of_round_is_one_command_buffer(name, reports):
     assert report["compiles"], report["error"]
     found = report["round"]
     assert found["buffers"] == 1 and found["loops"] == 0 and found["outside"] == 0, found
+
+
+@needs_plugin
+@pytest.mark.parametrize("name", SERVED)
+def test_an_engine_copies_no_cache_and_each_of_its_rounds_is_one_command_buffer(name, reports):
+    report = reports[name]
+    assert report["compiles"], report["error"]
+    assert report["memory"]["aliased"] >= report["cache_bytes"] >= 64 * MIB
+    # Feeding takes the drafter's cache of one slot out, 128 MiB. A visit may hold logits of all rows
+    # in float32 several times; the caches are not among what is moved.
+    assert report["memory"]["temporary"] <= (160 if name == "feed" else 256) * MIB
+    moved = [one["shape"] for one in report["large"] if one["moves"]]
+    assert not [shape for shape in moved if f",{report['options']['capacity']}," in shape], moved
+    rounds = report["round"]["inner"] or [report["round"]]
+    # A visit has autoregressive rounds, the drafter's catching up, and drafted rounds.
+    assert len(rounds) == (1 if name == "feed" else 3)
+    for one in rounds:
+        assert one["buffers"] == 1 and one["loops"] == 0 and one["outside"] == 0, one
+    assert not spilling(report)
 
 
 @needs_plugin

@@ -44,11 +44,7 @@ def feed(
     if round.plan.drafter:
         shapes = shapes_of_drafts(round.plan.drafter, cache.k.shape[3], params.dtype)
         new = round.plan.drafter.init(1, cache.k.shape[3], params.dtype)
-        draft = jax.tree.map(
-            lambda fresh, old: jnp.where(start == 0, fresh, old),
-            jax.lax.optimization_barrier(new),
-            _rewind(take_slot(decode.draft, shapes, slot), start, cache.k.shape[3]),
-        )
+        draft = _rewind(take_slot(decode.draft, shapes, slot), new, start, cache.k.shape[3])
 
     def run(i: jax.Array, carry: tuple[SequenceCache, Any]) -> tuple[SequenceCache, Any]:
         at = start + i * size
@@ -68,17 +64,18 @@ def feed(
     return state.replace(decode=decode)
 
 
-def _rewind(draft: Any, length: jax.Array, capacity: int) -> Any:
-    """Rewind the caches of a drafter's state to `length` int32 [] tokens.
+def _rewind(draft: Any, new: Any, length: jax.Array, capacity: int) -> Any:
+    """Rewind the drafter's state of a slot to `length` int32 [] tokens.
 
-    A cache of a drafter has a number of rows per row of the target's. What else the state holds is
-    of the last tokens, and the next chunk replaces it.
+    Caches keep their rows, which are masked from there on; a cache has a number of rows per row of
+    the target's. What else the state holds is of the last tokens: the next chunk replaces it, or it
+    is that of a `new` state.
     """
 
-    def rewind(part: Any) -> Any:
+    def rewind(part: Any, fresh: Any) -> Any:
         if not isinstance(part, KVCache):
-            return part
+            return jnp.where(length == 0, fresh, part)
         rows = part.k.shape[3] // capacity
         return part.replace(length=jnp.full_like(part.length, length * rows))
 
-    return jax.tree.map(rewind, draft, is_leaf=lambda part: isinstance(part, KVCache))
+    return jax.tree.map(rewind, draft, new, is_leaf=lambda part: isinstance(part, KVCache))

@@ -1,0 +1,60 @@
+"""The bench of the engine drives it as loads say, and its commands print tables."""
+
+import json
+
+import pytest
+
+import jaxspec
+from jaxspec.bench.endpoint.load import Load
+from jaxspec.bench.serve.compare_rules import compare_rules, render_rules
+from jaxspec.bench.serve.drive import drive
+from jaxspec.cli.main import main
+from jaxspec.serve import ServeRequest, make_engine
+from jaxspec.serve.costs import Costs
+
+
+@pytest.fixture(scope="module")
+def engine():
+    params = jaxspec.load("mini", drafter="dflash", dtype="float32")
+    costs = Costs((1.0, 1.5), (0.9,))
+    return make_engine(params, slots=2, capacity=256, budget=4, edges=(2, 8), costs=costs, queue=3)
+
+
+REQUESTS = [ServeRequest((5, 6, 7 + i), max_new_tokens=6, ignore_eos=True) for i in range(3)]
+
+
+@pytest.mark.parametrize("load", [Load(5, clients=2), Load(5, rate=200.0, seed=1)])
+def test_every_request_is_answered_and_timed(engine, load):
+    measured = drive(engine, REQUESTS, load)
+    assert len(measured.asked) == 5 and engine.idle
+    for one in measured.asked:
+        if one.error is None:
+            assert one.tokens == 6 and 0 <= one.first <= one.total <= measured.seconds
+
+
+def test_a_full_queue_counts_as_an_error(engine):
+    measured = drive(engine, REQUESTS, Load(8, clients=8))
+    assert [one.error for one in measured.asked].count("status 429") == 5
+    assert sum(one.error is None for one in measured.asked) == 3
+
+
+def test_rules_take_turns(engine):
+    lines = []
+    records = compare_rules(
+        {"a": engine, "b": engine}, REQUESTS, [Load(2)], repeats=2, progress=lines.append
+    )
+    assert [(r["rule"], r["repeat"]) for r in records] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+    assert len(lines) == 4
+    assert all(r["tokens"] == 12 and r["tokens_per_slot_round"] >= 1 for r in records)
+    assert "TTFT p50" in render_rules(records, [Load(2)])
+
+
+def test_the_commands(tmp_path, capsys):
+    few = ["--drafter", "dflash", "--budget", "4", "--max-new-tokens", "4", "--repeats", "1"]
+    file = tmp_path / "serve.json"
+    loads = ["--slots", "2", "--rules", "global,ar", "--clients", "2", "--requests", "2"]
+    assert main(["bench", "serve", *few, *loads, "--json", str(file)]) == 0
+    records = json.loads(file.read_text())["records"]
+    assert {r["rule"] for r in records} == {"global", "ar"}
+    assert main(["bench", "saturate", *few, "--batches", "1"]) == 0
+    assert "overhead %" in capsys.readouterr().out
