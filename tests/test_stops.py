@@ -5,6 +5,7 @@ import pytest
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.engine.stops import find_stop, safe_length
+from jaxspec.engine.streamed_text import StreamedText
 from jaxspec.engine.token_ids import is_batch, number_sequences, pad, to_ids
 
 
@@ -23,6 +24,26 @@ def test_find_stop_equals_looking_after_every_token(text):
             expected = count, seen[: min(seen.find(stop) for stop in stops if stop in seen)]
             break
     assert find_stop(tokens, spell, stops) == expected
+
+
+class Speller:
+    """A toy tokenizer."""
+
+    decode = staticmethod(spell)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_stream_ends_where_the_stop_string_begins(seed):
+    """However the tokens arrive: the first of them may hold a whole stop string."""
+    draw, text, stops = np.random.default_rng(seed), "hello aab world", ("lo aa", "w", "zz")
+    tokens = [ord(c) for c in text[draw.integers(5) :]]
+    stream, shown, at = StreamedText(Speller, stops), "", 0
+    while at < len(tokens) and not stream.stopped:
+        count = int(draw.integers(1, 12))
+        piece = stream.add(tokens[at : at + count])
+        shown, at = shown + piece, at + count
+    found = find_stop(tokens[:at], spell, stops)
+    assert stream.stopped and shown + stream.rest("", found[1]) == found[1]
 
 
 def test_safe_length_holds_what_a_stop_may_take_back():

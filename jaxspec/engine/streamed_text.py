@@ -27,7 +27,8 @@ class StreamedText:
             return None
         added = len(self._all.add(tokens))
         text = self._all.text
-        recent = text[len(text) - added - max(map(len, self._stops), default=0) :]
+        before = len(text) - added
+        recent = text[max(0, before - max(map(len, self._stops), default=0)) :]
         self.stopped = self.stopped or any(stop in recent for stop in self._stops)
         ready = self._shown if self.stopped else safe_length(text, self._stops)
         piece = text[self._shown : ready]

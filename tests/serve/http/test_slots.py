@@ -7,7 +7,6 @@ import pytest
 
 import jaxspec
 from jaxspec.io.tokenizer import load_tokenizer
-from jaxspec.serve.costs import Costs
 from jaxspec.serve.engine import make_engine
 
 openai = pytest.importorskip("openai")
@@ -24,9 +23,8 @@ def mini():
 
 @pytest.fixture(scope="module")
 def server(mini):
-    # Made-up costs, so that no test depends on a time.
-    costs = Costs((1.0, 1.5), (0.9, 0.9))
-    engine = make_engine(mini, slots=2, capacity=320, budget=8, edges=(2, 16), costs=costs)
+    # A fixed rule drafts in every round, whatever the rounds cost here.
+    engine = make_engine(mini, slots=2, capacity=320, budget=8, edges=(2, 16), rule="fixed")
     tokenizer = load_tokenizer(mini.spec.tokenizer)
     with http_server.running(engine, tokenizer, model="mini", visit_timeout=300) as one:
         yield one
