@@ -134,6 +134,14 @@ def test_paired_values_are_shares_of_errors_less_cost():
     assert refused["head"] < 0.9 * 0.01  # a gain that is not published is none
 
 
+def test_trying_costs_little():
+    """Updates that take long and gain nothing: one of each kind at most, or a hundredth of the time."""
+    stream = Stream(lambda action, index, level: 0.0, update_seconds=(2.0, 6.0))
+    for seed in range(5):
+        run = simulate(make_decider("bandit-paired", {"head": 128, "full": 256}), stream, seed)
+        assert 2.0 * run.updates <= 2.0 + 0.02 * run.seconds
+
+
 def test_flips():
     before, after = np.array([1, 1, 0, 0, 0]) > 0, np.array([1, 0, 1, 1, 1]) > 0
     flips = count_flips(before, after, np.array([1, 1, 1, 1, 0]))

@@ -6,6 +6,9 @@ removes, less its cost: that compares the same positions before and after, where
 windows of throughput mostly compares their prompts. Values start above zero and drift back there
 while nothing is trained, and a fall of the tokens per round (Page 1954) re-arms exploration, so no
 state is final. A published version is taken back if its windows are clearly worse.
+
+Updates are paid from an account, so that trying costs little where it brings nothing: it earns a
+share of all time, and of what published updates are believed to save.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ class PairedOptions:
       window: queries of a window.
       errors, least: a version is taken back if a window is worse by more than this many standard
         errors and by more than this share. Two errors would take back one in forty good windows.
+      allowance: share of the time that updates may take without gaining anything.
+      believed: share of a published update's expected saving that is credited.
       alarm, slack: threshold and tolerance of Page and Hinkley's test on the pace.
     """
 
@@ -56,6 +61,8 @@ class PairedOptions:
     window: int = 32
     errors: float = 3.7
     least: float = 0.02
+    allowance: float = 0.01
+    believed: float = 0.5
     alarm: float = 2.0
     slack: float = 0.05
 
@@ -77,6 +84,8 @@ def make_bandit_paired(
             "watch": watch.init(),
             "test": [0, 0.0, 0.0, 0.0],  # queries, mean pace, sum of falls and its minimum
             "seconds": 0.0,  # of a query, a running mean
+            "account": 0.0,  # seconds that updates may take
+            "costs": {HEAD: 0.0, FULL: 0.0},  # seconds of the latest update of each action
             "seen": 0,
         }
 
@@ -94,7 +103,8 @@ def make_bandit_paired(
         seen = state["seen"] + 1
         mean = state["seconds"] + (query.seconds - state["seconds"]) / min(seen, given.window)
         watched, restore = watch.add(state["watch"], query, state["version"])
-        state = state | {"seen": seen, "seconds": mean, "watch": watched}
+        account = state["account"] + given.allowance * query.seconds
+        state = state | {"seen": seen, "seconds": mean, "watch": watched, "account": account}
         state = _drift(_listen(state, query, given), given)
         if restore is not None:
             fresh = {HEAD: given.first, FULL: given.first}
@@ -102,20 +112,27 @@ def make_bandit_paired(
         if seen <= given.warm_up:
             return state, Decision(restore=restore)
         action = choose(state, query)
-        train = action if is_full(query, action, room) else SKIP
+        paid = action != SKIP and state["account"] >= state["costs"][action]
+        train = action if paid and is_full(query, action, room) else SKIP
         # Both buffers fill, so that exploring an action does not starve the other.
         return state, Decision(SKIP if action == SKIP else BOTH, train, restore)
 
     def observe(state: State, update: Update) -> State:
         gain = (update.up - update.down) / max(update.missed, 1)
-        cost = update.seconds / max(given.horizon * state["seconds"], 1e-9)
+        horizon = given.horizon * state["seconds"]
+        cost = update.seconds / max(horizon, 1e-9)
         earned = (gain if update.published is not None else min(gain, 0.0)) - cost
         old = state["values"][update.action]
         values = state["values"] | {update.action: (1 - given.rate) * old + given.rate * earned}
         version = state["version"] if update.published is None else update.published
+        saved = given.believed * max(gain, 0.0) * horizon if update.published is not None else 0.0
+        costs = state["costs"] | {update.action: update.seconds}
+        costs[FULL] = costs[FULL] or 2 * update.seconds  # a guess, until there is one
         return state | {
             "values": values,
             "version": version,
+            "account": state["account"] + saved - update.seconds,
+            "costs": costs,
             "updates": state["updates"] + 1,
             "since": state["since"] + 1,
             "idle": 0,
