@@ -9,11 +9,14 @@ import numpy as np
 from pair_toys import OF_TARGET, SIZES, VOCAB, WIDTH, bundle_of
 
 import jaxspec
+from jaxspec.bench.architectures import _init_drafter
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
+from jaxspec.drafters.eagle3.config import EagleConfig
 from jaxspec.drafters.jetspec.head import init_head
 from jaxspec.drafters.medusa.config import MedusaConfig
 from jaxspec.drafters.medusa.network import Medusa
+from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.engine.api import run_session
 from jaxspec.engine.session import prepare
 
@@ -36,6 +39,11 @@ def make_params(method: str = "jetspec") -> jaxspec.Params:
                 method=lambda m, x: m.logits(m(x)),
             )
         )
+    elif method in ("eagle3", "specblock"):
+        kind = EagleConfig if method == "eagle3" else SpecBlockConfig
+        more = {} if method == "eagle3" else {"rank_hidden": 8}
+        config = kind(**SIZES, **OF_TARGET, **more)
+        shapes = jax.eval_shape(lambda: _init_drafter(config))
     else:
         config = BlockDrafterConfig(
             **SIZES, **OF_TARGET, block_size=5, mask_token_id=VOCAB - 1, causal=True

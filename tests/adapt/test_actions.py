@@ -19,7 +19,8 @@ SHAPE = Shape(rows=64, context=16, rounds=32, depths=4)
 def gather(method):
     """Weights of a toy drafter and a ring of segments of its own decodes."""
     params = toys.make_params(method)
-    _, state, _ = toys.run_with_evidence(params, toys.PROMPTS, method=method)
+    given = {"builder": "rank_guided"} if method == "specblock" else {}
+    _, state, _ = toys.run_with_evidence(params, toys.PROMPTS, method=method, **given)
     segments = list(cut_segments(params, state, toys.PROMPTS, SHAPE, (0, 0)))
     ring = empty_ring(segments[0], len(segments))
     for at, one in enumerate(segments):
@@ -33,7 +34,7 @@ def train(params, weights, ring, method, action, steps, **options):
     state, losses = learner.begin(weights), []
     for _ in range(steps):
         state, terms = learner.step(
-            state, action, weights, {}, params.target, ring, np.arange(ring.token.shape[0])
+            state, action, weights, {}, params.target, ring, np.arange(min(ring.token.shape[0], 4))
         )
         losses.append({name: float(value) for name, value in terms.items()})
     return state.theta, losses
@@ -140,3 +141,74 @@ def test_publication_reuses_buffers_and_compiles_once():
     assert all(leaf.is_deleted() for leaf in old)
     assert serving["a"].dtype == jnp.bfloat16 and float(serving["a"][0, 0]) == 2.5
     assert float(weights["b"][0]) == 1
+
+
+def test_terms_are_those_of_their_formulas():
+    """Cross-entropy over kept tokens and tail, divergence and rank class, in NumPy."""
+    from jaxspec.adapt.objective import _compare, _diverge
+    from jaxspec.adapt.segments import Segments
+
+    random = np.random.default_rng(4)
+    vocab, kept, outside = 30, 5, [3, 17]
+    q, q0 = (random.normal(size=(1, 2, vocab)).astype(np.float32) for _ in range(2))
+    for logits in (q, q0):
+        logits[..., outside] = -np.inf  # a reduced draft vocabulary
+    p = np.exp(random.normal(size=(4, vocab)))
+    p /= p.sum(-1, keepdims=True)
+    ids = np.argsort(-p, axis=-1)[:, :kept]
+    top = np.take_along_axis(p, ids, axis=-1)
+    none = jnp.zeros((1, 1, 2))
+    one = Segments(
+        token=jnp.zeros((1, 5), jnp.int32),
+        features=jnp.zeros((1, 4, 1)),
+        logprob=jnp.log(top)[None],
+        ids=jnp.asarray(ids)[None],
+        tail=jnp.asarray(1 - top.sum(-1))[None],
+        begin=jnp.array([[1]]),
+        count=jnp.array([[2]]),
+        reject=none,
+        weight=none + 1,
+        held=none,
+    )
+    found = _compare(one, jnp.int32(0), jnp.asarray(q), None)
+    said = np.exp(q) / np.exp(q).sum(-1, keepdims=True)
+    for d in range(2):
+        row, ours = 1 + d, said[0, d]
+        inside = [i for i in range(kept) if ids[row, i] not in outside]
+        wanted = -sum(top[row, i] * np.log(ours[ids[row, i]]) for i in inside)
+        rest = 1 - sum(ours[ids[row, i]] for i in inside)
+        wanted -= (1 - top[row].sum()) * np.log(rest)
+        np.testing.assert_allclose(found.ce[0, d], wanted, rtol=1e-4)
+        np.testing.assert_allclose(found.chance[0, d], ours[ids[row, 0]], rtol=1e-5)
+        assert found.hit[0, d] == (ours.argmax() == ids[row, 0])
+        assert found.known[0, d] == (ids[row, 0] not in outside)
+        before = np.exp(q0[0, d]) / np.exp(q0[0, d]).sum()
+        known = [v for v in range(vocab) if v not in outside]
+        kl = sum(ours[v] * np.log(ours[v] / before[v]) for v in known)
+        np.testing.assert_allclose(_diverge(q, q0)[0, d], kl, rtol=1e-4)
+
+
+def test_a_rank_head_learns():
+    """A small step against its gradient lowers its loss by as much as the gradient says."""
+    from jaxspec.adapt.objective import average_loss, judge
+    from jaxspec.adapt.segments import take_segments
+
+    params, weights, ring = gather("specblock")
+    learner = Learner(
+        params.spec.drafter("specblock"), params.spec.target, LearnerOptions(context=16)
+    )
+    segments = take_segments(ring, np.arange(4), np.ones(4, bool))
+    leaves = select_leaves(weights, "head")
+    heads = {path: leaf for path, leaf in leaves.items() if path[0] != "lm_head"}
+    assert len(heads) == 2
+
+    @jax.jit
+    def loss(heads):
+        variables = {"params": merge_leaves(weights, heads)}
+        found = judge(learner.drafter, variables, learner._head(params.target), segments, 16)
+        return average_loss(found, segments, 0.0)[1]["rank"]
+
+    before, slope = jax.value_and_grad(loss)(heads)
+    steep = sum(float((leaf**2).sum()) for leaf in slope.values())
+    after = loss({path: leaf - 1e-2 / steep**0.5 * slope[path] for path, leaf in heads.items()})
+    np.testing.assert_allclose(before - after, 1e-2 * steep**0.5, rtol=0.1)

@@ -75,12 +75,16 @@ def test_nothing_is_traced_without_evidence(monkeypatch):
     assert state.evidence is None and len(outs[0].tokens) == 9
 
 
-@pytest.mark.parametrize("method", ["jetspec", "medusa"])
+BUILDERS = {"eagle3": "dynamic/w10"}
+
+
+@pytest.mark.parametrize("method", ["jetspec", "medusa", "eagle3"])
 def test_positions_are_those_of_the_traces(method):
     """The drafter's chances and the target's distributions, position by position."""
     params = toys.make_params(method)
+    given = {"builder": BUILDERS[method], "budget": 48} if method in BUILDERS else {}
     outs, state, session = toys.run_with_evidence(
-        params, toys.PROMPTS, trace=True, method=method, score_temperature=1.0
+        params, toys.PROMPTS, trace=True, method=method, score_temperature=1.0, **given
     )
     segments = list(cut_segments(params, state, toys.PROMPTS, SHAPE, (0, 0)))
     assert len(segments) == len(outs)
