@@ -34,6 +34,8 @@ from pallas_kernels.device import current_device
 
 # Most rows that a round verifies, however many slots there are.
 _MOST_ROWS = 512
+# Most rows of a slot on a CPU, unless the caller says otherwise.
+CPU_BUDGET = 8
 
 
 class Engine:
@@ -284,7 +286,8 @@ def make_engine(
       slots: requests that decode at the same time.
       capacity: rows of each slot's key-value caches (None: 2048, or what the model's positions need).
       method, builder, block_size, depth, score_temperature: as in `jaxspec.decode`.
-      budget: most rows of a slot in a round, the root included (None: 32).
+      budget: most rows of a slot in a round, the root included (None: 32; on a CPU, where more rows
+        seldom pay and every number of rows takes seconds to compile, 8).
       rule: how a round's rows are shared, one of `jaxspec.serve.plan.RULES`.
       edges: numbers of rows that verification is compiled for (None: powers of two).
       queue: requests that may wait.
@@ -303,7 +306,7 @@ def make_engine(
         params.spec,
         method=method,
         builder=builder,
-        budget=BUDGET if budget is None else budget,
+        budget=_choose_budget() if budget is None else budget,
         block_size=block_size,
         depth=depth,
         score_temperature=score_temperature,
@@ -346,6 +349,10 @@ def choose_edges(slots: int, rows: int) -> tuple[int, ...]:
         edges.append(edge)
         edge *= 2
     return (*edges, most)
+
+
+def _choose_budget() -> int:
+    return CPU_BUDGET if current_device().platform == "cpu" else BUDGET
 
 
 def _check_edges(edges: tuple[int, ...], slots: int) -> tuple[int, ...]:
