@@ -14,7 +14,7 @@ import numpy as np
 from jaxspec.engine.detokenize import Detokenizer
 from jaxspec.engine.output import DraftTree, TracedRound
 from jaxspec.engine.stops import find_stop, safe_length
-from jaxspec.serve.requests import QueueFull, ServeRequest, Update
+from jaxspec.serve.requests import QueueFull, ServeRequest, TokenLogprob, Update
 
 EOS = 256
 KEPT = 1000
@@ -83,7 +83,15 @@ class Slot:
         drafted = tuple(np.bool_(i < len(news) - 1 and not first) for i in range(len(news)))
         tree = draw_tree(news) if self.request.trace and not first else None
         rounds = 0 if first else 1
-        return Update(self.id, tuple(map(np.int32, news)), drafted, piece, finish, rounds, tree)
+        tokens, count = tuple(map(np.int32, news)), self.request.logprobs
+        ranks = () if count is None else tuple(rank(token, count) for token in news)
+        return Update(self.id, tokens, drafted, piece, finish, rounds, tree, ranks)
+
+
+def rank(token: int, count: int) -> TokenLogprob:
+    """A token, likelier the smaller its id, among alternatives of which the second is no text."""
+    top = [(97, -0.25), (0xE2, -1.5), (token, -token / 64.0), (98, float("-inf"))]
+    return TokenLogprob(-token / 64.0, tuple(top[:count]))
 
 
 def draw_tree(news: list[int]) -> TracedRound:

@@ -53,6 +53,13 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         help="rows of a slot's key-value caches (default: 2048, or what the model's positions need)",
     )
     add("--queue", type=int, default=64, help=f"requests that wait at most {options.DEFAULT}")
+    add(
+        "--max-logprobs",
+        type=int,
+        default=20,
+        metavar="N",
+        help=f"most alternatives of a token with log-probabilities, 0 for none {options.DEFAULT}",
+    )
 
 
 def _add_address(parser: argparse.ArgumentParser) -> None:
@@ -101,6 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
             name: getattr(arguments, name)
             for name in ("slots", "capacity", "method", "builder", "budget", "rule", "queue")
         }
+        given["max_logprobs"] = arguments.max_logprobs
         engine = make_engine(params, **given)
         settings = make_settings(arguments, key, engine.room)
         tokenizer = values.load_model_tokenizer(params.spec)

@@ -58,7 +58,7 @@ class Verified(NamedTuple):
       accepted: the path.
       k, v: [L, B, A, K, D], keys and values of its rows.
       features: [B, A, F], features of its rows.
-      hidden: [B, A, E], hidden states of its rows; None unless the call gathers evidence.
+      hidden: [B, A, E], hidden states of its rows; None unless the caller needs them.
     """
 
     accepted: Accepted

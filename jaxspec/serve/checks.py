@@ -24,6 +24,7 @@ class Limits:
       rows: most rows of a slot.
       room: most tokens of a prompt with its new tokens.
       tokenizer: the model's, or None.
+      logprobs: most alternatives of a token; 0: log-probabilities cannot be asked for.
     """
 
     spec: Spec
@@ -32,6 +33,7 @@ class Limits:
     rows: int
     room: int
     tokenizer: Any
+    logprobs: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +77,10 @@ def _check(request: ServeRequest, limits: Limits) -> Accepted:
     check_flag("ignore_eos", request.ignore_eos)
     check_flag("trace", request.trace)
     check_positive("weight", request.weight)
+    if request.logprobs is not None:
+        if not limits.logprobs:
+            raise ValueError("logprobs are off: make the engine with max_logprobs")
+        check_count("logprobs", request.logprobs, 0, limits.logprobs)
     if request.deadline is not None:
         check_positive("deadline", request.deadline)
     if request.method not in (None, "ar", limits.method):

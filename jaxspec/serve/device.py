@@ -15,6 +15,8 @@ from jaxspec.engine.plan import DecodeConfig, Plan, make_plan
 from jaxspec.engine.session import full_precision
 from jaxspec.serve.copy import copy_slot
 from jaxspec.serve.feed import feed
+from jaxspec.serve.logprobs import rank_tokens, read_logprobs
+from jaxspec.serve.requests import TokenLogprob
 from jaxspec.serve.rounds import Control, Rules
 from jaxspec.serve.settings import make_settings, set_column, write_settings
 from jaxspec.serve.slots import MOST_ROUNDS, make_slots
@@ -31,6 +33,7 @@ class Device:
       rules: how rows are shared.
       slots: B.
       capacity: rows of the caches.
+      logprobs: most alternatives of a token; 0: no log-probabilities.
       drafted: seconds of a drafted round of each number of rows, as far as they are known.
     """
 
@@ -39,6 +42,7 @@ class Device:
     rules: Rules
     slots: int
     capacity: int
+    logprobs: int = 0
 
     def __post_init__(self) -> None:
         self.drafted = np.ones(len(self.rules.edges), np.float32)
@@ -52,7 +56,9 @@ class Device:
     def reset(self) -> None:
         """Free all slots."""
         with full_precision(self.params):
-            self.state = make_slots(self.params, self.config, self.slots, self.capacity)
+            self.state = make_slots(
+                self.params, self.config, self.slots, self.capacity, self.logprobs > 0
+            )
         self.settings = make_settings(self.slots)
 
     def feed(self, slot: int, prompt: list[int], start: int, end: int) -> None:
@@ -106,11 +112,27 @@ class Device:
         """Read the trees and the paths of the last round."""
         return jax.device_get((self.state.decode.tree, self.state.decode.accepted))
 
+    def read_logprobs(self, asked: dict[int, tuple[int, int]]) -> dict[int, list[TokenLogprob]]:
+        """Read log-probabilities of the tokens of the last visit.
+
+        Args:
+          asked: {slot: (tokens of the visit, alternatives of each)}.
+        """
+        options = {"config": self.config, "count": self.logprobs}
+        with full_precision(self.params):
+            ranked = {
+                slot: rank_tokens(self.params, self.state, np.int32(slot), **options)
+                for slot in asked
+            }
+        return {slot: read_logprobs(ranked[slot], *asked[slot]) for slot in asked}
+
     def compile(self) -> None:
         """Compile all programs. All slots must be free."""
         self.feed(0, [0], 0, 0)
         self.copy(0, 0)
         self.visit(0, False)
+        if self.logprobs:
+            self.read_logprobs({0: (0, 0)})
 
     def time_rounds(self, length: int, drafts: bool, forced: int, rounds: int) -> float:
         """Time rounds of sequences of `length` tokens, in seconds per round. Slots must be free."""

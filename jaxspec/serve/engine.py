@@ -22,9 +22,10 @@ from jaxspec.serve.choice import DraftChoice, LiveCosts
 from jaxspec.serve.costs import Costs, find_costs
 from jaxspec.serve.counters import Counters
 from jaxspec.serve.device import Device
+from jaxspec.serve.logprobs import MOST
 from jaxspec.serve.plan import RULES
 from jaxspec.serve.prefixes import HeldPrefixes
-from jaxspec.serve.requests import Finish, QueueFull, ServeRequest, Update
+from jaxspec.serve.requests import Finish, QueueFull, ServeRequest, TokenLogprob, Update
 from jaxspec.serve.rounds import Rules
 from jaxspec.serve.tasks import Task
 from jaxspec.serve.visit import Report
@@ -229,7 +230,24 @@ class Engine:
             self._live.observe(drafts, report.rows, seconds)
         if drafts and self._choice is not None:
             self._choice.observe(report.emitted, report.rows)
-        return [self._hand_out(slot, task, report, traced) for slot, task in running.items()]
+        logprobs = self._read_logprobs(running, report)
+        return [
+            self._hand_out(slot, task, report, logprobs.get(slot, []))
+            for slot, task in running.items()
+        ]
+
+    def _read_logprobs(
+        self, running: dict[int, Task], report: Report
+    ) -> dict[int, list[TokenLogprob]]:
+        """Read the log-probabilities of the slots whose requests ask for them."""
+        wanted = {slot: task.accepted.request.logprobs for slot, task in running.items()}
+        return self._device.read_logprobs(
+            {
+                slot: (len(report.tokens[slot]), count)
+                for slot, count in wanted.items()
+                if count is not None
+            }
+        )
 
     def _wants_draft(self, running: dict[int, Task]) -> bool:
         if self._device.rules.rule == "ar" or self.method == "ar":
@@ -248,14 +266,16 @@ class Engine:
             return 1
         return min(2, self._rounds) if len(running) < self.slots else self._rounds
 
-    def _hand_out(self, slot: int, task: Task, report: Report, traced: bool) -> Update:
+    def _hand_out(
+        self, slot: int, task: Task, report: Report, logprobs: list[TokenLogprob]
+    ) -> Update:
         tokens, drafted = report.tokens[slot], []
         for emitted, drafts in zip(report.emitted[slot], report.drafts[slot], strict=True):
             drafted += [place < drafts for place in range(emitted)]
         tree, rounds = None, int((report.emitted[slot] > 0).sum())
         if task.accepted.request.trace and rounds:
             tree = read_round(*self._device.read_rounds(), slot)
-        update = task.add(tokens, drafted, rounds, bool(report.done[slot]), tree)
+        update = task.add(tokens, drafted, rounds, bool(report.done[slot]), tree, logprobs)
         if update.finish is not None:
             self._free(slot)
         return update
@@ -276,6 +296,7 @@ def make_engine(
     edges: tuple[int, ...] | None = None,
     queue: int = 256,
     rounds: int = 4,
+    max_logprobs: int = 0,
     costs: Costs | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Engine:
@@ -292,6 +313,8 @@ def make_engine(
       edges: numbers of rows that verification is compiled for (None: powers of two).
       queue: requests that may wait.
       rounds: most rounds of a visit: more take less of the host's time, fewer stream more smoothly.
+      max_logprobs: most alternatives that a request may ask for with the log-probabilities of its
+        tokens, up to 20; 0: requests cannot ask for any.
       costs: seconds of rounds, if they are known (None: measured when the engine warms up, and kept).
       clock: seconds, for deadlines.
 
@@ -301,6 +324,7 @@ def make_engine(
     keep_programs()
     slots, queue = check_count("slots", slots), check_count("queue", queue, 0)
     rounds = check_count("rounds", rounds)
+    most = check_count("max_logprobs", max_logprobs, 0, MOST)
     check_choice("rule", rule, RULES)
     config, _ = resolve_config(
         params.spec,
@@ -326,10 +350,11 @@ def make_engine(
         rows=plan.widths[-1],
         room=min(rows - slack, positions),
         tokenizer=tokenizer,
+        logprobs=min(most, params.spec.target.vocab_size),
     )
     chosen = choose_edges(slots, plan.widths[-1]) if edges is None else _check_edges(edges, slots)
     params = with_panels(params, config.method, slots)
-    device = Device(params, config, Rules(rule, chosen), slots, rows)
+    device = Device(params, config, Rules(rule, chosen), slots, rows, limits.logprobs)
     return Engine(device, limits, WaitingQueue(queue, slots), rounds, costs, clock)
 
 

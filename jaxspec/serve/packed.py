@@ -59,6 +59,7 @@ def verify_packed(
     noise: jax.Array,
     edge: jax.Array,
     edges: tuple[int, ...],
+    with_hidden: bool = False,
 ) -> Verified:
     """Verify the first `tree.size` rows of each slot, 0 for slots that do not decode.
 
@@ -67,17 +68,23 @@ def verify_packed(
       noise: float32 [B, A, V], noise of the tokens after the root.
       edge: int32 [], index of the compiled number of rows to run.
       edges: compiled numbers of rows, rising.
+      with_hidden: return the hidden states of the paths too.
     """
 
     def at(rows: int) -> Callable[[], Verified]:
-        return lambda: _verify_rows(round, state, tree, noise, rows)
+        return lambda: _verify_rows(round, state, tree, noise, rows, with_hidden)
 
     index = tuple(range(len(edges)))
     return run_smallest(edge, index, [at(rows) for rows in edges])
 
 
 def _verify_rows(
-    round: Round, state: DecodeState, tree: Tree, noise: jax.Array, rows: int
+    round: Round,
+    state: DecodeState,
+    tree: Tree,
+    noise: jax.Array,
+    rows: int,
+    with_hidden: bool,
 ) -> Verified:
     longest, width = round.plan.longest, min(tree.token.shape[1], rows)
     packing = pack(tree.size, rows, tree.token.shape[1])
@@ -98,4 +105,5 @@ def _verify_rows(
     own = draw_rows(logits, noise, slot, depth, round.config.sampling, round.request.sampling)
     accepted = accept_match(tree, own[packing.place], longest - 1)
     at = jnp.take_along_axis(packing.place, accepted.path, axis=1)
-    return Verified(accepted, out.k[:, 0][:, at], out.v[:, 0][:, at], out.features[0][at])
+    hidden = out.hidden[0][at] if with_hidden else None
+    return Verified(accepted, out.k[:, 0][:, at], out.v[:, 0][:, at], out.features[0][at], hidden)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from jaxspec.engine.output import TracedRound
 
@@ -30,6 +30,8 @@ class ServeRequest:
       weight: how much a token of this request counts when rows are shared, above 0.
       deadline: seconds after `submit` at which the request ends with what it has; None: never.
       trace: return the draft tree of each round, one round per update.
+      logprobs: how many alternatives of each token to return with its log-probability; None: not
+        even that.
     """
 
     tokens: tuple[int, ...]
@@ -47,6 +49,19 @@ class ServeRequest:
     weight: float = 1.0
     deadline: float | None = None
     trace: bool = False
+    logprobs: int | None = None
+
+
+class TokenLogprob(NamedTuple):
+    """How likely the target found a token: at temperature 1, before top-k, top-p and min-p.
+
+    Attributes:
+      logprob: its log-probability, in nats.
+      top: the likeliest tokens at its place, best first: ids and log-probabilities.
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +77,7 @@ class Update:
       finish: why the request ended, None while it runs. No update follows one with `finish`.
       rounds: rounds that the tokens come from.
       tree: the round, if the request asks for `trace` and a round was run, see `TracedRound`.
+      logprobs: of each new token, if the request asks for them.
     """
 
     id: int
@@ -71,6 +87,7 @@ class Update:
     finish: Finish | None = None
     rounds: int = 0
     tree: TracedRound | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class QueueFull(Exception):

@@ -119,7 +119,11 @@ def _verify(
     """Verify, commit and record a round; `tree.size` int32 [B] counts the rows of each slot."""
     before = slots.decode
     live = ~before.done
-    verified = verify_packed(round, before, tree, noise, edge, edges)
+    hidden = slots.hidden
+    verified = verify_packed(round, before, tree, noise, edge, edges, hidden is not None)
+    if hidden is not None:
+        assert verified.hidden is not None, "verification was asked for them"
+        hidden = write_columns(hidden, verified.hidden, before.emitted)
     hits, expected = observe_rows(tree, verified.accepted, live, slots.hits, slots.expected)
     state, committed = commit(round, before, tree, verified)
     accepted = jnp.minimum(verified.accepted.count - 1, state.accepted.count)[:, None]
@@ -131,4 +135,5 @@ def _verify(
         rows=jax.lax.dynamic_update_slice(slots.rows, rows, (done_rounds,)),
         hits=hits,
         expected=expected,
+        hidden=hidden,
     ), committed

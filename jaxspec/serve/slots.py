@@ -32,6 +32,8 @@ class SlotsState(flax.struct.PyTreeNode):
       drafts: int32 [B, MOST_ROUNDS + 1], accepted draft tokens of each round of the visit.
       rows: int32 [MOST_ROUNDS + 1], rows that each round verified, padding included.
       hits, expected: float32 [A], accepted rows and their expected number at each depth, decayed.
+      hidden: [B, M, E], the target's hidden states that the tokens were drawn from; None if no
+        request may ask for log-probabilities.
     """
 
     decode: DecodeState
@@ -39,15 +41,19 @@ class SlotsState(flax.struct.PyTreeNode):
     rows: jax.Array
     hits: jax.Array
     expected: jax.Array
+    hidden: jax.Array | None = None
 
 
-def make_slots(params: Params, config: DecodeConfig, slots: int, capacity: int) -> SlotsState:
+def make_slots(
+    params: Params, config: DecodeConfig, slots: int, capacity: int, keep_hidden: bool = False
+) -> SlotsState:
     """Make the state of free slots.
 
     Args:
       config: with sampling `MIXED`.
       slots: B.
       capacity: rows S of the caches.
+      keep_hidden: keep the hidden states that a visit's tokens were drawn from.
     """
     plan, dtype = make_plan(params.spec, config), params.dtype
     drafter = plan.drafter
@@ -64,7 +70,10 @@ def make_slots(params: Params, config: DecodeConfig, slots: int, capacity: int) 
         decode = decode.replace(pending=make_pending(features, max(plan.longest, QUEUE)))
     zeros = jnp.zeros((slots, MOST_ROUNDS + 1), jnp.int32)
     depths = jnp.zeros(plan.longest)
-    state = SlotsState(decode, zeros, zeros[0] + 0, depths, depths + 0)
+    hidden = None
+    if keep_hidden:
+        hidden = jnp.zeros((*decode.tokens.shape, params.spec.target.hidden_size), dtype)
+    state = SlotsState(decode, zeros, zeros[0] + 0, depths, depths + 0, hidden)
     # Leaves that share a buffer could not be donated.
     return jax.tree.map(lambda x: jnp.array(x, copy=True), state)
 

@@ -9,7 +9,7 @@ from jaxspec.engine.output import TracedRound
 from jaxspec.engine.stops import find_stop
 from jaxspec.engine.streamed_text import StreamedText
 from jaxspec.serve.checks import Accepted
-from jaxspec.serve.requests import Finish, Update
+from jaxspec.serve.requests import Finish, TokenLogprob, Update
 
 
 @dataclasses.dataclass
@@ -59,8 +59,13 @@ class Task:
         rounds: int,
         done: bool,
         tree: TracedRound | None,
+        logprobs: list[TokenLogprob],
     ) -> Update:
-        """Add what a visit emitted; return the update, with the finish if the text has ended."""
+        """Add what a visit emitted; return the update, with the finish if the text has ended.
+
+        Args:
+          logprobs: of the tokens, or empty.
+        """
         before = len(self.tokens)
         self.tokens += tokens
         piece = self._text.add(tokens)
@@ -72,8 +77,9 @@ class Task:
             finish, piece = "stop", self._text.rest(piece, whole)
         elif done:
             finish, piece = self._why_done(), self._rest(piece)
-        new = self.tokens[before:]
-        return Update(self.id, tuple(new), tuple(drafted[: len(new)]), piece, finish, rounds, tree)
+        new = tuple(self.tokens[before:])
+        flags, ranks = tuple(drafted[: len(new)]), tuple(logprobs[: len(new)])
+        return Update(self.id, new, flags, piece, finish, rounds, tree, ranks)
 
     def end(self, finish: Finish) -> Update:
         """Return the last update of a request that ends for another reason than its text."""

@@ -14,6 +14,7 @@ from jaxspec.serve.http.errors import ApiError
 from jaxspec.serve.http.event_stream import EventStream, run_until_gone
 from jaxspec.serve.http.generation import Delta, Generation
 from jaxspec.serve.http.guard import REQUEST_ID
+from jaxspec.serve.http.logprobs import make_logprobs
 from jaxspec.serve.http.parameters import ChatParameters, Parameters, TextParameters
 from jaxspec.serve.http.service import Service
 
@@ -85,6 +86,9 @@ class _Answer:
         self._traces = None
         if given.trace and service.tokenizer is not None:
             self._traces = [Trace(service.tokenizer.decode) for _ in generation.ids]
+        self._logprobs = None
+        if given.alternatives is not None:
+            self._logprobs = [make_logprobs(service.texts, envelope.chat) for _ in generation.ids]
 
     async def collect(self) -> dict[str, Any]:
         """Wait for all choices and return the whole answer."""
@@ -127,9 +131,15 @@ class _Answer:
 
     def _extra(self, delta: Delta) -> dict[str, Any]:
         """Return what a choice says of its new tokens, if the client asked."""
-        ids = {"token_ids": list(delta.tokens)} if self._given.return_token_ids else {}
-        traces = self._traces
-        return ids | ({} if traces is None else {"trace": traces[delta.index].describe(delta)})
+        extra: dict[str, Any] = {}
+        if self._given.return_token_ids:
+            extra["token_ids"] = list(delta.tokens)
+        traces, logprobs = self._traces, self._logprobs
+        if traces is not None:
+            extra["trace"] = traces[delta.index].describe(delta)
+        if logprobs is not None and delta.tokens:
+            extra["logprobs"] = logprobs[delta.index].describe(delta)
+        return extra
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
         usage = {"usage": None} if self._usage else {}
@@ -142,7 +152,7 @@ def _extend(whole: dict[str, Any], news: dict[str, Any]) -> None:
         if isinstance(value, dict):
             _extend(whole.setdefault(key, {}), value)
         else:
-            whole[key] = whole.get(key, []) + value
+            whole[key] = None if value is None else whole.get(key, []) + value
 
 
 def _event(body: dict[str, Any]) -> bytes:

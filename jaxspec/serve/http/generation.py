@@ -11,7 +11,7 @@ from typing import Protocol
 from jaxspec.engine.output import TracedRound
 from jaxspec.serve.http.errors import ApiError
 from jaxspec.serve.http.metrics import Metrics
-from jaxspec.serve.requests import Update
+from jaxspec.serve.requests import TokenLogprob, Update
 
 # Draft trees are pictures: those that a slow reader left behind are dropped.
 MOST_TREES = 16
@@ -30,6 +30,7 @@ class Delta:
       tokens, drafted: new token ids, and whether each was an accepted draft token.
       rounds: rounds that they come from.
       trees: rounds to draw, each with the tokens of the choice before it.
+      logprobs: of the tokens, if the request asks for them.
       finish: why the choice ended, None while it runs.
     """
 
@@ -40,6 +41,7 @@ class Delta:
     rounds: int = 0
     trees: list[tuple[int, TracedRound]] = dataclasses.field(default_factory=list)
     finish: str | None = None
+    logprobs: list[TokenLogprob] = dataclasses.field(default_factory=list)
 
     def merge(self, update: Update, before: int) -> None:
         """Add an update, which `before` tokens of the choice precede."""
@@ -48,6 +50,7 @@ class Delta:
         self.tokens += map(int, update.tokens)
         self.drafted += map(bool, update.drafted)
         self.rounds += int(update.rounds)
+        self.logprobs += update.logprobs
         if update.tree is not None:
             self.trees = [*self.trees, (before, update.tree)][-MOST_TREES:]
         self.finish = update.finish

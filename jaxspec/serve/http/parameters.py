@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 MOST_STOPS = 4  # OpenAI's limit
 MOST_SAMPLES = 128  # OpenAI's limit of n
+MOST_CHAT_LOGPROBS, MOST_TEXT_LOGPROBS = 20, 5  # OpenAI's limits of alternatives to a token
 
 # Parameters of OpenAI and vLLM that are not supported, with the values that ask for nothing. A
 # penalty depends on the path to a token, which differs between the branches of a draft tree.
@@ -23,7 +24,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "guided_regex": (),
     "length_penalty": (1,),
     "logit_bias": ({},),
-    "logprobs": (False,),
     "metadata": ({},),
     "modalities": (["text"],),
     "parallel_tool_calls": (),
@@ -38,7 +38,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "top_logprobs": (0,),
     "use_beam_search": (False,),
     "verbosity": (),
     "web_search_options": (),
@@ -119,6 +118,11 @@ class Parameters(_Closed):
                 )
         return kept
 
+    @property
+    def alternatives(self) -> int | None:
+        """Alternatives of each token to list with log-probabilities; None for none of either."""
+        raise NotImplementedError
+
     @field_validator("stop", mode="before")
     @classmethod
     def _list_stops(cls, value: Any) -> Any:
@@ -152,11 +156,30 @@ class ChatParameters(Parameters):
       messages: with `role` and `content`, which is a string or a list of text parts.
       max_completion_tokens: OpenAI's new name of max_tokens.
       chat_template_kwargs: variables of the model's chat template, such as enable_thinking.
+      logprobs: give the log-probability of each token, and of the `top_logprobs` likeliest ones at
+        its place.
     """
 
     messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     chat_template_kwargs: dict[str, Any] = {}
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_CHAT_LOGPROBS)] = 0
+
+    @property
+    def alternatives(self) -> int | None:
+        """See `Parameters.alternatives`."""
+        return self.top_logprobs if self.logprobs else None
+
+    @model_validator(mode="after")
+    def _check_logprobs(self) -> ChatParameters:
+        if self.top_logprobs and not self.logprobs:
+            raise PydanticCustomError(
+                "unsupported_parameter",
+                "'{param}' is only allowed with 'logprobs': true.",
+                {"param": "top_logprobs"},
+            )
+        return self
 
 
 class TextParameters(Parameters):
@@ -164,9 +187,21 @@ class TextParameters(Parameters):
 
     Attributes:
       prompt: a string, token ids, or a list of one of them.
+      logprobs: give the log-probability of each token, and of so many alternatives.
     """
 
     prompt: Any
+    logprobs: Annotated[int, Field(ge=0, le=MOST_TEXT_LOGPROBS)] | None = None
+
+    @property
+    def alternatives(self) -> int | None:
+        """See `Parameters.alternatives`."""
+        return self.logprobs
+
+    @field_validator("logprobs", mode="before")
+    @classmethod
+    def _drop_false(cls, value: Any) -> Any:
+        return None if value is False else value
 
     @field_validator("prompt")
     @classmethod

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from jaxspec.serve.engine import Engine
 from jaxspec.serve.http.driver import DEAD, Driver
 from jaxspec.serve.http.errors import ApiError
+from jaxspec.serve.http.logprobs import TokenTexts
 from jaxspec.serve.http.metrics import Metrics
 from jaxspec.serve.http.settings import HttpSettings
 from jaxspec.serve.http.translate import Tokens, Translator
@@ -20,6 +21,7 @@ class Service:
 
     Attributes:
       tokenizer: None if the model has none.
+      texts: of single tokens.
       draining: whether no more requests are taken.
       on_end: called on the event loop when the process should exit; `jaxspec.serve.http.server`
         sets it.
@@ -27,6 +29,7 @@ class Service:
 
     def __init__(self, engine: Engine, tokenizer: Tokens | None, settings: HttpSettings):
         self.settings, self.tokenizer, self.draining = settings, tokenizer, False
+        self.texts = TokenTexts(tokenizer.decode if tokenizer is not None else None)
         self.metrics = Metrics(settings.metrics_prefix)
         self.metrics.add_engine(engine)
         self.translator = Translator(tokenizer, settings.room, settings.request_timeout)

@@ -154,6 +154,7 @@ class Translator:
             method=given.method,
             deadline=self._deadline,
             trace=given.trace,
+            logprobs=given.alternatives,
         )
 
 

@@ -38,7 +38,6 @@ ASKED = {
     "function_call": "auto",
     "functions": [{"name": "f"}],
     "logit_bias": {"5": 1},
-    "logprobs": True,
     "metadata": {"a": "b"},
     "modalities": ["audio"],
     "repetition_penalty": 1.1,
@@ -48,7 +47,6 @@ ASKED = {
     "suffix": "x",
     "tool_choice": "required",
     "tools": [{"type": "function"}],
-    "top_logprobs": 2,
 }
 
 
@@ -61,7 +59,7 @@ def test_unsupported_parameters_are_refused_unless_they_ask_for_nothing(server, 
 
 
 def test_zero_is_not_false(server):
-    check_error(server.post(prompt="x", logprobs=0), 400, "unsupported_parameter", "logprobs")
+    check_error(server.post(prompt="x", echo=0), 400, "unsupported_parameter", "echo")
 
 
 @pytest.mark.parametrize(
@@ -98,6 +96,9 @@ def test_zero_is_not_false(server):
         ({"prompt": "x", "stop": ""}, "invalid_value", "stop"),
         ({"prompt": "x", "stop": 5}, "invalid_value", "stop"),
         ({"prompt": "x", "stream": "yes"}, "invalid_value", "stream"),
+        ({"prompt": "x", "logprobs": True}, "invalid_value", "logprobs"),
+        ({"prompt": "x", "logprobs": 6}, "invalid_value", "logprobs"),
+        ({"prompt": "x", "top_logprobs": 2}, "unknown_parameter", "top_logprobs"),
         ({"prompt": "x", "stream_options": {}}, "unsupported_parameter", "stream_options"),
         (
             {"prompt": "x", "stream": True, "stream_options": {"a": 1}},
@@ -135,6 +136,13 @@ def test_bad_completions(server, body, code, param):
             "messages",
         ),
         ({"messages": HI, "prompt": "x"}, "unknown_parameter", "prompt"),
+        ({"messages": HI, "logprobs": 5}, "invalid_value", "logprobs"),
+        (
+            {"messages": HI, "logprobs": True, "top_logprobs": 21},
+            "invalid_value",
+            "top_logprobs",
+        ),
+        ({"messages": HI, "top_logprobs": 2}, "unsupported_parameter", "top_logprobs"),
         (
             {"messages": HI, "max_tokens": 5, "max_completion_tokens": 6},
             "invalid_value",
