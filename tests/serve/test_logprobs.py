@@ -28,19 +28,20 @@ def engine(mini):
 def make(params, **options):
     # Made up, so that no test depends on a time: drafting pays.
     costs = Costs((1.0, 1.2, 1.5), (5.0,) * 3)
-    shape = dict(slots=2, capacity=192, budget=8, edges=(2, 4, 16))
+    shape = dict(slots=2, capacity=192, budget=8, edges=(2, 4, 16), rounds=8)
     return make_engine(params, costs=costs, **shape | options)
 
 
 def run(engine, *requests):
-    """Return (tokens, log-probabilities, whether each token was drafted) of each request."""
+    """Return (tokens, log-probabilities, whether each was drafted, most at once) by request."""
     ids, found = [engine.submit(one) for one in requests], {}
     while not engine.idle:
         for update in engine.visit():
-            tokens, logprobs, drafted = found.setdefault(update.id, ([], [], []))
+            tokens, logprobs, drafted, most = found.setdefault(update.id, ([], [], [], [0]))
             tokens += update.tokens
             logprobs += update.logprobs
             drafted += update.drafted
+            most[0] = max(most[0], len(update.tokens))
     return [found[id] for id in ids]
 
 
@@ -72,7 +73,7 @@ def test_they_are_those_of_a_plain_forward_pass(mini, engine, sampling, method):
     request = ServeRequest(
         PROMPT, max_new_tokens=40, ignore_eos=True, method=method, logprobs=20, **sampling
     )
-    ((tokens, logprobs, drafted),) = run(engine, request)
+    ((tokens, logprobs, drafted, _),) = run(engine, request)
     assert any(drafted) == (method is None)
     check(mini, request, tokens, logprobs)
     if not sampling:
@@ -90,6 +91,14 @@ def test_a_drafter_changes_nothing(engine, sampling):
         np.testing.assert_allclose([x for _, x in one.top], [x for _, x in other.top], atol=2e-5)
 
 
+def test_visits_of_many_tokens(mini, engine):
+    """They are ranked in several blocks, of which the last may overlap the one before."""
+    request = ServeRequest(PROMPT, max_new_tokens=60, ignore_eos=True, logprobs=2)
+    for tokens, logprobs, _, (most,) in run(engine, request, request):
+        assert most > 8
+        check(mini, request, tokens, logprobs)
+
+
 def test_requests_side_by_side_get_what_each_asks_for(mini, engine):
     """More requests than slots, stop strings and sampling: neither order nor slots mix anything."""
     requests = [
@@ -101,7 +110,7 @@ def test_requests_side_by_side_get_what_each_asks_for(mini, engine):
     before = engine.counters()["compiles_after_warm_up"]
     results = run(engine, *requests)
     assert engine.counters()["compiles_after_warm_up"] == before
-    for request, (tokens, logprobs, _) in zip(requests, results, strict=True):
+    for request, (tokens, logprobs, *_) in zip(requests, results, strict=True):
         if request.logprobs is None:
             assert logprobs == []
         else:
@@ -114,7 +123,7 @@ def test_an_autoregressive_engine(mini):
         mini, slots=1, capacity=192, method="ar", edges=(1,), costs=costs, max_logprobs=4
     )
     request = ServeRequest(PROMPT, max_new_tokens=10, logprobs=4)
-    ((tokens, logprobs, _),) = run(engine, request)
+    ((tokens, logprobs, *_),) = run(engine, request)
     check(mini, request, tokens, logprobs)
 
 
