@@ -9,6 +9,7 @@ from jaxspec.core.params import Spec
 from jaxspec.core.sampling import MIN_TEMPERATURE, make_sampling
 from jaxspec.engine.arguments import check_count, check_flag, check_positive, check_seed, split_stop
 from jaxspec.engine.token_ids import number_sequences, to_ids
+from jaxspec.serve.bias import check_bias
 from jaxspec.serve.requests import ServeRequest
 from jaxspec.serve.settings import STOPS
 
@@ -99,6 +100,7 @@ def _check(request: ServeRequest, limits: Limits) -> Accepted:
         "deepest": limits.depth if drafts else 0,
         "high": limits.rows if drafts else 1,
         "weight": request.weight,
+        "bias": check_bias(request.logit_bias, spec.target.vocab_size),
         **_sampling(request),
     }
     return Accepted(request, prompt, ids, strings, settings)

@@ -20,6 +20,7 @@ from jaxspec.engine.acceptance import accept_match
 from jaxspec.engine.buckets import run_smallest
 from jaxspec.engine.round import Round
 from jaxspec.engine.verify import Verified
+from jaxspec.serve.bias import LogitBias, draw_biased
 
 
 class Packing(NamedTuple):
@@ -57,6 +58,7 @@ def verify_packed(
     state: DecodeState,
     tree: Tree,
     noise: jax.Array,
+    bias: LogitBias,
     edge: jax.Array,
     edges: tuple[int, ...],
     with_hidden: bool = False,
@@ -66,13 +68,14 @@ def verify_packed(
     Args:
       tree: of N rows; rows beyond `size` are padding.
       noise: float32 [B, A, V], noise of the tokens after the root.
+      bias: what each slot adds to the logits that it draws from.
       edge: int32 [], index of the compiled number of rows to run.
       edges: compiled numbers of rows, rising.
       with_hidden: return the hidden states of the paths too.
     """
 
     def at(rows: int) -> Callable[[], Verified]:
-        return lambda: _verify_rows(round, state, tree, noise, rows, with_hidden)
+        return lambda: _verify_rows(round, state, tree, noise, bias, rows, with_hidden)
 
     index = tuple(range(len(edges)))
     return run_smallest(edge, index, [at(rows) for rows in edges])
@@ -83,6 +86,7 @@ def _verify_rows(
     state: DecodeState,
     tree: Tree,
     noise: jax.Array,
+    bias: LogitBias,
     rows: int,
     with_hidden: bool,
 ) -> Verified:
@@ -102,7 +106,12 @@ def _verify_rows(
         feature_layers=round.feature_layers,
     )
     logits = round.target(out.hidden, method="logits")[0]
-    own = draw_rows(logits, noise, slot, depth, round.config.sampling, round.request.sampling)
+
+    def draw(logits: jax.Array) -> jax.Array:
+        sampling, values = round.config.sampling, round.request.sampling
+        return draw_rows(logits, noise, slot, depth, sampling, values)
+
+    own = draw_biased(draw, logits, slot, bias)
     accepted = accept_match(tree, own[packing.place], longest - 1)
     at = jnp.take_along_axis(packing.place, accepted.path, axis=1)
     hidden = out.hidden[0][at] if with_hidden else None

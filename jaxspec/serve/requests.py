@@ -30,6 +30,8 @@ class ServeRequest:
       weight: how much a token of this request counts when rows are shared, above 0.
       deadline: seconds after `submit` at which the request ends with what it has; None: never.
       trace: return the draft tree of each round, one round per update.
+      logit_bias: token ids and what is added to their logits before filters and the draw, -100 to
+        100; at most 64. `jaxspec.decode` has no such argument.
       logprobs: how many alternatives of each token to return with its log-probability; None: not
         even that.
     """
@@ -49,11 +51,12 @@ class ServeRequest:
     weight: float = 1.0
     deadline: float | None = None
     trace: bool = False
+    logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None
 
 
 class TokenLogprob(NamedTuple):
-    """How likely the target found a token: at temperature 1, before top-k, top-p and min-p.
+    """How likely the target found a token: at temperature 1, before biases and filters.
 
     Attributes:
       logprob: its log-probability, in nats.

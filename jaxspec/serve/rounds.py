@@ -15,6 +15,7 @@ from jaxspec.engine.commit import absorb, commit, enqueue, write_columns
 from jaxspec.engine.draft import draft
 from jaxspec.engine.grow import grow
 from jaxspec.engine.round import Round
+from jaxspec.serve.bias import LogitBias
 from jaxspec.serve.calibration import calibrate, observe_rows
 from jaxspec.serve.packed import verify_packed
 from jaxspec.serve.plan import Offer, share_rows
@@ -76,7 +77,7 @@ def drafted_round(
     )
     shared = share_rows(rules.rule, offer, rules.edges, control.seconds, control.forced)
     tree = keep_rows(tree, shared.rows).replace(size=shared.rows)
-    slots, committed = _verify(round, slots, tree, noise, shared.edge, rules.edges)
+    slots, committed = _verify(round, slots, tree, noise, settings.bias, shared.edge, rules.edges)
     return slots.replace(decode=absorb(round, slots.decode, committed))
 
 
@@ -91,7 +92,7 @@ def autoregressive_round(
     edges = rules.plain_edges(live.shape[0])
     smallest = (live.sum() > np.asarray(edges)[:-1]).sum(dtype=jnp.int32)
     edge = jnp.where(control.forced < 0, smallest, jnp.minimum(control.forced, len(edges) - 1))
-    slots, committed = _verify(round, slots, tree, noise, edge, edges)
+    slots, committed = _verify(round, slots, tree, noise, settings.bias, edge, edges)
     if round.plan.drafter is None:
         return slots
     first = committed.replace(
@@ -113,6 +114,7 @@ def _verify(
     slots: SlotsState,
     tree: Tree,
     noise: jax.Array,
+    bias: LogitBias,
     edge: jax.Array,
     edges: tuple[int, ...],
 ) -> tuple[SlotsState, Committed]:
@@ -120,7 +122,7 @@ def _verify(
     before = slots.decode
     live = ~before.done
     hidden = slots.hidden
-    verified = verify_packed(round, before, tree, noise, edge, edges, hidden is not None)
+    verified = verify_packed(round, before, tree, noise, bias, edge, edges, hidden is not None)
     if hidden is not None:
         assert verified.hidden is not None, "verification was asked for them"
         hidden = write_columns(hidden, verified.hidden, before.emitted)

@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxspec.core.sampling import SamplingValues
 from jaxspec.core.state import Request
+from jaxspec.serve.bias import BIASES, LogitBias
 
 STOPS = 16
 """Stop ids that a request may have, the model's EOS tokens included."""
@@ -20,7 +21,9 @@ STOPS = 16
 _INTEGERS = ("active", "limit", "stop_from", "seed", "sequence", "deepest", "top_k", "low", "high")
 _FLOATS = ("temperature", "top_p", "min_p", "weight")
 _NAMES = _INTEGERS + _FLOATS
-_COLUMNS = len(_NAMES) + STOPS
+# Behind these come the stop ids, the tokens that have a bias, and their biases.
+_BIASED = len(_NAMES) + STOPS
+_COLUMNS = _BIASED + 2 * BIASES
 
 
 class SlotSettings(NamedTuple):
@@ -31,6 +34,7 @@ class SlotSettings(NamedTuple):
       request: limits, stop ids, seeds and sampling of all slots.
       weight: float32 [B], what an expected token of each slot counts when rows are shared.
       low, high: int32 [B], least and most rows of each slot.
+      bias: what each slot adds to logits.
     """
 
     active: jax.Array
@@ -38,6 +42,7 @@ class SlotSettings(NamedTuple):
     weight: jax.Array
     low: jax.Array
     high: jax.Array
+    bias: LogitBias
 
 
 def make_settings(slots: int) -> np.ndarray:
@@ -49,12 +54,18 @@ def make_settings(slots: int) -> np.ndarray:
 
 
 def write_settings(
-    settings: np.ndarray, slot: int, *, stop: tuple[int, ...], **values: Any
+    settings: np.ndarray,
+    slot: int,
+    *,
+    stop: tuple[int, ...],
+    bias: tuple[tuple[int, float], ...] = (),
+    **values: Any,
 ) -> None:
     """Write the settings of a slot in place; those that are not given get neutral values.
 
     Args:
       stop: at most `STOPS` token ids.
+      bias: at most `BIASES` pairs of a token id and its bias.
       values: by the names of columns: `active`, `limit`, `temperature`, …
     """
     neutral: dict[str, Any] = {"low": 1, "high": 1, "top_p": 1.0, "weight": 1.0}
@@ -66,6 +77,9 @@ def write_settings(
             settings[slot, column] = np.asarray(value, np.int64).astype(np.int32)
     settings[slot, len(_NAMES) :] = -1
     settings[slot, len(_NAMES) : len(_NAMES) + len(stop)] = stop
+    for place, (token, value) in enumerate(bias):
+        settings[slot, _BIASED + place] = token
+        settings[slot, _BIASED + BIASES + place] = np.float32(value).view(np.int32)
 
 
 def set_column(settings: np.ndarray, slot: int, name: str, value: int) -> None:
@@ -83,12 +97,14 @@ def read_settings(settings: jax.Array) -> SlotSettings:
     )
     request = Request(
         limit=column["limit"],
-        stop=settings[:, len(_NAMES) :],
+        stop=settings[:, len(_NAMES) : _BIASED],
         seed=column["seed"],
         sequence=jax.lax.bitcast_convert_type(column["sequence"], jnp.uint32),
         sampling=sampling,
         stop_from=column["stop_from"],
         deepest=column["deepest"],
     )
+    biased, biases = jnp.split(settings[:, _BIASED:], 2, axis=1)
+    bias = LogitBias(biased, jax.lax.bitcast_convert_type(biases, jnp.float32))
     active = column["active"] != 0
-    return SlotSettings(active, request, column["weight"], column["low"], column["high"])
+    return SlotSettings(active, request, column["weight"], column["low"], column["high"], bias)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
+
+from jaxspec.serve.bias import BIASES, LARGEST
 
 MOST_STOPS = 4  # OpenAI's limit
 MOST_SAMPLES = 128  # OpenAI's limit of n
@@ -23,7 +26,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "guided_json": (),
     "guided_regex": (),
     "length_penalty": (1,),
-    "logit_bias": ({},),
     "metadata": ({},),
     "modalities": (["text"],),
     "parallel_tool_calls": (),
@@ -44,6 +46,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 }
 
 Ids: TypeAlias = list[int]
+_Bias = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 
 
 class _Closed(BaseModel):
@@ -77,6 +80,7 @@ class Parameters(_Closed):
       min_p, top_k, ignore_eos, min_tokens, stop_token_ids: as in vLLM; top_k of 0 or -1 is no limit.
       seed: of sampling; with the same seed and prompt the text is the same under any load. None: a
         seed that no other request has.
+      logit_bias: what to add to the logits of tokens, by their ids.
       user: a label, which is neither used nor kept.
       return_token_ids: give the ids of the new tokens beside their text.
       method: `ar` decodes without a drafter, for comparisons; the text is the same.
@@ -94,6 +98,7 @@ class Parameters(_Closed):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    logit_bias: Annotated[dict[str, _Bias], Field(max_length=BIASES)] = {}
     n: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] = 1
     user: str | None = None
     ignore_eos: bool = False
@@ -132,6 +137,14 @@ class Parameters(_Closed):
         if len(stops) > MOST_STOPS or "" in stops:
             raise ValueError(f"give at most {MOST_STOPS} strings, none of them empty")
         return tuple(stops)
+
+    @field_validator("logit_bias")
+    @classmethod
+    def _check_biased(cls, value: dict[str, float]) -> dict[str, float]:
+        # One way to write each id, so that none is there twice.
+        if not all(re.fullmatch("0|[1-9][0-9]{0,8}", id) for id in value):
+            raise ValueError('the keys must be token ids, such as "50"')
+        return value
 
     @field_validator("stop_token_ids", mode="before")
     @classmethod

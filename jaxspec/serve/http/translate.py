@@ -154,6 +154,7 @@ class Translator:
             method=given.method,
             deadline=self._deadline,
             trace=given.trace,
+            logit_bias=tuple((int(id), bias) for id, bias in given.logit_bias.items()),
             logprobs=given.alternatives,
         )
 

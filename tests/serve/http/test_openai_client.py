@@ -125,6 +125,7 @@ def test_settings_reach_the_engine(client, server):
         seed=11,
         stop="zz",
         user="somebody",
+        logit_bias={"5": 1.5, "10": -100},
         extra_body={
             "top_k": 5,
             "min_p": 0.1,
@@ -146,6 +147,7 @@ def test_settings_reach_the_engine(client, server):
         ignore_eos=True,
         min_tokens=3,
         method="ar",
+        logit_bias=((5, 1.5), (10, -100.0)),
     )
 
 

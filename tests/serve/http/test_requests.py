@@ -37,7 +37,6 @@ ASKED = {
     "frequency_penalty": 0.1,
     "function_call": "auto",
     "functions": [{"name": "f"}],
-    "logit_bias": {"5": 1},
     "metadata": {"a": "b"},
     "modalities": ["audio"],
     "repetition_penalty": 1.1,
@@ -98,6 +97,15 @@ def test_zero_is_not_false(server):
         ({"prompt": "x", "stream": "yes"}, "invalid_value", "stream"),
         ({"prompt": "x", "logprobs": True}, "invalid_value", "logprobs"),
         ({"prompt": "x", "logprobs": 6}, "invalid_value", "logprobs"),
+        ({"prompt": "x", "logit_bias": {"5": 101}}, "invalid_value", "logit_bias.5"),
+        ({"prompt": "x", "logit_bias": {"five": 1}}, "invalid_value", "logit_bias"),
+        ({"prompt": "x", "logit_bias": {"5": "1"}}, "invalid_value", "logit_bias.5"),
+        ({"prompt": "x", "logit_bias": [5]}, "invalid_value", "logit_bias"),
+        (
+            {"prompt": "x", "logit_bias": {str(id): 1 for id in range(65)}},
+            "invalid_value",
+            "logit_bias",
+        ),
         ({"prompt": "x", "top_logprobs": 2}, "unknown_parameter", "top_logprobs"),
         ({"prompt": "x", "stream_options": {}}, "unsupported_parameter", "stream_options"),
         (

@@ -1,0 +1,88 @@
+"""A logit bias is added before every draw, whether a drafter proposed the token or not."""
+
+import numpy as np
+import pytest
+from serve_toys import PROMPT, SAMPLED, make, run, score
+
+import jaxspec
+from jaxspec.serve import ServeRequest
+
+
+@pytest.fixture(scope="module")
+def mini():
+    return jaxspec.load("mini", drafter="dflash", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def engine(mini):
+    return make(mini, max_logprobs=1)
+
+
+@pytest.fixture(scope="module")
+def plain(mini, engine):
+    ((tokens, *_),) = run(engine, ServeRequest(PROMPT, max_new_tokens=40, ignore_eos=True))
+    return tokens
+
+
+def test_greedy_text_is_the_argmax_of_biased_logits(mini, engine, plain):
+    common = max(set(plain), key=plain.count)
+    bias = ((common, -3.0), (plain[0], -100.0), (20, 2.5), (31, 1.0))
+    options = dict(max_new_tokens=40, ignore_eos=True, logit_bias=bias)
+    (drafted,) = run(engine, ServeRequest(PROMPT, **options))
+    (single,) = run(engine, ServeRequest(PROMPT, method="ar", **options))
+    expected = score(mini, PROMPT, drafted[0])
+    for token, value in bias:
+        expected[:, token] += value
+    assert drafted[0] == single[0] == np.argmax(expected, axis=1).tolist()
+    assert drafted[0] != plain and any(drafted[2])
+
+
+def test_sampled_text_is_the_same_with_a_drafter(engine):
+    options = dict(max_new_tokens=40, ignore_eos=True, **SAMPLED)
+    bias = ((17, 4.0), (30, 4.0))
+    (drafted,) = run(engine, ServeRequest(PROMPT, logit_bias=bias, **options))
+    (single,) = run(engine, ServeRequest(PROMPT, logit_bias=bias, method="ar", **options))
+    (without,) = run(engine, ServeRequest(PROMPT, **options))
+    assert drafted[0] == single[0] != without[0]
+
+
+def test_a_bias_can_leave_two_tokens_to_draw(engine):
+    """The biases come before the filters, and as many as there may be count."""
+    bias = tuple((id, 100.0) for id in (17, 300)) + tuple((id, -1.0) for id in range(400, 462))
+    request = ServeRequest(PROMPT, max_new_tokens=40, temperature=2.0, top_k=3, logit_bias=bias)
+    ((tokens, *_),) = run(engine, request)
+    assert set(tokens) <= {17, 300}
+
+
+def test_nobody_else_has_it_and_slots_forget_it(engine, plain):
+    options = dict(max_new_tokens=40, ignore_eos=True)
+    biased = ServeRequest(PROMPT, logit_bias=((33, 100.0),), **options)
+    others = run(engine, biased, ServeRequest(PROMPT, **options), biased)
+    assert [one[0] for one in others] == [[33] * 40, plain, [33] * 40]
+    for tokens, *_ in run(engine, *[ServeRequest(PROMPT, **options)] * 2):
+        assert tokens == plain
+
+
+def test_log_probabilities_are_those_before_the_bias(mini, engine):
+    request = ServeRequest(
+        PROMPT, max_new_tokens=5, ignore_eos=True, logit_bias=((33, 100.0),), logprobs=1
+    )
+    ((tokens, logprobs, *_),) = run(engine, request)
+    expected = score(mini, PROMPT, tokens)[:, 33]
+    np.testing.assert_allclose([own for own, _ in logprobs], expected, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("bias", "says"),
+    [
+        (((10**6, 1.0),), "a token of logit_bias is 1000000"),
+        (((-1, 1.0),), "a token of logit_bias is -1"),
+        (((5, float("nan")),), "give -100 to 100"),
+        (((5, 101.0),), "give -100 to 100"),
+        (((5, 1.0), (5, 2.0)), "none of them twice"),
+        (tuple((id, 1.0) for id in range(65)), "at most 64"),
+    ],
+)
+def test_a_bias_that_cannot_be_is_refused(mini, bias, says):
+    with pytest.raises(ValueError, match=says):
+        make(mini).submit(ServeRequest(PROMPT, max_new_tokens=5, logit_bias=bias))
