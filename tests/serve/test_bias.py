@@ -54,6 +54,13 @@ def test_a_bias_can_leave_two_tokens_to_draw(engine):
     assert set(tokens) <= {17, 300}
 
 
+def test_the_last_token_is_none_of_the_padding(mini, engine):
+    last = mini.spec.target.vocab_size - 1
+    request = ServeRequest(PROMPT, max_new_tokens=8, ignore_eos=True, logit_bias=((last, 100.0),))
+    ((tokens, *_),) = run(engine, request)
+    assert tokens == [last] * 8
+
+
 def test_nobody_else_has_it_and_slots_forget_it(engine, plain):
     options = dict(max_new_tokens=40, ignore_eos=True)
     biased = ServeRequest(PROMPT, logit_bias=((33, 100.0),), **options)
