@@ -89,7 +89,8 @@ def test_each_channel_is_within_half_a_step(kind, axis, seed, spread, zero):
     # int8: half a step of the channel. fp8: 3 stored bits of a number's own fraction, and below
     # 2**-6 steps of 2**-9.
     bound = scale / 2 if kind == "int8" else np.maximum(np.abs(weights) / 16, scale * 2.0**-10)
-    assert (error <= bound * (1 + 1e-5)).all()
+    rounding = np.abs(weights) * 2.0**-22  # of the product in float32
+    assert (error <= bound * (1 + 1e-5) + rounding).all()
     reached = np.abs(values.astype(np.float32)).max(axis, keepdims=True)
     assert (reached == np.where(largest > 0, KINDS[kind][1], 0)).all()
 

@@ -15,7 +15,7 @@ from jaxspec.bench.architectures import abstract_params
 from jaxspec.core.params import Params
 from jaxspec.core.sampling import MIXED
 from jaxspec.engine.plan import DecodeConfig, make_plan
-from jaxspec.serve.engine import choose_edges
+from jaxspec.serve.factory import choose_edges
 from jaxspec.serve.feed import feed
 from jaxspec.serve.rounds import Control, Rules
 from jaxspec.serve.settings import make_settings

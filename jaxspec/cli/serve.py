@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     key = choose_key(arguments)
     with server.listen(arguments.host, arguments.port) as sock:
         # After the address is known to be free, since JAX takes a second to import.
-        from jaxspec.serve.engine import make_engine
+        from jaxspec.serve.factory import make_engine
 
         params = values.load_params(arguments)
         given = {

@@ -1,6 +1,7 @@
 """Serve many requests at once: slots of one state on the device, rows shared by load."""
 
-from jaxspec.serve.engine import Engine, make_engine
+from jaxspec.serve.engine import Engine
+from jaxspec.serve.factory import make_engine
 from jaxspec.serve.requests import QueueFull, ServeRequest, Update
 
 __all__ = ["Engine", "QueueFull", "ServeRequest", "Update", "make_engine"]

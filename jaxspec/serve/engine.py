@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any
 
-from jaxspec.builders import Builder
-from jaxspec.core.params import Params
-from jaxspec.core.sampling import MIXED
-from jaxspec.engine.arguments import check_choice, check_count
-from jaxspec.engine.capacity import prompt_chunk, round_up
-from jaxspec.engine.plan import QUEUE, make_plan
+from jaxspec.engine.capacity import prompt_chunk
 from jaxspec.engine.results import read_round
-from jaxspec.engine.session import BUDGET, resolve_config
-from jaxspec.io.program_cache import keep_programs
-from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.serve.checks import Limits, check_request
 from jaxspec.serve.choice import DraftChoice, LiveCosts
 from jaxspec.serve.costs import Costs, find_costs
 from jaxspec.serve.counters import Counters
 from jaxspec.serve.device import Device
-from jaxspec.serve.logprobs import MOST
-from jaxspec.serve.plan import RULES
 from jaxspec.serve.prefixes import HeldPrefixes
 from jaxspec.serve.requests import Finish, QueueFull, ServeRequest, TokenLogprob, Update
-from jaxspec.serve.rounds import Rules
 from jaxspec.serve.tasks import Task
 from jaxspec.serve.visit import Report
 from jaxspec.serve.waiting import WaitingQueue
-from jaxspec.targets.panels import with_panels
-from pallas_kernels.device import current_device
-
-# Most rows that a round verifies, however many slots there are.
-_MOST_ROWS = 512
-# Most rows of a slot on a CPU, unless the caller says otherwise.
-CPU_BUDGET = 8
 
 
 class Engine:
@@ -279,109 +260,3 @@ class Engine:
         if update.finish is not None:
             self._free(slot)
         return update
-
-
-def make_engine(
-    params: Params,
-    *,
-    slots: int = 8,
-    capacity: int | None = None,
-    method: str | None = None,
-    builder: str | Builder | None = None,
-    budget: int | None = None,
-    block_size: int | None = None,
-    depth: int | None = None,
-    score_temperature: float | None = None,
-    rule: str = "global",
-    edges: tuple[int, ...] | None = None,
-    queue: int = 256,
-    rounds: int = 4,
-    max_logprobs: int = 0,
-    costs: Costs | None = None,
-    clock: Callable[[], float] = time.monotonic,
-) -> Engine:
-    """Make an engine; nothing runs or compiles before `Engine.warm_up` or the first visit.
-
-    Args:
-      params: from `jaxspec.load`.
-      slots: requests that decode at the same time.
-      capacity: rows of each slot's key-value caches (None: 2048, or what the model's positions need).
-      method, builder, block_size, depth, score_temperature: as in `jaxspec.decode`.
-      budget: most rows of a slot in a round, the root included (None: 32; on a CPU, where more rows
-        seldom pay and every number of rows takes seconds to compile, 8).
-      rule: how a round's rows are shared, one of `jaxspec.serve.plan.RULES`.
-      edges: numbers of rows that verification is compiled for (None: powers of two).
-      queue: requests that may wait.
-      rounds: most rounds of a visit: more take less of the host's time, fewer stream more smoothly.
-      max_logprobs: most alternatives that a request may ask for with the log-probabilities of its
-        tokens, up to 20; 0: requests cannot ask for any.
-      costs: seconds of rounds, if they are known (None: measured when the engine warms up, and kept).
-      clock: seconds, for deadlines.
-
-    Raises:
-      TypeError, ValueError: an option of the wrong type or out of range.
-    """
-    keep_programs()
-    slots, queue = check_count("slots", slots), check_count("queue", queue, 0)
-    rounds = check_count("rounds", rounds)
-    most = check_count("max_logprobs", max_logprobs, 0, MOST)
-    check_choice("rule", rule, RULES)
-    config, _ = resolve_config(
-        params.spec,
-        method=method,
-        builder=builder,
-        budget=_choose_budget() if budget is None else budget,
-        block_size=block_size,
-        depth=depth,
-        score_temperature=score_temperature,
-    )
-    config = dataclasses.replace(config, sampling=MIXED)
-    plan = make_plan(params.spec, config)
-    slack, positions = max(plan.longest, QUEUE), params.spec.target.max_positions
-    wanted = min(2048, positions + slack) if capacity is None else check_count("capacity", capacity)
-    rows = round_up(wanted, prompt_chunk())
-    if rows <= slack + 1:
-        raise ValueError(f"capacity is {capacity}: give more than {slack + 1} rows")
-    tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
-    limits = Limits(
-        spec=params.spec,
-        method=config.method,
-        depth=plan.longest - 1,
-        rows=plan.widths[-1],
-        room=min(rows - slack, positions),
-        tokenizer=tokenizer,
-        logprobs=min(most, params.spec.target.vocab_size),
-    )
-    chosen = choose_edges(slots, plan.widths[-1]) if edges is None else _check_edges(edges, slots)
-    params = with_panels(params, config.method, slots)
-    device = Device(params, config, Rules(rule, chosen), slots, rows, limits.logprobs)
-    return Engine(device, limits, WaitingQueue(queue, slots), rounds, costs, clock)
-
-
-def choose_edges(slots: int, rows: int) -> tuple[int, ...]:
-    """Choose the numbers of rows to compile for: powers of two up to all rows of all slots.
-
-    A GPU takes as long for fewer rows than the first as for these.
-
-    Args:
-      slots: B.
-      rows: rows of a tree.
-    """
-    most = max(slots, min(slots * rows, _MOST_ROWS))
-    least = 4 if current_device().platform == "cpu" else 16
-    edges, edge = [], min(least, slots * rows)
-    while edge < most:
-        edges.append(edge)
-        edge *= 2
-    return (*edges, most)
-
-
-def _choose_budget() -> int:
-    return CPU_BUDGET if current_device().platform == "cpu" else BUDGET
-
-
-def _check_edges(edges: tuple[int, ...], slots: int) -> tuple[int, ...]:
-    rising = tuple(sorted({check_count("edges", edge) for edge in edges}))
-    if not rising or rising[-1] < slots:
-        raise ValueError(f"edges are {rising}: the last must be at least the {slots} slots")
-    return rising

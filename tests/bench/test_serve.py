@@ -49,6 +49,7 @@ def test_rules_take_turns(engine):
     assert "TTFT p50" in render_rules(records, [Load(2)])
 
 
+@pytest.mark.slow
 def test_the_commands(tmp_path, capsys):
     few = ["--drafter", "dflash", "--budget", "4", "--max-new-tokens", "4", "--repeats", "1"]
     file = tmp_path / "serve.json"

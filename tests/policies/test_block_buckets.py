@@ -77,7 +77,7 @@ def drafted(monkeypatch):
     return sizes
 
 
-@pytest.mark.parametrize("method", ["dflash", "jetspec"])
+@pytest.mark.parametrize("method", ["dflash", pytest.param("jetspec", marks=pytest.mark.slow)])
 def test_what_is_drafted_follows_the_choice(loaded, drafted, method):
     params, sizes = loaded[method], (3, 5, 8)
     options = dict(method=method, builder="chain", budget=8, max_new_tokens=12)
@@ -98,7 +98,7 @@ def test_what_is_drafted_follows_the_choice(loaded, drafted, method):
     assert drafted == sorted(drafted, reverse=True) and set(drafted) == {3, 8}
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
 @pytest.mark.parametrize(
     "builder",
     [

@@ -7,7 +7,7 @@ import pytest
 import jaxspec
 from jaxspec.serve import QueueFull, ServeRequest
 from jaxspec.serve.costs import Costs
-from jaxspec.serve.engine import make_engine
+from jaxspec.serve.factory import make_engine
 from jaxspec.serve.prefixes import HeldPrefixes
 
 TEXTS = (
@@ -26,6 +26,8 @@ SAMPLING = (
     dict(temperature=0.9, top_k=100, top_p=0.95, seed=8),
     dict(temperature=1.0, min_p=0.1),
 )
+
+SLOW = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +89,7 @@ def random_requests(params, count, seed=0):
     ]
 
 
-@pytest.mark.parametrize("slots", [1, 4, 8])
+@pytest.mark.parametrize("slots", [pytest.param(1, marks=SLOW), 4, pytest.param(8, marks=SLOW)])
 def test_every_text_is_that_of_decode_alone(mini, slots):
     cases = random_requests(mini, 24, seed=slots)
     engine = make(mini, slots)
@@ -248,7 +250,10 @@ def test_the_next_turn_of_a_chat_reuses_its_slot(mini):
     assert third[0] == jaxspec.decode(mini, other, method="ar", **options).tokens
 
 
-@pytest.mark.parametrize("drafter", ["dflash", "eagle3", "specblock"])
+@pytest.mark.parametrize(
+    "drafter",
+    ["dflash", pytest.param("eagle3", marks=SLOW), pytest.param("specblock", marks=SLOW)],
+)
 def test_samples_of_a_long_prompt_copy_it_from_each_other(drafter):
     params = jaxspec.load("mini", drafter=drafter, dtype="float32")
     prompt, options = tuple(range(40, 170)), dict(temperature=1.0, max_new_tokens=16)

@@ -6,7 +6,7 @@ import pytest
 from golden_data import SHIPPED
 
 import jaxspec
-from jaxspec.serve.engine import make_engine
+from jaxspec.serve.factory import make_engine
 from jaxspec.serve.feed import feed
 from jaxspec.serve.rounds import Control
 from jaxspec.serve.visit import visit

@@ -7,7 +7,7 @@ import pytest
 
 import jaxspec
 from jaxspec.io.tokenizer import load_tokenizer
-from jaxspec.serve.engine import make_engine
+from jaxspec.serve.factory import make_engine
 
 openai = pytest.importorskip("openai")
 http_server = pytest.importorskip("http_server")
