@@ -11,6 +11,8 @@ from typing import Any
 
 _FUNCTION = re.compile(r"Function properties for '?([\w.$]+)'?")
 _SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+# ptxas refuses some long lists of files.
+_TOGETHER = 16
 _REGISTERS = re.compile(r"Used (\d+) registers")
 
 
@@ -46,21 +48,25 @@ def register_spills(files: list[Path], architecture: str) -> dict[str, Any]:
         }
     files = [path for path in files if ".entry" in path.read_text(encoding="utf-8")]
     outputs, reason = [], None
-    for start in range(0, len(files), 16):  # ptxas refuses some long lists
-        command = [
-            tool,
-            "-v",
-            "--gpu-name",
-            architecture,
-            *map(str, files[start : start + 16]),
-            "-o",
-            "/dev/null",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-        outputs.append(done.stderr + done.stdout)
-        if done.returncode:
-            reason = " ".join(outputs[-1].split())[-300:] or f"ptxas: exit status {done.returncode}"
+    for start in range(0, len(files), _TOGETHER):
+        status, output = _assemble(tool, architecture, files[start : start + _TOGETHER])
+        outputs.append(output)
+        if status == 0:
+            continue
+        # ptxas crashes on some lists of files that it takes one by one.
+        each = [_assemble(tool, architecture, [file]) for file in files[start : start + _TOGETHER]]
+        outputs[-1] = "\n".join(output for _, output in each)
+        for status, output in each:
+            if status:
+                reason = " ".join(output.split())[-300:] or f"ptxas: exit status {status}"
     return {"tool": tool, "reason": reason} | parse_ptxas("\n".join(outputs))
+
+
+def _assemble(tool: str, architecture: str, files: list[Path]) -> tuple[int, str]:
+    """Run ptxas on files; return its exit status and what it printed."""
+    command = [tool, "-v", "--gpu-name", architecture, *map(str, files), "-o", "/dev/null"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return done.returncode, done.stderr + done.stdout
 
 
 def parse_ptxas(text: str) -> dict[str, Any]:

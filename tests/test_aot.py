@@ -500,6 +500,27 @@ def test_large_results_are_found_and_updates_in_place_left_out():
     assert found[-1]["source"].endswith("layers_3/mlp/dot_general")
 
 
+FAKE_PTXAS = """#!/bin/sh
+# Takes one file at a time, and never one that is called bad.
+case "$*" in *a.ptx*b.ptx*) kill -SEGV $$ ;; *bad.ptx*) echo "cannot read it" >&2; exit 1 ;; esac
+echo "ptxas info    : Used 40 registers" >&2
+"""
+
+
+def test_files_that_ptxas_does_not_take_together_are_checked_one_by_one(tmp_path, monkeypatch):
+    tool = tmp_path / "ptxas"
+    tool.write_text(FAKE_PTXAS)
+    tool.chmod(0o755)
+    monkeypatch.setattr(aot_ptxas, "find_ptxas", lambda: str(tool))
+    files = [tmp_path / name for name in ("a.ptx", "b.ptx", "bad.ptx")]
+    for file in files:
+        file.write_text(".visible .entry kernel()")
+    found = aot_ptxas.register_spills(files[:2], "sm_90a")
+    assert found["reason"] is None and found["checked"] == 2 and found["most_registers"] == 40
+    found = aot_ptxas.register_spills(files, "sm_90a")
+    assert found["reason"] == "cannot read it" and found["checked"] == 2
+
+
 def test_spills_are_read():
     found = aot_ptxas.parse_ptxas(PTXAS)
     assert found == {
