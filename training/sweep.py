@@ -56,8 +56,8 @@ class SweepOptions:
       prompts: held-out prompts or texts, never trained on.
       out: folder for runs and results.
       target: `mini`, a directory or a hub id.
-      scale: `small` takes under three hours on two CPU cores, `brief` measures less, `full` needs a
-        GPU.
+      scale: `small` takes under three hours on two CPU cores, `brief` trains half as long and
+        measures less, `full` needs a GPU.
       feature_layers: target layers that the drafters read; None spreads them evenly.
       temperatures: temperatures of the target's texts, in turn.
       sampled: further temperatures at which acceptance is measured after the training, of whole

@@ -33,7 +33,7 @@ def paired_tables(
 
     The reference is the lattice tree of DSpark with as many rows; chains are compared with every
     number of rows. Prompts are resampled within their domains, the same ones for both sides, and
-    all seeds of a recipe are averaged.
+    all seeds of a recipe are averaged: intervals tell how prompts differ, not how seeds do.
 
     Args:
       results: from `training.sweep.run_recipe`, with `counts`.
@@ -107,16 +107,18 @@ def _rows(measured: dict[tuple[str, str], _Measured]) -> list[str]:
         "| --- " * (len(reference) + 2) + "|",
         f"| {name} | {tree} (tokens a round) | {own} |",
     ]
-    others = dict.fromkeys((label, method.partition("@")[0]) for label, method in measured)
-    for label, kind in others:
-        if (label, kind) == REFERENCE:
-            continue
-        cells = []
-        for rows, best in reference.items():
-            # A chain has one number of rows.
-            at = [k for k in measured if k[0] == label and k[1].partition("@")[0] == kind]
-            key = (label, f"{kind}@{rows}") if kind != "chain" else at[0]
-            cells.append(show(_ratio(best, measured[key])) if key in measured else "–")
+    others: dict[tuple[str, str], dict[str, _Measured]] = {}
+    for (label, method), one in measured.items():
+        kind, _, rows = method.partition("@")
+        others.setdefault((label, kind), {})[rows] = one
+    others.pop(REFERENCE)
+    for (label, kind), by_rows in others.items():
+        if kind == "chain":  # It has one number of rows, and stands beside every tree.
+            by_rows = dict.fromkeys(reference, *by_rows.values())
+        cells = [
+            show(_ratio(best, by_rows[rows])) if rows in by_rows else "–"
+            for rows, best in reference.items()
+        ]
         lines.append(f"| {label} | {kind} | {' | '.join(cells)} |")
     return lines
 

@@ -139,8 +139,8 @@ _SMALL = Scale(
     max_new_tokens=96,
 )
 SCALES = {
-    # Trains as long as `small`, and measures less: for comparisons of many recipes and trees.
-    "brief": dataclasses.replace(_SMALL, evals=2, prompts=6, max_new_tokens=64),
+    # For comparisons of many recipes and trees.
+    "brief": dataclasses.replace(_SMALL, steps=120, evals=1, prompts=6, max_new_tokens=48),
     "small": _SMALL,
     "full": Scale(
         4000,

@@ -73,8 +73,9 @@ def compare_bounds(
       grid: values of each of the `Bounds`.
 
     Returns:
-      A record per combination: the bounds, speeds over `ar` by domain and `mixed`, and `loss`, the
-      most that a domain loses against the better of always drafting and never.
+      A record per combination, after one of drafting always (`bounds` is None): the bounds, speeds
+      over `ar` by stream (a domain, or `mixed`), and `losses`, what each stream loses against the
+      better of drafting always and never.
     """
     bounds = [Bounds(*values) for values in itertools.product(*grid)]
     streams = {
@@ -88,9 +89,33 @@ def compare_bounds(
     records = []
     for number, one in enumerate(bounds):
         speeds = {name: float(values[number]) for name, values in found.items()}
-        loss = max(1 - speeds[name] / max(1.0, always[name]) for name in streams)
-        records.append({"bounds": one._asdict(), "speeds": speeds, "loss": loss})
-    return [{"bounds": None, "speeds": always, "loss": None}, *records]
+        losses = {name: 1 - speeds[name] / max(1.0, always[name]) for name in streams}
+        records.append({"bounds": one._asdict(), "speeds": speeds, "losses": losses})
+    return [{"bounds": None, "speeds": always, "losses": None}, *records]
+
+
+def summarise_losses(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Pool the losses of each combination of bounds over costs and streams, the smallest mean first.
+
+    Args:
+      results: records of `compare_bounds`, for any costs.
+
+    Returns:
+      Records {"bounds", "mean", "largest"}.
+    """
+    pooled: dict[tuple[float, ...], list[float]] = {}
+    for one in results:
+        if one["bounds"] is not None:
+            pooled.setdefault(tuple(one["bounds"].values()), []).extend(one["losses"].values())
+    found = [
+        {
+            "bounds": Bounds(*bounds)._asdict(),
+            "mean": float(np.mean(losses)),
+            "largest": max(losses),
+        }
+        for bounds, losses in pooled.items()
+    ]
+    return sorted(found, key=lambda one: one["mean"])
 
 
 def measure_pauses(
@@ -109,38 +134,48 @@ def measure_pauses(
       costs: times of a drafted round in rounds of `ar` to assume, besides the measured one.
 
     Returns:
-      A JSON-able report: the measured `cost`, `longest`, and `results`, the records of
-      `compare_bounds`, each with its `cost`.
+      A JSON-able report: the measured `cost`, `longest`, `results`, the records of
+      `compare_bounds`, each with its `cost`, and `summary`, from `summarise_losses`.
     """
     texts, measured, longest = record_texts(
         params, prompts, method, options=options, progress=progress
     )
+    results = [
+        {"cost": cost} | record
+        for cost in (measured, *costs)
+        for record in compare_bounds(texts, cost, longest, grid)
+    ]
     return describe_environment(params) | {
         "method": method.name,
         "cost": measured,
         "longest": longest,
-        "results": [
-            {"cost": cost} | record
-            for cost in (measured, *costs)
-            for record in compare_bounds(texts, cost, longest, grid)
-        ],
+        "results": results,
+        "summary": summarise_losses(results),
     }
 
 
 def render_pauses(report: dict[str, Any]) -> str:
-    """Format the report as a table."""
+    """Format the report as two tables: each cost, and all costs together."""
     streams = list(report["results"][0]["speeds"])
     columns = [Column("cost", fixed(2)), Column("first/most/trial", _name)]
     columns += [Column(name, fixed(2)) for name in streams]
     rows = [
-        [one["cost"], one["bounds"], *(one["speeds"][name] for name in streams), one["loss"]]
+        [one["cost"], one["bounds"], *(one["speeds"][name] for name in streams), _largest(one)]
         for one in report["results"]
     ]
+    pooled = [Column("first/most/trial", _name)]
+    pooled += [Column(f"{name} loss", fixed(3)) for name in ("mean", "largest")]
     return (
         f"{report['method']}: a drafted round takes {report['cost']:.2f} rounds of ar. Speeds over "
         f"ar; the default is {_name(BOUNDS._asdict())}.\n"
         + Table([*columns, Column("largest loss", fixed(3))], rows).to_text()
+        + "\n\nLosses against the better of drafting always and never, over all costs and streams:\n"
+        + Table(pooled, [list(one.values()) for one in report["summary"]]).to_text()
     )
+
+
+def _largest(record: dict[str, Any]) -> float | None:
+    return None if record["losses"] is None else max(record["losses"].values())
 
 
 def _name(bounds: dict[str, float] | None) -> str:

@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
-from jaxspec.bench.policies.compare_pauses import compare_bounds, render_pauses
+from jaxspec.bench.policies.compare_pauses import (
+    compare_bounds,
+    render_pauses,
+    summarise_losses,
+)
 from jaxspec.bench.policies.replay_pauses import RecordedText, always_speed, find_reach, replay
 from jaxspec.policies.bastion.pauses import (
     Bounds,
@@ -64,16 +68,31 @@ def test_a_replay_takes_the_time_of_a_walk(bounds):
 def test_the_loss_is_against_the_better_of_both():
     records = compare_bounds(make_texts(), 1.4, LONGEST, [[2.0], [8.0], [0.5]])
     always, one = records
-    assert set(one["speeds"]) == {"easy", "hard", "both", "mixed"} and always["loss"] is None
+    assert set(one["speeds"]) == {"easy", "hard", "both", "mixed"} and always["losses"] is None
     better = {name: max(1.0, speed) for name, speed in always["speeds"].items()}
-    losses = [1 - one["speeds"][name] / better[name] for name in better]
-    assert one["loss"] == pytest.approx(max(losses))
+    losses = {name: 1 - one["speeds"][name] / better[name] for name in better}
+    assert one["losses"] == pytest.approx(losses)
     assert always["speeds"]["hard"] < 1 < always["speeds"]["easy"]
     text = render_pauses(
         {
             "method": "jetspec-chain@4",
             "cost": 1.4,
             "results": [{"cost": 1.4} | record for record in records],
+            "summary": summarise_losses(records),
         }
     )
     assert "2/8/0.5" in text and "takes 1.40 rounds of ar" in text
+
+
+def test_losses_are_pooled_over_costs_and_streams():
+    small, large = Bounds(2.0)._asdict(), Bounds(3.0)._asdict()
+    results = [
+        {"bounds": None, "losses": None},
+        {"bounds": large, "losses": {"math": 0.1, "mixed": 0.3}},
+        {"bounds": small, "losses": {"math": 0.0, "mixed": 0.1}},
+        {"bounds": large, "losses": {"math": 0.2, "mixed": 0.2}},
+    ]
+    first, second = summarise_losses(results)
+    assert (first["bounds"], second["bounds"]) == (small, large)
+    assert (first["mean"], first["largest"]) == pytest.approx((0.05, 0.1))
+    assert (second["mean"], second["largest"]) == pytest.approx((0.2, 0.3))
