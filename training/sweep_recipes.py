@@ -140,7 +140,9 @@ _SMALL = Scale(
 )
 SCALES = {
     # For comparisons of many recipes and trees.
-    "brief": dataclasses.replace(_SMALL, steps=120, evals=1, prompts=6, max_new_tokens=48),
+    "brief": dataclasses.replace(
+        _SMALL, steps=120, evals=1, texts=1280, prompts=6, max_new_tokens=48
+    ),
     "small": _SMALL,
     "full": Scale(
         4000,
