@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from slow_cases import slow_except
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -48,7 +49,17 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if with_python(p)], ids=lambda page: page.name)
+# The README and pages whose blocks compile little; the others take minutes together.
+QUICK = {"README.md", "adaptation.md", "drafters.md"}
+
+
+def pages_with_python() -> list:
+    """Pages that have blocks of Python, most of them as slow tests."""
+    found = [page for page in PAGES if with_python(page)]
+    return slow_except([page for page in found if page.name in QUICK], found)
+
+
+@pytest.mark.parametrize("page", pages_with_python(), ids=lambda page: page.name)
 def test_snippets_run(page, place):
     """The blocks of a page run one after the other, as a reader would paste them."""
     names = {"__name__": "__main__"}

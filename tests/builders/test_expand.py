@@ -1,3 +1,4 @@
+import itertools
 import json
 
 import jax
@@ -5,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from golden_data import records
+from slow_cases import slow_except
 
 from jaxspec.builders import Proposes, expand, fanout
 from jaxspec.builders.scores import NEVER, make_score, step_costs
@@ -63,8 +65,13 @@ def golden_caps(jetspec):
     return jax.jit(all_caps)({case: jetspec.candidates(case).logprob for case in jetspec.cases})
 
 
-@pytest.mark.parametrize("pop", (expand_pops, expand_levels))
-@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize(
+    ("budget", "pop"),
+    slow_except(
+        [(BUDGETS[0], expand_levels), (BUDGETS[1], expand_pops), (BUDGETS[-2], expand_levels)],
+        itertools.product(BUDGETS, (expand_pops, expand_levels)),
+    ),
+)
 def test_equals_every_jetspec_tree_under_every_fanout_rule(
     jetspec, golden_caps, assert_tree, sorted_nodes, budget, pop, monkeypatch
 ):
@@ -126,8 +133,10 @@ def history(historical):
     return list(zip(trees, jax.jit(all_caps)(logprobs, entropies), strict=True))
 
 
-@pytest.mark.parametrize("pop", (expand_pops, expand_levels))
-@pytest.mark.parametrize("budget", (pytest.param(16, marks=pytest.mark.slow), 64))
+@pytest.mark.parametrize(
+    ("budget", "pop"),
+    slow_except([(64, expand_pops)], itertools.product((16, 64), (expand_pops, expand_levels))),
+)
 def test_equals_trees_of_jetspecs_history(
     historical, history, assert_tree, sorted_nodes, budget, pop, monkeypatch
 ):
@@ -209,8 +218,17 @@ def test_ties_are_popped_in_order_of_insertion():
     assert {path[:-1] for path in paths[1:]} == {(), (0,), (1,), (2,)}
 
 
-@pytest.mark.parametrize("caps", ("no rule", "by depth", "by rank"))
-@pytest.mark.parametrize(("depth", "width", "rows"), ((6, 3, 33), (4, 5, 12), (1, 3, 3), (3, 2, 2)))
+@pytest.mark.parametrize(
+    ("depth", "width", "rows", "caps"),
+    slow_except(
+        [(6, 3, 33, "by rank"), (4, 5, 12, "by depth"), (1, 3, 3, "no rule"), (3, 2, 2, "by rank")],
+        [
+            (*shape, caps)
+            for shape in ((6, 3, 33), (4, 5, 12), (1, 3, 3), (3, 2, 2))
+            for caps in ("no rule", "by depth", "by rank")
+        ],
+    ),
+)
 def test_levels_pop_the_nodes_that_single_pops_do(depth, width, rows, caps):
     """Ties of costs, free steps, missing candidates and depth limits included."""
     batch, rng = 200, np.random.default_rng(depth)

@@ -1,6 +1,7 @@
 """The records of the library's own drafters agree with their folders and with each other."""
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -44,23 +45,28 @@ def test_names_are_unique_and_others_are_refused():
         record_of(3)
 
 
-def namers(record) -> set[str]:
-    """Modules of the library that import from the drafter's folder, except those of drafters, which
-    may build on its network.
+@functools.cache
+def imports() -> dict[str, set[str]]:
+    """Modules that each file of the library imports, except those of drafters, which may build on
+    each other's networks.
     """
-    folder = record.page.split("/")[0]
     folders = {DRAFTERS / one.page.split("/")[0] for one in records()}
-    found = set()
+    found = {}
     for path in (ROOT / "jaxspec").rglob("*.py"):
-        if path.parent in folders:
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            module = node.module if isinstance(node, ast.ImportFrom) else None
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            package = f"jaxspec.drafters.{folder}"
-            if any(f"{name or ''}.".startswith(package + ".") for name in [module, *names]):
-                found.add(path.relative_to(ROOT).as_posix())
+        if path.parent not in folders:
+            nodes = list(ast.walk(ast.parse(path.read_text())))
+            found[path.relative_to(ROOT).as_posix()] = {
+                node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module
+            } | {one.name for node in nodes if isinstance(node, ast.Import) for one in node.names}
     return found
+
+
+def namers(record) -> set[str]:
+    """Files that import from the drafter's folder."""
+    package = f"jaxspec.drafters.{record.page.split('/')[0]}."
+    return {
+        path for path, names in imports().items() if any(f"{n}.".startswith(package) for n in names)
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)

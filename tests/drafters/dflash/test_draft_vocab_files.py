@@ -13,6 +13,7 @@ import pytest
 from golden_data import SHIPPED
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
+from slow_cases import slow_except
 
 import jaxspec
 from jaxspec.drafters.dflash.files import (
@@ -246,7 +247,7 @@ def borrowing(tmp_path):
     return whole, pack_drafter(whole, tmp_path / "packed", TARGET)
 
 
-@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("kind", slow_except(["dflash"], FORMS))
 def test_the_targets_rows_need_not_be_stored(kind, tmp_path):
     whole = write(kind, tmp_path / "whole")
     packed = pack_drafter(whole, tmp_path / "packed", TARGET)

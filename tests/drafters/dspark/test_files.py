@@ -315,6 +315,7 @@ def test_packed_files_leave_out_the_targets_tensors(tmp_path):
         stored_tensors(packed, few)
 
 
+@pytest.mark.slow
 def test_doctor_finds_shifted_layers(tmp_path):
     """Ids one too high, as if they counted inputs; drafts follow the text's own tokens."""
     traces = json.loads((GOLDEN / "decode.json").read_text())

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from golden_data import golden, records
+from slow_cases import slow_except
 
 import jaxspec
 from jaxspec.core.state import Nodes
@@ -35,7 +36,11 @@ def decode(trace, **options):
     return jaxspec.decode(load(trace["model"]), trace["prompt"], method="dspark", **options)
 
 
-@pytest.mark.parametrize("trace", TRACES, ids=lambda trace: trace["model"])
+# Every head compiles a program without the threshold and one with it.
+QUICK = [one for one in TRACES if not one["confidence_threshold"] or "vanilla" in one["model"]]
+
+
+@pytest.mark.parametrize("trace", slow_except(QUICK, TRACES), ids=lambda trace: trace["model"])
 def test_the_same_text_round_for_round(trace):
     depth = load(trace["model"]).spec.drafter("dspark").depth
     options = {"builder": "chain", "budget": depth + 1}

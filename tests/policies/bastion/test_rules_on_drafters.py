@@ -32,10 +32,8 @@ def models(eagle):
 
 
 BY_DEFAULT = {
-    ("bastion-paper", "dflash", 0.0),
-    ("bastion-code", "dflash", 1.0),
-    ("best", "eagle3", 0.0),
     ("bastion-paper", "eagle3", 1.0),
+    ("bastion-code", "dflash", 1.0),
     ("best", "lattice", 1.0),
 }
 
