@@ -339,9 +339,21 @@ def test_a_model_without_a_chat_template():
 
 
 def test_only_known_hosts():
-    with http_server.running(hosts=("127.0.0.1",)) as server:
+    with http_server.running(hosts=("127.0.0.1", "[::1]", "Proxy.example")) as server:
         assert server.http.get("/health").status_code == 200
-        assert server.http.get("/health", headers={"Host": "evil.example"}).status_code == 400
+        for host in ("[::1]:8000", "proxy.example", "PROXY.EXAMPLE:80"):
+            assert server.http.get("/health", headers={"Host": host}).status_code == 200
+        for host in ("evil.example", "127.0.0.1.evil.example", "[::1", ""):
+            check_error(server.http.get("/", headers={"Host": host}), 400, "unknown_host")
+
+
+def test_refused_requests_are_logged_without_their_paths(caplog):
+    with caplog.at_level("INFO", "jaxspec.serve"), http_server.running(key="sesame") as server:
+        assert server.http.get("/v1/some-text").status_code == 401
+        server.http.get("/v1/some-text", headers={"Authorization": "Bearer sesame"})
+        server.http.get("/health")
+    lines = [one.getMessage().split()[1:3] for one in caplog.records if " ms" in one.getMessage()]
+    assert lines == [["other", "401"], ["other", "404"]]
 
 
 def test_events_do_not_wait_for_acknowledgements():
