@@ -13,8 +13,8 @@ from jaxspec.serve.requests import ServeRequest
 http_server = pytest.importorskip("http_server")
 chromium = pytest.importorskip("chromium")
 
-# Chromium is a package of the operating system, which PyPI does not have: what runs without one is
-# tested everywhere, and what a browser does where there is one.
+# Chromium is a package of the operating system: PyPI does not have it, so the development tools
+# cannot bring it. The tests without this mark run everywhere.
 needs_browser = pytest.mark.skipif(
     not chromium.find_chromium(), reason="there is no Chromium: install it, or set CHROMIUM"
 )
