@@ -14,6 +14,7 @@ import numpy as np
 from jaxspec.engine.detokenize import Detokenizer
 from jaxspec.engine.output import DraftTree, TracedRound
 from jaxspec.engine.stops import find_stop, safe_length
+from jaxspec.serve.counters import Counters
 from jaxspec.serve.requests import QueueFull, ServeRequest, TokenLogprob, Update
 
 EOS = 256
@@ -175,11 +176,9 @@ class FakeEngine:
 
     def counters(self) -> dict[str, Any]:
         with self._lock:
-            return {
-                "running": len(self._running),
-                "waiting": len(self._waiting),
+            real = Counters(self.slots, depth=3).as_dict(len(self._running), len(self._waiting))
+            return real | {
                 "tokens": self.tokens,
-                "slots": self.slots,
                 "rounds": self.visits,
                 "slot_rounds": 8,
                 "accepted": [3, 2, 1],

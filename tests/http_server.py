@@ -1,6 +1,7 @@
 """Servers for the tests of the endpoint: in a thread of this process, or in a process of their own.
 
-`python tests/http_server.py SECONDS_PER_VISIT [FAULT]` serves a fake engine on a free port.
+`python tests/http_server.py PAUSE SECONDS` serves a fake engine on a free port, whose visits wait
+while the file PAUSE exists; it counts as dead after so many seconds of that.
 """
 
 from __future__ import annotations
@@ -86,23 +87,15 @@ def wait_until(true: Any, seconds: float = 20.0) -> None:
 
 
 def main() -> int:
-    """Serve a fake engine, whose visits may raise or hang."""
-    seconds, fault = float(sys.argv[1]), Path(sys.argv[2])
+    """Serve, and print the port."""
+    pause, visit_timeout = Path(sys.argv[1]), float(sys.argv[2])
 
-    def hook() -> None:
-        if fault.exists():
-            if fault.read_text() == "raise":
-                raise RuntimeError(f"a visit failed on {bytes(engine.seen[-1].tokens)!r}")
-            time.sleep(600)
+    def wait() -> None:
+        while pause.exists():
+            time.sleep(0.005)
 
-    engine = FakeEngine(seconds=seconds, hook=hook)
-    settings = HttpSettings(
-        model="fake",
-        room=engine.room,
-        visit_timeout=1.0,
-        exit_delay=0.5,
-        drain_timeout=float(sys.argv[3]),
-    )
+    engine = FakeEngine(seconds=0.001, hook=wait)
+    settings = HttpSettings("fake", engine.room, visit_timeout=visit_timeout, exit_delay=0.1)
     sock = server.listen("127.0.0.1", 0)
     print(sock.getsockname()[1], flush=True)
     return server.serve(Service(engine, ByteTokenizer(), settings), sock)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,7 +67,12 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
 def _add_address(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--host", default="127.0.0.1", help=f"address to listen on {options.DEFAULT}")
-    add("--port", type=int, default=8000, help=f"port, 0 for a free one {options.DEFAULT}")
+    add(
+        "--port",
+        type=_parse_port,
+        default=8000,
+        help=f"port, 0 for a free one {options.DEFAULT}",
+    )
     add("--api-key", help=f"key that clients must send (default: ${KEY_VARIABLE})")
     add("--without-key", action="store_true", help="let everybody in who reaches the address")
     add(
@@ -77,17 +84,45 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
     )
     add("--served-model-name", metavar="NAME", help="name of the model for clients")
     add("--no-page", action="store_true", help="do not serve the chat page")
-    add("--metrics-prefix", default="jaxspec", help=f"of all metrics, or vllm {options.DEFAULT}")
+    add(
+        "--metrics-prefix",
+        type=_parse_prefix,
+        default="jaxspec",
+        help=f"of all metrics, or vllm {options.DEFAULT}",
+    )
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
     def add(name: str, default: float | None, text: str) -> None:
-        parser.add_argument(name, type=float, default=default, metavar="SECONDS", help=text)
+        kind = _parse_seconds
+        parser.add_argument(name, type=kind, default=default, metavar="SECONDS", help=text)
 
     add("--request-timeout", None, "longest request (default: no limit)")
     add("--send-timeout", 30.0, f"drop clients that read nothing for so long {options.DEFAULT}")
     add("--visit-timeout", 300.0, f"a device that works longer at once is dead {options.DEFAULT}")
     add("--drain-timeout", 30.0, f"let streams go on after SIGTERM {options.DEFAULT}")
+
+
+def _parse_port(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,5}", text) or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: give a number from 0 to 65535")
+    return int(text)
+
+
+def _parse_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: give seconds above 0")
+    return seconds
+
+
+def _parse_prefix(text: str) -> str:
+    if not re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no prefix: give letters, digits and _")
+    return text
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -121,11 +156,14 @@ def choose_key(arguments: argparse.Namespace) -> str | None:
     """Return the key that clients must send, None for none.
 
     Raises:
-      ValueError: other machines reach the address, and there is no key.
+      ValueError: other machines reach the address, and there is no key; or no client could send it.
     """
     from jaxspec.serve.http.server import is_loopback
 
-    key = arguments.api_key or os.environ.get(KEY_VARIABLE) or None
+    given = arguments.api_key
+    key = given if given is not None else os.environ.get(KEY_VARIABLE) or None
+    if key is not None and not re.fullmatch("[!-~]+", key):
+        raise ValueError("the API key must be of visible ASCII characters, without spaces")
     if key is None and not is_loopback(arguments.host) and not arguments.without_key:
         raise ValueError(
             f"other machines reach {arguments.host}: set {KEY_VARIABLE}, or pass --without-key"
@@ -139,7 +177,7 @@ def make_settings(arguments: argparse.Namespace, key: str | None, room: int) -> 
     from jaxspec.serve.http.settings import HttpSettings
 
     # Names under which a browser may call a local server; a page elsewhere can bring its own name.
-    local = ("localhost", "127.0.0.1", "::1", "[::1]", *arguments.allow_host)
+    local = ("localhost", "127.0.0.1", "::1", arguments.host, *arguments.allow_host)
     return HttpSettings(
         model=arguments.served_model_name or name_model(arguments.model),
         room=room,

@@ -9,7 +9,6 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp
 
 from jaxspec.core.distribution import OURS
@@ -30,18 +29,15 @@ def make_app(service: Service) -> ASGIApp:
         yield
         await service.driver.stop()
 
-    # The framework's own pages of documentation would load scripts from elsewhere.
-    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, title="jaxspec")
+    # Without a schema and the framework's pages of it, which would load scripts from elsewhere.
+    app = FastAPI(lifespan=lifespan, openapi_url=None)
     install_handlers(app)
     _add_completions(app, service)
     _add_models(app, service)
     _add_state(app, service)
     if service.settings.page:
         add_page(app)
-    if service.settings.hosts:
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(service.settings.hosts))
-    settings = service.settings
-    return Guard(app, service.metrics, key=settings.key, most_bytes=settings.most_bytes)
+    return Guard(app, service.metrics, service.settings)
 
 
 def _add_completions(app: FastAPI, service: Service) -> None:

@@ -15,11 +15,11 @@ from jaxspec.serve.http.event_stream import EventStream, run_until_gone
 from jaxspec.serve.http.generation import Delta, Generation
 from jaxspec.serve.http.guard import REQUEST_ID
 from jaxspec.serve.http.logprobs import make_logprobs
-from jaxspec.serve.http.parameters import ChatParameters, Parameters, TextParameters
+from jaxspec.serve.http.parameters import Body, ChatParameters
 from jaxspec.serve.http.service import Service
 
 
-async def complete(service: Service, request: Request, given: Parameters) -> Response:
+async def complete(service: Service, request: Request, given: Body) -> Response:
     """Answer a request.
 
     Raises:
@@ -28,16 +28,14 @@ async def complete(service: Service, request: Request, given: Parameters) -> Res
     if (refusal := service.refusal) is not None:
         raise refusal
     check_model(service, given.model)
+    if given.choices > service.settings.most_choices:  # before each of them costs something
+        message = f"At most {service.settings.most_choices} choices fit into one request."
+        raise ApiError(400, message, "invalid_value", "n" if given.n > 1 else "prompt")
+    envelope = _envelope(service, request, chat=isinstance(given, ChatParameters))
     if isinstance(given, ChatParameters):
-        envelope = _envelope(service, request, chat=True)
         prepared = await service.translator.prepare_chat(given)
     else:
-        assert isinstance(given, TextParameters)
-        envelope = _envelope(service, request, chat=False)
         prepared = await service.translator.prepare_text(given)
-    if len(prepared.requests) > service.settings.most_choices:
-        message = f"At most {service.settings.most_choices} choices fit into one request."
-        raise ApiError(400, message, "invalid_value", "n")
     if (refusal := service.refusal) is not None:  # while the prompt was encoded
         raise refusal
     generation = service.driver.submit(prepared.requests)
@@ -76,7 +74,7 @@ class _Answer:
         self,
         service: Service,
         envelope: Envelope,
-        given: Parameters,
+        given: Body,
         generation: Generation,
         prompt_tokens: int,
     ):
@@ -147,12 +145,14 @@ class _Answer:
 
 
 def _extend(whole: dict[str, Any], news: dict[str, Any]) -> None:
-    """Add the lists in `news` to those of the same names in `whole`."""
+    """Add the lists in `news`, which `whole` may keep, to those of the same names in it."""
     for key, value in news.items():
         if isinstance(value, dict):
             _extend(whole.setdefault(key, {}), value)
+        elif value is None:
+            whole[key] = None
         else:
-            whole[key] = None if value is None else whole.get(key, []) + value
+            whole.setdefault(key, []).extend(value)
 
 
 def _event(body: dict[str, Any]) -> bytes:

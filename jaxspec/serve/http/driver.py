@@ -127,8 +127,11 @@ class Driver:
         try:
             self._engine.warm_up()
             self._loop.call_soon_threadsafe(self._set_warm)
-            while not self._stopping:
+            while True:
+                # Before the questions: what changes after them sets it again, and the wait ends.
                 self._wake.clear()
+                if self._stopping:
+                    break
                 if self._engine.idle:
                     self._wake.wait()
                     continue

@@ -15,11 +15,6 @@ _TYPES = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
-# Codes of pydantic's errors that OpenAI names in its own way; all others are "invalid_value".
-_CODES = {
-    "extra_forbidden": ("unknown_parameter", "Unknown parameter: '{param}'."),
-    "missing": ("missing_required_parameter", "Missing required parameter: '{param}'."),
-}
 
 
 class ApiError(Exception):
@@ -96,18 +91,18 @@ async def _answer_http_error(request: Request, error: Any) -> JSONResponse:
 async def _answer_invalid(request: Request, error: Any) -> JSONResponse:
     """Answer parameters that do not validate: status 400, where the framework would say 422."""
     first = error.errors()[0]
-    kind, param = first["type"], _name(first["loc"])
+    kind, param, context = first["type"], _name(first["loc"]), first.get("ctx", {})
     if kind == "json_invalid":
         return ApiError(400, "The body is not valid JSON.", "invalid_json").response()
-    if kind == "unsupported_parameter":
-        context = first["ctx"]
-        return ApiError(400, first["msg"], kind, context["param"]).response()
+    if "param" in context:  # an error of `jaxspec.serve.http.parameters` about an object's key
+        inner = f"{param}.{context['param']}".removeprefix(".")
+        return ApiError(400, first["msg"], kind, inner).response()
     if not param:
         message = "The body must be a JSON object, sent as Content-Type: application/json."
         return ApiError(400, message, "invalid_json").response()
-    if kind in _CODES:
-        code, message = _CODES[kind]
-        return ApiError(400, message.format(param=param), code, param).response()
+    if kind == "missing":
+        message = f"Missing required parameter: '{param}'."
+        return ApiError(400, message, "missing_required_parameter", param).response()
     reason = first["msg"].removeprefix("Value error, ")
     return ApiError(400, f"Invalid '{param}': {reason}.", "invalid_value", param).response()
 

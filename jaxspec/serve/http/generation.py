@@ -13,6 +13,13 @@ from jaxspec.serve.http.errors import ApiError
 from jaxspec.serve.http.metrics import Metrics
 from jaxspec.serve.requests import TokenLogprob, Update
 
+# Ends of a choice that fail the whole answer: status, message and code of the error.
+_FAILURES = {
+    "deadline": (504, "The request took longer than this server allows.", "timeout"),
+    "error": (500, "The engine gave this request up.", "engine_error"),
+    "abort": (500, "The engine gave this request up.", "engine_error"),
+}
+
 # Draft trees are pictures: those that a slow reader left behind are dropped.
 MOST_TREES = 16
 
@@ -31,7 +38,7 @@ class Delta:
       rounds: rounds that they come from.
       trees: rounds to draw, each with the tokens of the choice before it.
       logprobs: of the tokens, if the request asks for them.
-      finish: why the choice ended, None while it runs.
+      finish: why the choice ended, `stop` or `length`; None while it runs, and if it failed.
     """
 
     index: int
@@ -53,7 +60,7 @@ class Delta:
         self.logprobs += update.logprobs
         if update.tree is not None:
             self.trees = [*self.trees, (before, update.tree)][-MOST_TREES:]
-        self.finish = update.finish
+        self.finish = None if update.finish in _FAILURES else update.finish
 
 
 @dataclasses.dataclass
@@ -89,10 +96,8 @@ class Generation:
         times = self._times[index]
         self._news.setdefault(index, Delta(index)).merge(update, times.tokens)
         self._observe(times, update)
-        if update.finish == "deadline":
-            self.fail(ApiError(504, "The request took longer than this server allows.", "timeout"))
-        elif update.finish in ("error", "abort"):
-            self.fail(ApiError(500, "The engine gave this request up.", "engine_error"))
+        if update.finish in _FAILURES:
+            self.fail(ApiError(*_FAILURES[update.finish]))
         self._arrived.set()
 
     def fail(self, error: ApiError) -> None:
@@ -113,12 +118,13 @@ class Generation:
         while self._open:
             await self._arrived.wait()
             self._arrived.clear()
-            news, self._news = list(self._news.values()), {}
+            # Together: news that come while the reader is busy precede an error that comes then.
+            error, news, self._news = self._error, list(self._news.values()), {}
             self._open -= sum(delta.finish is not None for delta in news)
             if news:
                 yield news
-            if self._error is not None:
-                raise self._error
+            if error is not None:
+                raise error
 
     def _observe(self, times: _Times, update: Update) -> None:
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""What every request passes first: its id, the key, the size of its body, and the last resort.
+"""What every request passes first: its id, the name it calls, the key, the size of its body.
 
 It speaks ASGI itself, since a middleware of the framework would stand between a stream and its reader.
 """
@@ -10,6 +10,7 @@ import logging
 import re
 import time
 import uuid
+from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -18,6 +19,7 @@ from jaxspec.serve.http.driver import describe
 from jaxspec.serve.http.errors import ApiError
 from jaxspec.serve.http.event_stream import ABORT
 from jaxspec.serve.http.metrics import Metrics
+from jaxspec.serve.http.settings import HttpSettings
 
 log = logging.getLogger("jaxspec.serve")
 
@@ -28,15 +30,10 @@ REQUEST_ID = "jaxspec.request_id"  # key of the scope's state
 class Guard:
     """Wraps the application."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, *, key: str | None, most_bytes: int):
-        """Make it.
-
-        Args:
-          key: what clients of /v1 must send as a bearer token; None lets everybody in.
-          most_bytes: largest body.
-        """
-        self._app, self._metrics, self._most_bytes = app, metrics, most_bytes
-        self._key = None if key is None else key.encode()
+    def __init__(self, app: ASGIApp, metrics: Metrics, settings: HttpSettings):
+        self._app, self._metrics, self._most_bytes = app, metrics, settings.most_bytes
+        self._key = None if settings.key is None else settings.key.encode()
+        self._hosts = {name.lower().strip("[]") for name in settings.hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer an ASGI request."""
@@ -45,8 +42,7 @@ class Guard:
             return
         exchange = _Exchange(scope, receive, send, self._most_bytes)
         try:
-            if self._is_refused(scope):
-                error = ApiError(401, "The API key is missing or wrong.", "invalid_api_key")
+            if (error := self._refuse(scope)) is not None:
                 await error.response()(scope, exchange.receive, exchange.send)
             else:
                 await self._app(scope, exchange.receive, exchange.send)
@@ -55,18 +51,26 @@ class Guard:
         finally:
             self._note(scope, exchange)
 
-    def _is_refused(self, scope: Scope) -> bool:
-        if self._key is None or not scope["path"].startswith("/v1"):
-            return False
-        kind, _, given = exchange_header(scope, b"authorization").partition(b" ")
-        return kind.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._key)
+    def _refuse(self, scope: Scope) -> ApiError | None:
+        """Return why nobody may ask this, None if it may be asked."""
+        if self._hosts and _read_host(scope) not in self._hosts:
+            message = (
+                "This server has another name: use its address, or start it with --allow-host."
+            )
+            return ApiError(400, message, "unknown_host")
+        if self._key is None or not _is_api(scope):
+            return None
+        kind, _, given = _read_header(scope, b"authorization").partition(b" ")
+        if kind.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._key):
+            return None
+        return ApiError(401, "The API key is missing or wrong.", "invalid_api_key")
 
     def _note(self, scope: Scope, exchange: _Exchange) -> None:
         """Count and log the answer: its id, route, status and time, and nothing that was said."""
         route = getattr(scope.get("route"), "path", "other")
         self._metrics.answers.labels(route, str(exchange.status)).inc()
         milliseconds = 1e3 * (time.monotonic() - exchange.began)
-        if route.startswith("/v1"):  # not every probe and scrape
+        if _is_api(scope):  # not every probe and scrape
             log.info("%s %s %d %.0f ms", exchange.id, route, exchange.status, milliseconds)
 
 
@@ -82,7 +86,7 @@ class _Exchange:
         self._scope, self._receive, self._send = scope, receive, send
         self._left = self._most = most_bytes
         self.status, self.began, self._complete = 499, time.monotonic(), False
-        given = exchange_header(scope, b"x-request-id").decode("latin-1")
+        given = _read_header(scope, b"x-request-id").decode("latin-1")
         self.id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         state = scope.setdefault("state", {})
         state[REQUEST_ID] = self.id
@@ -116,6 +120,19 @@ class _Exchange:
             self._scope["state"].get(ABORT, lambda: None)()
 
 
-def exchange_header(scope: Scope, name: bytes) -> bytes:
+def _is_api(scope: Scope) -> bool:
+    """Whether a request asks for the model, and not for a page or a figure."""
+    return scope["path"].startswith("/v1")
+
+
+def _read_host(scope: Scope) -> str | None:
+    """Return the name in the Host header, without a port or brackets; None if it has none."""
+    try:
+        return urlsplit(f"//{_read_header(scope, b'host').decode('latin-1')}").hostname
+    except ValueError:
+        return None
+
+
+def _read_header(scope: Scope, name: bytes) -> bytes:
     """Return a header of a request, empty if there is none."""
     return next((value for key, value in scope["headers"] if key == name), b"")

@@ -22,33 +22,33 @@ disable_created_metrics()  # a second gauge beside each figure, with the time of
 _TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
-_GAUGE, _COUNTER = GaugeMetricFamily, CounterMetricFamily
-
-# The engine's counters: {name there: (name here, kind, label, help)}. vLLM's names come first.
-_NAMES = {
-    "running": ("num_requests_running", _GAUGE, "", "Requests in slots."),
-    "waiting": ("num_requests_waiting", _GAUGE, "", "Requests in the queue."),
-    "slot_rounds": ("spec_decode_num_drafts", _COUNTER, "", "Rounds, counted in every slot."),
-    "accepted": (
-        "spec_decode_num_accepted_tokens_per_pos",
-        _COUNTER,
-        "position",
-        "Accepted draft tokens by place in their path.",
-    ),
-    "reused_tokens": ("prefix_cache_hits", _COUNTER, "", "Prompt tokens found in a slot."),
-    "rounds": ("rounds", _COUNTER, "", "Rounds of all slots together."),
-    "rows_per_round": ("rows_per_round", _COUNTER, "rows", "Rounds by the rows they verified."),
-    "drafted_rounds": ("drafted_rounds", _COUNTER, "", "Rounds with a draft."),
-    "visits": ("visits", _COUNTER, "", "Visits to the device."),
-    "visit_seconds": ("visit_seconds", _COUNTER, "", "Seconds of all visits."),
-    "queue_seconds": ("queue_seconds", _COUNTER, "", "Seconds that requests waited."),
-    "refused": ("refused", _COUNTER, "", "Requests that met a full queue."),
-    "compiles_after_warm_up": (
-        "compiles_after_warm_up",
-        _GAUGE,
-        "",
-        "Programs compiled since the engine was ready; there should be none.",
-    ),
+# Help of the engine's counters, by what they are here.
+_GAUGES = {
+    "running": "Requests in slots.",
+    "waiting": "Requests in the queue.",
+    "compiles_after_warm_up": "Programs compiled since the engine was ready; there should be none.",
+}
+_COUNTERS = {
+    "slot_rounds": "Rounds, counted in every slot.",
+    "accepted": "Accepted draft tokens by place in their path.",
+    "reused_tokens": "Prompt tokens found in a slot.",
+    "rounds": "Rounds of all slots together.",
+    "rows_per_round": "Rounds by the rows they verified.",
+    "drafted_rounds": "Rounds with a draft.",
+    "visits": "Visits to the device.",
+    "visit_seconds": "Seconds of all visits.",
+    "queue_seconds": "Seconds that requests waited.",
+    "refused": "Requests that met a full queue.",
+}
+# Labels of those that are a list or a table.
+_LABELS = {"accepted": "position", "rows_per_round": "rows"}
+# Those that vLLM has too, by its name.
+_VLLM_NAMES = {
+    "running": "num_requests_running",
+    "waiting": "num_requests_waiting",
+    "slot_rounds": "spec_decode_num_drafts",
+    "accepted": "spec_decode_num_accepted_tokens_per_pos",
+    "reused_tokens": "prefix_cache_hits",
 }
 
 
@@ -119,20 +119,23 @@ class _EngineCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         counters = self._engine.counters()
-        for name, (called, kind, label, text) in _NAMES.items():
-            if counters.get(name) is not None:
-                yield self._family(called, kind, label, text, counters[name])
+        for family, helps in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
+            for name, text in helps.items():
+                called, label = _VLLM_NAMES.get(name, name), _LABELS.get(name, "")
+                if counters[name] is not None:  # as before the warm-up
+                    yield self._make(family, called, label, text, counters[name])
         accepted, used = sum(counters["accepted"]), counters["running"] / counters["slots"]
-        text = "Accepted draft tokens."
-        yield self._family("spec_decode_num_accepted_tokens", _COUNTER, "", text, accepted)
-        yield self._family("kv_cache_usage_perc", _GAUGE, "", "Share of slots in use.", used)
+        called, text = "spec_decode_num_accepted_tokens", "Accepted draft tokens."
+        yield self._make(CounterMetricFamily, called, "", text, accepted)
+        text = "Share of slots in use."
+        yield self._make(GaugeMetricFamily, "kv_cache_usage_perc", "", text, used)
 
-    def _family(self, name: str, kind: Any, label: str, text: str, value: Any) -> Metric:
+    def _make(self, family: Any, name: str, label: str, text: str, value: Any) -> Metric:
         """Make a figure, or one for each place of a list or key of a table."""
-        family = kind(f"{self._prefix}:{name}", text, labels=(label,) if label else None)
+        made = family(f"{self._prefix}:{name}", text, labels=(label,) if label else None)
         if not label:
-            family.add_metric((), float(value))
-            return family
+            made.add_metric((), float(value))
+            return made
         for key, one in value.items() if isinstance(value, Mapping) else enumerate(value):
-            family.add_metric((str(key),), float(one))
-        return family
+            made.add_metric((str(key),), float(one))
+        return made

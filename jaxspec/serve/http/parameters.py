@@ -5,54 +5,40 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from jaxspec.serve.bias import BIASES, LARGEST
+from jaxspec.serve.http.unsupported import drop_what_asks_for_nothing
 
 MOST_STOPS = 4  # OpenAI's limit
+MOST_STOP_LENGTH = 1000  # the engine compares each beginning of a stop with the end of a text
 MOST_SAMPLES = 128  # OpenAI's limit of n
 MOST_CHAT_LOGPROBS, MOST_TEXT_LOGPROBS = 20, 5  # OpenAI's limits of alternatives to a token
-
-# Parameters of OpenAI and vLLM that are not supported, with the values that ask for nothing. A
-# penalty depends on the path to a token, which differs between the branches of a draft tree.
-UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "audio": (),
-    "best_of": (1,),
-    "echo": (False,),
-    "frequency_penalty": (0,),
-    "function_call": ("none",),
-    "functions": ([],),
-    "guided_json": (),
-    "guided_regex": (),
-    "length_penalty": (1,),
-    "metadata": ({},),
-    "modalities": (["text"],),
-    "parallel_tool_calls": (),
-    "prediction": (),
-    "presence_penalty": (0,),
-    "prompt_logprobs": (),
-    "reasoning_effort": (),
-    "repetition_penalty": (1,),
-    "response_format": ({"type": "text"},),
-    "service_tier": ("auto", "default"),
-    "store": (False,),
-    "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
-    "use_beam_search": (False,),
-    "verbosity": (),
-    "web_search_options": (),
-}
 
 Ids: TypeAlias = list[int]
 _Bias = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 
 
 class _Closed(BaseModel):
-    """A JSON object without other keys, whose values have exactly the types that are written."""
+    """A JSON object without other keys, whose values have exactly the types that are written.
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    Validation ends at the first mistake: a list of a million mistakes would take seconds, in which
+    no stream goes on.
+    """
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, body: Any) -> Any:
+        if isinstance(body, dict):
+            for name in body:
+                if name not in cls.model_fields:
+                    shown = name[:100].encode(errors="replace").decode()  # half surrogate pairs too
+                    message = "Unknown parameter: '{param}'."
+                    raise PydanticCustomError("unknown_parameter", message, {"param": shown})
+        return body
 
 
 class StreamOptions(_Closed):
@@ -97,8 +83,8 @@ class Parameters(_Closed):
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    logit_bias: Annotated[dict[str, _Bias], Field(max_length=BIASES)] = {}
+    stop_token_ids: Annotated[tuple[int, ...], FailFast()] = ()
+    logit_bias: dict[str, _Bias] = {}
     n: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] = 1
     user: str | None = None
     ignore_eos: bool = False
@@ -110,23 +96,7 @@ class Parameters(_Closed):
     @model_validator(mode="before")
     @classmethod
     def _drop_what_asks_for_nothing(cls, body: Any) -> Any:
-        if not isinstance(body, dict):
-            return body
-        kept = {name: value for name, value in body.items() if value is not None}
-        for name in [name for name in kept if name in UNSUPPORTED]:
-            value = kept.pop(name)
-            if not any(_equal(value, neutral) for neutral in UNSUPPORTED[name]):
-                raise PydanticCustomError(
-                    "unsupported_parameter",
-                    "Unsupported parameter: '{param}' is not supported by this server.",
-                    {"param": name},
-                )
-        return kept
-
-    @property
-    def alternatives(self) -> int | None:
-        """Alternatives of each token to list with log-probabilities; None for none of either."""
-        raise NotImplementedError
+        return drop_what_asks_for_nothing(body) if isinstance(body, dict) else body
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -136,7 +106,16 @@ class Parameters(_Closed):
             raise ValueError("give a string or a list of strings")
         if len(stops) > MOST_STOPS or "" in stops:
             raise ValueError(f"give at most {MOST_STOPS} strings, none of them empty")
+        if any(len(one) > MOST_STOP_LENGTH for one in stops):
+            raise ValueError(f"give strings of at most {MOST_STOP_LENGTH} characters")
         return tuple(stops)
+
+    @field_validator("logit_bias", mode="before")
+    @classmethod
+    def _count_biased(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > BIASES:
+            raise ValueError(f"give at most {BIASES} token ids")
+        return value
 
     @field_validator("logit_bias")
     @classmethod
@@ -173,7 +152,7 @@ class ChatParameters(Parameters):
         its place.
     """
 
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1), FailFast()]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     chat_template_kwargs: dict[str, Any] = {}
     logprobs: bool = False
@@ -181,8 +160,13 @@ class ChatParameters(Parameters):
 
     @property
     def alternatives(self) -> int | None:
-        """See `Parameters.alternatives`."""
+        """Alternatives of each token to list with log-probabilities; None for none of either."""
         return self.top_logprobs if self.logprobs else None
+
+    @property
+    def choices(self) -> int:
+        """Choices of the answer."""
+        return self.n
 
     @model_validator(mode="after")
     def _check_logprobs(self) -> ChatParameters:
@@ -208,8 +192,13 @@ class TextParameters(Parameters):
 
     @property
     def alternatives(self) -> int | None:
-        """See `Parameters.alternatives`."""
+        """Alternatives of each token to list with log-probabilities; None for none of either."""
         return self.logprobs
+
+    @property
+    def choices(self) -> int:
+        """Choices of the answer."""
+        return self.n * len(self.prompts)
 
     @field_validator("logprobs", mode="before")
     @classmethod
@@ -234,10 +223,8 @@ class TextParameters(Parameters):
         return [self.prompt] if one else self.prompt
 
 
+Body: TypeAlias = ChatParameters | TextParameters
+
+
 def _is_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _equal(value: Any, neutral: Any) -> bool:
-    """Compare JSON values; 0 is not false, though Python says so."""
-    return isinstance(value, bool) == isinstance(neutral, bool) and value == neutral

@@ -60,7 +60,11 @@ class Server(uvicorn.Server):
             self.should_exit = self.force_exit = True
             return
         self._asked = True
-        self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self._service.drain()))
+        self._loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        # The loop itself keeps no task alive.
+        self._draining = self._loop.create_task(self._service.drain())
 
 
 def listen(host: str, port: int) -> socket.socket:

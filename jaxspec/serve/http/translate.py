@@ -10,11 +10,13 @@ from typing import Any, NamedTuple, Protocol
 
 from jaxspec.io.messages import read_messages
 from jaxspec.serve.http.errors import ApiError
-from jaxspec.serve.http.parameters import ChatParameters, Parameters, TextParameters
+from jaxspec.serve.http.parameters import Body, ChatParameters, TextParameters
 from jaxspec.serve.requests import ServeRequest
 
 MOST_WAITING = 64  # prompts that wait to be encoded; a flood of long ones must not fill the memory
 DEFAULT_TEXT_TOKENS = 16  # of /v1/completions, as OpenAI's
+# Characters of a token; the longest of published vocabularies are runs of about 128 spaces.
+LONGEST_TOKEN = 256
 
 # What the server itself passes to the template; `chat_template` would replace the model's own.
 _RESERVED = {
@@ -23,10 +25,17 @@ _RESERVED = {
     "continue_final_message",
     "conversation",
     "documents",
+    "max_length",
     "messages",
+    "padding",
+    "return_assistant_tokens_mask",
     "return_dict",
+    "return_tensors",
+    "sanitize_control_tokens",
     "tokenize",
+    "tokenizer_kwargs",
     "tools",
+    "truncation",
 }
 
 
@@ -79,14 +88,14 @@ class Translator:
         if wrong := _RESERVED & set(template):
             message = f"chat_template_kwargs must not set {', '.join(sorted(wrong))}."
             raise ApiError(400, message, "invalid_value", "chat_template_kwargs")
-        messages = _read(parameters.messages)
-        ids = await self._run(lambda: tokenizer.chat(messages, **template), "messages")
         asked = parameters.max_completion_tokens
         if asked is not None and parameters.max_tokens not in (None, asked):
             message = "max_tokens and max_completion_tokens differ: give one of them."
             raise ApiError(400, message, "invalid_value", "max_tokens")
-        asked = asked if asked is not None else parameters.max_tokens
-        return self._requests(parameters, [ids], asked)
+        messages = _read(parameters.messages)
+        self._check_length(sum(len(one["content"]) for one in messages), "messages")
+        ids = await self._run(lambda: tokenizer.chat(messages, **template), "messages")
+        return self._requests(parameters, [ids], asked or parameters.max_tokens)
 
     async def prepare_text(self, parameters: TextParameters) -> Prepared:
         """Encode the prompts."""
@@ -100,7 +109,17 @@ class Translator:
         if tokenizer is None:
             message = "This model has no tokenizer: give the prompt as token ids."
             raise ApiError(400, message, "no_tokenizer", "prompt")
+        self._check_length(len(text), "prompt")
         return await self._run(lambda: tokenizer.encode(text), "prompt")
+
+    def _check_length(self, characters: int, param: str) -> None:
+        """Refuse a text that is far too long before others wait seconds for its tokens."""
+        if characters > self._room * LONGEST_TOKEN:
+            message = (
+                f"{characters} characters are more than the {self._room} tokens that this server "
+                "holds: shorten the prompt."
+            )
+            raise ApiError(400, message, "context_length_exceeded", param)
 
     async def _run(self, encode: Callable[[], list[int]], param: str) -> list[int]:
         """Encode in the tokenizer's thread; what it cannot read is the client's mistake."""
@@ -118,9 +137,7 @@ class Translator:
         finally:
             self._waiting -= 1
 
-    def _requests(
-        self, parameters: Parameters, prompts: list[list[int]], limit: int | None
-    ) -> Prepared:
+    def _requests(self, parameters: Body, prompts: list[list[int]], limit: int | None) -> Prepared:
         seed = parameters.seed if parameters.seed is not None else secrets.randbits(62)
         requests = [
             self._request(parameters, tuple(ids), limit, seed, sequence)
@@ -130,7 +147,7 @@ class Translator:
         return Prepared(requests, sum(map(len, prompts)))
 
     def _request(
-        self, given: Parameters, ids: tuple[int, ...], limit: int | None, seed: int, sequence: int
+        self, given: Body, ids: tuple[int, ...], limit: int | None, seed: int, sequence: int
     ) -> ServeRequest:
         left = self._room - len(ids)
         if left < (limit or 1):

@@ -38,6 +38,34 @@ def test_other_addresses_need_a_key(host, monkeypatch):
     assert serve.make_settings(parse("--host", host), "secret", 100).hosts == ()
 
 
+@pytest.mark.parametrize("key", ["", "two words", "line\n", "schlüssel"])
+def test_a_key_that_no_client_could_send(key):
+    with pytest.raises(ValueError, match="visible ASCII characters"):
+        serve.choose_key(parse("--api-key", key))
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--port", "99999"),
+        ("--port", "http"),
+        ("--send-timeout", "0"),
+        ("--visit-timeout", "-1"),
+        ("--drain-timeout", "nan"),
+        ("--request-timeout", "soon"),
+        ("--metrics-prefix", "my metrics"),
+    ],
+)
+def test_bad_values_are_refused_before_the_model_is_loaded(option, value, capsys):
+    with pytest.raises(SystemExit):
+        parse(option, value)
+    assert "is no " in capsys.readouterr().err
+
+
+def test_a_server_answers_to_its_own_address():
+    assert "127.0.0.2" in serve.make_settings(parse("--host", "127.0.0.2"), None, 100).hosts
+
+
 def test_options_reach_the_settings():
     given = parse("--queue", "5", "--drain-timeout", "3", "--no-page", "--served-model-name", "m")
     settings = serve.make_settings(given, None, 100)

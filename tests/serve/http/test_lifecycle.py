@@ -1,62 +1,57 @@
-"""The ends of a server process: SIGTERM, an engine that raises, one that hangs. And its log."""
+"""The ends of a server: SIGTERM, an engine that raises, one that hangs. And its log."""
 
+import contextlib
 import json
 import re
 import signal
 import subprocess
 import sys
+import threading
+import types
 from pathlib import Path
 
 import pytest
+from fake_engine import FakeEngine
 
 httpx = pytest.importorskip("httpx")
 http_server = pytest.importorskip("http_server")
 
 TESTS = Path(http_server.__file__).parent
-LONG = {"prompt": "open sesame", "max_tokens": 400, "temperature": 0}
+TEXT = {"prompt": "open sesame", "max_tokens": 20, "temperature": 0}
+CHAT = {"messages": [{"role": "user", "content": "open sesame"}], "max_tokens": 20, "stream": True}
 
 
-class Process:
-    """A server in a process of its own; a word in the file `fault` breaks its engine."""
-
-    def __init__(self, folder: Path, seconds=0.01, drain=30.0):
-        self.fault, self.log = folder / "fault", folder / "log"
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, TESTS / "http_server.py", str(seconds), self.fault, str(drain)],
-                cwd=TESTS.parent,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env={"PYTHONPATH": f"{TESTS.parent}:{TESTS}", "JAX_PLATFORMS": "cpu"},
-            )
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.read_port()}", timeout=30)
-        http_server.wait_until(lambda: self.http.get("/ready").status_code == 200)
-
-    def read_port(self) -> int:
-        return int(self.process.stdout.readline())
-
-    def stream(self, **more):
-        return self.http.stream("POST", "/v1/completions", json=LONG | {"stream": True} | more)
-
-    def close(self):
-        self.http.close()
-        self.process.kill()
-        self.process.wait(20)
-        self.process.stdout.close()
+@contextlib.contextmanager
+def serving(folder: Path, visit_timeout: float):
+    """A server in a process of its own; its engine waits while the file `pause` exists."""
+    log, pause = folder / "log", folder / "pause"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, TESTS / "http_server.py", pause, str(visit_timeout)],
+            cwd=TESTS.parent,
+            stdout=subprocess.PIPE,
+            stderr=file,
+            text=True,
+            env={"PYTHONPATH": f"{TESTS.parent}:{TESTS}", "JAX_PLATFORMS": "cpu"},
+        )
+    try:
+        url = f"http://127.0.0.1:{int(process.stdout.readline())}"
+        with httpx.Client(base_url=url, timeout=30) as http:
+            http_server.wait_until(lambda: http.get("/ready").status_code == 200)
+            yield types.SimpleNamespace(process=process, http=http, log=log, pause=pause)
+    finally:
+        process.kill()
+        process.wait(60)
+        process.stdout.close()
 
 
-@pytest.fixture
-def start(tmp_path):
-    made = []
-
-    def make(**options):
-        made.append(Process(tmp_path, **options))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+@contextlib.contextmanager
+def begun(http):
+    """The lines of a stream that has begun: its first event comes before any token."""
+    with http.stream("POST", "/v1/chat/completions", json=CHAT) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        yield lines
 
 
 def events(lines) -> list[dict]:
@@ -65,62 +60,84 @@ def events(lines) -> list[dict]:
     return [True if one == "[DONE]" else json.loads(one) for one in found]
 
 
-def test_sigterm_lets_streams_end_and_takes_no_more(start):
-    one = start()
-    with one.stream() as stream:
-        lines = stream.iter_lines()
-        next(lines)
-        one.process.send_signal(signal.SIGTERM)
-        http_server.wait_until(lambda: one.http.get("/ready").status_code == 503)
-        assert one.http.get("/health").status_code == 200
-        refused = one.http.post("/v1/completions", json=LONG)
-        assert refused.status_code == 503 and "Retry-After" in refused.headers
-        assert refused.json()["error"]["code"] == "shutting_down"
-        rest = events(lines)
-    assert rest[-1] is True and rest[-2]["choices"][0]["finish_reason"] == "length"
-    assert one.process.wait(20) == 0
-
-
-def test_the_drain_deadline_ends_streams_with_an_error(start):
-    one = start(seconds=0.2, drain=0.3)
-    with one.stream() as stream:
-        lines = stream.iter_lines()
-        next(lines)
-        one.process.send_signal(signal.SIGTERM)
-        rest = events(lines)
-    assert rest[-1]["error"]["code"] == "shutting_down"
-    assert one.process.wait(20) == 0
-
-
-@pytest.mark.parametrize("fault", ["raise", "hang"])
-def test_a_dead_engine_ends_everything(start, fault):
-    one = start()
-    with one.stream() as stream:
-        lines = stream.iter_lines()
-        next(lines)
-        one.fault.write_text(fault)
-        rest = events(lines)
-        assert rest[-1]["error"]["code"] == "engine_dead"
-        assert one.http.get("/health").status_code == 503
-        assert one.http.get("/ready").status_code == 503
-        assert one.http.post("/v1/completions", json=LONG).status_code == 503
-    assert one.process.wait(30) == 1
-    log = one.log.read_text()
-    assert "the engine failed" in log and "sesame" not in log
-
-
-def test_texts_are_not_logged(start):
-    one = start()
+def send_secrets(http) -> None:
+    """Send requests of all kinds with a word that no log may hold."""
     long, header = "sesame " * 99, {"Content-Type": "application/json"}
-    one.http.post("/v1/completions", json={"prompt": "sesame"})
-    one.http.post("/v1/completions", json={"prompt": "sesame", "sesame": 1})
-    one.http.post("/v1/completions", json={"prompt": ["sesame", 5]})
-    one.http.post("/v1/completions", json={"prompt": long})
-    one.http.post("/v1/completions", json={"prompt": "sesame", "user": "sesame", "n": 99})
-    one.http.post("/v1/completions", content='{"prompt": "sesame', headers=header)
-    one.http.post("/v1/chat/completions", json={"messages": [{"role": "sesame"}]})
-    one.http.get("/sesame?prompt=sesame", headers={"X-Request-Id": "a b sesame"})
-    one.process.send_signal(signal.SIGTERM)
-    assert one.process.wait(20) == 0
-    log = one.log.read_text()
-    assert len(re.findall(r"/v1/completions \d+ \d+ ms", log)) == 6 and "sesame" not in log
+    http.post("/v1/completions", json={"prompt": "sesame"})
+    http.post("/v1/completions", json={"prompt": "sesame", "sesame": 1})
+    http.post("/v1/completions", json={"prompt": ["sesame", 5]})
+    http.post("/v1/completions", json={"prompt": long})
+    http.post("/v1/completions", json={"prompt": "sesame", "user": "sesame", "n": 99})
+    http.post("/v1/completions", content='{"prompt": "sesame', headers=header)
+    http.post("/v1/chat/completions", json={"messages": [{"role": "sesame"}]})
+    http.get("/sesame?prompt=sesame", headers={"X-Request-Id": "a b sesame"})
+
+
+@pytest.fixture(scope="module")
+def drained(tmp_path_factory):
+    """What was heard of a server that got SIGTERM during a stream."""
+    with serving(tmp_path_factory.mktemp("drained"), visit_timeout=300) as one:
+        send_secrets(one.http)
+        one.pause.touch()
+        with begun(one.http) as lines:
+            one.process.send_signal(signal.SIGTERM)
+            http_server.wait_until(lambda: one.http.get("/ready").status_code == 503)
+            health = one.http.get("/health").status_code
+            refused = one.http.post("/v1/completions", json=TEXT)
+            one.pause.unlink()
+            rest = events(lines)
+        status = one.process.wait(60)
+        log = one.log.read_text()
+    return types.SimpleNamespace(health=health, refused=refused, rest=rest, status=status, log=log)
+
+
+def test_sigterm_lets_streams_end_and_takes_no_more(drained):
+    assert drained.health == 200
+    assert drained.refused.status_code == 503 and "Retry-After" in drained.refused.headers
+    assert drained.refused.json()["error"]["code"] == "shutting_down"
+    assert drained.rest[-1] is True
+    assert drained.rest[-2]["choices"][0]["finish_reason"] == "length"
+    assert drained.status == 0
+
+
+def test_texts_are_not_logged(drained):
+    found = re.findall(r"/v1/(\S+) \d+ \d+ ms", drained.log)
+    assert sorted(found) == ["chat/completions"] * 2 + ["completions"] * 7
+    assert "sesame" not in drained.log
+
+
+def test_the_drain_deadline_ends_streams_with_an_error():
+    go = threading.Event()
+    engine = FakeEngine(hook=lambda: go.wait(60))
+    with http_server.running(engine, drain_timeout=0.1) as server, begun(server.http) as lines:
+        server.server.handle_exit(signal.SIGTERM, None)
+        assert events(lines)[-1]["error"]["code"] == "shutting_down"
+        go.set()
+
+
+def test_an_engine_that_raises_ends_everything(caplog):
+    ended = threading.Event()
+
+    def fail():
+        raise RuntimeError(f"a visit failed on {bytes(engine.seen[-1].tokens)!r}")
+
+    engine = FakeEngine(hook=fail)
+    with http_server.running(engine, exit_delay=0.05) as server:
+        server.service.on_end = ended.set  # instead of the end, before which all is asked
+        with begun(server.http) as lines:
+            rest = events(lines)
+        assert rest[-1]["error"]["code"] == "engine_dead"
+        for path in ("/health", "/ready"):
+            assert server.http.get(path).status_code == 503
+        assert server.post(**TEXT).status_code == 503
+        assert ended.wait(60)
+    assert "the engine failed: RuntimeError" in caplog.text and "sesame" not in caplog.text
+
+
+def test_an_engine_that_hangs_ends_the_process(tmp_path):
+    with serving(tmp_path, visit_timeout=1) as one:
+        one.pause.touch()
+        with begun(one.http) as lines:
+            assert events(lines)[-1]["error"]["code"] == "engine_dead"
+        assert one.process.wait(60) == 1
+        assert "the engine failed: a visit took over 1 s" in one.log.read_text()

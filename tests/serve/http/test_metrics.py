@@ -3,6 +3,7 @@
 import pytest
 from fake_engine import FakeEngine
 
+metrics = pytest.importorskip("jaxspec.serve.http.metrics")
 http_server = pytest.importorskip("http_server")
 prometheus = pytest.importorskip("prometheus_client.parser")
 
@@ -15,6 +16,17 @@ def read(server) -> dict:
         for family in families
         for one in family.samples
     }
+
+
+def test_before_the_warm_up():
+    """What is not known yet is left out."""
+    engine = FakeEngine()
+    counters = engine.counters()
+    engine.counters = lambda: counters | {"compiles_after_warm_up": None}
+    figures = metrics.Metrics()
+    figures.add_engine(engine)
+    text = figures.render().decode()
+    assert "jaxspec:visits_total 0.0" in text and "compiles_after_warm_up" not in text
 
 
 def test_metrics():

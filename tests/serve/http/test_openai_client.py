@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from fake_engine import ByteTokenizer, expected_tokens
 
-from jaxspec.serve.requests import ServeRequest
+from jaxspec.serve.requests import QueueFull, ServeRequest
 
 openai = pytest.importorskip("openai")
 http_server = pytest.importorskip("http_server")
@@ -64,6 +64,31 @@ def test_chat_stream(client):
     assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]][-1] == "length"
     assert chunks[-1].choices == [] and chunks[-1].usage.completion_tokens == 20
     assert all(chunk.usage is None for chunk in chunks[:-1])
+
+
+def test_chat_stream_of_samples(client):
+    """Each sample has its role, its text and its finish; the usage counts all of them."""
+    chunks = list(
+        client.chat.completions.create(
+            model="fake",
+            messages=MESSAGES,
+            n=3,
+            seed=2,
+            max_tokens=30,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+    *parts, last = chunks
+    expected = chat_request(max_new_tokens=30, temperature=1.0, seed=2)
+    for index in range(3):
+        mine = [one.choices[0] for one in parts if one.choices[0].index == index]
+        assert [one.delta.role for one in mine] == ["assistant"] + [None] * (len(mine) - 1)
+        said = "".join(one.delta.content or "" for one in mine)
+        assert said == text_of(dataclasses.replace(expected, sequence=index))
+        assert [one.finish_reason for one in mine] == [None] * (len(mine) - 1) + ["length"]
+    assert last.usage.completion_tokens == 90
+    assert last.usage.prompt_tokens == len(expected.tokens)
 
 
 @pytest.mark.parametrize("prompt", ["some text", [5, 6, 7]])
@@ -199,13 +224,23 @@ def test_key():
 
 
 def test_a_full_queue_is_a_rate_limit_error_and_the_client_tries_again():
-    engine = http_server.FakeEngine(slots=1, queue=1, seconds=0.01)
+    engine, refused = http_server.FakeEngine(), []
+    submit = engine.submit
+
+    def refuse_twice(request):
+        if len(refused) < 2:
+            refused.append(request)
+            raise QueueFull(0.5)
+        return submit(request)
+
+    engine.submit = refuse_twice
     with (
         http_server.running(engine) as server,
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="-", max_retries=0) as client,
     ):
         with pytest.raises(openai.RateLimitError) as error:
-            client.completions.create(model="fake", prompt="x", n=8)
-        assert error.value.response.headers["Retry-After"] == "2"
-        retrying = client.with_options(max_retries=5)
+            client.completions.create(model="fake", prompt="x")
+        assert error.value.response.headers["Retry-After"] == "1"
+        retrying = client.with_options(max_retries=1)
         assert retrying.completions.create(model="fake", prompt="x").choices
+        assert len(refused) == 2

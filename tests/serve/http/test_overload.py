@@ -13,12 +13,26 @@ httpx = pytest.importorskip("httpx")
 http_server = pytest.importorskip("http_server")
 translate = pytest.importorskip("jaxspec.serve.http.translate")
 
-SLOTS, QUEUE = 4, 8
+SLOTS, QUEUE = 2, 4
 
 
 async def ask(client, number: int):
     body = {"prompt": f"request {number}", "max_tokens": 40, "seed": number}
     return await client.post("/v1/completions", json=body)
+
+
+def count_refusals(server) -> int:
+    return int(server.service.metrics.answers.labels("/v1/completions", "429")._value.get())
+
+
+async def flood(server, count: int, refused: int, go: threading.Event):
+    """Ask for `count` texts at once; let the server go on when it has refused so many."""
+    asked = asyncio.create_task(ask_all(server.url, count))
+    async with asyncio.timeout(100):
+        while count_refusals(server) < refused:
+            await asyncio.sleep(0.01)
+    go.set()
+    return await asked
 
 
 async def ask_all(url: str, count: int):
@@ -27,41 +41,30 @@ async def ask_all(url: str, count: int):
         return await asyncio.gather(*(ask(client, number) for number in range(count)))
 
 
-def test_a_flood_of_prompts_that_take_long_to_encode():
+def test_a_flood_of_prompts_that_take_long_to_encode(monkeypatch):
     """They are refused before they pile up, and the others are served."""
+    monkeypatch.setattr(translate, "MOST_WAITING", QUEUE)
     go = threading.Event()
 
     class Slow(ByteTokenizer):
         def encode(self, text):
-            go.wait(20)
+            go.wait(100)
             return super().encode(text)
 
-    async def flood(url):
-        asked = asyncio.create_task(ask_all(url, 2 * translate.MOST_WAITING))
-        async with asyncio.timeout(15):
-            while http_refusals() < translate.MOST_WAITING:
-                await asyncio.sleep(0.01)
-        go.set()
-        return await asked
-
-    engine = FakeEngine(queue=2 * translate.MOST_WAITING)
-    with http_server.running(engine, Slow()) as server:
-
-        def http_refusals():
-            counter = server.service.metrics.answers.labels("/v1/completions", "429")
-            return counter._value.get()
-
-        counts = collections.Counter(one.status_code for one in asyncio.run(flood(server.url)))
-    assert counts == {200: translate.MOST_WAITING, 429: translate.MOST_WAITING}
+    with http_server.running(FakeEngine(queue=QUEUE), Slow()) as server:
+        answers = asyncio.run(flood(server, 2 * QUEUE, QUEUE, go))
+    assert collections.Counter(one.status_code for one in answers) == {200: QUEUE, 429: QUEUE}
 
 
 def test_overload():
-    engine = FakeEngine(slots=SLOTS, queue=QUEUE, seconds=0.02)
+    """The engine begins when the queue has refused all that it cannot hold."""
+    go = threading.Event()
+    engine = FakeEngine(slots=SLOTS, queue=QUEUE, hook=lambda: go.wait(100))
+    many = 10 * (SLOTS + QUEUE)
     with http_server.running(engine) as server:
-        answers = asyncio.run(ask_all(server.url, 10 * (SLOTS + QUEUE)))
+        answers = asyncio.run(flood(server, many, many - QUEUE, go))
         counts = collections.Counter(answer.status_code for answer in answers)
-        # Whether the engine has filled its slots before the last of them arrives is chance.
-        assert set(counts) == {200, 429} and counts[200] >= QUEUE
+        assert counts == {200: QUEUE, 429: many - QUEUE}
         for number, answer in enumerate(answers):
             if answer.status_code == 429:
                 assert int(answer.headers["Retry-After"]) >= 1

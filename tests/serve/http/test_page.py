@@ -13,7 +13,11 @@ from jaxspec.serve.requests import ServeRequest
 http_server = pytest.importorskip("http_server")
 chromium = pytest.importorskip("chromium")
 
-needs_browser = pytest.mark.skipif(not chromium.find_chromium(), reason="there is no Chromium")
+# Chromium is a package of the operating system: PyPI does not have it, so the development tools
+# cannot bring it. The tests without this mark run everywhere.
+needs_browser = pytest.mark.skipif(
+    not chromium.find_chromium(), reason="there is no Chromium: install it, or set CHROMIUM"
+)
 HI = [{"role": "user", "content": "Hi"}]
 
 

@@ -8,7 +8,9 @@ import pytest
 from fake_engine import EOS, FakeEngine
 
 http_server = pytest.importorskip("http_server")
+pydantic = pytest.importorskip("pydantic")
 parameters = pytest.importorskip("jaxspec.serve.http.parameters")
+unsupported = pytest.importorskip("jaxspec.serve.http.unsupported")
 
 HI = [{"role": "user", "content": "Hi"}]
 CHAT = "/v1/chat/completions"
@@ -49,11 +51,11 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(parameters.UNSUPPORTED))
+@pytest.mark.parametrize("name", sorted(unsupported.UNSUPPORTED))
 def test_unsupported_parameters_are_refused_unless_they_ask_for_nothing(server, name):
     value = ASKED.get(name, "something")
     check_error(server.post(prompt="x", **{name: value}), 400, "unsupported_parameter", name)
-    for neutral in (None, *parameters.UNSUPPORTED[name]):
+    for neutral in (None, *unsupported.UNSUPPORTED[name]):
         assert server.post(prompt="x", max_tokens=1, **{name: neutral}).status_code == 200
 
 
@@ -94,6 +96,10 @@ def test_zero_is_not_false(server):
         ({"prompt": "x", "stop": ["a"] * 5}, "invalid_value", "stop"),
         ({"prompt": "x", "stop": ""}, "invalid_value", "stop"),
         ({"prompt": "x", "stop": 5}, "invalid_value", "stop"),
+        ({"prompt": "x", "stop": "a" * 1001}, "invalid_value", "stop"),
+        ({"prompt": "x", "stop_token_ids": ["5"]}, "invalid_value", "stop_token_ids[0]"),
+        ({"prompt": ["a"] * 65}, "invalid_value", "prompt"),
+        ({"prompt": "x", "\ud800": 1}, "unknown_parameter", "?"),
         ({"prompt": "x", "stream": "yes"}, "invalid_value", "stream"),
         ({"prompt": "x", "logprobs": True}, "invalid_value", "logprobs"),
         ({"prompt": "x", "logprobs": 6}, "invalid_value", "logprobs"),
@@ -161,11 +167,52 @@ def test_bad_completions(server, body, code, param):
             "invalid_value",
             "chat_template_kwargs",
         ),
+        (
+            {"messages": HI, "chat_template_kwargs": {"truncation": True}},
+            "invalid_value",
+            "chat_template_kwargs",
+        ),
         ({"messages": HI, "chat_template_kwargs": {"fail": True}}, "invalid_value", "messages"),
     ],
 )
 def test_bad_chats(server, body, code, param):
     check_error(server.post(CHAT, **body), 400, code, param)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"messages": ["Hi"] * 9},
+        {"stop_token_ids": ["a"] * 9},
+        {"stop": [5] * 9},
+        {"logit_bias": {str(id): "a" for id in range(99)}},
+        {f"unknown{number}": 1 for number in range(9)},
+        {"stream": True, "stream_options": {f"unknown{number}": 1 for number in range(9)}},
+    ],
+    ids=lambda wrong: next(reversed(wrong)),
+)
+def test_only_the_first_mistake_counts(wrong):
+    """A body of 8 MiB can hold a million; to list them would stop the event loop for seconds."""
+    with pytest.raises(pydantic.ValidationError) as error:
+        parameters.ChatParameters.model_validate({"messages": HI} | wrong)
+    assert error.value.error_count() == 1
+
+
+def test_what_cannot_fit_is_refused_before_it_is_encoded():
+    """It would keep the tokenizer from the prompts of others."""
+
+    class Busy(http_server.ByteTokenizer):
+        def encode(self, text):
+            raise AssertionError("it was encoded")
+
+    with http_server.running(tokenizer=Busy()) as server:
+        long = "x" * (256 * server.engine.room + 1)
+        check_error(server.post(prompt=long), 400, "context_length_exceeded", "prompt")
+        messages = [{"role": "user", "content": long}]
+        check_error(
+            server.post(CHAT, messages=messages), 400, "context_length_exceeded", "messages"
+        )
+        check_error(server.post(prompt=["a"] * 65), 400, "invalid_value", "prompt")
 
 
 def test_text_parts_and_the_developer_role(server):
@@ -206,8 +253,11 @@ def test_a_request_that_takes_too_long(stream):
     with http_server.running(FakeEngine(seconds=0.05), request_timeout=0.2) as server:
         response = server.post(prompt="x", max_tokens=400, stream=stream)
         if stream:
-            last = response.text.strip().split("\n\n")[-1]
-            assert json.loads(last.removeprefix("data: "))["error"]["code"] == "timeout"
+            lines = response.text.strip().split("\n\n")
+            *parts, last = [json.loads(line.removeprefix("data: ")) for line in lines]
+            assert last["error"]["code"] == "timeout"
+            # Clients know OpenAI's reasons alone, and this is none of them.
+            assert parts and all(one["choices"][0]["finish_reason"] is None for one in parts)
         else:
             check_error(response, 504, "timeout")
         assert server.post(prompt="x", max_tokens=1).status_code == 200
@@ -289,9 +339,21 @@ def test_a_model_without_a_chat_template():
 
 
 def test_only_known_hosts():
-    with http_server.running(hosts=("127.0.0.1",)) as server:
+    with http_server.running(hosts=("127.0.0.1", "[::1]", "Proxy.example")) as server:
         assert server.http.get("/health").status_code == 200
-        assert server.http.get("/health", headers={"Host": "evil.example"}).status_code == 400
+        for host in ("[::1]:8000", "proxy.example", "PROXY.EXAMPLE:80"):
+            assert server.http.get("/health", headers={"Host": host}).status_code == 200
+        for host in ("evil.example", "127.0.0.1.evil.example", "[::1", ""):
+            check_error(server.http.get("/", headers={"Host": host}), 400, "unknown_host")
+
+
+def test_refused_requests_are_logged_without_their_paths(caplog):
+    with caplog.at_level("INFO", "jaxspec.serve"), http_server.running(key="sesame") as server:
+        assert server.http.get("/v1/some-text").status_code == 401
+        server.http.get("/v1/some-text", headers={"Authorization": "Bearer sesame"})
+        server.http.get("/health")
+    lines = [one.getMessage().split()[1:3] for one in caplog.records if " ms" in one.getMessage()]
+    assert lines == [["other", "401"], ["other", "404"]]
 
 
 def test_events_do_not_wait_for_acknowledgements():
