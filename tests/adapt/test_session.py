@@ -1,5 +1,6 @@
 """Sessions: the text never changes, versions survive, decisions replay to the same bits."""
 
+import itertools
 import json
 import os
 import signal
@@ -90,6 +91,16 @@ def test_events_replay_to_the_same_bits(decider):
     )
     assert hash_weights(again.serving) == hash_weights(session.serving)
     assert again.version == session.version
+
+
+def test_the_cost_of_an_update_is_without_its_compilation(monkeypatch):
+    ticks, compiling = itertools.count(), itertools.count(0.0, 0.75)
+    session = learned()
+    session.clock = lambda: float(next(ticks))
+    monkeypatch.setattr("jaxspec.adapt.session.compile_seconds", lambda: next(compiling))
+    _, updates = serve_updates(session)
+    assert updates and {update["seconds"] for update in updates} == {0.25}
+    assert {e["update_seconds"] for e in session.events[-8:] if "update" in e} == {3.0}
 
 
 def test_a_call_may_leave_nothing():
