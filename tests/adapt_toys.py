@@ -9,22 +9,37 @@ import numpy as np
 from pair_toys import OF_TARGET, SIZES, VOCAB, WIDTH, bundle_of
 
 import jaxspec
+from jaxspec.adapt import AdaptOptions
+from jaxspec.adapt.cut import Shape, cut_segments
+from jaxspec.adapt.learner import LearnerOptions
+from jaxspec.adapt.segments import empty_ring, write_segment
 from jaxspec.bench.architectures import _init_drafter
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.eagle3.config import EagleConfig
+from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.drafters.jetspec.head import init_head
 from jaxspec.drafters.medusa.config import MedusaConfig
 from jaxspec.drafters.medusa.network import Medusa
 from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.engine.api import run_session
 from jaxspec.engine.session import prepare
+from training.falcon_loss import init_falcon
 
 TARGET = TargetConfig(
     vocab_size=VOCAB, max_positions=512, qk_norm=False, **SIZES | {"num_layers": 3}
 )
 PROMPTS = [[4, 9, 2, 30, 11, 5], [7, 7, 1], [3, 20, 8, 8, 2], [15, 6]]
 OPTIONS = dict(max_new_tokens=40, builder="best_first", budget=24, policy=None)
+SHAPE = Shape(rows=64, context=16, rounds=32, depths=4)
+# Sessions of all test files take the same sizes, so that they share compiled programs.
+ADAPT = AdaptOptions(
+    shape=SHAPE,
+    learner=LearnerOptions(head_rate=1e-2, full_rate=1e-2),
+    room={"head": 6, "full": 6},
+    segments=8,
+    rows=128,
+)
 
 
 @functools.cache
@@ -44,6 +59,9 @@ def make_params(method: str = "jetspec") -> jaxspec.Params:
         more = {} if method == "eagle3" else {"rank_hidden": 8}
         config = kind(**SIZES, **OF_TARGET, **more)
         shapes = jax.eval_shape(lambda: _init_drafter(config))
+    elif method == "falcon":
+        config = FalconConfig(**SIZES, **OF_TARGET, slots=2, blocks=2, lstm_size=6)
+        shapes = jax.eval_shape(lambda: init_falcon(config, 0))
     else:
         config = BlockDrafterConfig(
             **SIZES, **OF_TARGET, block_size=5, mask_token_id=VOCAB - 1, causal=True
@@ -56,9 +74,32 @@ def make_params(method: str = "jetspec") -> jaxspec.Params:
     return bundle_of(method, config, variables, TARGET)
 
 
-def run_with_evidence(params, prompts, rows=256, trace=False, **options):
+def run_with_evidence(params, prompts, rows=128, trace=False, **options):
     """The outputs, the last state and the session of a call that gathers evidence."""
     session = prepare(params, prompts, **OPTIONS | options)
     config = dataclasses.replace(session.config, evidence=rows)
     session = dataclasses.replace(session, config=config)
     return *run_session(session, trace), session
+
+
+def fill_ring(segments):
+    """A ring that holds some segments, in their order."""
+    ring = empty_ring(segments[0], len(segments))
+    for at, one in enumerate(segments):
+        ring = write_segment(ring, one, np.int32(at))
+    return ring
+
+
+@functools.cache
+def gather(method):
+    """Weights of a toy drafter, and a ring of segments with the features that it reads.
+
+    A drafter learns from any rounds. So all that read the same features share JetSpec's, whose
+    program is compiled anyway.
+    """
+    source = "medusa" if method == "medusa" else "jetspec"
+    params = make_params(source)
+    _, state, _ = run_with_evidence(params, PROMPTS, method=source)
+    ring = fill_ring(list(cut_segments(params, state, PROMPTS, SHAPE, (0, 0))))
+    params = make_params(method)
+    return params, params.drafter(method)["params"], ring

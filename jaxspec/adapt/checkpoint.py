@@ -29,7 +29,10 @@ class VersionFiles:
         )
         self.manager = ocp.CheckpointManager(Path(folder).resolve(), options=options)
 
-    def save(self, step: int, arrays: Any, record: dict[str, Any]) -> None:
+    def __str__(self) -> str:
+        return str(self.manager.directory)
+
+    def save(self, arrays: Any, record: dict[str, Any]) -> None:
         """Write a pytree of arrays and a JSON-able record, completely or not at all."""
         import orbax.checkpoint as ocp
 
@@ -37,6 +40,9 @@ class VersionFiles:
         args = ocp.args.Composite(
             arrays=ocp.args.StandardSave(arrays), record=ocp.args.JsonSave(known)
         )
+        # A query may write twice, so numbers of queries would not do for steps.
+        latest = self.manager.latest_step()
+        step = 0 if latest is None else latest + 1
         self.manager.save(step, args=args, force=True)
         self.manager.wait_until_finished()
 

@@ -27,6 +27,9 @@ class Shape:
       accepted: share of accepted positions among those trained on; they slow down forgetting.
       decay: weight of a rejected position per level of depth.
       accepted_weight: weight of an accepted position.
+
+    Raises:
+      ValueError: a share is not between 0 and 1, or the context leaves no row for a round.
     """
 
     rows: int = 128
@@ -37,6 +40,13 @@ class Shape:
     accepted: float = 0.25
     decay: float = 0.8
     accepted_weight: float = 0.5
+
+    def __post_init__(self):
+        for name in ("held_out", "accepted"):
+            if not 0 <= (value := getattr(self, name)) < 1:
+                raise ValueError(f"{name} is {value}: give at least 0 and less than 1")
+        if not 0 <= self.context < self.rows:
+            raise ValueError(f"context is {self.context}: give fewer than the {self.rows} rows")
 
 
 def cut_segments(
@@ -109,8 +119,8 @@ def choose_positions(
     """Choose the positions of some rounds to train on and to hold out.
 
     Rounds are held out as a whole, so that no position of a held-out round is trained on. A
-    held-out round counts with all its positions: every committed token was drafted once, so these
-    are a fair sample of tokens, and not of the drafter's mistakes alone.
+    held-out round counts with all positions that the drafter reaches: so these are a fair sample of
+    tokens, and not of the drafter's mistakes alone.
 
     Args:
       counts: int [n], tokens that the rounds committed.

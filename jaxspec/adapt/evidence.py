@@ -35,7 +35,7 @@ class Buffers:
     )
 
     def add(self, segments: Iterable[Segments]) -> list[int]:
-        """Write segments; return their numbers."""
+        """Write segments; return the numbers of those that the ring still holds."""
         numbers = []
         for one in segments:
             if self.ring is None:
@@ -44,9 +44,10 @@ class Buffers:
             self.positions[self.written % self.size] = int((np.asarray(one.weight) > 0).sum())
             numbers.append(self.written)
             self.written += 1
-        for action, known in self.waiting.items():  # the ring has overwritten the oldest
-            self.waiting[action] = [n for n in known if n >= self.written - self.size]
-        return numbers
+        oldest = self.written - self.size  # the ring has overwritten what was before
+        for action, known in self.waiting.items():
+            self.waiting[action] = [n for n in known if n >= oldest]
+        return [n for n in numbers if n >= oldest]
 
     def keep(self, action: str, numbers: Iterable[int]) -> None:
         """Let segments wait in an action's buffer, or in both."""

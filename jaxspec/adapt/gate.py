@@ -1,4 +1,7 @@
-"""The paired test: is an update better at the same held-out positions? (McNemar 1947)"""
+"""The paired test: is an update better at the same held-out positions? (McNemar 1947)
+
+Every position is its own stratum, so that the test over all domains is the sum of theirs.
+"""
 
 from __future__ import annotations
 

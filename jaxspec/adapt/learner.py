@@ -34,7 +34,6 @@ class LearnerOptions:
       clip: global norm to which gradients are clipped.
       anchor: lambda, the weight of the divergence from the weights before deployment.
       batch: segments of a gradient step.
-      context: rows before a segment's first round, at most.
     """
 
     head_rate: float = 1e-4
@@ -42,7 +41,6 @@ class LearnerOptions:
     clip: float = 0.5
     anchor: float = 0.01
     batch: int = 4
-    context: int = 32
 
 
 class Train(NamedTuple):
@@ -63,10 +61,12 @@ class Learner:
     Args:
       config: of the drafter. target: config of the target.
       options: see `LearnerOptions`.
+      context: rows before a segment's first round, at most; see `jaxspec.adapt.cut.Shape`.
     """
 
-    def __init__(self, config: Any, target: TargetConfig, options: LearnerOptions):
+    def __init__(self, config: Any, target: TargetConfig, options: LearnerOptions, context: int):
         self.drafter, self.target, self.options = make_drafter(config), target, options
+        self.context = context
         self.optimizers = {
             HEAD: _adamw(options.head_rate, options),
             FULL: _adamw(options.full_rate, options),
@@ -157,7 +157,7 @@ class Learner:
                 variables(merge_leaves(train.theta, leaves)),
                 self._head(target),
                 segments,
-                self.options.context,
+                self.context,
                 variables(start) if anchored and anchor else None,
             )
             return average_loss(found, segments, anchor)
@@ -177,15 +177,17 @@ class Learner:
             {**rest, "params": cast},
             self._head(target),
             segments,
-            self.options.context,
+            self.context,
         )
         return found.hit, found.chance
 
 
 @functools.lru_cache(maxsize=8)
-def make_learner(config: Any, target: TargetConfig, options: LearnerOptions) -> Learner:
+def make_learner(
+    config: Any, target: TargetConfig, options: LearnerOptions, context: int
+) -> Learner:
     """Return the learner of these settings, so that sessions of a process share its programs."""
-    return Learner(config, target, options)
+    return Learner(config, target, options, context)
 
 
 def _adamw(rate: float, options: LearnerOptions) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from jaxspec.adapt.actions import ACTIONS
 from jaxspec.adapt.cut import Shape
 from jaxspec.adapt.deciders.base import ROOM
 from jaxspec.adapt.learner import LearnerOptions
@@ -23,6 +24,9 @@ class AdaptOptions:
       segments: segments that are kept on the device, the newest ones.
       rows: rows per sequence that a decode call gathers, see `jaxspec.engine.evidence`.
       versions: published versions that are kept for a rollback, besides the first.
+
+    Raises:
+      ValueError: a size is below 1.
     """
 
     shape: Shape = Shape()
@@ -32,3 +36,10 @@ class AdaptOptions:
     segments: int = 64
     rows: int = 256
     versions: int = 32
+
+    def __post_init__(self):
+        sizes = {name: getattr(self, name) for name in ("tested", "segments", "rows", "versions")}
+        sizes |= {f"room of {action}": self.room[action] for action in ACTIONS}
+        for name, size in sizes.items():
+            if size < 1:
+                raise ValueError(f"{name} is {size}: give at least 1")

@@ -34,6 +34,7 @@ def redraft(
 
     Args:
       versions: one or more sets of the drafter's variables.
+      segments: their rounds have at most `drafter.depth` positions.
       context: rows before the first round's root, at most.
       fold: makes the result of one round. Its intermediate values are computed again for
         gradients, so logits of one round exist at a time.
@@ -97,7 +98,7 @@ def _propose(
 ) -> tuple[jax.Array, Any]:
     """Return the logits [S, D, V] and class logits of `depths` positions after rows `begin` [S]."""
     slots, rows = drafter.slots, segments.features.shape[1]
-    steps = 0 if drafter.expand is None else -(-min(depths, drafter.depth) // slots) - 1
+    steps = 0 if drafter.expand is None else -(-depths // slots) - 1
 
     def token(offset: jax.Array | int) -> jax.Array:
         at = jnp.minimum(begin[:, None] + jnp.atleast_1d(offset), rows)
@@ -120,8 +121,7 @@ def _propose(
         found += [jax.tree.map(lambda leaf, i=i: leaf[i], later) for i in range(steps)]
 
     def join(parts: list[jax.Array]) -> jax.Array:
-        whole = jnp.concatenate(parts, axis=1)[:, :depths]
-        return jnp.pad(whole, ((0, 0), (0, depths - whole.shape[1]), (0, 0)))
+        return jnp.concatenate(parts, axis=1)[:, :depths]
 
     logits = join([logits for logits, _ in found]).astype(jnp.float32)
     if proposal.class_logits is None:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxspec.adapt.actions import SKIP, check_unshared
@@ -22,18 +21,21 @@ from jaxspec.adapt.deciders import Decider, Decision, Query, Update, make_decide
 from jaxspec.adapt.evidence import Buffers
 from jaxspec.adapt.learner import make_learner
 from jaxspec.adapt.options import AdaptOptions
-from jaxspec.adapt.publish import copy_weights, hash_weights, publish
-from jaxspec.adapt.updates import Trainer
+from jaxspec.adapt.publish import copy_weights, hash_weights, publish, sum_bits
+from jaxspec.adapt.updates import Trainer, is_finite
+from jaxspec.adapt.versions import Versions
 from jaxspec.core.params import Params
 from jaxspec.drafters.registry import record_of
 from jaxspec.engine.api import run_session
 from jaxspec.engine.capacity import prompt_chunk
+from jaxspec.engine.compilations import compile_seconds
 from jaxspec.engine.output import Output
 from jaxspec.engine.session import prepare
 from jaxspec.engine.token_ids import Prompt, Prompts, is_batch
 
 # What a session shows after every query: plain values, no text.
 Event = dict[str, Any]
+_OTHER = "give another folder, or what they were made with"
 
 
 class Session:
@@ -50,7 +52,8 @@ class Session:
       clock: returns seconds.
 
     Raises:
-      ValueError: unknown decider or method, or a drafter without weights.
+      ValueError: unknown decider or method, a drafter without weights, or a folder with versions of
+        another target, drafter or decider.
     """
 
     def __init__(
@@ -75,13 +78,15 @@ class Session:
         # A copy of its own, which publications overwrite.
         self.params = _with_weights(params, self.method, copy_weights(variables["params"]))
         self.trainer = self._make_trainer(variables)
+        depths = min(self.options.shape.depths, self.trainer.learner.drafter.depth)
+        self.shape = dataclasses.replace(self.options.shape, depths=depths)
         self.buffers = Buffers(self.options.segments)
         self.version, self.queries, self.events = 0, 0, []
-        self._published = 0
-        self._versions = {0: jax.device_get(self.trainer.train.theta)}
+        self._versions = Versions(self.trainer.train.theta, self.options.versions)
         self._seconds = 0.0  # of adaptation since the latest query
         self._files = None if folder is None else VersionFiles(folder)
         if self._files is not None:
+            self._identity = _identify(self.params, self.method)
             self._resume()
 
     def decode(
@@ -119,8 +124,8 @@ class Session:
     ) -> None:
         """Gather the evidence of a call, ask the decider and do what it says."""
         began = self.clock()
-        shape, seed = self.options.shape, (self.seed, self.queries)
-        numbers = self.buffers.add(cut_segments(self.params, state, prompts, shape, seed))
+        seed = (self.seed, self.queries)
+        numbers = self.buffers.add(cut_segments(self.params, state, prompts, self.shape, seed))
         entries = np.array(numbers, np.int64) % self.options.segments
         error, positions = 0.0, 0
         if numbers:
@@ -158,86 +163,95 @@ class Session:
         self._act(decision, numbers, event)
 
     def _act(self, decision: Decision, numbers: list[int], event: Event) -> None:
+        """Do what the decider says, and add it to the event."""
         began = self.clock()
         if decision.restore is not None:
-            self._restore(decision.restore)
+            self.version, theta = self._versions.find(decision.restore)
+            self.trainer.restore(theta)
+            self._serve()
         self.buffers.keep(decision.keep, numbers)
-        if decision.train != SKIP:
-            chosen = self.buffers.take(decision.train)
-            tested = np.union1d(chosen, self.buffers.newest(self.options.tested))
-            good, flips, steps = self.trainer.update(
-                decision.train, self.buffers.ring, chosen, tested, self.decider
-            )
-            jax.block_until_ready(self.trainer.train)
-            if good:
-                self._publish()
-            self._seconds = self.clock() - began
-            version = self.version if good else None
-            update = Update(decision.train, self._seconds, *flips, version)
-            self.state = self.decider.observe(self.state, update)
-            event |= {"update": update._asdict(), "segments": len(chosen), "steps": steps}
+        chosen = [] if decision.train == SKIP else self.buffers.take(decision.train)
+        if len(chosen):
+            self._update(decision.train, chosen, event)
         self._seconds = self.clock() - began
         event |= {"update_seconds": self._seconds, "version": self.version}
         if "update" in event or decision.restore is not None:
             event["weights"] = hash_weights(self.serving)
+
+    def _update(self, action: str, chosen: np.ndarray, event: Event) -> None:
+        """Train on entries of the ring, tell the decider, and publish what is good."""
+        began, compiled = self.clock(), compile_seconds()
+        tested = np.union1d(chosen, self.buffers.newest(self.options.tested))
+        good, flips, steps = self.trainer.update(
+            action, self.buffers.ring, chosen, tested, self.decider
+        )
+        theta = self.trainer.train.theta
+        if good and not is_finite(theta):
+            good = False
+            self.trainer.restore(self._versions.find(self.version)[1])
+        if good:
+            self.version = self._versions.add(theta)
+        version = self.version if good else None
+        # Only the first update of an action compiles; that says nothing of what the next ones cost.
+        seconds = self.clock() - began - (compile_seconds() - compiled)
+        update = Update(action, seconds, *flips, version)
+        event |= {"update": update._asdict(), "segments": len(chosen), "steps": steps}
+        # Before the version is written: a session that is resumed there knows what became of it.
+        self.state = self.decider.observe(self.state, update)
+        if good:
+            self._serve()
 
     @property
     def serving(self) -> Any:
         """The drafter's weights that decode now."""
         return self.params.drafter(self.method)["params"]
 
+    def _serve(self) -> None:
+        """Write the current version to the folder, then let it decode."""
+        if self._files is not None:
+            record = {
+                "version": self.version,
+                "published": self._versions.published,
+                "queries": self.queries,
+                "decider": self.state,
+                "made for": self._identity,
+            }
+            self._files.save(self._arrays(), record)
+        self._publish()
+
     def _publish(self) -> None:
-        """Keep the master weights as a new version, and let them decode."""
-        self._published += 1
-        self.version = self._published
-        theta = self.trainer.train.theta
-        self._versions[self.version] = jax.device_get(theta)
-        for old in sorted(self._versions)[1 : -self.options.versions]:
-            del self._versions[old]
-        self._save()
-        self.params = _with_weights(self.params, self.method, publish(self.serving, theta))
-
-    def _restore(self, version: int) -> None:
-        """Go back to a published version, or to the newest kept one before it."""
-        self.version = max(known for known in self._versions if known <= version)
-        self.trainer.restore(self._versions[self.version])
-        self._save()
-        theta = self.trainer.train.theta
-        self.params = _with_weights(self.params, self.method, publish(self.serving, theta))
-
-    def _save(self) -> None:
-        if self._files is None:
-            return
-        record = {
-            "version": self.version,
-            "published": self._published,
-            "queries": self.queries,
-            "decider": self.state,
-        }
-        self._files.save(self.queries, self._arrays(), record)
+        weights = publish(self.serving, self.trainer.train.theta)
+        self.params = _with_weights(self.params, self.method, weights)
 
     def _arrays(self) -> dict[str, Any]:
         return {"train": self.trainer.train._asdict(), "start": self.trainer.start}
 
     def _resume(self) -> None:
+        """Go on with the newest version of the folder, if there is one.
+
+        Raises:
+          ValueError: it was made for another target or drafter, or with another decider.
+        """
         found = self._files.restore(self._arrays())
         if found is None:
             return
         arrays, record = found
-        self.version, self._published = record["version"], record["published"]
-        self.queries, self.state = record["queries"], record["decider"]
+        for name, ours in self._identity.items():
+            if record["made for"][name] != ours:
+                raise ValueError(f"the versions in {self._files} are of another {name}: {_OTHER}")
+        if set(record["decider"]) != set(self.state):
+            raise ValueError(f"the versions in {self._files} are of another decider: {_OTHER}")
+        self.version, self.queries = record["version"], record["queries"]
+        self.state = record["decider"]
         self.trainer.train = self.trainer.train._replace(**arrays["train"])
         self.trainer.start = arrays["start"]
-        theta = self.trainer.train.theta
-        self._versions = {
-            0: jax.device_get(self.trainer.start),
-            self.version: jax.device_get(theta),
-        }
-        self.params = _with_weights(self.params, self.method, publish(self.serving, theta))
+        self._versions.resume(self.version, self.trainer.train.theta, record["published"])
+        self._publish()
 
     def _make_trainer(self, variables: Any) -> Trainer:
         spec, target = self.params.spec, dict(self.params.target)
-        learner = make_learner(spec.drafter(self.method), spec.target, self.options.learner)
+        config, context = spec.drafter(self.method), self.options.shape.context
+        learner = make_learner(config, spec.target, self.options.learner, context)
         train = learner.begin(variables["params"])
         start = copy_weights(train.theta)
         rest = {name: value for name, value in variables.items() if name != "params"}
@@ -255,3 +269,10 @@ def _with_weights(params: Params, method: str, weights: Any) -> Params:
     """Return `params` with other weights of a drafter, in the same order of drafters."""
     variables = {**params.drafter(method), "params": weights}
     return params.replace(drafters={**params.drafters, method: variables})
+
+
+def _identify(params: Params, method: str) -> dict[str, str]:
+    """Return digests of the weights that versions are made for."""
+    # Panels are a second layout of the same weights, which depends on the device.
+    target = {name: value for name, value in params.target.items() if name != "panels"}
+    return {"target": sum_bits(target), "drafter": sum_bits(params.drafter(method))}

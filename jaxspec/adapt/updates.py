@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -39,7 +38,7 @@ class Trainer:
     def update(
         self, action: str, ring: Segments, chosen: np.ndarray, tested: np.ndarray, decider: Decider
     ) -> tuple[bool, Flips, int]:
-        """Train on the segments `chosen` int [n] and test the result on those of `tested` int [m].
+        """Train on the segments `chosen` int [n], at least one, and test on those of `tested` int [m].
 
         Returns:
           Whether to publish it, what changed at held-out positions (nothing if the decider asks for
@@ -53,7 +52,7 @@ class Trainer:
         size = self.learner.options.batch
         batches = [chosen[at : at + size] for at in range(0, len(chosen), size)]
         steps = len(batches) if decider.steps is None else decider.steps
-        for step in range(steps if len(chosen) else 0):
+        for step in range(steps):
             self.train, _ = self.learner.step(
                 self.train,
                 action,
@@ -65,6 +64,7 @@ class Trainer:
                 anchored=decider.anchored,
             )
         if not gated:
+            jax.block_until_ready(self.train)
             return True, NO_FLIPS, steps
         held = np.asarray(ring.held)[tested]
         flips = count_flips(before, self._hits(ring, tested), held)
@@ -89,4 +89,7 @@ class Trainer:
         return self.learner.judge(self.train.theta, self.rest, self.target, ring, chosen)
 
 
-Clock = Callable[[], float]
+@jax.jit
+def is_finite(params: Any) -> jax.Array:
+    """Whether all numbers of a pytree of arrays are finite, bool []."""
+    return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(params)]).all()

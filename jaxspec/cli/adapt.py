@@ -43,22 +43,16 @@ def add_command(commands: options.Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Decode the prompts, print a line per query and a summary."""
-    from jaxspec.adapt import Session
+    from jaxspec.adapt import Session, make_decider
     from jaxspec.bench.adapt.adapt_plot import plot_events
-    from jaxspec.bench.measure.prompt_files import read_prompts
 
     values.check_folders(arguments, "json", "plot")
     sizes = adapt_options.read_options(arguments)
-    params = values.load_params(arguments)
-    prompts = read_prompts(
-        arguments.prompts,
-        values.load_model_tokenizer(params.spec),
-        limit=arguments.limit,
-        chat=values.read_chat(arguments),
-    )
+    decider = make_decider(arguments.decider, sizes.room)
+    params, prompts = adapt_options.load_inputs(arguments)
     session = Session(
         params,
-        arguments.decider,
+        decider,
         method=arguments.method,
         options=sizes,
         folder=arguments.state,

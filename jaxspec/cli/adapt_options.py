@@ -6,10 +6,12 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING
 
-from jaxspec.cli import options
+from jaxspec.cli import options, values
 
 if TYPE_CHECKING:
     from jaxspec.adapt import AdaptOptions
+    from jaxspec.bench.measure.prompt_files import LabelledPrompt
+    from jaxspec.core.params import Params
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -40,3 +42,13 @@ def read_options(arguments: argparse.Namespace) -> AdaptOptions:
     )
     room = {"head": arguments.head_room, "full": arguments.full_room}
     return AdaptOptions(learner=learner, room=room)
+
+
+def load_inputs(arguments: argparse.Namespace) -> tuple[Params, list[LabelledPrompt]]:
+    """Load the model with its drafters, and the file of prompts."""
+    from jaxspec.bench.measure.prompt_files import read_prompts
+
+    params = values.load_params(arguments)
+    tokenizer, chat = values.load_model_tokenizer(params.spec), values.read_chat(arguments)
+    prompts = read_prompts(arguments.prompts, tokenizer, limit=arguments.limit, chat=chat)
+    return params, prompts

@@ -59,19 +59,10 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxspec.bench.adapt.measure_adapt import ARMS, measure_adapt
     from jaxspec.bench.adapt.modelled import make_model
     from jaxspec.bench.adapt.summarise_adapt import render_adapt, summarise
-    from jaxspec.bench.measure.prompt_files import read_prompts
 
-    model, sizes = (
-        make_model(arguments.arch, arguments.device),
-        adapt_options.read_options(arguments),
-    )
-    params = values.load_params(arguments)
-    prompts = read_prompts(
-        arguments.prompts,
-        values.load_model_tokenizer(params.spec),
-        limit=arguments.limit,
-        chat=values.read_chat(arguments),
-    )
+    model = make_model(arguments.arch, arguments.device)
+    sizes = adapt_options.read_options(arguments)
+    params, prompts = adapt_options.load_inputs(arguments)
     report = measure_adapt(
         params,
         prompts,
@@ -88,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     values.show_progress("")
     report = summarise(report, model)
-    values.save_json(arguments.json, report | {"prompts": str(arguments.prompts)})
+    values.save_json(arguments.json, report | {"prompts": arguments.prompts.name})
     print(render_adapt(report))
     if arguments.report:
         arguments.report.write_text(render_adapt(report, markdown=True) + "\n", encoding="utf-8")

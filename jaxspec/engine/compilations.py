@@ -1,4 +1,4 @@
-"""Count XLA's compilations, to tell whether the time of a call includes compiling."""
+"""Count XLA's compilations and their seconds, to tell what of a call's time was compiling."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ import functools
 import jax
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
-_count = 0
+_count, _seconds = 0, 0.0
 
 
 def compilations() -> int:
-    """Compilations of this process since the first call of this function."""
+    """Compilations of this process since the first call of a function of this module."""
     _listen()
     return _count
+
+
+def compile_seconds() -> float:
+    """Seconds that this process compiled since the first call of a function of this module."""
+    _listen()
+    return _seconds
 
 
 @functools.cache
@@ -21,7 +27,8 @@ def _listen() -> None:
     """Count from now on (listeners cannot be removed, hence one for the process)."""
 
     def count(event: str, duration_secs: float, **kwargs: str | int) -> None:
-        global _count
-        _count += event == _COMPILED
+        global _count, _seconds
+        if event == _COMPILED:
+            _count, _seconds = _count + 1, _seconds + duration_secs
 
     jax.monitoring.register_event_duration_secs_listener(count)

@@ -1,43 +1,51 @@
 """Evidence of rounds equals what a plain forward pass and the traces of the rounds say."""
 
+import functools
+
 import adapt_toys as toys
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import jaxspec
 from jaxspec.adapt.cut import Shape, cut_segments
-from jaxspec.adapt.learner import Learner, LearnerOptions
-from jaxspec.adapt.segments import TOP, empty_ring, write_segment
+from jaxspec.adapt.evidence import Buffers
+from jaxspec.adapt.learner import make_learner
+from jaxspec.adapt.segments import TOP
 from jaxspec.engine import commit, prefill
 from jaxspec.targets.transformer import Transformer
-
-SHAPE = Shape(rows=64, context=16, rounds=40, depths=4)
 
 
 def texts_of(prompts, outs):
     return [np.array(prompt + out.tokens) for prompt, out in zip(prompts, outs, strict=True)]
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def run_target(config, layers, target, text):
+    model = Transformer(config)
+    out = model.apply(target, text[None], np.arange(len(text))[None], feature_layers=layers)
+    return [
+        x[0] for x in (out.hidden, out.features, model.apply(target, out.hidden, method="logits"))
+    ]
+
+
 def forward(params, text):
     """Hidden states, features and logits of a text in one pass without a cache."""
-    model = Transformer(params.spec.target)
     layers = params.spec.drafters[0][1].feature_layers
-    out = model.apply(params.target, text[None], np.arange(len(text))[None], feature_layers=layers)
-    logits = model.apply(params.target, out.hidden, method="logits")
-    return (np.asarray(x[0]) for x in (out.hidden, out.features, logits))
+    padded = np.zeros(160, np.int32)
+    padded[: len(text)] = text
+    found = run_target(params.spec.target, layers, params.target, padded)
+    return [np.asarray(x)[: len(text)] for x in found]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("prompts", [toys.PROMPTS[:1], toys.PROMPTS])
-def test_rows_are_those_of_a_plain_pass(prompts, temperature):
-    params = toys.make_params()
-    plain = jaxspec.decode(params, prompts, temperature=temperature, **toys.OPTIONS)
+@pytest.mark.parametrize(("count", "temperature"), [(1, 1.0), (4, 0.0)])
+def test_rows_are_those_of_a_plain_pass(count, temperature):
+    params, prompts = toys.make_params(), toys.PROMPTS[:count]
     outs, state, _ = toys.run_with_evidence(params, prompts, temperature=temperature)
-    assert [out.tokens for out in outs] == [out.tokens for out in plain]
     for b, text in enumerate(texts_of(prompts, outs)):
-        hidden, features, _ = forward(params, text)
+        hidden, features, logits = forward(params, text)
+        if temperature == 0:  # evidence changes no token
+            first = len(prompts[b])
+            assert text[first:].tolist() == logits[first - 1 : -1].argmax(-1).tolist()
         rows = len(text) - 1  # the last token is not cached
         np.testing.assert_allclose(state.evidence.hidden[b, :rows], hidden[:rows], atol=2e-4)
         np.testing.assert_allclose(state.evidence.features[b, :rows], features[:rows], atol=2e-4)
@@ -75,31 +83,37 @@ def test_nothing_is_traced_without_evidence(monkeypatch):
     assert state.evidence is None and len(outs[0].tokens) == 9
 
 
-BUILDERS = {"eagle3": "dynamic/w10"}
+BUILDERS = {"eagle3": dict(builder="dynamic/w10", budget=48)}
 
 
-@pytest.mark.parametrize("method", ["jetspec", "medusa", "eagle3"])
+@pytest.mark.parametrize(
+    "method", ["jetspec", "medusa", pytest.param("eagle3", marks=pytest.mark.slow)]
+)
 def test_positions_are_those_of_the_traces(method):
     """The drafter's chances and the target's distributions, position by position."""
     params = toys.make_params(method)
-    given = {"builder": BUILDERS[method], "budget": 48} if method in BUILDERS else {}
-    outs, state, session = toys.run_with_evidence(
-        params, toys.PROMPTS, trace=True, method=method, score_temperature=1.0, **given
+    outs, state, _ = toys.run_with_evidence(
+        params,
+        toys.PROMPTS,
+        trace=True,
+        method=method,
+        score_temperature=1.0,
+        **BUILDERS.get(method, {}),
     )
-    segments = list(cut_segments(params, state, toys.PROMPTS, SHAPE, (0, 0)))
+    segments = list(cut_segments(params, state, toys.PROMPTS, toys.SHAPE, (0, 0)))
     assert len(segments) == len(outs)
-    ring = empty_ring(segments[0], 6)
-    for at, one in enumerate(segments):
-        ring = write_segment(ring, one, np.int32(at))
-    variables = params.drafter(method)
-    learner = Learner(
-        params.spec.drafter(method), params.spec.target, LearnerOptions(context=SHAPE.context)
+    learner = make_learner(
+        params.spec.drafter(method),
+        params.spec.target,
+        toys.ADAPT.learner,
+        toys.SHAPE.context,
     )
-    hit, chance = learner.judge(variables["params"], {}, params.target, ring, np.arange(4))
+    weights, ring = params.drafter(method)["params"], toys.fill_ring(segments)
+    hit, chance = learner.judge(weights, {}, params.target, ring, np.arange(4))
     for b, text in enumerate(texts_of(toys.PROMPTS, outs)):
         _, _, logits = forward(params, text)
         rows = len(text) - 1
-        said = np.sort(np.asarray(jax.nn.log_softmax(jnp.asarray(logits))), axis=-1)[:rows, ::-1]
+        said = np.sort(np.asarray(jax.nn.log_softmax(logits)), axis=-1)[:rows, ::-1]
         kept = min(TOP, said.shape[1])
         np.testing.assert_allclose(segments[b].logprob[:rows], said[:, :kept], atol=1e-3)
         checked = 0
@@ -125,8 +139,8 @@ def test_positions_are_those_of_the_traces(method):
 def test_positions_are_split():
     params = toys.make_params()
     _, state, _ = toys.run_with_evidence(params, toys.PROMPTS)
-    one, *_ = segments = list(cut_segments(params, state, toys.PROMPTS, SHAPE, (0, 1)))
-    again = next(cut_segments(params, state, toys.PROMPTS, SHAPE, (0, 1)))
+    one, *_ = segments = list(cut_segments(params, state, toys.PROMPTS, toys.SHAPE, (0, 1)))
+    again = next(cut_segments(params, state, toys.PROMPTS, toys.SHAPE, (0, 1)))
     np.testing.assert_array_equal(one.held, again.held)
     held = np.concatenate([each.held for each in segments])
     weight = np.concatenate([each.weight for each in segments])
@@ -135,3 +149,30 @@ def test_positions_are_split():
     assert not ((held.any(1)) & (weight.any(1))).any()  # rounds are held out as a whole
     assert (weight[held.any(1) == 0] >= reject[held.any(1) == 0] * 0.4).all()
     assert ((weight > 0) & (reject == 0)).any()
+
+
+def test_a_ring_forgets_what_a_call_overwrites():
+    """A call of more segments than the ring has room for: the newest remain, and are counted once."""
+    params, _, ring = toys.gather("jetspec")
+    segments = [jax.tree.map(lambda leaf, i=i: leaf[i], ring) for i in range(4)]
+    buffers = Buffers(3)
+    numbers = buffers.add([*segments, *segments])
+    assert numbers == [5, 6, 7]
+    buffers.keep("both", numbers)
+    wanted = sum(int((segments[n % 4].weight > 0).sum()) for n in numbers)
+    assert buffers.filled == {"head": wanted, "full": wanted} and buffers.count(numbers) == wanted
+    assert sorted(buffers.take("head")) == sorted(buffers.newest(3)) == [0, 1, 2]
+    assert buffers.filled == {"head": 0, "full": wanted}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"accepted": 1.0}, "accepted is 1.0: give at least 0 and less than 1"),
+        ({"held_out": -0.1}, "held_out is -0.1: give at least 0"),
+        ({"rows": 32, "context": 32}, "context is 32: give fewer than the 32 rows"),
+    ],
+)
+def test_mistakes_of_sizes_are_named(sizes, message):
+    with pytest.raises(ValueError, match=message):
+        Shape(**sizes)

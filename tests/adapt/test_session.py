@@ -1,5 +1,6 @@
 """Sessions: the text never changes, versions survive, decisions replay to the same bits."""
 
+import itertools
 import json
 import os
 import signal
@@ -17,28 +18,15 @@ import pytest
 
 import jaxspec
 from jaxspec.adapt import AdaptOptions, Session, replay
-from jaxspec.adapt.cut import Shape
 from jaxspec.adapt.deciders import Decider, Decision
-from jaxspec.adapt.learner import LearnerOptions
 from jaxspec.adapt.publish import copy_weights, hash_weights, publish
+from jaxspec.adapt.versions import Versions
 from jaxspec.engine.compilations import compilations
 from jaxspec.engine.loop import run
 from jaxspec.engine.session import prepare, run_prefill
 
-OPTIONS = AdaptOptions(
-    shape=Shape(rows=64, context=16, rounds=32, depths=4),
-    learner=LearnerOptions(head_rate=1e-2, full_rate=1e-2, context=16),
-    room={"head": 6, "full": 6},
-    segments=8,
-    rows=128,
-)
+OPTIONS = toys.ADAPT
 ROUNDS = [toys.PROMPTS[i % 4] for i in range(8)]
-
-
-def ticking():
-    """A clock that advances by a second whenever it is read."""
-    seconds = iter(range(10**6))
-    return lambda: float(next(seconds))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -83,7 +71,13 @@ def test_nothing_compiles_after_the_first_updates():
     assert session.version > version and compilations() == counted
 
 
-@pytest.mark.parametrize("decider", ["bandit-paper", "bandit-paired", "osd", "random"])
+@pytest.mark.parametrize(
+    "decider",
+    [
+        "bandit-paired",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("bandit-paper", "osd", "random")),
+    ],
+)
 def test_events_replay_to_the_same_bits(decider):
     params = toys.make_params()
     session = Session(params, decider, options=OPTIONS, seed=7)
@@ -97,6 +91,16 @@ def test_events_replay_to_the_same_bits(decider):
     )
     assert hash_weights(again.serving) == hash_weights(session.serving)
     assert again.version == session.version
+
+
+def test_the_cost_of_an_update_is_without_its_compilation(monkeypatch):
+    ticks, compiling = itertools.count(), itertools.count(0.0, 0.75)
+    session = learned()
+    session.clock = lambda: float(next(ticks))
+    monkeypatch.setattr("jaxspec.adapt.session.compile_seconds", lambda: next(compiling))
+    _, updates = serve_updates(session)
+    assert updates and {update["seconds"] for update in updates} == {0.25}
+    assert {e["update_seconds"] for e in session.events[-8:] if "update" in e} == {3.0}
 
 
 def test_a_call_may_leave_nothing():
@@ -123,35 +127,119 @@ def test_restored_weights_have_the_exact_bits():
     assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(moments))
 
 
-def test_bad_updates_are_refused():
-    """With a rate a thousand times too high, an update loses the paired test and changes nothing."""
-    wild = LearnerOptions(head_rate=30.0, full_rate=30.0, context=16)
-    options = AdaptOptions(OPTIONS.shape, wild, OPTIONS.room, OPTIONS.segments, OPTIONS.rows)
-    decider = scripted([Decision("full", "full")] * 6)._replace(gated=True, steps=4)
-    session = Session(toys.make_params(), decider, options=options)
-    before = hash_weights(session.serving)
+def learned(**changes):
+    """A session whose drafter has learned the toy's prompts, and how to change its next updates."""
+    session = Session(toys.make_params(), "always-full", options=OPTIONS)
     for prompt in ROUNDS:
         session.decode(prompt, **toys.OPTIONS)
-    updates = [event["update"] for event in session.events if "update" in event]
-    refused = [update for update in updates if update["published"] is None]
-    assert len(refused) >= len(updates) - 1 and all(u["up"] <= u["down"] for u in refused)
-    if len(refused) == len(updates):
-        assert hash_weights(session.serving) == before
+    session.decider = session.decider._replace(**changes)
+    return session
+
+
+def replace_steps(session, monkeypatch, change):
+    """Let every gradient step give `change(theta)` instead."""
+    monkeypatch.setattr(
+        session.trainer.learner,
+        "step",
+        lambda train, *_, **__: (train._replace(theta=change(train.theta)), {}),
+    )
+
+
+def serve_updates(session):
+    """The updates that the toy's prompts cause, and the weights before them."""
+    before, count = hash_weights(session.serving), len(session.events)
+    for prompt in ROUNDS:
+        session.decode(prompt, **toys.OPTIONS)
+    return before, [event["update"] for event in session.events[count:] if "update" in event]
+
+
+def test_bad_updates_are_refused(monkeypatch):
+    """Updates that unlearn everything lose the paired test, and change nothing."""
+    session = learned(gated=True)
+    version, moments = session.version, hash_weights(session.trainer.train.moments)
+    replace_steps(session, monkeypatch, lambda theta: copy_weights(session.trainer.start))
+    before, updates = serve_updates(session)
+    assert updates and all(u["published"] is None and u["up"] <= u["down"] for u in updates)
+    assert hash_weights(session.serving) == before and session.version == version
+    assert hash_weights(session.trainer.train.moments) == moments
+
+
+def test_weights_that_are_not_finite_are_refused(monkeypatch):
+    """Without a test, too; and the next update starts from the weights that decode."""
+    session = learned()
+    with monkeypatch.context() as patch:
+        replace_steps(session, patch, lambda theta: jax.tree.map(lambda leaf: leaf * np.nan, theta))
+        before, updates = serve_updates(session)
+    assert updates and all(update["published"] is None for update in updates)
+    assert hash_weights(session.serving) == before
+    assert hash_weights(session.trainer.train.theta) == before  # both are float32
+    _, updates = serve_updates(session)
+    assert all(update["published"] is not None for update in updates)
+
+
+def counting():
+    """A decider that trains on every query, goes back to version 0 once, and counts what it saw."""
+
+    def decide(state, query):
+        back = 0 if query.index == 2 else None
+        return state | {"queries": state["queries"] + 1}, Decision("full", "full", back)
+
+    def observe(state, update):
+        return state | {"version": update.published}
+
+    return Decider(lambda: {"queries": 0, "version": 0}, decide, observe)
 
 
 def test_a_session_goes_on_where_it_ended(tmp_path):
     params = toys.make_params()
-    session = Session(params, "always-full", options=OPTIONS, folder=tmp_path)
-    for prompt in ROUNDS[:4]:
+    session = Session(params, counting(), options=OPTIONS, folder=tmp_path)
+    for prompt in ROUNDS[:4]:  # the third goes back and publishes, so it writes twice
         session.decode(prompt, **toys.OPTIONS)
-    assert session.version > 0
+    assert session.version == 4
     session.close()
-    other = Session(params, "always-full", options=OPTIONS, folder=tmp_path)
-    assert other.version == session.version
-    assert hash_weights(other.serving) == hash_weights(session.serving)
-    assert not [path for path in tmp_path.rglob("*") if b"tokens" in path.name.encode()]
+    other = Session(params, counting(), options=OPTIONS, folder=tmp_path)
+    assert other.version == 4 and other.queries == 4
+    assert other.state == session.state == {"queries": 4, "version": 4}
+    for mine, theirs in (
+        (other.serving, session.serving),
+        (other.trainer.train.moments, session.trainer.train.moments),
+    ):
+        assert hash_weights(mine) == hash_weights(theirs)
     other.decode(ROUNDS[0], **toys.OPTIONS)
+    assert other.version == 5
     other.close()
+    refuse_other_folders(params, tmp_path)
+
+
+def refuse_other_folders(params, folder):
+    """The versions of a folder serve the weights and the decider that they were made for, alone."""
+    leaves = {
+        name: jax.tree.map(lambda x: x.at[:1].multiply(2), w) for name, w in params.target.items()
+    }
+    drafters = {"jetspec": jax.tree.map(lambda x: x + 1, params.drafters["jetspec"])}
+    for given, decider, what in (
+        (params.replace(target=leaves), counting(), "target"),
+        (params.replace(drafters=drafters), counting(), "drafter"),
+        (params, "bandit-paired", "decider"),
+    ):
+        with pytest.raises(ValueError, match=f"are of another {what}: give another folder"):
+            Session(given, decider, options=OPTIONS, folder=folder)
+
+
+def test_a_version_is_written_before_it_decodes(tmp_path, monkeypatch):
+    """A process that dies while it writes has decoded nothing with the new version."""
+    session = Session(toys.make_params(), "always-full", options=OPTIONS, folder=tmp_path)
+    before = hash_weights(session.serving)
+
+    def die(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session._files, "save", die)
+    with pytest.raises(KeyboardInterrupt):
+        for prompt in ROUNDS:
+            session.decode(prompt, **toys.OPTIONS)
+    assert hash_weights(session.serving) == before
+    session.close()
 
 
 def test_mistakes_are_named():
@@ -162,6 +250,18 @@ def test_mistakes_are_named():
         Session(params, method="ar")
     with pytest.raises(ValueError, match="rows is 8: give at least 64"):
         Session(params, options=AdaptOptions(rows=8))
+    with pytest.raises(ValueError, match="segments is 0: give at least 1"):
+        AdaptOptions(segments=0)
+    with pytest.raises(ValueError, match="room of full is 0: give at least 1"):
+        AdaptOptions(room={"head": 5, "full": 0})
+
+
+def test_old_versions_are_forgotten_but_the_first():
+    versions = Versions({"a": np.zeros(1)}, keep=2)
+    for number in range(1, 6):
+        assert versions.add({"a": np.full(1, number)}) == number
+    assert [versions.find(version)[0] for version in (5, 4, 3, 0)] == [5, 4, 0, 0]
+    assert versions.find(4)[1]["a"] == 4
 
 
 SERVE = """

@@ -6,9 +6,6 @@ import adapt_toys as toys
 import numpy as np
 import pytest
 
-from jaxspec.adapt import AdaptOptions
-from jaxspec.adapt.cut import Shape
-from jaxspec.adapt.learner import LearnerOptions
 from jaxspec.bench.adapt.adapt_plot import plot_events, plot_windows
 from jaxspec.bench.adapt.measure_adapt import measure_adapt
 from jaxspec.bench.adapt.modelled import make_model
@@ -112,22 +109,15 @@ def test_figures_by_hand():
 @pytest.fixture(scope="module")
 def measured():
     prompts = [LabelledPrompt(str(i % 2), toys.PROMPTS[i % 4]) for i in range(4)]
-    sizes = AdaptOptions(
-        shape=Shape(rows=64, context=16, rounds=32, depths=4),
-        learner=LearnerOptions(head_rate=1e-2, full_rate=1e-2, context=16),
-        room={"head": 6, "full": 6},
-        segments=8,
-        rows=128,
-    )
     report = measure_adapt(
-        toys.make_params(),
+        toys.make_params("medusa"),
         prompts,
         arms=("never", "always-head"),
         queries=4,
         seeds=2,
         probes=1,
-        options=sizes,
-        decode={"max_new_tokens": 24},
+        options=toys.ADAPT,
+        decode=toys.OPTIONS,
     )
     return summarise(report, make_model())
 
@@ -139,6 +129,19 @@ def test_streams_are_served(measured, tmp_path):
     json.dumps(measured)
     plot_windows(measured, tmp_path / "windows.png")
     assert (tmp_path / "windows.png").stat().st_size > 5_000
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"arms": ("never", "oracle")}, "the oracle knows results beforehand"),
+        ({"queries": 0}, "queries is 0: give at least 1"),
+        ({"seeds": 0}, "seeds is 0: give at least 1"),
+    ],
+)
+def test_mistakes_of_measurements_are_named(given, message):
+    with pytest.raises(ValueError, match=message):
+        measure_adapt(None, PROMPTS, **given)
 
 
 def test_events_are_plotted(tmp_path):
@@ -168,6 +171,7 @@ def test_false_rollbacks_are_printed(capsys):
         (["bench", "adapt", "--null", "0"], "--null is 0: give at least 1"),
         (["bench", "adapt", "--prompts", "x", "--arch", "y"], "unknown architecture 'y'"),
         (["bench", "adapt", "--prompts", "x", "--head-room", "0"], "--head-room is 0"),
+        (["adapt", "x", "--decider", "oracle"], "the oracle knows results beforehand"),
     ],
 )
 def test_mistakes_are_named(arguments, message, capsys):

@@ -18,29 +18,19 @@ import math
 from collections.abc import Mapping
 
 from jaxspec.adapt.actions import ACTIONS, BOTH, FULL, HEAD, SKIP
-from jaxspec.adapt.deciders.base import (
-    ROOM,
-    Decider,
-    Decision,
-    Query,
-    State,
-    Update,
-    is_full,
-)
+from jaxspec.adapt.deciders.base import ROOM, Decider, Decision, Query, State, Update, is_full
+from jaxspec.adapt.deciders.exploring import ExploreOptions
 from jaxspec.adapt.deciders.windows import Watch
 
 
 @dataclasses.dataclass(frozen=True)
-class PairedOptions:
-    """Constants of the rule.
+class PairedOptions(ExploreOptions):
+    """Constants of the rule, besides those of `ExploreOptions`.
 
     Attributes:
-      rate: alpha of the exponential averages.
       first: value of every action at the start.
       drift: share of the way back to `first` that a value goes per window without an update.
-      warm_up: queries before anything is trained.
-      cold_start, explore: updates that explore, and how often; see `PaperOptions`.
-      floor: chance of exploring afterwards.
+      floor: chance of exploring after the cold start.
       horizon: queries over which an update must pay for itself.
       window: queries of a window.
       errors, least: a version is taken back if a window is worse by more than this many standard
@@ -50,12 +40,8 @@ class PairedOptions:
       alarm, slack: threshold and tolerance of Page and Hinkley's test on the pace.
     """
 
-    rate: float = 0.10
     first: float = 0.01
     drift: float = 0.02
-    warm_up: int = 10
-    cold_start: int = 8
-    explore: tuple[float, float] = (0.30, 0.10)
     floor: float = 0.02
     horizon: int = 512
     window: int = 32
@@ -90,16 +76,14 @@ def make_bandit_paired(
         }
 
     def choose(state: State, query: Query) -> str:
-        high, low = given.explore
-        count, chance = state["since"], given.floor
-        if count < given.cold_start:
-            chance = high + (low - high) * count / max(given.cold_start - 1, 1)
-        if query.draws[0] < chance:
+        if query.draws[0] < given.chance(state["since"], given.floor):
             return ACTIONS[int(2 * query.draws[1])]
         best = max(ACTIONS, key=lambda action: state["values"][action])
         return best if state["values"][best] > 0 else SKIP
 
     def decide(state: State, query: Query) -> tuple[State, Decision]:
+        if not query.rounds:  # it ended with its first token, and says nothing of the drafter
+            return state, Decision()
         seen = state["seen"] + 1
         mean = state["seconds"] + (query.seconds - state["seconds"]) / min(seen, given.window)
         watched, restore = watch.add(state["watch"], query, state["version"])
@@ -123,7 +107,7 @@ def make_bandit_paired(
         cost = update.seconds / max(horizon, 1e-9)
         earned = (gain if update.published is not None else min(gain, 0.0)) - cost
         old = state["values"][update.action]
-        values = state["values"] | {update.action: (1 - given.rate) * old + given.rate * earned}
+        values = state["values"] | {update.action: given.average(old, earned)}
         version = state["version"] if update.published is None else update.published
         saved = given.believed * max(gain, 0.0) * horizon if update.published is not None else 0.0
         costs = state["costs"] | {update.action: update.seconds}

@@ -18,36 +18,22 @@ import dataclasses
 from collections.abc import Mapping
 
 from jaxspec.adapt.actions import ACTIONS, FULL, HEAD, SKIP
-from jaxspec.adapt.deciders.base import (
-    ROOM,
-    Decider,
-    Decision,
-    Query,
-    State,
-    Update,
-    is_full,
-)
+from jaxspec.adapt.deciders.base import ROOM, Decider, Decision, Query, State, Update, is_full
+from jaxspec.adapt.deciders.exploring import ExploreOptions
 
 
 @dataclasses.dataclass(frozen=True)
-class PaperOptions:
-    """Constants of the rule; `interval` and `window` are ours.
+class PaperOptions(ExploreOptions):
+    """Constants of the rule, besides those of `ExploreOptions`; `interval` and `window` are ours.
 
     Attributes:
-      rate: alpha of the exponential averages.
       least: s_min, the error mass below which an update's result is not counted.
-      warm_up: queries before anything is trained.
-      cold_start: updates that explore, with a chance falling from `explore[0]` to `explore[1]`.
       cool_down: queries after an update that trigger none.
       interval: N, queries over which an update's throughput is measured.
       window: queries of a window of the rollback rule.
     """
 
-    rate: float = 0.10
     least: float = 5.0
-    warm_up: int = 10
-    cold_start: int = 8
-    explore: tuple[float, float] = (0.30, 0.10)
     cool_down: int = 2
     interval: int = 16
     window: int = 16
@@ -64,8 +50,8 @@ def make_bandit_paper(
             "values": {HEAD: 0.0, FULL: 0.0},
             "updates": 0,
             "quiet": 0,  # queries left that may not trigger
-            "before": [0, 0.0],  # tokens and seconds of the latest interval without a new version
-            "open": None,  # the measurement of the latest update
+            "before": [0, 0.0],  # tokens and seconds of about an interval, up to now
+            "open": [],  # measurements of updates, see `_measure`
             "error": {HEAD: 0.0, FULL: 0.0},
             "window": [0, 0],  # tokens and rounds
             "falling": [],  # tokens per round of the latest windows
@@ -76,11 +62,11 @@ def make_bandit_paper(
 
     def choose(state: State, query: Query) -> str:
         values, count = state["values"], state["updates"]
-        if count < given.cold_start:
-            high, low = given.explore
-            chance = high + (low - high) * count / max(given.cold_start - 1, 1)
-            if query.draws[0] < chance or max(values.values()) <= 0:
-                return ACTIONS[int(2 * query.draws[1])]
+        chance = given.chance(count)
+        if count < given.cold_start and max(values.values()) <= 0:
+            chance = 1.0  # nothing was gained yet: go on trying
+        if query.draws[0] < chance:
+            return ACTIONS[int(2 * query.draws[1])]
         best = HEAD if values[HEAD] >= values[FULL] else FULL
         return best if query.error * values[best] > 0 else SKIP
 
@@ -101,7 +87,8 @@ def make_bandit_paper(
     def observe(state: State, update: Update) -> State:
         state, action = _copy(state), update.action
         tokens, seconds = state["before"]
-        state["open"] = [action, state["error"][action], tokens / max(seconds, 1e-9), 0, 0.0, 0]
+        reference = tokens / max(seconds, 1e-9)
+        state["open"] = [*state["open"], [action, state["error"][action], reference, 0, 0.0, 0]]
         state["error"][action] = 0.0
         state["updates"] += 1
         state["quiet"] = given.cool_down
@@ -125,24 +112,23 @@ def _copy(state: State) -> State:
 
 
 def _measure(state: State, query: Query, given: PaperOptions) -> State:
-    """Add a query to the open interval, and at its end move the action's value."""
-    if state["open"] is None:
-        tokens, seconds = state["before"]
-        # Older queries fade out, so that this is about the throughput of an interval.
-        fade = 1 - 1 / given.interval
-        state["before"] = [fade * tokens + query.tokens, fade * seconds + query.seconds]
-        return state
-    action, error, reference, tokens, seconds, count = state["open"]
-    tokens, seconds, count = tokens + query.tokens, seconds + query.seconds, count + 1
-    if count < given.interval:
-        state["open"] = [action, error, reference, tokens, seconds, count]
-        return state
-    if error >= given.least:
-        change = (tokens / max(seconds, 1e-9) - reference) / error
-        old = state["values"][action]
-        state["values"][action] = (1 - given.rate) * old + given.rate * change
-    state["open"], state["before"] = None, [tokens, seconds]
-    return state
+    """Add a query to the open intervals; the value of an action moves when its interval ends.
+
+    An interval is [action, error mass, throughput before, tokens, seconds, queries]. Updates may
+    follow each other faster than intervals end, so several are open at a time.
+    """
+    values, still = dict(state["values"]), []
+    for action, error, reference, tokens, seconds, count in state["open"]:
+        tokens, seconds, count = tokens + query.tokens, seconds + query.seconds, count + 1
+        if count < given.interval:
+            still.append([action, error, reference, tokens, seconds, count])
+        elif error >= given.least:
+            change = (tokens / max(seconds, 1e-9) - reference) / error
+            values[action] = given.average(values[action], change)
+    # Older queries fade out, so that this is about the throughput of an interval.
+    fade, (tokens, seconds) = 1 - 1 / given.interval, state["before"]
+    before = [fade * tokens + query.tokens, fade * seconds + query.seconds]
+    return state | {"values": values, "open": still, "before": before}
 
 
 def _watch(state: State, query: Query, given: PaperOptions) -> tuple[State, int | None]:
@@ -159,7 +145,7 @@ def _watch(state: State, query: Query, given: PaperOptions) -> tuple[State, int 
     latest = state["falling"]
     if len(latest) == 3 and latest[0] > latest[1] > latest[2]:
         state["values"] = {HEAD: 0.0, FULL: 0.0}
-        state["falling"], state["open"] = [], None
+        state["falling"], state["open"] = [], []
         state["version"] = state["good"][1]
         return state, state["version"]
     return state, None

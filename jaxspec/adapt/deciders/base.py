@@ -67,7 +67,7 @@ class Update(NamedTuple):
 
     Attributes:
       action: of the update.
-      seconds: it took.
+      seconds: it took, without compiling its program.
       up, down: held-out positions at which the target's token became the drafter's first choice, or
         ceased to be.
       held: number of held-out positions compared.

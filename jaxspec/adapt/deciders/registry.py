@@ -14,7 +14,7 @@ from jaxspec.adapt.deciders.never import make_never
 from jaxspec.adapt.deciders.osd import make_osd
 from jaxspec.adapt.deciders.random import make_random
 
-# Name to a function of the buffers' sizes. An oracle needs results and has no name here.
+# Name to a function of the buffers' sizes.
 DECIDERS: dict[str, Callable[[Mapping[str, int]], Decider]] = {
     "never": lambda room: make_never(),
     "osd": lambda room: make_osd(),
@@ -33,10 +33,17 @@ def make_decider(name: str | Decider, room: Mapping[str, int] = ROOM) -> Decider
       room: {action: positions that fill its buffer}.
 
     Raises:
-      ValueError: unknown name; the message lists the known ones.
+      ValueError: unknown name; the message lists the known ones. Or the oracle's, which has to be
+        told the actions.
     """
     if isinstance(name, Decider):
         return name
+    if name == "oracle":
+        raise ValueError(
+            "the oracle knows results beforehand, so it cannot serve: `jaxspec bench adapt` prints "
+            "its gain from the arms never, always-head and always-full; to repeat known actions, "
+            "give jaxspec.adapt.deciders.oracle.make_oracle(actions)"
+        )
     if name not in DECIDERS:
         raise ValueError(f"unknown decider {name!r}: choose one of {', '.join(DECIDERS)}")
     return DECIDERS[name](room)

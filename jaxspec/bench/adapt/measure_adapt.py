@@ -41,11 +41,17 @@ def measure_adapt(
 
     Returns:
       A JSON-able record: settings and, under `runs`, one record per arm and seed with its queries.
+
+    Raises:
+      ValueError: unknown arm or stream, too few domains, or a number below 1.
     """
-    for arm in arms:
-        make_decider(arm)
+    for name, value in (("queries", queries), ("seeds", seeds), ("probes", probes)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}: give at least 1")
+    deciders = [make_decider(arm) for arm in arms]
     options, given = options or AdaptOptions(), {"policy": None, "budget": 16} | (decode or {})
-    _warm_up(params, prompts, method, options, given)
+    for anchored in sorted({decider.anchored for decider in deciders}):
+        _warm_up(params, prompts[0].content, anchored, method, options, given)
     runs = []
     for seed in range(seeds):
         items = make_stream(stream, prompts, queries, seed)
@@ -90,34 +96,34 @@ def _describe(session: Session, items: Sequence[Item]) -> list[dict[str, Any]]:
 def _probe(session: Session, items: Sequence[Item], given: dict[str, Any]) -> float:
     """Decode prompts with the last version, without learning: tokens per round."""
     outs = [session.decode(item.content, adapt=False, **given) for item in items]
-    return sum(out.stats.emitted - 1 for out in outs) / sum(out.stats.rounds for out in outs)
+    rounds = sum(out.stats.rounds for out in outs)
+    return sum(out.stats.emitted - 1 for out in outs) / max(rounds, 1)
 
 
 def _warm_up(
     params: Params,
-    prompts: Sequence[LabelledPrompt],
+    prompt: Any,
+    anchored: bool,
     method: str | None,
     options: AdaptOptions,
     given: dict[str, Any],
 ) -> None:
     """Compile everything that arms run, so that no clock sees it."""
-    for anchored in (True, False):
-        script = [Decision(action, action) for action in ACTIONS]
 
-        def decide(state: Any, query: Any, script: list = script) -> tuple[Any, Decision]:
-            return state, script[query.index] if query.index < len(script) else Decision()
+    def decide(state: Any, query: Any) -> tuple[Any, Decision]:
+        return state, Decision(ACTIONS[query.index], ACTIONS[query.index])
 
-        decider = Decider(
-            dict,
-            decide,
-            gated=True,
-            reads_error=True,
-            anchored=anchored,
-            rejected_only=True,
-            steps=1,
-        )
-        session = Session(params, decider, method=method, options=options)
-        for prompt in [*prompts[:1]] * len(script):
-            session.decode(prompt.content, **given)
-        session.decode(prompts[0].content, adapt=False, **given)
-        session.close()
+    decider = Decider(
+        dict,
+        decide,
+        gated=True,
+        reads_error=True,
+        anchored=anchored,
+        rejected_only=True,
+        steps=1,
+    )
+    session = Session(params, decider, method=method, options=options)
+    for _ in ACTIONS:
+        session.decode(prompt, **given)
+    session.decode(prompt, adapt=False, **given)
+    session.close()

@@ -31,7 +31,7 @@ class Stream:
       paces: tokens per round of the domains, which take turns by chance.
       noise: standard deviation of the logarithm of a query's tokens per round.
       round_seconds: of a round.
-      update_seconds: {action: seconds of an update}.
+      update_seconds: of an update, in the order of `ACTIONS`.
       tokens: of a query.
       positions: to train on, of a query.
       held: held-out positions of an update.

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxspec.adapt.actions import ACTIONS
 from jaxspec.bench.adapt.modelled import Model
 from jaxspec.bench.report.bootstrap import bound_ratio, resample_prompts
 from jaxspec.bench.report.table import Column, Table, fixed, percent, show_value, with_interval
@@ -155,10 +154,3 @@ def render_adapt(report: Record, markdown: bool = False) -> str:
         rows.append(row)
     table = Table(columns, rows)
     return table.to_markdown() if markdown else table.to_text()
-
-
-def best_action(report: Record) -> str:
-    """Name the fixed arm of the largest modelled gain."""
-    known = {one["arm"]: one["modelled"].get("gain", 0.0) for one in report["summary"]}
-    fixed_arms = [f"always-{action}" for action in ACTIONS if f"always-{action}" in known]
-    return max(["never", *fixed_arms], key=lambda arm: known.get(arm, 1.0))
