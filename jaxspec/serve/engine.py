@@ -89,10 +89,9 @@ class Engine:
         if self._tasks:
             raise RuntimeError("the engine runs requests: call warm_up before the first visit")
         self._device.compile()
-        if self._costs is None and self._device.rules.rule in ("global", "equal"):
-            self._costs = find_costs(self._device)
-        if self._costs is not None and self._costs.drafted:
-            self._live = LiveCosts(self._costs, self._device.rules.edges)
+        if self.method != "ar" and self._device.rules.rule in ("global", "equal"):
+            costs = find_costs(self._device) if self._costs is None else self._costs
+            self._live = LiveCosts(costs, self._device.rules.edges)
             self._device.drafted = self._live.drafted
             self._choice = DraftChoice(self._live)
         self._warm = True
@@ -207,8 +206,8 @@ class Engine:
         report = self._device.visit(self._choose_rounds(running, traced), self._has_work(), drafts)
         seconds = time.perf_counter() - began
         self._counters.observe_visit(report, drafts, seconds)
-        if self._live is not None and alone:
-            self._live.observe(drafts, report.rows, seconds)
+        if self._live is not None:
+            self._live.observe(drafts, report.rows, seconds if alone else None)
         if drafts and self._choice is not None:
             self._choice.observe(report.emitted, report.rows)
         logprobs = self._read_logprobs(running, report)

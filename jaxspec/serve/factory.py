@@ -66,7 +66,8 @@ def make_engine(
       rounds: most rounds of a visit: more take less of the host's time, fewer stream more smoothly.
       max_logprobs: most alternatives that a request may ask for with the log-probabilities of its
         tokens, up to 20; 0: requests cannot ask for any.
-      costs: seconds of rounds, if they are known (None: measured when the engine warms up, and kept).
+      costs: seconds of rounds, if they are known (None: measured when the engine warms up, and kept);
+        only the rules `global` and `equal` read them.
       clock: seconds, for deadlines.
 
     Raises:

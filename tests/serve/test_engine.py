@@ -37,12 +37,11 @@ def mini():
 
 def make(params, slots, **options):
     """An engine with made-up costs, so that no test depends on a time."""
-    options = dict(capacity=320, budget=8, edges=(slots, 2 * slots, 8 * slots)) | options
-    count = len(options["edges"])
-    costs = Costs(tuple(1.0 + i / 4 for i in range(count)), (0.9,) * count)
-    if options.get("method") == "ar":
-        costs = Costs((), costs.plain)
-    return make_engine(params, slots=slots, costs=costs, **options)
+    costs = Costs((1.0, 1.25, 1.5), (0.9,))
+    options = (
+        dict(capacity=320, budget=8, edges=(slots, 2 * slots, 8 * slots), costs=costs) | options
+    )
+    return make_engine(params, slots=slots, **options)
 
 
 def run(engine, arrivals, seed=0, after=lambda engine, visit: None):
@@ -233,6 +232,23 @@ def test_an_autoregressive_engine_has_no_drafter(mini):
     updates = run(engine, [request] * 3)
     assert all(join(one)[0] == alone.tokens for one in updates)
     assert not any(flag for one in updates for update in one for flag in update.drafted)
+
+
+@pytest.mark.parametrize(
+    ("options", "weighs"),
+    [
+        (dict(rule="global"), True),
+        (dict(rule="equal"), True),
+        (dict(rule="fixed"), False),
+        (dict(rule="ar"), False),
+        (dict(method="ar"), False),
+    ],
+)
+def test_only_rules_that_weigh_costs_may_stop_drafting(mini, monkeypatch, options, weighs):
+    engine = make(mini, 2, **options)
+    monkeypatch.setattr(engine._device, "compile", lambda: None)  # it is not run
+    engine.warm_up()
+    assert (engine._choice is not None) == weighs
 
 
 def test_the_next_turn_of_a_chat_reuses_its_slot(mini):
