@@ -54,7 +54,7 @@ class Engine:
         """Queue a request and return its id.
 
         Raises:
-          ValueError: the request is invalid; one line says what to do.
+          InvalidRequest: a ValueError, whose one line says what to do.
           QueueFull: the queue is full.
         """
         accepted = check_request(request, self._limits)

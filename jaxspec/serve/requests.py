@@ -25,9 +25,9 @@ class ServeRequest:
         `jaxspec.decode` gets is numbered like this.
       stop: strings and token ids that end the text, in addition to the model's EOS tokens.
       ignore_eos: do not stop at the model's EOS tokens.
-      min_tokens: tokens before which no stop id ends the text.
+      min_tokens: tokens before which no stop id ends the text, at most `max_new_tokens`.
       method: `ar`, or the name of the engine's drafter; None: the drafter.
-      weight: how much a token of this request counts when rows are shared, above 0.
+      weight: how much a token of this request counts when rows are shared, 0.001 to 1000.
       deadline: seconds after `submit` at which the request ends with what it has; None: never.
       trace: return the draft tree of each round, one round per update.
       logit_bias: token ids and what is added to their logits before filters and the draw, -100 to
@@ -91,6 +91,18 @@ class Update:
     rounds: int = 0
     tree: TracedRound | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+
+
+class InvalidRequest(ValueError):
+    """A request that the engine cannot take; one line says what to do.
+
+    Attributes:
+      field: of `ServeRequest`, the one to change.
+    """
+
+    def __init__(self, field: str, message: str):
+        super().__init__(message)
+        self.field = field
 
 
 class QueueFull(Exception):

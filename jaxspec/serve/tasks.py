@@ -20,6 +20,7 @@ class Task:
       id: of the request.
       accepted: the checked request.
       submitted: time of `submit`.
+      tokenizer: the model's, or None.
       started: time at which it got a slot; None while it waits.
       fed: tokens of its prompt that are in the slot's caches; -1 before the first chunk.
       tokens: generated so far.

@@ -5,7 +5,7 @@ import random
 import pytest
 
 import jaxspec
-from jaxspec.serve import QueueFull, ServeRequest
+from jaxspec.serve import InvalidRequest, QueueFull, ServeRequest
 from jaxspec.serve.costs import Costs
 from jaxspec.serve.factory import make_engine
 from jaxspec.serve.prefixes import HeldPrefixes
@@ -172,28 +172,37 @@ def test_a_full_queue_refuses(mini):
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "field", "says"),
     [
-        (dict(tokens=()), "empty prompt"),
-        (dict(tokens=(10**6,)), "outside the vocabulary"),
-        (dict(tokens=(5,) * 300), "exceed the 288 tokens"),
-        (dict(max_new_tokens=0), "max_new_tokens is 0"),
-        (dict(temperature=-1.0), "temperature"),
-        (dict(temperature="warm"), "temperature must be a number"),
-        (dict(top_p=0.0), "top_p"),
-        (dict(method="eagle3"), "give 'dflash' or 'ar'"),
-        (dict(stop=("",)), "stop string is empty"),
-        (dict(stop=tuple(range(20))), "at most 16"),
-        (dict(weight=0.0), "weight"),
-        (dict(deadline=-1.0), "deadline"),
-        (dict(seed=1.5), "seed"),
-        (dict(sequence=-1), "sequence"),
+        (dict(tokens=()), "tokens", "empty prompt"),
+        (dict(tokens=(10**6,)), "tokens", "outside the vocabulary"),
+        (dict(tokens=(5,) * 300), "max_new_tokens", "exceed the 288 tokens"),
+        (dict(max_new_tokens=0), "max_new_tokens", "max_new_tokens is 0"),
+        (dict(max_new_tokens=9, min_tokens=10), "min_tokens", "from 0 to 9"),
+        (dict(min_tokens=2**40), "min_tokens", "from 0 to 256"),
+        (dict(temperature=-1.0), "temperature", "temperature"),
+        (dict(temperature="warm"), "temperature", "temperature must be a number"),
+        (dict(top_k=0), "top_k", "top_k"),
+        (dict(top_p=0.0), "top_p", "top_p"),
+        (dict(min_p=2.0), "min_p", "min_p"),
+        (dict(method="eagle3"), "method", "give 'dflash' or 'ar'"),
+        (dict(stop=("",)), "stop", "stop string is empty"),
+        (dict(stop=tuple(range(20))), "stop", "at most 16"),
+        (dict(weight=0.0), "weight", "weight"),
+        (dict(weight=1e300), "weight", "from 0.001 to 1000"),
+        (dict(deadline=-1.0), "deadline", "deadline"),
+        (dict(seed=1.5), "seed", "seed"),
+        (dict(sequence=-1), "sequence", "sequence"),
+        (dict(trace=1), "trace", "give True or False"),
+        (dict(logprobs=1), "logprobs", "make the engine with max_logprobs"),
+        (dict(logit_bias={5: 1.0}), "logit_bias", "must be pairs of a token id and a number"),
     ],
 )
-def test_invalid_requests_are_refused_in_one_line(mini, fields, says):
+def test_invalid_requests_are_refused_in_one_line_that_names_the_field(mini, fields, field, says):
     engine = make(mini, 1)
-    with pytest.raises(ValueError, match=says) as refused:
+    with pytest.raises(InvalidRequest, match=says) as refused:
         engine.submit(ServeRequest(**(dict(tokens=(5,)) | fields)))
+    assert refused.value.field == field
     assert "\n" not in str(refused.value)
     assert engine.idle
 
