@@ -211,10 +211,20 @@ class Engine:
         if drafts and self._choice is not None:
             self._choice.observe(report.emitted, report.rows)
         logprobs = self._read_logprobs(running, report)
-        return [
+        updates = [
             self._hand_out(slot, task, report, logprobs.get(slot, []))
             for slot, task in running.items()
         ]
+        return updates + self._clean(report)
+
+    def _clean(self, report: Report) -> list[Update]:
+        """Clean the slots that broke; end the requests that did so while their prompts were fed."""
+        broken = [slot for slot in range(self.slots) if report.broken[slot]]
+        ended = [self._end(slot, "error") for slot in broken if slot in self._tasks]
+        for slot in broken:
+            self._device.clean(slot)
+            self._prefixes.hold(slot, ())
+        return ended
 
     def _read_logprobs(
         self, running: dict[int, Task], report: Report
@@ -255,7 +265,8 @@ class Engine:
         tree, rounds = None, int((report.emitted[slot] > 0).sum())
         if task.accepted.request.trace and rounds:
             tree = read_round(*self._device.read_rounds(), slot)
-        update = task.add(tokens, drafted, rounds, bool(report.done[slot]), tree, logprobs)
+        done, broken = bool(report.done[slot]), bool(report.broken[slot])
+        update = task.add(tokens, drafted, rounds, done, broken, tree, logprobs)
         if update.finish is not None:
             self._free(slot)
         return update

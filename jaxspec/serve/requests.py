@@ -77,7 +77,8 @@ class Update:
       drafted: per token, whether it is an accepted draft token; else it is the target's own.
       text: new text; together they are `Output.text`. Characters that may turn out to begin a stop
         string are held back. None without a tokenizer.
-      finish: why the request ended, None while it runs. No update follows one with `finish`.
+      finish: why the request ended, None while it runs; `error` if the model computed values for it
+        that are not finite. No update follows one with `finish`.
       rounds: rounds that the tokens come from.
       tree: the round, if the request asks for `trace` and a round was run, see `TracedRound`.
       logprobs: of each new token, if the request asks for them.

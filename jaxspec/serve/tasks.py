@@ -59,12 +59,15 @@ class Task:
         drafted: list[bool],
         rounds: int,
         done: bool,
+        broken: bool,
         tree: TracedRound | None,
         logprobs: list[TokenLogprob],
     ) -> Update:
         """Add what a visit emitted; return the update, with the finish if the text has ended.
 
         Args:
+          done: whether a stop id or the limit ended the text.
+          broken: whether the model failed on it, after these tokens.
           logprobs: of the tokens, or empty.
         """
         before = len(self.tokens)
@@ -76,6 +79,8 @@ class Task:
             assert found is not None, "the text holds a stop string"
             self.tokens, whole = self.tokens[: found[0]], found[1]
             finish, piece = "stop", self._text.rest(piece, whole)
+        elif broken:
+            finish, piece = "error", self._rest(piece)
         elif done:
             finish, piece = self._why_done(), self._rest(piece)
         new = tuple(self.tokens[before:])

@@ -7,6 +7,8 @@ import threading
 import pytest
 from fake_engine import EOS, FakeEngine
 
+from jaxspec.serve import InvalidRequest
+
 http_server = pytest.importorskip("http_server")
 parameters = pytest.importorskip("jaxspec.serve.http.parameters")
 
@@ -101,11 +103,6 @@ def test_zero_is_not_false(server):
         ({"prompt": "x", "logit_bias": {"five": 1}}, "invalid_value", "logit_bias"),
         ({"prompt": "x", "logit_bias": {"5": "1"}}, "invalid_value", "logit_bias.5"),
         ({"prompt": "x", "logit_bias": [5]}, "invalid_value", "logit_bias"),
-        ({"prompt": "x", "logit_bias": {"5": 1, "05": 2}}, "invalid_value", "logit_bias"),
-        ({"prompt": "x", "logit_bias": {str(10**6): 1}}, "invalid_value", "logit_bias"),
-        ({"prompt": "x", "min_tokens": 2**40}, "invalid_value", "min_tokens"),
-        ({"prompt": "x", "stop_token_ids": [10**6]}, "invalid_value", "stop_token_ids"),
-        ({"prompt": "x", "method": "eagle3"}, "invalid_value", "method"),
         (
             {"prompt": "x", "logit_bias": {str(id): 1 for id in range(65)}},
             "invalid_value",
@@ -180,6 +177,23 @@ def test_text_parts_and_the_developer_role(server):
     ]
     assert server.post(CHAT, messages=messages, max_tokens=1).status_code == 200
     assert bytes(server.engine.seen[-1].tokens) == b"system: Be short.\nuser: Hi\n"
+
+
+@pytest.mark.parametrize(
+    ("field", "param"),
+    [
+        ("max_new_tokens", "max_tokens"),
+        ("stop", "stop_token_ids"),
+        ("min_tokens", "min_tokens"),
+        ("logit_bias", "logit_bias"),
+    ],
+)
+def test_what_the_engine_refuses_names_the_parameter(server, monkeypatch, field, param):
+    def refuse(request):
+        raise InvalidRequest(field, "give less")
+
+    monkeypatch.setattr(server.engine, "submit", refuse)
+    check_error(server.post(prompt="x"), 400, "invalid_value", param)
 
 
 @pytest.mark.parametrize("body", [b"{", b"", b"[]", b"7", b"\xff{}", b"[" * 20_000])
