@@ -54,6 +54,12 @@ class Device:
         """The functions and sizes that the config selects."""
         return make_plan(self.params.spec, self.config)
 
+    @property
+    def waiting(self) -> int:
+        """How many tokens of a slot may wait until the drafter reads them."""
+        pending = self.state.decode.pending
+        return 0 if pending is None else pending.token.shape[1]
+
     def reset(self) -> None:
         """Free all slots."""
         with full_precision(self.params):

@@ -62,9 +62,9 @@ class Engine:
         try:
             self._waiting.put(task)
         except QueueFull:
-            self._counters.refused += 1
+            self._counters.observe_submit(queued=False)
             raise
-        self._counters.submitted += 1
+        self._counters.observe_submit(queued=True)
         return task.id
 
     def cancel(self, id: int) -> None:
@@ -210,6 +210,9 @@ class Engine:
             self._live.observe(drafts, report.rows, seconds if alone else None)
         if drafts and self._choice is not None:
             self._choice.observe(report.emitted, report.rows)
+        for slot, task in running.items():
+            unread = task.unread + len(report.tokens[slot])
+            task.unread = 0 if drafts else min(unread, self._device.waiting)
         logprobs = self._read_logprobs(running, report)
         updates = [
             self._hand_out(slot, task, report, logprobs.get(slot, []))

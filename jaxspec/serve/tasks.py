@@ -24,6 +24,8 @@ class Task:
       started: time at which it got a slot; None while it waits.
       fed: tokens of its prompt that are in the slot's caches; -1 before the first chunk.
       tokens: generated so far.
+      unread: how many of the last tokens the drafter may not have read yet; what it has not read
+        when the request ends, it never will.
     """
 
     id: int
@@ -33,6 +35,7 @@ class Task:
     started: float | None = None
     fed: int = -1
     tokens: list[int] = dataclasses.field(default_factory=list)
+    unread: int = 0
 
     def __post_init__(self) -> None:
         self._text = StreamedText(self.tokenizer, self.accepted.stop_strings)
@@ -44,9 +47,12 @@ class Task:
 
     @property
     def cached(self) -> list[int]:
-        """The tokens whose rows are in the slot's caches: all but the last one."""
+        """The tokens whose rows are in the caches of the target and of the drafter."""
         prompt = self.accepted.prompt
-        return [*prompt, *self.tokens][:-1] if self.decodes else prompt[: max(self.fed, 0)]
+        if not self.decodes:
+            return prompt[: max(self.fed, 0)]
+        # The last token's rows are made in the next round.
+        return [*prompt, *self.tokens][: -1 - self.unread]
 
     def is_late(self, now: float) -> bool:
         """Whether its deadline has passed."""

@@ -275,6 +275,16 @@ def test_the_next_turn_of_a_chat_reuses_its_slot(mini):
     assert third[0] == jaxspec.decode(mini, other, method="ar", **options).tokens
 
 
+def test_rows_that_the_drafter_has_not_read_are_not_used_again(mini):
+    """Plain rounds leave tokens to it for later; when the request ends, they are lost."""
+    engine, prompt = make(mini, 2), list(range(40, 100))
+    options = dict(max_new_tokens=10, ignore_eos=True)
+    first = join(run(engine, [ServeRequest(tuple(prompt), method="ar", **options)])[0])
+    longer = tuple(prompt + first[0] + [7, 8, 9])
+    run(engine, [ServeRequest(longer, **options)])
+    assert engine.counters()["reused_tokens"] == 0  # the target holds 69 rows, and a chunk has 64
+
+
 @pytest.mark.parametrize(
     "drafter",
     ["dflash", pytest.param("eagle3", marks=SLOW), pytest.param("specblock", marks=SLOW)],
