@@ -108,6 +108,20 @@ def test_every_text_is_that_of_decode_alone(mini, slots):
     assert sum(counters["accepted"]) > 0
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (dict(rounds=9), "rounds is 9: give an integer from 1 to 8"),
+        (dict(rule="best"), "unknown rule"),
+        (dict(edges=(1,)), "at least the 2 slots"),
+        (dict(costs=Costs((1.0,), (1.0,))), r"give those of \(2, 4, 16\) and of \(2,\) rows"),
+    ],
+)
+def test_bad_options_are_refused(mini, options, says):
+    with pytest.raises(ValueError, match=says):
+        make(mini, 2, **options)
+
+
 def test_nothing_compiles_after_warm_up(mini):
     engine = make(mini, 2)
     assert engine.counters()["compiles_after_warm_up"] is None
