@@ -15,7 +15,13 @@ from jaxspec.engine.detokenize import Detokenizer
 from jaxspec.engine.output import DraftTree, TracedRound
 from jaxspec.engine.stops import find_stop, safe_length
 from jaxspec.serve.counters import Counters
-from jaxspec.serve.requests import QueueFull, ServeRequest, TokenLogprob, Update
+from jaxspec.serve.requests import (
+    InvalidRequest,
+    QueueFull,
+    ServeRequest,
+    TokenLogprob,
+    Update,
+)
 
 EOS = 256
 KEPT = 1000
@@ -142,7 +148,8 @@ class FakeEngine:
 
     def submit(self, request: ServeRequest) -> int:
         if wrong := [token for token in request.tokens if not 0 <= token <= EOS]:
-            raise ValueError(f"token id {wrong[0]} is not in the vocabulary: give ids up to {EOS}")
+            message = f"token id {wrong[0]} is not in the vocabulary: give ids up to {EOS}"
+            raise InvalidRequest("tokens", message)
         with self._lock:
             if len(self._waiting) >= self.queue:
                 raise QueueFull(1.5)

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxspec.cli import options, values
+from jaxspec.cli import loads, options, values
 
 if TYPE_CHECKING:
     from jaxspec.bench.endpoint.load import Load
@@ -30,25 +30,9 @@ def add_command(commands: options.Commands) -> None:
     add("--api-key", help=f"key of the endpoint (default: ${KEY_VARIABLE})")
     add("--prompts", type=Path, help=f"{options.PROMPT_FILE} (default: three questions)")
     add("--chat", action="store_true", help="send prompts as chat messages, not as texts")
-    add("--requests", type=int, default=100, help=f"requests of each load {default}")
-    add(
-        "--rate",
-        type=parse_numbers,
-        default=(),
-        help="requests a second that come at random, as in 1,2,4: an open loop for each",
-    )
-    add(
-        "--clients",
-        type=options.parse_integers,
-        default=(),
-        help="clients that each wait for their answer, as in 1,8: a closed loop for each",
-    )
     add("--max-tokens", type=int, default=128, help=f"of an answer {default}")
-    add("--temperature", type=float, default=0.0, help=f"0 is greedy {default}")
     add("--ignore-eos", action="store_true", help="make all answers as long as --max-tokens")
-    add("--first-goal", type=float, metavar="MS", help="goodput: first token within this time")
-    add("--token-goal", type=float, metavar="MS", help="goodput: further tokens within this time")
-    options.add_seed(parser)
+    loads.add_loads(parser, requests=100)
     options.add_json_file(parser)
 
 
@@ -65,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     path = arguments.prompts or DEMO_QUESTIONS
     prompts = [one.content for one in read_prompts(path, None, chat=arguments.chat)]
     key, results = arguments.api_key or os.environ.get(KEY_VARIABLE) or None, []
-    for load in list_loads(arguments):
+    for load in loads.list_loads(arguments):
         sent = run_load(
             arguments.url,
             prompts,
@@ -73,24 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
             key=key,
             **collect_parameters(arguments),
         )
-        goals = [goal and goal / 1e3 for goal in (arguments.first_goal, arguments.token_goal)]
-        summary = summarise(asyncio.run(sent), *goals)
+        summary = summarise(asyncio.run(sent), *loads.read_goals(arguments))
         results.append({"load": load._asdict(), **summary})
         print(describe(load, summary))
         print(make_table(summary).to_text() + "\n")
     settings = values.collect_settings(arguments, "json", "api_key")
     values.save_json(arguments.json, {"settings": settings, "results": results})
     return 0 if all(one["completed"] for one in results) else 1
-
-
-def list_loads(arguments: argparse.Namespace) -> list[Load]:
-    """List the loads that the options name; without any, one client."""
-    from jaxspec.bench.endpoint.load import Load
-
-    count, seed = arguments.requests, arguments.seed
-    open_loops = [Load(count, rate=rate, seed=seed) for rate in arguments.rate]
-    clients = arguments.clients or (() if open_loops else (1,))
-    return open_loops + [Load(count, clients=number, seed=seed) for number in clients]
 
 
 def collect_parameters(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -102,25 +75,9 @@ def collect_parameters(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def describe(load: Load, summary: dict[str, Any]) -> str:
     """Describe a load and what it gave in a line."""
-    kind = f"{load.clients} clients" if load.rate is None else f"{load.rate:g} requests/s"
     errors = "".join(f", {count} x {error}" for error, count in summary["errors"].items())
     return (
-        f"{kind}: {summary['completed']} of {summary['requests']} answered{errors}; "
+        f"{load.describe()}: {summary['completed']} of {summary['requests']} answered{errors}; "
         f"{summary['requests_per_second']:.2f} requests/s, goodput {summary['goodput']:.2f}, "
         f"{summary['tokens_per_second']:.0f} tokens/s"
     )
-
-
-def parse_numbers(text: str) -> tuple[float, ...]:
-    """Read numbers above 0 separated by commas.
-
-    Raises:
-      argparse.ArgumentTypeError: an item is no such number.
-    """
-    try:
-        numbers = tuple(float(item) for item in options.parse_names(text))
-    except ValueError:
-        numbers = ()
-    if not numbers or min(numbers) <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of rates: write it as in 1,2.5")
-    return numbers

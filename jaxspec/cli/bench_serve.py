@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from jaxspec.cli import options, values
-from jaxspec.cli.bench_endpoint import list_loads, parse_numbers
+from jaxspec.cli import loads, options, values
 
 RULES = ("global", "equal", "fixed", "ar")
 
@@ -25,28 +24,12 @@ def add_command(commands: options.Commands) -> None:
     add_engine(parser)
     add(
         "--rules",
-        type=options.parse_names,
+        type=_parse_rules,
         default=RULES,
         help="rules to compare (default: global,equal,fixed,ar)",
     )
-    add("--requests", type=int, default=40, help=f"requests of each load {default}")
-    add(
-        "--rate",
-        type=parse_numbers,
-        default=(),
-        help="requests a second that come at random, as in 1,2,4: an open loop for each",
-    )
-    add(
-        "--clients",
-        type=options.parse_integers,
-        default=(),
-        help="clients that each wait for their answer, as in 1,8: a closed loop for each",
-    )
     add("--slots", type=int, default=8, help=f"requests that decode at once {default}")
-    add("--temperature", type=float, default=0.0, help=f"0 is greedy {default}")
-    add("--first-goal", type=float, metavar="MS", help="goodput: first token within this time")
-    add("--token-goal", type=float, metavar="MS", help="goodput: further tokens within this time")
-    options.add_seed(parser)
+    loads.add_loads(parser, requests=40)
     options.add_repeats(parser, 3, "number of times that each load goes to each rule")
     options.add_json_file(parser)
 
@@ -62,6 +45,13 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help=f"{options.PROMPT_FILE} (default: the prompts of `jaxspec demo`)",
     )
+
+
+def _parse_rules(text: str) -> tuple[str, ...]:
+    names = options.parse_names(text)
+    if not names or set(names) - set(RULES):
+        raise argparse.ArgumentTypeError(f"{text!r}: give some of {','.join(RULES)}")
+    return names
 
 
 def read_token_ids(arguments: argparse.Namespace, spec) -> list[list[int]]:
@@ -110,18 +100,17 @@ def run(arguments: argparse.Namespace) -> int:
             queue=arguments.requests,
         )
         engines[rule].warm_up()
-    loads = list_loads(arguments)
-    goals = [goal and goal / 1e3 for goal in (arguments.first_goal, arguments.token_goal)]
+    sent = loads.list_loads(arguments)
     records = compare_rules(
         engines,
         requests,
-        loads,
+        sent,
         repeats=arguments.repeats,
-        goals=(goals[0], goals[1]),
+        goals=loads.read_goals(arguments),
         progress=values.show_progress,
     )
     settings = values.collect_settings(arguments, "json")
-    report = {"settings": settings, "loads": [load._asdict() for load in loads], "records": records}
+    report = {"settings": settings, "loads": [load._asdict() for load in sent], "records": records}
     values.save_json(arguments.json, report)
-    print(render_rules(records, loads))
+    print(render_rules(records, sent))
     return 0

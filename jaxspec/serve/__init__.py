@@ -2,6 +2,6 @@
 
 from jaxspec.serve.engine import Engine
 from jaxspec.serve.factory import make_engine
-from jaxspec.serve.requests import QueueFull, ServeRequest, Update
+from jaxspec.serve.requests import InvalidRequest, QueueFull, ServeRequest, Update
 
-__all__ = ["Engine", "QueueFull", "ServeRequest", "Update", "make_engine"]
+__all__ = ["Engine", "InvalidRequest", "QueueFull", "ServeRequest", "Update", "make_engine"]

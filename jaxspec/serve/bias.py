@@ -58,9 +58,15 @@ def check_bias(given: Any, vocabulary: int) -> tuple[tuple[int, float], ...]:
     Raises:
       TypeError, ValueError: a token or a bias is invalid, or there are too many.
     """
+    try:
+        listed = [(id, float(value)) for id, value in given]
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(
+            "logit_bias must be pairs of a token id and a number, such as ((50, -1.5),)"
+        ) from None
+    last = vocabulary - 1
     pairs = tuple(
-        (check_count("a token of logit_bias", id, 0, vocabulary - 1), float(value))
-        for id, value in given
+        (check_count("a token of logit_bias", id, 0, last), value) for id, value in listed
     )
     if len(pairs) > BIASES or len(dict(pairs)) < len(pairs):
         raise ValueError(

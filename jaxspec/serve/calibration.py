@@ -25,7 +25,7 @@ def calibrate(tree: Tree, hits: jax.Array, expected: jax.Array) -> jax.Array:
       hits, expected: float32 [A], see `observe_rows`.
     """
     ratio = (hits + _PRIOR) / (expected + _PRIOR)
-    raw = jnp.exp(tree.logprob)
+    raw = _probability(tree)
     # A correction that varies with depth may change the order. A row is worth no more than those
     # that must be taken before it.
     score = jax.lax.cummin(jnp.minimum(raw * ratio[tree.depth], 1.0), axis=1)
@@ -47,5 +47,13 @@ def observe_rows(
     on_path = (accepted.path[:, :, None] == rows).any(1) & (rows > 0)
     at = verified[..., None] & (tree.depth[..., None] == depths)
     found = (at & on_path[..., None]).sum((0, 1)).astype(jnp.float32)
-    promised = jnp.where(at, jnp.exp(tree.logprob)[..., None], 0.0).sum((0, 1))
+    promised = jnp.where(at, _probability(tree)[..., None], 0.0).sum((0, 1))
     return _KEPT * hits + found, _KEPT * expected + promised
+
+
+def _probability(tree: Tree) -> jax.Array:
+    """Return the drafter's path probabilities, float32 [B, N].
+
+    Those that are not finite are 0: the figures of all slots would keep a NaN for ever.
+    """
+    return jnp.nan_to_num(jnp.exp(tree.logprob), nan=0.0, posinf=0.0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 from jaxspec.core.params import Spec
@@ -10,8 +12,11 @@ from jaxspec.core.sampling import MIN_TEMPERATURE, make_sampling
 from jaxspec.engine.arguments import check_count, check_flag, check_positive, check_seed, split_stop
 from jaxspec.engine.token_ids import number_sequences, to_ids
 from jaxspec.serve.bias import check_bias
-from jaxspec.serve.requests import ServeRequest
+from jaxspec.serve.requests import InvalidRequest, ServeRequest
 from jaxspec.serve.settings import STOPS
+
+# Bounds of a request's weight: float32 must hold its products with probabilities.
+_LIGHTEST, _HEAVIEST = 1e-3, 1e3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,51 +64,46 @@ def check_request(request: ServeRequest, limits: Limits) -> Accepted:
     """Check a request.
 
     Raises:
-      ValueError: a field is invalid.
+      InvalidRequest: a field is invalid.
     """
-    try:
-        return _check(request, limits)
-    except TypeError as error:
-        raise ValueError(str(error)) from None
-
-
-def _check(request: ServeRequest, limits: Limits) -> Accepted:
     spec = limits.spec
-    prompt = to_ids(request.tokens, None, spec.target)
-    check_count("max_new_tokens", request.max_new_tokens)
-    _check_room(len(prompt), request.max_new_tokens, limits)
-    check_count("min_tokens", request.min_tokens, 0)
-    check_count("sequence", request.sequence, 0, 2**32 - 1)
-    check_seed(request.seed)
-    check_flag("ignore_eos", request.ignore_eos)
-    check_flag("trace", request.trace)
-    check_positive("weight", request.weight)
-    if request.logprobs is not None:
-        if not limits.logprobs:
-            raise ValueError("logprobs are off: make the engine with max_logprobs")
-        check_count("logprobs", request.logprobs, 0, limits.logprobs)
-    if request.deadline is not None:
-        check_positive("deadline", request.deadline)
-    if request.method not in (None, "ar", limits.method):
-        raise ValueError(f"method is {request.method!r}: give {limits.method!r} or 'ar'")
-    strings, ids = split_stop(request.stop, spec.target.vocab_size)
-    if strings and limits.tokenizer is None:
-        raise ValueError("stop strings need a tokenizer, and this model has none: give token ids")
-    ids = tuple(dict.fromkeys(ids + (() if request.ignore_eos else spec.eos)))
-    if len(ids) > STOPS:
-        raise ValueError(f"{len(ids)} stop ids, the model's own included: give at most {STOPS}")
+    with _blame("tokens"):
+        prompt = to_ids(request.tokens, None, spec.target)
+    with _blame("max_new_tokens"):
+        new = check_count("max_new_tokens", request.max_new_tokens)
+        _check_room(len(prompt), new, limits)
+    with _blame("min_tokens"):
+        check_count("min_tokens", request.min_tokens, 0, new)
+    with _blame("sequence"):
+        check_count("sequence", request.sequence, 0, 2**32 - 1)
+    with _blame("seed"):
+        check_seed(request.seed)
+    _check_flags(request)
+    _check_numbers(request, limits)
+    ids, strings = _check_stop(request, limits)
+    with _blame("logit_bias"):
+        bias = check_bias(request.logit_bias, spec.target.vocab_size)
+    drafts = _check_method(request, limits)
     first = int(number_sequences([prompt])[0])
-    drafts = request.method != "ar" and limits.method != "ar"
     settings = {
         "seed": int(request.seed),
         "sequence": (first + request.sequence) % 2**32,
         "deepest": limits.depth if drafts else 0,
         "high": limits.rows if drafts else 1,
         "weight": request.weight,
-        "bias": check_bias(request.logit_bias, spec.target.vocab_size),
+        "bias": bias,
         **_sampling(request),
     }
     return Accepted(request, prompt, ids, strings, settings)
+
+
+@contextlib.contextmanager
+def _blame(field: str) -> Iterator[None]:
+    """Turn errors into those of a field."""
+    try:
+        yield
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(field, str(error)) from None
 
 
 def _check_room(prompt: int, new: int, limits: Limits) -> None:
@@ -114,8 +114,56 @@ def _check_room(prompt: int, new: int, limits: Limits) -> None:
         )
 
 
+def _check_flags(request: ServeRequest) -> None:
+    for name in ("ignore_eos", "trace"):
+        with _blame(name):
+            check_flag(name, getattr(request, name))
+
+
+def _check_numbers(request: ServeRequest, limits: Limits) -> None:
+    with _blame("weight"):
+        if not _LIGHTEST <= check_positive("weight", request.weight) <= _HEAVIEST:
+            raise ValueError(
+                f"weight is {request.weight}: give a number from {_LIGHTEST:g} to {_HEAVIEST:g}"
+            )
+    with _blame("logprobs"):
+        if request.logprobs is not None:
+            if not limits.logprobs:
+                raise ValueError("logprobs are off: make the engine with max_logprobs")
+            check_count("logprobs", request.logprobs, 0, limits.logprobs)
+    with _blame("deadline"):
+        if request.deadline is not None:
+            check_positive("deadline", request.deadline)
+
+
+def _check_stop(request: ServeRequest, limits: Limits) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return the stop ids, the model's own included, and the stop strings."""
+    spec = limits.spec
+    with _blame("stop"):
+        strings, ids = split_stop(request.stop, spec.target.vocab_size)
+        if strings and limits.tokenizer is None:
+            raise ValueError(
+                "stop strings need a tokenizer, and this model has none: give token ids"
+            )
+        ids = tuple(dict.fromkeys(ids + (() if request.ignore_eos else spec.eos)))
+        if len(ids) > STOPS:
+            raise ValueError(f"{len(ids)} stop ids, the model's own included: give at most {STOPS}")
+    return ids, strings
+
+
+def _check_method(request: ServeRequest, limits: Limits) -> bool:
+    """Return whether the request's rounds may draft."""
+    if request.method not in (None, "ar", limits.method):
+        message = f"method is {request.method!r}: give {limits.method!r} or 'ar'"
+        raise InvalidRequest("method", message)
+    return request.method != "ar" and limits.method != "ar"
+
+
 def _sampling(request: ServeRequest) -> dict[str, Any]:
     """Return the columns of the sampling settings, checked."""
+    for name in ("temperature", "top_k", "top_p", "min_p"):
+        with _blame(name):
+            make_sampling(**{name: getattr(request, name)})
     spec, values = make_sampling(request.temperature, request.top_k, request.top_p, request.min_p)
     greedy = spec.greedy or float(values.temperature) < MIN_TEMPERATURE
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import statistics
@@ -21,7 +22,7 @@ class Costs:
     """Seconds of a round of each number of rows.
 
     Attributes:
-      drafted: of rounds that draft; empty without a drafter.
+      drafted: of rounds that draft.
       plain: of autoregressive rounds, up to the number of slots.
     """
 
@@ -30,23 +31,25 @@ class Costs:
 
 
 def find_costs(device: Device) -> Costs:
-    """Read the costs that an engine of these sizes had on this device, or measure and keep them."""
+    """Read the costs that an engine of these sizes had on this device, or measure and keep them.
+
+    The engine must have a drafter, and all slots must be free.
+    """
     path = _find_path(device)
     kept = _read(path, device)
     if kept is not None:
         return kept
     costs = measure_costs(device)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(dataclasses.asdict(costs)))
+    # A cache that cannot be written costs a measurement per process, and nothing else.
+    with contextlib.suppress(OSError):
+        path.write_text(json.dumps(dataclasses.asdict(costs)))
     return costs
 
 
 def measure_costs(device: Device) -> Costs:
     """Time rounds of every number of rows, at a quarter of the capacity. All slots must be free."""
     length = device.capacity // 4
-    rows = {False: device.rules.plain_edges(device.slots)}
-    if device.plan.drafter is not None:
-        rows[True] = device.rules.edges
+    rows = {False: device.rules.plain_edges(device.slots), True: device.rules.edges}
     times: dict[tuple[bool, int], list[float]] = {}
     for _ in range(_REPEATS):  # interleaved, so that a busy moment does not hit one cost alone
         for drafts in rows:
@@ -56,17 +59,16 @@ def measure_costs(device: Device) -> Costs:
     device.reset()
     median = {key: statistics.median(found) for key, found in times.items()}
     # More rows never take less time; what a measurement says otherwise is noise.
-    found = {
-        drafts: np.maximum.accumulate([median[drafts, edge] for edge in range(len(rows[drafts]))])
-        for drafts in rows
-    }
-    return Costs(tuple(found[True].tolist() if True in found else ()), tuple(found[False].tolist()))
+    drafted, plain = (
+        np.maximum.accumulate([median[drafts, edge] for edge in range(len(rows[drafts]))])
+        for drafts in (True, False)
+    )
+    return Costs(tuple(drafted.tolist()), tuple(plain.tolist()))
 
 
 def _find_path(device: Device) -> Path:
     config = device.config
-    model = describe_model(device.params, config.method) if config.method != "ar" else ()
-    model = (*model, str(device.params.dtype))
+    model = (*describe_model(device.params, config.method), str(device.params.dtype))
     sizes = device.slots, device.capacity, device.rules.edges
     return find_kept(config.method, "serve", device.params.spec.target, model, config, sizes)
 
@@ -78,7 +80,6 @@ def _read(path: Path, device: Device) -> Costs | None:
         costs = Costs(tuple(map(float, found["drafted"])), tuple(map(float, found["plain"])))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    drafted = 0 if device.plan.drafter is None else len(device.rules.edges)
     plain = len(device.rules.plain_edges(device.slots))
-    fits = len(costs.plain) == plain and len(costs.drafted) == drafted
+    fits = len(costs.plain) == plain and len(costs.drafted) == len(device.rules.edges)
     return costs if fits and all(x > 0 for x in costs.drafted + costs.plain) else None

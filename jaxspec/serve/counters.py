@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import threading
 from typing import Any
 
 import numpy as np
@@ -42,10 +43,17 @@ class Counters:
         self.rows_per_round: collections.Counter[int] = collections.Counter()
         self.finished: collections.Counter[str] = collections.Counter()
         self._compiled: int | None = None
+        self._submitting = threading.Lock()
 
     def warmed_up(self) -> None:
         """Count compilations from now on."""
         self._compiled = compilations()
+
+    def observe_submit(self, queued: bool) -> None:
+        """Count a request that was queued or refused. Any thread may call it."""
+        with self._submitting:
+            self.submitted += queued
+            self.refused += not queued
 
     def observe_visit(self, report: Report, drafts: bool, seconds: float) -> None:
         """Add what a visit did."""

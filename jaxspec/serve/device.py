@@ -13,6 +13,7 @@ from jaxspec.core.params import Params
 from jaxspec.core.state import Accepted, Tree
 from jaxspec.engine.plan import DecodeConfig, Plan, make_plan
 from jaxspec.engine.session import full_precision
+from jaxspec.serve.clean import clean_slot
 from jaxspec.serve.copy import copy_slot
 from jaxspec.serve.feed import feed
 from jaxspec.serve.logprobs import rank_tokens, read_logprobs
@@ -53,6 +54,12 @@ class Device:
         """The functions and sizes that the config selects."""
         return make_plan(self.params.spec, self.config)
 
+    @property
+    def waiting(self) -> int:
+        """How many tokens of a slot may wait until the drafter reads them."""
+        pending = self.state.decode.pending
+        return 0 if pending is None else pending.token.shape[1]
+
     def reset(self) -> None:
         """Free all slots."""
         with full_precision(self.params):
@@ -77,6 +84,11 @@ class Device:
         slots = np.asarray([source, target], np.int32)
         with full_precision(self.params):
             self.state = copy_slot(self.params, self.state, slots, config=self.config)
+
+    def clean(self, slot: int) -> None:
+        """Clear a slot of values that are not finite."""
+        with full_precision(self.params):
+            self.state = clean_slot(self.params, self.state, np.int32(slot), config=self.config)
 
     def open(self, slot: int, settings: dict[str, Any], stop: tuple[int, ...]) -> None:
         """Let a slot decode from the next visit on."""
@@ -130,6 +142,7 @@ class Device:
         """Compile all programs. All slots must be free."""
         self.feed(0, [0], 0, 0)
         self.copy(0, 0)
+        self.clean(0)
         self.visit(0, False)
         if self.logprobs:
             self.read_logprobs({0: (0, 0)})

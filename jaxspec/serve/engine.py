@@ -54,7 +54,7 @@ class Engine:
         """Queue a request and return its id.
 
         Raises:
-          ValueError: the request is invalid; one line says what to do.
+          InvalidRequest: a ValueError, whose one line says what to do.
           QueueFull: the queue is full.
         """
         accepted = check_request(request, self._limits)
@@ -62,9 +62,9 @@ class Engine:
         try:
             self._waiting.put(task)
         except QueueFull:
-            self._counters.refused += 1
+            self._counters.observe_submit(queued=False)
             raise
-        self._counters.submitted += 1
+        self._counters.observe_submit(queued=True)
         return task.id
 
     def cancel(self, id: int) -> None:
@@ -89,10 +89,9 @@ class Engine:
         if self._tasks:
             raise RuntimeError("the engine runs requests: call warm_up before the first visit")
         self._device.compile()
-        if self._costs is None and self._device.rules.rule in ("global", "equal"):
-            self._costs = find_costs(self._device)
-        if self._costs is not None and self._costs.drafted:
-            self._live = LiveCosts(self._costs, self._device.rules.edges)
+        if self.method != "ar" and self._device.rules.rule in ("global", "equal"):
+            costs = find_costs(self._device) if self._costs is None else self._costs
+            self._live = LiveCosts(costs, self._device.rules.edges)
             self._device.drafted = self._live.drafted
             self._choice = DraftChoice(self._live)
         self._warm = True
@@ -207,15 +206,28 @@ class Engine:
         report = self._device.visit(self._choose_rounds(running, traced), self._has_work(), drafts)
         seconds = time.perf_counter() - began
         self._counters.observe_visit(report, drafts, seconds)
-        if self._live is not None and alone:
-            self._live.observe(drafts, report.rows, seconds)
+        if self._live is not None:
+            self._live.observe(drafts, report.rows, seconds if alone else None)
         if drafts and self._choice is not None:
             self._choice.observe(report.emitted, report.rows)
+        for slot, task in running.items():
+            unread = task.unread + len(report.tokens[slot])
+            task.unread = 0 if drafts else min(unread, self._device.waiting)
         logprobs = self._read_logprobs(running, report)
-        return [
+        updates = [
             self._hand_out(slot, task, report, logprobs.get(slot, []))
             for slot, task in running.items()
         ]
+        return updates + self._clean(report)
+
+    def _clean(self, report: Report) -> list[Update]:
+        """Clean the slots that broke; end the requests that did so while their prompts were fed."""
+        broken = [slot for slot in range(self.slots) if report.broken[slot]]
+        ended = [self._end(slot, "error") for slot in broken if slot in self._tasks]
+        for slot in broken:
+            self._device.clean(slot)
+            self._prefixes.hold(slot, ())
+        return ended
 
     def _read_logprobs(
         self, running: dict[int, Task], report: Report
@@ -256,7 +268,8 @@ class Engine:
         tree, rounds = None, int((report.emitted[slot] > 0).sum())
         if task.accepted.request.trace and rounds:
             tree = read_round(*self._device.read_rounds(), slot)
-        update = task.add(tokens, drafted, rounds, bool(report.done[slot]), tree, logprobs)
+        done, broken = bool(report.done[slot]), bool(report.broken[slot])
+        update = task.add(tokens, drafted, rounds, done, broken, tree, logprobs)
         if update.finish is not None:
             self._free(slot)
         return update

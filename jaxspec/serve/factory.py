@@ -22,6 +22,7 @@ from jaxspec.serve.engine import Engine
 from jaxspec.serve.logprobs import MOST
 from jaxspec.serve.plan import RULES
 from jaxspec.serve.rounds import Rules
+from jaxspec.serve.slots import MOST_ROUNDS
 from jaxspec.serve.waiting import WaitingQueue
 from jaxspec.targets.panels import with_panels
 from pallas_kernels.device import current_device
@@ -63,10 +64,12 @@ def make_engine(
       rule: how a round's rows are shared, one of `jaxspec.serve.plan.RULES`.
       edges: numbers of rows that verification is compiled for (None: powers of two).
       queue: requests that may wait.
-      rounds: most rounds of a visit: more take less of the host's time, fewer stream more smoothly.
+      rounds: most rounds of a visit, up to 8: more take less of the host's time, fewer stream more
+        smoothly.
       max_logprobs: most alternatives that a request may ask for with the log-probabilities of its
         tokens, up to 20; 0: requests cannot ask for any.
-      costs: seconds of rounds, if they are known (None: measured when the engine warms up, and kept).
+      costs: seconds of rounds, if they are known (None: measured when the engine warms up, and kept);
+        only the rules `global` and `equal` read them.
       clock: seconds, for deadlines.
 
     Raises:
@@ -74,7 +77,7 @@ def make_engine(
     """
     keep_programs()
     slots, queue = check_count("slots", slots), check_count("queue", queue, 0)
-    rounds = check_count("rounds", rounds)
+    rounds = check_count("rounds", rounds, 1, MOST_ROUNDS)
     most = check_count("max_logprobs", max_logprobs, 0, MOST)
     check_choice("rule", rule, RULES)
     config, _ = resolve_config(
@@ -104,8 +107,11 @@ def make_engine(
         logprobs=min(most, params.spec.target.vocab_size),
     )
     chosen = choose_edges(slots, plan.widths[-1]) if edges is None else _check_edges(edges, slots)
+    rules = Rules(rule, chosen)
+    if costs is not None and config.method != "ar":
+        _check_costs(costs, rules, slots)
     params = with_panels(params, config.method, slots)
-    device = Device(params, config, Rules(rule, chosen), slots, rows, limits.logprobs)
+    device = Device(params, config, rules, slots, rows, limits.logprobs)
     return Engine(device, limits, WaitingQueue(queue, slots), rounds, costs, clock)
 
 
@@ -129,6 +135,15 @@ def choose_edges(slots: int, rows: int) -> tuple[int, ...]:
 
 def _choose_budget() -> int:
     return CPU_BUDGET if current_device().platform == "cpu" else BUDGET
+
+
+def _check_costs(costs: Costs, rules: Rules, slots: int) -> None:
+    plain = rules.plain_edges(slots)
+    if len(costs.drafted) != len(rules.edges) or len(costs.plain) < len(plain):
+        raise ValueError(
+            f"costs are of {len(costs.drafted)} drafted and {len(costs.plain)} plain rounds: give "
+            f"those of {rules.edges} and of {plain} rows"
+        )
 
 
 def _check_edges(edges: tuple[int, ...], slots: int) -> tuple[int, ...]:

@@ -46,11 +46,13 @@ def feed(
         new = round.plan.drafter.init(1, cache.k.shape[3], params.dtype)
         draft = _rewind(take_slot(decode.draft, shapes, slot), new, start, cache.k.shape[3])
 
-    def run(i: jax.Array, carry: tuple[SequenceCache, Any]) -> tuple[SequenceCache, Any]:
-        at = start + i * size
-        return feed_chunk(round, tokens, at, end[None], end[None], *carry)[:2]
+    def run(i: jax.Array, carry: tuple) -> tuple[SequenceCache, Any, jax.Array]:
+        (cache, draft, broken), at = carry, start + i * size
+        cache, draft, out = feed_chunk(round, tokens, at, end[None], end[None], cache, draft)
+        return cache, draft, broken | ~jnp.isfinite(out.hidden).all()
 
-    filled, draft = jax.lax.fori_loop(0, (end - start + size - 1) // size, run, (known, draft))
+    chunks, begin = (end - start + size - 1) // size, (known, draft, state.broken[slot])
+    filled, draft, broken = jax.lax.fori_loop(0, chunks, run, begin)
     decode = decode.replace(
         cache=KVCache(filled.k, filled.v, cache.length.at[slot].set(end)),
         root=decode.root.at[slot].set(root),
@@ -61,21 +63,23 @@ def feed(
             draft=put_slot(decode.draft, draft, shapes, slot),
             pending=pending.replace(count=pending.count.at[slot].set(0)),
         )
-    return state.replace(decode=decode)
+    return state.replace(decode=decode, broken=state.broken.at[slot].set(broken))
 
 
 def _rewind(draft: Any, new: Any, length: jax.Array, capacity: int) -> Any:
     """Rewind the drafter's state of a slot to `length` int32 [] tokens.
 
-    Caches keep their rows, which are masked from there on; a cache has a number of rows per row of
-    the target's. What else the state holds is of the last tokens: the next chunk replaces it, or it
-    is that of a `new` state.
+    Caches keep their rows up to there; the others become zeros, because masks would keep a NaN. A
+    cache has a number of rows per row of the target's. What else the state holds is of the last
+    tokens: the next chunk replaces it, or it is that of a `new` state.
     """
 
     def rewind(part: Any, fresh: Any) -> Any:
         if not isinstance(part, KVCache):
             return jnp.where(length == 0, fresh, part)
-        rows = part.k.shape[3] // capacity
-        return part.replace(length=jnp.full_like(part.length, length * rows))
+        held = length * (part.k.shape[3] // capacity)
+        kept = (jnp.arange(part.k.shape[3]) < held)[:, None]
+        k, v = (jnp.where(kept, rows, 0) for rows in (part.k, part.v))
+        return KVCache(k, v, jnp.full_like(part.length, held))
 
     return jax.tree.map(rewind, draft, new, is_leaf=lambda part: isinstance(part, KVCache))

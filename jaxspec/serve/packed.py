@@ -29,7 +29,7 @@ class Packing(NamedTuple):
     Attributes:
       slot: int32 [R], the slot of each packed row; padding belongs to the last slot.
       row: int32 [R], its row in the slot's tree; padding repeats the last slot's root.
-      place: int32 [B, N], the packed row of each tree row; of no use beyond the slot's rows.
+      place: int32 [B, N], the packed row of each tree row; beyond the slot's rows, that of its root.
     """
 
     slot: jax.Array
@@ -49,8 +49,10 @@ def pack(count: jax.Array, rows: int, width: int) -> Packing:
     padding = slot >= count.shape[0]
     slot = jnp.minimum(slot, count.shape[0] - 1)
     row = jnp.where(padding, 0, index - begins[slot])
-    place = jnp.minimum(begins[:, None] + jnp.arange(width), rows - 1)
-    return Packing(slot, row, place)
+    own = jnp.arange(width) < count[:, None]
+    # Masked rows are multiplied by a weight of zero, which keeps a NaN. So none of another slot.
+    place = begins[:, None] + jnp.where(own, jnp.arange(width), 0)
+    return Packing(slot, row, jnp.minimum(place, rows - 1))
 
 
 def verify_packed(
@@ -62,7 +64,7 @@ def verify_packed(
     edge: jax.Array,
     edges: tuple[int, ...],
     with_hidden: bool = False,
-) -> Verified:
+) -> tuple[Verified, jax.Array]:
     """Verify the first `tree.size` rows of each slot, 0 for slots that do not decode.
 
     Args:
@@ -72,9 +74,12 @@ def verify_packed(
       edge: int32 [], index of the compiled number of rows to run.
       edges: compiled numbers of rows, rising.
       with_hidden: return the hidden states of the paths too.
+
+    Returns:
+      (what verification computes; bool [B], slots with a row that is not finite).
     """
 
-    def at(rows: int) -> Callable[[], Verified]:
+    def at(rows: int) -> Callable[[], tuple[Verified, jax.Array]]:
         return lambda: _verify_rows(round, state, tree, noise, bias, rows, with_hidden)
 
     index = tuple(range(len(edges)))
@@ -89,7 +94,7 @@ def _verify_rows(
     bias: LogitBias,
     rows: int,
     with_hidden: bool,
-) -> Verified:
+) -> tuple[Verified, jax.Array]:
     longest, width = round.plan.longest, min(tree.token.shape[1], rows)
     packing = pack(tree.size, rows, tree.token.shape[1])
     slot, row = packing.slot, packing.row
@@ -115,4 +120,6 @@ def _verify_rows(
     accepted = accept_match(tree, own[packing.place], longest - 1)
     at = jnp.take_along_axis(packing.place, accepted.path, axis=1)
     hidden = out.hidden[0][at] if with_hidden else None
-    return Verified(accepted, out.k[:, 0][:, at], out.v[:, 0][:, at], out.features[0][at], hidden)
+    k, v, features = out.k[:, 0][:, at], out.v[:, 0][:, at], out.features[0][at]
+    wrong = ~jnp.isfinite(out.hidden[0]).all(-1)[packing.place].all(-1)
+    return Verified(accepted, k, v, features, hidden), wrong & (tree.size > 0)

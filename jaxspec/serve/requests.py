@@ -25,9 +25,9 @@ class ServeRequest:
         `jaxspec.decode` gets is numbered like this.
       stop: strings and token ids that end the text, in addition to the model's EOS tokens.
       ignore_eos: do not stop at the model's EOS tokens.
-      min_tokens: tokens before which no stop id ends the text.
+      min_tokens: tokens before which no stop id ends the text, at most `max_new_tokens`.
       method: `ar`, or the name of the engine's drafter; None: the drafter.
-      weight: how much a token of this request counts when rows are shared, above 0.
+      weight: how much a token of this request counts when rows are shared, 0.001 to 1000.
       deadline: seconds after `submit` at which the request ends with what it has; None: never.
       trace: return the draft tree of each round, one round per update.
       logit_bias: token ids and what is added to their logits before filters and the draw, -100 to
@@ -77,7 +77,8 @@ class Update:
       drafted: per token, whether it is an accepted draft token; else it is the target's own.
       text: new text; together they are `Output.text`. Characters that may turn out to begin a stop
         string are held back. None without a tokenizer.
-      finish: why the request ended, None while it runs. No update follows one with `finish`.
+      finish: why the request ended, None while it runs; `error` if the model computed values for it
+        that are not finite. No update follows one with `finish`.
       rounds: rounds that the tokens come from.
       tree: the round, if the request asks for `trace` and a round was run, see `TracedRound`.
       logprobs: of each new token, if the request asks for them.
@@ -91,6 +92,18 @@ class Update:
     rounds: int = 0
     tree: TracedRound | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+
+
+class InvalidRequest(ValueError):
+    """A request that the engine cannot take; one line says what to do.
+
+    Attributes:
+      field: of `ServeRequest`, the one to change.
+    """
+
+    def __init__(self, field: str, message: str):
+        super().__init__(message)
+        self.field = field
 
 
 class QueueFull(Exception):

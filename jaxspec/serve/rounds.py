@@ -119,10 +119,13 @@ def _verify(
     edges: tuple[int, ...],
 ) -> tuple[SlotsState, Committed]:
     """Verify, commit and record a round; `tree.size` int32 [B] counts the rows of each slot."""
-    before = slots.decode
+    before, hidden = slots.decode, slots.hidden
+    verified, wrong = verify_packed(
+        round, before, tree, noise, bias, edge, edges, hidden is not None
+    )
+    # A slot that breaks commits nothing of this round, and ends.
+    before = before.replace(done=before.done | wrong)
     live = ~before.done
-    hidden = slots.hidden
-    verified = verify_packed(round, before, tree, noise, bias, edge, edges, hidden is not None)
     if hidden is not None:
         assert verified.hidden is not None, "verification was asked for them"
         hidden = write_columns(hidden, verified.hidden, before.emitted)
@@ -137,5 +140,6 @@ def _verify(
         rows=jax.lax.dynamic_update_slice(slots.rows, rows, (done_rounds,)),
         hits=hits,
         expected=expected,
+        broken=slots.broken | wrong,
         hidden=hidden,
     ), committed

@@ -32,6 +32,8 @@ class SlotsState(flax.struct.PyTreeNode):
       drafts: int32 [B, MOST_ROUNDS + 1], accepted draft tokens of each round of the visit.
       rows: int32 [MOST_ROUNDS + 1], rows that each round verified, padding included.
       hits, expected: float32 [A], accepted rows and their expected number at each depth, decayed.
+      broken: bool [B], slots for whose sequence the target computed a value that is not finite. They
+        do not decode until `jaxspec.serve.clean.clean_slot`.
       hidden: [B, M, E], the target's hidden states that the tokens were drawn from; None if no
         request may ask for log-probabilities.
     """
@@ -41,6 +43,7 @@ class SlotsState(flax.struct.PyTreeNode):
     rows: jax.Array
     hits: jax.Array
     expected: jax.Array
+    broken: jax.Array
     hidden: jax.Array | None = None
 
 
@@ -73,7 +76,8 @@ def make_slots(
     hidden = None
     if keep_hidden:
         hidden = jnp.zeros((*decode.tokens.shape, params.spec.target.hidden_size), dtype)
-    state = SlotsState(decode, zeros, zeros[0] + 0, depths, depths + 0, hidden)
+    broken = jnp.zeros(slots, bool)
+    state = SlotsState(decode, zeros, zeros[0], depths, depths, broken, hidden)
     # Leaves that share a buffer could not be donated.
     return jax.tree.map(lambda x: jnp.array(x, copy=True), state)
 

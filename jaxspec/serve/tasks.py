@@ -20,9 +20,12 @@ class Task:
       id: of the request.
       accepted: the checked request.
       submitted: time of `submit`.
+      tokenizer: the model's, or None.
       started: time at which it got a slot; None while it waits.
       fed: tokens of its prompt that are in the slot's caches; -1 before the first chunk.
       tokens: generated so far.
+      unread: how many of the last tokens the drafter may not have read yet; what it has not read
+        when the request ends, it never will.
     """
 
     id: int
@@ -32,6 +35,7 @@ class Task:
     started: float | None = None
     fed: int = -1
     tokens: list[int] = dataclasses.field(default_factory=list)
+    unread: int = 0
 
     def __post_init__(self) -> None:
         self._text = StreamedText(self.tokenizer, self.accepted.stop_strings)
@@ -43,9 +47,12 @@ class Task:
 
     @property
     def cached(self) -> list[int]:
-        """The tokens whose rows are in the slot's caches: all but the last one."""
+        """The tokens whose rows are in the caches of the target and of the drafter."""
         prompt = self.accepted.prompt
-        return [*prompt, *self.tokens][:-1] if self.decodes else prompt[: max(self.fed, 0)]
+        if not self.decodes:
+            return prompt[: max(self.fed, 0)]
+        # The last token's rows are made in the next round.
+        return [*prompt, *self.tokens][: -1 - self.unread]
 
     def is_late(self, now: float) -> bool:
         """Whether its deadline has passed."""
@@ -58,12 +65,15 @@ class Task:
         drafted: list[bool],
         rounds: int,
         done: bool,
+        broken: bool,
         tree: TracedRound | None,
         logprobs: list[TokenLogprob],
     ) -> Update:
         """Add what a visit emitted; return the update, with the finish if the text has ended.
 
         Args:
+          done: whether a stop id or the limit ended the text.
+          broken: whether the model failed on it, after these tokens.
           logprobs: of the tokens, or empty.
         """
         before = len(self.tokens)
@@ -75,6 +85,8 @@ class Task:
             assert found is not None, "the text holds a stop string"
             self.tokens, whole = self.tokens[: found[0]], found[1]
             finish, piece = "stop", self._text.rest(piece, whole)
+        elif broken:
+            finish, piece = "error", self._rest(piece)
         elif done:
             finish, piece = self._why_done(), self._rest(piece)
         new = tuple(self.tokens[before:])

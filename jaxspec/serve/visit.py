@@ -23,13 +23,14 @@ class Report(NamedTuple):
     """What a visit did, on the host.
 
     Attributes:
-      done: bool [B].
+      done, broken: bool [B].
       tokens: list of the new tokens of each slot.
       emitted, drafts: int [B, rounds], tokens of each round, and how many of them were drafted.
       rows: int [rounds], rows that each round verified.
     """
 
     done: np.ndarray
+    broken: np.ndarray
     tokens: list[list[int]]
     emitted: np.ndarray
     drafts: np.ndarray
@@ -89,14 +90,14 @@ def visit(
 
 def _begin(slots: SlotsState, active: jax.Array) -> SlotsState:
     """Begin a visit: count its tokens and rounds from 0, and let only active slots decode."""
-    state = slots.decode
+    state, done = slots.decode, ~active | slots.broken
     zero = jnp.zeros_like(state.emitted)
     # Attention reads as many rows as the longest sequence has; those of free slots do not count.
     cache = state.cache.replace(length=jnp.where(active, state.cache.length, 0))
     pending = state.pending
     if pending is not None:
         pending = pending.replace(count=jnp.where(active, pending.count, 0))
-    state = state.replace(emitted=zero, rounds=zero, done=~active, cache=cache, pending=pending)
+    state = state.replace(emitted=zero, rounds=zero, done=done, cache=cache, pending=pending)
     return slots.replace(decode=state)
 
 
@@ -124,7 +125,8 @@ def _absorb_waiting(round, carry: Carry, drafts: jax.Array) -> Carry:
 def _pack(slots: SlotsState, count: jax.Array) -> jax.Array:
     """Pack what the host reads into one array int32."""
     state = slots.decode
-    head = jnp.stack([state.done.astype(jnp.int32), state.emitted, state.rounds], axis=1)
+    head = [state.done, slots.broken, state.emitted, state.rounds]
+    head = jnp.stack([column.astype(jnp.int32) for column in head], axis=1)
     by_slot = [head, state.tokens, state.round_emitted[:, :MOST_ROUNDS], slots.drafts]
     flat = jnp.concatenate(by_slot, axis=1).reshape(-1)
     return jnp.concatenate([count[None], slots.rows, flat])
@@ -135,11 +137,12 @@ def read_report(report: jax.Array, slots: int) -> Report:
     packed = np.asarray(report)
     count, rows = int(packed[0]), packed[1 : MOST_ROUNDS + 2]
     by_slot = packed[MOST_ROUNDS + 2 :].reshape(slots, -1)
-    done, emitted, rounds = by_slot[:, :3].T
-    tokens, rest = by_slot[:, 3 : -2 * MOST_ROUNDS - 1], by_slot[:, -2 * MOST_ROUNDS - 1 :]
+    done, broken, emitted, rounds = by_slot[:, :4].T
+    tokens, rest = by_slot[:, 4 : -2 * MOST_ROUNDS - 1], by_slot[:, -2 * MOST_ROUNDS - 1 :]
     ran = np.arange(MOST_ROUNDS) < rounds[:, None]
     return Report(
         done != 0,
+        broken != 0,
         [row[:n].tolist() for row, n in zip(tokens, emitted, strict=True)],
         np.where(ran, rest[:, :MOST_ROUNDS], 0)[:, :count],
         np.where(ran, rest[:, MOST_ROUNDS : 2 * MOST_ROUNDS], 0)[:, :count],

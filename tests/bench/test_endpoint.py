@@ -7,10 +7,11 @@ import pytest
 from fake_engine import FakeEngine
 
 from jaxspec.bench.endpoint.load import Load, Measured, run_load
-from jaxspec.bench.endpoint.request import Asked, has_text, make_body
+from jaxspec.bench.endpoint.request import Asked, ask, has_text, make_body
 from jaxspec.bench.endpoint.summary import summarise
 from jaxspec.cli import main as cli
 
+httpx = pytest.importorskip("httpx")
 http_server = pytest.importorskip("http_server")
 
 
@@ -81,6 +82,29 @@ def test_an_empty_answer_is_an_answer():
         sent = run_load(f"{server.url}/v1", ["a"], Load(1), max_tokens=30, stop=list("abei"))
         (one,) = asyncio.run(sent).asked
     assert one.error is None and one.tokens >= 1 and one.total > 0
+
+
+@pytest.mark.parametrize(
+    ("lines", "tokens", "error"),
+    [
+        (['data:{"choices": [{"text": "a"}], "error": null}', "data: [DONE]"], 1, None),
+        (['data: {"choices": null, "usage": {"completion_tokens": 7}}'], 7, None),
+        (['data: {"error": {"message": "too long"}}'], 0, "too long"),
+        (['data: {"error": "broken"}'], 0, "broken"),
+        (['data: {"choices": ['], 0, "JSONDecodeError"),
+    ],
+)
+def test_streams_of_other_endpoints(lines, tokens, error):
+    """Servers differ in what they send; none of it may end the measurement."""
+    answer = httpx.Response(200, text="\n\n".join(lines))
+
+    async def send():
+        transport = httpx.MockTransport(lambda request: answer)
+        async with httpx.AsyncClient(base_url="http://x/", transport=transport) as client:
+            return await ask(client, "completions", {})
+
+    one = asyncio.run(send())
+    assert (one.tokens, one.error) == (tokens, error)
 
 
 def test_refusals_are_counted():

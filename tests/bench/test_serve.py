@@ -6,11 +6,14 @@ import pytest
 
 import jaxspec
 from jaxspec.bench.endpoint.load import Load
+from jaxspec.bench.endpoint.summary import summarise
 from jaxspec.bench.serve.compare_rules import compare_rules, render_rules
 from jaxspec.bench.serve.drive import drive
+from jaxspec.cli import bench_serve
 from jaxspec.cli.main import main
 from jaxspec.serve import ServeRequest, make_engine
 from jaxspec.serve.costs import Costs
+from jaxspec.serve.plan import RULES
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +41,12 @@ def test_a_full_queue_counts_as_an_error(engine):
     assert sum(one.error is None for one in measured.asked) == 3
 
 
+def test_a_request_that_the_engine_gives_up_counts_as_an_error(engine):
+    late = [ServeRequest((5, 6), max_new_tokens=6, deadline=1e-9)]
+    summary = summarise(drive(engine, late, Load(2)))
+    assert summary["errors"] == {"deadline": 2} and summary["completed"] == 0
+
+
 def test_rules_take_turns(engine):
     lines = []
     records = compare_rules(
@@ -47,6 +56,20 @@ def test_rules_take_turns(engine):
     assert len(lines) == 4
     assert all(r["tokens"] == 12 and r["tokens_per_slot_round"] >= 1 for r in records)
     assert "TTFT p50" in render_rules(records, [Load(2)])
+
+
+def test_the_rules_of_the_command_are_those_of_the_engine():
+    assert bench_serve.RULES == RULES
+
+
+@pytest.mark.parametrize(
+    "given",
+    [("--rules", "best"), ("--clients", "0"), ("--requests", "0"), ("--rate", "inf")],
+)
+def test_bad_loads_are_refused_before_the_model_is_loaded(capsys, given):
+    with pytest.raises(SystemExit):
+        main(["bench", "serve", *given])
+    assert f"argument {given[0]}: '{given[1]}'" in capsys.readouterr().err
 
 
 @pytest.mark.slow

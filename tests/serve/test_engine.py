@@ -5,7 +5,7 @@ import random
 import pytest
 
 import jaxspec
-from jaxspec.serve import QueueFull, ServeRequest
+from jaxspec.serve import InvalidRequest, QueueFull, ServeRequest
 from jaxspec.serve.costs import Costs
 from jaxspec.serve.factory import make_engine
 from jaxspec.serve.prefixes import HeldPrefixes
@@ -37,12 +37,11 @@ def mini():
 
 def make(params, slots, **options):
     """An engine with made-up costs, so that no test depends on a time."""
-    options = dict(capacity=320, budget=8, edges=(slots, 2 * slots, 8 * slots)) | options
-    count = len(options["edges"])
-    costs = Costs(tuple(1.0 + i / 4 for i in range(count)), (0.9,) * count)
-    if options.get("method") == "ar":
-        costs = Costs((), costs.plain)
-    return make_engine(params, slots=slots, costs=costs, **options)
+    costs = Costs((1.0, 1.25, 1.5), (0.9,))
+    options = (
+        dict(capacity=320, budget=8, edges=(slots, 2 * slots, 8 * slots), costs=costs) | options
+    )
+    return make_engine(params, slots=slots, **options)
 
 
 def run(engine, arrivals, seed=0, after=lambda engine, visit: None):
@@ -109,6 +108,20 @@ def test_every_text_is_that_of_decode_alone(mini, slots):
     assert sum(counters["accepted"]) > 0
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (dict(rounds=9), "rounds is 9: give an integer from 1 to 8"),
+        (dict(rule="best"), "unknown rule"),
+        (dict(edges=(1,)), "at least the 2 slots"),
+        (dict(costs=Costs((1.0,), (1.0,))), r"give those of \(2, 4, 16\) and of \(2,\) rows"),
+    ],
+)
+def test_bad_options_are_refused(mini, options, says):
+    with pytest.raises(ValueError, match=says):
+        make(mini, 2, **options)
+
+
 def test_nothing_compiles_after_warm_up(mini):
     engine = make(mini, 2)
     assert engine.counters()["compiles_after_warm_up"] is None
@@ -173,28 +186,37 @@ def test_a_full_queue_refuses(mini):
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "field", "says"),
     [
-        (dict(tokens=()), "empty prompt"),
-        (dict(tokens=(10**6,)), "outside the vocabulary"),
-        (dict(tokens=(5,) * 300), "exceed the 288 tokens"),
-        (dict(max_new_tokens=0), "max_new_tokens is 0"),
-        (dict(temperature=-1.0), "temperature"),
-        (dict(temperature="warm"), "temperature must be a number"),
-        (dict(top_p=0.0), "top_p"),
-        (dict(method="eagle3"), "give 'dflash' or 'ar'"),
-        (dict(stop=("",)), "stop string is empty"),
-        (dict(stop=tuple(range(20))), "at most 16"),
-        (dict(weight=0.0), "weight"),
-        (dict(deadline=-1.0), "deadline"),
-        (dict(seed=1.5), "seed"),
-        (dict(sequence=-1), "sequence"),
+        (dict(tokens=()), "tokens", "empty prompt"),
+        (dict(tokens=(10**6,)), "tokens", "outside the vocabulary"),
+        (dict(tokens=(5,) * 300), "max_new_tokens", "exceed the 288 tokens"),
+        (dict(max_new_tokens=0), "max_new_tokens", "max_new_tokens is 0"),
+        (dict(max_new_tokens=9, min_tokens=10), "min_tokens", "from 0 to 9"),
+        (dict(min_tokens=2**40), "min_tokens", "from 0 to 256"),
+        (dict(temperature=-1.0), "temperature", "temperature"),
+        (dict(temperature="warm"), "temperature", "temperature must be a number"),
+        (dict(top_k=0), "top_k", "top_k"),
+        (dict(top_p=0.0), "top_p", "top_p"),
+        (dict(min_p=2.0), "min_p", "min_p"),
+        (dict(method="eagle3"), "method", "give 'dflash' or 'ar'"),
+        (dict(stop=("",)), "stop", "stop string is empty"),
+        (dict(stop=tuple(range(20))), "stop", "at most 16"),
+        (dict(weight=0.0), "weight", "weight"),
+        (dict(weight=1e300), "weight", "from 0.001 to 1000"),
+        (dict(deadline=-1.0), "deadline", "deadline"),
+        (dict(seed=1.5), "seed", "seed"),
+        (dict(sequence=-1), "sequence", "sequence"),
+        (dict(trace=1), "trace", "give True or False"),
+        (dict(logprobs=1), "logprobs", "make the engine with max_logprobs"),
+        (dict(logit_bias={5: 1.0}), "logit_bias", "must be pairs of a token id and a number"),
     ],
 )
-def test_invalid_requests_are_refused_in_one_line(mini, fields, says):
+def test_invalid_requests_are_refused_in_one_line_that_names_the_field(mini, fields, field, says):
     engine = make(mini, 1)
-    with pytest.raises(ValueError, match=says) as refused:
+    with pytest.raises(InvalidRequest, match=says) as refused:
         engine.submit(ServeRequest(**(dict(tokens=(5,)) | fields)))
+    assert refused.value.field == field
     assert "\n" not in str(refused.value)
     assert engine.idle
 
@@ -235,6 +257,23 @@ def test_an_autoregressive_engine_has_no_drafter(mini):
     assert not any(flag for one in updates for update in one for flag in update.drafted)
 
 
+@pytest.mark.parametrize(
+    ("options", "weighs"),
+    [
+        (dict(rule="global"), True),
+        (dict(rule="equal"), True),
+        (dict(rule="fixed"), False),
+        (dict(rule="ar"), False),
+        (dict(method="ar"), False),
+    ],
+)
+def test_only_rules_that_weigh_costs_may_stop_drafting(mini, monkeypatch, options, weighs):
+    engine = make(mini, 2, **options)
+    monkeypatch.setattr(engine._device, "compile", lambda: None)  # it is not run
+    engine.warm_up()
+    assert (engine._choice is not None) == weighs
+
+
 def test_the_next_turn_of_a_chat_reuses_its_slot(mini):
     engine, prompt = make(mini, 2), list(range(40, 180))
     first = join(run(engine, [ServeRequest(tuple(prompt), max_new_tokens=10, ignore_eos=True)])[0])
@@ -248,6 +287,16 @@ def test_the_next_turn_of_a_chat_reuses_its_slot(mini):
     third = join(run(engine, [ServeRequest(tuple(other), **options)])[0])
     assert engine.counters()["reused_tokens"] == 128
     assert third[0] == jaxspec.decode(mini, other, method="ar", **options).tokens
+
+
+def test_rows_that_the_drafter_has_not_read_are_not_used_again(mini):
+    """Plain rounds leave tokens to it for later; when the request ends, they are lost."""
+    engine, prompt = make(mini, 2), list(range(40, 100))
+    options = dict(max_new_tokens=10, ignore_eos=True)
+    first = join(run(engine, [ServeRequest(tuple(prompt), method="ar", **options)])[0])
+    longer = tuple(prompt + first[0] + [7, 8, 9])
+    run(engine, [ServeRequest(longer, **options)])
+    assert engine.counters()["reused_tokens"] == 0  # the target holds 69 rows, and a chunk has 64
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 from golden_data import SHIPPED
 
 import jaxspec
+from jaxspec.serve.clean import clean_slot
 from jaxspec.serve.factory import make_engine
 from jaxspec.serve.feed import feed
 from jaxspec.serve.rounds import Control
@@ -27,6 +28,11 @@ def compile_feed(device):
     return feed.lower(device.params, device.state, tokens, where, config=device.config).compile()
 
 
+def compile_clean(device):
+    slot = np.int32(0)
+    return clean_slot.lower(device.params, device.state, slot, config=device.config).compile()
+
+
 def compile_visit(device):
     control = Control(np.int32(4), np.bool_(False), np.bool_(True), np.int32(-1), device.drafted)
     lowered = visit.lower(
@@ -40,7 +46,7 @@ def compile_visit(device):
     return lowered.compile()
 
 
-@pytest.mark.parametrize("make", [compile_feed, compile_visit])
+@pytest.mark.parametrize("make", [compile_clean, compile_feed, compile_visit])
 def test_the_caches_are_updated_in_place(device, make):
     memory, state = make(device).memory_analysis(), device.state
     cache = state.decode.cache.k.nbytes

@@ -30,6 +30,10 @@ class Load(NamedTuple):
     clients: int = 1
     seed: int = 0
 
+    def describe(self) -> str:
+        """Describe the load in a few words."""
+        return f"{self.clients} clients" if self.rate is None else f"{self.rate:g} requests/s"
+
 
 class Measured(NamedTuple):
     """What a load gave.

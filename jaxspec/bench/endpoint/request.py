@@ -74,16 +74,18 @@ async def ask(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> Ask
                 await response.aread()
                 return Asked(status, began, error=f"status {status}")
             async for line in response.aiter_lines():
-                if not line.startswith("data: {"):
+                data = line.removeprefix("data:").strip()
+                if not line.startswith("data:") or not data.startswith("{"):
                     continue
-                event = json.loads(line.removeprefix("data: "))
-                if "error" in event:
-                    return Asked(status, began, tuple(arrivals), error=event["error"]["message"])
+                event = json.loads(data)
+                if error := event.get("error"):
+                    message = error.get("message") if isinstance(error, dict) else error
+                    return Asked(status, began, tuple(arrivals), error=str(message))
                 if has_text(event):
                     arrivals.append(time.monotonic() - began)
                 if event.get("usage"):
                     tokens = event["usage"]["completion_tokens"]
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, json.JSONDecodeError) as error:
         return Asked(status, began, tuple(arrivals), error=type(error).__name__)
     # An answer may be empty: it came when it ended.
     arrivals = arrivals or [time.monotonic() - began]
@@ -94,5 +96,5 @@ def has_text(event: dict[str, Any]) -> bool:
     """Whether an event of a stream has text."""
     return any(
         choice.get("text") or (choice.get("delta") or {}).get("content")
-        for choice in event.get("choices", ())
+        for choice in event.get("choices") or ()
     )

@@ -38,17 +38,12 @@ def compare_rules(
     for repeat in range(repeats):
         for index, load in enumerate(loads):
             for rule, engine in engines.items():
-                progress(f"repeat {repeat + 1} of {repeats}: {describe_load(load)}, {rule}")
+                progress(f"repeat {repeat + 1} of {repeats}: {load.describe()}, {rule}")
                 before = engine.counters()
                 summary = summarise(drive(engine, requests, load), *goals)
                 rounds = _count_rounds(before, engine.counters())
                 records.append({"load": index, "rule": rule, "repeat": repeat} | summary | rounds)
     return records
-
-
-def describe_load(load: Load) -> str:
-    """Describe a load in a few words."""
-    return f"{load.clients} clients" if load.rate is None else f"{load.rate:g} requests/s"
 
 
 def _count_rounds(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
@@ -84,7 +79,7 @@ def render_rules(records: Sequence[dict[str, Any]], loads: Sequence[Load]) -> st
             figures = ("tokens_per_slot_round", "rows_per_round", "drafted_share")
             shares = [_median([r[name] for r in of]) for name in figures]
             speed = [_median(speeds), min(speeds), max(speeds), _median([r["goodput"] for r in of])]
-            rows.append([describe_load(load), rule, *speed, *times, *shares])
+            rows.append([load.describe(), rule, *speed, *times, *shares])
     return Table(columns, rows).to_text()
 
 

@@ -14,7 +14,8 @@ from jaxspec.serve import Engine, QueueFull, ServeRequest
 def drive(engine: Engine, requests: Sequence[ServeRequest], load: Load) -> Measured:
     """Send a load to an engine; requests take turns if the load has more.
 
-    A refused request counts as an error. Times are those of the engine's updates.
+    A refused request counts as an error, and so does one that the engine gives up. Times are those
+    of the engine's updates.
     """
     due = _due_times(load)
     began = time.monotonic()
@@ -31,9 +32,8 @@ def drive(engine: Engine, requests: Sequence[ServeRequest], load: Load) -> Measu
                 asked.append(Asked(429, at, error="status 429"))
             sent += 1
         if engine.idle:
-            time.sleep(
-                max(0.0, began + due[sent] - time.monotonic()) if sent < load.requests else 0
-            )
+            if sent < load.requests:
+                time.sleep(max(0.0, began + due[sent] - time.monotonic()))
             continue
         for update in engine.visit():
             at, arrivals, tokens = running[update.id]
@@ -42,7 +42,8 @@ def drive(engine: Engine, requests: Sequence[ServeRequest], load: Load) -> Measu
             running[update.id] = at, arrivals, tokens + len(update.tokens)
             if update.finish is not None:
                 at, arrivals, tokens = running.pop(update.id)
-                asked.append(Asked(200, at, tuple(arrivals), tokens))
+                error = None if update.finish in ("stop", "length") else update.finish
+                asked.append(Asked(200, at, tuple(arrivals), tokens, error))
     return Measured(sorted(asked, key=lambda one: one.began), time.monotonic() - began)
 
 

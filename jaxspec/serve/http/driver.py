@@ -14,11 +14,14 @@ from jaxspec.serve.engine import Engine
 from jaxspec.serve.http.errors import ApiError
 from jaxspec.serve.http.generation import Generation
 from jaxspec.serve.http.metrics import Metrics
-from jaxspec.serve.requests import QueueFull, ServeRequest, Update
+from jaxspec.serve.requests import InvalidRequest, QueueFull, ServeRequest, Update
 
 log = logging.getLogger("jaxspec.serve")
 
 DEAD = "The engine failed, and this server is about to exit."
+
+# Parameters by the engine's fields, where the names differ. Stop strings are checked before.
+_NAMES = {"tokens": "prompt", "max_new_tokens": "max_tokens", "stop": "stop_token_ids"}
 
 
 @dataclasses.dataclass
@@ -99,7 +102,7 @@ class Driver:
                 ids.append(self._engine.submit(request))
                 # No update is lost: they arrive on this thread, which is here.
                 self._places[ids[-1]] = _Place(generation, index)
-        except (ValueError, TypeError, QueueFull) as error:
+        except (InvalidRequest, QueueFull) as error:
             self.cancel(ids)
             raise _refuse(error) from None
         finally:
@@ -184,8 +187,8 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}{f': {error}' if jax else ''}\n{frames}"
 
 
-def _refuse(error: Exception) -> ApiError:
+def _refuse(error: InvalidRequest | QueueFull) -> ApiError:
     if isinstance(error, QueueFull):
         message = "The queue is full. Try again later."
         return ApiError(429, message, "queue_full", retry_after=error.retry_after)
-    return ApiError(400, f"{error}.", "invalid_value")
+    return ApiError(400, f"{error}.", "invalid_value", _NAMES.get(error.field, error.field))

@@ -7,6 +7,8 @@ import threading
 import pytest
 from fake_engine import EOS, FakeEngine
 
+from jaxspec.serve import InvalidRequest
+
 http_server = pytest.importorskip("http_server")
 pydantic = pytest.importorskip("pydantic")
 parameters = pytest.importorskip("jaxspec.serve.http.parameters")
@@ -75,8 +77,8 @@ def test_zero_is_not_false(server):
         ({"prompt": [1, "a"]}, "invalid_value", "prompt"),
         ({"prompt": [1.5]}, "invalid_value", "prompt"),
         ({"prompt": [True]}, "invalid_value", "prompt"),
-        ({"prompt": [EOS + 1]}, "invalid_value", None),
-        ({"prompt": [-1]}, "invalid_value", None),
+        ({"prompt": [EOS + 1]}, "invalid_value", "prompt"),
+        ({"prompt": [-1]}, "invalid_value", "prompt"),
         ({"prompt": "\ud800"}, "invalid_value", "prompt"),
         ({"prompt": "x", "max_tokens": 0}, "invalid_value", "max_tokens"),
         ({"prompt": "x", "max_tokens": "5"}, "invalid_value", "max_tokens"),
@@ -222,6 +224,23 @@ def test_text_parts_and_the_developer_role(server):
     ]
     assert server.post(CHAT, messages=messages, max_tokens=1).status_code == 200
     assert bytes(server.engine.seen[-1].tokens) == b"system: Be short.\nuser: Hi\n"
+
+
+@pytest.mark.parametrize(
+    ("field", "param"),
+    [
+        ("max_new_tokens", "max_tokens"),
+        ("stop", "stop_token_ids"),
+        ("min_tokens", "min_tokens"),
+        ("logit_bias", "logit_bias"),
+    ],
+)
+def test_what_the_engine_refuses_names_the_parameter(server, monkeypatch, field, param):
+    def refuse(request):
+        raise InvalidRequest(field, "give less")
+
+    monkeypatch.setattr(server.engine, "submit", refuse)
+    check_error(server.post(prompt="x"), 400, "invalid_value", param)
 
 
 @pytest.mark.parametrize("body", [b"{", b"", b"[]", b"7", b"\xff{}", b"[" * 20_000])

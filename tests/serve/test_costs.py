@@ -1,0 +1,53 @@
+"""Measured costs are kept and read again, and never fall as rows grow."""
+
+import types
+
+import pytest
+
+from jaxspec.serve import costs
+from jaxspec.serve.rounds import Rules
+
+
+@pytest.fixture
+def device(monkeypatch, tmp_path):
+    """A device with a clock of its own, of which `timed` lists what was measured."""
+    file, timed = tmp_path / "costs.json", []
+    monkeypatch.setattr(costs, "_find_path", lambda device: file)
+    seconds = {(False, 0): 1.0, (True, 0): 2.0, (True, 1): 1.5, (True, 2): 4.0}
+
+    def time_rounds(length, drafts, edge, rounds):
+        timed.append((drafts, edge))
+        # A busy moment hits the first measurement of each cost.
+        return seconds[drafts, edge] * (1 + 9 * (timed.count((drafts, edge)) == 1))
+
+    rules = Rules("global", (4, 8, 16))
+    return types.SimpleNamespace(
+        rules=rules,
+        slots=4,
+        capacity=64,
+        file=file,
+        timed=timed,
+        time_rounds=time_rounds,
+        reset=lambda: None,
+    )
+
+
+def test_costs_are_measured_once_and_kept(device):
+    found = costs.find_costs(device)
+    assert found == costs.Costs((2.0, 2.0, 4.0), (1.0,))
+    assert len(device.timed) == 3 * 4
+    assert costs.find_costs(device) == found and len(device.timed) == 3 * 4
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"drafted": [1], "plain": [1]}'])
+def test_files_of_no_use_are_written_anew(device, text):
+    device.file.write_text(text)
+    found = costs.find_costs(device)
+    device.timed.clear()
+    assert costs.find_costs(device) == found and not device.timed
+
+
+def test_a_folder_that_cannot_be_written_costs_a_measurement(device, monkeypatch):
+    monkeypatch.setattr(costs, "_find_path", lambda device: device.file / "below")
+    device.file.write_text("")
+    assert costs.find_costs(device).plain == (1.0,)
