@@ -50,7 +50,7 @@ def place(tmp_path, monkeypatch):
 
 
 # The README and pages whose blocks compile little; the others take minutes together.
-QUICK = {"README.md", "adaptation.md", "drafters.md"}
+QUICK = {"README.md", "adaptation.md"}
 
 
 def pages_with_python() -> list:

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 from golden_data import golden, records, target_of
+from slow_cases import slow_except
 
 import jaxspec
 from jaxspec.builders import expand, make_fanout
@@ -55,7 +56,14 @@ def paths_of(token, parent, logprob):
     return dict(zip(paths, map(float, logprob), strict=True))
 
 
-@pytest.mark.parametrize("index", range(len(TRACES["dflash"])))
+def of_frequent_sizes(method: str, field: str) -> list:
+    """Indices of a method's traces, as slow tests those of all but two sizes, which compile anew."""
+    sizes = [trace[field] for trace in TRACES[method]]
+    frequent = sorted(set(sizes), key=lambda size: (sizes.count(size), size or 0))[-2:]
+    return slow_except([i for i, size in enumerate(sizes) if size in frequent], range(len(sizes)))
+
+
+@pytest.mark.parametrize("index", of_frequent_sizes("dflash", "block_size"))
 def test_dflash_traces(dflash, index):
     record = TRACES["dflash"][index]
     if record["quirk_stop_equals_mask"]:
@@ -88,7 +96,7 @@ def expected_up_to_stop(record):
     return greedy[: ends[0] + 1] if ends else greedy
 
 
-@pytest.mark.parametrize("index", range(len(TRACES["ddtree"])))
+@pytest.mark.parametrize("index", of_frequent_sizes("ddtree", "tree_budget"))
 def test_ddtree_traces(dflash, index):
     record = TRACES["ddtree"][index]
     budget = record["tree_budget"]
@@ -155,11 +163,7 @@ def fanout_of(args):
 
 # Five of six are slow tests: their settings differ, so that each compiles anew.
 @pytest.mark.parametrize(
-    "index",
-    [
-        i if i % 6 == 0 else pytest.param(i, marks=pytest.mark.slow)
-        for i in range(len(TRACES["jetspec"]))
-    ],
+    "index", slow_except(range(0, len(TRACES["jetspec"]), 12), range(len(TRACES["jetspec"])))
 )
 def test_jetspec_traces(jetspec, index):
     record = TRACES["jetspec"][index]

@@ -57,15 +57,10 @@ SMALL = {
     ),
     "your_own": ({"MAX_NEW_TOKENS": 24, "TEXTS": 4}, 1),
 }
-IN_DEFAULT_TESTS = {"quickstart"}
 
 
-def marked(name: str):
-    marks = () if name in IN_DEFAULT_TESTS else pytest.mark.slow
-    return pytest.param(name, marks=marks)
-
-
-@pytest.mark.parametrize("name", [marked(name) for name in READ])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READ)
 def test_it_runs(name, tmp_path, monkeypatch):
     monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
     parameters, pictures = SMALL[name]

@@ -1,6 +1,7 @@
 """A drafter that a test defines and registers decodes, saves and loads like those of the library."""
 
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import own_drafter
 import pytest
 from own_drafter import BIGRAM, BigramConfig, make_bigram
+from slow_cases import slow_except
 
 import jaxspec
 from jaxspec.bench.measure.methods import parse_methods
@@ -54,8 +56,13 @@ def params():
     )
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("builder", ["chain", "best_first"])
+@pytest.mark.parametrize(
+    ("builder", "temperature"),
+    slow_except(
+        [("chain", 0.0), ("best_first", 1.0)],
+        itertools.product(["chain", "best_first"], [0.0, 1.0]),
+    ),
+)
 def test_it_decodes_losslessly(bigram, params, builder, temperature):
     options = dict(max_new_tokens=NEW, temperature=temperature)
     plain = jaxspec.decode(params, PROMPTS, method="ar", **options)

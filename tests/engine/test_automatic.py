@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
+from slow_cases import slow_except
 
 import jaxspec
 from jaxspec.costs.round_costs import make_costs
@@ -20,7 +21,7 @@ PROMPTS = ["def add(a, b):\n    return", "Question: What is 2 + 3?\nAnswer:"]
 pytestmark = pytest.mark.usefixtures("cache")
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", slow_except([1.0], [0.0, 1.0]))
 def test_the_text_is_the_targets_own(mini, cache, temperature):
     options = dict(temperature=temperature, seed=3, max_new_tokens=40)
     plain = jaxspec.decode(mini, PROMPTS, method="ar", **options)
@@ -46,6 +47,7 @@ def test_a_single_row_after_drafting_may_be_left_out(verifies_one, compiled):
     assert policy.config.widths == compiled and policy.controls.costs.widths == (1, 8, 16)
 
 
+@pytest.mark.slow
 def test_the_text_is_the_targets_own_without_a_single_row(mini, monkeypatch):
     monkeypatch.setattr(automatic.jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(automatic, "choose_widths", lambda budget, panels, greedy: (1, 4, 8))

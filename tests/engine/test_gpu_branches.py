@@ -23,7 +23,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("call", slow_except(["jetspec", "eagle3"], CALLS))
+@pytest.mark.parametrize("call", slow_except(["jetspec"], CALLS))
 def test_rounds_of_a_gpu_give_the_same_tokens(call, monkeypatch):
     params, options = jaxspec.load("mini"), CALLS[call] | {"max_new_tokens": 24}
     prompt = "def add(a, b):\n"

@@ -22,6 +22,7 @@ def mini():
     return jaxspec.load("mini", drafter="jetspec")
 
 
+@pytest.mark.slow
 def test_a_growing_chat_compiles_six_programs_and_none_in_a_second_process(tmp_path):
     """With the default settings: a policy that probes its costs, and programs kept on disk."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from slow_cases import slow_except
 
 import jaxspec
 from jaxspec.costs.round_costs import make_costs
@@ -59,7 +60,7 @@ def test_short_rounds_are_timed_more_often():
     assert [count_rounds(seconds) for seconds in (1e-4, 0.01, 0.5)] == [8, 3, 2]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", slow_except([1.0], [0.0, 1.0]))
 def test_checks_change_no_text(mini, monkeypatch, temperature):
     """Autoregressive rounds that seem dear are found to be cheap; the rounds commit tokens."""
     monkeypatch.setattr(recheck, "FIRST", 1)
@@ -93,7 +94,7 @@ def test_checks_change_no_text(mini, monkeypatch, temperature):
     assert other[0] / other[place] < one[0] / one[place]
 
 
-@pytest.mark.parametrize("tokens", [60, 3])
+@pytest.mark.parametrize("tokens", slow_except([3], [60, 3]))
 def test_forced_rounds_do_not_decide_whether_to_draft(mini, tokens):
     """Neither where the check is complete, nor where the text ends in it."""
     session = prepare(mini, PROMPT, max_new_tokens=tokens, ignore_eos=True)

@@ -83,7 +83,7 @@ def cases() -> list:
 
     A case compiles for up to 20 seconds, so the others are slow tests.
     """
-    default = {("best", 0.0), ("ltd", 1.0), ("blockpilot", 1.0)}
+    default = {("best", 0.0), ("ltd", 1.0)}
     return [
         pytest.param(name, t, marks=() if (name, t) in default else pytest.mark.slow)
         for name in policies()
@@ -124,6 +124,7 @@ def test_policies_change_no_text(params, name, temperature):
     assert not re.search("callback|infeed|outfeed", lowered.as_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["svip", *(pytest.param(n, marks=pytest.mark.slow) for n in ("static", "c2t"))]
 )

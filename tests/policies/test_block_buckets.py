@@ -98,6 +98,7 @@ def test_what_is_drafted_follows_the_choice(loaded, drafted, method):
     assert drafted == sorted(drafted, reverse=True) and set(drafted) == {3, 8}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
 @pytest.mark.parametrize(
     "builder",

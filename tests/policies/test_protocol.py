@@ -153,6 +153,7 @@ def test_a_state_goes_on_whatever_wrote_it(dflash):
         )
 
 
+@pytest.mark.slow
 def test_a_chosen_block_is_the_compiled_one(dflash):
     options = dict(method="dflash", builder="chain", budget=16, max_new_tokens=24, trace=True)
     outs = jaxspec.decode(dflash, PROMPTS, policy=Policy(Blocks(), jnp.array([4, 7])), **options)

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 from golden_data import SHIPPED
+from slow_cases import slow_except
 
 import jaxspec
 from jaxspec.serve.clean import clean_slot
@@ -46,7 +47,9 @@ def compile_visit(device):
     return lowered.compile()
 
 
-@pytest.mark.parametrize("make", [compile_clean, compile_feed, compile_visit])
+@pytest.mark.parametrize(
+    "make", slow_except([compile_feed], [compile_clean, compile_feed, compile_visit])
+)
 def test_the_caches_are_updated_in_place(device, make):
     memory, state = make(device).memory_analysis(), device.state
     cache = state.decode.cache.k.nbytes

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from slow_cases import slow_except
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.targets.transformer import Transformer
@@ -64,14 +65,17 @@ def row_of(*documents):
     return fields | {"anchors": filled, "keep": np.arange(8)[None] < len(anchors)}
 
 
+DRAFTERS = [
+    dict(),
+    dict(markov_head="rnn", sample_from_anchor=False, block_size=4),
+    dict(markov_head="gated", causal=True, sample_from_anchor=False, block_size=4),
+    dict(markov_rank=0, confidence=False),
+]
+
+
 @pytest.mark.parametrize(
     "changes",
-    [
-        dict(),
-        dict(markov_head="rnn", sample_from_anchor=False, block_size=4),
-        dict(markov_head="gated", causal=True, sample_from_anchor=False, block_size=4),
-        dict(markov_rank=0, confidence=False),
-    ],
+    slow_except(DRAFTERS[:2], DRAFTERS),
     ids=["vanilla", "rnn", "gated on a causal backbone", "no heads"],
 )
 def test_packing_changes_nothing_and_the_loss_falls(target, changes):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from slow_cases import slow_except
 
 import jaxspec
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
@@ -120,6 +121,7 @@ def test_a_trained_drafter_is_measured_written_and_decodes(folder, whole):
     assert texts[0] == texts[1]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(folder, whole):
     stopped = options_of(folder, "stopped", steps=4, stop_after=3)
     train_drafter.train_drafter(stopped)
@@ -127,7 +129,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(folder, whole):
     same(train_drafter.train_drafter(again).drafters, whole.drafters, rtol=0)
 
 
-@pytest.mark.parametrize("head", ["vanilla", "rnn"])
+@pytest.mark.parametrize("head", slow_except(["rnn"], ["vanilla", "rnn"]))
 def test_heads_on_a_frozen_drafter(folder, plain, head):
     """The backbone keeps its bits, and only the heads are in the checkpoint."""
     options = options_of(
@@ -150,7 +152,10 @@ def test_heads_on_a_frozen_drafter(folder, plain, head):
     assert f"{heads:,} parameters" in describe_run(options)
 
 
-@pytest.mark.parametrize("changes", [{}, KEPT_SLOTS, KEPT_SLOTS | dict(causal=True)])
+CHANGES = ({}, KEPT_SLOTS, KEPT_SLOTS | dict(causal=True))
+
+
+@pytest.mark.parametrize("changes", slow_except(CHANGES[2:], CHANGES))
 def test_rounds_of_decoding_are_as_long_as_training_says(changes):
     """`accept_length` at the places where the rounds of a decoded text began: heads that read the
     text's own tokens accept what the chain accepts, which drafts from its own.

@@ -91,6 +91,7 @@ def test_kernels_that_cannot_run_say_why():
     assert found["triton"]["cases"] == found["mosaic"]["cases"] == 0
 
 
+@pytest.mark.slow
 def test_texts_are_compared():
     given = {"method": "jetspec", "builder": "best_first", "budget": 8}
     found = check_lossless(12, (Method("tree", given),))
@@ -116,6 +117,7 @@ def test_rounds_are_timed_against_their_floor(tiny, number):
     assert json.dumps(found)
 
 
+@pytest.mark.slow
 def test_verification_is_timed_alone(tiny, monkeypatch):
     monkeypatch.setitem(cell.TIMES, "cpu", (2, 3, 4))
     found = measure_verification(tiny, (4, 6), 20)

@@ -36,6 +36,7 @@ def decode(params, policy, **options):
     return jaxspec.decode(params, PROMPTS, policy=policy, **(OPTIONS | options))
 
 
+@pytest.mark.slow
 def test_the_text_is_the_autoregressive_one_whatever_is_chosen(params):
     plain = [out.tokens for out in jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=24)]
     always, seldom = decode(params, make_bastion(CHEAP)), decode(params, make_bastion(DEAR))

@@ -90,6 +90,7 @@ def test_a_whole_decode_is_one_observation():
     np.testing.assert_allclose(float(controls.factor), 0.8 + 0.2 * 2, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_other_policies_are_not_told(params, observed):
     policy = make_bastion(TABLE, running=RATE)
     assert not policy.config.each_round

@@ -34,7 +34,6 @@ def models(eagle):
 BY_DEFAULT = {
     ("bastion-paper", "eagle3", 1.0),
     ("bastion-code", "dflash", 1.0),
-    ("best", "lattice", 1.0),
 }
 
 

@@ -81,6 +81,7 @@ def test_a_threshold_is_a_probability(wrong):
         make_dspark_threshold(wrong)
 
 
+@pytest.mark.slow
 def test_a_threshold_verifies_less_and_changes_nothing():
     params = jaxspec.load("mini", dtype="float32")
     how = dict(method="dflash", builder="chain", budget=6, max_new_tokens=24)
