@@ -40,7 +40,7 @@ check: $(VENV)/.installed-dev
 
 # Compiles the decode loop and the kernels for GPUs that you don't have, with JAX's CUDA plugin; about five minutes on two cores.
 test-aot: install-aot
-	$(AOT)/bin/python -m pytest tests/test_aot.py tests/kernels
+	$(AOT)/bin/python -m pytest tests/test_aot.py tests/kernels/test_mosaic.py
 
 install-aot: $(AOT)/.installed
 

@@ -5,6 +5,7 @@ its own.
 """
 
 import contextlib
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -75,12 +76,13 @@ CALLS = [
 ]
 
 
-# They add little to others: the L4's loop uses the same kernels as the A100's, and `expand` with 32
-# rows runs the parts that it runs with 64.
-SLOW = ("a100", "expand@32")
+# They add little to others: the L4's loop uses the same kernels as the A100's, `expand` with 32 rows
+# runs the parts that it runs with 64, rejection holds all that sequential acceptance does, and int8
+# and experts are there one by one.
+SLOW = ("a100", "expand@32", "h100 sequential", "int8 experts")
 
 
-def mark_slow(programs: dict) -> list:
+def mark_slow(programs: Iterable[str]) -> list:
     """The names of programs as parameters; those of SLOW are compiled by `pytest -m slow` only."""
     slow = pytest.mark.slow
     return [pytest.param(name, marks=[slow] if name in SLOW else []) for name in programs]
@@ -303,7 +305,7 @@ def test_a_step_from_one_node_copies_no_weights():
 
 
 @needs_plugin
-@pytest.mark.parametrize("name", [n for n in ROUNDS if any(w in n for w in WEIGHTS)])
+@pytest.mark.parametrize("name", mark_slow([n for n in ROUNDS if any(w in n for w in WEIGHTS)]))
 def test_no_weights_are_copied_or_converted(name, reports):
     """Logits in float32 are the largest result that only converts; they are smaller than this."""
     moved = [each for each in reports[name]["large"] if each["moves"] and each["bytes"] >= 16 * MIB]
@@ -311,7 +313,7 @@ def test_no_weights_are_copied_or_converted(name, reports):
 
 
 @needs_plugin
-@pytest.mark.parametrize("name", [name for name in ROUNDS if "experts" in name])
+@pytest.mark.parametrize("name", mark_slow([name for name in ROUNDS if "experts" in name]))
 def test_expert_kernels_do_not_spill(name, reports):
     assert not [kernel for kernel in spilling(reports[name]) if "experts" in kernel]
 
