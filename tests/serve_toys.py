@@ -12,9 +12,9 @@ SAMPLED = dict(temperature=0.8, top_k=7, seed=5)
 
 
 def make(params, **options):
-    # Made up, so that no test depends on a time: drafting pays.
+    # Costs are made up, and the rule never stops drafting: no test depends on a time.
     costs = Costs((1.0, 1.2, 1.5), (5.0,) * 3)
-    shape = dict(slots=2, capacity=192, budget=8, edges=(2, 4, 16), rounds=8)
+    shape = dict(slots=2, capacity=192, budget=8, edges=(2, 4, 16), rounds=8, rule="fixed")
     return make_engine(params, costs=costs, **shape | options)
 
 

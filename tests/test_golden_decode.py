@@ -163,7 +163,7 @@ def fanout_of(args):
 
 # Five of six are slow tests: their settings differ, so that each compiles anew.
 @pytest.mark.parametrize(
-    "index", slow_except(range(0, len(TRACES["jetspec"]), 12), range(len(TRACES["jetspec"])))
+    "index", slow_except(range(0, len(TRACES["jetspec"]), 24), range(len(TRACES["jetspec"])))
 )
 def test_jetspec_traces(jetspec, index):
     record = TRACES["jetspec"][index]

@@ -30,6 +30,7 @@ OPTIONS = toys.ADAPT
 ROUNDS = [toys.PROMPTS[i % 4] for i in range(8)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", slow_except([1.0], [0.0, 1.0]))
 def test_text_is_that_of_a_session_that_never_learns(temperature):
     params = toys.make_params()

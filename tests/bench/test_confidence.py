@@ -123,6 +123,7 @@ def test_a_drafter_without_the_head_is_refused():
         jaxspec.builders.chain("entropy")
 
 
+@pytest.mark.slow
 def test_score_temperatures_are_tried_on_one_half_and_counted_on_the_other(capsys):
     arguments = ["--method", "jetspec-ddtree@6", "--grid", "0.4,1", "--max-new-tokens", "24"]
     assert cli.main(["bench", "scores", *arguments, "--limit", "2"]) == 0

@@ -26,6 +26,7 @@ def engine():
 REQUESTS = [ServeRequest((5, 6, 7 + i), max_new_tokens=6, ignore_eos=True) for i in range(3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [Load(5, clients=2), Load(5, rate=200.0, seed=1)])
 def test_every_request_is_answered_and_timed(engine, load):
     measured = drive(engine, REQUESTS, load)

@@ -71,6 +71,7 @@ def trees(kind, builder, **options):
     return jaxspec.decode(load(kind), prompt(), method="dspark", **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow_except(["rnn"], KINDS))
 def test_paths_have_the_scores_of_their_branches(kind):
     out = trees(kind, "lattice", max_new_tokens=6)

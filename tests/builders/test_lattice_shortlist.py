@@ -159,6 +159,7 @@ def load(kind):
     return jaxspec.load(target, drafter={"dspark": drafter}, dtype="float32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "temperature", "tokens"),
     [

@@ -60,6 +60,7 @@ def test_short_rounds_are_timed_more_often():
     assert [count_rounds(seconds) for seconds in (1e-4, 0.01, 0.5)] == [8, 3, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", slow_except([1.0], [0.0, 1.0]))
 def test_checks_change_no_text(mini, monkeypatch, temperature):
     """Autoregressive rounds that seem dear are found to be cheap; the rounds commit tokens."""

@@ -82,6 +82,7 @@ def test_it_is_saved_and_loaded(example, tmp_path):
         jaxspec.policies.save_policy(Policy(Nameless(), ()), tmp_path)
 
 
+@pytest.mark.slow
 def test_it_changes_no_text(example):
     golden = SHIPPED / "dflash"
     params = jaxspec.load(golden / "target", drafter={"dflash": golden / "drafter"})

@@ -96,6 +96,7 @@ def dflash():
     )
 
 
+@pytest.mark.slow
 def test_sequences_stop_drafting_on_their_own(eagle):
     options = dict(
         method="eagle3", builder="dynamic/w3", max_new_tokens=20, budget=24, depth=4, trace=True

@@ -129,6 +129,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(folder, whole):
     same(train_drafter.train_drafter(again).drafters, whole.drafters, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", slow_except(["rnn"], ["vanilla", "rnn"]))
 def test_heads_on_a_frozen_drafter(folder, plain, head):
     """The backbone keeps its bits, and only the heads are in the checkpoint."""
@@ -155,6 +156,7 @@ def test_heads_on_a_frozen_drafter(folder, plain, head):
 CHANGES = ({}, KEPT_SLOTS, KEPT_SLOTS | dict(causal=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", slow_except(CHANGES[2:], CHANGES))
 def test_rounds_of_decoding_are_as_long_as_training_says(changes):
     """`accept_length` at the places where the rounds of a decoded text began: heads that read the
@@ -200,6 +202,7 @@ def test_rounds_of_decoding_are_as_long_as_training_says(changes):
     assert len(set(lengths)) > 1
 
 
+@pytest.mark.slow
 def test_a_drafter_to_start_from(folder, plain, whole):
     """Whole, or the backbone alone with new heads, all of it trained further."""
     options = options_of(folder, "further", init=folder / "whole")

@@ -170,6 +170,7 @@ def test_few_rows_are_timed_both_ways(monkeypatch):
     assert "panels, ms" in text
 
 
+@pytest.mark.slow
 def test_sizes_fit_the_device():
     assert choose_sizes("cpu", 1e12, True).arch == "mini"
     assert choose_sizes("gpu", 70e9, True) == GPU

@@ -163,6 +163,7 @@ def test_the_selectors_walk(variables):
         )
 
 
+@pytest.mark.slow
 def test_the_text_is_the_targets(variables):
     params = bundle_of("dflash2", CONFIG, variables, TARGET)
     for options in ({}, {"temperature": 1.0}, {"builder": "dynamic", "budget": 12}, {"depth": 2}):

@@ -61,6 +61,7 @@ def consume(stream):
             return ended.value
 
 
+@pytest.mark.slow
 def test_the_next_round_reads_the_factor(params, observed):
     """In a trace and in a stream, by the paper's formula, and without compiling anything."""
     plain = jaxspec.decode(params, PROMPT, method="ar", max_new_tokens=24)

@@ -33,7 +33,6 @@ def models(eagle):
 
 BY_DEFAULT = {
     ("bastion-paper", "eagle3", 1.0),
-    ("bastion-code", "dflash", 1.0),
 }
 
 
