@@ -36,6 +36,7 @@ def test_every_request_is_answered_and_timed(engine, load):
             assert one.tokens == 6 and 0 <= one.first <= one.total <= measured.seconds
 
 
+@pytest.mark.slow
 def test_a_full_queue_counts_as_an_error(engine):
     measured = drive(engine, REQUESTS, Load(8, clients=8))
     assert [one.error for one in measured.asked].count("status 429") == 5

@@ -77,6 +77,7 @@ def drafted(monkeypatch):
     return sizes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["dflash", pytest.param("jetspec", marks=pytest.mark.slow)])
 def test_what_is_drafted_follows_the_choice(loaded, drafted, method):
     params, sizes = loaded[method], (3, 5, 8)
