@@ -64,6 +64,16 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_devices(parser: argparse.ArgumentParser) -> None:
+    """Add the option that shares a target among devices."""
+    parser.add_argument(
+        "--tp",
+        type=int,
+        metavar="N",
+        help="share the target among the first N devices (default: one device holds it)",
+    )
+
+
 def add_dtype(parser: argparse.ArgumentParser) -> None:
     """Add the option that names the dtype of weights and activations."""
     parser.add_argument(

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
     from jaxspec.core.params import Params, Spec
     from jaxspec.io.tokenizer import Tokenizer
     from jaxspec.policies.protocol import Policy
@@ -39,7 +41,23 @@ def load_params(arguments: argparse.Namespace) -> Params:
         drafter=read_drafters(arguments),
         dtype=arguments.dtype,
         quantize=arguments.quantize,
+        mesh=_make_mesh(getattr(arguments, "tp", None)),
     )
+
+
+def _make_mesh(devices: int | None) -> Mesh | None:
+    """Make the mesh of the first `devices` devices; None for None.
+
+    Raises:
+      ValueError: there are fewer.
+    """
+    import jax
+
+    if devices is None:
+        return None
+    if not 1 <= devices <= jax.device_count():
+        raise ValueError(f"--tp is {devices}: this machine has {jax.device_count()} devices")
+    return jax.make_mesh((devices,), ("model",), devices=jax.devices()[:devices])
 
 
 def read_drafters(arguments: argparse.Namespace) -> str | dict[str, str] | None:

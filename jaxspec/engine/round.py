@@ -21,6 +21,7 @@ from jaxspec.core.state import Request
 from jaxspec.drafters.base import Drafter, TargetHead
 from jaxspec.engine.plan import DecodeConfig, Plan, make_plan
 from jaxspec.policies.protocol import Functions
+from jaxspec.targets.sharding.forward import bind_target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Round:
     @property
     def target(self) -> Callable[..., Any]:
         """Return the target's forward pass with its weights bound; `method` selects another method."""
-        return functools.partial(self.plan.target.apply, self.params.target)
+        return bind_target(self.plan.target, self.params.target)
 
     @property
     def drafter_variables(self) -> Any:

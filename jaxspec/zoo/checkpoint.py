@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from jaxspec.core.params import WEIGHTLESS, Params, Spec
 from jaxspec.drafters import files
@@ -32,6 +33,7 @@ from jaxspec.targets import quant
 from jaxspec.targets import weights as target_weights
 from jaxspec.targets.hf_config import target_config, target_config_to_hf
 from jaxspec.targets.registry import family_of
+from jaxspec.targets.sharding.place import refuse, shard
 from jaxspec.zoo.places import (
     BEST,
     DRAFTERS,
@@ -59,6 +61,7 @@ def load(
     dtype: str | None = None,
     quantize: str | None = None,
     progress: bool | None = None,
+    mesh: Mesh | None = None,
 ) -> Params:
     """Load a target model and its drafters.
 
@@ -78,11 +81,13 @@ def load(
         the quantised model. Drafters stay in `dtype`.
       progress: show on stderr how much has been read. By default on terminals, if the load takes
         longer than two seconds.
+      mesh: devices that share the target: `jax.make_mesh((8,), ("model",))`. Each also holds the
+        drafters. See docs/sharding.md (None: the default device).
 
     Raises:
       FileNotFoundError: the model or a drafter does not exist.
       ValueError: unknown quantisation or architecture, tensors that do not fit the config, NaN
-        weights, or a drafter that does not fit the target.
+        weights, a drafter that does not fit the target, or devices that cannot share it.
     """
     keep_programs()
     dtype = dtype or default_dtype()
@@ -126,7 +131,8 @@ def load(
         eos=eos_ids(directory, tokenizer),
         tokenizer=None if tokenizer is None else str(directory),
     )
-    return jax.device_put(Params(target, weights, spec))
+    params = Params(target, weights, spec)
+    return jax.device_put(params) if mesh is None else shard(params, mesh)
 
 
 def _rank(configs: dict[str, Any], order: Sequence[str]) -> tuple[tuple[str, Any], ...]:
@@ -166,8 +172,9 @@ def save(params: Params, directory) -> None:
     Tensors are saved in the dtype of the weights.
 
     Raises:
-      ValueError: the target is quantised.
+      ValueError: the target is quantised, or several devices share it.
     """
+    refuse(params, "written")
     directory, spec = Path(directory), params.spec
     tensors = target_weights.to_hf(params.target, spec.target)
     _write(directory, target_config_to_hf(spec.target, str(params.dtype)), tensors)

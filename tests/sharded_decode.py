@@ -1,0 +1,98 @@
+"""Decode with a target that devices share and with the same target on one device; print what differs.
+
+python sharded_decode.py '{"family": "qwen3", "devices": [8], "batch": 2, "methods": ["ar"]}'
+"""
+
+import json
+import re
+import sys
+
+import jax
+import numpy as np
+from sharded_toys import make_params
+
+import jaxspec
+from jaxspec.engine.compilations import compilations
+from jaxspec.engine.loop import run
+from jaxspec.engine.session import matmul_precision, prepare, run_prefill
+from jaxspec.targets.quant import quantize_params
+from jaxspec.targets.sharding.place import shard
+from training.methods import METHODS
+
+PROMPTS = [[4, 9, 2, 14, 4, 9], [7], [1, 2, 3], [11, 11]]
+OPTIONS = dict(max_new_tokens=14, budget=4, policy=None, ignore_eos=True)
+COLLECTIVE = re.compile(
+    r"= (.+?) (all-reduce|all-gather|all-to-all|reduce-scatter|collective-\w+?)(?:-start)?\("
+)
+SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
+BYTES = {"pred": 1, "bf16": 2, "f16": 2, "f64": 8, "s64": 8}
+
+
+def find_collectives(text: str) -> list[tuple[str, str, int]]:
+    """List the collectives of a compiled program: kind, shape and bytes."""
+    found = []
+    for shape, kind in COLLECTIVE.findall(text):
+        sizes = [
+            BYTES.get(dtype, 4) * int(np.prod([int(n) for n in axes.split(",") if n]))
+            for dtype, axes in SHAPE.findall(shape)
+        ]
+        found.append((kind, re.sub(r"\{[^}]*\}", "", shape), sum(sizes)))
+    return found
+
+
+def fill_caches(params, prompts, options):
+    """Run the prefill, and lower the loop over rounds."""
+    session = prepare(params, prompts, **options)
+    with matmul_precision(session):
+        state = run_prefill(session)
+        given = session.params, session.request, state, np.int32(1)
+        return state, run.lower(*given, config=session.config)
+
+
+def compare(alone, shared, prompts, options) -> dict:
+    """Decode on one device and on all, and look at the program of the latter."""
+    texts = [[x.tokens for x in jaxspec.decode(p, prompts, **options)] for p in (alone, shared)]
+    before = compilations()
+    jaxspec.decode(shared, [[*prompt[::-1], 5] for prompt in prompts], **options)
+    recompiled = compilations() - before
+    whole, _ = fill_caches(alone, prompts, options)
+    state, lowered = fill_caches(shared, prompts, options)
+    compiled = lowered.compile()
+    copies = state.cache.k.shape[2] // whole.cache.k.shape[2]
+    off = np.abs(np.asarray(state.cache.k)[:, :, ::copies] - np.asarray(whole.cache.k)).max()
+
+    def own(tree) -> int:
+        return sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(tree))
+
+    return {
+        "expected": texts[0],
+        "found": texts[1],
+        "recompiled": recompiled,
+        "keys_off": float(off),
+        "cache": [own(state.cache.k), own(whole.cache.k), copies],
+        "state": [own(state), compiled.memory_analysis().alias_size_in_bytes],
+        "collectives": find_collectives(compiled.as_text()),
+    }
+
+
+def main(request: dict) -> dict:
+    methods = request["methods"]
+    alone = make_params(request["family"], tuple(m for m in methods if m in METHODS))
+    if request.get("quantize"):
+        alone = quantize_params(alone, request["quantize"])
+    results = {}
+    for devices in request["devices"]:
+        mesh = jax.make_mesh((devices,), ("model",), devices=jax.devices()[:devices])
+        shared = shard(alone, mesh)
+        for method in methods:
+            for temperature in request["temperatures"]:
+                options = OPTIONS | {"method": method, "temperature": temperature, "seed": 3}
+                options |= request.get("options", {})
+                key = f"{devices} {method} {temperature}"
+                prompts = PROMPTS[: request["batch"]]
+                results[key] = compare(alone, shared, prompts, options)
+    return results
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(json.loads(sys.argv[1]))))

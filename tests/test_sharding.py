@@ -1,0 +1,129 @@
+"""Targets that several devices share: texts, collectives and memory on eight virtual devices."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from sharded_toys import TARGETS
+
+from jaxspec.core.mesh import check_mesh
+from jaxspec.targets.sharding.shares import find_split, list_counts, share_of, widen
+
+SCRIPT = Path(__file__).with_name("sharded_decode.py")
+DRAFTERS = ("dflash", "jetspec", "dspark", "eagle3", "specblock", "medusa", "parallelspec")
+METHODS = ("ar", "prompt_lookup", *DRAFTERS, "falcon", "small")
+QWEN3 = TARGETS["qwen3"]
+
+
+def run(request, seconds=600):
+    """What `sharded_decode.py` prints for a request, in a process with eight devices."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+    paths = os.pathsep.join(str(path) for path in (SCRIPT.parents[1], SCRIPT.parent))
+    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), json.dumps(request)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def check(result, layers=2, hidden=16, vocab=512):
+    """The text is that of one device; a round exchanges two sums per layer and little else."""
+    assert result["found"] == result["expected"]
+    assert result["recompiled"] == 0
+    assert result["keys_off"] < 1e-5
+    own, whole, copies = result["cache"]
+    state, aliased = result["state"]
+    assert own < whole * copies and aliased == state  # the program reuses every array of the state
+    sums = [shape for kind, shape, _ in result["collectives"] if shape.endswith(f",{hidden}]")]
+    assert len(sums) == 2 * layers * len(set(sums))  # each width of a verification has its own
+    for kind, shape, size in result["collectives"]:
+        assert kind in ("all-reduce", "all-gather"), shape
+        # No row of logits of four bytes travels.
+        rows = np.prod([int(n) for n in shape.split("[")[1].split("]")[0].split(",")][:-1])
+        assert shape in sums or size < 4 * vocab * rows, shape
+
+
+def test_eight_devices_give_the_text_of_one():
+    """Two kv heads for eight devices, tied embeddings, sampling."""
+    request = dict(family="qwen3", devices=[8], batch=2, methods=["dflash"], temperatures=[1.0])
+    (result,) = run(request).values()
+    check(result)
+    assert result["cache"][0] * 8 == result["cache"][1] * result["cache"][2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("family", TARGETS)
+def test_texts_do_not_depend_on_the_devices(family, batch, method):
+    temperatures, devices = [0.0, 1.0], [1, 2, 4, 8]
+    request = dict(family=family, devices=devices, batch=batch, methods=[method])
+    results = run(request | dict(temperatures=temperatures))
+    assert len(results) == len(temperatures) * len(devices)
+    for name, result in results.items():
+        if name.startswith("1 "):
+            assert result["found"] == result["expected"] and not result["collectives"]
+        else:
+            check(result)
+
+
+def test_a_target_is_widened_to_a_kv_head_per_device():
+    wide = widen(QWEN3, 8)
+    assert (wide.num_kv_heads, wide.num_heads, wide.tie_embeddings) == (8, 8, False)
+    share = share_of(wide, 8)
+    assert (share.num_heads, share.num_kv_heads, share.ffn_size) == (1, 1, 2)
+    assert widen(QWEN3, 2).num_kv_heads == 2
+
+
+def test_a_device_holds_the_kv_head_that_its_queries_read():
+    """Eight heads of 4 read two kv heads; of four devices, two have the same one."""
+    split = find_split(("layers_0", "attention", "qkv", "kernel"), QWEN3, 4)
+    heads = split.order.reshape(4, -1, 4)[..., 0] // 4
+    assert heads.tolist() == [[0, 1, 8, 10], [2, 3, 8, 10], [4, 5, 9, 11], [6, 7, 9, 11]]
+
+
+def test_a_bias_after_the_sum_is_on_one_device():
+    config = TARGETS["llama"]
+    order = find_split(("layers_0", "attention", "o", "bias"), config, 2).order
+    assert order.tolist() == [list(range(16)), [-1] * 16]
+
+
+def test_experts_are_split_by_channel_and_not_by_expert():
+    config = TARGETS["qwen3_moe"]
+    gate_up = find_split(("layers_1", "mlp", "gate_up"), config, 4)
+    assert gate_up.order.tolist() == [[0, 1, 8, 9], [2, 3, 10, 11], [4, 5, 12, 13], [6, 7, 14, 15]]
+    assert gate_up.spec(4) == jax.sharding.PartitionSpec(None, None, "model")
+    down = find_split(("layers_1", "mlp", "down"), config, 4).spec(3)
+    assert down == jax.sharding.PartitionSpec(None, "model")
+    assert find_split(("layers_1", "mlp", "router"), config, 4).axis is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "devices", "message"),
+    [
+        ({}, 3, r"8 heads with 2 kv heads: choose one of \[1, 2, 4, 8\]"),
+        ({"ffn_size": 6}, 4, r"6 feed-forward channels: choose one of \[1, 2\]"),
+        ({"num_heads": 6, "num_kv_heads": 3}, 2, r"choose one of \[1\]"),
+    ],
+)
+def test_devices_that_cannot_share_a_target_are_refused(changes, devices, message):
+    config = dataclasses.replace(QWEN3, **changes)
+    with pytest.raises(ValueError, match=message):
+        widen(config, devices)
+    assert devices not in list_counts(config)
+
+
+def test_a_mesh_of_other_axes_is_refused():
+    with pytest.raises(ValueError, match="axes \\('data',\\)"):
+        check_mesh(jax.make_mesh((1,), ("data",)))
