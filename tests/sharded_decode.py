@@ -6,6 +6,7 @@ python sharded_decode.py '{"family": "qwen3", "devices": [8], "batch": 2, "metho
 import json
 import re
 import sys
+import tempfile
 
 import jax
 import numpy as np
@@ -49,6 +50,19 @@ def fill_caches(params, prompts, options):
         return state, run.lower(*given, config=session.config)
 
 
+def load_shared(alone, mesh, quantize) -> int:
+    """Write a model, and read it back on all devices and on one: count leaves that differ."""
+    with tempfile.TemporaryDirectory() as folder:
+        jaxspec.save(alone, folder)
+        found = jaxspec.load(folder, mesh=mesh, quantize=quantize)
+        expected = shard(jaxspec.load(folder, quantize=quantize), mesh)
+    assert found.spec == expected.spec
+    return sum(
+        not (a.sharding.is_equivalent_to(b.sharding, a.ndim) and np.array_equal(a, b))
+        for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+    )
+
+
 def compare(alone, shared, prompts, options) -> dict:
     """Decode on one device and on all, and look at the program of the latter."""
     texts = [[x.tokens for x in jaxspec.decode(p, prompts, **options)] for p in (alone, shared)]
@@ -83,6 +97,8 @@ def main(request: dict) -> dict:
     results = {}
     for devices in request["devices"]:
         mesh = jax.make_mesh((devices,), ("model",), devices=jax.devices()[:devices])
+        for quantize in request.get("load", ()):
+            results[f"load {devices} {quantize}"] = load_shared(alone, mesh, quantize)
         shared = shard(alone, mesh)
         for method in methods:
             for temperature in request["temperatures"]:

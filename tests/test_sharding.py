@@ -57,9 +57,19 @@ def check(result, layers=2, hidden=16, vocab=512):
 def test_eight_devices_give_the_text_of_one():
     """Two kv heads for eight devices, tied embeddings, sampling."""
     request = dict(family="qwen3", devices=[8], batch=2, methods=["dflash"], temperatures=[1.0])
-    (result,) = run(request).values()
+    results = run(request | {"load": [None]})
+    assert results["load 8 None"] == 0
+    result = results["8 dflash 1.0"]
     check(result)
     assert result["cache"][0] * 8 == result["cache"][1] * result["cache"][2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", TARGETS)
+def test_files_are_read_as_a_loaded_model_is_placed(family):
+    request = dict(family=family, devices=[2, 8], batch=1, methods=["medusa"], temperatures=[])
+    results = run(request | {"load": [None, "int8", "fp8"]})
+    assert len(results) == 6 and not any(results.values())
 
 
 @pytest.mark.slow

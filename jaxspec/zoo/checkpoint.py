@@ -12,6 +12,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from jaxspec.core.mesh import check_mesh
 from jaxspec.core.params import WEIGHTLESS, Params, Spec
 from jaxspec.drafters import files
 from jaxspec.drafters.borrowed_head import borrows_head, lend_head
@@ -33,7 +34,9 @@ from jaxspec.targets import quant
 from jaxspec.targets import weights as target_weights
 from jaxspec.targets.hf_config import target_config, target_config_to_hf
 from jaxspec.targets.registry import family_of
-from jaxspec.targets.sharding.place import refuse, shard
+from jaxspec.targets.sharding.place import refuse, replicate
+from jaxspec.targets.sharding.read import read_shared
+from jaxspec.targets.sharding.shares import widen
 from jaxspec.zoo.places import (
     BEST,
     DRAFTERS,
@@ -109,8 +112,12 @@ def load(
     configs = {
         label: files.for_target(drafter_config, config) for label, drafter_config in found.items()
     }
+    mesh = None if mesh is None else check_mesh(mesh)
+    alone = mesh is None or mesh.size == 1
+    placed = config if alone else widen(config, mesh.size)
     with show_progress(progress):
-        target = target_weights.from_hf(stored, config, dtype, quantize)
+        how = (stored, config, dtype, quantize)
+        target = target_weights.from_hf(*how) if alone else read_shared(*how, mesh)
         weights = {
             label: files.load_drafter(sources[label], configs[label], dtype) for label in sources
         }
@@ -126,13 +133,14 @@ def load(
             "they belong to different models; use the tokenizer that the model was published with"
         )
     spec = Spec(
-        target=config,
+        target=placed,
         drafters=_rank(configs, read_order(find_drafters(name, directory))),
         eos=eos_ids(directory, tokenizer),
         tokenizer=None if tokenizer is None else str(directory),
     )
-    params = Params(target, weights, spec)
-    return jax.device_put(params) if mesh is None else shard(params, mesh)
+    if not alone:
+        return Params(target, replicate(weights, mesh), spec)
+    return jax.device_put(Params(target, weights, spec), mesh and mesh.devices.item())
 
 
 def _rank(configs: dict[str, Any], order: Sequence[str]) -> tuple[tuple[str, Any], ...]:

@@ -36,8 +36,20 @@ def shard(params: Params, mesh: Mesh) -> Params:
         name: _place_collection(name, collection, config, mesh)
         for name, collection in params.target.items()
     }
+    return Params(target, replicate(params.drafters, mesh), spec)
+
+
+def replicate(tree: Any, mesh: Mesh) -> Any:
+    """Give every device the whole arrays of a pytree; each process gives its own devices theirs."""
     everywhere = NamedSharding(mesh, PartitionSpec())
-    return Params(target, jax.device_put(params.drafters, everywhere), spec)
+
+    def copy(array: jax.Array) -> jax.Array:
+        if len(array.devices()) > 1:  # it lies on the mesh already
+            return jax.device_put(array, everywhere)
+        copies = [jax.device_put(array, device) for device in mesh.local_devices]
+        return jax.make_array_from_single_device_arrays(array.shape, everywhere, copies)
+
+    return jax.tree.map(copy, tree)
 
 
 def refuse(params: Params, what: str) -> None:
