@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from sharded_toys import TARGETS
 
+from jaxspec.cli.main import main
 from jaxspec.core.mesh import check_mesh
 from jaxspec.targets.sharding.shares import find_split, list_counts, share_of, widen
 
@@ -137,3 +138,8 @@ def test_devices_that_cannot_share_a_target_are_refused(changes, devices, messag
 def test_a_mesh_of_other_axes_is_refused():
     with pytest.raises(ValueError, match="axes \\('data',\\)"):
         check_mesh(jax.make_mesh((1,), ("data",)))
+
+
+def test_more_devices_than_there_are_is_an_error(capsys):
+    assert main(["generate", "--prompt", "x", "--tp", "99"]) == 2
+    assert "--tp is 99: this machine has" in capsys.readouterr().err
