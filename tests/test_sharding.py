@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,9 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from sharded_toys import TARGETS
+from sharded_toys import TARGETS, make_params
 
+import jaxspec
 from jaxspec.cli.main import main
 from jaxspec.core.mesh import check_mesh
 from jaxspec.targets.sharding.shares import find_split, list_counts, share_of, widen
@@ -89,6 +91,63 @@ def test_texts_do_not_depend_on_the_devices(family, batch, method):
             check(result)
 
 
+def start_process(folder, number, port, *options):
+    """`jaxspec generate` as process `number` of two, with four devices."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+    environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(SCRIPT.parents[1])}
+    hosts = ["--coordinator", f"localhost:{port}", "--process-id", str(number), "--processes", "2"]
+    command = ["-m", "jaxspec", "generate", "--model", str(folder), "--tp", "8", *hosts]
+    return subprocess.Popen(
+        [sys.executable, *command, "--token-ids", "--prompt", "4 9 2 14", *options],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def start_two(folder, *options):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    return [start_process(folder, number, port, *options) for number in range(2)]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A target with a drafter, in memory and in a folder."""
+    folder, params = tmp_path_factory.mktemp("target"), make_params("qwen3", ("dflash",))
+    jaxspec.save(params, folder)
+    return params, folder
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_text_of_one(saved):
+    params, folder = saved
+    options = dict(temperature=1.0, seed=3, budget=4, max_new_tokens=20, ignore_eos=True)
+    expected = jaxspec.decode(params, [4, 9, 2, 14], **options).tokens
+    given = ["--temperature", "1", "--seed", "3", "--budget", "4", "--max-new-tokens", "20"]
+    processes = start_two(folder, *given, "--ignore-eos", "--json")
+    for process in processes:
+        out, err = process.communicate(timeout=600)
+        assert process.returncode == 0, err[-3000:]
+        assert json.loads(out.splitlines()[-1])["tokens"] == expected
+
+
+@pytest.mark.slow
+def test_a_process_ends_when_the_other_dies(saved):
+    first, second = start_two(saved[1], "--max-new-tokens", "200", "--ignore-eos", "--budget", "4")
+    try:
+        assert second.stdout.read(1)  # both have decoded a token
+        second.kill()
+        _, err = first.communicate(timeout=120)
+        assert first.returncode != 0 and err
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.communicate()
+
+
 def test_a_target_is_widened_to_a_kv_head_per_device():
     wide = widen(QWEN3, 8)
     assert (wide.num_kv_heads, wide.num_heads, wide.tie_embeddings) == (8, 8, False)
@@ -142,4 +201,4 @@ def test_a_mesh_of_other_axes_is_refused():
 
 def test_more_devices_than_there_are_is_an_error(capsys):
     assert main(["generate", "--prompt", "x", "--tp", "99"]) == 2
-    assert "--tp is 99: this machine has" in capsys.readouterr().err
+    assert "--tp is 99: there are" in capsys.readouterr().err

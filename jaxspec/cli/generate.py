@@ -25,6 +25,7 @@ def add_command(commands: options.Commands) -> None:
     )
     options.add_model(parser)
     options.add_devices(parser)
+    options.add_processes(parser)
     prompt = parser.add_mutually_exclusive_group()
     prompt.add_argument(
         "--prompt", help="text to complete (default: --prompt-file, else standard input)"

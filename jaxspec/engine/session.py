@@ -116,6 +116,13 @@ def prepare(
     arguments.check_flag("ignore_eos", ignore_eos)
     automatic = arguments.check_policy(policy)
     automatic = automatic or (policy is None and budget is None and builder is None)
+    if jax.process_count() > 1:  # their clocks differ, and all must decide alike
+        if policy is not None and automatic:
+            raise ValueError(
+                "the policy 'auto' times rounds, and several processes would choose differently: "
+                "give a budget, or a policy with costs from `jaxspec calibrate`"
+            )
+        automatic = False
     tokenizer = load_tokenizer(spec.tokenizer) if spec.tokenizer else None
     ids = _token_ids(spec, prompt, tokenizer, max_new_tokens)
     if automatic and method is None:
