@@ -4,7 +4,6 @@ python sharded_decode.py '{"family": "qwen3", "devices": [8], "batch": 2, "metho
 """
 
 import json
-import re
 import sys
 import tempfile
 
@@ -18,27 +17,11 @@ from jaxspec.engine.loop import run
 from jaxspec.engine.session import matmul_precision, prepare, run_prefill
 from jaxspec.targets.quant import quantize_params
 from jaxspec.targets.sharding.place import shard
+from pallas_kernels.aot_collectives import list_collectives
 from training.methods import METHODS
 
 PROMPTS = [[4, 9, 2, 14, 4, 9], [7], [1, 2, 3], [11, 11]]
 OPTIONS = dict(max_new_tokens=14, budget=4, policy=None, ignore_eos=True)
-COLLECTIVE = re.compile(
-    r"= (.+?) (all-reduce|all-gather|all-to-all|reduce-scatter|collective-\w+?)(?:-start)?\("
-)
-SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
-BYTES = {"pred": 1, "bf16": 2, "f16": 2, "f64": 8, "s64": 8}
-
-
-def find_collectives(text: str) -> list[tuple[str, str, int]]:
-    """List the collectives of a compiled program: kind, shape and bytes."""
-    found = []
-    for shape, kind in COLLECTIVE.findall(text):
-        sizes = [
-            BYTES.get(dtype, 4) * int(np.prod([int(n) for n in axes.split(",") if n]))
-            for dtype, axes in SHAPE.findall(shape)
-        ]
-        found.append((kind, re.sub(r"\{[^}]*\}", "", shape), sum(sizes)))
-    return found
 
 
 def fill_caches(params, prompts, options):
@@ -85,7 +68,7 @@ def compare(alone, shared, prompts, options) -> dict:
         "keys_off": float(off),
         "cache": [own(state.cache.k), own(whole.cache.k), copies],
         "state": [own(state), compiled.memory_analysis().alias_size_in_bytes],
-        "collectives": find_collectives(compiled.as_text()),
+        "collectives": list_collectives(compiled.as_text()),
     }
 
 

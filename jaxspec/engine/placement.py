@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 from jax.sharding import PartitionSpec
 
 from jaxspec.core.mesh import constrain, current
@@ -17,14 +18,15 @@ def place_state(state: DecodeState) -> DecodeState:
     """
     if current() is None:
         return state
-    rest = constrain(state.replace(cache=None), PartitionSpec())
-    return rest.replace(cache=place_cache(state.cache))
+    return jax.tree.map(constrain, state, find_specs(state))
 
 
 def place_cache(cache: KVCache) -> KVCache:
     """Split a traced cache of the target by kv head."""
-    return KVCache(
-        constrain(cache.k, CACHE),
-        constrain(cache.v, CACHE),
-        constrain(cache.length, PartitionSpec()),
-    )
+    return jax.tree.map(constrain, cache, KVCache(CACHE, CACHE, PartitionSpec()))
+
+
+def find_specs(state: DecodeState) -> DecodeState:
+    """Return where the arrays of a state lie, a `PartitionSpec` for each."""
+    specs = jax.tree.map(lambda array: PartitionSpec(), state)
+    return specs.replace(cache=KVCache(CACHE, CACHE, PartitionSpec()))

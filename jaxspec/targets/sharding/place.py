@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -32,11 +33,44 @@ def shard(params: Params, mesh: Mesh) -> Params:
     if mesh.size == 1:
         return jax.device_put(params, mesh.devices.item())
     spec = dataclasses.replace(params.spec, target=widen(config, mesh.size))
-    target = {
-        name: _place_collection(name, collection, config, mesh)
-        for name, collection in params.target.items()
-    }
+
+    def place(array: Any, split: Split) -> jax.Array:
+        ordered = order(array, split)
+        return jax.device_put(ordered, NamedSharding(mesh, split.spec(ordered.ndim)))
+
+    target = map_leaves(place, params.target, config, mesh.size)
     return Params(target, replicate(params.drafters, mesh), spec)
+
+
+def map_leaves(
+    function: Callable[[jax.Array, Split], Any], target: Any, config: TargetConfig, devices: int
+) -> dict[str, Any]:
+    """Apply a function to every array of a widened target and to how devices share it.
+
+    Args:
+      target: variables of the target as `config` describes it, quantised or not.
+      devices: number of them.
+    """
+    found = {}
+    for name, weights in target.items():
+        flat, scale = dict(flatten_dict(weights)), name == quant.COLLECTION
+        if config.tie_embeddings and ("embedding",) in flat:
+            table = flat["embedding",]
+            flat["lm_head",] = table if scale else table.T
+        placed = {
+            path: function(array, find_split(path, config, devices, scale))
+            for path, array in flat.items()
+        }
+        found[name] = unflatten_dict(placed)
+    return found
+
+
+def order(array: Any, split: Split) -> jax.Array:
+    """Order an array as the devices hold it."""
+    if split.order is None:
+        return array
+    ordered = jnp.take(array, np.maximum(split.order, 0), axis=-1)
+    return jnp.where(split.order >= 0, ordered, jnp.zeros((), ordered.dtype))
 
 
 def replicate(tree: Any, mesh: Mesh) -> Any:
@@ -67,25 +101,3 @@ def refuse(params: Params, what: str) -> None:
             f"a target shared by {params.layout.devices} devices cannot be {what}: "
             "load it without mesh"
         )
-
-
-def _place_collection(name: str, weights: Any, config: TargetConfig, mesh: Mesh) -> dict[str, Any]:
-    flat = dict(flatten_dict(weights))
-    scale = name == quant.COLLECTION
-    if config.tie_embeddings and ("embedding",) in flat:
-        table = flat["embedding",]
-        flat["lm_head",] = table if scale else table.T
-    return unflatten_dict(
-        {
-            path: _place(array, find_split(path, config, mesh.size, scale), mesh)
-            for path, array in flat.items()
-        }
-    )
-
-
-def _place(array: Any, split: Split, mesh: Mesh) -> jax.Array:
-    """Order an array as the devices hold it, and give each its part."""
-    if split.order is not None:
-        ordered = jnp.take(array, np.maximum(split.order, 0), axis=-1)
-        array = jnp.where(split.order >= 0, ordered, jnp.zeros((), ordered.dtype))
-    return jax.device_put(array, NamedSharding(mesh, split.spec(array.ndim)))
