@@ -15,12 +15,17 @@ import jaxspec
 from jaxspec.engine.compilations import compilations
 from jaxspec.engine.loop import run
 from jaxspec.engine.session import matmul_precision, prepare, run_prefill
+from jaxspec.serve import ServeRequest, make_engine
+from jaxspec.serve.costs import Costs
 from jaxspec.targets.quant import quantize_params
 from jaxspec.targets.sharding.place import shard
 from pallas_kernels.aot_collectives import list_collectives
 from training.methods import METHODS
 
 PROMPTS = [[4, 9, 2, 14, 4, 9], [7], [1, 2, 3], [11, 11]]
+SETTINGS = [{}, {"temperature": 1.0, "seed": 3}, {"temperature": 0.8, "top_k": 7}, {}]
+# Made up, so that no test depends on a time: drafting pays.
+COSTS = Costs((1.0, 1.2, 1.5), (5.0,) * 3)
 OPTIONS = dict(max_new_tokens=14, budget=4, policy=None, ignore_eos=True)
 
 
@@ -72,6 +77,22 @@ def compare(alone, shared, prompts, options) -> dict:
     }
 
 
+def serve(params, method) -> tuple[list, int]:
+    """Serve requests of several settings side by side: the texts, and compilations on the way."""
+    sizes = dict(slots=2, capacity=192, budget=4, edges=(2, 4, 8), max_logprobs=1)
+    engine = make_engine(params, method=method, costs=COSTS, **sizes)
+    engine.warm_up()
+    ids = [
+        engine.submit(ServeRequest(tuple(prompt), max_new_tokens=10, logprobs=1, **settings))
+        for prompt, settings in zip(PROMPTS, SETTINGS, strict=True)
+    ]
+    texts, before = {id: [] for id in ids}, compilations()
+    while not engine.idle:
+        for update in engine.visit():
+            texts[update.id] += update.tokens
+    return [texts[id] for id in ids], compilations() - before
+
+
 def main(request: dict) -> dict:
     methods = request["methods"]
     alone = make_params(request["family"], tuple(m for m in methods if m in METHODS))
@@ -83,6 +104,9 @@ def main(request: dict) -> dict:
         for quantize in request.get("load", ()):
             results[f"load {devices} {quantize}"] = load_shared(alone, mesh, quantize)
         shared = shard(alone, mesh)
+        for method in methods if request.get("serve") else ():
+            (expected, _), (found, new) = (serve(p, method) for p in (alone, shared))
+            results[f"serve {devices} {method}"] = [expected, found, new]
         for method in methods:
             for temperature in request["temperatures"]:
                 options = OPTIONS | {"method": method, "temperature": temperature, "seed": 3}

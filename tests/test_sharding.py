@@ -77,6 +77,14 @@ def test_files_are_read_as_a_loaded_model_is_placed(family):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("family", "method"), [("qwen3", "eagle3"), ("qwen3_moe", "dflash")])
+def test_the_serving_engine_gives_the_texts_of_one_device(family, method):
+    request = dict(family=family, devices=[8], batch=1, methods=[method], temperatures=[])
+    ((expected, found, compiled),) = run(request | {"serve": True}).values()
+    assert len(found) == 4 and found == expected and compiled == 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("family", TARGETS)

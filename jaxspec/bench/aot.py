@@ -155,10 +155,13 @@ def _draft_tree(round: Round, state: DecodeState) -> Tree:
     return grow(round, state, draft(round, state, noise))
 
 
-def count_held(state: DecodeState) -> int:
-    """Compute the bytes of all caches."""
-    caches = jax.tree.leaves((state.cache, state.draft))
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in caches)
+def count_held(state: DecodeState, devices: int = 1) -> int:
+    """Compute the bytes of all caches on a device; `devices` share the target's."""
+
+    def count(tree: Any) -> int:
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+    return count(state.cache) // devices + count(state.draft)
 
 
 def _make_policy(name: str | None, budget: int, spec: Spec) -> Policy | None:

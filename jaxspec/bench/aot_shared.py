@@ -33,7 +33,7 @@ def shared_prefill(*, devices: int, **options: Any) -> Program:
     args = (params, *start.args[1:])
     with around(mesh):
         state = jax.eval_shape(functools.partial(prefill, **start.static), *args)
-    facts = {"cache_bytes": count_held(state)}
+    facts = {"cache_bytes": count_held(state, devices)}
     return start._replace(args=args, facts=facts, devices=devices, around=around)
 
 
