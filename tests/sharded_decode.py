@@ -95,7 +95,8 @@ def serve(params, method) -> tuple[list, int]:
 
 def main(request: dict) -> dict:
     methods = request["methods"]
-    alone = make_params(request["family"], tuple(m for m in methods if m in METHODS))
+    trained = tuple(method for method in methods if method in METHODS)
+    alone = make_params(request["family"], trained, **request.get("sizes", {}))
     if request.get("quantize"):
         alone = quantize_params(alone, request["quantize"])
     results = {}

@@ -41,9 +41,10 @@ OPTIONS = ModelOptions(
 )
 
 
-def make_params(family: str, methods: tuple[str, ...] = ()) -> Params:
-    """Make a target with the drafters of `training.methods` that are named."""
-    config, generator = TARGETS[family], np.random.default_rng(70)
+def make_params(family: str, methods: tuple[str, ...] = (), **sizes: int) -> Params:
+    """Make a target, with other `sizes` if given, and the drafters of `training.methods` named."""
+    generator = np.random.default_rng(70)
+    config = dataclasses.replace(TARGETS[family], **sizes)
 
     def weights(shapes, scale):
         return jax.tree.map(

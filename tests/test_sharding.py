@@ -24,14 +24,14 @@ METHODS = ("ar", "prompt_lookup", *DRAFTERS, "falcon", "small")
 QWEN3 = TARGETS["qwen3"]
 
 
-def run(request, seconds=600):
+def run(request, seconds=600, **variables):
     """What `sharded_decode.py` prints for a request, in a process with eight devices."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
     paths = os.pathsep.join(str(path) for path in (SCRIPT.parents[1], SCRIPT.parent))
     environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
     done = subprocess.run(
         [sys.executable, str(SCRIPT), json.dumps(request)],
-        env=environment,
+        env=environment | variables,
         capture_output=True,
         text=True,
         timeout=seconds,
@@ -74,6 +74,24 @@ def test_files_are_read_as_a_loaded_model_is_placed(family):
     request = dict(family=family, devices=[2, 8], batch=1, methods=["medusa"], temperatures=[])
     results = run(request | {"load": [None, "int8", "fp8"]})
     assert len(results) == 6 and not any(results.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "kind"), [("qwen3_moe", "int8"), ("llama", "fp8")])
+def test_quantised_weights_are_shared(family, kind):
+    request = dict(family=family, devices=[4], batch=2, methods=["ar"], temperatures=[0.0, 1.0])
+    for result in run(request | {"quantize": kind}).values():
+        check(result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])
+def test_kernels_run_on_each_device(family):
+    """Pallas kernels, interpreted, see the arrays of one device."""
+    request = dict(family=family, devices=[2], batch=1, methods=["ar"], temperatures=[0.0])
+    request["sizes"] = {"head_dim": 64}
+    (result,) = run(request, JAXSPEC_KERNELS="interpret").values()
+    check(result)
 
 
 @pytest.mark.slow
