@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 from jax.sharding import PartitionSpec
 
@@ -23,10 +25,16 @@ def place_state(state: DecodeState) -> DecodeState:
 
 def place_cache(cache: KVCache) -> KVCache:
     """Split a traced cache of the target by kv head."""
-    return jax.tree.map(constrain, cache, KVCache(CACHE, CACHE, PartitionSpec()))
+    return jax.tree.map(constrain, cache, _find_cache_specs())
 
 
 def find_specs(state: DecodeState) -> DecodeState:
     """Return where the arrays of a state lie, a `PartitionSpec` for each."""
     specs = jax.tree.map(lambda array: PartitionSpec(), state)
-    return specs.replace(cache=KVCache(CACHE, CACHE, PartitionSpec()))
+    return specs.replace(cache=_find_cache_specs())
+
+
+def _find_cache_specs() -> KVCache:
+    heads: Any = CACHE
+    whole: Any = PartitionSpec()
+    return KVCache(heads, heads, whole)
