@@ -109,7 +109,7 @@ def test_the_serving_engine_gives_the_texts_of_one_device(family, method):
 def test_texts_do_not_depend_on_the_devices(family, batch, method):
     temperatures, devices = [0.0, 1.0], [1, 2, 4, 8]
     request = dict(family=family, devices=devices, batch=batch, methods=[method])
-    results = run(request | dict(temperatures=temperatures))
+    results = run(request | dict(temperatures=temperatures), seconds=3600)
     assert len(results) == len(temperatures) * len(devices)
     for name, result in results.items():
         if name.startswith("1 "):

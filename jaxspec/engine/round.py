@@ -13,8 +13,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from jaxspec.builders import Growth
+from jaxspec.core.mesh import constrain
 from jaxspec.core.params import Params
 from jaxspec.core.sampling import MIN_TEMPERATURE, gumbel, sequence_keys
 from jaxspec.core.state import Request
@@ -71,7 +73,8 @@ class Round:
     @property
     def drafter_variables(self) -> Any:
         """Return the drafter's weights."""
-        return self.params.drafter(self.config.method)
+        # XLA would split a table that is looked up and multiplied by, and add up what it looks up.
+        return constrain(self.params.drafter(self.config.method), PartitionSpec())
 
     @property
     def target_head(self) -> TargetHead:
