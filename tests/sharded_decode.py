@@ -61,7 +61,8 @@ def compare(alone, shared, prompts, options) -> dict:
     state, lowered = fill_caches(shared, prompts, options)
     compiled = lowered.compile()
     copies = state.cache.k.shape[2] // whole.cache.k.shape[2]
-    off = np.abs(np.asarray(state.cache.k)[:, :, ::copies] - np.asarray(whole.cache.k)).max()
+    keys = np.asarray(whole.cache.k)
+    off = np.abs(np.asarray(state.cache.k)[:, :, ::copies] - keys).max() / np.abs(keys).max()
 
     def own(tree) -> int:
         return sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(tree))
