@@ -11,6 +11,7 @@ matrix products instead of fusions.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import json
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pallas_kernels import registry
+from pallas_kernels.aot_collectives import list_collectives
 from pallas_kernels.aot_gpus import GPU, find_gpu, format_target_config
 from pallas_kernels.aot_report import describe_program
 
@@ -40,12 +42,17 @@ class Program(NamedTuple):
       args: its arguments, arrays or `jax.ShapeDtypeStruct`.
       static: its keyword arguments.
       facts: JSON values to add to the report.
+      devices: number of GPUs. Arguments may have shardings over a mesh of them with the axis
+        "model"; others lie on all.
+      around: mesh -> context to trace the program in.
     """
 
     function: Callable
     args: tuple
     static: dict[str, Any] = {}
     facts: dict[str, Any] = {}
+    devices: int = 1
+    around: Callable[[Any], Any] = lambda mesh: contextlib.nullcontext()
 
 
 def available() -> tuple[bool, str]:
@@ -90,9 +97,9 @@ def compile_report(
 
     Returns:
       The report of `aot_report.describe_program`, with `gpu`, `compiles`, `error` (one line, or
-      None), `seconds` of lowering and compilation and the processor's
-      of both, `memory` in bytes (`arguments`, `outputs`,
-      `aliased`, `temporary`), and `tree_attention`, the implementation that the registry chooses
+      None), `seconds` of lowering and compilation and the processor's of both, `memory` in bytes
+      on each GPU (`arguments`, `outputs`, `aliased`, `temporary`), `collectives` (see
+      `aot_collectives`), and `tree_attention`, the implementation that the registry chooses
       for the GPU. For a program that does not compile: `gpu`, `compiles` and `error`.
 
     Raises:
@@ -194,6 +201,7 @@ def _main() -> None:
                 "compiles": True,
                 "seconds": seconds,
                 "memory": _memory(memory),
+                "collectives": list_collectives(compiled.as_text()),
             } | program.facts
             # The dump also holds other programs that were compiled on the way.
             (Path(job["dump"]) / "program.txt").write_text(compiled.as_text(), encoding="utf-8")
@@ -226,12 +234,17 @@ def lower(program: Program, target: GPU):
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     topology = topologies.get_topology_desc(
-        platform="cuda", topology="1x1x1", target_config=format_target_config(target)
+        platform="cuda",
+        topology=f"1x1x{program.devices}",
+        target_config=format_target_config(target),
     )
-    mesh = Mesh(np.array(topology.devices), ("device",))
-    place = NamedSharding(mesh, PartitionSpec())
-    args = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), program.args
-    )
-    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+    mesh = Mesh(np.array(topology.devices), ("model",))
+
+    def place(x: Any) -> jax.ShapeDtypeStruct:
+        spec = getattr(x.sharding, "spec", PartitionSpec())
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec))
+
+    args = jax.tree.map(place, program.args)
+    abstract = mesh.abstract_mesh
+    with program.around(abstract), jax.sharding.use_abstract_mesh(abstract):
         return program.function.trace(*args, **program.static).lower(lowering_platforms=("cuda",))

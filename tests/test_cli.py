@@ -262,7 +262,8 @@ def test_prompt_sources_and_options(capsys, monkeypatch, tmp_path):
     assert run(capsys, "generate", "--model", "m", "--drafter", "d", *options)[0] == 0
     assert calls[0][1] == "from a file\n"
     params, prompt, options = calls[1]
-    assert params[:2] == ("m", {"drafter": "d", "dtype": "bfloat16", "quantize": None})
+    given = {"drafter": "d", "dtype": "bfloat16", "quantize": None, "mesh": None}
+    assert params[:2] == ("m", given)
     assert prompt == [{"role": "user", "content": "from stdin"}]
     assert options["stop"] == ("x", 7) and options["top_p"] == 0.9 and options["coupled"] is False
     assert options["max_new_tokens"] == 256 and options["budget"] is None

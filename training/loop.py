@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxspec.core.processes import HostOptions
 from training import sharding
 from training.checkpoints import Checkpoints, TrainingError
 from training.metrics import RunLog, count_tokens
-from training.sharding import HostOptions
 
 
 @dataclasses.dataclass
@@ -38,7 +38,7 @@ class LoopOptions:
         devices share its cores, gain little, and can block each other on a busy machine.
       fsdp: devices over which parameters and optimizer state are split, and the batch too.
       shard_frozen: split the frozen target over `fsdp` too.
-      hosts: see `training.sharding.HostOptions`.
+      hosts: see `jaxspec.core.processes.HostOptions`.
       stop_after: stop cleanly after this step, to continue later.
       changed: options that may differ from those of the checkpoint to continue from, for example
         `steps` to plan anew.

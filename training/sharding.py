@@ -7,7 +7,6 @@ used and scatters the sums of its gradients.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import jax
@@ -17,47 +16,6 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 AXES = ("data", "fsdp")
 # Elements. Smaller leaves (norms, biases, counters) cost less to replicate than to gather.
 SMALL = 1024
-
-
-@dataclasses.dataclass
-class HostOptions:
-    """The processes of a run on several hosts. All run the same command, except for `process_id`.
-
-    Attributes:
-      coordinator: host:port of process 0, or `auto` if JAX can ask the cluster (SLURM, Cloud TPU);
-        None for one process.
-      process_id: number of this process, from 0.
-      processes: number of processes.
-    """
-
-    coordinator: str | None = None
-    process_id: int | None = None
-    processes: int | None = None
-
-
-def connect(hosts: HostOptions) -> None:
-    """Join the other processes, before anything else that uses JAX; do nothing for one process.
-
-    Raises:
-      ValueError: only some of the options are given, or they contradict each other.
-    """
-    given = (hosts.coordinator, hosts.process_id, hosts.processes)
-    if given == (None, None, None):
-        return
-    if hosts.coordinator == "auto":
-        jax.distributed.initialize()
-        return
-    if None in given:
-        raise ValueError(
-            "several processes need all of coordinator, process_id and processes: "
-            "see training.sharding"
-        )
-    if not 0 <= hosts.process_id < hosts.processes:
-        raise ValueError(
-            f"process_id {hosts.process_id} must be at least 0 "
-            f"and below processes {hosts.processes}"
-        )
-    jax.distributed.initialize(hosts.coordinator, hosts.processes, hosts.process_id)
 
 
 def make_mesh(data: int, fsdp: int) -> Mesh:

@@ -20,8 +20,8 @@ import jax
 
 import jaxspec
 from jaxspec.core.params import Params
+from jaxspec.core.processes import connect
 from jaxspec.io.training_cost import write_training_cost
-from training import sharding
 from training.acceptance import EvalOptions, make_evaluate
 from training.command import one_line_errors
 from training.draft_vocab import make_draft_vocabulary
@@ -102,7 +102,7 @@ def train_drafter(options: DrafterOptions) -> Params:
     Raises:
       ValueError, OSError: data, options or checkpoints are unusable; the message says what to do.
     """
-    sharding.connect(options.loop.hosts)
+    connect(options.loop.hosts)
     target = jaxspec.load(options.target, drafter={}, dtype=options.target_dtype)
     spec, kind = target.spec, options.model.kind
     config = find_method(kind).config(options.model, spec.target, spec.tokenizer)

@@ -18,6 +18,7 @@ import numpy as np
 import optax
 
 from jaxspec.core.config import TargetConfig
+from jaxspec.core.processes import connect
 from jaxspec.targets.transformer import Transformer
 from training.command import one_line_errors
 from training.data import (
@@ -29,7 +30,6 @@ from training.data import (
 )
 from training.loop import LoopOptions, fit
 from training.optimizer import OptimizerOptions, make_optimizer, zero_residual
-from training.sharding import connect
 from training.tokenizer import EOS
 
 

@@ -32,6 +32,7 @@ from jaxspec.engine.compilations import compile_seconds
 from jaxspec.engine.output import Output
 from jaxspec.engine.session import prepare
 from jaxspec.engine.token_ids import Prompt, Prompts, is_batch
+from jaxspec.targets.sharding.place import refuse
 
 # What a session shows after every query: plain values, no text.
 Event = dict[str, Any]
@@ -68,6 +69,7 @@ class Session:
         clock: Callable[[], float] = time.perf_counter,
     ):
         self.options, self.seed, self.clock = options or AdaptOptions(), seed, clock
+        refuse(params, "served by a drafter that learns")
         self.method = _check_method(params, method)
         if self.options.rows < prompt_chunk():
             raise ValueError(f"rows is {self.options.rows}: give at least {prompt_chunk()}")

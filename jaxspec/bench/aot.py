@@ -44,6 +44,7 @@ _FACTORIES = {
     "visit": "aot_serve:visit_program",
     "feed": "aot_serve:feed_program",
 }
+_SHARED = {"rounds": "aot_shared:shared_loop", "prefill": "aot_shared:shared_prefill"}
 _DTYPES = ("bfloat16", "float16", "float32")
 
 
@@ -154,10 +155,13 @@ def _draft_tree(round: Round, state: DecodeState) -> Tree:
     return grow(round, state, draft(round, state, noise))
 
 
-def count_held(state: DecodeState) -> int:
-    """Compute the bytes of all caches."""
-    caches = jax.tree.leaves((state.cache, state.draft))
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in caches)
+def count_held(state: DecodeState, devices: int = 1) -> int:
+    """Compute the bytes of all caches on a device; `devices` share the target's."""
+
+    def count(tree: Any) -> int:
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+    return count(state.cache) // devices + count(state.draft)
 
 
 def _make_policy(name: str | None, budget: int, spec: Spec) -> Policy | None:
@@ -239,16 +243,23 @@ def _fewer_layers(spec: Spec, layers: int) -> Spec:
 
 
 def compile_decode_loop(
-    gpu: str = "h100", *, part: str = "rounds", large: int = 2**23, spills: bool = True, **options
+    gpu: str = "h100",
+    *,
+    part: str = "rounds",
+    large: int = 2**23,
+    spills: bool = True,
+    devices: int = 1,
+    **options,
 ) -> dict[str, Any]:
     """Compile `decode_loop(**options)` for `gpu`, see `pallas_kernels.aot.compile_report`.
 
     Args:
       part: `rounds`; `draft` for the drafting of a round alone, or `prefill` for the program that
         comes before; `visit` and `feed` for the programs of a serving engine of `batch` slots.
+      devices: number of GPUs that share the target, for `rounds` and `prefill`.
 
     Returns:
-      The report, with `part`, `options` and, if the program compiles, `cache_bytes`.
+      The report, with `part`, `options`, `devices` and, if the program compiles, `cache_bytes`.
 
     Raises:
       ValueError: an option is out of range.
@@ -258,7 +269,11 @@ def compile_decode_loop(
         name: each.default for name, each in inspect.signature(decode_loop).parameters.items()
     } | options
     describe_call(**{name: value for name, value in options.items() if name != "batch"})
-    compiled = compile_report(
-        f"jaxspec.bench.{_FACTORIES[part]}", options, gpu, large=large, spills=spills
-    )
-    return {"part": part, "options": options} | compiled
+    factory = _FACTORIES[part]
+    given = options
+    if devices > 1:
+        if part not in _SHARED:
+            raise ValueError(f"--tp compiles rounds and prefills, not {part}")
+        factory, given = _SHARED[part], options | {"devices": devices}
+    compiled = compile_report(f"jaxspec.bench.{factory}", given, gpu, large=large, spills=spills)
+    return {"part": part, "options": options, "devices": devices} | compiled

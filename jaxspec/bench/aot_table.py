@@ -23,6 +23,8 @@ def render_compiled(reports: list[dict[str, Any]]) -> str:
     rows = [[label, *map(show, shown)] for label, show in _ROWS.items()]
     if any("common" in one["traffic"] for one in shown):
         rows += [[label, *map(show, shown)] for label, show in _COMMON_ROWS.items()]
+    if any(one["collectives"] for one in shown):
+        rows += [[label, *map(show, shown)] for label, show in _SHARED_ROWS.items()]
     if len({one["gpu"] for one in shown}) > 1:
         rows.insert(0, ["GPU", *(one["gpu"] for one in shown)])
     lines = [tabulate(["", *map(_title, shown)], rows).to_text()]
@@ -110,6 +112,23 @@ def _spills(one: dict[str, Any]) -> str:
     )
 
 
+def _sums(one: dict[str, Any]) -> str:
+    """Show how many sums of hidden states devices exchange, and of which shape."""
+    wide = [each for each in one["collectives"] if each["shape"].count(",") == 2]
+    found = collections.Counter(x["shape"] for x in wide if x["kind"] == "all-reduce")
+    return ", ".join(f"{number} x {shape}" for shape, number in found.items()) or "-"
+
+
+def _largest_gather(one: dict[str, Any]) -> str:
+    sizes = [each["bytes"] for each in one["collectives"] if each["kind"] != "all-reduce"]
+    return f"{len(sizes)}, {max(sizes) / 2**10:.1f}" if sizes else "-"
+
+
+_SHARED_ROWS = {
+    "GPUs that share the target": lambda one: str(one["devices"]),
+    "sums over them": _sums,
+    "gathers, and KiB of the largest": _largest_gather,
+}
 _COMMON_ROWS = {
     "without a fallback: kernels": lambda one: str(_common(one)["kernels"]),
     "read, MiB": lambda one: _mib(_common(one)["read"]),

@@ -67,6 +67,7 @@ def add_command(commands: options.Commands) -> None:
     )
     add("--quantize", help="int8 or fp8 weights of the target (default: as --dtype)")
     add("--layers", type=int, help="compile fewer target layers (default: all)")
+    add("--tp", type=int, default=1, help=f"GPUs that share the target {default}")
     add("--large", type=int, default=8, help=f"list results of at least this many MiB {default}")
     options.add_json_file(parser, "write the whole report to this file")
 
@@ -103,6 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
             dtype=arguments.dtype or find_gpu(gpu).dtype,
             large=arguments.large * 2**20,
             capacity=arguments.context,
+            devices=arguments.tp,
             **shared | one,
         )
         for gpu in arguments.gpu.split(",")

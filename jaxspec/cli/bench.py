@@ -70,6 +70,7 @@ def add_command(commands: options.Commands) -> None:
     )
     add, default = parser.add_argument, options.DEFAULT
     options.add_model(parser)
+    options.add_devices(parser)
     add(
         "--methods",
         default="ar,dflash-chain,dflash-ddtree,jetspec-tree",

@@ -27,6 +27,7 @@ def add_command(commands: options.Commands) -> None:
         default="bfloat16",
         help=f"dtype to load the weights as; they are stored as bfloat16 {default}",
     )
+    options.add_devices(parser)
     options.add_repeats(parser, 3, "number of loads, each in a new process")
     add(
         "--folder",
@@ -49,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.dtype,
         arguments.repeats,
         arguments.folder,
+        arguments.tp or 1,
         progress=lambda line: print(line, file=sys.stderr, flush=True),
     )
     values.save_json(arguments.json, report)

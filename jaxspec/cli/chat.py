@@ -28,6 +28,7 @@ def add_command(commands: options.Commands) -> None:
         "jaxspec chat --model smollm2-135m",
     )
     options.add_model(parser)
+    options.add_devices(parser)
     parser.add_argument("--system", help="system message that the conversation begins with")
     options.add_method(parser)
     options.add_decode(parser, budget=None)

@@ -24,6 +24,8 @@ def add_command(commands: options.Commands) -> None:
         'jaxspec generate --raw --prompt "def fibonacci(n):" --max-new-tokens 100',
     )
     options.add_model(parser)
+    options.add_devices(parser)
+    options.add_processes(parser)
     prompt = parser.add_mutually_exclusive_group()
     prompt.add_argument(
         "--prompt", help="text to complete (default: --prompt-file, else standard input)"

@@ -18,6 +18,7 @@ from jaxspec.cli import (
     doctor,
     generate,
     inspect,
+    plan,
     serve,
     tree,
 )
@@ -38,6 +39,7 @@ COMMANDS = (
     convert,
     doctor,
     aot,
+    plan,
 )
 
 

@@ -64,6 +64,28 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_devices(parser: argparse.ArgumentParser) -> None:
+    """Add the option that shares a target among devices."""
+    parser.add_argument(
+        "--tp",
+        type=int,
+        metavar="N",
+        help="share the target among the first N devices (default: one device holds it)",
+    )
+
+
+def add_processes(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a command that runs on several hosts, once on each."""
+    add = parser.add_argument
+    add(
+        "--coordinator",
+        metavar="HOST:PORT",
+        help="address of process 0, or auto on SLURM and Cloud TPUs; --tp counts all devices",
+    )
+    add("--process-id", type=int, metavar="I", help="number of this process, from 0")
+    add("--processes", type=int, metavar="N", help="number of processes (default: one)")
+
+
 def add_dtype(parser: argparse.ArgumentParser) -> None:
     """Add the option that names the dtype of weights and activations."""
     parser.add_argument(

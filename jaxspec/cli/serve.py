@@ -32,6 +32,7 @@ def add_command(commands: options.Commands) -> None:
         "model", help="name of a model (mini, smollm2-135m), hub id, directory or GGUF file"
     )
     options.add_sources(parser)
+    options.add_devices(parser)
     _add_engine(parser)
     _add_address(parser)
     _add_limits(parser)

@@ -34,6 +34,7 @@ def add_command(commands: options.Commands) -> None:
         help="write to a .txt, .svg, .png or .pdf file instead; pictures need matplotlib",
     )
     options.add_sources(parser)
+    options.add_devices(parser)
     options.add_prompt_form(parser)
     options.add_method(parser)
     options.add_decode(parser, max_new_tokens=64)

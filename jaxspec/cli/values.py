@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
     from jaxspec.core.params import Params, Spec
     from jaxspec.io.tokenizer import Tokenizer
     from jaxspec.policies.protocol import Policy
 
+# Seconds after which processes end when one of them no longer answers.
+SILENCE = 30
 _DECODE_OPTIONS = (
     "max_new_tokens",
     "temperature",
@@ -34,12 +38,50 @@ def load_params(arguments: argparse.Namespace) -> Params:
     """Load the model and the drafters that the options of `add_model` name."""
     import jaxspec
 
+    _join_processes(arguments)
     return jaxspec.load(
         arguments.model,
         drafter=read_drafters(arguments),
         dtype=arguments.dtype,
         quantize=arguments.quantize,
+        mesh=_make_mesh(getattr(arguments, "tp", None)),
     )
+
+
+def _join_processes(arguments: argparse.Namespace) -> None:
+    """Join the processes that the options of `add_processes` name, if the command has these.
+
+    Raises:
+      ValueError: the options contradict each other, or no devices are shared.
+    """
+    from jaxspec.core.processes import HostOptions, connect
+
+    names = ("coordinator", "process_id", "processes")
+    hosts = HostOptions(*(getattr(arguments, name, None) for name in names))
+    if hosts != HostOptions() and arguments.tp is None:
+        raise ValueError("several processes share a target: give --tp, the number of all devices")
+    connect(hosts, SILENCE)
+
+
+def _make_mesh(devices: int | None) -> Mesh | None:
+    """Make the mesh of the first `devices` devices; None for None.
+
+    Raises:
+      ValueError: there are fewer, or some of another process would be left out.
+    """
+    import jax
+
+    if devices is None:
+        return None
+    found = jax.device_count()
+    if not 1 <= devices <= found:
+        raise ValueError(f"--tp is {devices}: there are {found} devices")
+    if jax.process_count() > 1 and devices != found:
+        raise ValueError(
+            f"--tp is {devices}: {jax.process_count()} processes have {found} devices, "
+            "and must use them all"
+        )
+    return jax.make_mesh((devices,), ("model",), devices=jax.devices()[:devices])
 
 
 def read_drafters(arguments: argparse.Namespace) -> str | dict[str, str] | None:

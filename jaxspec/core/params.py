@@ -9,6 +9,7 @@ from typing import Any
 import flax.struct
 
 from jaxspec.core.config import TargetConfig
+from jaxspec.core.mesh import Layout, find_layout
 
 # Drafters without weights, which every target can use: {name: function from target to config}.
 # `jaxspec.drafters.register` fills it in.
@@ -76,6 +77,11 @@ class Params(flax.struct.PyTreeNode):
     def dtype(self) -> Any:
         """The dtype of the target's computations and caches: that of unquantised weights."""
         return self.target["params"]["norm"]["scale"].dtype
+
+    @property
+    def layout(self) -> Layout | None:
+        """Where the weights lie, if several devices share them; they must not be traced."""
+        return find_layout(self.target["params"]["norm"]["scale"], self.spec.target.vocab_size)
 
     def drafter(self, name: str) -> Any:
         """Return the variables of the drafter called `name`; {} if it has none."""

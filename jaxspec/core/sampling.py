@@ -24,6 +24,7 @@ from jax import lax
 
 from jaxspec.core.filters import FEW, find_threshold, find_threshold_of_few, measure_distance
 from jaxspec.core.mixed_sampling import process_mixed
+from jaxspec.core.split_vocabulary import find_best, is_split
 
 MIN_TEMPERATURE = 1e-5
 """Decoding is greedy below this temperature, as in the reference code of DFlash and EAGLE."""
@@ -318,5 +319,17 @@ def argmax(scores: jax.Array) -> jax.Array:
     `jnp.argmax`, which reduces over pairs without vectorising.
     """
     scores = jnp.where(jnp.isnan(scores), -jnp.inf, scores)
+    if is_split(scores):
+        return find_best(scores, 1, _find_largest)[1][..., 0]
+    return _find_first(scores)
+
+
+def _find_first(scores: jax.Array) -> jax.Array:
+    """Find the first index of the largest of `scores` [..., V] without NaN."""
     index = lax.broadcasted_iota(jnp.int32, scores.shape, scores.ndim - 1)
     return jnp.where(scores == scores.max(-1, keepdims=True), index, scores.shape[-1]).min(-1)
+
+
+def _find_largest(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
+    """Find the largest of `scores` [..., V] without NaN, and its first index; both [..., k = 1]."""
+    return scores.max(-1, keepdims=True), _find_first(scores)[..., None]

@@ -14,6 +14,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from jaxspec.core.split_vocabulary import find_best
+
 # XLA's kernel on GPUs takes at most 16 entries of a row, with one block of threads a row. For more
 # entries XLA sorts the whole row.
 _KERNEL_COUNT, _KERNEL_ROW = 16, 2**14
@@ -22,7 +24,7 @@ _PAIRS = 2**27
 
 
 def top_k(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-    """Compute `jax.lax.top_k` of long rows in groups.
+    """Compute `jax.lax.top_k` of long rows in groups; of a shared vocabulary, on each device first.
 
     Args:
       x: float [..., N] without NaN.
@@ -32,6 +34,11 @@ def top_k(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
       The k largest values [..., k] and their indices int32 [..., k], largest first; the lower index
       first among equals, also among entries of -inf.
     """
+    return find_best(x, k, _search_here)
+
+
+def _search_here(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
+    """Compute `top_k` on one device."""
     place = jax.lax.platform_dependent(
         x, cpu=functools.partial(_places_on_cpu, k=k), default=functools.partial(_places, k=k)
     )

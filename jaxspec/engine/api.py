@@ -146,6 +146,8 @@ def run_session(session: Session, trace: bool = False) -> tuple[list[Output], De
         session, state, traces = _finish(session, state, trace)
         seconds = (decoding - started, time.perf_counter() - decoding)
     rounds_only = not (trace or session.stop_strings) and compilations() == compiled
+    # Processes measure different times. What a policy learns from them would differ.
+    rounds_only = rounds_only and jax.process_count() == 1
     outputs = make_outputs(session, state, seconds, traces, rounds_only)
     keep_learned(session, outputs, rounds_only)
     return outputs, state

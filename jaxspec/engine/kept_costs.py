@@ -14,7 +14,7 @@ from jaxspec.targets import panels, quant
 
 
 def describe_model(params: Params, method: str) -> tuple[Any, ...]:
-    """List what the time of a round depends on in a model: sizes, dtype and quantisation.
+    """List what the time of a round depends on in a model: sizes, dtype, quantisation, devices.
 
     Args:
       method: the drafter's name.
@@ -24,6 +24,8 @@ def describe_model(params: Params, method: str) -> tuple[Any, ...]:
     if form is None and panels.COLLECTION in params.target:
         form = panels.COLLECTION
     weights = str(params.dtype) if form is None else f"{params.dtype} {form}"
+    if params.layout is not None:
+        weights += f" on {params.layout.devices} devices"
     return params.spec.target, params.spec.drafter(method), weights
 
 

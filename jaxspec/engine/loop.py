@@ -25,6 +25,7 @@ from jaxspec.engine.commit import (
 )
 from jaxspec.engine.draft import draft
 from jaxspec.engine.grow import find_drawn, grow
+from jaxspec.engine.placement import place_state
 from jaxspec.engine.plan import DecodeConfig
 from jaxspec.engine.round import Round, make_round
 from jaxspec.engine.verify import fit_rows, verify, verify_rows
@@ -67,7 +68,7 @@ def run(
         """Run rounds of one kind while `wanted` holds."""
         return jax.lax.while_loop(
             lambda carry: unfinished(carry) & wanted(carry[0]),
-            lambda carry: (one(round, carry[0]), carry[1] + 1),
+            lambda carry: (place_state(one(round, carry[0])), carry[1] + 1),
             carry,
         )
 

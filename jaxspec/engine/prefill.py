@@ -17,6 +17,7 @@ from jaxspec.drafters.base import Committed
 from jaxspec.engine.capacity import prompt_chunk
 from jaxspec.engine.commit import is_stop, make_pending
 from jaxspec.engine.evidence import init_evidence, write_rows
+from jaxspec.engine.placement import place_cache, place_state
 from jaxspec.engine.plan import DecodeConfig, Plan
 from jaxspec.engine.round import Round, make_round
 from jaxspec.engine.verify import project
@@ -65,13 +66,14 @@ def prefill(
     if evidence is not None:
         empty = jnp.zeros(state.round_emitted.shape, bool)
         state = state.replace(evidence=evidence.replace(rejected=empty))
-    return state.replace(
+    state = state.replace(
         tokens=state.tokens.at[:, 0].set(first),
         done=is_stop(first, request) | (request.limit <= 1),
         control=control,
         block=block,
         pending=make_pending(features, plan.waiting) if plan.waiting else None,
     )
+    return place_state(state)
 
 
 def begin_state(
@@ -140,6 +142,7 @@ def _run_prompts(
     """
     batch = tokens.shape[0]
     cache = allocate(round.params.spec.target, batch, capacity, round.params.dtype)
+    cache = place_cache(cache)
     if batch == 1:
         return _run_prompt(round, tokens, lengths, cache, 0)
 

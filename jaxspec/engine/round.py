@@ -13,14 +13,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from jaxspec.builders import Growth
+from jaxspec.core.mesh import constrain
 from jaxspec.core.params import Params
 from jaxspec.core.sampling import MIN_TEMPERATURE, gumbel, sequence_keys
 from jaxspec.core.state import Request
 from jaxspec.drafters.base import Drafter, TargetHead
 from jaxspec.engine.plan import DecodeConfig, Plan, make_plan
 from jaxspec.policies.protocol import Functions
+from jaxspec.targets.sharding.forward import bind_target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,12 +68,13 @@ class Round:
     @property
     def target(self) -> Callable[..., Any]:
         """Return the target's forward pass with its weights bound; `method` selects another method."""
-        return functools.partial(self.plan.target.apply, self.params.target)
+        return bind_target(self.plan.target, self.params.target)
 
     @property
     def drafter_variables(self) -> Any:
         """Return the drafter's weights."""
-        return self.params.drafter(self.config.method)
+        # XLA would split a table that is looked up and multiplied by, and add up what it looks up.
+        return constrain(self.params.drafter(self.config.method), PartitionSpec())
 
     @property
     def target_head(self) -> TargetHead:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.builders import Builder, make_builder
+from jaxspec.core.mesh import using
 from jaxspec.core.params import Params, Spec
 from jaxspec.core.sampling import SamplingValues, make_sampling
 from jaxspec.core.state import DecodeState, Request
@@ -115,6 +116,13 @@ def prepare(
     arguments.check_flag("ignore_eos", ignore_eos)
     automatic = arguments.check_policy(policy)
     automatic = automatic or (policy is None and budget is None and builder is None)
+    if jax.process_count() > 1:  # their clocks differ, and all must decide alike
+        if policy is not None and automatic:
+            raise ValueError(
+                "the policy 'auto' times rounds, and several processes would choose differently: "
+                "give a budget, or a policy with costs from `jaxspec calibrate`"
+            )
+        automatic = False
     tokenizer = load_tokenizer(spec.tokenizer) if spec.tokenizer else None
     ids = _token_ids(spec, prompt, tokenizer, max_new_tokens)
     if automatic and method is None:
@@ -257,15 +265,19 @@ def matmul_precision(session: Session) -> contextlib.AbstractContextManager[None
     """Return a context in which float32 weights multiply in full float32.
 
     Under TF32, the default on GPUs, a tree's logits differ enough from those of autoregressive
-    decoding to change tokens. Other dtypes keep JAX's default.
+    decoding to change tokens. Other dtypes keep JAX's default. Programs are traced for the devices
+    that share the weights.
     """
     return full_precision(session.params)
 
 
-def full_precision(params: Params) -> contextlib.AbstractContextManager[None]:
-    """Return the context of `matmul_precision` for the calls of a model."""
+@contextlib.contextmanager
+def full_precision(params: Params) -> Iterator[None]:
+    """Make the context of `matmul_precision` for the calls of a model."""
     full = params.dtype == jnp.float32
-    return jax.default_matmul_precision("highest") if full else contextlib.nullcontext()
+    precision = jax.default_matmul_precision("highest") if full else contextlib.nullcontext()
+    with precision, using(params.layout):
+        yield
 
 
 def _token_ids(

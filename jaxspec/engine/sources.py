@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.builders.candidates import entropy
+from jaxspec.core.split_vocabulary import find_best
 from jaxspec.drafters.base import Proposal
 from jaxspec.policies.protocol import TOP
 
@@ -75,7 +76,8 @@ def record_sources(sources: Sources, proposal: Proposal, first: jax.Array | int)
     if sources.entropy is not None:
         sources = sources.replace(entropy=put(sources.entropy, entropy(logprob)))
     if sources.top is not None:
-        sources = sources.replace(top=put(sources.top, jnp.exp(jax.lax.top_k(logprob, TOP)[0])))
+        best, _ = find_best(logprob, TOP, jax.lax.top_k)
+        sources = sources.replace(top=put(sources.top, jnp.exp(best)))
     if sources.hidden is not None and proposal.hidden is not None:
         sources = sources.replace(hidden=put(sources.hidden, proposal.hidden))
     return sources

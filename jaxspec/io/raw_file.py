@@ -14,7 +14,7 @@ import weakref
 
 import numpy as np
 
-from jaxspec.io.tensors import RowReader
+from jaxspec.io.tensors import BlockReader, RowReader
 
 
 class RawFile:
@@ -60,6 +60,24 @@ class RawFile:
             own = memory[: (stop - start) * row]
             self.read(offset + start * row, memoryview(own))
             return own.view(dtype).reshape(stop - start, *shape[1:])
+
+        return read
+
+    def block_reader(self, offset: int, shape: tuple[int, int], dtype: np.dtype) -> BlockReader:
+        """Return a function that reads columns of a contiguous matrix, and nothing between them.
+
+        Args:
+          offset, shape, dtype: see `row_reader`.
+        """
+        row = shape[1] * dtype.itemsize
+
+        def read(start: int, stop: int, columns: slice, memory: np.ndarray) -> np.ndarray:
+            size = (columns.stop - columns.start) * dtype.itemsize
+            own, first = memory[: (stop - start) * size], offset + columns.start * dtype.itemsize
+            view = memoryview(own)
+            for i in range(stop - start):
+                self.read(first + (start + i) * row, view[i * size : (i + 1) * size])
+            return own.view(dtype).reshape(stop - start, -1)
 
         return read
 

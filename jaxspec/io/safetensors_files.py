@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 from jaxspec.io.packed import packed_names, scale_name, unpack, unpacked_shape
 from jaxspec.io.raw_file import RawSafetensors
-from jaxspec.io.tensors import RowReader, Tensors
+from jaxspec.io.tensors import BlockReader, RowReader, Tensors
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -79,11 +79,23 @@ class WeightFiles(Tensors):
         stored = self.stored_dtype(name)
         if stored not in FLOAT_DTYPES:  # packed, or refused
             return super().row_reader(name)
+        raw = self._open_raw(name)
+        return raw.row_reader(raw.offsets[name], self.shape(name), np.dtype(FLOAT_DTYPES[stored]))
+
+    def block_reader(self, name: str) -> BlockReader:
+        """Return a function that reads some columns of some rows of a matrix, and no others."""
+        stored = self.stored_dtype(name)
+        if stored not in FLOAT_DTYPES:
+            return super().block_reader(name)
+        raw, (rows, columns) = self._open_raw(name), self.shape(name)
+        dtype = np.dtype(FLOAT_DTYPES[stored])
+        return raw.block_reader(raw.offsets[name], (rows, columns), dtype)
+
+    def _open_raw(self, name: str) -> RawSafetensors:
         file = self._home[name]
         if file not in self._raw:
             self._raw[file] = RawSafetensors(self.directory / file)
-        raw = self._raw[file]
-        return raw.row_reader(raw.offsets[name], self.shape(name), np.dtype(FLOAT_DTYPES[stored]))
+        return self._raw[file]
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape; only the file's header is read."""

@@ -11,6 +11,8 @@ import numpy as np
 # the first axis. The result may use `memory`, a uint8 array of at least as many bytes, or be an
 # array of its own. One thread at a time may call it.
 RowReader: TypeAlias = Callable[[int, int, np.ndarray], np.ndarray]
+# (start, stop, columns, memory) -> columns of the second axis of rows start to stop, as above.
+BlockReader: TypeAlias = Callable[[int, int, slice, np.ndarray], np.ndarray]
 
 
 class Tensors(Mapping[str, np.ndarray]):
@@ -39,6 +41,14 @@ class Tensors(Mapping[str, np.ndarray]):
         """
         return _slice_rows(self[name])
 
+    def block_reader(self, name: str) -> BlockReader:
+        """Return a function that reads some columns of some rows of a matrix.
+
+        Unless a subclass can read columns alone, this reads whole rows.
+        """
+        read = self.row_reader(name)
+        return lambda start, stop, columns, memory: read(start, stop, memory)[:, columns]
+
 
 class RenamedTensors(Tensors):
     """A view of tensors under other names.
@@ -62,6 +72,46 @@ class RenamedTensors(Tensors):
 
     def row_reader(self, name: str) -> RowReader:
         return self._read.row_reader(self._home[name])
+
+    def block_reader(self, name: str) -> BlockReader:
+        return self._read.block_reader(self._home[name])
+
+
+class Blocks(Tensors):
+    """Parts of tensors, under their names.
+
+    Args:
+      read: the tensors.
+      blocks: {name: (rows, columns)}: slices with a start and a stop. Columns of None are all of
+        them. Other tensors are left out.
+    """
+
+    def __init__(self, read: Tensors, blocks: Mapping[str, tuple[slice, slice | None]]):
+        self._read, self._home = read, blocks
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        shape, dtype = self.shape(name), np.dtype(np.float32)
+        memory = np.empty(int(np.prod(shape)) * dtype.itemsize, np.uint8)
+        return self.row_reader(name)(0, shape[0], memory)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        rows, columns = self._home[name]
+        rest = self._read.shape(name)[1:]
+        if columns is not None:
+            rest = (columns.stop - columns.start,)
+        return (rows.stop - rows.start, *rest)
+
+    def dtype(self, name: str) -> str:
+        return self._read.dtype(name)
+
+    def row_reader(self, name: str) -> RowReader:
+        rows, columns = self._home[name]
+        first = rows.start
+        if columns is None:
+            read = self._read.row_reader(name)
+            return lambda start, stop, memory: read(first + start, first + stop, memory)
+        block = self._read.block_reader(name)
+        return lambda start, stop, memory: block(first + start, first + stop, columns, memory)
 
 
 def find_row_reader(read: Mapping[str, np.ndarray], name: str) -> RowReader:

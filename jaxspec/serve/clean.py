@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxspec.core.params import Params
 from jaxspec.engine.plan import DecodeConfig, make_plan
-from jaxspec.serve.slots import SlotsState, put_slot, shapes_of_drafts
+from jaxspec.serve.slots import SlotsState, place_slots, put_slot, shapes_of_drafts
 
 
 @functools.partial(jax.jit, static_argnames=("config",), donate_argnames=("state",))
@@ -41,4 +41,5 @@ def clean_slot(
                 count=pending.count.at[slot].set(0), features=pending.features.at[slot].set(0)
             ),
         )
-    return state.replace(decode=decode, broken=state.broken.at[slot].set(False))
+    broken = state.broken.at[slot].set(False)
+    return place_slots(state.replace(decode=decode, broken=broken))

@@ -8,7 +8,7 @@ import jax
 
 from jaxspec.core.params import Params
 from jaxspec.engine.plan import DecodeConfig, make_plan
-from jaxspec.serve.slots import SlotsState, put_slot, shapes_of_drafts, take_slot
+from jaxspec.serve.slots import SlotsState, place_slots, put_slot, shapes_of_drafts, take_slot
 
 
 @functools.partial(jax.jit, static_argnames=("config",), donate_argnames=("state",))
@@ -34,4 +34,4 @@ def copy_slot(
         shapes = shapes_of_drafts(drafter, cache.k.shape[3], params.dtype)
         one = take_slot(decode.draft, shapes, source)
         decode = decode.replace(draft=put_slot(decode.draft, one, shapes, target))
-    return state.replace(decode=decode)
+    return place_slots(state.replace(decode=decode))

@@ -14,7 +14,14 @@ from jaxspec.core.state import KVCache
 from jaxspec.engine.capacity import prompt_chunk
 from jaxspec.engine.plan import DecodeConfig
 from jaxspec.engine.prefill import feed_chunk
-from jaxspec.serve.slots import SlotsState, make_slot_round, put_slot, shapes_of_drafts, take_slot
+from jaxspec.serve.slots import (
+    SlotsState,
+    make_slot_round,
+    place_slots,
+    put_slot,
+    shapes_of_drafts,
+    take_slot,
+)
 
 
 @functools.partial(jax.jit, static_argnames=("config",), donate_argnames=("state",))
@@ -63,7 +70,8 @@ def feed(
             draft=put_slot(decode.draft, draft, shapes, slot),
             pending=pending.replace(count=pending.count.at[slot].set(0)),
         )
-    return state.replace(decode=decode, broken=state.broken.at[slot].set(broken))
+    broken = state.broken.at[slot].set(broken)
+    return place_slots(state.replace(decode=decode, broken=broken))
 
 
 def _rewind(draft: Any, new: Any, length: jax.Array, capacity: int) -> Any:

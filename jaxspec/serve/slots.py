@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from jaxspec.core.cache import allocate
-from jaxspec.core.params import Params
+from jaxspec.core.mesh import constrain, current
+from jaxspec.core.params import Params, Spec
 from jaxspec.core.sampling import MIXED
 from jaxspec.core.state import DecodeState
 from jaxspec.drafters.base import Drafter
 from jaxspec.engine.commit import make_pending
+from jaxspec.engine.placement import place_state
 from jaxspec.engine.plan import QUEUE, DecodeConfig, make_plan
 from jaxspec.engine.prefill import begin_state
 from jaxspec.engine.round import Round
@@ -58,28 +62,43 @@ def make_slots(
       capacity: rows S of the caches.
       keep_hidden: keep the hidden states that a visit's tokens were drawn from.
     """
-    plan, dtype = make_plan(params.spec, config), params.dtype
+    make = functools.partial(_make_slots, params.spec, params.dtype)
+    made = functools.partial(make, config, slots, capacity, keep_hidden)
+    # Each of several devices makes its part of the caches.
+    return made() if current() is None else jax.jit(lambda: place_slots(made()))()
+
+
+def _make_slots(
+    spec: Spec, dtype: Any, config: DecodeConfig, slots: int, capacity: int, keep_hidden: bool
+) -> SlotsState:
+    plan = make_plan(spec, config)
     drafter = plan.drafter
     decode = begin_state(
         plan,
         jnp.zeros(slots, jnp.int32),
-        allocate(params.spec.target, slots, capacity, dtype),
+        allocate(spec.target, slots, capacity, dtype),
         drafter.init(slots, capacity, dtype) if drafter else None,
         max_tokens=MOST_ROUNDS * plan.longest,
     )
     if drafter:
-        width = len(drafter.feature_layers) * params.spec.target.hidden_size
+        width = len(drafter.feature_layers) * spec.target.hidden_size
         features = jnp.zeros((slots, width), dtype)
         decode = decode.replace(pending=make_pending(features, max(plan.longest, QUEUE)))
     zeros = jnp.zeros((slots, MOST_ROUNDS + 1), jnp.int32)
     depths = jnp.zeros(plan.longest)
     hidden = None
     if keep_hidden:
-        hidden = jnp.zeros((*decode.tokens.shape, params.spec.target.hidden_size), dtype)
+        hidden = jnp.zeros((*decode.tokens.shape, spec.target.hidden_size), dtype)
     broken = jnp.zeros(slots, bool)
-    state = SlotsState(decode, zeros, zeros[0], depths, depths, broken, hidden)
+    state = SlotsState(decode, zeros, zeros[0] + 0, depths, depths + 0, broken, hidden)
     # Leaves that share a buffer could not be donated.
     return jax.tree.map(lambda x: jnp.array(x, copy=True), state)
+
+
+def place_slots(state: SlotsState) -> SlotsState:
+    """Split the target's cache of a traced state among devices, see `placement.place_state`."""
+    rest = constrain(state.replace(decode=None), PartitionSpec())
+    return rest.replace(decode=place_state(state.decode))
 
 
 def make_slot_round(params: Params, config: DecodeConfig, settings: jax.Array | None) -> Round:

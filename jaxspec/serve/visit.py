@@ -14,7 +14,7 @@ from jaxspec.engine.commit import absorb_pending, has_room
 from jaxspec.engine.plan import DecodeConfig
 from jaxspec.serve.rounds import Control, Rules, autoregressive_round, drafted_round
 from jaxspec.serve.settings import read_settings
-from jaxspec.serve.slots import MOST_ROUNDS, SlotsState, make_slot_round
+from jaxspec.serve.slots import MOST_ROUNDS, SlotsState, make_slot_round, place_slots
 
 Carry = tuple[SlotsState, jax.Array]  # the slots; int32 [], rounds run so far
 
@@ -69,7 +69,7 @@ def visit(
         """Run rounds of one kind while `wanted` holds."""
 
         def body(carry: Carry) -> Carry:
-            return one(round, carry[0], chosen, control, rules), carry[1] + 1
+            return place_slots(one(round, carry[0], chosen, control, rules)), carry[1] + 1
 
         return jax.lax.while_loop(lambda c: unfinished(c) & wanted(c[0]), body, carry)
 
@@ -85,7 +85,7 @@ def visit(
         # Use loops, not conditionals: XLA would copy the caches that a conditional carries.
         slots, count = jax.lax.while_loop(unfinished, alternate, begin)
     report = _pack(slots, count)
-    return _restore(slots, chosen.active, lengths), report
+    return place_slots(_restore(slots, chosen.active, lengths)), report
 
 
 def _begin(slots: SlotsState, active: jax.Array) -> SlotsState:

@@ -194,12 +194,14 @@ class GatedMLP(nn.Module):
 class DecoderLayer(nn.Module):
     """Pre-norm attention and feed-forward with residual connections.
 
-    `mlp` may be replaced by a sparse layer.
+    `mlp` may be replaced by a sparse layer. With `axis`, this is one device's share of the layer's
+    heads and feed-forward, inside `jax.shard_map` over that axis of the mesh.
     """
 
     config: TransformerConfig
     mlp_class: type[nn.Module] = GatedMLP
     fused_qkv: bool = False
+    axis: str | None = None
 
     def setup(self):
         self.attention_norm = RMSNorm(self.config.norm_eps)
@@ -224,8 +226,15 @@ class DecoderLayer(nn.Module):
         attended, new_kv = self.attention.in_parts(
             normed, rope, positions, mask, prefix, window, earlier
         )
-        x, normed = self.mlp_norm.add_normalize(x, attended, prefix is not None)
-        return x, self.mlp.in_parts(normed, prefix is not None), new_kv
+        cached = prefix is not None
+        x, normed = self.mlp_norm.add_normalize(x, self._add_devices(attended, x), cached)
+        return x, self._add_devices(self.mlp.in_parts(normed, cached), x), new_kv
+
+    def _add_devices(self, parts: jax.Array, x: jax.Array) -> jax.Array:
+        """Add up the shares [S, B, T, E] of all devices, as one part."""
+        if self.axis is None:
+            return parts
+        return jax.lax.psum(add_parts(parts, x.dtype), self.axis)[None]
 
     def context_kv(self, context: jax.Array, rope) -> tuple[jax.Array, jax.Array]:
         """Compute K and V [B, T, K, D] of context features, skipping the input norm (DFlash)."""

@@ -33,16 +33,20 @@ class ForwardOutput(NamedTuple):
 
 
 class Transformer(nn.Module):
-    """Decoder-only transformer of the Qwen3, Llama 3 and Qwen3-MoE families."""
+    """Decoder-only transformer of the Qwen3, Llama 3 and Qwen3-MoE families.
+
+    With `axis`, this is one device's share of it, see `jaxspec.targets.sharding`.
+    """
 
     config: TargetConfig
+    axis: str | None = None
 
     def setup(self):
         c = self.config
         self.embedding = self.param("embedding", INIT, (c.vocab_size, c.hidden_size))
         sparse = [c.moe is not None and i not in c.moe.dense_layers for i in range(c.num_layers)]
         self.layers = [
-            DecoderLayer(c, SparseMLP if is_sparse else GatedMLP, fused_qkv=True)
+            DecoderLayer(c, SparseMLP if is_sparse else GatedMLP, True, self.axis)
             for is_sparse in sparse
         ]
         self.norm = RMSNorm(c.norm_eps)

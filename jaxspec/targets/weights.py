@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -37,12 +37,6 @@ def from_hf(
       WeightMismatch: tensors are missing, unexpected or misshapen; reports all of them.
       ValueError: a tensor holds NaN or infinity, or overflows `dtype`.
     """
-
-    head = family_of(config).weight_name(HEAD)
-
-    def ignore(name: str) -> bool:
-        return is_rotary_table(name) or (config.tie_embeddings and name == head)
-
     scales = {}
 
     def place(leaf: Leaf, array: jax.Array) -> jax.Array:
@@ -52,8 +46,14 @@ def from_hf(
         values, scales[leaf.path] = jax.block_until_ready(quant.quantize(array, quantize, axis))
         return values
 
-    variables = read_tree(target_leaves(config), read, dtype, ignore, place)
+    variables = read_tree(target_leaves(config), read, dtype, ignored(config), place)
     return variables | ({quant.COLLECTION: unflatten_dict(scales)} if quantize else {})
+
+
+def ignored(config: TargetConfig) -> Callable[[str], bool]:
+    """Return a function that says whether files may hold a tensor that nothing reads."""
+    head = family_of(config).weight_name(HEAD)
+    return lambda name: is_rotary_table(name) or (config.tie_embeddings and name == head)
 
 
 def to_hf(params: Mapping[str, Any], config: TargetConfig) -> dict[str, np.ndarray]:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
+from jaxspec.core.mesh import check_mesh
 from jaxspec.core.params import WEIGHTLESS, Params, Spec
 from jaxspec.drafters import files
 from jaxspec.drafters.borrowed_head import borrows_head, lend_head
@@ -32,6 +34,9 @@ from jaxspec.targets import quant
 from jaxspec.targets import weights as target_weights
 from jaxspec.targets.hf_config import target_config, target_config_to_hf
 from jaxspec.targets.registry import family_of
+from jaxspec.targets.sharding.place import refuse, replicate
+from jaxspec.targets.sharding.read import read_shared
+from jaxspec.targets.sharding.shares import widen
 from jaxspec.zoo.places import (
     BEST,
     DRAFTERS,
@@ -59,6 +64,7 @@ def load(
     dtype: str | None = None,
     quantize: str | None = None,
     progress: bool | None = None,
+    mesh: Mesh | None = None,
 ) -> Params:
     """Load a target model and its drafters.
 
@@ -78,11 +84,13 @@ def load(
         the quantised model. Drafters stay in `dtype`.
       progress: show on stderr how much has been read. By default on terminals, if the load takes
         longer than two seconds.
+      mesh: devices that share the target: `jax.make_mesh((8,), ("model",))`. Each also holds the
+        drafters. See docs/sharding.md (None: the default device).
 
     Raises:
       FileNotFoundError: the model or a drafter does not exist.
       ValueError: unknown quantisation or architecture, tensors that do not fit the config, NaN
-        weights, or a drafter that does not fit the target.
+        weights, a drafter that does not fit the target, or devices that cannot share it.
     """
     keep_programs()
     dtype = dtype or default_dtype()
@@ -104,8 +112,12 @@ def load(
     configs = {
         label: files.for_target(drafter_config, config) for label, drafter_config in found.items()
     }
+    mesh = None if mesh is None else check_mesh(mesh)
+    alone = mesh is None or mesh.size == 1
+    placed = config if alone else widen(config, mesh.size)
     with show_progress(progress):
-        target = target_weights.from_hf(stored, config, dtype, quantize)
+        how = (stored, config, dtype, quantize)
+        target = target_weights.from_hf(*how) if alone else read_shared(*how, mesh)
         weights = {
             label: files.load_drafter(sources[label], configs[label], dtype) for label in sources
         }
@@ -121,12 +133,14 @@ def load(
             "they belong to different models; use the tokenizer that the model was published with"
         )
     spec = Spec(
-        target=config,
+        target=placed,
         drafters=_rank(configs, read_order(find_drafters(name, directory))),
         eos=eos_ids(directory, tokenizer),
         tokenizer=None if tokenizer is None else str(directory),
     )
-    return jax.device_put(Params(target, weights, spec))
+    if not alone:
+        return Params(target, replicate(weights, mesh), spec)
+    return jax.device_put(Params(target, weights, spec), mesh and mesh.devices.item())
 
 
 def _rank(configs: dict[str, Any], order: Sequence[str]) -> tuple[tuple[str, Any], ...]:
@@ -166,8 +180,9 @@ def save(params: Params, directory) -> None:
     Tensors are saved in the dtype of the weights.
 
     Raises:
-      ValueError: the target is quantised.
+      ValueError: the target is quantised, or several devices share it.
     """
+    refuse(params, "written")
     directory, spec = Path(directory), params.spec
     tensors = target_weights.to_hf(params.target, spec.target)
     _write(directory, target_config_to_hf(spec.target, str(params.dtype)), tensors)

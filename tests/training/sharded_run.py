@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.core.processes import HostOptions, connect
 from training.loop import LoopOptions, fit
 from training.optimizer import OptimizerOptions, make_optimizer
-from training.sharding import HostOptions, connect
 
 WIDTH, WORDS, ROWS = 32, 48, 32
 

@@ -14,9 +14,8 @@ import dataclasses
 from jaxspec.adapt.actions import FULL
 from jaxspec.bench.architectures import ARCHITECTURES
 from jaxspec.costs.roofline import DEVICES, check_dense
+from jaxspec.costs.shared_roofline import COMPUTE, MEMORY
 
-# Shares of the peak rates that large products and long reads reach.
-COMPUTE, MEMORY = 0.7, 0.85
 DRAFTED, FEATURES, BYTES_PER_WEIGHT = 32_768, 3, 26
 
 

@@ -16,6 +16,7 @@ import jax
 
 from jaxspec.core.config import TransformerConfig
 from jaxspec.core.params import Params
+from jaxspec.costs.shared_roofline import expect_experts
 
 # Modules of a block drafter that read the features of committed tokens instead of the block.
 _INTAKE = re.compile(r"\['(fc|context_norm|kv|k_norm)'\]")
@@ -112,11 +113,6 @@ def count_attention(
 def count_kv_bytes(config: TransformerConfig, dtype) -> int:
     """Count the bytes of keys and values of one cached token, over all layers."""
     return 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
-
-
-def expect_experts(moe, tokens: int) -> float:
-    """Return the expected number of experts that `tokens` tokens use if each chooses uniformly."""
-    return moe.num_experts * (1 - (1 - moe.experts_per_token / moe.num_experts) ** tokens)
 
 
 def _attention(config: TransformerConfig, dtype, batch: int, rows: int, context: int) -> Work:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -27,6 +28,7 @@ def measure_load(
     dtype: str = "bfloat16",
     repeats: int = 3,
     folder: Path | None = None,
+    devices: int = 1,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Write a checkpoint, load it in new processes, and read its files alone, in turn.
@@ -40,6 +42,7 @@ def measure_load(
       dtype: dtype to load the weights as.
       repeats: number of loads.
       folder: where to write the checkpoint; by default the folder of temporary files.
+      devices: number of devices that share it. A CPU shows as many virtual ones.
       progress: receives lines for people.
 
     Returns:
@@ -47,13 +50,13 @@ def measure_load(
       `versions`, and `samples`: {"read_seconds", "memory_seconds", "seconds", "weight_bytes",
       "peak_bytes"} of each load. `memory_seconds` is the first use of as much memory as the weights
       take, on a CPU; else None. `peak_bytes` is the most host memory that the process held beyond
-      what it held before, without the weights.
+      what it held before, without the weights. Arrays that every device holds count once for each.
 
     Raises:
       ValueError: a number is out of range, the disk has no room, or a load fails.
     """
-    if shards < 1 or repeats < 1:
-        raise ValueError("--shards and --repeats must be at least 1")
+    if shards < 1 or repeats < 1 or devices < 1:
+        raise ValueError("--shards, --repeats and --tp must be at least 1")
     config = choose_config(gigabytes)
     size, samples = count_bytes(config), []
     with tempfile.TemporaryDirectory(prefix="jaxspec-load-", dir=folder) as name:
@@ -61,10 +64,12 @@ def measure_load(
         write_checkpoint(Path(name), config, shards)
         for number in range(repeats):
             read = time_reading(Path(name))
-            loaded = _load_once(Path(name), dtype, count_bytes(config, weight_dtype(dtype)))
+            held = count_bytes(config, weight_dtype(dtype))
+            loaded = _load_once(Path(name), dtype, held, devices)
             samples.append({"read_seconds": read} | loaded)
             progress(f"load {number + 1} of {repeats}: {loaded['seconds']:.2f} s")
     settings = {"gigabytes": gigabytes, "shards": shards, "dtype": dtype, "repeats": repeats}
+    settings["devices"] = devices
     about = {key: [one.pop(key) for one in samples][0] for key in ("device", "versions")}
     layers = {"bytes": size, "shard_bytes": size // shards, "layers": config.num_layers}
     return {"settings": settings, **layers, **about, "samples": samples}
@@ -97,16 +102,20 @@ def render_load(report: dict[str, Any]) -> str:
     if "memory_seconds" in medians:
         first_use = medians["weight_bytes"] / medians["memory_seconds"] / 1e9
         rows.insert(1, ("new memory used alone, for the weights", rate(first_use)))
-    title = f"{size / 1e9:.2f} GB as {report['settings']['dtype']} on {report['device']['kind']}"
+    devices = report["settings"]["devices"]
+    where = report["device"]["kind"] + (f" x {devices}" if devices > 1 else "")
+    title = f"{size / 1e9:.2f} GB as {report['settings']['dtype']} on {where}"
     return Table(
         [Column(title), Column(f"median of {len(samples)}", align="right")], rows
     ).to_text()
 
 
-def _load_once(folder: Path, dtype: str, size: int) -> dict[str, Any]:
+def _load_once(folder: Path, dtype: str, size: int, devices: int) -> dict[str, Any]:
     module = "jaxspec.bench.loading.one_load"
-    command = [sys.executable, "-m", module, str(folder), dtype, str(size)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    command = [sys.executable, "-m", module, str(folder), dtype, str(size), str(devices)]
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    environment = os.environ | {"XLA_FLAGS": flags}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
         raise ValueError(f"the load failed: {reason}")

@@ -28,15 +28,24 @@ print(time.perf_counter() - start)
 
 
 def main() -> None:
-    """Load the checkpoint that the arguments name: its folder, the dtype, bytes of its weights."""
-    folder, dtype, size = sys.argv[1:]
+    """Load the checkpoint that the arguments name: its folder, the dtype, bytes of its weights, the
+    number of devices that share it.
+    """
+    folder, dtype, size, devices = sys.argv[1:]
     device = jnp.zeros(0).block_until_ready().devices().pop()  # starts the device
     on_cpu = device.platform == "cpu"
     memory = time_new_memory(int(size)) if on_cpu else None
+    mesh = None
+    if int(devices) > 1:
+        mesh = jax.make_mesh((int(devices),), ("model",), devices=jax.devices()[: int(devices)])
     before, start = read_memory()[0], time.perf_counter()
-    params = jax.block_until_ready(jaxspec.load(folder, dtype=dtype, progress=False))
+    params = jax.block_until_ready(jaxspec.load(folder, dtype=dtype, progress=False, mesh=mesh))
     seconds, (_, peak) = time.perf_counter() - start, read_memory()
-    weights = sum(leaf.nbytes for leaf in jax.tree.leaves(params.target))
+    weights = sum(
+        part.data.nbytes
+        for leaf in jax.tree.leaves(params.target)
+        for part in leaf.addressable_shards
+    )
     report = {
         "seconds": seconds,
         "memory_seconds": memory,

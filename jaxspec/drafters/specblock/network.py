@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.core.split_vocabulary import find_best
 from jaxspec.core.state import KVCache
 from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.targets.layers import DecoderLayer, RMSNorm, rope_table
@@ -154,7 +155,8 @@ def rank_features(logits: jax.Array, top: int) -> jax.Array:
     """
     # Without the barrier XLA merges the slices below into top_k, and on a CPU sorts whole rows,
     # which is a hundred times slower.
-    best = jax.lax.optimization_barrier(jax.lax.top_k(logits.astype(jnp.float32), top)[0])
+    scores = logits.astype(jnp.float32)
+    best = jax.lax.optimization_barrier(find_best(scores, top, jax.lax.top_k)[0])
     logprob = jax.nn.log_softmax(best, axis=-1)
     probability = jnp.exp(logprob)
     gaps = best[..., :1] - best[..., jnp.array([1, 2, 4])]

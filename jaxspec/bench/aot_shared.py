@@ -1,0 +1,75 @@
+"""The decode loop and the prefill of a target that devices share, of shapes alone, to compile for GPUs
+that you don't have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, NamedSharding
+
+from jaxspec.bench.aot import count_held, prefill_program
+from jaxspec.core.mesh import MODEL, Layout, using
+from jaxspec.core.params import Params
+from jaxspec.engine.loop import run
+from jaxspec.engine.placement import find_specs
+from jaxspec.engine.prefill import prefill
+from jaxspec.targets.sharding.forward import find_splits
+from jaxspec.targets.sharding.place import map_leaves, order
+from jaxspec.targets.sharding.shares import Split, widen
+from pallas_kernels.aot import Program
+
+
+def shared_prefill(*, devices: int, **options: Any) -> Program:
+    """Make `jaxspec.bench.aot.prefill_program` of a target that `devices` devices share."""
+    start = prefill_program(**options)
+    mesh = AbstractMesh((devices,), (MODEL,))
+    params = share_shapes(start.args[0], mesh)
+    around = functools.partial(_trace_for, params.spec.target.vocab_size)
+    args = (params, *start.args[1:])
+    with around(mesh):
+        state = jax.eval_shape(functools.partial(prefill, **start.static), *args)
+    facts = {"cache_bytes": count_held(state, devices)}
+    return start._replace(args=args, facts=facts, devices=devices, around=around)
+
+
+def shared_loop(*, devices: int, **options: Any) -> Program:
+    """Make `jaxspec.bench.aot.decode_loop` of a target that `devices` devices share."""
+    start = shared_prefill(devices=devices, **options)
+    mesh = AbstractMesh((devices,), (MODEL,))
+    with start.around(mesh):
+        state = jax.eval_shape(functools.partial(prefill, **start.static), *start.args)
+
+    def place(x: jax.ShapeDtypeStruct, spec: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec))
+
+    state = jax.tree.map(place, state, find_specs(state))
+    args = (*start.args[:2], state, jax.ShapeDtypeStruct((), jnp.int32))
+    static = {"config": start.static["config"]}
+    return start._replace(function=run, args=args, static=static)
+
+
+def share_shapes(params: Params, mesh: AbstractMesh) -> Params:
+    """Return the shapes and shardings of a model whose target the devices of a mesh share.
+
+    Args:
+      params: shapes of the model on one device.
+    """
+    config, devices = params.spec.target, mesh.size
+    shapes = jax.eval_shape(lambda given: map_leaves(order, given, config, devices), params.target)
+    spec = dataclasses.replace(params.spec, target=widen(config, devices))
+
+    def place(x: jax.ShapeDtypeStruct, split: Split) -> jax.ShapeDtypeStruct:
+        where = NamedSharding(mesh, split.spec(x.ndim))
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
+
+    target = jax.tree.map(place, shapes, find_splits(shapes, spec.target, devices))
+    return params.replace(target=target, spec=spec)
+
+
+def _trace_for(vocab: int, mesh: Any) -> Any:
+    return using(Layout(mesh, vocab))

@@ -1,0 +1,1 @@
+"""A target whose weights several devices share: what lies where, and the forward pass."""

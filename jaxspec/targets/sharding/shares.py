@@ -1,0 +1,153 @@
+"""What each of several devices holds of a target.
+
+Queries, keys and values are shared by kv head; gate and up projections, and those of every expert,
+by feed-forward channel; the projections that follow them by their inputs; the output projection by
+token. All else is small, and every device has it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from jaxspec.core.config import TargetConfig
+from jaxspec.core.mesh import MODEL
+
+
+class Split(NamedTuple):
+    """How devices share one array of weights.
+
+    Attributes:
+      axis: the axis that is split, from the last (-1) on; None: every device holds the array.
+      order: int [devices, N], where along the last axis of the whole array the entries of each
+        device come from; -1 is a zero. The array then has an axis of devices before its last, so
+        that nothing takes it for one of a single device. None: entries keep their order.
+    """
+
+    axis: int | None = None
+    order: np.ndarray | None = None
+
+    def spec(self, ndim: int) -> PartitionSpec:
+        """Return the sharding of an array that has `ndim` axes as the devices hold it."""
+        if self.axis is None:
+            return PartitionSpec()
+        axis = ndim + self.axis - (self.order is not None)
+        return PartitionSpec(*(None,) * axis, MODEL)
+
+
+def widen(config: TargetConfig, devices: int) -> TargetConfig:
+    """Describe the same model with at least one kv head per device, and its own output projection.
+
+    Copies of a kv head, each read by some of the query heads that shared it, change nothing. An
+    embedding table that is also the projection is stored twice: whole, and shared by token.
+
+    Raises:
+      ValueError: `devices` do not divide the heads or the feed-forward channels.
+    """
+    c = config
+    fits = c.num_kv_heads % devices == 0 or devices % c.num_kv_heads == 0
+    if not fits or c.num_heads % devices:
+        raise ValueError(
+            f"{devices} devices cannot share {c.num_heads} heads with {c.num_kv_heads} kv heads: "
+            f"choose one of {list_counts(config)}"
+        )
+    for width in _ffn_sizes(config):
+        if width % devices:
+            raise ValueError(
+                f"{devices} devices cannot share {width} feed-forward channels: "
+                f"choose one of {list_counts(config)}"
+            )
+    heads = max(c.num_kv_heads, devices)
+    return dataclasses.replace(config, num_kv_heads=heads, tie_embeddings=False)
+
+
+def list_counts(config: TargetConfig) -> list[int]:
+    """List the numbers of devices that can share a target, ascending from 1."""
+    heads, kv = config.num_heads, config.num_kv_heads
+    return [
+        count
+        for count in range(1, heads + 1)
+        if heads % count == 0
+        and (kv % count == 0 or count % kv == 0)
+        and not any(width % count for width in _ffn_sizes(config))
+    ]
+
+
+def share_of(config: TargetConfig, devices: int) -> TargetConfig:
+    """Describe what one device computes of a forward pass of a widened target.
+
+    It has no output projection: `tie_embeddings` only says so.
+    """
+    c = config
+    moe = c.moe and dataclasses.replace(c.moe, expert_ffn_size=c.moe.expert_ffn_size // devices)
+    return dataclasses.replace(
+        config,
+        num_heads=c.num_heads // devices,
+        num_kv_heads=c.num_kv_heads // devices,
+        ffn_size=c.ffn_size // devices,
+        moe=moe,
+        tie_embeddings=True,
+    )
+
+
+def find_split(
+    path: tuple[str, ...], config: TargetConfig, devices: int, scale: bool = False
+) -> Split:
+    """Find how devices share one array of weights.
+
+    Args:
+      path: keys below "params" of the widened target.
+      config: of the target as its files describe it.
+      devices: number of them.
+      scale: whether it is the scales of quantised weights: these have no input axis.
+    """
+    if len(path) == 1:
+        shared = path == ("lm_head",) and config.vocab_size % devices == 0
+        return Split(-1) if shared else Split()
+    module, name = path[-2:]
+    if module == "qkv":
+        return Split(-1, _order_heads(config, devices))
+    if "gate_up" in (module, name):
+        return Split(-1, _order_gate_up(_ffn_size(path, config), devices))
+    if module == "o" and name == "bias":
+        # The devices' results are added up, so only one of them has the bias.
+        order = np.full((devices, config.hidden_size), -1)
+        order[0] = np.arange(config.hidden_size)
+        return Split(-1, order)
+    if module in ("o", "down") or name == "down":
+        return Split() if scale else Split(-2)
+    return Split()
+
+
+def _order_heads(config: TargetConfig, devices: int) -> np.ndarray:
+    """Order the columns of fused queries, keys and values: those of a device side by side."""
+    queries, keys = config.num_heads, config.num_kv_heads
+    heads: list[int] = []
+    for device in range(devices):
+        first = device * keys // devices
+        own = range(first, first + max(keys // devices, 1))
+        heads += range(device * queries // devices, (device + 1) * queries // devices)
+        heads += [queries + head for head in own]
+        heads += [queries + keys + head for head in own]
+    columns = np.array(heads)[:, None] * config.head_dim + np.arange(config.head_dim)
+    return columns.reshape(devices, -1)
+
+
+def _order_gate_up(width: int, devices: int) -> np.ndarray:
+    """Order the columns of fused gate and up projections: those of a device side by side."""
+    gate = np.arange(width).reshape(devices, -1)
+    return np.concatenate([gate, width + gate], axis=1)
+
+
+def _ffn_size(path: tuple[str, ...], config: TargetConfig) -> int:
+    """Return the feed-forward channels of the layer that `path` is in."""
+    moe, layer = config.moe, int(path[0].removeprefix("layers_"))
+    sparse = moe is not None and layer not in moe.dense_layers
+    return moe.expert_ffn_size if sparse else config.ffn_size
+
+
+def _ffn_sizes(config: TargetConfig) -> set[int]:
+    return {_ffn_size((f"layers_{layer}",), config) for layer in range(config.num_layers)}

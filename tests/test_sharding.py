@@ -1,0 +1,231 @@
+"""Targets that several devices share: texts, collectives and memory on eight virtual devices."""
+
+import dataclasses
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from sharded_toys import TARGETS, make_params
+
+import jaxspec
+from jaxspec.cli.main import main
+from jaxspec.core.mesh import check_mesh
+from jaxspec.targets.sharding.shares import find_split, list_counts, share_of, widen
+
+SCRIPT = Path(__file__).with_name("sharded_decode.py")
+DRAFTERS = ("dflash", "jetspec", "dspark", "eagle3", "specblock", "medusa", "parallelspec")
+METHODS = ("ar", "prompt_lookup", *DRAFTERS, "falcon", "small")
+QWEN3 = TARGETS["qwen3"]
+
+
+def run(request, seconds=600, **variables):
+    """What `sharded_decode.py` prints for a request, in a process with eight devices."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+    paths = os.pathsep.join(str(path) for path in (SCRIPT.parents[1], SCRIPT.parent))
+    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), json.dumps(request)],
+        env=environment | variables,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def check(result, layers=2, hidden=16, vocab=512):
+    """The text is that of one device; a round exchanges two sums per layer and little else."""
+    assert result["found"] == result["expected"]
+    assert result["recompiled"] == 0
+    assert result["keys_off"] < 1e-5
+    own, whole, copies = result["cache"]
+    state, aliased = result["state"]
+    assert own < whole * copies and aliased == state  # the program reuses every array of the state
+    sums = [x["shape"] for x in result["collectives"] if x["shape"].endswith(f",{hidden}]")]
+    sums = [shape for shape in sums if shape.count(",") == 2]  # [B, N, E]
+    assert len(sums) == 2 * layers * len(set(sums))  # each width of a verification has its own
+    for one in result["collectives"]:
+        assert one["kind"] in ("all-reduce", "all-gather"), one
+        # No row of logits travels, in float32.
+        axes = [int(axis) for axis in one["shape"].split("[")[1][:-1].split(",") if axis]
+        assert one["shape"] in sums or one["bytes"] < 4 * vocab * np.prod(axes[:-1]), one
+
+
+def test_eight_devices_give_the_text_of_one():
+    """Two kv heads for eight devices, tied embeddings, sampling."""
+    request = dict(family="qwen3", devices=[8], batch=2, methods=["dflash"], temperatures=[1.0])
+    results = run(request | {"load": [None]})
+    assert results["load 8 None"] == 0
+    result = results["8 dflash 1.0"]
+    check(result)
+    assert result["cache"][0] * 8 == result["cache"][1] * result["cache"][2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", TARGETS)
+def test_files_are_read_as_a_loaded_model_is_placed(family):
+    request = dict(family=family, devices=[2, 8], batch=1, methods=["medusa"], temperatures=[])
+    results = run(request | {"load": [None, "int8", "fp8"]})
+    assert len(results) == 6 and not any(results.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "kind"), [("qwen3_moe", "int8"), ("llama", "fp8")])
+def test_quantised_weights_are_shared(family, kind):
+    request = dict(family=family, devices=[4], batch=2, methods=["ar"], temperatures=[0.0, 1.0])
+    for result in run(request | {"quantize": kind}).values():
+        check(result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])
+def test_kernels_run_on_each_device(family):
+    """Pallas kernels, interpreted, see the arrays of one device."""
+    request = dict(family=family, devices=[2], batch=1, methods=["ar"], temperatures=[0.0])
+    request["sizes"] = {"head_dim": 64}
+    (result,) = run(request, JAXSPEC_KERNELS="interpret").values()
+    check(result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "method"), [("qwen3", "eagle3"), ("qwen3_moe", "dflash")])
+def test_the_serving_engine_gives_the_texts_of_one_device(family, method):
+    request = dict(family=family, devices=[8], batch=1, methods=[method], temperatures=[])
+    ((expected, found, compiled),) = run(request | {"serve": True}).values()
+    assert len(found) == 4 and found == expected and compiled == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("family", TARGETS)
+def test_texts_do_not_depend_on_the_devices(family, batch, method):
+    temperatures, devices = [0.0, 1.0], [1, 2, 4, 8]
+    request = dict(family=family, devices=devices, batch=batch, methods=[method])
+    results = run(request | dict(temperatures=temperatures), seconds=3600)
+    assert len(results) == len(temperatures) * len(devices)
+    for name, result in results.items():
+        if name.startswith("1 "):
+            assert result["found"] == result["expected"] and not result["collectives"]
+        else:
+            check(result)
+
+
+def start_process(folder, number, port, *options):
+    """`jaxspec generate` as process `number` of two, with four devices."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+    environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(SCRIPT.parents[1])}
+    hosts = ["--coordinator", f"localhost:{port}", "--process-id", str(number), "--processes", "2"]
+    command = ["-m", "jaxspec", "generate", "--model", str(folder), "--tp", "8", *hosts]
+    return subprocess.Popen(
+        [sys.executable, *command, "--token-ids", "--prompt", "4 9 2 14", *options],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def start_two(folder, *options):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    return [start_process(folder, number, port, *options) for number in range(2)]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A target with a drafter, in memory and in a folder."""
+    folder, params = tmp_path_factory.mktemp("target"), make_params("qwen3", ("dflash",))
+    jaxspec.save(params, folder)
+    return params, folder
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_text_of_one(saved):
+    params, folder = saved
+    options = dict(temperature=1.0, seed=3, budget=4, max_new_tokens=20, ignore_eos=True)
+    expected = jaxspec.decode(params, [4, 9, 2, 14], **options).tokens
+    given = ["--temperature", "1", "--seed", "3", "--budget", "4", "--max-new-tokens", "20"]
+    processes = start_two(folder, *given, "--ignore-eos", "--json")
+    for process in processes:
+        out, err = process.communicate(timeout=600)
+        assert process.returncode == 0, err[-3000:]
+        assert json.loads(out.splitlines()[-1])["tokens"] == expected
+
+
+@pytest.mark.slow
+def test_a_process_ends_when_the_other_dies(saved):
+    first, second = start_two(saved[1], "--max-new-tokens", "200", "--ignore-eos", "--budget", "4")
+    try:
+        assert second.stdout.read(1)  # both have decoded a token
+        second.kill()
+        _, err = first.communicate(timeout=120)
+        assert first.returncode != 0 and err
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.communicate()
+
+
+def test_a_target_is_widened_to_a_kv_head_per_device():
+    wide = widen(QWEN3, 8)
+    assert (wide.num_kv_heads, wide.num_heads, wide.tie_embeddings) == (8, 8, False)
+    share = share_of(wide, 8)
+    assert (share.num_heads, share.num_kv_heads, share.ffn_size) == (1, 1, 2)
+    assert widen(QWEN3, 2).num_kv_heads == 2
+
+
+def test_a_device_holds_the_kv_head_that_its_queries_read():
+    """Eight heads of 4 read two kv heads; of four devices, two have the same one."""
+    split = find_split(("layers_0", "attention", "qkv", "kernel"), QWEN3, 4)
+    heads = split.order.reshape(4, -1, 4)[..., 0] // 4
+    assert heads.tolist() == [[0, 1, 8, 10], [2, 3, 8, 10], [4, 5, 9, 11], [6, 7, 9, 11]]
+
+
+def test_a_bias_after_the_sum_is_on_one_device():
+    config = TARGETS["llama"]
+    order = find_split(("layers_0", "attention", "o", "bias"), config, 2).order
+    assert order.tolist() == [list(range(16)), [-1] * 16]
+
+
+def test_experts_are_split_by_channel_and_not_by_expert():
+    config = TARGETS["qwen3_moe"]
+    gate_up = find_split(("layers_1", "mlp", "gate_up"), config, 4)
+    assert gate_up.order.tolist() == [[0, 1, 8, 9], [2, 3, 10, 11], [4, 5, 12, 13], [6, 7, 14, 15]]
+    assert gate_up.spec(4) == jax.sharding.PartitionSpec(None, None, "model")
+    down = find_split(("layers_1", "mlp", "down"), config, 4).spec(3)
+    assert down == jax.sharding.PartitionSpec(None, "model")
+    assert find_split(("layers_1", "mlp", "router"), config, 4).axis is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "devices", "message"),
+    [
+        ({}, 3, r"8 heads with 2 kv heads: choose one of \[1, 2, 4, 8\]"),
+        ({"ffn_size": 6}, 4, r"6 feed-forward channels: choose one of \[1, 2\]"),
+        ({"num_heads": 6, "num_kv_heads": 3}, 2, r"choose one of \[1\]"),
+    ],
+)
+def test_devices_that_cannot_share_a_target_are_refused(changes, devices, message):
+    config = dataclasses.replace(QWEN3, **changes)
+    with pytest.raises(ValueError, match=message):
+        widen(config, devices)
+    assert devices not in list_counts(config)
+
+
+def test_a_mesh_of_other_axes_is_refused():
+    with pytest.raises(ValueError, match="axes \\('data',\\)"):
+        check_mesh(jax.make_mesh((1,), ("data",)))
+
+
+def test_more_devices_than_there_are_is_an_error(capsys):
+    assert main(["generate", "--prompt", "x", "--tp", "99"]) == 2
+    assert "--tp is 99: there are" in capsys.readouterr().err
