@@ -76,10 +76,10 @@ CALLS = [
 ]
 
 
-# They add little to others: the L4's loop uses the same kernels as the A100's, `expand` with 32 rows
-# runs the parts that it runs with 64, rejection holds all that sequential acceptance does, and int8
-# and experts are there one by one.
-SLOW = ("a100", "expand@32", "h100 sequential", "int8 experts")
+# They add little to others: the A100's and the L4's loops use kernels that are compiled alone too,
+# `expand` with 32 rows and the beam run parts that others run, rejection holds all that sequential
+# acceptance does, top-p is one of the filters, and int8 and experts are there one by one.
+SLOW = ("a100", "l4", "expand@32", "beam", "h100 sequential", "h100 top-p", "int8 experts")
 
 
 def mark_slow(programs: Iterable[str]) -> list:
