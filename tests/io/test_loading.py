@@ -248,5 +248,5 @@ def test_measured_loads(tmp_path):
     assert "peak host memory beyond the weights" in render_load(report)
     with pytest.raises(ValueError, match="--gigabytes 0.001 is too small"):
         measure_load(0.001, folder=tmp_path)
-    with pytest.raises(ValueError, match="--shards and --repeats must be at least 1"):
+    with pytest.raises(ValueError, match="--shards, --repeats and --tp must be at least 1"):
         measure_load(0.02, shards=0, folder=tmp_path)
