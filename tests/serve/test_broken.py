@@ -69,6 +69,17 @@ def test_it_ends_with_an_error_and_others_go_on(engine, slot, method):
     assert not any(np.isnan(leaf).any() for leaf in jax.tree.leaves(engine._device.state))
 
 
+def test_nothing_of_it_reaches_a_free_slot(engine):
+    for one in SHORT:
+        engine.submit(one)
+    engine.visit()
+    engine.cancel(engine._tasks[0].id)
+    poison(engine, 1)
+    broken = engine._tasks[1].id
+    assert finish(engine)[broken][1] == "error"
+    assert not any(np.isnan(leaf).any() for leaf in jax.tree.leaves(engine._device.state))
+
+
 def test_a_prompt_that_breaks_ends_before_its_first_token(engine):
     """The chunk that is fed attends to rows that are used again."""
     other = tuple(range(200, 330))
