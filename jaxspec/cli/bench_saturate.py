@@ -25,6 +25,12 @@ def add_command(commands: options.Commands) -> None:
         help="texts that decode together (default: 1,4,8)",
     )
     add_engine(parser)
+    parser.add_argument(
+        "--budget",
+        type=int,
+        default=16,
+        help=f"rows of a text in a drafted round of both {options.DEFAULT}",
+    )
     options.add_repeats(parser, 5, "number of times that both decode each batch, in turns")
     options.add_json_file(parser)
 

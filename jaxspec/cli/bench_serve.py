@@ -29,6 +29,8 @@ def add_command(commands: options.Commands) -> None:
         help="rules to compare (default: global,equal,fixed,ar)",
     )
     add("--slots", type=int, default=8, help=f"requests that decode at once {default}")
+    add("--budget", type=int, help="most rows of a request in a round (default: the engine's)")
+    add("--rounds", type=int, default=4, help=f"most rounds between two answers {default}")
     loads.add_loads(parser, requests=40)
     options.add_repeats(parser, 3, "number of times that each load goes to each rule")
     options.add_json_file(parser)
@@ -37,7 +39,6 @@ def add_command(commands: options.Commands) -> None:
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """Add the options that `bench serve` and `bench saturate` share."""
     add, default = parser.add_argument, options.DEFAULT
-    add("--budget", type=int, default=16, help=f"most rows of a request in a round {default}")
     add("--capacity", type=int, default=512, help=f"rows of each slot's caches {default}")
     add("--max-new-tokens", type=int, default=64, help=f"length of each text {default}")
     add(
@@ -98,6 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
             budget=arguments.budget,
             rule=rule,
             queue=arguments.requests,
+            rounds=arguments.rounds,
         )
         engines[rule].warm_up()
     sent = loads.list_loads(arguments)
