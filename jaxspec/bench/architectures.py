@@ -137,18 +137,24 @@ def swap_drafter(spec: Spec, name: str) -> Spec:
       ValueError: there is no such drafter here.
     """
     head = spec.drafters[0][1]
-    made = {DRAFTER: lambda _: head, "dspark": _dspark, "eagle3": _eagle, "specblock": _specblock}
+    made = {
+        DRAFTER: lambda _: head,
+        "dspark": dspark_config,
+        "eagle3": eagle_config,
+        "specblock": _specblock,
+    }
     if name not in made:
         raise ValueError(f"unknown method {name!r}: choose one of ar, {', '.join(made)}")
     return dataclasses.replace(spec, drafters=((name, made[name](spec)),))
 
 
-def _dspark(spec: Spec) -> DSparkConfig:
+def dspark_config(spec: Spec) -> DSparkConfig:
+    """Return DSpark's config with as many layers as the head of `spec`, see `swap_drafter`."""
     head = spec.drafters[0][1]
     return published_config(spec.target, head.feature_layers, num_layers=head.num_layers)
 
 
-def _eagle(spec: Spec, draft_vocab: int = 32_000) -> EagleConfig:
+def eagle_config(spec: Spec, draft_vocab: int = 32_000) -> EagleConfig:
     """Return EAGLE-3's config; it drafts `draft_vocab` tokens if the target has more."""
     target = spec.target
     vocab = draft_vocab if draft_vocab < target.vocab_size else None
@@ -235,14 +241,13 @@ def _draw(shapes: Any, seed: int) -> Any:
     return jax.tree_util.tree_map_with_path(fill, shapes)
 
 
-def add_random_eagle(params: Params, draft_vocab: int = 32_000) -> Params:
-    """Add an EAGLE-3 drafter of the published sizes with random weights, after the others.
+def add_random_drafter(params: Params, config: Any) -> Params:
+    """Add a drafter with random weights after the others, under its method's name.
 
     Args:
-      params: from `random_params`; the drafter reads three of the layers that the head reads.
-      draft_vocab: number of tokens that can be drafted, if the target has more.
+      params: from `random_params`.
+      config: such as `eagle_config` and `dspark_config` return for `params.spec`.
     """
-    config = _eagle(params.spec, draft_vocab)
     name = record_of(config).name
     shapes = _as_structs(jax.eval_shape(functools.partial(_init_drafter, config)), params.dtype)
     both = params.with_drafter(name, config, _draw(shapes, 1))

@@ -12,8 +12,10 @@ import jax.numpy as jnp
 
 from jaxspec.bench.architectures import (
     abstract_params,
-    add_random_eagle,
+    add_random_drafter,
     architecture,
+    dspark_config,
+    eagle_config,
     random_params,
 )
 from jaxspec.bench.check.agreement import measure_agreement
@@ -140,7 +142,10 @@ def check_device(
 def _list_steps(sizes: Sizes, report: dict[str, Any]) -> Sequence[Step]:
     @functools.cache
     def large() -> Params:
-        return add_random_eagle(random_params(architecture(sizes.arch), jnp.dtype(sizes.dtype)))
+        spec = architecture(sizes.arch)
+        params = random_params(spec, jnp.dtype(sizes.dtype))
+        params = add_random_drafter(params, eagle_config(spec))
+        return add_random_drafter(params, dspark_config(spec))
 
     def rates() -> tuple[float, float]:
         found = report["steps"]["ceilings"]["result"]

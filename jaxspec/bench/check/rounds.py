@@ -53,6 +53,7 @@ SETTINGS = (
     Setting("best_first@64, T=1", "jetspec-best_first@64", MappingProxyType({"temperature": 1.0})),
     Setting("expand@64", "jetspec-expand@64"),
     Setting("eagle3-dynamic@64", "eagle3-dynamic@64"),
+    Setting("dspark-lattice@64", "dspark-lattice@64"),
     Setting("best_first@32, batch 8", "jetspec-best_first@32", batch=8),
     Setting("ar, batch 8", "ar", batch=8),
     Setting("default", "default"),
