@@ -14,10 +14,12 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.costs.roofline import DEVICES
 from jaxspec.costs.shared_roofline import count_cache, count_weights, shared_costs, sum_seconds
 from jaxspec.targets.sharding.shares import list_counts
-from pallas_kernels.aot_gpus import find_gpu
+from pallas_kernels.aot_gpus import GPUS
 
 # Share of a GPU's memory that weights and caches may take; programs and activations need the rest.
 USABLE = 0.9
+# GPUs whose memory and peak rates are known.
+KNOWN = tuple(name for name in GPUS if name in DEVICES)
 
 
 class Load(NamedTuple):
@@ -48,11 +50,13 @@ def plan_meshes(config: TargetConfig, gpu: str, count: int, load: Load) -> list[
       `load.rows` rows, `sums` of the collectives in it).
 
     Raises:
-      ValueError: the GPU or its peak rates are not known.
+      ValueError: the GPU's memory or its peak rates are not known; the message lists the known ones.
     """
-    memory = find_gpu(gpu).memory * 2**30
-    if gpu not in DEVICES:
-        raise ValueError(f"the peak rates of {gpu!r} are not known: choose one of {list(DEVICES)}")
+    if gpu not in KNOWN:
+        raise ValueError(
+            f"memory and peak rates of {gpu!r} are not known: choose one of {', '.join(KNOWN)}"
+        )
+    memory = GPUS[gpu].memory * 2**30
     counts = [devices for devices in list_counts(config) if count % devices == 0]
     return [_plan_one(config, gpu, memory, count // devices, devices, load) for devices in counts]
 
