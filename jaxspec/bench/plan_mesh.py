@@ -121,8 +121,8 @@ def render_plan(plans: list[dict[str, Any]]) -> str:
     best = choose_mesh(plans)
     if best is None:
         advice = "None fits: take more GPUs, a smaller --batch or --context, or --quantize int8."
-    elif best["devices"] == 1:
-        advice = f"Take {best['replicas']} process(es) with a GPU each, without --tp."
     else:
-        advice = f"Take {best['replicas']} process(es) with --tp {best['devices']} each."
+        option = f"--tp {best['devices']}" if best["devices"] > 1 else "one GPU"
+        count = best["replicas"]
+        advice = f"Take {count} processes with {option} each." if count > 1 else f"Take {option}."
     return f"{table.to_text()}\n\n{advice} Sizes are per GPU; times are modelled, not measured."
