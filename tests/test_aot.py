@@ -376,11 +376,22 @@ def test_without_the_plugin_the_command_says_what_to_install(capsys):
     assert "pip install jax-cuda12-plugin" in capsys.readouterr().err
 
 
+def test_a_wrong_method_is_told_before_anything_compiles(capsys):
+    from jaxspec.cli.main import main
+
+    assert main(["aot", "--arch", "mini", "--method", "bush"]) == 2
+    assert "unknown method 'bush'" in capsys.readouterr().err
+
+
 def test_options_out_of_range_are_refused():
     with pytest.raises(ValueError, match="unknown GPU 'h900': choose one of h100, "):
         aot_gpus.find_gpu("h900")
     assert [aot_gpus.find_gpu(gpu).dtype for gpu in ("t4", "a100")] == ["float16", "bfloat16"]
     with pytest.raises(ValueError, match="layers is 99: qwen3-8b has 36"):
         tool.compile_decode_loop(arch="qwen3-8b", layers=99)
+    with pytest.raises(ValueError, match="3 devices cannot share 32 heads .* choose one of"):
+        tool.compile_decode_loop(arch="qwen3-8b", devices=3)
+    with pytest.raises(ValueError, match="batch is 0: give an integer at least 1"):
+        tool.compile_decode_loop(arch="mini", batch=0)
     with pytest.raises(ValueError, match="a cache of 64 rows is too small: give at least 80"):
         tool.compile_decode_loop(arch="mini", capacity=64)

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from slow_cases import slow_except
 
+from jaxspec.cli.main import COMMANDS
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(<!-- not run: [^>]+-->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -85,6 +87,15 @@ def test_commands_run(page, line, place):
     assert shutil.which(words[0]), f"{page}: what is {words[0]}?"
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, f"{page}: {line}\n{done.stderr[-2000:]}"
+
+
+def test_every_command_is_in_the_table():
+    names = {module.stem.replace("_", " ") for module in (ROOT / "jaxspec/cli").glob("bench_*.py")}
+    names -= {"bench outputs", "bench prompts"}  # options of others
+    names |= {module.__name__.rpartition(".")[2] for module in COMMANDS}
+    rows = (ROOT / "docs/command-line.md").read_text().split("\n\n")[2]
+    table = re.findall(r"`([a-z ]+)`", "".join(row.split("|")[1] for row in rows.splitlines()))
+    assert names == set(table)
 
 
 def anchors(page: Path) -> set[str]:

@@ -19,11 +19,16 @@ class VersionFiles:
     Args:
       folder: it is made if it does not exist.
       keep: versions to keep.
+
+    Raises:
+      NotADirectoryError: there is a file of this name.
     """
 
     def __init__(self, folder: str | Path, keep: int = 2):
         import orbax.checkpoint as ocp
 
+        if Path(folder).is_file():
+            raise NotADirectoryError(f"{folder} is a file: give a folder for versions")
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep, enable_async_checkpointing=False, cleanup_tmp_directories=True
         )

@@ -27,6 +27,7 @@ from jaxspec.adapt.versions import Versions
 from jaxspec.core.params import Params
 from jaxspec.drafters.registry import record_of
 from jaxspec.engine.api import run_session
+from jaxspec.engine.arguments import check_seed
 from jaxspec.engine.capacity import prompt_chunk
 from jaxspec.engine.compilations import compile_seconds
 from jaxspec.engine.output import Output
@@ -53,8 +54,8 @@ class Session:
       clock: returns seconds.
 
     Raises:
-      ValueError: unknown decider or method, a drafter without weights, or a folder with versions of
-        another target, drafter or decider.
+      TypeError, ValueError: unknown decider or method, a drafter without weights, a seed that is
+        none, or a folder with versions of another target, drafter or kind of decider.
     """
 
     def __init__(
@@ -68,7 +69,8 @@ class Session:
         seed: int = 0,
         clock: Callable[[], float] = time.perf_counter,
     ):
-        self.options, self.seed, self.clock = options or AdaptOptions(), seed, clock
+        self.options, self.clock = options or AdaptOptions(), clock
+        self.seed = check_seed(seed) % 2**64  # NumPy takes no negative one
         refuse(params, "served by a drafter that learns")
         self.method = _check_method(params, method)
         if self.options.rows < prompt_chunk():
@@ -262,8 +264,14 @@ class Session:
 
 def _check_method(params: Params, method: str | None) -> str:
     method = method or params.spec.default_method
-    if not params.drafter(method).get("params") or record_of(params.spec.drafter(method)).retrieval:
-        raise ValueError(f"{method!r} has no weights to adapt: choose a trained drafter")
+    trained = [
+        name
+        for name, variables in params.drafters.items()
+        if variables.get("params") and not record_of(params.spec.drafter(name)).retrieval
+    ]
+    if method not in trained:
+        choice = f"choose one of {', '.join(trained)}" if trained else "load a trained drafter"
+        raise ValueError(f"{method!r} has no weights to adapt: {choice}")
     return method
 
 

@@ -20,6 +20,7 @@ from jaxspec.core.params import Spec
 from jaxspec.core.sampling import make_sampling
 from jaxspec.core.state import DecodeState, Request, Tree
 from jaxspec.costs.round_costs import make_costs
+from jaxspec.engine.arguments import check_budget, check_count
 from jaxspec.engine.automatic import GPU_WIDTHS, make_automatic
 from jaxspec.engine.draft import draft
 from jaxspec.engine.grow import grow
@@ -32,6 +33,7 @@ from jaxspec.policies.learned.blockpilot import Predictor, make_blockpilot
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.registry import AUTOMATIC
 from jaxspec.targets.quant import check_kind, quantize_params
+from jaxspec.targets.sharding.shares import widen
 from pallas_kernels.aot import Program, compile_report
 
 BLOCKPILOT = "blockpilot"
@@ -265,15 +267,24 @@ def compile_decode_loop(
       ValueError: an option is out of range.
       ImportError: the CUDA plugin is not installed.
     """
-    options = {
-        name: each.default for name, each in inspect.signature(decode_loop).parameters.items()
-    } | options
-    describe_call(**{name: value for name, value in options.items() if name != "batch"})
-    factory = _FACTORIES[part]
-    given = options
+    options = check_call(part=part, devices=devices, **options)
+    factory, given = _FACTORIES[part], options
     if devices > 1:
-        if part not in _SHARED:
-            raise ValueError(f"--tp compiles rounds and prefills, not {part}")
         factory, given = _SHARED[part], options | {"devices": devices}
     compiled = compile_report(f"jaxspec.bench.{factory}", given, gpu, large=large, spills=spills)
     return {"part": part, "options": options, "devices": devices} | compiled
+
+
+def check_call(*, part: str = "rounds", devices: int = 1, **options: Any) -> dict[str, Any]:
+    """Return the options of `compile_decode_loop` with defaults; ValueError if one is out of range."""
+    options = {
+        name: each.default for name, each in inspect.signature(decode_loop).parameters.items()
+    } | options
+    check_count("batch", options["batch"])
+    check_budget(options["budget"])
+    spec, _ = describe_call(**{name: value for name, value in options.items() if name != "batch"})
+    if check_count("tp", devices) > 1:
+        if part not in _SHARED:
+            raise ValueError(f"--tp compiles rounds and prefills, not {part}")
+        widen(spec.target, devices)  # refuses numbers that cannot share it
+    return options

@@ -14,10 +14,12 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.costs.roofline import DEVICES
 from jaxspec.costs.shared_roofline import count_cache, count_weights, shared_costs, sum_seconds
 from jaxspec.targets.sharding.shares import list_counts
-from pallas_kernels.aot_gpus import find_gpu
+from pallas_kernels.aot_gpus import GPUS
 
 # Share of a GPU's memory that weights and caches may take; programs and activations need the rest.
 USABLE = 0.9
+# GPUs whose memory and peak rates are known.
+KNOWN = tuple(name for name in GPUS if name in DEVICES)
 
 
 class Load(NamedTuple):
@@ -48,11 +50,13 @@ def plan_meshes(config: TargetConfig, gpu: str, count: int, load: Load) -> list[
       `load.rows` rows, `sums` of the collectives in it).
 
     Raises:
-      ValueError: the GPU or its peak rates are not known.
+      ValueError: the GPU's memory or its peak rates are not known; the message lists the known ones.
     """
-    memory = find_gpu(gpu).memory * 2**30
-    if gpu not in DEVICES:
-        raise ValueError(f"the peak rates of {gpu!r} are not known: choose one of {list(DEVICES)}")
+    if gpu not in KNOWN:
+        raise ValueError(
+            f"memory and peak rates of {gpu!r} are not known: choose one of {', '.join(KNOWN)}"
+        )
+    memory = GPUS[gpu].memory * 2**30
     counts = [devices for devices in list_counts(config) if count % devices == 0]
     return [_plan_one(config, gpu, memory, count // devices, devices, load) for devices in counts]
 
@@ -117,8 +121,8 @@ def render_plan(plans: list[dict[str, Any]]) -> str:
     best = choose_mesh(plans)
     if best is None:
         advice = "None fits: take more GPUs, a smaller --batch or --context, or --quantize int8."
-    elif best["devices"] == 1:
-        advice = f"Take {best['replicas']} process(es) with a GPU each, without --tp."
     else:
-        advice = f"Take {best['replicas']} process(es) with --tp {best['devices']} each."
+        option = f"--tp {best['devices']}" if best["devices"] > 1 else "one GPU"
+        count = best["replicas"]
+        advice = f"Take {count} processes with {option} each." if count > 1 else f"Take {option}."
     return f"{table.to_text()}\n\n{advice} Sizes are per GPU; times are modelled, not measured."

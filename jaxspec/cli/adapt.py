@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxspec.bench.adapt.adapt_plot import plot_events
 
     values.check_folders(arguments, "json", "plot")
+    values.check_installed("train", "optax", *(["orbax"] if arguments.state else []))
     sizes = adapt_options.read_options(arguments)
     decider = make_decider(arguments.decider, sizes.room)
     params, prompts = adapt_options.load_inputs(arguments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 from typing import TYPE_CHECKING
 
 from jaxspec.cli import options, values
@@ -28,13 +29,13 @@ def read_options(arguments: argparse.Namespace) -> AdaptOptions:
     """Read what `add_options` added.
 
     Raises:
-      ValueError: a value is not above 0.
+      ValueError: a value is not above 0, or not finite.
     """
     from jaxspec.adapt import AdaptOptions
 
     for name in ("head_room", "full_room", "head_rate", "full_rate"):
         value = getattr(arguments, name)
-        if value <= 0:
+        if not 0 < value < math.inf:
             option = name.replace("_", "-")
             raise ValueError(f"--{option} is {value}: give a number above 0")
     learner = dataclasses.replace(

@@ -74,7 +74,7 @@ def add_command(commands: options.Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compile and print the report; the exit status is 1 if a program does not compile."""
-    from jaxspec.bench.aot import DRAFTER, compile_decode_loop
+    from jaxspec.bench.aot import DRAFTER, check_call, compile_decode_loop
     from jaxspec.bench.aot_table import render_compiled
     from pallas_kernels.aot_gpus import find_gpu
 
@@ -85,6 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     names = (*model, *sampling, "acceptance", "budget", "policy")
     shared = {name: getattr(arguments, name) for name in names}
+    shared |= {"capacity": arguments.context, "devices": arguments.tp}
     shared["builder"] = arguments.builder or ("best_first" if arguments.method == DRAFTER else None)
     part = "prefill" if arguments.prefill else "rounds"
     wanted = [{"part": part, "method": m} for m in dict.fromkeys(("ar", arguments.method))]
@@ -98,18 +99,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.default:
         shared["policy"] = AUTOMATIC
         wanted = [{"part": part, "method": arguments.method} for part in ("prefill", "rounds")]
-    reports = [
-        compile_decode_loop(
-            gpu,
-            dtype=arguments.dtype or find_gpu(gpu).dtype,
-            large=arguments.large * 2**20,
-            capacity=arguments.context,
-            devices=arguments.tp,
-            **shared | one,
-        )
+    calls = [
+        (gpu, {"dtype": arguments.dtype or find_gpu(gpu).dtype, **shared, **one})
         for gpu in arguments.gpu.split(",")
         for one in wanted
     ]
+    for _, call in calls:  # all of them before the first compiles
+        check_call(**call)
+    large = arguments.large * 2**20
+    reports = [compile_decode_loop(gpu, large=large, **call) for gpu, call in calls]
     values.save_json(arguments.json, reports)
     print(render_compiled(reports))
     return 0 if all(one["compiles"] for one in reports) else FAILED

@@ -55,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_null(arguments)
     if arguments.prompts is None:
         raise ValueError("bench adapt needs prompts of two domains or more: give --prompts FILE")
+    values.check_installed("train", "optax")
     from jaxspec.bench.adapt.adapt_plot import plot_windows
     from jaxspec.bench.adapt.measure_adapt import ARMS, measure_adapt
     from jaxspec.bench.adapt.modelled import make_model
@@ -96,6 +97,8 @@ def _run_null(arguments: argparse.Namespace) -> int:
 
     if arguments.null < 1:
         raise ValueError(f"--null is {arguments.null}: give at least 1")
+    if arguments.plot or arguments.report:
+        raise ValueError("--null makes neither --plot nor --report: leave them out")
     room = {"head": arguments.head_room, "full": arguments.full_room}
     rows, results = [], []
     for name in ("bandit-paper", "bandit-paired"):

@@ -12,8 +12,6 @@ from jaxspec.cli import loads, options, values
 if TYPE_CHECKING:
     from jaxspec.bench.endpoint.load import Load
 
-KEY_VARIABLE = "JAXSPEC_API_KEY"
-
 
 def add_command(commands: options.Commands) -> None:
     """Add the command to the parser of `bench`."""
@@ -27,7 +25,7 @@ def add_command(commands: options.Commands) -> None:
     add, default = parser.add_argument, options.DEFAULT
     add("--url", default="http://127.0.0.1:8000/v1", help=f"of the endpoint {default}")
     add("--model", help="name of the model, for endpoints that ask for one")
-    add("--api-key", help=f"key of the endpoint (default: ${KEY_VARIABLE})")
+    add("--api-key", help=f"key of the endpoint (default: ${options.KEY_VARIABLE})")
     add("--prompts", type=Path, help=f"{options.PROMPT_FILE} (default: three questions)")
     add("--chat", action="store_true", help="send prompts as chat messages, not as texts")
     add("--max-tokens", type=int, default=128, help=f"of an answer {default}")
@@ -46,9 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxspec.bench.measure.prompt_files import read_prompts
 
     values.check_folders(arguments, "json")
+    values.check_installed("serve", "httpx")
     path = arguments.prompts or DEMO_QUESTIONS
     prompts = [one.content for one in read_prompts(path, None, chat=arguments.chat)]
-    key, results = arguments.api_key or os.environ.get(KEY_VARIABLE) or None, []
+    key, results = arguments.api_key or os.environ.get(options.KEY_VARIABLE) or None, []
     for load in loads.list_loads(arguments):
         sent = run_load(
             arguments.url,

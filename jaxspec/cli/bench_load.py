@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.dtype,
         arguments.repeats,
         arguments.folder,
-        arguments.tp or 1,
+        1 if arguments.tp is None else arguments.tp,
         progress=lambda line: print(line, file=sys.stderr, flush=True),
     )
     values.save_json(arguments.json, report)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,12 +45,12 @@ def check_outputs(arguments: argparse.Namespace) -> None:
     """Refuse files that could not be written, before anything is measured.
 
     Raises:
-      FileNotFoundError: the folder of a file does not exist.
-      ModuleNotFoundError: a report is wanted and matplotlib is not installed.
+      OSError: the folder of a file does not exist, or the file is a folder.
+      ImportError: a report is wanted, and matplotlib is not installed.
     """
     values.check_folders(arguments, *FILES)
     if arguments.report:
-        importlib.import_module("matplotlib")
+        values.check_installed("bench", "matplotlib")
 
 
 class KeptRuns:

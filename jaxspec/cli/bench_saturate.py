@@ -20,7 +20,7 @@ def add_command(commands: options.Commands) -> None:
     options.add_model(parser)
     parser.add_argument(
         "--batches",
-        type=options.parse_integers,
+        type=options.parse_counts,
         default=(1, 4, 8),
         help="texts that decode together (default: 1,4,8)",
     )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jaxspec.cli import loads, options, values
 
-RULES = ("global", "equal", "fixed", "ar")
+if TYPE_CHECKING:
+    from jaxspec.core.params import Params, Spec
+    from jaxspec.serve import Engine, ServeRequest
 
 
 def add_command(commands: options.Commands) -> None:
@@ -25,7 +28,7 @@ def add_command(commands: options.Commands) -> None:
     add(
         "--rules",
         type=_parse_rules,
-        default=RULES,
+        default=options.RULES,
         help="rules to compare (default: global,equal,fixed,ar)",
     )
     add("--slots", type=int, default=8, help=f"requests that decode at once {default}")
@@ -50,13 +53,13 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
 
 def _parse_rules(text: str) -> tuple[str, ...]:
     names = options.parse_names(text)
-    if not names or set(names) - set(RULES):
-        raise argparse.ArgumentTypeError(f"{text!r}: give some of {','.join(RULES)}")
+    if not names or set(names) - set(options.RULES):
+        raise argparse.ArgumentTypeError(f"{text!r}: give some of {','.join(options.RULES)}")
     return names
 
 
-def read_token_ids(arguments: argparse.Namespace, spec) -> list[list[int]]:
-    """Read the prompts, all of which fit into a slot, as token ids."""
+def read_token_ids(arguments: argparse.Namespace, spec: Spec) -> list[list[int]]:
+    """Read the prompts as token ids."""
     from jaxspec.bench.demo import DEMO_PROMPTS
     from jaxspec.bench.measure.prompt_files import read_prompts
     from jaxspec.engine.token_ids import to_ids
@@ -75,36 +78,15 @@ def read_token_ids(arguments: argparse.Namespace, spec) -> list[list[int]]:
 def run(arguments: argparse.Namespace) -> int:
     """Measure and print a table."""
     from jaxspec.bench.serve.compare_rules import compare_rules, render_rules
-    from jaxspec.serve import ServeRequest, make_engine
+    from jaxspec.engine.arguments import check_count
 
     values.check_folders(arguments, "json")
+    check_count("repeats", arguments.repeats)
     params = values.load_params(arguments)
-    requests = [
-        ServeRequest(
-            tuple(ids),
-            max_new_tokens=arguments.max_new_tokens,
-            temperature=arguments.temperature,
-            seed=arguments.seed,
-            ignore_eos=True,
-        )
-        for ids in read_token_ids(arguments, params.spec)
-    ]
-    engines = {}
-    for rule in arguments.rules:
-        values.show_progress(f"{rule}: compiling and measuring rounds")
-        engines[rule] = make_engine(
-            params,
-            slots=arguments.slots,
-            capacity=arguments.capacity,
-            budget=arguments.budget,
-            rule=rule,
-            queue=arguments.requests,
-            rounds=arguments.rounds,
-        )
-        engines[rule].warm_up()
+    requests = _make_requests(arguments, params)
     sent = loads.list_loads(arguments)
     records = compare_rules(
-        engines,
+        _make_engines(arguments, params, requests),
         requests,
         sent,
         repeats=arguments.repeats,
@@ -116,3 +98,43 @@ def run(arguments: argparse.Namespace) -> int:
     values.save_json(arguments.json, report)
     print(render_rules(records, sent))
     return 0
+
+
+def _make_requests(arguments: argparse.Namespace, params: Params) -> list[ServeRequest]:
+    from jaxspec.serve import ServeRequest
+
+    return [
+        ServeRequest(
+            tuple(ids),
+            max_new_tokens=arguments.max_new_tokens,
+            temperature=arguments.temperature,
+            seed=arguments.seed,
+            ignore_eos=True,
+        )
+        for ids in read_token_ids(arguments, params.spec)
+    ]
+
+
+def _make_engines(
+    arguments: argparse.Namespace, params: Params, requests: list[ServeRequest]
+) -> dict[str, Engine]:
+    """Make an engine for each rule; refuse requests that it cannot take before anything compiles."""
+    from jaxspec.serve import make_engine
+
+    engines = {}
+    for rule in arguments.rules:
+        engines[rule] = make_engine(
+            params,
+            slots=arguments.slots,
+            capacity=arguments.capacity,
+            budget=arguments.budget,
+            rule=rule,
+            queue=arguments.requests,
+            rounds=arguments.rounds,
+        )
+        for request in requests:
+            engines[rule].check(request)
+    for rule, engine in engines.items():
+        values.show_progress(f"{rule}: compiling and measuring rounds")
+        engine.warm_up()
+    return engines

@@ -27,13 +27,14 @@ def add_loads(parser: argparse.ArgumentParser, requests: int) -> None:
     )
     add(
         "--clients",
-        type=_parse_clients,
+        type=options.parse_counts,
         default=(),
         help="clients that each wait for their answer, as in 1,8: a closed loop for each",
     )
     add("--temperature", type=float, default=0.0, help=f"0 is greedy {default}")
-    add("--first-goal", type=float, metavar="MS", help="goodput: first token within this time")
-    add("--token-goal", type=float, metavar="MS", help="goodput: further tokens within this time")
+    for name, what in (("first", "first token"), ("token", "further tokens")):
+        text = f"goodput: {what} within this time"
+        add(f"--{name}-goal", type=options.parse_time, metavar="MS", help=text)
     options.add_seed(parser)
 
 
@@ -57,13 +58,6 @@ def _parse_count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: give a whole number above 0")
     return int(text)
-
-
-def _parse_clients(text: str) -> tuple[int, ...]:
-    numbers = options.parse_integers(text)
-    if not numbers or min(numbers) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of clients: write it as in 1,8")
-    return numbers
 
 
 def _parse_rates(text: str) -> tuple[float, ...]:

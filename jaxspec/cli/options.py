@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -16,6 +17,10 @@ Run: TypeAlias = Callable[[argparse.Namespace], int]
 DTYPES = ("float32", "bfloat16", "float16")
 PROMPT_FILE = "a .jsonl or .jsonl.gz file, as for bench"
 DEFAULT = "(default: %(default)s)"
+# How the serving engine shares rows, see `jaxspec.serve.plan.RULES`, which is slow to import.
+RULES = ("global", "equal", "fixed", "ar")
+# Environment variable with the key of an endpoint.
+KEY_VARIABLE = "JAXSPEC_API_KEY"
 
 
 def add_parser(
@@ -287,6 +292,35 @@ def parse_integers(text: str) -> tuple[int, ...]:
             f"{text!r} is not a list of whole numbers: write it as in 1,4,16"
         ) from None
     return tuple(dict.fromkeys(numbers))
+
+
+def parse_counts(text: str) -> tuple[int, ...]:
+    """Read whole numbers above 0 separated by commas, at least one, each once.
+
+    Raises:
+      argparse.ArgumentTypeError: there is none, or an item is no such number.
+    """
+    numbers = parse_integers(text)
+    if not numbers or min(numbers) < 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no list of numbers above 0: write it as in 1,8"
+        )
+    return numbers
+
+
+def parse_time(text: str) -> float:
+    """Read a time above 0, in the unit of the option.
+
+    Raises:
+      argparse.ArgumentTypeError: it is none.
+    """
+    try:
+        time = float(text)
+    except ValueError:
+        time = math.nan
+    if not 0 < time < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: give a number above 0")
+    return time
 
 
 def parse_names(text: str) -> tuple[str, ...]:

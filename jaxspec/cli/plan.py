@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,7 +50,9 @@ def run(arguments: argparse.Namespace) -> int:
     if found is None or int(found[1]) < 1:
         raise ValueError(f"--gpus is {arguments.gpus!r}: write it as in 4xh100")
     if len(arguments.context) != 1 or min(arguments.batch, arguments.rows, *arguments.context) < 1:
-        raise ValueError("--context, --batch and --rows are single numbers of at least 1")
+        raise ValueError("--context, --batch and --rows take one number each: give at least 1")
+    if not 0 <= arguments.drafter_gb < math.inf:
+        raise ValueError(f"--drafter-gb is {arguments.drafter_gb}: give a size of at least 0")
     load = Load(
         arguments.batch,
         arguments.rows,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import math
 import os
 import re
 from pathlib import Path
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
     from jaxspec.serve.http.settings import HttpSettings
 
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
-KEY_VARIABLE = "JAXSPEC_API_KEY"
 
 
 def add_command(commands: options.Commands) -> None:
@@ -45,8 +42,8 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     add("--budget", type=int, help="most rows of a tree (default: 32, on a CPU 8)")
     add(
         "--rule",
-        choices=("global", "equal", "fixed", "ar"),
-        default="global",
+        choices=options.RULES,
+        default=options.RULES[0],
         help=f"how the rows of a round are shared among slots {options.DEFAULT}",
     )
     add("--slots", type=int, default=8, help=f"requests that run at once {options.DEFAULT}")
@@ -74,14 +71,16 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
         default=8000,
         help=f"port, 0 for a free one {options.DEFAULT}",
     )
-    add("--api-key", help=f"key that clients must send (default: ${KEY_VARIABLE})")
+    add("--api-key", help=f"key that clients must send (default: ${options.KEY_VARIABLE})")
     add("--without-key", action="store_true", help="let everybody in who reaches the address")
     add(
         "--allow-host",
         action="append",
         default=[],
+        type=_parse_host,
         metavar="NAME",
-        help="Host header of a reverse proxy to accept on a loopback address; repeatable",
+        help="Host header, without its port, of a reverse proxy to accept on a loopback address; "
+        "repeatable",
     )
     add("--served-model-name", metavar="NAME", help="name of the model for clients")
     add("--no-page", action="store_true", help="do not serve the chat page")
@@ -95,8 +94,9 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
     def add(name: str, default: float | None, text: str) -> None:
-        kind = _parse_seconds
-        parser.add_argument(name, type=kind, default=default, metavar="SECONDS", help=text)
+        parser.add_argument(
+            name, type=options.parse_time, default=default, metavar="SECONDS", help=text
+        )
 
     add("--request-timeout", None, "longest request (default: no limit)")
     add("--send-timeout", 30.0, f"drop clients that read nothing for so long {options.DEFAULT}")
@@ -110,14 +110,11 @@ def _parse_port(text: str) -> int:
     return int(text)
 
 
-def _parse_seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: give seconds above 0")
-    return seconds
+def _parse_host(text: str) -> str:
+    # Ports are not compared, so a name with one would match no request. IPv6 has more colons.
+    if not text or "/" in text or text.count(":") == 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no host name: give it without a port")
+    return text
 
 
 def _parse_prefix(text: str) -> str:
@@ -128,9 +125,7 @@ def _parse_prefix(text: str) -> str:
 
 def run(arguments: argparse.Namespace) -> int:
     """Load the model, listen, and serve until a signal."""
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ImportError(f"{missing[0]} is missing: pip install 'jax-speculative[serve]'")
+    values.check_installed("serve", *NEEDED)
     from jaxspec.serve.http import server
     from jaxspec.serve.http.service import Service
 
@@ -162,12 +157,13 @@ def choose_key(arguments: argparse.Namespace) -> str | None:
     from jaxspec.serve.http.server import is_loopback
 
     given = arguments.api_key
-    key = given if given is not None else os.environ.get(KEY_VARIABLE) or None
+    key = given if given is not None else os.environ.get(options.KEY_VARIABLE) or None
     if key is not None and not re.fullmatch("[!-~]+", key):
         raise ValueError("the API key must be of visible ASCII characters, without spaces")
     if key is None and not is_loopback(arguments.host) and not arguments.without_key:
         raise ValueError(
-            f"other machines reach {arguments.host}: set {KEY_VARIABLE}, or pass --without-key"
+            f"other machines reach {arguments.host}: set {options.KEY_VARIABLE}, "
+            "or pass --without-key"
         )
     return key
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
 from collections.abc import Mapping
@@ -75,7 +76,7 @@ def _make_mesh(devices: int | None) -> Mesh | None:
         return None
     found = jax.device_count()
     if not 1 <= devices <= found:
-        raise ValueError(f"--tp is {devices}: there are {found} devices")
+        raise ValueError(f"--tp is {devices}: give 1 to {found}, the number of devices")
     if jax.process_count() > 1 and devices != found:
         raise ValueError(
             f"--tp is {devices}: {jax.process_count()} processes have {found} devices, "
@@ -189,13 +190,31 @@ def check_folders(arguments: argparse.Namespace, *names: str) -> None:
 
     Raises:
       FileNotFoundError: the folder of one of these files does not exist.
+      IsADirectoryError: one of these files is a folder.
+      ImportError: a plot is wanted, and matplotlib is not installed.
     """
     for name in names:
-        path = getattr(arguments, name)
+        path, option = getattr(arguments, name), f"--{name.replace('_', '-')}"
         if path and not path.absolute().parent.is_dir():
-            raise FileNotFoundError(
-                f"--{name.replace('_', '-')}: there is no directory {path.parent}: create it"
-            )
+            raise FileNotFoundError(f"{option}: there is no directory {path.parent}: create it")
+        if path and path.is_dir():
+            raise IsADirectoryError(f"{option}: {path} is a directory: give a file in it")
+        if path and name == "plot":
+            check_installed("bench", "matplotlib")
+
+
+def check_installed(extra: str, *modules: str) -> None:
+    """Refuse to start without what is needed later.
+
+    Args:
+      extra: of the distribution, which installs the modules.
+
+    Raises:
+      ImportError: one of them is not installed.
+    """
+    missing = next((name for name in modules if importlib.util.find_spec(name) is None), None)
+    if missing:
+        raise ImportError(f"{missing} is missing: pip install 'jax-speculative[{extra}]'")
 
 
 def save_json(path: Path | None, report: Any, indent: int | None = 1) -> None:

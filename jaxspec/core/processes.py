@@ -36,13 +36,20 @@ def connect(hosts: HostOptions, silence: int = 100) -> None:
       silence: seconds without an answer after which a process counts as ended.
 
     Raises:
-      ValueError: only some of the options are given, or they contradict each other.
+      ValueError: only some of the options are given, they contradict each other, or there is no
+        cluster to ask.
     """
     given = (hosts.coordinator, hosts.process_id, hosts.processes)
     if given == (None, None, None):
         return
     if hosts.coordinator == "auto":
-        jax.distributed.initialize(heartbeat_timeout_seconds=silence)
+        try:
+            jax.distributed.initialize(heartbeat_timeout_seconds=silence)
+        except ValueError as error:
+            raise ValueError(
+                f"JAX found no cluster for coordinator=auto ({error}): "
+                "give coordinator as host:port, with process_id and processes"
+            ) from None
         return
     if hosts.coordinator is None or hosts.process_id is None or hosts.processes is None:
         raise ValueError(

@@ -67,6 +67,14 @@ class Engine:
         self._counters.observe_submit(queued=True)
         return task.id
 
+    def check(self, request: ServeRequest) -> None:
+        """Refuse what `submit` would refuse, and queue nothing.
+
+        Raises:
+          InvalidRequest: a ValueError, whose one line says what to do.
+        """
+        check_request(request, self._limits)
+
     def cancel(self, id: int) -> None:
         """End a request; its last update has finish `abort`. Unknown or ended ids change nothing."""
         self._waiting.cancel(id)

@@ -63,7 +63,7 @@ def make_engine(
         seldom pay and every number of rows takes seconds to compile, 8).
       rule: how a round's rows are shared, one of `jaxspec.serve.plan.RULES`.
       edges: numbers of rows that verification is compiled for (None: powers of two).
-      queue: requests that may wait.
+      queue: requests that may wait, at least 1; each waits until the next visit.
       rounds: most rounds of a visit, up to 8: more take less of the host's time, fewer stream more
         smoothly.
       max_logprobs: most alternatives that a request may ask for with the log-probabilities of its
@@ -76,7 +76,7 @@ def make_engine(
       TypeError, ValueError: an option of the wrong type or out of range.
     """
     keep_programs()
-    slots, queue = check_count("slots", slots), check_count("queue", queue, 0)
+    slots, queue = check_count("slots", slots), check_count("queue", queue)
     rounds = check_count("rounds", rounds, 1, MOST_ROUNDS)
     most = check_count("max_logprobs", max_logprobs, 0, MOST)
     check_choice("rule", rule, RULES)

@@ -244,12 +244,20 @@ def test_a_version_is_written_before_it_decodes(tmp_path, monkeypatch):
     session.close()
 
 
-def test_mistakes_are_named():
+def test_negative_seeds_are_seeds():
+    session = Session(toys.make_params(), seed=-1)
+    np.random.default_rng([session.seed, 0])  # as drawn from after each call
+
+
+def test_mistakes_are_named(tmp_path):
     params = toys.make_params()
     with pytest.raises(ValueError, match="unknown decider 'best': choose one of never, osd"):
         Session(params, "best")
-    with pytest.raises(ValueError, match="'ar' has no weights to adapt"):
+    with pytest.raises(ValueError, match="'ar' has no weights to adapt: choose one of jetspec"):
         Session(params, method="ar")
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="file is a file: give a folder"):
+        Session(params, folder=tmp_path / "file")
     with pytest.raises(ValueError, match="rows is 8: give at least 64"):
         Session(params, options=AdaptOptions(rows=8))
     with pytest.raises(ValueError, match="segments is 0: give at least 1"):

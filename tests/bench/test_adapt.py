@@ -137,6 +137,7 @@ def test_streams_are_served(measured, tmp_path):
         ({"arms": ("never", "oracle")}, "the oracle knows results beforehand"),
         ({"queries": 0}, "queries is 0: give at least 1"),
         ({"seeds": 0}, "seeds is 0: give at least 1"),
+        ({"stream": "river"}, "unknown stream 'river'"),
     ],
 )
 def test_mistakes_of_measurements_are_named(given, message):
@@ -169,6 +170,9 @@ def test_false_rollbacks_are_printed(capsys):
     [
         (["bench", "adapt"], "bench adapt needs prompts"),
         (["bench", "adapt", "--null", "0"], "--null is 0: give at least 1"),
+        (["bench", "adapt", "--null", "1", "--plot", "x.png"], "makes neither --plot nor --report"),
+        (["adapt", "x", "--head-rate", "nan"], "--head-rate is nan"),
+        (["adapt", "x", "--json", "."], "--json: . is a directory"),
         (["bench", "adapt", "--prompts", "x", "--arch", "y"], "unknown architecture 'y'"),
         (["bench", "adapt", "--prompts", "x", "--head-room", "0"], "--head-room is 0"),
         (["adapt", "x", "--decider", "oracle"], "the oracle knows results beforehand"),

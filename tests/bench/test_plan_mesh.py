@@ -52,7 +52,9 @@ def test_the_command_says_which_mesh_to_take(capsys, tmp_path):
     ("options", "message"),
     [
         (["qwen3-32b", "--gpus", "four"], "as in 4xh100"),
-        (["qwen3-32b", "--gpus", "2xl4"], "peak rates of 'l4'"),
+        (["qwen3-32b", "--gpus", "2xl4"], "peak rates of 'l4' are not known: choose one of h100, "),
+        (["qwen3-32b", "--gpus", "2xa5000"], "memory and peak rates of 'a5000'"),
+        (["qwen3-32b", "--drafter-gb", "-1"], "--drafter-gb is -1.0"),
         (["qwen3-32b", "--batch", "0"], "at least 1"),
         (["nowhere"], "no directory with config.json"),
     ],

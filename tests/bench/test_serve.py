@@ -9,7 +9,7 @@ from jaxspec.bench.endpoint.load import Load
 from jaxspec.bench.endpoint.summary import summarise
 from jaxspec.bench.serve.compare_rules import compare_rules, render_rules
 from jaxspec.bench.serve.drive import drive
-from jaxspec.cli import bench_serve
+from jaxspec.cli import options
 from jaxspec.cli.main import main
 from jaxspec.serve import ServeRequest, make_engine
 from jaxspec.serve.costs import Costs
@@ -61,12 +61,18 @@ def test_rules_take_turns(engine):
 
 
 def test_the_rules_of_the_command_are_those_of_the_engine():
-    assert bench_serve.RULES == RULES
+    assert options.RULES == RULES
 
 
 @pytest.mark.parametrize(
     "given",
-    [("--rules", "best"), ("--clients", "0"), ("--requests", "0"), ("--rate", "inf")],
+    [
+        ("--rules", "best"),
+        ("--clients", "0"),
+        ("--requests", "0"),
+        ("--rate", "inf"),
+        ("--first-goal", "nan"),
+    ],
 )
 def test_bad_loads_are_refused_before_the_model_is_loaded(capsys, given):
     with pytest.raises(SystemExit):

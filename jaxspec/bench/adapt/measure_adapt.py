@@ -50,11 +50,12 @@ def measure_adapt(
             raise ValueError(f"{name} is {value}: give at least 1")
     deciders = [make_decider(arm) for arm in arms]
     options, given = options or AdaptOptions(), {"policy": None, "budget": 16} | (decode or {})
+    # Before anything compiles, since they may be refused.
+    streams = [make_stream(stream, prompts, queries, seed) for seed in range(seeds)]
     for anchored in sorted({decider.anchored for decider in deciders}):
         _warm_up(params, prompts[0].content, anchored, method, options, given)
     runs = []
-    for seed in range(seeds):
-        items = make_stream(stream, prompts, queries, seed)
+    for seed, items in enumerate(streams):
         for arm in arms:
             session = Session(params, arm, method=method, options=options, seed=seed)
             for number, item in enumerate(items, 1):

@@ -12,6 +12,7 @@ from jaxspec.bench.endpoint.load import Load
 from jaxspec.bench.report.table import Column, Table, fixed
 from jaxspec.bench.serve.drive import drive
 from jaxspec.core.params import Params
+from jaxspec.engine.arguments import check_budget, check_count
 from jaxspec.serve import Engine, ServeRequest, make_engine
 
 
@@ -34,7 +35,12 @@ def saturate(
 
     Returns:
       A record per batch and method: tokens per second of both.
+
+    Raises:
+      ValueError: there are no repeats, the budget is out of range, or a text does not fit into a slot.
     """
+    check_count("repeats", repeats)
+    check_budget(budget)
     records = []
     for batch in batches:
         texts = [prompts[i % len(prompts)] for i in range(batch)]
@@ -44,6 +50,8 @@ def saturate(
             engine = make_engine(
                 params, slots=batch, rule=rule, capacity=capacity, queue=batch, rounds=8, **options
             )
+            for request in _make_requests(texts, max_new_tokens):
+                engine.check(request)
             engine.warm_up()
 
             def decode(texts, options=options) -> tuple[float, int]:
@@ -72,11 +80,15 @@ def saturate(
 
 
 def _serve(engine: Engine, texts: Sequence[list[int]], max_new_tokens: int) -> tuple[float, int]:
-    requests = [
-        ServeRequest(tuple(text), max_new_tokens=max_new_tokens, ignore_eos=True) for text in texts
-    ]
+    requests = _make_requests(texts, max_new_tokens)
     measured = drive(engine, requests, Load(len(requests), clients=len(requests)))
     return measured.seconds, sum(one.tokens for one in measured.asked)
+
+
+def _make_requests(texts: Sequence[list[int]], max_new_tokens: int) -> list[ServeRequest]:
+    return [
+        ServeRequest(tuple(text), max_new_tokens=max_new_tokens, ignore_eos=True) for text in texts
+    ]
 
 
 def render_saturation(records: Sequence[dict[str, Any]]) -> str:

@@ -23,6 +23,7 @@ _Bias = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 class _Closed(BaseModel):
     """A JSON object without other keys, whose values have exactly the types that are written.
 
+    A null is the same as an absent key.
     Validation ends at the first mistake: a list of a million mistakes would take seconds, in which
     no stream goes on.
     """
@@ -32,13 +33,15 @@ class _Closed(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown(cls, body: Any) -> Any:
-        if isinstance(body, dict):
-            for name in body:
-                if name not in cls.model_fields:
-                    shown = name[:100].encode(errors="replace").decode()  # half surrogate pairs too
-                    message = "Unknown parameter: '{param}'."
-                    raise PydanticCustomError("unknown_parameter", message, {"param": shown})
-        return body
+        if not isinstance(body, dict):
+            return body
+        kept = {name: value for name, value in body.items() if value is not None}
+        for name in kept:
+            if name not in cls.model_fields:
+                shown = name[:100].encode(errors="replace").decode()  # half surrogate pairs too
+                message = "Unknown parameter: '{param}'."
+                raise PydanticCustomError("unknown_parameter", message, {"param": shown})
+        return kept
 
 
 class StreamOptions(_Closed):
@@ -60,7 +63,7 @@ class StreamOptions(_Closed):
 
 
 class Parameters(_Closed):
-    """Parameters that both endpoints take. A null is the same as an absent parameter.
+    """Parameters that both endpoints take.
 
     Attributes:
       min_p, top_k, ignore_eos, min_tokens, stop_token_ids: as in vLLM; top_k of 0 or -1 is no limit.

@@ -77,7 +77,11 @@ def listen(host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         sock = socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
-        raise OSError(f"cannot listen on {host}:{port} ({error.strerror or error})") from None
+        # Python adds the address to the system's words.
+        reason = (error.strerror or str(error)).partition(" (")[0]
+        raise OSError(
+            f"cannot listen on {host}:{port} ({reason}): give another --host or --port"
+        ) from None
     # Connections inherit it: an event must not wait until the one before is acknowledged.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock

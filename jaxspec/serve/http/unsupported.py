@@ -39,15 +39,15 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 
 
 def drop_what_asks_for_nothing(body: dict[str, Any]) -> dict[str, Any]:
-    """Return a request without nulls and without the parameters that are not supported.
+    """Return a request without the parameters that are not supported.
 
     Raises:
       PydanticCustomError: one of them asks for something.
     """
-    kept = {name: value for name, value in body.items() if value is not None}
-    for name in [name for name in kept if name in UNSUPPORTED]:
+    kept = dict(body)
+    for name in [name for name in body if name in UNSUPPORTED]:
         value = kept.pop(name)
-        if not any(_equal(value, neutral) for neutral in UNSUPPORTED[name]):
+        if value is not None and not any(_equal(value, neutral) for neutral in UNSUPPORTED[name]):
             raise PydanticCustomError(
                 "unsupported_parameter",
                 "Unsupported parameter: '{param}' is not supported by this server.",

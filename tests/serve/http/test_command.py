@@ -10,7 +10,7 @@ import pytest
 
 import jaxspec
 from jaxspec.cli import main as cli
-from jaxspec.cli import serve
+from jaxspec.cli import options, serve
 
 pytest.importorskip("fastapi")
 
@@ -28,11 +28,11 @@ def test_only_this_machine_by_default():
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
 def test_other_addresses_need_a_key(host, monkeypatch):
-    monkeypatch.delenv(serve.KEY_VARIABLE, raising=False)
+    monkeypatch.delenv(options.KEY_VARIABLE, raising=False)
     with pytest.raises(ValueError, match="set JAXSPEC_API_KEY, or pass --without-key"):
         serve.choose_key(parse("--host", host))
     assert serve.choose_key(parse("--host", host, "--without-key")) is None
-    monkeypatch.setenv(serve.KEY_VARIABLE, "secret")
+    monkeypatch.setenv(options.KEY_VARIABLE, "secret")
     assert serve.choose_key(parse("--host", host)) == "secret"
     assert serve.choose_key(parse("--host", host, "--api-key", "other")) == "other"
     assert serve.make_settings(parse("--host", host), "secret", 100).hosts == ()
@@ -54,6 +54,7 @@ def test_a_key_that_no_client_could_send(key):
         ("--drain-timeout", "nan"),
         ("--request-timeout", "soon"),
         ("--metrics-prefix", "my metrics"),
+        ("--allow-host", "proxy:8080"),
     ],
 )
 def test_bad_values_are_refused_before_the_model_is_loaded(option, value, capsys):
@@ -64,6 +65,11 @@ def test_bad_values_are_refused_before_the_model_is_loaded(option, value, capsys
 
 def test_a_server_answers_to_its_own_address():
     assert "127.0.0.2" in serve.make_settings(parse("--host", "127.0.0.2"), None, 100).hosts
+
+
+@pytest.mark.parametrize("name", ["proxy.example", "[::1]", "fe80::1"])
+def test_names_of_proxies(name):
+    assert name in serve.make_settings(parse("--allow-host", name), None, 100).hosts
 
 
 def test_options_reach_the_settings():
@@ -84,7 +90,8 @@ def test_a_taken_port_is_a_mistake_in_one_line(capsys):
     with listen("127.0.0.1", 0) as sock:
         status = cli.main(["serve", "mini", "--port", str(sock.getsockname()[1])])
     error = capsys.readouterr().err
-    assert status == cli.USER_ERROR and error.count("\n") == 1 and "cannot listen" in error
+    assert status == cli.USER_ERROR and error.count("\n") == 1
+    assert "cannot listen" in error and "(Address already in use): give another" in error
 
 
 def test_a_missing_library_is_named(capsys, monkeypatch):

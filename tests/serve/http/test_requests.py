@@ -61,6 +61,12 @@ def test_unsupported_parameters_are_refused_unless_they_ask_for_nothing(server, 
         assert server.post(prompt="x", max_tokens=1, **{name: neutral}).status_code == 200
 
 
+def test_a_null_is_as_good_as_nothing(server):
+    options = {"include_usage": None}
+    given = {"seed": None, "other": None, "stream": True, "stream_options": options}
+    assert server.post(prompt="x", max_tokens=1, **given).status_code == 200
+
+
 def test_zero_is_not_false(server):
     check_error(server.post(prompt="x", echo=0), 400, "unsupported_parameter", "echo")
 
