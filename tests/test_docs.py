@@ -49,8 +49,8 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-# The README and pages whose blocks compile little; the others take minutes together.
-QUICK = {"README.md", "adaptation.md"}
+# The page that most readers start with; the others take minutes together.
+QUICK = {"README.md"}
 
 
 def pages_with_python() -> list:

