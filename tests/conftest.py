@@ -34,6 +34,9 @@ for _name, _value in _COMPILED.items():
 
 import jax
 
+# Almost nothing that is imported is garbage; pytest_collection_finish looks once.
+gc.disable()
+
 # The memory maps of this process, one per line (Linux).
 _MAPS = Path("/proc/self/maps")
 
@@ -56,6 +59,7 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="module")
