@@ -93,21 +93,12 @@ def test_repeats_in_a_batch_are_independent_and_seeds_matter(params):
     ),
 )
 def test_other_acceptance_rules_run_and_equal_greedy_at_zero(params, builder, acceptance):
-    out = jaxspec.decode(
-        params,
-        PROMPTS,
-        builder=builder,
-        budget=8,
-        acceptance=acceptance,
-        temperature=1.0,
-        max_new_tokens=16,
-    )
-    assert all(len(one.tokens) == 16 for one in out)
-    greedy = jaxspec.decode(
-        params, PROMPTS, builder=builder, budget=8, acceptance=acceptance, max_new_tokens=16
-    )
-    plain = jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=16)
-    assert [one.tokens for one in greedy] == [one.tokens for one in plain]
+    options = dict(builder=builder, budget=8, acceptance=acceptance, max_new_tokens=40)
+    out = jaxspec.decode(params, PROMPTS, temperature=1.0, **options)
+    assert all(len(one.tokens) == 40 for one in out)
+    greedy = jaxspec.decode(params, PROMPTS, **options)
+    plain = [jaxspec.decode(params, p, method="ar", max_new_tokens=40).tokens for p in PROMPTS]
+    assert [one.tokens for one in greedy] == plain
 
 
 @pytest.mark.parametrize("method", ["ar", "dflash"])
@@ -141,10 +132,10 @@ def test_nothing_beyond_the_end_is_cached(params):
     from jaxspec.engine.api import _finish
     from jaxspec.engine.session import prepare, run_prefill
 
-    session = prepare(params, PROMPTS, max_new_tokens=13, **METHODS[0])
+    session = prepare(params, PROMPTS, max_new_tokens=40, **METHODS[0])
     _, state, _ = _finish(session, run_prefill(session), trace=False)
     # The last token of a text is the root of a round that never runs, so its row is not cached.
-    np.testing.assert_array_equal(state.cache.length, [len(p) + 12 for p in PROMPTS])
+    np.testing.assert_array_equal(state.cache.length, [len(p) + 39 for p in PROMPTS])
     np.testing.assert_array_equal(state.draft.length, state.cache.length)
 
 

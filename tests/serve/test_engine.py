@@ -3,7 +3,6 @@
 import random
 
 import pytest
-from slow_cases import slow_except
 
 import jaxspec
 from jaxspec.serve import InvalidRequest, QueueFull, ServeRequest
@@ -69,7 +68,7 @@ def join(updates):
     return tokens, "".join(update.text for update in updates), updates[-1].finish
 
 
-def random_requests(params, count, seed=0):
+def random_requests(params, count, sampling, seed=0):
     """Requests of all kinds, and what `decode` gives each. Its method does not matter."""
     from jaxspec.io.tokenizer import load_tokenizer
 
@@ -78,7 +77,7 @@ def random_requests(params, count, seed=0):
     for _ in range(count):
         prompt = tokenizer.encode(pick.choice(TEXTS)) * pick.choice((1, 1, 1, 12))
         stop = pick.choice(((), (), (" the",), ("e", "zzz"), (tokenizer.encode(" a")[-1],)))
-        options = dict(pick.choice(SAMPLING), stop=stop, max_new_tokens=pick.choice((1, 7, 24, 40)))
+        options = dict(pick.choice(sampling), stop=stop, max_new_tokens=pick.choice((1, 7, 24, 40)))
         requests.append((tuple(prompt), options, pick.choice((None, None, "ar"))))
     return [
         (
@@ -90,11 +89,16 @@ def random_requests(params, count, seed=0):
 
 
 # Engines of 2 slots share their programs, so all other tests that run requests have 2 slots.
+# `decode` compiles a program for each kind of sampling: by default none, one and all of its steps.
 @pytest.mark.parametrize(
-    ("slots", "count"), slow_except([(2, 12)], [(1, 24), (2, 12), (3, 24), (8, 24)])
+    ("slots", "sampling"),
+    [
+        (2, (SAMPLING[0], SAMPLING[1], SAMPLING[4])),
+        *(pytest.param(slots, SAMPLING, marks=SLOW) for slots in (1, 2, 3, 8)),
+    ],
 )
-def test_every_text_is_that_of_decode_alone(mini, slots, count):
-    cases = random_requests(mini, count, seed=slots)
+def test_every_text_is_that_of_decode_alone(mini, slots, sampling):
+    cases = random_requests(mini, 4 * len(sampling), sampling, seed=slots)
     engine = make(mini, slots)
 
     def conserve(engine, visit):
@@ -229,7 +233,8 @@ def test_invalid_requests_are_refused_in_one_line_that_names_the_field(mini, fie
 
 
 def test_min_tokens_holds_stop_ids_back(mini):
-    alone = jaxspec.decode(mini, [5, 6, 7], method="ar", max_new_tokens=30, ignore_eos=True).tokens
+    options = dict(method="ar", capacity=320, max_new_tokens=30, ignore_eos=True)
+    alone = jaxspec.decode(mini, [5, 6, 7], **options).tokens
     stop = (alone[2],)
     request = ServeRequest((5, 6, 7), max_new_tokens=30, ignore_eos=True, stop=stop, min_tokens=4)
     end = next((i for i in range(4, 30) if alone[i] == stop[0]), 29) + 1
@@ -290,11 +295,12 @@ def test_the_next_turn_of_a_chat_reuses_its_slot(mini):
     options = dict(max_new_tokens=16, ignore_eos=True, temperature=0.8, seed=4)
     second = join(run(engine, [ServeRequest(tuple(longer), **options)])[0])
     assert engine.counters()["reused_tokens"] == 128  # two chunks of a CPU
-    assert second[0] == jaxspec.decode(mini, longer, method="ar", **options).tokens
+    plain = dict(method="ar", capacity=320, **options)
+    assert second[0] == jaxspec.decode(mini, longer, **plain).tokens
     other = [7, *longer[1:]]
     third = join(run(engine, [ServeRequest(tuple(other), **options)])[0])
     assert engine.counters()["reused_tokens"] == 128
-    assert third[0] == jaxspec.decode(mini, other, method="ar", **options).tokens
+    assert third[0] == jaxspec.decode(mini, other, **plain).tokens
 
 
 def test_rows_that_the_drafter_has_not_read_are_not_used_again(mini):
