@@ -175,6 +175,7 @@ def test_a_batch_with_nothing_to_learn_gives_zeros(target):
     assert all(not leaf.any() for leaf in jax.tree.leaves(gradient))
 
 
+@pytest.mark.slow
 def test_bfloat16_compute_is_close(target):
     config = config_of()
     tokens = np.random.default_rng(0).integers(0, VOCAB, 20)

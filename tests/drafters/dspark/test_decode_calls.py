@@ -63,6 +63,7 @@ def test_a_second_call_compiles_nothing(params, temperature):
     assert compilations() == before
 
 
+@pytest.mark.slow
 def test_the_loop_is_on_the_device(params):
     options = {"method": "rnn", "builder": "dynamic", "budget": 12, "temperature": 1.0}
     session = prepare(params, [1, 2, 3], max_new_tokens=30, **options)
