@@ -34,6 +34,9 @@ for _name, _value in _COMPILED.items():
 
 import jax
 
+# Almost nothing that is imported is garbage; pytest_collection_finish looks once.
+gc.disable()
+
 # The memory maps of this process, one per line (Linux).
 _MAPS = Path("/proc/self/maps")
 
@@ -47,6 +50,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         reads = any(value in _READERS for value in vars(item.module).values() if callable(value))
         if reads or "historical" in item.fixturenames:
             item.add_marker(pytest.mark.golden)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported out of garbage collections, of which every module of tests has one.
+
+    It is most of a process's objects, and stays: a collection of them all takes half a second.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="module")

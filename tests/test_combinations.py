@@ -72,8 +72,7 @@ ALL = [
     for builder in record_of(SPEC.drafter(name)).builders
 ]
 # A kind of drafter each that takes part in a step of its own kind; the rest takes minutes.
-QUICK = [("eagle3", "static"), ("specblock", "best_first"), ("prompt_lookup", "chain")]
-QUICK += [("dspark_rnn", "dynamic")]
+QUICK = [("eagle3", "static"), ("specblock", "best_first"), ("dspark_rnn", "dynamic")]
 
 
 @pytest.fixture(scope="module")

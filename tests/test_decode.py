@@ -38,10 +38,12 @@ METHODS = [
 
 
 SLOW = pytest.mark.slow
+# One program of a single greedy sequence and one of the batch serve most tests that follow.
+TREE = METHODS[1]
 SAMPLING = [{}, dict(temperature=1.0), dict(temperature=0.7, top_p=0.9, seed=3)]
-# Every combination is a compilation: by default each way to sample with one method.
+# Every combination is a compilation: by default each temperature with one method.
 CASES = [
-    pytest.param(options, sampling, id=f"{options}-{sampling}", marks=() if i == j else SLOW)
+    pytest.param(options, sampling, id=f"{options}-{sampling}", marks=() if i == j < 2 else SLOW)
     for i, sampling in enumerate(SAMPLING)
     for j, options in enumerate(METHODS)
 ]
@@ -72,11 +74,15 @@ def test_uncoupled_drafts_change_nothing(params):
 
 
 def test_repeats_in_a_batch_are_independent_and_seeds_matter(params):
-    sampling = dict(temperature=1.0, max_new_tokens=20, budget=32)
-    first, second = jaxspec.decode(params, [PROMPTS[0], PROMPTS[0]], **sampling)
+    sampling = dict(temperature=1.0, max_new_tokens=40)
+    prompts = [PROMPTS[0], PROMPTS[0], *PROMPTS[2:]]
+    first, second = jaxspec.decode(params, prompts, **TREE, **sampling)[:2]
     assert first.tokens != second.tokens
-    assert first.tokens == jaxspec.decode(params, PROMPTS[0], **sampling).tokens
-    assert first.tokens != jaxspec.decode(params, PROMPTS[0], seed=1, **sampling).tokens
+    other = jaxspec.decode(params, prompts, seed=1, **TREE, **sampling)[0]
+    assert first.tokens != other.tokens
+    for seed, out in enumerate((first, other)):
+        alone = jaxspec.decode(params, PROMPTS[0], method="ar", seed=seed, **sampling)
+        assert out.tokens == alone.tokens
 
 
 @pytest.mark.parametrize(
@@ -87,21 +93,12 @@ def test_repeats_in_a_batch_are_independent_and_seeds_matter(params):
     ),
 )
 def test_other_acceptance_rules_run_and_equal_greedy_at_zero(params, builder, acceptance):
-    out = jaxspec.decode(
-        params,
-        PROMPTS,
-        builder=builder,
-        budget=8,
-        acceptance=acceptance,
-        temperature=1.0,
-        max_new_tokens=16,
-    )
-    assert all(len(one.tokens) == 16 for one in out)
-    greedy = jaxspec.decode(
-        params, PROMPTS, builder=builder, budget=8, acceptance=acceptance, max_new_tokens=16
-    )
-    plain = jaxspec.decode(params, PROMPTS, method="ar", max_new_tokens=16)
-    assert [one.tokens for one in greedy] == [one.tokens for one in plain]
+    options = dict(builder=builder, budget=8, acceptance=acceptance, max_new_tokens=40)
+    out = jaxspec.decode(params, PROMPTS, temperature=1.0, **options)
+    assert all(len(one.tokens) == 40 for one in out)
+    greedy = jaxspec.decode(params, PROMPTS, **options)
+    plain = [jaxspec.decode(params, p, method="ar", max_new_tokens=40).tokens for p in PROMPTS]
+    assert [one.tokens for one in greedy] == plain
 
 
 @pytest.mark.parametrize("method", ["ar", "dflash"])
@@ -110,44 +107,47 @@ def test_a_stop_id_ends_the_text_inside_a_block(params, method, place):
     whole = jaxspec.decode(params, PROMPTS[0], method="ar", max_new_tokens=40).tokens
     stop = whole[place]
     out = jaxspec.decode(
-        params, PROMPTS[0], method=method, stop=[stop], max_new_tokens=40, budget=32, trace=True
+        params,
+        PROMPTS[0],
+        stop=[stop],
+        max_new_tokens=40,
+        trace=True,
+        **(TREE if method == "dflash" else dict(method=method)),
     )
     assert out.tokens == whole[: whole.index(stop) + 1]
     assert out.stats.finish_reason == "stop"
     assert sum(len(r.path) for r in out.rounds) == len(out.tokens) - 1
 
 
+@pytest.mark.parametrize("options", slow_except([TREE], METHODS), ids=str)
 @pytest.mark.parametrize("limit", [1, 7, 11])
-def test_max_new_tokens_is_exact(params, limit):
+def test_max_new_tokens_is_exact(params, limit, options):
     whole = jaxspec.decode(params, PROMPTS[0], method="ar", max_new_tokens=40).tokens
-    for options in METHODS:
-        out = jaxspec.decode(params, PROMPTS[0], max_new_tokens=limit, **options)
-        assert out.tokens == whole[:limit]
-        assert sum(i * n for i, n in enumerate(out.stats.accept_hist)) == limit - 1
+    out = jaxspec.decode(params, PROMPTS[0], max_new_tokens=limit, **options)
+    assert out.tokens == whole[:limit]
+    assert sum(i * n for i, n in enumerate(out.stats.accept_hist)) == limit - 1
 
 
 def test_nothing_beyond_the_end_is_cached(params):
     from jaxspec.engine.api import _finish
     from jaxspec.engine.session import prepare, run_prefill
 
-    session = prepare(params, PROMPTS, max_new_tokens=13, budget=32)
+    session = prepare(params, PROMPTS, max_new_tokens=40, **METHODS[0])
     _, state, _ = _finish(session, run_prefill(session), trace=False)
     # The last token of a text is the root of a round that never runs, so its row is not cached.
-    np.testing.assert_array_equal(state.cache.length, [len(p) + 12 for p in PROMPTS])
+    np.testing.assert_array_equal(state.cache.length, [len(p) + 39 for p in PROMPTS])
     np.testing.assert_array_equal(state.draft.length, state.cache.length)
 
 
 def test_stream_joins_to_the_tokens_of_decode(params):
-    options = dict(max_new_tokens=33, temperature=1.0, budget=32)
+    options = dict(max_new_tokens=33, **TREE)
     pieces = list(jaxspec.stream(params, PROMPTS[2], **options))
     assert sum(pieces, []) == jaxspec.decode(params, PROMPTS[2], **options).tokens
     assert len(pieces) > 1
 
 
 def test_trace_describes_every_round(params):
-    out = jaxspec.decode(
-        params, PROMPTS[0], builder="best_first", budget=12, max_new_tokens=40, trace=True
-    )
+    out = jaxspec.decode(params, PROMPTS[0], max_new_tokens=40, trace=True, **TREE)
     tokens = out.tokens[:1]
     for r in out.rounds:
         assert r.path[0] == 0 and r.tree.token[0] == tokens[-1]
@@ -163,7 +163,7 @@ def test_save_and_load_again(params, tmp_path):
     jaxspec.save(params, tmp_path / "copy")
     again = jaxspec.load(tmp_path / "copy")
     assert set(again.drafters) == {"dflash", "jetspec"}
-    options = dict(max_new_tokens=20, method="dflash", budget=32)
+    options = dict(max_new_tokens=20, **TREE)
     assert (
         jaxspec.decode(again, PROMPTS[0], **options).tokens
         == jaxspec.decode(params, PROMPTS[0], **options).tokens

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from golden_data import SHIPPED
+from slow_cases import slow_except
 
 import jaxspec
 from jaxspec.costs.round_costs import make_costs
@@ -22,7 +23,11 @@ def params():
     return jaxspec.load(GOLDEN / "target", drafter=GOLDEN / "drafter", dtype="float32")
 
 
-@pytest.fixture(scope="module", params=["ar", "best_first", "batch", "policy"])
+# The loop of a policy holds rounds that draft and rounds that do not.
+KINDS = slow_except(["ar", "policy"], ["ar", "best_first", "batch", "policy"])
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def compiled(request, params):
     """The loop's executable and the state it takes."""
     prompt = [[1, 2, 3]] * 4 if request.param == "batch" else [1, 2, 3]

@@ -51,8 +51,8 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-# The README and pages whose blocks compile little; the others take minutes together.
-QUICK = {"README.md", "adaptation.md"}
+# The page that most readers start with; the others take minutes together.
+QUICK = {"README.md"}
 
 
 def pages_with_python() -> list:
@@ -69,15 +69,8 @@ def test_snippets_run(page, place):
         exec(compile(text, f"{page.name}, block {number}", "exec"), names)
 
 
-def marked_commands() -> list:
-    """The README's commands, and as slow tests those of the other pages."""
-    return [
-        pytest.param(page, line, marks=() if page == "README.md" else pytest.mark.slow)
-        for page, line in commands()
-    ]
-
-
-@pytest.mark.parametrize(("page", "line"), marked_commands(), ids=lambda value: value[:60])
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "line"), commands(), ids=lambda value: value[:60])
 def test_commands_run(page, line, place):
     words = shlex.split(line, comments=True)
     if words[0] == "jaxspec":

@@ -1,6 +1,7 @@
 """Packages import one another in one direction only; heavy libraries load inside functions."""
 
 import ast
+import functools
 import itertools
 from pathlib import Path
 
@@ -68,12 +69,16 @@ def imports(tree: ast.AST, module: str, is_package: bool):
                 yield (name if name in MODULES else base), node
 
 
-def own_imports(module: str):
-    """Yield (imported module of the project, node)."""
-    path = MODULES[module]
-    for name, node in imports(ast.parse(path.read_text()), module, path.name == "__init__.py"):
-        if name.split(".")[0] in WINGS:
-            yield name, node
+@functools.cache
+def parse(module: str) -> ast.AST:
+    return ast.parse(MODULES[module].read_text())
+
+
+@functools.cache
+def own_imports(module: str) -> list[tuple[str, ast.AST]]:
+    """(imported module of the project, node) of all import statements."""
+    found = imports(parse(module), module, MODULES[module].name == "__init__.py")
+    return [(name, node) for name, node in found if name.split(".")[0] in WINGS]
 
 
 def within(name: str, package: str) -> bool:
@@ -93,14 +98,14 @@ def forbidden(module: str, imported: str) -> bool:
     return not any(within(imported, package) for package in ALLOWED[own] | {own})
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_point_one_way(module):
+def test_imports_point_one_way():
     wrong = [
-        f"line {node.lineno}: {name}"
+        f"{module}, line {node.lineno}: must not import {name}"
+        for module in MODULES
         for name, node in own_imports(module)
         if forbidden(module, name)
     ]
-    assert not wrong, f"{module} must not import {wrong}"
+    assert not wrong, "\n".join(wrong)
 
 
 def package_cycles(arrows: dict[tuple[str, str], str]) -> list[str]:
@@ -145,13 +150,18 @@ def test_no_two_folders_import_each_other():
     assert not [f"{a}: {found[a, b]}; {found[b, a]}" for a, b in found if (b, a) in found]
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if not within(name, "training")])
-def test_heavy_libraries_are_imported_inside_functions(module):
-    tree = ast.parse(MODULES[module].read_text())
+def heavy_imports(module: str) -> set[str]:
+    """Heavy libraries that a module imports outside of its functions."""
+    tree = parse(module)
     functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     inside = {child for function in functions for child in ast.walk(function)}
     top_level = [name for name, node in imports(tree, module, False) if node not in inside]
-    assert not {name.split(".")[0] for name in top_level} & LAZY
+    return {name.split(".")[0] for name in top_level} & LAZY
+
+
+def test_heavy_libraries_are_imported_inside_functions():
+    modules = [name for name in MODULES if not within(name, "training")]
+    assert not {module: heavy for module in modules if (heavy := heavy_imports(module))}
 
 
 def test_rules():

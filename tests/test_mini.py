@@ -91,12 +91,10 @@ def test_a_stream_joins_to_the_text(params, stop):
 
 def test_chat_messages(params):
     messages = [{"role": "user", "content": "What is 2 + 2?"}]
-    out = jaxspec.decode(params, messages, max_new_tokens=16, budget=16)
+    options = dict(method="ar", max_new_tokens=16, capacity=256)
+    out = jaxspec.decode(params, messages, **options)
     assert isinstance(out.text, str) and len(out.tokens) <= 16
-    assert (
-        out.tokens
-        == jaxspec.decode(params, [messages, PROMPT], max_new_tokens=16, budget=16)[0].tokens
-    )
+    assert out.tokens == jaxspec.decode(params, [messages, PROMPT], **options)[0].tokens
 
 
 def test_params_are_a_pytree_with_a_static_spec(params):

@@ -68,10 +68,10 @@ def test_shared_tensors_are_refused():
 @pytest.mark.parametrize(
     ("method", "action"),
     [
-        ("jetspec", "head"),
+        ("medusa", "head"),
         ("medusa", "full"),
+        pytest.param("jetspec", "head", marks=pytest.mark.slow),
         pytest.param("jetspec", "full", marks=pytest.mark.slow),
-        pytest.param("medusa", "head", marks=pytest.mark.slow),
         pytest.param("falcon", "full", marks=pytest.mark.slow),
     ],
 )

@@ -87,9 +87,7 @@ def test_nothing_is_traced_without_evidence(monkeypatch):
 BUILDERS = {"eagle3": dict(builder="dynamic/w10", budget=48)}
 
 
-@pytest.mark.parametrize(
-    "method", ["jetspec", "medusa", pytest.param("eagle3", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("method", slow_except(["jetspec"], ["jetspec", "medusa", "eagle3"]))
 def test_positions_are_those_of_the_traces(method):
     """The drafter's chances and the target's distributions, position by position."""
     params = toys.make_params(method)

@@ -46,7 +46,7 @@ def test_text_is_that_of_a_session_that_never_learns(temperature):
     assert hash_weights(params.target) == target and hash_weights(params.drafters) == given
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", slow_except([1.0], [0.0, 1.0]))
 def test_text_stays_when_every_round_has_other_weights(temperature):
     params, random = toys.make_params(), np.random.default_rng(0)
     options = toys.OPTIONS | dict(temperature=temperature, seed=5)

@@ -84,17 +84,35 @@ def with_temperatures(params, temperatures):
     return params.replace(spec=dataclasses.replace(params.spec, drafters=(("dspark", config),)))
 
 
-def test_a_drafter_is_measured_and_fitted(dspark):
+@pytest.fixture(scope="module")
+def prompts():
     rng = np.random.default_rng(0)
-    prompts = [LabelledPrompt("text", rng.integers(0, 160, 8).tolist()) for _ in range(6)]
-    report = measure_confidence(dspark, prompts, "dspark", options={"max_new_tokens": 48})
-    rows = {(r["source"], r["position"]): r for r in report["results"]}
+    return [LabelledPrompt("text", rng.integers(0, 160, 8).tolist()) for _ in range(6)]
+
+
+@pytest.fixture(scope="module")
+def report(dspark, prompts):
+    return measure_confidence(dspark, prompts, "dspark", options={"max_new_tokens": 48})
+
+
+def rows_of(report):
+    return {(r["source"], r["position"]): r for r in report["results"]}
+
+
+def test_a_drafter_is_measured_and_fitted(dspark, prompts, report):
+    rows = rows_of(report)
     assert {source for source, _ in rows} == {PATHS, HEAD, FITTED}
     for position in range(1, 4):
         assert rows[HEAD, position]["accepted"] == rows[PATHS, position]["accepted"]
     text = render_confidence(report)
     assert "fitted temperatures" in text and "calibration error" in text
-    # The same temperatures in the drafter's own config give the fitted figures.
+    with pytest.raises(ValueError, match="at least two prompts"):
+        measure_confidence(dspark, prompts[:1], "dspark")
+
+
+@pytest.mark.slow
+def test_temperatures_of_the_drafters_own_config_give_the_fitted_figures(dspark, prompts, report):
+    rows = rows_of(report)
     own = with_temperatures(dspark, report["temperatures"])
     again = measure_confidence(own, prompts, "dspark", options={"max_new_tokens": 48})
     np.testing.assert_allclose(again["temperatures"], report["temperatures"], rtol=0.06)
@@ -102,8 +120,6 @@ def test_a_drafter_is_measured_and_fitted(dspark):
         if row["source"] == HEAD:
             fitted = rows[FITTED, row["position"]]
             assert row["predicted"] == pytest.approx(fitted["predicted"], abs=1e-5)
-    with pytest.raises(ValueError, match="at least two prompts"):
-        measure_confidence(dspark, prompts[:1], "dspark")
 
 
 def test_temperatures_are_kept_with_the_drafter(dspark, tmp_path):

@@ -47,6 +47,7 @@ def test_the_probe_has_a_chain_below_every_sibling():
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_command_tells_a_drafter_that_knows_its_branch(tmp_path, capsys):
     """EAGLE-3 reads the token that it continues from; a block drafter's siblings share its guess."""
     out = tmp_path / "ranks.json"

@@ -68,7 +68,7 @@ def golden_caps(jetspec):
 @pytest.mark.parametrize(
     ("budget", "pop"),
     slow_except(
-        [(BUDGETS[0], expand_levels), (BUDGETS[1], expand_pops), (BUDGETS[-2], expand_levels)],
+        [(BUDGETS[0], expand_pops), (BUDGETS[1], expand_levels)],
         itertools.product(BUDGETS, (expand_pops, expand_levels)),
     ),
 )

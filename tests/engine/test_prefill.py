@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from slow_cases import slow_except
 
 import jaxspec
 from jaxspec.core.cache import SequenceCache, append, filled
@@ -16,7 +17,7 @@ from pallas_kernels import reference
 LENGTHS = (200, 3, 64, 65)
 
 
-@pytest.fixture(scope="module", params=["jetspec", "eagle3"])
+@pytest.fixture(scope="module", params=slow_except(["eagle3"], ["jetspec", "eagle3"]))
 def params(request):
     return jaxspec.load("mini", drafter=request.param, dtype="float32")
 

@@ -93,6 +93,7 @@ def test_after_a_warmup_calls_of_its_sizes_compile_nothing(mini, monkeypatch, tm
     assert again.programs == 0
 
 
+@pytest.mark.slow
 def test_a_warmup_of_a_batch_is_one_of_its_options(mini):
     options = dict(budget=4, temperature=0.5, max_new_tokens=20)
     jaxspec.warmup(mini, prompt_tokens=10, batch=3, **options)

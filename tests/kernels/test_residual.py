@@ -96,11 +96,12 @@ def test_a_layer_gives_the_same_in_parts(fused):
     x = jax.random.normal(jax.random.key(0), (1, 3, 1024))
     prefix = (*jax.random.normal(jax.random.key(1), (2, 1, 1, 2, 64, 64)), 0, jnp.array([7]), None)
     rope = rope_table(positions, config)
-    weights = layer.init(jax.random.key(2), x, rope, positions)
+    weights = jax.jit(layer.init)(jax.random.key(2), x, rope, positions)
 
     def run(name):
         with for_device(H100), using(name):
-            return layer.apply(weights, x, rope, positions, None, prefix)
+            apply = jax.jit(lambda weights: layer.apply(weights, x, rope, positions, None, prefix))
+            return apply(weights)
 
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), run("interpret"), run("reference")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slow_cases import slow_except
 
 import jaxspec
 from pallas_kernels import blocks, reference
@@ -63,7 +64,8 @@ IMPLEMENTATIONS = {
 TOLERANCE = {"float32": 1e-6, "bfloat16": 8e-3}
 
 
-@pytest.fixture(scope="module", params=CASES)
+# Long prompts are interpreted for seconds; the windowed one is a part of every run.
+@pytest.fixture(scope="module", params=slow_except([n for n in CASES if n != "prompt"], CASES))
 def case(request):
     return CASES[request.param]
 

@@ -15,7 +15,7 @@ def mini():
 
 @pytest.fixture(scope="module")
 def engine(mini):
-    return make(mini, max_logprobs=1)
+    return make(mini, max_logprobs=20)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ SHORT = [ServeRequest(tokens, **OPTIONS) for tokens in ((5, 6, 7), (8, 9, 10))]
 
 @pytest.fixture(scope="module")
 def engine():
-    engine = make(jaxspec.load("mini", drafter="dflash", dtype="float32"), capacity=320, rounds=1)
+    engine = make(jaxspec.load("mini", drafter="dflash", dtype="float32"), rounds=1)
     engine.warm_up()
     return engine
 

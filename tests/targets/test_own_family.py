@@ -41,8 +41,8 @@ def test_it_loads_decodes_and_saves(oak, tmp_path):
     options = dict(max_new_tokens=12, budget=6, ignore_eos=True)
     prompt = [5, 9, 2, 5, 9, 2, 5, 9]
     expected = jaxspec.decode(llama, prompt, method="ar", max_new_tokens=12, ignore_eos=True)
-    for method in ("ar", "prompt_lookup"):
-        assert jaxspec.decode(own, prompt, method=method, **options).tokens == expected.tokens
+    drafted = jaxspec.decode(own, prompt, method="prompt_lookup", **options)
+    assert drafted.tokens == expected.tokens
     jaxspec.save(own, tmp_path / "again")
     assert json.loads((tmp_path / "again" / "config.json").read_text())["model_type"] == "oak"
     saved = load_file(tmp_path / "again" / "model.safetensors")

@@ -10,6 +10,7 @@ import json
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from slow_cases import slow_except
 
 from jaxspec.bench.architectures import (
     add_random_drafter,
@@ -117,7 +118,7 @@ def tiny():
     return params
 
 
-@pytest.mark.parametrize("number", [0, pytest.param(6, marks=pytest.mark.slow), 7])
+@pytest.mark.parametrize("number", slow_except([0, 7], [0, 6, 7]))
 def test_rounds_are_timed_against_their_floor(tiny, number):
     setting = SETTINGS[number]
     found = measure_rounds(tiny, setting, context=20, rounds=2, rates=(1e10, 1e11))

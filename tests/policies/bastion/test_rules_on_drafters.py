@@ -31,9 +31,7 @@ def models(eagle):
     return {"dflash": dflash, "eagle3": eagle}
 
 
-BY_DEFAULT = {
-    ("bastion-paper", "eagle3", 1.0),
-}
+BY_DEFAULT = {("bastion-paper", "dflash", 1.0)}
 
 
 def cases() -> list:

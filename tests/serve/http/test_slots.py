@@ -4,10 +4,10 @@ import concurrent.futures
 import itertools
 
 import pytest
+from serve_toys import make
 
 import jaxspec
 from jaxspec.io.tokenizer import load_tokenizer
-from jaxspec.serve.factory import make_engine
 
 openai = pytest.importorskip("openai")
 http_server = pytest.importorskip("http_server")
@@ -25,7 +25,7 @@ def mini():
 @pytest.fixture(scope="module")
 def server(mini):
     # A fixed rule drafts in every round, whatever the rounds cost here.
-    engine = make_engine(mini, slots=2, capacity=320, budget=8, edges=(2, 16), rule="fixed")
+    engine = make(mini, rounds=4)
     tokenizer = load_tokenizer(mini.spec.tokenizer)
     with http_server.running(engine, tokenizer, model="mini", visit_timeout=300) as one:
         yield one
