@@ -237,6 +237,9 @@ def sweep(options: SweepOptions) -> None:
     for number, recipe in enumerate(SWEEPS[options.name], 1):
         print(f"{number} of {len(SWEEPS[options.name])}: {recipe.name}", flush=True)
         results.append(run_recipe(recipe, options, scale))
+        # A run compiles dozens of programs, and a process that keeps those of several runs reaches
+        # the limit of its memory maps (65,530 on Linux), at which XLA crashes.
+        jax.clear_caches()
         write_report(options.out, options.name, options.scale, dataclasses.asdict(scale), results)
     print((options.out / "results.md").read_text())
 
