@@ -228,4 +228,4 @@ def test_a_mesh_of_other_axes_is_refused():
 
 def test_more_devices_than_there_are_is_an_error(capsys):
     assert main(["generate", "--prompt", "x", "--tp", "99"]) == 2
-    assert "--tp is 99: there are" in capsys.readouterr().err
+    assert "--tp is 99: give 1 to" in capsys.readouterr().err

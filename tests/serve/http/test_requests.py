@@ -275,7 +275,7 @@ def test_unknown_paths_and_methods(server):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_request_that_takes_too_long(stream):
-    with http_server.running(FakeEngine(seconds=0.05), request_timeout=0.2) as server:
+    with http_server.running(FakeEngine(seconds=0.01), request_timeout=1.0) as server:
         response = server.post(prompt="x", max_tokens=400, stream=stream)
         if stream:
             lines = response.text.strip().split("\n\n")
