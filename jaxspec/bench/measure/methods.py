@@ -11,7 +11,7 @@ from jaxspec.bench.calibrate import policy_for
 from jaxspec.builders import list_names, parse_builder, shorten_name
 from jaxspec.core.params import WEIGHTLESS, Params, Spec
 from jaxspec.drafters.registry import record_of, records
-from jaxspec.policies.registry import AUTOMATIC, policy_names
+from jaxspec.policies.registry import AUTOMATIC, policy_forms
 
 COUPLED = {"on": (True,), "off": (False,), "both": (True, False)}
 UNCOUPLED = "/uncoupled"
@@ -140,7 +140,8 @@ def _read_options(name: str, default_budget: int) -> dict[str, Any]:
         "budget": int(budget) if budget else default_budget,
     }
     rest, _, last = rest.rpartition("/")
-    if last in policy_names():
+    policies = {form.partition(":")[0] for form in policy_forms()}
+    if last.partition(":")[0] in policies:  # an argument has no slash here
         options["policy"] = last
     elif last:
         rest = f"{rest}/{last}"

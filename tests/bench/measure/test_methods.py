@@ -95,12 +95,14 @@ def test_settings_that_a_builder_has_not(name, message):
 
 
 def test_names_carry_a_policys_rule():
-    methods = parse_methods("jetspec-ddtree@32/best,e-dynamic/d4/bastion-code", budget=9)[1:]
+    names = "jetspec-ddtree@32/best,e-dynamic/d4/bastion-code,s-chain@8/dspark-threshold:0.5"
+    methods = parse_methods(names, budget=9)[1:]
     assert [
         (m.options["budget"], m.options["policy"], m.options.get("depth")) for m in methods
     ] == [
         (32, "best", None),
         (9, "bastion-code", 4),
+        (8, "dspark-threshold:0.5", None),
     ]
     with pytest.raises(ValueError, match="unknown setting /worst in 'ddtree/worst'"):
         parse_methods("jetspec-ddtree/worst", budget=9)
