@@ -11,6 +11,8 @@ from jaxspec.policies.baselines.replayed import make_replay
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.compose import compose
+from jaxspec.policies.dspark.schedule import make_dspark
+from jaxspec.policies.dspark.threshold import make_dspark_threshold
 from jaxspec.policies.learned.blockpilot import make_blockpilot
 from jaxspec.policies.learned.c2t import make_c2t
 from jaxspec.policies.learned.disco import make_disco
@@ -50,6 +52,8 @@ __all__ = [
     "make_c2t",
     "make_ddd",
     "make_disco",
+    "make_dspark",
+    "make_dspark_threshold",
     "make_gammatune",
     "make_ltd",
     "make_named",
