@@ -107,6 +107,18 @@ def test_finished_runs_are_kept(tmp_path, monkeypatch):
         sweep.run_recipe(Recipe(), options, SCALES["full"])
 
 
+def test_programs_of_a_finished_run_are_dropped(tmp_path, monkeypatch):
+    """A process that keeps those of several runs reaches the limit of its memory maps."""
+    calls = []
+    monkeypatch.setattr(sweep, "regenerate", lambda options: None)
+    monkeypatch.setattr(sweep, "run_recipe", lambda recipe, *rest: calls.append(recipe.data))
+    monkeypatch.setattr(sweep, "write_report", lambda *given: None)
+    monkeypatch.setattr(sweep.jax, "clear_caches", lambda: calls.append("dropped"))
+    (tmp_path / "results.md").write_text("")
+    sweep.sweep(SweepOptions("data", tmp_path / "corpus", tmp_path / "prompts", tmp_path))
+    assert calls == ["regenerated", "dropped", "corpus", "dropped"]
+
+
 def test_parts_of_dspark_are_compared_on_equal_budgets(tmp_path):
     options = SweepOptions("conditioning", tmp_path / "corpus", tmp_path / "prompts", tmp_path)
     recipes, scale = SWEEPS["conditioning"], SCALES["small"]
