@@ -30,7 +30,7 @@ from jaxspec.policies.protocol import (
     Shape,
     keep_state,
 )
-from jaxspec.policies.registry import policy_forms, policy_names, register, tagged
+from jaxspec.policies.registry import policy_forms, register, tagged
 from jaxspec.policies.rules.ddd import make_ddd
 from jaxspec.policies.rules.gammatune import make_gammatune
 from jaxspec.policies.rules.svip import make_svip
@@ -64,7 +64,6 @@ __all__ = [
     "make_static",
     "make_svip",
     "policy_forms",
-    "policy_names",
     "register",
     "save_policy",
     "tagged",

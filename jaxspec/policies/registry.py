@@ -62,11 +62,6 @@ def register(
     _NAMED[name] = found
 
 
-def policy_names() -> tuple[str, ...]:
-    """List the names without an argument, in the order in which they were registered."""
-    return tuple(name for name, found in _NAMED.items() if not found.argument)
-
-
 def policy_forms() -> tuple[str, ...]:
     """List all names for help texts, for example `best` and `static:STEPSxROWS`."""
     return tuple(
