@@ -176,23 +176,25 @@ def test_demo(capsys):
             ["generate", "--prompt-file", "/no/such/file"],
             "/no/such/file: No such file or directory",
         ),
+        # Files are looked for before models are loaded.
         (
-            ["bench", *MODEL, "--prompts", "/no/such/file"],
+            ["bench", "--model", "/no/such/model", "--prompts", "/no/such/file"],
             "/no/such/file: No such file or directory",
         ),
+        (["adapt", "/"], "/: Is a directory"),
         (
-            ["bench", *MODEL, "--prompts", "x", "--methods", "jetspec-bush"],
+            ["bench", *MODEL, "--prompts", __file__, "--methods", "jetspec-bush"],
             "unknown method 'jetspec-bush'",
         ),
         (
-            ["bench", *MODEL, "--prompts", "x", "--json", "/no/such/folder/o.json"],
+            ["bench", *MODEL, "--prompts", __file__, "--json", "/no/such/folder/o.json"],
             "no directory /no/such/folder",
         ),
         (
-            ["bench", *MODEL, "--prompts", "x", "--spec-bench", "/no/such/folder/o.jsonl"],
+            ["bench", *MODEL, "--prompts", __file__, "--spec-bench", "/no/such/folder/o.jsonl"],
             "--spec-bench: there is no directory",
         ),
-        (["bench", *MODEL, "--prompts", "x", "--coupled", "both"], "temperature"),
+        (["bench", *MODEL, "--prompts", __file__, "--coupled", "both"], "temperature"),
         (
             ["tree", "m", "x", "--out", "/no/such/folder/o.svg"],
             "--out: there is no directory /no/such/folder",

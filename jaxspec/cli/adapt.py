@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from jaxspec.cli import adapt_options, options, values
+from jaxspec.cli import adapt_options, options, parse, values
 
 
 def add_command(commands: options.Commands) -> None:
@@ -19,7 +19,7 @@ def add_command(commands: options.Commands) -> None:
         "jaxspec adapt prompts.jsonl --decider bandit-paired --plot out.png",
     )
     add, default = parser.add_argument, options.DEFAULT
-    add("prompts", type=Path, help=options.PROMPT_FILE)
+    add("prompts", type=parse.parse_file, help=options.PROMPT_FILE)
     options.add_model(parser)
     add(
         "--decider",

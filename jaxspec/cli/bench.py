@@ -6,7 +6,6 @@ Its subcommands, such as `jaxspec bench latency`, are in the modules `bench_*`.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxspec.cli import (
@@ -26,6 +25,7 @@ from jaxspec.cli import (
     bench_serve,
     bench_sweep,
     options,
+    parse,
     values,
 )
 
@@ -78,7 +78,7 @@ def add_command(commands: options.Commands) -> None:
     )
     add(
         "--prompts",
-        type=Path,
+        type=parse.parse_file,
         help="file of prompts, .jsonl or .jsonl.gz (required without a subcommand)",
     )
     add("--limit", type=int, default=30, help=f"prompts per domain {default}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from jaxspec.cli import adapt_options, options, values
+from jaxspec.cli import adapt_options, options, parse, values
 
 
 def add_command(commands: options.Commands) -> None:
@@ -19,13 +19,13 @@ def add_command(commands: options.Commands) -> None:
     )
     add, default = parser.add_argument, options.DEFAULT
     options.add_model(parser)
-    add("--prompts", type=Path, help=options.PROMPT_FILE)
+    add("--prompts", type=parse.parse_file, help=options.PROMPT_FILE)
     add(
         "--stream",
         default="blocks",
         help=f"blocks, shuffled, returning or identifiers {default}",
     )
-    add("--arms", type=options.parse_names, help="comma-separated deciders (default: all)")
+    add("--arms", type=parse.parse_names, help="comma-separated deciders (default: all)")
     add("--queries", type=int, default=200, help=f"prompts per domain {default}")
     add("--seeds", type=int, default=5, help=f"number of streams {default}")
     add("--limit", type=int, help="prompts per domain that are read (default: all)")

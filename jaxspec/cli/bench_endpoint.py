@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxspec.cli import loads, options, values
+from jaxspec.cli import loads, options, parse, values
 
 if TYPE_CHECKING:
     from jaxspec.bench.endpoint.load import Load
@@ -26,7 +25,9 @@ def add_command(commands: options.Commands) -> None:
     add("--url", default="http://127.0.0.1:8000/v1", help=f"of the endpoint {default}")
     add("--model", help="name of the model, for endpoints that ask for one")
     add("--api-key", help=f"key of the endpoint (default: ${options.KEY_VARIABLE})")
-    add("--prompts", type=Path, help=f"{options.PROMPT_FILE} (default: three questions)")
+    add(
+        "--prompts", type=parse.parse_file, help=f"{options.PROMPT_FILE} (default: three questions)"
+    )
     add("--chat", action="store_true", help="send prompts as chat messages, not as texts")
     add("--max-tokens", type=int, default=128, help=f"of an answer {default}")
     add("--ignore-eos", action="store_true", help="make all answers as long as --max-tokens")

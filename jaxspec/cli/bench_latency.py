@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from jaxspec.cli import options, values
+from jaxspec.cli import options, parse, values
 
 
 def add_command(commands: options.Commands) -> None:
@@ -21,17 +21,17 @@ def add_command(commands: options.Commands) -> None:
     add("--arch", default="mini", help=f"architecture, such as qwen3-8b {default}")
     add(
         "--widths",
-        type=options.parse_integers,
+        type=parse.parse_integers,
         help="numbers of tree rows to verify, as in 1,64,256 (default: depends on the device)",
     )
     add(
         "--contexts",
-        type=options.parse_integers,
+        type=parse.parse_integers,
         help="numbers of cached tokens, as in 512,8k (default: depends on the device)",
     )
     add(
         "--capacities",
-        type=options.parse_integers,
+        type=parse.parse_integers,
         help="only time an autoregressive step at these capacities of the cache, as in 128,1k, "
         "against its products alone; needs one context",
     )

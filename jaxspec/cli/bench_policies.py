@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxspec.cli import options, values
+from jaxspec.cli import options, parse, values
 
 if TYPE_CHECKING:
     from jaxspec.bench.measure.methods import Method
@@ -38,7 +38,7 @@ def add_command(commands: options.Commands) -> None:
     )
     add(
         "--prompts",
-        type=Path,
+        type=parse.parse_file,
         help=f"{options.PROMPT_FILE}, that nothing was trained or tuned on "
         "(default: the prompts of `jaxspec demo`)",
     )

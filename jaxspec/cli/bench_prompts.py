@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxspec.cli import options, values
+from jaxspec.cli import options, parse, values
 
 if TYPE_CHECKING:
     from jaxspec.bench.measure.prompt_files import LabelledPrompt
@@ -16,7 +15,11 @@ if TYPE_CHECKING:
 def add_prompts(parser: argparse.ArgumentParser) -> None:
     """Add the options that name prompts, and the limit of the answers' tokens."""
     add = parser.add_argument
-    add("--prompts", type=Path, help=f"{options.PROMPT_FILE} (default: those of `jaxspec demo`)")
+    add(
+        "--prompts",
+        type=parse.parse_file,
+        help=f"{options.PROMPT_FILE} (default: those of `jaxspec demo`)",
+    )
     add("--limit", type=int, help="prompts per domain (default: all)")
     options.add_chat(parser)
     options.add_max_new_tokens(parser)

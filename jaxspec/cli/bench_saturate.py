@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from jaxspec.cli import options, values
+from jaxspec.cli import options, parse, values
 from jaxspec.cli.bench_serve import add_engine, read_token_ids
 
 
@@ -20,7 +20,7 @@ def add_command(commands: options.Commands) -> None:
     options.add_model(parser)
     parser.add_argument(
         "--batches",
-        type=options.parse_counts,
+        type=parse.parse_counts,
         default=(1, 4, 8),
         help="texts that decode together (default: 1,4,8)",
     )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxspec.cli import loads, options, values
+from jaxspec.cli import loads, options, parse, values
 
 if TYPE_CHECKING:
     from jaxspec.core.params import Params, Spec
@@ -46,13 +45,13 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     add("--max-new-tokens", type=int, default=64, help=f"length of each text {default}")
     add(
         "--prompts",
-        type=Path,
+        type=parse.parse_file,
         help=f"{options.PROMPT_FILE} (default: the prompts of `jaxspec demo`)",
     )
 
 
 def _parse_rules(text: str) -> tuple[str, ...]:
-    names = options.parse_names(text)
+    names = parse.parse_names(text)
     if not names or set(names) - set(options.RULES):
         raise argparse.ArgumentTypeError(f"{text!r}: give some of {','.join(options.RULES)}")
     return names

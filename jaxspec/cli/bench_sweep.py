@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from jaxspec.cli import options, values
+from jaxspec.cli import options, parse, values
 
 
 def add_command(commands: options.Commands) -> None:
@@ -32,19 +31,19 @@ def add_command(commands: options.Commands) -> None:
     )
     add(
         "--budgets",
-        type=options.parse_integers,
+        type=parse.parse_integers,
         help="fixed budgets, as in 1,4,16; 1 is autoregressive decoding "
         "(default: 1, 2, 4, 8, 12, ... up to --budget)",
     )
     add(
         "--policies",
-        type=options.parse_names,
+        type=parse.parse_names,
         default=("best",),
         help="best, bastion-paper or bastion-code, each also with +ema (default: best)",
     )
     add(
         "--widths",
-        type=options.parse_integers,
+        type=parse.parse_integers,
         help="numbers of rows to compile a policy's verification for, from 1 to --budget; "
         "measures their cost again",
     )
@@ -52,7 +51,7 @@ def add_command(commands: options.Commands) -> None:
     add("--scramble", type=int, metavar="SEED", help="shuffle the drafter's weights as a control")
     add(
         "--prompts",
-        type=Path,
+        type=parse.parse_file,
         help=f"{options.PROMPT_FILE}; only first turns are used "
         "(default: the prompts of `jaxspec demo`)",
     )

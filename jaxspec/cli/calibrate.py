@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from jaxspec.cli import options
+from jaxspec.cli import options, parse
 from jaxspec.costs.roofline import DEVICES
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def add_command(commands: options.Commands) -> None:
     )
     add(
         "--contexts",
-        type=options.parse_integers,
+        type=parse.parse_integers,
         help="numbers of cached tokens to measure at, as in 64,1k "
         "(default: 64,256,... up to the model's positions)",
     )

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from jaxspec.cli import options
+from jaxspec.cli import options, parse
 
 WARNED = 1
 
@@ -25,7 +25,7 @@ def add_command(commands: options.Commands) -> None:
     options.add_max_new_tokens(parser, 32)
     parser.add_argument(
         "--prompts",
-        type=Path,
+        type=parse.parse_file,
         help="file with one prompt per line; token ids for a model without a tokenizer "
         "(default: built-in prompts)",
     )

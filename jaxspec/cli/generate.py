@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxspec.cli import options, values
+from jaxspec.cli import options, parse, values
 
 if TYPE_CHECKING:
     from jaxspec.core.params import Params
@@ -30,7 +29,7 @@ def add_command(commands: options.Commands) -> None:
     prompt.add_argument(
         "--prompt", help="text to complete (default: --prompt-file, else standard input)"
     )
-    prompt.add_argument("--prompt-file", type=Path, help="file that holds the prompt")
+    prompt.add_argument("--prompt-file", type=parse.parse_file, help="file that holds the prompt")
     options.add_prompt_form(parser)
     options.add_method(parser)
     parser.add_argument(

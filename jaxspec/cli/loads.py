@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from jaxspec.cli import options
+from jaxspec.cli import options, parse
 
 if TYPE_CHECKING:
     from jaxspec.bench.endpoint.load import Load
@@ -27,14 +27,14 @@ def add_loads(parser: argparse.ArgumentParser, requests: int) -> None:
     )
     add(
         "--clients",
-        type=options.parse_counts,
+        type=parse.parse_counts,
         default=(),
         help="clients that each wait for their answer, as in 1,8: a closed loop for each",
     )
     add("--temperature", type=float, default=0.0, help=f"0 is greedy {default}")
     for name, what in (("first", "first token"), ("token", "further tokens")):
         text = f"goodput: {what} within this time"
-        add(f"--{name}-goal", type=options.parse_time, metavar="MS", help=text)
+        add(f"--{name}-goal", type=parse.parse_time, metavar="MS", help=text)
     options.add_seed(parser)
 
 
@@ -62,7 +62,7 @@ def _parse_count(text: str) -> int:
 
 def _parse_rates(text: str) -> tuple[float, ...]:
     try:
-        numbers = tuple(float(item) for item in options.parse_names(text))
+        numbers = tuple(float(item) for item in parse.parse_names(text))
     except ValueError:
         numbers = ()
     if not numbers or not all(0 < number < float("inf") for number in numbers):

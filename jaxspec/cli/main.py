@@ -55,8 +55,8 @@ def main(argv: list[str] | None = None) -> int:
     """
     # transformers is imported only for tokenizers; keep it from warning that PyTorch is missing.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    arguments = make_parser().parse_args(argv)
     try:
+        arguments = make_parser().parse_args(argv)
         distribution.check()
         return arguments.run(arguments)
     except BrokenPipeError:  # the pipe's reader is gone, so nothing more can be written

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
+from jaxspec.cli import parse
 from jaxspec.policies.registry import AUTOMATIC, policy_forms
 
 # argparse has no public name for what `add_subparsers` returns.
@@ -238,7 +238,7 @@ def add_temperatures(parser: argparse.ArgumentParser) -> None:
     """Add --temperature for measurements at several temperatures."""
     parser.add_argument(
         "--temperature",
-        type=_parse_temperatures,
+        type=parse.parse_temperatures,
         default=(0.0,),
         help="0 decodes greedily; a list such as 0,1 measures each in turn (default: 0)",
     )
@@ -274,64 +274,3 @@ def add_plot(parser: argparse.ArgumentParser) -> None:
         metavar="OUT.png",
         help="plot the results to this file; needs matplotlib",
     )
-
-
-def parse_integers(text: str) -> tuple[int, ...]:
-    """Read whole numbers separated by commas, each once; 8k is 8192.
-
-    Raises:
-      argparse.ArgumentTypeError: an item is not a whole number.
-    """
-    try:
-        numbers = [
-            int(item[:-1]) * 1024 if item[-1:] in ("k", "K") else int(item)
-            for item in parse_names(text)
-        ]
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a list of whole numbers: write it as in 1,4,16"
-        ) from None
-    return tuple(dict.fromkeys(numbers))
-
-
-def parse_counts(text: str) -> tuple[int, ...]:
-    """Read whole numbers above 0 separated by commas, at least one, each once.
-
-    Raises:
-      argparse.ArgumentTypeError: there is none, or an item is no such number.
-    """
-    numbers = parse_integers(text)
-    if not numbers or min(numbers) < 1:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no list of numbers above 0: write it as in 1,8"
-        )
-    return numbers
-
-
-def parse_time(text: str) -> float:
-    """Read a time above 0, in the unit of the option.
-
-    Raises:
-      argparse.ArgumentTypeError: it is none.
-    """
-    try:
-        time = float(text)
-    except ValueError:
-        time = math.nan
-    if not 0 < time < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: give a number above 0")
-    return time
-
-
-def parse_names(text: str) -> tuple[str, ...]:
-    """Read names separated by commas, each once."""
-    return tuple(dict.fromkeys(item.strip() for item in text.split(",") if item.strip()))
-
-
-def _parse_temperatures(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(dict.fromkeys(float(number) for number in text.split(",")))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a list of numbers: write it as in 0,1"
-        ) from None

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxspec.cli import options, values
+from jaxspec.cli import options, parse, values
 
 if TYPE_CHECKING:
     from jaxspec.core.config import TargetConfig
@@ -30,7 +30,7 @@ def add_command(commands: options.Commands) -> None:
     add("--gpus", default="4xh100", help=f"number and kind: h100, h200 or a100 {default}")
     add(
         "--context",
-        type=options.parse_integers,
+        type=parse.parse_integers,
         default=(4096,),
         help="tokens of a sequence, as in 32k (default: 4k)",
     )

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxspec.cli import options, values
+from jaxspec.cli import options, parse, values
 
 if TYPE_CHECKING:
     from jaxspec.serve.http.settings import HttpSettings
@@ -95,7 +95,7 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
 def _add_limits(parser: argparse.ArgumentParser) -> None:
     def add(name: str, default: float | None, text: str) -> None:
         parser.add_argument(
-            name, type=options.parse_time, default=default, metavar="SECONDS", help=text
+            name, type=parse.parse_time, default=default, metavar="SECONDS", help=text
         )
 
     add("--request-timeout", None, "longest request (default: no limit)")

@@ -1,0 +1,88 @@
+"""Read the texts of command line options; a bad one ends the command with one line."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import math
+import os
+from pathlib import Path
+
+
+def parse_file(text: str) -> Path:
+    """Read the name of a file or pipe to read, and look for it before a model is loaded.
+
+    Raises:
+      OSError: it is missing, or a folder.
+    """
+    path = Path(text)
+    path.stat()
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), text)
+    return path
+
+
+def parse_integers(text: str) -> tuple[int, ...]:
+    """Read whole numbers separated by commas, each once; 8k is 8192.
+
+    Raises:
+      argparse.ArgumentTypeError: an item is not a whole number.
+    """
+    try:
+        numbers = [
+            int(item[:-1]) * 1024 if item[-1:] in ("k", "K") else int(item)
+            for item in parse_names(text)
+        ]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a list of whole numbers: write it as in 1,4,16"
+        ) from None
+    return tuple(dict.fromkeys(numbers))
+
+
+def parse_counts(text: str) -> tuple[int, ...]:
+    """Read whole numbers above 0 separated by commas, at least one, each once.
+
+    Raises:
+      argparse.ArgumentTypeError: there is none, or an item is no such number.
+    """
+    numbers = parse_integers(text)
+    if not numbers or min(numbers) < 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no list of numbers above 0: write it as in 1,8"
+        )
+    return numbers
+
+
+def parse_time(text: str) -> float:
+    """Read a time above 0, in the unit of the option.
+
+    Raises:
+      argparse.ArgumentTypeError: it is none.
+    """
+    try:
+        time = float(text)
+    except ValueError:
+        time = math.nan
+    if not 0 < time < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: give a number above 0")
+    return time
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Read names separated by commas, each once."""
+    return tuple(dict.fromkeys(item.strip() for item in text.split(",") if item.strip()))
+
+
+def parse_temperatures(text: str) -> tuple[float, ...]:
+    """Read numbers separated by commas, each once.
+
+    Raises:
+      argparse.ArgumentTypeError: an item is no number.
+    """
+    try:
+        return tuple(dict.fromkeys(float(number) for number in text.split(",")))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a list of numbers: write it as in 0,1"
+        ) from None
