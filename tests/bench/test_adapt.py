@@ -171,11 +171,11 @@ def test_false_rollbacks_are_printed(capsys):
         (["bench", "adapt"], "bench adapt needs prompts"),
         (["bench", "adapt", "--null", "0"], "--null is 0: give at least 1"),
         (["bench", "adapt", "--null", "1", "--plot", "x.png"], "makes neither --plot nor --report"),
-        (["adapt", "x", "--head-rate", "nan"], "--head-rate is nan"),
-        (["adapt", "x", "--json", "."], "--json: . is a directory"),
-        (["bench", "adapt", "--prompts", "x", "--arch", "y"], "unknown architecture 'y'"),
-        (["bench", "adapt", "--prompts", "x", "--head-room", "0"], "--head-room is 0"),
-        (["adapt", "x", "--decider", "oracle"], "the oracle knows results beforehand"),
+        (["adapt", __file__, "--head-rate", "nan"], "--head-rate is nan"),
+        (["adapt", __file__, "--json", "."], "--json: . is a directory"),
+        (["bench", "adapt", "--prompts", __file__, "--arch", "y"], "unknown architecture 'y'"),
+        (["bench", "adapt", "--prompts", __file__, "--head-room", "0"], "--head-room is 0"),
+        (["adapt", __file__, "--decider", "oracle"], "the oracle knows results beforehand"),
     ],
 )
 def test_mistakes_are_named(arguments, message, capsys):
