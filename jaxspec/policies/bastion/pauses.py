@@ -26,7 +26,7 @@ GUESS_ROUNDS, MEMORY = 8.0, 64.0
 LEAST_DEVIATION = 0.2
 
 
-class Bounds(NamedTuple):
+class PauseRule(NamedTuple):
     """Values of the sum, in standard deviations of a round's gain.
 
     `jaxspec bench pauses` counts what other values cost on recorded rounds.
@@ -42,7 +42,7 @@ class Bounds(NamedTuple):
     trial: float = 0.75
 
 
-BOUNDS = Bounds()
+RULE = PauseRule()
 
 
 @tagged("bastion-pauses")
@@ -68,7 +68,7 @@ class PauseState(flax.struct.PyTreeNode):
     seen: jax.Array
 
 
-def init_pauses(longest: int) -> PauseState:
+def init_pauses(longest: int, rule: PauseRule = RULE) -> PauseState:
     """Make the state before the first round, which assumes that drafting pays.
 
     Args:
@@ -78,7 +78,7 @@ def init_pauses(longest: int) -> PauseState:
     # A quarter of the range; what long paths add to it is seldom reached.
     guess = min((longest - 1) / 4, 2.0)
     return PauseState(
-        np.float32(BOUNDS.first),
+        jnp.float32(rule.first),
         zero,
         np.int32(SHORTEST_PAUSE),
         zero,
@@ -88,7 +88,7 @@ def init_pauses(longest: int) -> PauseState:
     )
 
 
-def resume_pauses(state: PauseState, bounds: Bounds = BOUNDS) -> PauseState:
+def resume_pauses(state: PauseState, rule: PauseRule = RULE) -> PauseState:
     """Update the state at the start of a decode.
 
     A pause ends, because the drafter may suit the new prompts; after the longest pause, only every
@@ -97,31 +97,36 @@ def resume_pauses(state: PauseState, bounds: Bounds = BOUNDS) -> PauseState:
     """
     trial = (state.left > 0) & (state.skip == 0)
     return state.replace(
-        balance=jnp.minimum(state.balance, bounds.first),
+        balance=jnp.minimum(state.balance, rule.first),
         left=jnp.where(trial, 0, state.left),
         skip=jnp.maximum(state.skip - 1, 0),
     )
 
 
-def count_pause(state: PauseState) -> PauseState:
+def drafting_pays(state: PauseState, rule: PauseRule = RULE) -> jax.Array:
+    """Decide whether the next round drafts: bool []."""
+    return state.left == 0
+
+
+def count_pause(state: PauseState, rule: PauseRule = RULE) -> PauseState:
     """Update the state after a round of autoregressive decoding."""
     return state.replace(left=jnp.maximum(state.left - 1, 0))
 
 
-def record_gain(state: PauseState, gained: jax.Array, bounds: Bounds = BOUNDS) -> PauseState:
+def record_gain(state: PauseState, gained: jax.Array, rule: PauseRule = RULE) -> PauseState:
     """Update the state after a drafting round that gained `gained` float32 [] tokens per sequence."""
     seen = jnp.minimum(state.seen + 1, MEMORY)
     mean = state.mean + (gained - state.mean) / seen
     off = (gained - state.mean) * (gained - mean)
     variance = state.variance + (off - state.variance) / seen
     deviation = jnp.maximum(jnp.sqrt(variance), LEAST_DEVIATION)
-    balance = jnp.minimum(state.balance + gained / deviation, bounds.most)
+    balance = jnp.minimum(state.balance + gained / deviation, rule.most)
     pays = balance >= 0
     # Pauses become short again only when the sum is back at its first value, which takes more than
     # one lucky round of a trial.
-    longer = jnp.where(balance >= bounds.first, SHORTEST_PAUSE, state.following)
+    longer = jnp.where(balance >= rule.first, SHORTEST_PAUSE, state.following)
     return PauseState(
-        balance=jnp.where(pays, balance, bounds.trial),
+        balance=jnp.where(pays, balance, rule.trial),
         left=jnp.where(pays, 0, state.following),
         following=jnp.where(pays, longer, jnp.minimum(2 * state.following, LONGEST_PAUSE)),
         skip=jnp.where(pays, 0, (state.following >= LONGEST_PAUSE).astype(jnp.int32)),

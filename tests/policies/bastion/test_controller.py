@@ -17,7 +17,7 @@ from jaxspec.policies.bastion.controller import (
 )
 from jaxspec.policies.bastion.controller_state import init_controller
 from jaxspec.policies.bastion.pauses import (
-    BOUNDS,
+    RULE,
     GUESS_ROUNDS,
     LEAST_DEVIATION,
     LONGEST_PAUSE,
@@ -169,7 +169,7 @@ def test_a_drafter_that_does_not_pay_is_paused_longer_and_longer_and_comes_back(
     ends = np.flatnonzero(np.diff(drafted, append=True) & np.array(drafted))
     # Each drafted round loses 1.7 tokens, more than a deviation.
     trials = ends - begins + 1
-    assert 2 <= trials[0] <= BOUNDS.first and set(trials[1:-1]) == {1}
+    assert 2 <= trials[0] <= RULE.first and set(trials[1:-1]) == {1}
     pauses = begins[1:] - ends[:-1] - 1
     assert (
         pauses[:3].tolist() == [SHORTEST_PAUSE, 2 * SHORTEST_PAUSE, 4 * SHORTEST_PAUSE]
@@ -182,11 +182,11 @@ def test_a_drafter_that_does_not_pay_is_paused_longer_and_longer_and_comes_back(
     assert (
         all(drafted[back:])
         and int(state.pauses.following) == SHORTEST_PAUSE
-        and float(state.pauses.balance) == BOUNDS.most
+        and float(state.pauses.balance) == RULE.most
     )
     # From its bound the sum forgets a long good time within a few rounds.
     _, drafted = play(policy, state, 1, 20)
-    assert drafted.index(False) <= BOUNDS.most
+    assert drafted.index(False) <= RULE.most
     # Another call's texts may be better ones: it begins with a trial, after the longest pauses
     # every other one does.
     policy, state = make_bastion(DEAR, corrected=False), init_controller(ROWS - 1, ROWS)
@@ -202,8 +202,8 @@ def test_a_drafter_that_does_not_pay_is_paused_longer_and_longer_and_comes_back(
 
 def test_earlier_prompts_do_not_pay_for_this_one():
     """However much drafting gained before, a decode begins with the first value at most."""
-    state, first = init_pauses(4), BOUNDS.first
-    for balance, begun in ((BOUNDS.most, first), (first, first), (3.0, 3.0)):
+    state, first = init_pauses(4), RULE.first
+    for balance, begun in ((RULE.most, first), (first, first), (3.0, 3.0)):
         resumed = resume_pauses(state.replace(balance=jnp.float32(balance)))
         assert float(resumed.balance) == begun
 
@@ -212,7 +212,7 @@ def test_earlier_prompts_do_not_pay_for_this_one():
 def test_gains_count_in_their_own_deviations(longest, spread):
     """Against running moments in NumPy, from the guess on."""
     gains = np.random.default_rng(0).normal(0.4 * spread, spread, 40)
-    state, mean, variance, balance = init_pauses(longest), 0.0, None, BOUNDS.first
+    state, mean, variance, balance = init_pauses(longest), 0.0, None, RULE.first
     variance, seen = min((longest - 1) / 4, 2) ** 2, GUESS_ROUNDS
     record = jax.jit(record_gain)
     for gained in gains:
@@ -220,7 +220,7 @@ def test_gains_count_in_their_own_deviations(longest, spread):
         off = gained - mean
         mean += off / seen
         variance = (1 - 1 / seen) * (variance + off**2 / seen)
-        balance = min(balance + gained / np.sqrt(variance), BOUNDS.most)
+        balance = min(balance + gained / np.sqrt(variance), RULE.most)
         state = record(state, jnp.float32(gained))
         assert balance > 0, "choose gains that never pause"
         np.testing.assert_allclose(state.balance, balance, rtol=1e-4)
@@ -230,7 +230,7 @@ def test_gains_count_in_their_own_deviations(longest, spread):
 def test_gains_that_never_vary_count_in_the_least_deviation():
     state = init_pauses(4).replace(seen=jnp.float32(MEMORY), variance=jnp.float32(0))
     state = record_gain(state.replace(mean=jnp.float32(-0.1)), jnp.float32(-0.1))
-    np.testing.assert_allclose(state.balance, BOUNDS.first - 0.1 / LEAST_DEVIATION, rtol=1e-6)
+    np.testing.assert_allclose(state.balance, RULE.first - 0.1 / LEAST_DEVIATION, rtol=1e-6)
 
 
 def test_a_few_rounds_of_bad_luck_are_no_reason():
