@@ -20,7 +20,7 @@ def add_command(commands: options.Commands) -> None:
         "replay when the default pauses drafting, and other rules, on recorded rounds",
         "jaxspec bench pauses --method jetspec-chain@4 --limit 1 --max-new-tokens 32",
     )
-    add, default = parser.add_argument, options.DEFAULT
+    add = parser.add_argument
     options.add_model(parser)
     add("--method", help="drafter, builder and budget to record, as for bench")
     add("--recorded", help="replay the files of earlier runs' --json instead, with commas")

@@ -102,7 +102,7 @@ def _replay_texts(
     fresh: bool,
 ) -> jax.Array:
     """Compute the time of each text, float32 [texts], in rounds of `ar`."""
-    first: PauseState = jax.tree.map(jnp.asarray, init_pauses(longest, rule))
+    first: PauseState = jax.tree.map(jnp.asarray, init_pauses(longest))
 
     def advance(text, carry):
         state, place, time = carry
