@@ -261,6 +261,15 @@ def test_gains_that_never_vary_count_in_the_least_deviation():
     np.testing.assert_allclose(state.gain, -0.1 / LEAST_DEVIATION, rtol=1e-4)
 
 
+def test_however_poor_a_drafter_was_its_pause_is_limited():
+    state = record_gain(resume_pauses(init_pauses(4)), jnp.float32(-50))
+    state, paused = state.replace(allowance=jnp.float32(1)), 0
+    while not drafting_pays(state):
+        state, paused = count_pause(state), paused + 1
+        assert paused <= LONGEST_PAUSE
+    assert paused > LONGEST_PAUSE / 2
+
+
 def test_a_few_rounds_of_bad_luck_are_no_reason():
     policy = make_bastion(DEAR, corrected=False)
     state = begin(policy)
