@@ -1,10 +1,14 @@
-"""`jaxspec bench pauses`: what other bounds of the controller's pauses would cost."""
+"""`jaxspec bench pauses`: what other rules of the controller's pauses would cost."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import Any
 
 from jaxspec.cli import bench_prompts, options, values
+
+COSTS = "times of a drafted round to assume, besides one that was measured, in rounds of ar"
 
 
 def add_command(commands: options.Commands) -> None:
@@ -13,43 +17,55 @@ def add_command(commands: options.Commands) -> None:
         commands,
         "pauses",
         run,
-        "replay when the default pauses drafting, with other bounds, on recorded rounds",
-        "jaxspec bench pauses --method jetspec-chain@4 --first 1.5,3,6 --limit 1 --max-new-tokens 32",
+        "replay when the default pauses drafting, and other rules, on recorded rounds",
+        "jaxspec bench pauses --method jetspec-chain@4 --limit 1 --max-new-tokens 32",
     )
-    add, default = parser.add_argument, options.DEFAULT
+    add = parser.add_argument
     options.add_model(parser)
-    add("--method", required=True, help="drafter, builder and budget, as for bench")
-    add("--first", default="1.5,3,6", help=f"values before the first round {default}")
-    add("--most", default="6,12", help=f"largest values {default}")
-    add("--trial", default="0.75", help=f"values after a pause {default}")
-    add("--costs", default="", help="times of a drafted round to assume too, in rounds of ar")
+    add("--method", help="drafter, builder and budget to record, as for bench")
+    add("--recorded", help="replay the files of earlier runs' --json instead, with commas")
+    add("--rules", default="", help="rules to compare with the default's, as the table names them")
+    add("--costs", default="1.3,1.5,1.8,2.2", help=f"{COSTS} {options.DEFAULT}")
     bench_prompts.add_prompts(parser)
     bench_prompts.add_sampling(parser)
     options.add_json_file(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Record, replay and print a table."""
-    from jaxspec.bench.measure.methods import parse_methods
-    from jaxspec.bench.policies.compare_pauses import measure_pauses, render_pauses
+    """Record or read rounds, replay them and print a table."""
+    from jaxspec.bench.policies import compare_pauses as pauses
 
     values.check_folders(arguments, "json")
-    grid = [values.parse_numbers(arguments, name) for name in ("first", "most", "trial")]
+    costs = values.parse_numbers(arguments, "costs")
+    rules = [pauses.RULE, *(pauses.parse_rules(arguments.rules) if arguments.rules else ())]
+    if bool(arguments.method) == bool(arguments.recorded):
+        raise ValueError("give either --method, to record rounds, or --recorded, to replay them")
+    if arguments.recorded:
+        record = pauses.read_records([Path(one) for one in arguments.recorded.split(",")])
+    else:
+        record = _record(arguments)
+        costs = [record["cost"], *costs]
+    report = pauses.report_pauses(record, rules=rules, costs=costs)
+    values.save_json(arguments.json, report)
+    print(pauses.render_pauses(report))
+    return 0
+
+
+def _record(arguments: argparse.Namespace) -> dict[str, Any]:
+    from jaxspec.bench.measure.methods import parse_methods
+    from jaxspec.bench.policies.compare_pauses import record_texts
+
     params = values.load_params(arguments)
     method = parse_methods(arguments.method, budget=8, spec=params.spec)[-1]
     if method.options["method"] == "ar" or method.options.get("policy"):
         raise ValueError(f"{arguments.method!r}: give a drafted method without a policy")
     given = bench_prompts.collect_options(arguments)
-    report = measure_pauses(
+    record = record_texts(
         params,
         bench_prompts.read_prompts(arguments, values.load_model_tokenizer(params.spec)),
         method,
-        grid=grid,
-        costs=values.parse_numbers(arguments, "costs") if arguments.costs else (),
         options=given,
         progress=values.show_progress,
     )
     values.show_progress("")
-    values.save_json(arguments.json, report | {"options": given, "model": arguments.model})
-    print(render_pauses(report))
-    return 0
+    return record | {"options": given, "model": arguments.model}

@@ -1,12 +1,14 @@
-"""`jaxspec bench pauses`: what other bounds of the controller's pauses would cost.
+"""`jaxspec bench pauses`: what other rules of the controller's pauses would cost.
 
-Every prompt is decoded once with `ar` and once with a method; the rest is a replay.
+Every prompt is decoded once with `ar` and once with a method; the rest is a replay. The goal of the
+default is a speed of at least `GOAL` times that of `ar` in every domain.
 """
 
 from __future__ import annotations
 
-import itertools
+import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +16,17 @@ import numpy as np
 from jaxspec.bench.measure.decodes import time_decodes
 from jaxspec.bench.measure.methods import Method
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
-from jaxspec.bench.policies.replay_pauses import RecordedText, always_speed, find_reach, replay
+from jaxspec.bench.policies.replay_pauses import RecordedText, draft_always, find_reach, replay
 from jaxspec.bench.report.summary import describe_environment
-from jaxspec.bench.report.table import Column, Table, fixed
+from jaxspec.bench.report.table import Column, Table, fixed, percent
 from jaxspec.core.params import Params
 from jaxspec.engine.plan import make_plan
 from jaxspec.engine.session import prepare
-from jaxspec.policies.bastion.pauses import BOUNDS, Bounds
+from jaxspec.policies.bastion.pauses import RULE, PauseRule
+
+GOAL = 0.97
+# Random orders in which one process decodes all texts.
+ORDERS = 8
 
 
 def record_texts(
@@ -30,11 +36,13 @@ def record_texts(
     *,
     options: dict[str, Any],
     progress: Callable[[str], None] = lambda line: None,
-) -> tuple[list[RecordedText], float, int]:
+) -> dict[str, Any]:
     """Decode the prompts with `ar` and with `method`.
 
     Returns:
-      (texts, time of a drafted round in rounds of `ar`, most tokens of a round).
+      A JSON-able record: `environment`, `method`, `cost`, the time of a drafted round in rounds of
+      `ar`, `longest`, most tokens of a round, and `decodes`, each with its `domain` and the tokens of
+      its `rounds`.
     """
     runs, _ = time_decodes(
         params,
@@ -45,138 +53,171 @@ def record_texts(
         progress=progress,
     )
     session = prepare(params, prompts[0].content, **options | method.options)
-    longest = make_plan(params.spec, session.config).longest
     seconds = {
         name: sum(run.decode_seconds for run in runs if run.method == name)
         / max(sum(run.rounds for run in runs if run.method == name), 1)
         for name in ("ar", method.name)
     }
-    texts = [
-        RecordedText(prompts[run.prompt].domain, find_reach(run.round_tokens, longest))
-        for run in runs
-        if run.method == method.name
-    ]
-    return texts, seconds[method.name] / seconds["ar"], longest
+    return describe_environment(params) | {
+        "method": method.name,
+        "cost": seconds[method.name] / seconds["ar"],
+        "longest": make_plan(params.spec, session.config).longest,
+        "decodes": [
+            {"domain": prompts[run.prompt].domain, "rounds": list(run.round_tokens)}
+            for run in runs
+            if run.method == method.name
+        ],
+    }
 
 
-def compare_bounds(
+def read_records(paths: Sequence[Path]) -> dict[str, Any]:
+    """Read reports of earlier runs and pool their texts; the rest is the first one's.
+
+    Raises:
+      FileNotFoundError: a file does not exist.
+      ValueError: a file holds no rounds, or its method differs from the first one's.
+    """
+    records = []
+    for path in paths:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if not all("rounds" in one for one in record.get("decodes") or [{}]):
+            raise ValueError(f"{path} holds no rounds: give a file that `--json` wrote here")
+        if records and record["method"] != records[0]["method"]:
+            raise ValueError(f"{path} is of {record['method']}: give files of one method")
+        records.append(record)
+    return records[0] | {"decodes": [one for record in records for one in record["decodes"]]}
+
+
+def compare_rules(
     texts: Sequence[RecordedText],
-    cost: float,
+    costs: Sequence[float],
     longest: int,
-    grid: Sequence[Sequence[float]],
+    rules: Sequence[PauseRule],
     *,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """Replay every combination of bounds on each domain alone, and on all texts in random order.
+    """Replay the rules on texts that are each the first one of a process, and on texts in a row.
 
     Args:
-      grid: values of each of the `Bounds`.
+      costs: times of a drafted round in rounds of `ar`.
+      seed: of the `ORDERS` random orders of the texts.
 
     Returns:
-      A record per combination, after one of drafting always (`bounds` is None): the bounds, speeds
-      over `ar` by stream (a domain, or `mixed`), and `losses`, what each stream loses against the
-      better of drafting always and never.
+      A record per cost, `kind` of texts (`first` or `mixed`) and `rule`, its values joined by slashes, or
+      `always` for drafting in every round. `speeds` are over `ar`, by domain, and `losses` what
+      each domain loses against the better of drafting always and never.
     """
-    bounds = [Bounds(*values) for values in itertools.product(*grid)]
-    streams = {
-        domain: [text for text in texts if text.domain == domain]
-        for domain in dict.fromkeys(text.domain for text in texts)
-    }
-    order = np.random.default_rng(seed).permutation(len(texts))
-    streams["mixed"] = [texts[i] for i in order]
-    always = {name: always_speed(stream, cost) for name, stream in streams.items()}
-    found = {name: replay(stream, cost, longest, bounds) for name, stream in streams.items()}
+    random = np.random.default_rng(seed)
+    orders = np.stack([random.permutation(len(texts)) for _ in range(ORDERS)])
+    domains = list(dict.fromkeys(text.domain for text in texts))
+    member = np.array([[text.domain == domain for text in texts] for domain in domains])
+    tokens = member @ np.array([len(text.reach) for text in texts])
+    always = tokens / (draft_always(texts, costs) @ member.T)
+    names = ["always", *map(show_rule, rules)]
     records = []
-    for number, one in enumerate(bounds):
-        speeds = {name: float(values[number]) for name, values in found.items()}
-        losses = {name: 1 - speeds[name] / max(1.0, always[name]) for name in streams}
-        records.append({"bounds": one._asdict(), "speeds": speeds, "losses": losses})
-    return [{"bounds": None, "speeds": always, "losses": None}, *records]
+    for kind in ("first", "mixed"):
+        fresh = kind == "first"
+        times = replay(texts, orders[:1] if fresh else orders, costs, longest, rules, fresh=fresh)
+        speeds = np.stack([always, *(tokens / (times @ member.T))])
+        losses = 1 - speeds / np.maximum(always, 1)
+        for (rule, cost), _ in np.ndenumerate(speeds[..., 0]):
+            found = {"cost": float(costs[cost]), "kind": kind, "rule": names[rule]}
+            found["speeds"] = dict(zip(domains, speeds[rule, cost].tolist(), strict=True))
+            found["losses"] = dict(zip(domains, losses[rule, cost].tolist(), strict=True))
+            records.append(found)
+    return sorted(records, key=lambda one: (one["cost"], one["kind"]))
 
 
-def summarise_losses(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Pool the losses of each combination of bounds over costs and streams, the smallest mean first.
+def summarise_rules(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Pool the records of each rule over costs, kinds of texts and domains, by mean loss.
 
     Args:
-      results: records of `compare_bounds`, for any costs.
+      results: records of `compare_rules`.
 
     Returns:
-      Records {"bounds", "mean", "largest"}.
+      Records with `rule` and the figures of `_figures`.
     """
-    pooled: dict[tuple[float, ...], list[float]] = {}
+    pooled: dict[str, list[dict[str, Any]]] = {}
     for one in results:
-        if one["bounds"] is not None:
-            pooled.setdefault(tuple(one["bounds"].values()), []).extend(one["losses"].values())
-    found = [
-        {
-            "bounds": Bounds(*bounds)._asdict(),
-            "mean": float(np.mean(losses)),
-            "largest": max(losses),
-        }
-        for bounds, losses in pooled.items()
-    ]
-    return sorted(found, key=lambda one: one["mean"])
+        pooled.setdefault(one["rule"], []).append(one)
+    found = [{"rule": rule} | _figures(records) for rule, records in pooled.items()]
+    return sorted(found, key=lambda one: one["mean loss"])
 
 
-def measure_pauses(
-    params: Params,
-    prompts: Sequence[LabelledPrompt],
-    method: Method,
-    *,
-    grid: Sequence[Sequence[float]],
-    costs: Sequence[float] = (),
-    options: dict[str, Any],
-    progress: Callable[[str], None] = lambda line: None,
+def _figures(records: Sequence[dict[str, Any]]) -> dict[str, float]:
+    speeds = np.array([list(one["speeds"].values()) for one in records])
+    losses = np.array([list(one["losses"].values()) for one in records])
+    return {
+        "mean speed": float(speeds.mean()),
+        "lowest": float(speeds.min()),
+        f"below {GOAL}": float((speeds < GOAL).mean()),
+        "mean loss": float(losses.mean()),
+        "largest": float(losses.max()),
+    }
+
+
+def report_pauses(
+    record: dict[str, Any], *, rules: Sequence[PauseRule], costs: Sequence[float]
 ) -> dict[str, Any]:
-    """Record the texts and compare bounds on them.
+    """Compare rules on recorded texts.
 
     Args:
-      costs: times of a drafted round in rounds of `ar` to assume, besides the measured one.
+      record: from `record_texts` or `read_records`.
+      costs: times of a drafted round in rounds of `ar`.
 
     Returns:
-      A JSON-able report: the measured `cost`, `longest`, `results`, the records of
-      `compare_bounds`, each with its `cost`, and `summary`, from `summarise_losses`.
+      The record with `domains`, their numbers of texts, `results`, see `compare_rules`, and
+      `summary`, see `summarise_rules`.
     """
-    texts, measured, longest = record_texts(
-        params, prompts, method, options=options, progress=progress
-    )
-    results = [
-        {"cost": cost} | record
-        for cost in (measured, *costs)
-        for record in compare_bounds(texts, cost, longest, grid)
+    longest = record["longest"]
+    texts = [
+        RecordedText(one["domain"], find_reach(one["rounds"], longest)) for one in record["decodes"]
     ]
-    return describe_environment(params) | {
-        "method": method.name,
-        "cost": measured,
-        "longest": longest,
+    counts = [text.domain for text in texts]
+    results = compare_rules(texts, costs, longest, rules)
+    return record | {
+        "domains": {domain: counts.count(domain) for domain in dict.fromkeys(counts)},
         "results": results,
-        "summary": summarise_losses(results),
+        "summary": summarise_rules(results),
     }
 
 
 def render_pauses(report: dict[str, Any]) -> str:
-    """Format the report as two tables: each cost, and all costs together."""
-    streams = list(report["results"][0]["speeds"])
-    columns = [Column("cost", fixed(2)), Column("first/most/trial", _name)]
-    columns += [Column(name, fixed(2)) for name in streams]
-    rows = [
-        [one["cost"], one["bounds"], *(one["speeds"][name] for name in streams), _largest(one)]
+    """Format the report as two tables: each cost and kind of texts, and all together."""
+    titles = list(report["summary"][0])[1:]
+    shows = [fixed(2), fixed(2), percent(), fixed(3), fixed(3)]
+    columns = [Column("rule"), *map(Column, titles, shows)]
+    each = [
+        [one["cost"], one["kind"], one["rule"], *_figures([one]).values()]
         for one in report["results"]
     ]
-    pooled = [Column("first/most/trial", _name)]
-    pooled += [Column(f"{name} loss", fixed(3)) for name in ("mean", "largest")]
+    domains = ", ".join(f"{name} {count}" for name, count in report["domains"].items())
     return (
-        f"{report['method']}: a drafted round takes {report['cost']:.2f} rounds of ar. Speeds over "
-        f"ar; the default is {_name(BOUNDS._asdict())}.\n"
-        + Table([*columns, Column("largest loss", fixed(3))], rows).to_text()
-        + "\n\nLosses against the better of drafting always and never, over all costs and streams:\n"
-        + Table(pooled, [list(one.values()) for one in report["summary"]]).to_text()
+        f"{report['method']}, texts: {domains}. A drafted round takes `cost` rounds of ar. Speeds "
+        f"are over ar, losses against the better of drafting always and never, both by domain; the "
+        f"default is {show_rule(RULE)}.\n"
+        + Table([Column("cost", fixed(2)), Column("texts"), *columns], each).to_text()
+        + "\n\nAll costs and kinds of texts together:\n"
+        + Table(columns, [list(one.values()) for one in report["summary"]]).to_text()
     )
 
 
-def _largest(record: dict[str, Any]) -> float | None:
-    return None if record["losses"] is None else max(record["losses"].values())
+def show_rule(rule: PauseRule) -> str:
+    """Write a rule as its values, joined by slashes."""
+    return "/".join(f"{value:.4g}" for value in rule)
 
 
-def _name(bounds: dict[str, float] | None) -> str:
-    return "always" if bounds is None else "/".join(f"{value:g}" for value in bounds.values())
+def parse_rules(text: str) -> list[PauseRule]:
+    """Read rules as `show_rule` writes them, separated by commas.
+
+    Raises:
+      ValueError: a part is not as many numbers as a rule has.
+    """
+    try:
+        found = [[float(value) for value in part.split("/")] for part in text.split(",")]
+    except ValueError:
+        found = [[]]
+    if any(len(values) != len(PauseRule._fields) for values in found):
+        form = "/".join(PauseRule._fields)
+        raise ValueError(f"{text!r} are no rules: give {form}, for example {show_rule(RULE)}")
+    return [PauseRule(*values) for values in found]

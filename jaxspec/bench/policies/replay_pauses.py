@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.policies.bastion.pauses import (
-    Bounds,
+    PauseRule,
     PauseState,
     count_pause,
+    drafting_pays,
     init_pauses,
     record_gain,
     resume_pauses,
@@ -58,60 +59,79 @@ def find_reach(round_tokens: Sequence[int], longest: int) -> np.ndarray:
 
 
 def replay(
-    texts: Sequence[RecordedText], cost: float, longest: int, bounds: Sequence[Bounds]
+    texts: Sequence[RecordedText],
+    orders: np.ndarray,
+    costs: Sequence[float],
+    longest: int,
+    rules: Sequence[PauseRule],
+    *,
+    fresh: bool = False,
 ) -> np.ndarray:
     """Replay the pauses on texts that one process decodes one after another.
 
     Args:
-      cost: time of a drafted round in rounds of `ar`.
+      orders: int [orders, texts], permutations of the texts.
+      costs: times of a drafted round in rounds of `ar`.
       longest: most tokens of a round.
-      bounds: to try.
+      rules: to try.
+      fresh: forget all between texts, as if each were the first one of its process.
 
     Returns:
-      float [bounds], speed over `ar`.
+      float [rules, costs, texts], time of each text in rounds of `ar`, the mean of all orders.
     """
     room = max(len(text.reach) for text in texts)
     reach = np.stack([np.pad(text.reach, (0, room - len(text.reach))) for text in texts])
     lengths = np.array([len(text.reach) for text in texts], np.int32)
-    every = Bounds(*(jnp.asarray(column) for column in np.array(bounds, np.float32).T))
-    times = jax.vmap(lambda one: _replay_texts(reach, lengths, cost, longest, one))(every)
-    return lengths.sum() / np.asarray(times)
+    every = PauseRule(*(jnp.asarray(column) for column in np.array(rules, np.float32).T))
+    run = functools.partial(_replay_texts, reach, lengths, longest=longest, fresh=fresh)
+    for axes in ((0, None, None), (None, 0, None), (None, None, 0)):
+        run = jax.vmap(run, axes)
+    times = run(jnp.asarray(orders), jnp.asarray(costs, jnp.float32), every)
+    return np.asarray(times, np.float64).mean(2)
 
 
-@functools.partial(jax.jit, static_argnames="longest")
+@functools.partial(jax.jit, static_argnames=("longest", "fresh"))
 def _replay_texts(
-    reach: jax.Array, lengths: jax.Array, cost: float, longest: int, bounds: Bounds
+    reach: jax.Array,
+    lengths: jax.Array,
+    order: jax.Array,
+    cost: jax.Array,
+    rule: PauseRule,
+    *,
+    longest: int,
+    fresh: bool,
 ) -> jax.Array:
-    """Add up the time of all texts, float32 [], in rounds of `ar`."""
+    """Compute the time of each text, float32 [texts], in rounds of `ar`."""
+    first: PauseState = jax.tree.map(jnp.asarray, init_pauses(longest))
 
-    def advance(carry, _):
-        state, place, time, text = carry
-        on, drafts = place < lengths[text], state.left == 0
-        taken = jnp.where(drafts, reach[text, jnp.minimum(place, reach.shape[1] - 1)], 1)
+    def advance(text, carry):
+        state, place, time = carry
+        drafts = drafting_pays(state, rule)
+        taken = jnp.where(drafts, reach[text, place], 1)
         spent = jnp.where(drafts, cost, 1.0)
-        after: PauseState = jax.tree.map(
+        state = jax.tree.map(
             lambda one, other: jnp.where(drafts, one, other),
-            record_gain(state, taken - spent, bounds),
-            count_pause(state),
+            record_gain(state, taken - spent, rule),
+            count_pause(state, rule),
         )
-        state = jax.tree.map(lambda new, old: jnp.where(on, new, old), after, state)
-        return (state, place + on * taken, time + on * spent, text), None
+        return state, place + taken, time + spent
 
-    def decode(carry, text):
-        state, time = carry
-        begun = (resume_pauses(state, bounds), jnp.int32(0), time, text)
-        (state, _, time, _), _ = jax.lax.scan(advance, begun, length=reach.shape[1])
-        return (state, time), None
+    def decode(state, text):
+        begun = (resume_pauses(first if fresh else state, rule), jnp.int32(0), jnp.float32(0))
+        state, _, time = jax.lax.while_loop(
+            lambda carry: carry[1] < lengths[text], functools.partial(advance, text), begun
+        )
+        return state, time
 
-    first = jax.tree.map(jnp.asarray, init_pauses(longest).replace(balance=bounds.first))
-    return jax.lax.scan(decode, (first, jnp.float32(0)), jnp.arange(len(lengths)))[0][1]
+    times = jax.lax.scan(decode, first, order)[1]
+    return jnp.zeros(len(lengths)).at[order].set(times)
 
 
-def always_speed(texts: Sequence[RecordedText], cost: float) -> float:
-    """Compute the speed over `ar` of drafting in every round."""
-    rounds = 0
-    for text in texts:
+def draft_always(texts: Sequence[RecordedText], costs: Sequence[float]) -> np.ndarray:
+    """Compute the time of each text in rounds of `ar`, if every round drafts: float [costs, texts]."""
+    rounds = np.zeros(len(texts))
+    for number, text in enumerate(texts):
         place = 0
         while place < len(text.reach):
-            place, rounds = place + int(text.reach[place]), rounds + 1
-    return sum(len(text.reach) for text in texts) / (rounds * cost)
+            place, rounds[number] = place + int(text.reach[place]), rounds[number] + 1
+    return np.outer(costs, rounds)

@@ -28,6 +28,7 @@ from jaxspec.policies.bastion.controller_state import (
 from jaxspec.policies.bastion.online_costs import correct_row_costs
 from jaxspec.policies.bastion.pauses import (
     count_pause,
+    drafting_pays,
     record_gain,
     resume_pauses,
 )
@@ -194,7 +195,7 @@ def decide_draft(
     observation: Observation,
 ) -> jax.Array:
     """Decide whether the round drafts: bool []."""
-    chosen = state.pauses.left == 0 if config.pauses else jnp.bool_(True)
+    chosen = drafting_pays(state.pauses) if config.pauses else jnp.bool_(True)
     return jnp.where(controls.rows == 0, chosen, controls.rows > 0)
 
 

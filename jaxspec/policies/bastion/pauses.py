@@ -1,10 +1,16 @@
 """Decide whether drafting pays, and how long to decode autoregressively if it does not.
 
-One round shows little: at a mean of three committed tokens, many rounds commit one. The decision
-therefore uses a cumulative sum (Page 1954) of what drafting rounds gain over autoregressive
-decoding in the same time, in tokens per sequence, divided by their running standard deviation: the
-gain of a large tree varies more than that of a small one. When the sum falls below 0, a pause
-begins; after it, drafting is on trial.
+What a drafted round gains over autoregressive decoding in the same time, in tokens per sequence,
+varies much: at a mean of three committed tokens, many rounds commit one. And it changes with the
+text. So the gain is estimated together with the estimate's variance, by a Kalman filter of a level
+that drifts: every round adds to the variance, and one that drafted also tells a gain. Rounds draft
+while the estimate is not negative. If it is, they draft while it would not be with some of its
+standard deviation added, as for bandits (Auer et al. 2002), and while the text can afford it: what
+it may lose to autoregressive decoding is limited. So drafting stops after the first rounds if they
+are poor, and is tried again when enough may have changed, sooner where it nearly pays.
+
+The estimate is in running standard deviations of a round's gain: that of a large tree varies more
+than that of a small one.
 """
 
 from __future__ import annotations
@@ -18,113 +24,112 @@ import numpy as np
 
 from jaxspec.policies.registry import tagged
 
-# Rounds of a pause; doubled each time that the trial after it fails too.
-SHORTEST_PAUSE, LONGEST_PAUSE = 8, 256
+# Most autoregressive rounds after which the estimate allows another trial.
+LONGEST_PAUSE = 256
 # Rounds that the first guess of the deviation counts for, and rounds that later ones remember.
 GUESS_ROUNDS, MEMORY = 8.0, 64.0
 # Least deviation, for gains that hardly vary.
 LEAST_DEVIATION = 0.2
 
 
-class Bounds(NamedTuple):
-    """Values of the sum, in standard deviations of a round's gain.
-
-    `jaxspec bench pauses` counts what other values cost on recorded rounds.
+class PauseRule(NamedTuple):
+    """When to draft; `jaxspec bench pauses` counts what other values cost on recorded rounds.
 
     Attributes:
-      first: before the first round.
-      most: largest value. It bounds what is lost when a text becomes hard to draft.
-      trial: after a pause.
+      optimism: standard deviations of the estimate that are added to it.
+      drift: variance that every round adds to the estimate.
+      novelty: variance that a new text adds to the estimate.
+      stake: tokens per sequence that a text may lose from its start.
+      share: tokens per sequence that it may lose besides in every round.
     """
 
-    first: float = 3.0
-    most: float = 12.0
-    trial: float = 0.75
+    optimism: float = 0.5
+    drift: float = 1 / 64
+    novelty: float = 1.0
+    stake: float = 0.5
+    share: float = 0.01
 
 
-BOUNDS = Bounds()
+RULE = PauseRule()
 
 
 @tagged("bastion-pauses")
 class PauseState(flax.struct.PyTreeNode):
-    """How well drafting has paid recently, for a batch of sequences that draft together.
+    """What drafting gains, for a batch of sequences that draft together.
 
     Attributes:
-      balance: float32 [], the cumulative sum.
-      left: int32 [], rounds of autoregressive decoding left in this pause.
-      following: int32 [], length of the next pause.
-      skip: int32 [], decodes that will begin without a trial.
+      gain: float32 [], the estimated gain of the next round, in standard deviations of a gain.
+      doubt: float32 [], the variance of the estimate.
+      allowance: float32 [], tokens per sequence that this text may still lose, what it gained
+        included.
       mean: float32 [], running mean of the gains, in tokens per sequence.
       variance: float32 [], their running variance.
       seen: float32 [], rounds that both remember.
     """
 
-    balance: jax.Array
-    left: jax.Array
-    following: jax.Array
-    skip: jax.Array
+    gain: jax.Array
+    doubt: jax.Array
+    allowance: jax.Array
     mean: jax.Array
     variance: jax.Array
     seen: jax.Array
 
 
 def init_pauses(longest: int) -> PauseState:
-    """Make the state before the first round, which assumes that drafting pays.
+    """Make the state before the first text.
 
     Args:
       longest: most tokens that a round commits per sequence.
     """
-    zero = np.int32(0)
+    zero = np.float32(0)
     # A quarter of the range; what long paths add to it is seldom reached.
     guess = min((longest - 1) / 4, 2.0)
     return PauseState(
-        np.float32(BOUNDS.first),
-        zero,
-        np.int32(SHORTEST_PAUSE),
-        zero,
-        mean=np.float32(0),
+        gain=zero,
+        doubt=zero,
+        allowance=zero,
+        mean=zero,
         variance=np.float32(guess**2),
         seen=np.float32(GUESS_ROUNDS),
     )
 
 
-def resume_pauses(state: PauseState, bounds: Bounds = BOUNDS) -> PauseState:
-    """Update the state at the start of a decode.
-
-    A pause ends, because the drafter may suit the new prompts; after the longest pause, only every
-    other decode ends it. For the same reason, what earlier prompts gained counts up to the first
-    value only.
-    """
-    trial = (state.left > 0) & (state.skip == 0)
+def resume_pauses(state: PauseState, rule: PauseRule = RULE) -> PauseState:
+    """Update the state at the start of a decode: the drafter may suit the new text better or worse."""
     return state.replace(
-        balance=jnp.minimum(state.balance, bounds.first),
-        left=jnp.where(trial, 0, state.left),
-        skip=jnp.maximum(state.skip - 1, 0),
+        doubt=state.doubt + rule.novelty,
+        allowance=jnp.full_like(state.allowance, rule.stake),
     )
 
 
-def count_pause(state: PauseState) -> PauseState:
+def drafting_pays(state: PauseState, rule: PauseRule = RULE) -> jax.Array:
+    """Decide whether the next round drafts: bool []."""
+    may_pay = state.gain + rule.optimism * jnp.sqrt(state.doubt) >= 0
+    return (state.gain >= 0) | (may_pay & (state.allowance > 0))
+
+
+def count_pause(state: PauseState, rule: PauseRule = RULE) -> PauseState:
     """Update the state after a round of autoregressive decoding."""
-    return state.replace(left=jnp.maximum(state.left - 1, 0))
+    return state.replace(doubt=state.doubt + rule.drift, allowance=state.allowance + rule.share)
 
 
-def record_gain(state: PauseState, gained: jax.Array, bounds: Bounds = BOUNDS) -> PauseState:
+def record_gain(state: PauseState, gained: jax.Array, rule: PauseRule = RULE) -> PauseState:
     """Update the state after a drafting round that gained `gained` float32 [] tokens per sequence."""
     seen = jnp.minimum(state.seen + 1, MEMORY)
     mean = state.mean + (gained - state.mean) / seen
     off = (gained - state.mean) * (gained - mean)
     variance = state.variance + (off - state.variance) / seen
     deviation = jnp.maximum(jnp.sqrt(variance), LEAST_DEVIATION)
-    balance = jnp.minimum(state.balance + gained / deviation, bounds.most)
-    pays = balance >= 0
-    # Pauses become short again only when the sum is back at its first value, which takes more than
-    # one lucky round of a trial.
-    longer = jnp.where(balance >= bounds.first, SHORTEST_PAUSE, state.following)
+
+    doubt = state.doubt + rule.drift
+    weight = doubt / (doubt + 1)  # in these units, a round's own variance is 1
+    gain = state.gain + weight * (gained / deviation - state.gain)
+    # However poor the drafter was, it is tried again after the longest pause.
+    least = -rule.optimism * jnp.sqrt(rule.drift * LONGEST_PAUSE)
     return PauseState(
-        balance=jnp.where(pays, balance, bounds.trial),
-        left=jnp.where(pays, 0, state.following),
-        following=jnp.where(pays, longer, jnp.minimum(2 * state.following, LONGEST_PAUSE)),
-        skip=jnp.where(pays, 0, (state.following >= LONGEST_PAUSE).astype(jnp.int32)),
+        gain=jnp.maximum(gain, least),
+        doubt=(1 - weight) * doubt,
+        allowance=state.allowance + gained + rule.share,
         mean=mean,
         variance=variance,
         seen=seen,
