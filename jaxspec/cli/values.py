@@ -39,7 +39,7 @@ def load_params(arguments: argparse.Namespace) -> Params:
     """Load the model and the drafters that the options of `add_model` name."""
     import jaxspec
 
-    _join_processes(arguments)
+    join_processes(arguments)
     return jaxspec.load(
         arguments.model,
         drafter=read_drafters(arguments),
@@ -49,13 +49,18 @@ def load_params(arguments: argparse.Namespace) -> Params:
     )
 
 
-def _join_processes(arguments: argparse.Namespace) -> None:
+def join_processes(arguments: argparse.Namespace) -> None:
     """Join the processes that the options of `add_processes` name, if the command has these.
 
     Raises:
       ValueError: the options contradict each other, or no devices are shared.
     """
+    import jax
+
     from jaxspec.core.processes import HostOptions, connect
+
+    if jax.distributed.is_initialized():
+        return
 
     names = ("coordinator", "process_id", "processes")
     hosts = HostOptions(*(getattr(arguments, name, None) for name in names))
