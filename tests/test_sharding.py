@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +11,18 @@ import jax
 import numpy as np
 import pytest
 from sharded_toys import TARGETS, make_params
+from two_processes import start_two
 
 import jaxspec
 from jaxspec.cli.main import main
 from jaxspec.core.mesh import check_mesh
-from jaxspec.targets.sharding.shares import find_split, list_counts, share_of, widen
+from jaxspec.targets.sharding.shares import (
+    choose_experts,
+    find_split,
+    list_counts,
+    share_of,
+    widen,
+)
 
 SCRIPT = Path(__file__).with_name("sharded_decode.py")
 DRAFTERS = ("dflash", "jetspec", "dspark", "eagle3", "specblock", "medusa", "parallelspec")
@@ -85,10 +91,24 @@ def test_quantised_weights_are_shared(family, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])
-def test_kernels_run_on_each_device(family):
+@pytest.mark.parametrize("kind", [None, "int8"])
+def test_devices_hold_some_experts_whole(kind):
+    """Each computes its own experts on all rows, and the sums that there were add them up."""
+    request = dict(family="qwen3_moe", devices=[2, 4], batch=4, methods=["ar", "dflash"])
+    results = run(request | dict(temperatures=[1.0], quantize=kind, experts="expert"))
+    assert len(results) == 4
+    for result in results.values():
+        check(result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "experts"), [("qwen3", "channel"), ("qwen3_moe", "channel"), ("qwen3_moe", "expert")]
+)
+def test_kernels_run_on_each_device(family, experts):
     """Pallas kernels, interpreted, see the arrays of one device."""
     request = dict(family=family, devices=[2], batch=1, methods=["ar"], temperatures=[0.0])
+    request["experts"] = experts
     request["sizes"] = {"head_dim": 64}
     (result,) = run(request, JAXSPEC_KERNELS="interpret").values()
     check(result)
@@ -118,26 +138,10 @@ def test_texts_do_not_depend_on_the_devices(family, batch, method):
             check(result)
 
 
-def start_process(folder, number, port, *options):
-    """`jaxspec generate` as process `number` of two, with four devices."""
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
-    environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(SCRIPT.parents[1])}
-    hosts = ["--coordinator", f"localhost:{port}", "--process-id", str(number), "--processes", "2"]
-    command = ["-m", "jaxspec", "generate", "--model", str(folder), "--tp", "8", *hosts]
-    return subprocess.Popen(
-        [sys.executable, *command, "--token-ids", "--prompt", "4 9 2 14", *options],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def start_two(folder, *options):
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    return [start_process(folder, number, port, *options) for number in range(2)]
+def generate(folder, *options):
+    """Generate from a prompt in two processes."""
+    prompt = ["--model", str(folder), "--token-ids", "--prompt", "4 9 2 14"]
+    return start_two("generate", *prompt, *options)
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +158,7 @@ def test_two_processes_give_the_text_of_one(saved):
     options = dict(temperature=1.0, seed=3, budget=4, max_new_tokens=20, ignore_eos=True)
     expected = jaxspec.decode(params, [4, 9, 2, 14], **options).tokens
     given = ["--temperature", "1", "--seed", "3", "--budget", "4", "--max-new-tokens", "20"]
-    processes = start_two(folder, *given, "--ignore-eos", "--json")
+    processes = generate(folder, *given, "--ignore-eos", "--json")
     for process in processes:
         out, err = process.communicate(timeout=600)
         assert process.returncode == 0, err[-3000:]
@@ -163,7 +167,7 @@ def test_two_processes_give_the_text_of_one(saved):
 
 @pytest.mark.slow
 def test_a_process_ends_when_the_other_dies(saved):
-    first, second = start_two(saved[1], "--max-new-tokens", "200", "--ignore-eos", "--budget", "4")
+    first, second = generate(saved[1], "--max-new-tokens", "200", "--ignore-eos", "--budget", "4")
     try:
         assert second.stdout.read(1)  # both have decoded a token
         second.kill()
@@ -196,7 +200,7 @@ def test_a_bias_after_the_sum_is_on_one_device():
     assert order.tolist() == [list(range(16)), [-1] * 16]
 
 
-def test_experts_are_split_by_channel_and_not_by_expert():
+def test_experts_are_split_by_channel():
     config = TARGETS["qwen3_moe"]
     gate_up = find_split(("layers_1", "mlp", "gate_up"), config, 4)
     assert gate_up.order.tolist() == [[0, 1, 8, 9], [2, 3, 10, 11], [4, 5, 12, 13], [6, 7, 14, 15]]
@@ -204,6 +208,34 @@ def test_experts_are_split_by_channel_and_not_by_expert():
     down = find_split(("layers_1", "mlp", "down"), config, 4).spec(3)
     assert down == jax.sharding.PartitionSpec(None, "model")
     assert find_split(("layers_1", "mlp", "router"), config, 4).axis is None
+
+
+def test_experts_are_split_whole():
+    """The feed-forward channels of dense layers are still shared."""
+    config = choose_experts(TARGETS["qwen3_moe"], 4, "expert")
+    for name, ndim in (("gate_up", 3), ("down", 3)):
+        split = find_split(("layers_1", "mlp", name), config, 4)
+        assert split.order is None and split.spec(ndim) == jax.sharding.PartitionSpec("model")
+        scales = find_split(("layers_1", "mlp", name), config, 4, scale=True)
+        assert scales.spec(2) == jax.sharding.PartitionSpec("model")
+    assert find_split(("layers_1", "mlp", "router"), config, 4).axis is None
+    assert find_split(("layers_0", "mlp", "gate_up", "kernel"), config, 4).order is not None
+    share = share_of(widen(config, 4), 4)
+    assert (share.moe.expert_ffn_size, share.moe.devices, share.ffn_size) == (8, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("family", "devices", "experts", "message"),
+    [
+        ("qwen3", 2, "expert", "no experts for 2 devices"),
+        ("qwen3_moe", 1, "expert", "4 experts for 1 device:"),
+        ("qwen3_moe", 8, "expert", "4 experts for 8 devices"),
+        ("qwen3_moe", 2, "row", "'row': choose one of channel, expert"),
+    ],
+)
+def test_experts_that_cannot_be_split_are_refused(family, devices, experts, message):
+    with pytest.raises(ValueError, match=message):
+        choose_experts(TARGETS[family], devices, experts)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ def load_params(arguments: argparse.Namespace) -> Params:
         dtype=arguments.dtype,
         quantize=arguments.quantize,
         mesh=_make_mesh(getattr(arguments, "tp", None)),
+        experts=getattr(arguments, "experts", "channel"),
     )
 
 

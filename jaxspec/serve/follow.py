@@ -97,9 +97,7 @@ class Followers:
         self.tell(_STOP, ())
 
 
-def follow(
-    programs: Programs, broadcast: Broadcast = multihost_utils.broadcast_one_to_all
-) -> None:
+def follow(programs: Programs, broadcast: Broadcast = multihost_utils.broadcast_one_to_all) -> None:
     """Run the programs that process 0 runs, until it stops.
 
     Args:

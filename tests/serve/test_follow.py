@@ -42,7 +42,7 @@ def test_floats_keep_their_bits():
 
 def test_an_engine_that_follows_holds_the_same_state(mini):
     """Prompts of several chunks, a reused one, sampling, log-probabilities and a cancelled request."""
-    first, second = (make(mini, max_logprobs=2) for _ in range(2))
+    first, second = (make(mini, max_logprobs=20) for _ in range(2))
     told = []
     first._device.followers = Followers(first._device.takes, told.append)
     first.warm_up()
@@ -57,6 +57,8 @@ def test_an_engine_that_follows_holds_the_same_state(mini):
     packets = iter(told)
     follow(second._device, lambda nothing: next(packets))
     assert next(packets, None) is None
-    for one, other in zip(*(jax.tree.leaves(x._device.state) for x in (first, second)), strict=True):
+    for one, other in zip(
+        *(jax.tree.leaves(x._device.state) for x in (first, second)), strict=True
+    ):
         np.testing.assert_array_equal(one, other)
     assert {packet.shape for packet in told} == {told[0].shape}
