@@ -16,7 +16,6 @@ from jax.sharding import PartitionSpec
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.mesh import MODEL
 
-
 EXPERTS = ("channel", "expert")
 """How devices share experts: each holds some channels of all, or all channels of some."""
 
