@@ -1,9 +1,10 @@
 """Decode with a target that devices share and with the same target on one device; print what differs.
 
-python sharded_decode.py '{"family": "qwen3", "devices": [8], "batch": 2, "methods": ["ar"]}'
+python sharded_decode.py '{"family": "qwen3",
+  "cases": [{"method": "ar", "temperature": 1.0, "devices": 8, "batch": 2}]}'
 """
 
-import itertools
+import functools
 import json
 import sys
 import tempfile
@@ -29,11 +30,19 @@ PROMPTS = [[4, 9, 2, 14, 4, 9], [7], [1, 2, 3], [11, 11]]
 SETTINGS = [{}, {"temperature": 1.0, "seed": 3}, {"temperature": 0.8, "top_k": 7}, {}]
 # Made up, so that no test depends on a time: drafting pays.
 COSTS = Costs((1.0, 1.2, 1.5), (5.0,) * 3)
-OPTIONS = dict(max_new_tokens=14, budget=4, policy=None, ignore_eos=True)
+
+
+def make_mesh(devices: int):
+    return jax.make_mesh((devices,), ("model",), devices=jax.devices()[:devices])
+
+
+def make_options(method: str, temperature: float) -> dict:
+    options = dict(max_new_tokens=14, budget=4, policy=None, ignore_eos=True, seed=3)
+    return options | {"method": method, "temperature": temperature}
 
 
 class Alone(NamedTuple):
-    """What one device makes of some prompts: texts, and the caches after the prefill."""
+    """What one device makes of some prompts without drafts: texts, and the cache of the prefill."""
 
     texts: list[list[int]]
     cache: KVCache
@@ -46,10 +55,11 @@ def fill_caches(params, prompts, options):
         return session, run_prefill(session)
 
 
-def decode_alone(params, prompts, options) -> Alone:
-    """Decode on one device."""
-    texts = [out.tokens for out in jaxspec.decode(params, prompts, **options)]
-    return Alone(texts, fill_caches(params, prompts, options)[1].cache)
+def decode_alone(params, temperature: float) -> Alone:
+    """Decode all prompts on one device. Neither their number nor the drafter changes a text."""
+    options = make_options("ar", temperature)
+    texts = [out.tokens for out in jaxspec.decode(params, PROMPTS, **options)]
+    return Alone(texts, fill_caches(params, PROMPTS, options)[1].cache)
 
 
 def load_shared(alone, mesh, quantize, experts) -> int:
@@ -65,8 +75,9 @@ def load_shared(alone, mesh, quantize, experts) -> int:
     )
 
 
-def compare(alone: Alone, shared, prompts, options) -> dict:
+def compare(alone: Alone, shared, batch: int, options) -> dict:
     """Decode on several devices, and look at the program that does."""
+    prompts = PROMPTS[:batch]
     found = [out.tokens for out in jaxspec.decode(shared, prompts, **options)]
     before = compilations()
     jaxspec.decode(shared, [[*prompt[::-1], 5] for prompt in prompts], **options)
@@ -76,18 +87,21 @@ def compare(alone: Alone, shared, prompts, options) -> dict:
         given = session.params, session.request, state, np.int32(1)
         compiled = run.lower(*given, config=session.config).compile()
     copies = state.cache.k.shape[2] // alone.cache.k.shape[2]
-    keys = np.asarray(alone.cache.k)
-    off = np.abs(np.asarray(state.cache.k)[:, :, ::copies] - keys).max() / np.abs(keys).max()
+    keys, expected = np.asarray(state.cache.k)[:, :, ::copies], np.asarray(alone.cache.k)
+    off = [
+        np.abs(keys[:, i, :, : len(prompt)] - expected[:, i, :, : len(prompt)]).max()
+        for i, prompt in enumerate(prompts)
+    ]
 
     def own(tree) -> int:
         return sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(tree))
 
     return {
-        "expected": alone.texts,
+        "expected": alone.texts[:batch],
         "found": found,
         "recompiled": recompiled,
-        "keys_off": float(off),
-        "cache": [own(state.cache.k), own(alone.cache.k), copies],
+        "keys_off": float(max(off) / np.abs(expected).max()),
+        "cache": [own(state.cache.k), state.cache.k.nbytes // copies, copies],
         "state": [own(state), compiled.memory_analysis().alias_size_in_bytes],
         "collectives": list_collectives(compiled.as_text()),
     }
@@ -110,26 +124,31 @@ def serve(params, method) -> tuple[list, int]:
 
 
 def main(request: dict) -> dict:
-    methods, experts = request["methods"], request.get("experts", "channel")
-    trained = tuple(method for method in methods if method in METHODS)
+    experts, cases = request.get("experts", "channel"), request.get("cases", ())
+    serves = request.get("serve", [])
+    trained = {case["method"] for case in cases} | {method for _, method in serves}
+    trained = tuple(name for name in METHODS if name in trained)
     alone = make_params(request["family"], trained, **request.get("sizes", {}))
     if request.get("quantize"):
         alone = quantize_params(alone, request["quantize"])
-    results, shared = {}, {}
-    for devices in request["devices"]:
-        mesh = jax.make_mesh((devices,), ("model",), devices=jax.devices()[:devices])
-        for quantize in request.get("load", ()):
-            results[f"load {devices} {quantize}"] = load_shared(alone, mesh, quantize, experts)
-        shared[devices] = shard(alone, mesh, experts)
-        for method in methods if request.get("serve") else ():
-            (expected, _), (found, new) = (serve(p, method) for p in (alone, shared[devices]))
-            results[f"serve {devices} {method}"] = [expected, found, new]
-    for method, temperature in itertools.product(methods, request["temperatures"]):
-        options = OPTIONS | {"method": method, "temperature": temperature, "seed": 3}
-        prompts = PROMPTS[: request["batch"]]
-        one = decode_alone(alone, prompts, options)
-        for devices, params in shared.items():
-            results[f"{devices} {method} {temperature}"] = compare(one, params, prompts, options)
+    results = {}
+    share = functools.cache(lambda devices: shard(alone, make_mesh(devices), experts))
+    decode_on_one = functools.cache(lambda temperature: decode_alone(alone, temperature))
+
+    for devices, quantize in request.get("load", ()):
+        different = load_shared(alone, make_mesh(devices), quantize, experts)
+        results[f"load {devices} {quantize}"] = different
+    for devices, method in serves:
+        (expected, _), (found, new) = (serve(params, method) for params in (alone, share(devices)))
+        results[f"serve {devices} {method}"] = [expected, found, new]
+    for case in cases:
+        method, temperature, devices, batch = (
+            case[name] for name in ("method", "temperature", "devices", "batch")
+        )
+        name = f"{devices} {method} {temperature} {batch}"
+        print(name, file=sys.stderr)  # so that a crash says where
+        options = make_options(method, temperature)
+        results[name] = compare(decode_on_one(temperature), share(devices), batch, options)
     return results
 
 

@@ -1,6 +1,7 @@
 """Targets that several devices share: texts, collectives and memory on eight virtual devices."""
 
 import dataclasses
+import itertools
 import json
 import os
 import subprocess
@@ -46,9 +47,17 @@ def run(request, seconds=600, **variables):
     return json.loads(done.stdout)
 
 
-def check(result, layers=2, hidden=16, vocab=512):
+def list_cases(methods, devices, temperatures, batch):
+    """Every combination, as `sharded_decode.py` takes them."""
+    return [
+        dict(method=method, devices=number, temperature=temperature, batch=batch)
+        for method, number, temperature in itertools.product(methods, devices, temperatures)
+    ]
+
+
+def check(result, layers=2, hidden=16, vocab=512, name=""):
     """The text is that of one device; a round exchanges two sums per layer and little else."""
-    assert result["found"] == result["expected"]
+    assert result["found"] == result["expected"], name
     assert result["recompiled"] == 0
     assert result["keys_off"] < 1e-5
     own, whole, copies = result["cache"]
@@ -66,10 +75,10 @@ def check(result, layers=2, hidden=16, vocab=512):
 
 def test_eight_devices_give_the_text_of_one():
     """Two kv heads for eight devices, tied embeddings, sampling."""
-    request = dict(family="qwen3", devices=[8], batch=2, methods=["dflash"], temperatures=[1.0])
-    results = run(request | {"load": [None]})
+    cases = list_cases(["dflash"], [8], [1.0], 2)
+    results = run(dict(family="qwen3", cases=cases, load=[(8, None)]))
     assert results["load 8 None"] == 0
-    result = results["8 dflash 1.0"]
+    result = results["8 dflash 1.0 2"]
     check(result)
     assert result["cache"][0] * 8 == result["cache"][1] * result["cache"][2]
 
@@ -77,16 +86,23 @@ def test_eight_devices_give_the_text_of_one():
 @pytest.mark.slow
 @pytest.mark.parametrize("family", TARGETS)
 def test_files_are_read_as_a_loaded_model_is_placed(family):
-    request = dict(family=family, devices=[2, 8], batch=1, methods=["medusa"], temperatures=[])
-    results = run(request | {"load": [None, "int8", "fp8"]})
+    load = list(itertools.product((2, 8), (None, "int8", "fp8")))
+    results = run(dict(family=family, load=load))
     assert len(results) == 6 and not any(results.values())
+
+
+@pytest.mark.slow
+def test_whole_experts_are_read_as_a_loaded_model_is_placed():
+    load = list(itertools.product((2, 4), (None, "int8")))
+    results = run(dict(family="qwen3_moe", load=load, experts="expert"))
+    assert len(results) == 4 and not any(results.values())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "kind"), [("qwen3_moe", "int8"), ("llama", "fp8")])
 def test_quantised_weights_are_shared(family, kind):
-    request = dict(family=family, devices=[4], batch=2, methods=["ar"], temperatures=[0.0, 1.0])
-    for result in run(request | {"quantize": kind}).values():
+    cases = list_cases(["ar"], [4], [0.0, 1.0], 2)
+    for result in run(dict(family=family, cases=cases, quantize=kind)).values():
         check(result)
 
 
@@ -94,8 +110,8 @@ def test_quantised_weights_are_shared(family, kind):
 @pytest.mark.parametrize("kind", [None, "int8"])
 def test_devices_hold_some_experts_whole(kind):
     """Each computes its own experts on all rows, and the sums that there were add them up."""
-    request = dict(family="qwen3_moe", devices=[2, 4], batch=4, methods=["ar", "dflash"])
-    results = run(request | dict(temperatures=[1.0], quantize=kind, experts="expert"))
+    cases = list_cases(["ar", "dflash"], [2, 4], [1.0], 4)
+    results = run(dict(family="qwen3_moe", cases=cases, quantize=kind, experts="expert"))
     assert len(results) == 4
     for result in results.values():
         check(result)
@@ -107,8 +123,7 @@ def test_devices_hold_some_experts_whole(kind):
 )
 def test_kernels_run_on_each_device(family, experts):
     """Pallas kernels, interpreted, see the arrays of one device."""
-    request = dict(family=family, devices=[2], batch=1, methods=["ar"], temperatures=[0.0])
-    request["experts"] = experts
+    request = dict(family=family, cases=list_cases(["ar"], [2], [0.0], 1), experts=experts)
     request["sizes"] = {"head_dim": 64}
     (result,) = run(request, JAXSPEC_KERNELS="interpret").values()
     check(result)
@@ -117,25 +132,33 @@ def test_kernels_run_on_each_device(family, experts):
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "method"), [("qwen3", "eagle3"), ("qwen3_moe", "dflash")])
 def test_the_serving_engine_gives_the_texts_of_one_device(family, method):
-    request = dict(family=family, devices=[8], batch=1, methods=[method], temperatures=[])
-    ((expected, found, compiled),) = run(request | {"serve": True}).values()
+    ((expected, found, compiled),) = run(dict(family=family, serve=[(8, method)])).values()
     assert len(found) == 4 and found == expected and compiled == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("family", TARGETS)
-def test_texts_do_not_depend_on_the_devices(family, batch, method):
-    temperatures, devices = [0.0, 1.0], [1, 2, 4, 8]
-    request = dict(family=family, devices=devices, batch=batch, methods=[method])
-    results = run(request | dict(temperatures=temperatures), seconds=3600)
-    assert len(results) == len(temperatures) * len(devices)
+def test_texts_do_not_depend_on_the_devices(family):
+    """Every drafter with every batch on every number of devices.
+
+    The temperature takes turns: a drafter sees both with each batch and each number of devices.
+    One process runs all, because compiling for many devices is what takes the time.
+    """
+    turns = list(itertools.product((1, 4), (2, 4, 8)))
+    cases = [
+        case
+        for place, method in enumerate(METHODS)
+        for turn, (batch, devices) in enumerate(turns, place)
+        for case in list_cases([method], [devices], [float(turn % 2)], batch)
+    ]
+    alone = list_cases(["dflash"], [1], [0.0, 1.0], 4)
+    results = run(dict(family=family, cases=cases + alone), seconds=7200)
+    assert len(results) == len(METHODS) * len(turns) + 2
     for name, result in results.items():
         if name.startswith("1 "):
             assert result["found"] == result["expected"] and not result["collectives"]
         else:
-            check(result)
+            check(result, name=name)
 
 
 def generate(folder, *options):
