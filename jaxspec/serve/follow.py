@@ -134,7 +134,8 @@ def check_processes(params: Params, *described: object) -> None:
             f"{jax.process_count()} processes serve one target that all {devices} devices share, "
             f"and {shared} have it: load it with mesh=jax.make_mesh(({devices},), ('model',))"
         )
-    leaves = [(leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(params)]
+    weights = jax.tree.leaves((params.target, params.drafters))
+    leaves = [(leaf.shape, str(leaf.dtype)) for leaf in weights]
     compared = params.spec.target, params.spec.drafters, leaves, *described
     digest = hashlib.sha256(repr(compared).encode()).digest()
     found = multihost_utils.process_allgather(np.frombuffer(digest, np.int32))

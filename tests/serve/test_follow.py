@@ -1,13 +1,18 @@
 """What process 0 tells the others, and that an engine which follows does what the first one did."""
 
+import os
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
+from jax.experimental import multihost_utils
 from serve_toys import PROMPT, SAMPLED, make, run
 
 import jaxspec
+from jaxspec.core.processes import end_together
 from jaxspec.serve import ServeRequest
-from jaxspec.serve.follow import Followers, Packets, follow
+from jaxspec.serve.follow import Followers, Packets, check_processes, follow
 from jaxspec.serve.programs import pack_control
 from jaxspec.serve.rounds import Control
 
@@ -62,3 +67,62 @@ def test_an_engine_that_follows_holds_the_same_state(mini):
     ):
         np.testing.assert_array_equal(one, other)
     assert {packet.shape for packet in told} == {told[0].shape}
+
+
+def test_a_process_that_follows_takes_no_requests(mini, monkeypatch):
+    engine = make(mini)
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    with pytest.raises(RuntimeError, match=r"only process 0 takes requests: call Engine\.follow"):
+        engine.visit()
+
+
+class Shared:
+    """A model that eight devices share, as far as `check_processes` looks."""
+
+    target, drafters, layout = np.zeros(3), {}, SimpleNamespace(devices=8)
+    spec = SimpleNamespace(target="a target", drafters=())
+
+
+def two_processes(monkeypatch, other):
+    """Pretend that there are two processes, the other of which has the digest `other(own)`."""
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "device_count", lambda: 8)
+    gather = multihost_utils, "process_allgather", lambda own: np.stack([own, other(own)])
+    monkeypatch.setattr(*gather)
+
+
+def test_processes_need_the_same_options(monkeypatch):
+    two_processes(monkeypatch, lambda own: own)
+    check_processes(Shared(), "options")
+    two_processes(monkeypatch, lambda own: own + 1)
+    with pytest.raises(ValueError, match="start the same command in each"):
+        check_processes(Shared(), "options")
+
+
+def test_all_devices_of_all_processes_share_the_target(monkeypatch):
+    two_processes(monkeypatch, lambda own: own)
+    four = Shared()
+    four.layout = SimpleNamespace(devices=4)
+    with pytest.raises(ValueError, match=r"all 8 devices share, and 4 have it: load it with mesh="):
+        check_processes(four)
+    four.layout = None
+    with pytest.raises(ValueError, match="and 1 have it"):
+        check_processes(four)
+
+
+def test_an_error_ends_the_process_at_once(monkeypatch, capsys):
+    """JAX's own exit would wait for the others."""
+
+    class Ended(BaseException):
+        pass
+
+    def leave(status):
+        raise Ended(status)
+
+    monkeypatch.setattr(os, "_exit", leave)
+    with pytest.raises(Ended, match="1"), end_together():
+        raise OSError("cannot listen:\ngive another port")
+    assert capsys.readouterr().err == "jaxspec: error: cannot listen: give another port\n"
+    with pytest.raises(Ended), end_together():
+        raise RuntimeError("a bug")
+    assert "Traceback" in capsys.readouterr().err
