@@ -45,20 +45,36 @@ def test_floats_keep_their_bits():
     np.testing.assert_array_equal(control[4:].view(np.float32), seconds)
 
 
+def list_names(packets, told):
+    """The programs in the packets that were told."""
+    names, begin = [], 0
+    while begin < len(told):
+        end = begin + packets.count(told[begin])
+        names.append(packets.unpack(np.stack(told[begin:end]))[0])
+        begin = end
+    return names
+
+
 def test_an_engine_that_follows_holds_the_same_state(mini):
-    """Prompts of several chunks, a reused one, sampling, log-probabilities and a cancelled request."""
+    """Measured costs, prompts of several chunks, copied slots, sampling, log-probabilities, and a
+    cancelled request.
+    """
     first, second = (make(mini, max_logprobs=20) for _ in range(2))
     told = []
     first._device.followers = Followers(first._device.takes, told.append)
     first.warm_up()
+    first._device.time_rounds(16, True, 0, 1)
+    first._device.reset()
     long = ServeRequest(PROMPT * 6, max_new_tokens=6)
-    run(first, long, ServeRequest(PROMPT, max_new_tokens=9, logprobs=2, **SAMPLED))
+    run(first, long, long, ServeRequest(PROMPT, max_new_tokens=9, logprobs=2, **SAMPLED))
     cancelled = first.submit(ServeRequest(PROMPT, max_new_tokens=100))
     first.visit()
     first.cancel(cancelled)
     run(first, long)
     assert first.visit() == []  # says that it lives
     first.close()
+    names = list_names(Packets(first._device.takes), told)
+    assert set(names) == {*first._device.takes, "rest", "stop"} and names[-1] == "stop"
     packets = iter(told)
     follow(second._device, lambda nothing: next(packets))
     assert next(packets, None) is None
