@@ -81,8 +81,10 @@ class Driver:
         self._thread.start()
         self._watch = asyncio.create_task(self._watch_visits())
 
-    async def stop(self, seconds: float = 2.0) -> None:
+    async def stop(self) -> None:
         """End the thread after its visit, if that ends in time."""
+        # Other processes may have to finish a visit before they hear of the end.
+        seconds = 2.0 if self._engine.pulse is None else 10.0
         self._stopping = True
         self._wake.set()
         self._watch.cancel()
