@@ -26,16 +26,16 @@ _INPUTS = {1: 128, 2: 64, 4: 32}  # inputs per step, by the bytes of a weight
 _DTYPES = ("bfloat16", "float16", "float32")
 
 
-def find_kernel(dtype, weight_dtype) -> Callable | None:
+def find_kernel(dtype, weight_dtype, partial: bool = False) -> Callable | None:
     """Return the kernel for rows of `dtype` and experts of `weight_dtype` on the device that programs
     are traced for; None if the caller's own loop serves there.
 
-    `JAXSPEC_KERNELS` and `registry.using` choose as they do for attention: `interpret` and
+    With `partial`, see `mix_experts`. `JAXSPEC_KERNELS` and `registry.using` choose as they do for attention: `interpret` and
     `reference` apply here too.
     """
     name = find_name()
     if name == "interpret":
-        return functools.partial(mix_experts, interpret=True)
+        return functools.partial(mix_experts, partial=partial, interpret=True)
     device = current_device()
     # Triton converts to fp8 from compute capability 8.9 on.
     fp8 = jnp.dtype(weight_dtype).name.startswith("float8")
@@ -43,7 +43,7 @@ def find_kernel(dtype, weight_dtype) -> Callable | None:
     known = jnp.dtype(dtype).name in _DTYPES and not too_old
     if name == "reference" or not known or tuning.unsupported(None, device):
         return None
-    return mix_experts
+    return functools.partial(mix_experts, partial=partial)
 
 
 def mix_experts(
@@ -55,6 +55,7 @@ def mix_experts(
     gate_up_scale: jax.Array | None = None,
     down_scale: jax.Array | None = None,
     *,
+    partial: bool = False,
     interpret: bool = False,
 ) -> jax.Array:
     """Compute the weighted sum of each row's chosen experts.
@@ -66,6 +67,7 @@ def mix_experts(
       gate_up: [X, E, 2F].
       down: [X, F, E].
       gate_up_scale, down_scale: [X, 2F] and [X, E] of quantised weights.
+      partial: whether some choices are X: these count nothing.
       interpret: run in Pallas' interpreter.
 
     Returns:
@@ -73,16 +75,18 @@ def mix_experts(
     """
     versions.triton_params(_WARPS, _STAGES)  # silences its warning where the call is traced already
     arrays = rows, expert, weight, gate_up, down, gate_up_scale, down_scale
-    return _mix(*arrays, interpret=interpret)
+    return _mix(*arrays, partial=partial, interpret=interpret)
 
 
-@functools.partial(jax.jit, static_argnames="interpret")
-def _mix(rows, expert, weight, gate_up, down, gate_up_scale, down_scale, *, interpret):
+@functools.partial(jax.jit, static_argnames=("partial", "interpret"))
+def _mix(rows, expert, weight, gate_up, down, gate_up_scale, down_scale, *, partial, interpret):
     pairs, first = sort_pairs(expert, gate_up.shape[0])
     call = functools.partial(_multiply, pairs, first, choices=expert.shape[1], interpret=interpret)
     hidden = call(rows, gate_up, gate_up_scale, gated=True)
-    out = call(hidden, down, down_scale, gated=False)
-    return (out.reshape(*expert.shape, -1) * weight[..., None]).sum(axis=1)
+    out = call(hidden, down, down_scale, gated=False).reshape(*expert.shape, -1)
+    if partial:  # nothing was written for these pairs, so their memory holds anything
+        out = jnp.where((expert < gate_up.shape[0])[..., None], out, 0)
+    return (out * weight[..., None]).sum(axis=1)
 
 
 def sort_pairs(expert: jax.Array, num_experts: int) -> tuple[jax.Array, jax.Array]:

@@ -129,7 +129,7 @@ class FakeEngine:
         per_visit: int = 3,
         hook: Callable[[], None] = lambda: None,
     ):
-        self.slots, self.queue, self.room = slots, queue, room
+        self.slots, self.queue, self.room, self.pulse = slots, queue, room, None
         self.seconds, self.per_visit, self.hook = seconds, per_visit, hook
         self.visits, self.most_running, self.tokens = 0, 0, 0
         self.freed: dict[int, int] = {}
@@ -180,6 +180,9 @@ class FakeEngine:
                 if updates[-1].finish is not None:
                     self._free(slot)
             return updates
+
+    def close(self) -> None:
+        pass
 
     def counters(self) -> dict[str, Any]:
         with self._lock:

@@ -1,17 +1,21 @@
 """Decode with a target that devices share and with the same target on one device; print what differs.
 
-python sharded_decode.py '{"family": "qwen3", "devices": [8], "batch": 2, "methods": ["ar"]}'
+python sharded_decode.py '{"family": "qwen3",
+  "cases": [{"method": "ar", "temperature": 1.0, "devices": 8, "batch": 2}]}'
 """
 
+import functools
 import json
 import sys
 import tempfile
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from sharded_toys import make_params
 
 import jaxspec
+from jaxspec.core.state import KVCache
 from jaxspec.engine.compilations import compilations
 from jaxspec.engine.loop import run
 from jaxspec.engine.session import matmul_precision, prepare, run_prefill
@@ -26,24 +30,44 @@ PROMPTS = [[4, 9, 2, 14, 4, 9], [7], [1, 2, 3], [11, 11]]
 SETTINGS = [{}, {"temperature": 1.0, "seed": 3}, {"temperature": 0.8, "top_k": 7}, {}]
 # Made up, so that no test depends on a time: drafting pays.
 COSTS = Costs((1.0, 1.2, 1.5), (5.0,) * 3)
-OPTIONS = dict(max_new_tokens=14, budget=4, policy=None, ignore_eos=True)
+
+
+def make_mesh(devices: int):
+    return jax.make_mesh((devices,), ("model",), devices=jax.devices()[:devices])
+
+
+def make_options(method: str, temperature: float) -> dict:
+    options = dict(max_new_tokens=14, budget=4, policy=None, ignore_eos=True, seed=3)
+    return options | {"method": method, "temperature": temperature}
+
+
+class Alone(NamedTuple):
+    """What one device makes of some prompts without drafts: texts, and the cache of the prefill."""
+
+    texts: list[list[int]]
+    cache: KVCache
 
 
 def fill_caches(params, prompts, options):
-    """Run the prefill, and lower the loop over rounds."""
+    """Run the prefill; return the session and the state."""
     session = prepare(params, prompts, **options)
     with matmul_precision(session):
-        state = run_prefill(session)
-        given = session.params, session.request, state, np.int32(1)
-        return state, run.lower(*given, config=session.config)
+        return session, run_prefill(session)
 
 
-def load_shared(alone, mesh, quantize) -> int:
+def decode_alone(params, temperature: float) -> Alone:
+    """Decode all prompts on one device. Neither their number nor the drafter changes a text."""
+    options = make_options("ar", temperature)
+    texts = [out.tokens for out in jaxspec.decode(params, PROMPTS, **options)]
+    return Alone(texts, fill_caches(params, PROMPTS, options)[1].cache)
+
+
+def load_shared(alone, mesh, quantize, experts) -> int:
     """Write a model, and read it back on all devices and on one: count leaves that differ."""
     with tempfile.TemporaryDirectory() as folder:
         jaxspec.save(alone, folder)
-        found = jaxspec.load(folder, mesh=mesh, quantize=quantize)
-        expected = shard(jaxspec.load(folder, quantize=quantize), mesh)
+        found = jaxspec.load(folder, mesh=mesh, quantize=quantize, experts=experts)
+        expected = shard(jaxspec.load(folder, quantize=quantize), mesh, experts)
     assert found.spec == expected.spec
     return sum(
         not (a.sharding.is_equivalent_to(b.sharding, a.ndim) and np.array_equal(a, b))
@@ -51,28 +75,33 @@ def load_shared(alone, mesh, quantize) -> int:
     )
 
 
-def compare(alone, shared, prompts, options) -> dict:
-    """Decode on one device and on all, and look at the program of the latter."""
-    texts = [[x.tokens for x in jaxspec.decode(p, prompts, **options)] for p in (alone, shared)]
+def compare(alone: Alone, shared, batch: int, options) -> dict:
+    """Decode on several devices, and look at the program that does."""
+    prompts = PROMPTS[:batch]
+    found = [out.tokens for out in jaxspec.decode(shared, prompts, **options)]
     before = compilations()
     jaxspec.decode(shared, [[*prompt[::-1], 5] for prompt in prompts], **options)
     recompiled = compilations() - before
-    whole, _ = fill_caches(alone, prompts, options)
-    state, lowered = fill_caches(shared, prompts, options)
-    compiled = lowered.compile()
-    copies = state.cache.k.shape[2] // whole.cache.k.shape[2]
-    keys = np.asarray(whole.cache.k)
-    off = np.abs(np.asarray(state.cache.k)[:, :, ::copies] - keys).max() / np.abs(keys).max()
+    session, state = fill_caches(shared, prompts, options)
+    with matmul_precision(session):
+        given = session.params, session.request, state, np.int32(1)
+        compiled = run.lower(*given, config=session.config).compile()
+    copies = state.cache.k.shape[2] // alone.cache.k.shape[2]
+    keys, expected = np.asarray(state.cache.k)[:, :, ::copies], np.asarray(alone.cache.k)
+    off = [
+        np.abs(keys[:, i, :, : len(prompt)] - expected[:, i, :, : len(prompt)]).max()
+        for i, prompt in enumerate(prompts)
+    ]
 
     def own(tree) -> int:
         return sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(tree))
 
     return {
-        "expected": texts[0],
-        "found": texts[1],
+        "expected": alone.texts[:batch],
+        "found": found,
         "recompiled": recompiled,
-        "keys_off": float(off),
-        "cache": [own(state.cache.k), own(whole.cache.k), copies],
+        "keys_off": float(max(off) / np.abs(expected).max()),
+        "cache": [own(state.cache.k), state.cache.k.nbytes // copies, copies],
         "state": [own(state), compiled.memory_analysis().alias_size_in_bytes],
         "collectives": list_collectives(compiled.as_text()),
     }
@@ -95,27 +124,31 @@ def serve(params, method) -> tuple[list, int]:
 
 
 def main(request: dict) -> dict:
-    methods = request["methods"]
-    trained = tuple(method for method in methods if method in METHODS)
+    experts, cases = request.get("experts", "channel"), request.get("cases", ())
+    serves = request.get("serve", [])
+    trained = {case["method"] for case in cases} | {method for _, method in serves}
+    trained = tuple(name for name in METHODS if name in trained)
     alone = make_params(request["family"], trained, **request.get("sizes", {}))
     if request.get("quantize"):
         alone = quantize_params(alone, request["quantize"])
     results = {}
-    for devices in request["devices"]:
-        mesh = jax.make_mesh((devices,), ("model",), devices=jax.devices()[:devices])
-        for quantize in request.get("load", ()):
-            results[f"load {devices} {quantize}"] = load_shared(alone, mesh, quantize)
-        shared = shard(alone, mesh)
-        for method in methods if request.get("serve") else ():
-            (expected, _), (found, new) = (serve(p, method) for p in (alone, shared))
-            results[f"serve {devices} {method}"] = [expected, found, new]
-        for method in methods:
-            for temperature in request["temperatures"]:
-                options = OPTIONS | {"method": method, "temperature": temperature, "seed": 3}
-                options |= request.get("options", {})
-                key = f"{devices} {method} {temperature}"
-                prompts = PROMPTS[: request["batch"]]
-                results[key] = compare(alone, shared, prompts, options)
+    share = functools.cache(lambda devices: shard(alone, make_mesh(devices), experts))
+    decode_on_one = functools.cache(lambda temperature: decode_alone(alone, temperature))
+
+    for devices, quantize in request.get("load", ()):
+        different = load_shared(alone, make_mesh(devices), quantize, experts)
+        results[f"load {devices} {quantize}"] = different
+    for devices, method in serves:
+        (expected, _), (found, new) = (serve(params, method) for params in (alone, share(devices)))
+        results[f"serve {devices} {method}"] = [expected, found, new]
+    for case in cases:
+        method, temperature, devices, batch = (
+            case[name] for name in ("method", "temperature", "devices", "batch")
+        )
+        name = f"{devices} {method} {temperature} {batch}"
+        print(name, file=sys.stderr)  # so that a crash says where
+        options = make_options(method, temperature)
+        results[name] = compare(decode_on_one(temperature), share(devices), batch, options)
     return results
 
 

@@ -1,9 +1,9 @@
 """Targets that several devices share: texts, collectives and memory on eight virtual devices."""
 
 import dataclasses
+import itertools
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +12,18 @@ import jax
 import numpy as np
 import pytest
 from sharded_toys import TARGETS, make_params
+from two_processes import start_two
 
 import jaxspec
 from jaxspec.cli.main import main
 from jaxspec.core.mesh import check_mesh
-from jaxspec.targets.sharding.shares import find_split, list_counts, share_of, widen
+from jaxspec.targets.sharding.shares import (
+    choose_experts,
+    find_split,
+    list_counts,
+    share_of,
+    widen,
+)
 
 SCRIPT = Path(__file__).with_name("sharded_decode.py")
 DRAFTERS = ("dflash", "jetspec", "dspark", "eagle3", "specblock", "medusa", "parallelspec")
@@ -40,9 +47,17 @@ def run(request, seconds=600, **variables):
     return json.loads(done.stdout)
 
 
-def check(result, layers=2, hidden=16, vocab=512):
+def list_cases(methods, devices, temperatures, batch):
+    """Every combination, as `sharded_decode.py` takes them."""
+    return [
+        dict(method=method, devices=number, temperature=temperature, batch=batch)
+        for method, number, temperature in itertools.product(methods, devices, temperatures)
+    ]
+
+
+def check(result, layers=2, hidden=16, vocab=512, name=""):
     """The text is that of one device; a round exchanges two sums per layer and little else."""
-    assert result["found"] == result["expected"]
+    assert result["found"] == result["expected"], name
     assert result["recompiled"] == 0
     assert result["keys_off"] < 1e-5
     own, whole, copies = result["cache"]
@@ -60,10 +75,10 @@ def check(result, layers=2, hidden=16, vocab=512):
 
 def test_eight_devices_give_the_text_of_one():
     """Two kv heads for eight devices, tied embeddings, sampling."""
-    request = dict(family="qwen3", devices=[8], batch=2, methods=["dflash"], temperatures=[1.0])
-    results = run(request | {"load": [None]})
+    cases = list_cases(["dflash"], [8], [1.0], 2)
+    results = run(dict(family="qwen3", cases=cases, load=[(8, None)]))
     assert results["load 8 None"] == 0
-    result = results["8 dflash 1.0"]
+    result = results["8 dflash 1.0 2"]
     check(result)
     assert result["cache"][0] * 8 == result["cache"][1] * result["cache"][2]
 
@@ -71,24 +86,44 @@ def test_eight_devices_give_the_text_of_one():
 @pytest.mark.slow
 @pytest.mark.parametrize("family", TARGETS)
 def test_files_are_read_as_a_loaded_model_is_placed(family):
-    request = dict(family=family, devices=[2, 8], batch=1, methods=["medusa"], temperatures=[])
-    results = run(request | {"load": [None, "int8", "fp8"]})
+    load = list(itertools.product((2, 8), (None, "int8", "fp8")))
+    results = run(dict(family=family, load=load))
     assert len(results) == 6 and not any(results.values())
+
+
+@pytest.mark.slow
+def test_whole_experts_are_read_as_a_loaded_model_is_placed():
+    load = list(itertools.product((2, 4), (None, "int8")))
+    results = run(dict(family="qwen3_moe", load=load, experts="expert"))
+    assert len(results) == 4 and not any(results.values())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "kind"), [("qwen3_moe", "int8"), ("llama", "fp8")])
 def test_quantised_weights_are_shared(family, kind):
-    request = dict(family=family, devices=[4], batch=2, methods=["ar"], temperatures=[0.0, 1.0])
-    for result in run(request | {"quantize": kind}).values():
+    cases = list_cases(["ar"], [4], [0.0, 1.0], 2)
+    for result in run(dict(family=family, cases=cases, quantize=kind)).values():
         check(result)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])
-def test_kernels_run_on_each_device(family):
+@pytest.mark.parametrize("kind", [None, "int8"])
+def test_devices_hold_some_experts_whole(kind):
+    """Each computes its own experts on all rows, and the sums that there were add them up."""
+    cases = list_cases(["ar", "dflash"], [2, 4], [1.0], 4)
+    results = run(dict(family="qwen3_moe", cases=cases, quantize=kind, experts="expert"))
+    assert len(results) == 4
+    for result in results.values():
+        check(result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "experts"), [("qwen3", "channel"), ("qwen3_moe", "channel"), ("qwen3_moe", "expert")]
+)
+def test_kernels_run_on_each_device(family, experts):
     """Pallas kernels, interpreted, see the arrays of one device."""
-    request = dict(family=family, devices=[2], batch=1, methods=["ar"], temperatures=[0.0])
+    request = dict(family=family, cases=list_cases(["ar"], [2], [0.0], 1), experts=experts)
     request["sizes"] = {"head_dim": 64}
     (result,) = run(request, JAXSPEC_KERNELS="interpret").values()
     check(result)
@@ -97,47 +132,40 @@ def test_kernels_run_on_each_device(family):
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "method"), [("qwen3", "eagle3"), ("qwen3_moe", "dflash")])
 def test_the_serving_engine_gives_the_texts_of_one_device(family, method):
-    request = dict(family=family, devices=[8], batch=1, methods=[method], temperatures=[])
-    ((expected, found, compiled),) = run(request | {"serve": True}).values()
+    ((expected, found, compiled),) = run(dict(family=family, serve=[(8, method)])).values()
     assert len(found) == 4 and found == expected and compiled == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("family", TARGETS)
-def test_texts_do_not_depend_on_the_devices(family, batch, method):
-    temperatures, devices = [0.0, 1.0], [1, 2, 4, 8]
-    request = dict(family=family, devices=devices, batch=batch, methods=[method])
-    results = run(request | dict(temperatures=temperatures), seconds=3600)
-    assert len(results) == len(temperatures) * len(devices)
+def test_texts_do_not_depend_on_the_devices(family, batch):
+    """Every drafter with every batch on every number of devices.
+
+    The temperature takes turns: a drafter sees both with each batch and each number of devices.
+    One process runs all, because compiling for many devices is what takes the time.
+    """
+    counts, first = (2, 4, 8), 0 if batch == 1 else 1
+    cases = [
+        case
+        for place, method in enumerate(METHODS)
+        for turn, devices in enumerate(counts, place + first)
+        for case in list_cases([method], [devices], [float(turn % 2)], batch)
+    ]
+    alone = list_cases(["dflash"], [1], [0.0, 1.0], batch)
+    results = run(dict(family=family, cases=cases + alone), seconds=7200)
+    assert len(results) == len(METHODS) * len(counts) + 2
     for name, result in results.items():
         if name.startswith("1 "):
             assert result["found"] == result["expected"] and not result["collectives"]
         else:
-            check(result)
+            check(result, name=name)
 
 
-def start_process(folder, number, port, *options):
-    """`jaxspec generate` as process `number` of two, with four devices."""
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
-    environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(SCRIPT.parents[1])}
-    hosts = ["--coordinator", f"localhost:{port}", "--process-id", str(number), "--processes", "2"]
-    command = ["-m", "jaxspec", "generate", "--model", str(folder), "--tp", "8", *hosts]
-    return subprocess.Popen(
-        [sys.executable, *command, "--token-ids", "--prompt", "4 9 2 14", *options],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def start_two(folder, *options):
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    return [start_process(folder, number, port, *options) for number in range(2)]
+def generate(folder, *options):
+    """Generate from a prompt in two processes."""
+    prompt = ["--model", str(folder), "--token-ids", "--prompt", "4 9 2 14"]
+    return start_two("generate", *prompt, *options)
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +182,7 @@ def test_two_processes_give_the_text_of_one(saved):
     options = dict(temperature=1.0, seed=3, budget=4, max_new_tokens=20, ignore_eos=True)
     expected = jaxspec.decode(params, [4, 9, 2, 14], **options).tokens
     given = ["--temperature", "1", "--seed", "3", "--budget", "4", "--max-new-tokens", "20"]
-    processes = start_two(folder, *given, "--ignore-eos", "--json")
+    processes = generate(folder, *given, "--ignore-eos", "--json")
     for process in processes:
         out, err = process.communicate(timeout=600)
         assert process.returncode == 0, err[-3000:]
@@ -163,7 +191,7 @@ def test_two_processes_give_the_text_of_one(saved):
 
 @pytest.mark.slow
 def test_a_process_ends_when_the_other_dies(saved):
-    first, second = start_two(saved[1], "--max-new-tokens", "200", "--ignore-eos", "--budget", "4")
+    first, second = generate(saved[1], "--max-new-tokens", "200", "--ignore-eos", "--budget", "4")
     try:
         assert second.stdout.read(1)  # both have decoded a token
         second.kill()
@@ -196,7 +224,7 @@ def test_a_bias_after_the_sum_is_on_one_device():
     assert order.tolist() == [list(range(16)), [-1] * 16]
 
 
-def test_experts_are_split_by_channel_and_not_by_expert():
+def test_experts_are_split_by_channel():
     config = TARGETS["qwen3_moe"]
     gate_up = find_split(("layers_1", "mlp", "gate_up"), config, 4)
     assert gate_up.order.tolist() == [[0, 1, 8, 9], [2, 3, 10, 11], [4, 5, 12, 13], [6, 7, 14, 15]]
@@ -204,6 +232,34 @@ def test_experts_are_split_by_channel_and_not_by_expert():
     down = find_split(("layers_1", "mlp", "down"), config, 4).spec(3)
     assert down == jax.sharding.PartitionSpec(None, "model")
     assert find_split(("layers_1", "mlp", "router"), config, 4).axis is None
+
+
+def test_experts_are_split_whole():
+    """The feed-forward channels of dense layers are still shared."""
+    config = choose_experts(TARGETS["qwen3_moe"], 4, "expert")
+    for name, ndim in (("gate_up", 3), ("down", 3)):
+        split = find_split(("layers_1", "mlp", name), config, 4)
+        assert split.order is None and split.spec(ndim) == jax.sharding.PartitionSpec("model")
+        scales = find_split(("layers_1", "mlp", name), config, 4, scale=True)
+        assert scales.spec(2) == jax.sharding.PartitionSpec("model")
+    assert find_split(("layers_1", "mlp", "router"), config, 4).axis is None
+    assert find_split(("layers_0", "mlp", "gate_up", "kernel"), config, 4).order is not None
+    share = share_of(widen(config, 4), 4)
+    assert (share.moe.expert_ffn_size, share.moe.devices, share.ffn_size) == (8, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("family", "devices", "experts", "message"),
+    [
+        ("qwen3", 2, "expert", "no experts for 2 devices"),
+        ("qwen3_moe", 1, "expert", "4 experts for 1 device:"),
+        ("qwen3_moe", 8, "expert", "4 experts for 8 devices"),
+        ("qwen3_moe", 2, "row", "'row': choose one of channel, expert"),
+    ],
+)
+def test_experts_that_cannot_be_split_are_refused(family, devices, experts, message):
+    with pytest.raises(ValueError, match=message):
+        choose_experts(TARGETS[family], devices, experts)
 
 
 @pytest.mark.parametrize(

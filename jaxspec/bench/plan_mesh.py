@@ -12,7 +12,13 @@ from typing import Any, NamedTuple
 from jaxspec.bench.report.table import Column, Table, fixed
 from jaxspec.core.config import TargetConfig
 from jaxspec.costs.roofline import DEVICES
-from jaxspec.costs.shared_roofline import count_cache, count_weights, shared_costs, sum_seconds
+from jaxspec.costs.shared_roofline import (
+    choose_experts_split,
+    count_cache,
+    count_weights,
+    shared_costs,
+    sum_seconds,
+)
 from jaxspec.targets.sharding.shares import list_counts
 from pallas_kernels.aot_gpus import GPUS
 
@@ -47,7 +53,8 @@ def plan_meshes(config: TargetConfig, gpu: str, count: int, load: Load) -> list[
       A record for each number of GPUs that may share the target, ascending: `replicas`, `devices` of
       a replica, `batch` of a replica, bytes per GPU (`weights`, `cache`, `total`), whether they
       `fit`, and seconds (`plain` of an autoregressive round, `round` of one that verifies
-      `load.rows` rows, `sums` of the collectives in it).
+      `load.rows` rows, `sums` of the collectives in it), and how to share `experts`, `channel` or
+      `expert`, None if there are none to share. Times are those by channel.
 
     Raises:
       ValueError: the GPU's memory or its peak rates are not known; the message lists the known ones.
@@ -88,6 +95,7 @@ def _plan_one(
         "plain": float(costs.plain[0]),
         "round": float(costs.seconds(load.context)),
         "sums": sum_seconds(config, devices, batch * load.rows),
+        "experts": choose_experts_split(config, devices, batch * load.rows, load.itemsize),
     }
 
 
@@ -123,6 +131,7 @@ def render_plan(plans: list[dict[str, Any]]) -> str:
         advice = "None fits: take more GPUs, a smaller --batch or --context, or --quantize int8."
     else:
         option = f"--tp {best['devices']}" if best["devices"] > 1 else "one GPU"
+        option += " --experts expert" if best["experts"] == "expert" else ""
         count = best["replicas"]
         advice = f"Take {count} processes with {option} each." if count > 1 else f"Take {option}."
     return f"{table.to_text()}\n\n{advice} Sizes are per GPU; times are modelled, not measured."

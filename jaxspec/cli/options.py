@@ -70,12 +70,19 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
 
 
 def add_devices(parser: argparse.ArgumentParser) -> None:
-    """Add the option that shares a target among devices."""
+    """Add the options that share a target among devices."""
     parser.add_argument(
         "--tp",
         type=int,
         metavar="N",
         help="share the target among the first N devices (default: one device holds it)",
+    )
+    parser.add_argument(
+        "--experts",
+        choices=("channel", "expert"),
+        default="channel",
+        help="with --tp: each device holds some channels of all experts, or some experts whole, "
+        f"which suits rounds of at least 64 rows per device {DEFAULT}",
     )
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxspec.cli import options, parse, values
 
 if TYPE_CHECKING:
+    from jaxspec.core.params import Spec
+    from jaxspec.serve.engine import Engine
     from jaxspec.serve.http.settings import HttpSettings
 
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
@@ -30,6 +33,7 @@ def add_command(commands: options.Commands) -> None:
     )
     options.add_sources(parser)
     options.add_devices(parser)
+    options.add_processes(parser)
     _add_engine(parser)
     _add_address(parser)
     _add_limits(parser)
@@ -124,28 +128,54 @@ def _parse_prefix(text: str) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Load the model, listen, and serve until a signal."""
+    """Load the model, listen, and serve until a signal; in a process after the first, follow it."""
     values.check_installed("serve", *NEEDED)
+    key = choose_key(arguments)
+    if arguments.coordinator or arguments.processes or arguments.process_id is not None:
+        import jax
+
+        from jaxspec.core.processes import end_together
+
+        values.join_processes(arguments)
+        with end_together():
+            return _follow(arguments) if jax.process_index() else _serve(arguments, key)
+    return _serve(arguments, key)
+
+
+def _serve(arguments: argparse.Namespace, key: str | None) -> int:
+    """Listen, load the model, and serve until a signal."""
     from jaxspec.serve.http import server
     from jaxspec.serve.http.service import Service
 
-    key = choose_key(arguments)
     with server.listen(arguments.host, arguments.port) as sock:
         # After the address is known to be free, since JAX takes a second to import.
-        from jaxspec.serve.factory import make_engine
-
-        params = values.load_params(arguments)
-        given = {
-            name: getattr(arguments, name)
-            for name in ("slots", "capacity", "method", "builder", "budget", "rule", "queue")
-        }
-        given["max_logprobs"] = arguments.max_logprobs
-        engine = make_engine(params, **given)
+        engine, spec = _make_engine(arguments)
         settings = make_settings(arguments, key, engine.room)
-        tokenizer = values.load_model_tokenizer(params.spec)
-        service = Service(engine, tokenizer, settings)
+        service = Service(engine, values.load_model_tokenizer(spec), settings)
         _announce(arguments, sock.getsockname()[1])
         return server.serve(service, sock)
+
+
+def _follow(arguments: argparse.Namespace) -> int:
+    """Load the model, and run what process 0 runs until it ends."""
+    import jax
+
+    engine, _ = _make_engine(arguments)
+    for one in (signal.SIGTERM, signal.SIGINT):
+        # Launchers signal all processes. Process 0 drains, and then lets the others end.
+        signal.signal(one, signal.SIG_IGN)
+    print(f"process {jax.process_index()} follows process 0", flush=True)
+    engine.follow()
+    return 0
+
+
+def _make_engine(arguments: argparse.Namespace) -> tuple[Engine, Spec]:
+    """Load the model and make its engine."""
+    from jaxspec.serve.factory import make_engine
+
+    params = values.load_params(arguments)
+    names = ("slots", "capacity", "method", "builder", "budget", "rule", "queue", "max_logprobs")
+    return make_engine(params, **{name: getattr(arguments, name) for name in names}), params.spec
 
 
 def choose_key(arguments: argparse.Namespace) -> str | None:

@@ -39,23 +39,29 @@ def load_params(arguments: argparse.Namespace) -> Params:
     """Load the model and the drafters that the options of `add_model` name."""
     import jaxspec
 
-    _join_processes(arguments)
+    join_processes(arguments)
     return jaxspec.load(
         arguments.model,
         drafter=read_drafters(arguments),
         dtype=arguments.dtype,
         quantize=arguments.quantize,
         mesh=_make_mesh(getattr(arguments, "tp", None)),
+        experts=getattr(arguments, "experts", "channel"),
     )
 
 
-def _join_processes(arguments: argparse.Namespace) -> None:
+def join_processes(arguments: argparse.Namespace) -> None:
     """Join the processes that the options of `add_processes` name, if the command has these.
 
     Raises:
       ValueError: the options contradict each other, or no devices are shared.
     """
+    import jax
+
     from jaxspec.core.processes import HostOptions, connect
+
+    if jax.distributed.is_initialized():
+        return
 
     names = ("coordinator", "process_id", "processes")
     hosts = HostOptions(*(getattr(arguments, name, None) for name in names))

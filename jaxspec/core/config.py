@@ -20,13 +20,22 @@ class RopeScaling:
 
 @dataclasses.dataclass(frozen=True)
 class MoEConfig:
-    """Sparse feed-forward layers: each token uses `experts_per_token` of `num_experts` experts."""
+    """Sparse feed-forward layers: each token uses `experts_per_token` of `num_experts` experts.
+
+    Attributes:
+      num_experts, experts_per_token, expert_ffn_size: X, k and the width F of each expert.
+      normalize_weights: whether the weights of a token's experts add up to one.
+      dense_layers: layers without experts.
+      devices: number of devices that each hold some of the experts whole; 1: every device holds
+        all experts, or a share of each.
+    """
 
     num_experts: int
     experts_per_token: int
     expert_ffn_size: int
     normalize_weights: bool
     dense_layers: tuple[int, ...] = ()
+    devices: int = 1
 
 
 @dataclasses.dataclass(frozen=True)

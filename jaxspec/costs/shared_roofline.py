@@ -8,6 +8,7 @@ to what is measured on an H100 with NVLink; nothing here was timed on several de
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,10 @@ from jaxspec.costs.round_costs import RoundCosts, make_costs
 COMPUTE, MEMORY = 0.7, 0.85
 # Kernels of a dense and of a sparse layer, and seconds that the next one starts after the last.
 KERNELS, SPARSE_KERNELS, LAUNCH = 17, 20, 1.6e-6
+
+
+# Fewest rows per device for which experts are split whole: fewer leave too much to chance.
+EXPERT_ROWS = 64
 
 
 class Link(NamedTuple):
@@ -168,6 +173,47 @@ def shared_costs(
 def expect_experts(moe: MoEConfig, tokens: int) -> float:
     """Return the expected number of experts that `tokens` tokens use if each chooses uniformly."""
     return moe.num_experts * (1 - (1 - moe.experts_per_token / moe.num_experts) ** tokens)
+
+
+def expect_busiest(moe: MoEConfig, tokens: int, devices: int) -> float:
+    """Return how many experts the busiest of the devices is expected to use, of those it holds whole.
+
+    Each expert is used or not independently of the others, as often as `expect_experts` says.
+    """
+    own, used = moe.num_experts // devices, expect_experts(moe, tokens) / moe.num_experts
+    below = busiest = 0.0
+    for count in range(own):
+        below += math.comb(own, count) * used**count * (1 - used) ** (own - count)
+        busiest += 1 - min(below, 1.0) ** devices
+    return busiest
+
+
+def choose_experts_split(
+    config: TargetConfig, devices: int, rows: int, itemsize: float = 2
+) -> str | None:
+    """Choose how devices share experts: by `channel` or whole, by `expert`; None if they have none.
+
+    The choice is the one that moves fewer bytes on the busiest device. By channel, all devices read
+    as many weights, but each moves a row of [E] for every expert of every token three times: in, out
+    and into the sum. By expert, one device reads more weights than the mean, and moves rows in and
+    out for its own experts alone.
+
+    Args:
+      config: of the target.
+      devices: number of them.
+      rows: of a forward pass, of all sequences together.
+      itemsize: bytes of a weight.
+    """
+    moe = config.moe
+    if moe is None or devices == 1:
+        return None
+    if moe.num_experts % devices or rows < EXPERT_ROWS * devices:
+        return "channel"
+    expert = 3 * config.hidden_size * moe.expert_ffn_size * itemsize
+    row = 2 * config.hidden_size * rows * moe.experts_per_token
+    by_channel = expect_experts(moe, rows) / devices * expert + 3 * row
+    by_expert = expect_busiest(moe, rows, devices) * expert + (1 + 2 / devices) * row
+    return "expert" if by_expert < by_channel else "channel"
 
 
 def _kv_heads(config: TargetConfig, devices: int) -> int:

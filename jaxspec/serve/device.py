@@ -1,4 +1,4 @@
-"""The engine's side of the device: the state, the settings, and the programs that run on it."""
+"""The engine's side of the device: the settings of the slots, and calls of the programs."""
 
 from __future__ import annotations
 
@@ -9,50 +9,33 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxspec.core.params import Params
 from jaxspec.core.state import Accepted, Tree
-from jaxspec.engine.plan import DecodeConfig, Plan, make_plan
-from jaxspec.engine.session import full_precision
-from jaxspec.serve.clean import clean_slot
-from jaxspec.serve.copy import copy_slot
-from jaxspec.serve.feed import feed
-from jaxspec.serve.logprobs import rank_tokens, read_logprobs
+from jaxspec.serve.follow import Followers
+from jaxspec.serve.logprobs import read_logprobs
+from jaxspec.serve.programs import Programs, pack_control
 from jaxspec.serve.requests import TokenLogprob
-from jaxspec.serve.rounds import Control, Rules
+from jaxspec.serve.rounds import Control
 from jaxspec.serve.settings import make_settings, set_column, write_settings
-from jaxspec.serve.slots import MOST_ROUNDS, make_slots
-from jaxspec.serve.visit import Report, read_report, visit
+from jaxspec.serve.slots import MOST_ROUNDS
+from jaxspec.serve.visit import Report, read_report
 
 
 @dataclasses.dataclass
-class Device:
+class Device(Programs):
     """B slots on the device. One thread uses it.
 
     Attributes:
-      params: the model, with panels.
-      config: with sampling `MIXED`.
-      rules: how rows are shared.
-      slots: B.
-      capacity: rows of the caches.
-      logprobs: most alternatives of a token; 0: no log-probabilities.
+      followers: the other processes that share the target; None if there are none.
+      settings: int32 [B, columns], see `jaxspec.serve.settings`.
       drafted: seconds of a drafted round of each number of rows, as far as they are known.
     """
 
-    params: Params
-    config: DecodeConfig
-    rules: Rules
-    slots: int
-    capacity: int
-    logprobs: int = 0
+    followers: Followers | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        self.settings = make_settings(self.slots)
         self.drafted = np.ones(len(self.rules.edges), np.float32)
-        self.reset()
-
-    @property
-    def plan(self) -> Plan:
-        """The functions and sizes that the config selects."""
-        return make_plan(self.params.spec, self.config)
 
     @property
     def waiting(self) -> int:
@@ -62,10 +45,7 @@ class Device:
 
     def reset(self) -> None:
         """Free all slots."""
-        with full_precision(self.params):
-            self.state = make_slots(
-                self.params, self.config, self.slots, self.capacity, self.logprobs > 0
-            )
+        self._call("reset")
         self.settings = make_settings(self.slots)
 
     def feed(self, slot: int, prompt: list[int], start: int, end: int) -> None:
@@ -75,20 +55,15 @@ class Device:
         """
         tokens = np.zeros((1, self.capacity), np.int32)
         tokens[0, : len(prompt)] = prompt
-        where = np.asarray([slot, start, end, prompt[-1]], np.int32)
-        with full_precision(self.params):
-            self.state = feed(self.params, self.state, tokens, where, config=self.config)
+        self._call("feed", tokens, np.asarray([slot, start, end, prompt[-1]], np.int32))
 
     def copy(self, source: int, target: int) -> None:
         """Copy what a slot's caches hold into another slot, which is then fed."""
-        slots = np.asarray([source, target], np.int32)
-        with full_precision(self.params):
-            self.state = copy_slot(self.params, self.state, slots, config=self.config)
+        self._call("copy", np.asarray([source, target], np.int32))
 
     def clean(self, slot: int) -> None:
         """Clear a slot of values that are not finite."""
-        with full_precision(self.params):
-            self.state = clean_slot(self.params, self.state, np.int32(slot), config=self.config)
+        self._call("clean", np.asarray(slot, np.int32))
 
     def open(self, slot: int, settings: dict[str, Any], stop: tuple[int, ...]) -> None:
         """Let a slot decode from the next visit on."""
@@ -107,17 +82,9 @@ class Device:
         self, max_rounds: int, want_exit: bool, drafts: bool = True, forced: int = -1
     ) -> Report:
         """Run rounds and wait for them; see `Control`."""
-        control = Control(
-            np.int32(min(max_rounds, MOST_ROUNDS)),
-            np.bool_(want_exit),
-            np.bool_(drafts and self.plan.drafter is not None),
-            np.int32(forced),
-            self.drafted.copy(),
-        )
-        with full_precision(self.params):
-            self.state, report = visit(
-                self.params, self.state, self.settings.copy(), control, **self._static
-            )
+        drafts = drafts and self.plan.drafter is not None
+        control = Control(min(max_rounds, MOST_ROUNDS), want_exit, drafts, forced, self.drafted)
+        report = self._call("visit", self.settings.copy(), pack_control(control))
         return read_report(report, self.slots)
 
     def read_rounds(self) -> tuple[Tree, Accepted]:
@@ -130,12 +97,11 @@ class Device:
         Args:
           asked: {slot: (tokens of the visit, alternatives of each)}.
         """
-        options = {"config": self.config, "count": self.logprobs}
-        with full_precision(self.params):
-            ranked = {
-                slot: rank_tokens(self.params, self.state, np.int32(slot), **options)
-                for slot in asked
-            }
+        if not asked:
+            return {}
+        wanted = np.zeros(self.slots, np.int32)
+        wanted[list(asked)] = 1
+        ranked = self._call("rank", wanted)
         return {slot: read_logprobs(ranked[slot], *asked[slot]) for slot in asked}
 
     def compile(self) -> None:
@@ -153,19 +119,28 @@ class Device:
             depth = self.plan.longest - 1 if drafts else 0
             settings = {"limit": 2**30, "deepest": depth, "high": self.rules.edges[-1]}
             self.open(slot, settings, ())
-        self._set_lengths(length)
+        lengths = np.full(self.slots, length, np.int32)
+        self._call("set_lengths", lengths)
         self.visit(1, False, drafts, forced)
-        self._set_lengths(length)
+        self._call("set_lengths", lengths)
         began = time.perf_counter()
         self.visit(rounds, False, drafts, forced)
         return (time.perf_counter() - began) / rounds
 
-    def _set_lengths(self, length: int) -> None:
-        decode = self.state.decode
-        lengths = jax.device_put(np.full(self.slots, length, np.int32))
-        decode = decode.replace(cache=decode.cache.replace(length=lengths))
-        self.state = self.state.replace(decode=decode)
+    def rest(self) -> None:
+        """Tell the followers that there was nothing to run."""
+        if self.followers is not None:
+            self.followers.rest()
 
-    @property
-    def _static(self) -> dict[str, Any]:
-        return {"config": self.config, "rules": self.rules}
+    def end(self) -> None:
+        """Let the followers end; nothing may be called afterwards."""
+        if self.followers is not None:
+            self.followers.stop()
+
+    def _call(self, name: str, *arrays: np.ndarray) -> Any:
+        """Run a program here and in the processes that follow."""
+        if jax.process_index():
+            raise RuntimeError("only process 0 takes requests: call Engine.follow in the others")
+        if self.followers is not None:
+            self.followers.tell(name, arrays)
+        return self.run(name, *arrays)

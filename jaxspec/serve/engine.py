@@ -13,6 +13,7 @@ from jaxspec.serve.choice import DraftChoice, LiveCosts
 from jaxspec.serve.costs import Costs, find_costs
 from jaxspec.serve.counters import Counters
 from jaxspec.serve.device import Device
+from jaxspec.serve.follow import PULSE, follow
 from jaxspec.serve.prefixes import HeldPrefixes
 from jaxspec.serve.requests import Finish, QueueFull, ServeRequest, TokenLogprob, Update
 from jaxspec.serve.tasks import Task
@@ -29,6 +30,7 @@ class Engine:
       slots: B.
       method: name of the drafter, or `ar`.
       room: most tokens of a prompt together with its new tokens.
+      pulse: seconds after which an engine without work wants a visit; None: never.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Engine:
         self._warm = False
         self._counters = Counters(device.slots, device.plan.longest - 1)
         self.slots, self.method, self.room = device.slots, limits.method, limits.room
+        self.pulse = None if device.followers is None else PULSE
 
     def submit(self, request: ServeRequest) -> int:
         """Queue a request and return its id.
@@ -114,9 +117,19 @@ class Engine:
         fed = self._feed()
         if any(task.decodes for task in self._tasks.values()):
             updates += self._decode(alone=not fed)
+        elif not fed:
+            self._device.rest()
         for update in updates:
             self._counters.observe_update(update)
         return updates
+
+    def follow(self) -> None:
+        """In a process after the first: run what the engine of process 0 runs, until it is closed."""
+        follow(self._device)
+
+    def close(self) -> None:
+        """Let the processes end that follow. Nothing may be called afterwards."""
+        self._device.end()
 
     def _drop(self) -> list[Update]:
         """End the requests that were cancelled."""

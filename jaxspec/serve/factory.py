@@ -6,6 +6,8 @@ import dataclasses
 import time
 from collections.abc import Callable
 
+import jax
+
 from jaxspec.builders import Builder
 from jaxspec.core.params import Params
 from jaxspec.core.sampling import MIXED
@@ -19,6 +21,7 @@ from jaxspec.serve.checks import Limits
 from jaxspec.serve.costs import Costs
 from jaxspec.serve.device import Device
 from jaxspec.serve.engine import Engine
+from jaxspec.serve.follow import Followers, check_processes
 from jaxspec.serve.logprobs import MOST
 from jaxspec.serve.plan import RULES
 from jaxspec.serve.rounds import Rules
@@ -54,6 +57,9 @@ def make_engine(
 ) -> Engine:
     """Make an engine; nothing runs or compiles before `Engine.warm_up` or the first visit.
 
+    Several processes that share a target all make it, with the same options: process 0 takes the
+    requests, and the others call `Engine.follow`.
+
     Args:
       params: from `jaxspec.load`.
       slots: requests that decode at the same time.
@@ -73,7 +79,8 @@ def make_engine(
       clock: seconds, for deadlines.
 
     Raises:
-      TypeError, ValueError: an option of the wrong type or out of range.
+      TypeError, ValueError: an option of the wrong type or out of range; or several processes have
+        different options, or do not share the target.
     """
     keep_programs()
     slots, queue = check_count("slots", slots), check_count("queue", queue)
@@ -111,7 +118,11 @@ def make_engine(
     if costs is not None and config.method != "ar":
         _check_costs(costs, rules, slots)
     params = with_panels(params, config.method, slots)
-    device = Device(params, config, rules, slots, rows, limits.logprobs)
+    sizes = slots, rows, limits.logprobs
+    check_processes(params, config, rules, sizes)
+    device = Device(params, config, rules, *sizes)
+    if jax.process_count() > 1 and jax.process_index() == 0:
+        device.followers = Followers(device.takes)
     return Engine(device, limits, WaitingQueue(queue, slots), rounds, costs, clock)
 
 

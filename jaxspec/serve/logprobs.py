@@ -13,7 +13,9 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
+from jaxspec.core.mesh import constrain
 from jaxspec.core.params import Params
 from jaxspec.core.top_k import top_k
 from jaxspec.engine.plan import DecodeConfig, make_plan
@@ -61,7 +63,7 @@ def rank_tokens(
 
     rounds = (state.decode.emitted[slot] + _ROWS - 1) // _ROWS
     empty = jnp.zeros((tokens.shape[0], 1 + 2 * count), jnp.int32)
-    return jax.lax.fori_loop(0, rounds, rank, empty)
+    return constrain(jax.lax.fori_loop(0, rounds, rank, empty), PartitionSpec())
 
 
 def read_logprobs(ranked: jax.Array, tokens: int, alternatives: int) -> list[TokenLogprob]:

@@ -101,6 +101,14 @@ def place_slots(state: SlotsState) -> SlotsState:
     return rest.replace(decode=place_state(state.decode))
 
 
+@functools.partial(jax.jit, donate_argnames=("state",))
+def set_lengths(state: SlotsState, lengths: jax.Array) -> SlotsState:
+    """Give the slots' sequences other lengths int32 [B]."""
+    decode = state.decode
+    decode = decode.replace(cache=decode.cache.replace(length=lengths))
+    return place_slots(state.replace(decode=decode))
+
+
 def make_slot_round(params: Params, config: DecodeConfig, settings: jax.Array | None) -> Round:
     """Make the round of a program over slots; without settings, one that neither draws nor stops."""
     from jaxspec.engine.round import make_round

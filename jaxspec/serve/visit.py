@@ -8,7 +8,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
+from jaxspec.core.mesh import constrain
 from jaxspec.core.params import Params
 from jaxspec.engine.commit import absorb_pending, has_room
 from jaxspec.engine.plan import DecodeConfig
@@ -129,7 +131,8 @@ def _pack(slots: SlotsState, count: jax.Array) -> jax.Array:
     head = jnp.stack([column.astype(jnp.int32) for column in head], axis=1)
     by_slot = [head, state.tokens, state.round_emitted[:, :MOST_ROUNDS], slots.drafts]
     flat = jnp.concatenate(by_slot, axis=1).reshape(-1)
-    return jnp.concatenate([count[None], slots.rows, flat])
+    # On every device, so that each of several processes can read it.
+    return constrain(jnp.concatenate([count[None], slots.rows, flat]), PartitionSpec())
 
 
 def read_report(report: jax.Array, slots: int) -> Report:

@@ -9,12 +9,17 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
+from jaxspec.core.mesh import MODEL
 from jaxspec.targets.linear import INIT, scale_of, scaled
 from pallas_kernels.experts import find_kernel
 
 
 class SparseMLP(nn.Module):
-    """Top-k mixture of gated feed-forward experts."""
+    """Top-k mixture of gated feed-forward experts.
+
+    Of experts that several devices hold, this computes those of one device, inside `jax.shard_map`:
+    a part of the result, which the devices add up.
+    """
 
     config: TargetConfig
 
@@ -26,8 +31,9 @@ class SparseMLP(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         moe, width = self.config.moe, x.shape[-1]
         router = self.param("router", INIT, (width, moe.num_experts))
-        gate_up = self.param("gate_up", INIT, (moe.num_experts, width, 2 * moe.expert_ffn_size))
-        down = self.param("down", INIT, (moe.num_experts, moe.expert_ffn_size, width))
+        own = moe.num_experts // moe.devices
+        gate_up = self.param("gate_up", INIT, (own, width, 2 * moe.expert_ffn_size))
+        down = self.param("down", INIT, (own, moe.expert_ffn_size, width))
 
         rows = x.reshape(-1, width)
         # Use full precision: a GPU multiplies in TF32 by default, and a near-tie would then choose
@@ -40,8 +46,11 @@ class SparseMLP(nn.Module):
         weight, expert = jax.lax.top_k(jax.nn.softmax(scores, axis=-1), moe.experts_per_token)
         if moe.normalize_weights:
             weight = weight / weight.sum(-1, keepdims=True)
+        if moe.devices > 1:
+            expert -= jax.lax.axis_index(MODEL) * own
+            expert = jnp.where((expert >= 0) & (expert < own), expert, own)
         # One tile per step does not keep a GPU busy. More tiles cost copies of the experts' weights.
-        mix = find_kernel(x.dtype, gate_up.dtype) or functools.partial(
+        mix = find_kernel(x.dtype, gate_up.dtype, moe.devices > 1) or functools.partial(
             jax.lax.platform_dependent,
             cpu=functools.partial(mix_experts, tiles_per_step=1),
             default=functools.partial(mix_experts, tiles_per_step=16),
@@ -63,7 +72,7 @@ def mix_experts(
 
     Args:
       rows: [R, E].
-      expert: int32 [R, k], chosen experts.
+      expert: int32 [R, k], chosen experts; choices of X count nothing.
       weight: [R, k] in the rows' dtype.
       gate_up: [X, E, 2F].
       down: [X, F, E].

@@ -36,7 +36,7 @@ from jaxspec.targets.hf_config import target_config, target_config_to_hf
 from jaxspec.targets.registry import family_of
 from jaxspec.targets.sharding.place import refuse, replicate
 from jaxspec.targets.sharding.read import read_shared
-from jaxspec.targets.sharding.shares import widen
+from jaxspec.targets.sharding.shares import choose_experts, widen
 from jaxspec.zoo.places import (
     BEST,
     DRAFTERS,
@@ -65,6 +65,7 @@ def load(
     quantize: str | None = None,
     progress: bool | None = None,
     mesh: Mesh | None = None,
+    experts: str = "channel",
 ) -> Params:
     """Load a target model and its drafters.
 
@@ -86,6 +87,9 @@ def load(
         longer than two seconds.
       mesh: devices that share the target: `jax.make_mesh((8,), ("model",))`. Each also holds the
         drafters. See docs/sharding.md (None: the default device).
+      experts: how the devices share a mixture of experts: each holds some of the `channel`s of
+        every expert, or every channel of some of the experts (`expert`). The second suits rounds
+        of at least 64 rows per device.
 
     Raises:
       FileNotFoundError: the model or a drafter does not exist.
@@ -114,6 +118,7 @@ def load(
     }
     mesh = None if mesh is None else check_mesh(mesh)
     alone = mesh is None or mesh.size == 1
+    config = choose_experts(config, 1 if mesh is None else mesh.size, experts)
     placed = config if alone else widen(config, mesh.size)
     with show_progress(progress):
         how = (stored, config, dtype, quantize)

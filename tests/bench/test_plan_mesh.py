@@ -62,3 +62,12 @@ def test_the_command_says_which_mesh_to_take(capsys, tmp_path):
 def test_mistakes_are_named(options, message, capsys):
     assert main(["plan", *options]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_command_says_how_to_share_experts(capsys):
+    def advice(*options):
+        assert main(["plan", "qwen3-30b-a3b", "--gpus", "8xh100", "--rows", "64", *options]) == 0
+        return capsys.readouterr().out.splitlines()[-1]
+
+    assert advice("--batch", "16").startswith("Take --tp 8 --experts expert.")
+    assert advice("--batch", "1").startswith("Take --tp 8.")

@@ -1,14 +1,19 @@
 """Modelled costs of devices that share a target."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
 from jaxspec.bench.architectures import ARCHITECTURES
+from jaxspec.core.config import MoEConfig
 from jaxspec.costs.roofline import DEVICES
 from jaxspec.costs.shared_roofline import (
+    choose_experts_split,
     count_cache,
     count_weights,
+    expect_busiest,
     forward_seconds,
     shared_costs,
     sum_seconds,
@@ -76,3 +81,29 @@ def test_policies_read_the_same_costs():
     expected = forward_seconds(QWEN3_30B, H100, 4, batch=2, rows=8, context=30000)
     assert costs.seconds(30000, rows=8) == pytest.approx(expected + 1e-3)
     assert costs.widths == (1, 8, 64)
+
+
+def test_the_busiest_device_uses_more_experts_than_the_mean():
+    """Against draws, and where all experts are used."""
+    moe = MoEConfig(16, 1, 8, True)
+    generator = np.random.default_rng(0)
+    used = generator.random((20_000, 4, 4)) < 1 - (15 / 16) ** 10
+    expected = used.sum(-1).max(-1).mean()
+    assert expect_busiest(moe, 10, 4) == pytest.approx(expected, rel=0.01)
+    assert expect_busiest(moe, 10_000, 4) == pytest.approx(4)
+
+
+def test_experts_are_split_whole_where_many_rows_use_them_all():
+    assert [choose_experts_split(QWEN3_30B, 8, rows) for rows in (64, 511, 512, 4096)] == [
+        "channel",
+        "channel",
+        "expert",
+        "expert",
+    ]
+    few = dataclasses.replace(QWEN3_30B, moe=dataclasses.replace(QWEN3_30B.moe, num_experts=126))
+    assert choose_experts_split(few, 8, 4096) == "channel"  # 8 devices do not divide 126 experts
+    # With a thousand experts, one device uses more than the others even then.
+    many = dataclasses.replace(QWEN3_30B, moe=dataclasses.replace(QWEN3_30B.moe, num_experts=1024))
+    assert choose_experts_split(many, 2, 128) == "channel"
+    assert choose_experts_split(QWEN3_32B, 8, 4096) is None
+    assert choose_experts_split(QWEN3_30B, 1, 4096) is None

@@ -55,6 +55,25 @@ def test_equals_the_sum_over_chosen_experts_and_reads_no_others(shape):
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize(
+    "mix",
+    [
+        functools.partial(mix_experts, partial=True, interpret=True),
+        functools.partial(mix_in_a_loop, tiles_per_step=4),
+    ],
+)
+def test_choices_of_experts_that_others_hold_count_nothing(mix):
+    """Two devices with half of the experts each add up to all of them."""
+    x, expert, weight, gate_up, down = draw(*SHAPES[1])
+    parts = []
+    for first in (0, 4):
+        own = np.where((expert >= first) & (expert < first + 4), expert - first, 4)
+        kernels = gate_up[first : first + 4], down[first : first + 4]
+        parts.append(mix(*map(jnp.asarray, (x, own, weight, *kernels))))
+    expected = plain(x, expert, weight, gate_up, down)
+    np.testing.assert_allclose(sum(parts), expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize("kind", (jnp.int8, jnp.float8_e4m3fn))
 def test_quantised_experts_equal_the_loop(kind):
     x, expert, weight, gate_up, down = draw(*SHAPES[1])

@@ -72,8 +72,8 @@ class Driver:
 
     @property
     def stuck(self) -> bool:
-        """Whether the thread cannot be ended, because a visit hangs."""
-        return self._stopping and self._thread.is_alive()
+        """Whether the thread has not ended: a visit hangs, or nobody waited for it."""
+        return self._thread.is_alive()
 
     async def start(self) -> None:
         """Start the thread, which first warms the engine up, and the watch over it."""
@@ -81,8 +81,10 @@ class Driver:
         self._thread.start()
         self._watch = asyncio.create_task(self._watch_visits())
 
-    async def stop(self, seconds: float = 2.0) -> None:
+    async def stop(self) -> None:
         """End the thread after its visit, if that ends in time."""
+        # Other processes may have to finish a visit before they hear of the end.
+        seconds = 2.0 if self._engine.pulse is None else 10.0
         self._stopping = True
         self._wake.set()
         self._watch.cancel()
@@ -134,9 +136,9 @@ class Driver:
                 # Before the questions: what changes after them sets it again, and the wait ends.
                 self._wake.clear()
                 if self._stopping:
+                    self._engine.close()
                     break
-                if self._engine.idle:
-                    self._wake.wait()
+                if self._engine.idle and self._wake.wait(self._engine.pulse):
                     continue
                 self._visiting_since = time.monotonic()
                 updates = self._engine.visit()

@@ -107,8 +107,9 @@ def serve(service: Service, sock: socket.socket) -> int:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     Server(service).run(sockets=[sock])
     status = 0 if service.driver.failure is None else ENGINE_DEAD
-    if service.driver.stuck:
-        # A thread that hangs in a device would keep the interpreter from ending.
+    if service.driver.stuck or status:
+        # A thread that hangs in a device would keep the interpreter from ending, and JAX would wait
+        # for processes that follow this one.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

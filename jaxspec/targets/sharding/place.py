@@ -16,20 +16,22 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.core.mesh import check_mesh
 from jaxspec.core.params import Params
 from jaxspec.targets import quant
-from jaxspec.targets.sharding.shares import Split, find_split, widen
+from jaxspec.targets.sharding.shares import Split, choose_experts, find_split, widen
 
 
-def shard(params: Params, mesh: Mesh) -> Params:
+def shard(params: Params, mesh: Mesh, experts: str = "channel") -> Params:
     """Share the target of a model among the devices of a mesh; every device holds the drafters.
 
     Args:
       params: of a single device.
       mesh: its only axis is "model".
+      experts: how they share experts, see `jaxspec.load`.
 
     Raises:
       ValueError: the devices cannot share the target, or the mesh has other axes.
     """
-    mesh, config = check_mesh(mesh), params.spec.target
+    mesh = check_mesh(mesh)
+    config = choose_experts(params.spec.target, mesh.size, experts)
     if mesh.size == 1:
         return jax.device_put(params, mesh.devices.item())
     spec = dataclasses.replace(params.spec, target=widen(config, mesh.size))

@@ -115,6 +115,10 @@ def cut_leaf(
       (the leaf with the shapes of the part; {tensor: its rows and columns}, empty if the part is
       zeros).
     """
+    if split.axis == -3:  # experts
+        size = len(leaf.names) // devices
+        own = leaf._replace(names=leaf.names[number * size : (number + 1) * size])
+        return own, {name: (slice(0, shape[0]), None) for name, _, _, shape in own.parts()}
     if split.axis == -2:  # inputs, which the files store as columns
         size = leaf.shapes[0][1] // devices
         columns = slice(number * size, (number + 1) * size)

@@ -2,7 +2,7 @@
 
 Queries, keys and values are shared by kv head; gate and up projections, and those of every expert,
 by feed-forward channel; the projections that follow them by their inputs; the output projection by
-token. All else is small, and every device has it.
+token. All else is small, and every device has it. Experts can be shared whole instead.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from jax.sharding import PartitionSpec
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.mesh import MODEL
+
+EXPERTS = ("channel", "expert")
+"""How devices share experts: each holds some channels of all, or all channels of some."""
 
 
 class Split(NamedTuple):
@@ -36,6 +39,28 @@ class Split(NamedTuple):
             return PartitionSpec()
         axis = ndim + self.axis - (self.order is not None)
         return PartitionSpec(*(None,) * axis, MODEL)
+
+
+def choose_experts(config: TargetConfig, devices: int, experts: str) -> TargetConfig:
+    """Describe the same model with its experts shared as `experts` says, one of `EXPERTS`.
+
+    Raises:
+      ValueError: it is none of them; or experts cannot be shared whole, because the model has none,
+        there is one device, or `devices` do not divide them.
+    """
+    if experts not in EXPERTS:
+        raise ValueError(f"experts is {experts!r}: choose one of {', '.join(EXPERTS)}")
+    if experts == "channel":
+        return config
+    moe = config.moe
+    if moe is None or devices == 1 or moe.num_experts % devices:
+        count = "no" if moe is None else moe.num_experts
+        raise ValueError(
+            f"experts is 'expert', and the target has {count} experts for {devices} "
+            f"device{'s' if devices > 1 else ''}: leave it out, or share a target with experts "
+            "among several devices that divide their number"
+        )
+    return dataclasses.replace(config, moe=dataclasses.replace(moe, devices=devices))
 
 
 def widen(config: TargetConfig, devices: int) -> TargetConfig:
@@ -81,8 +106,9 @@ def share_of(config: TargetConfig, devices: int) -> TargetConfig:
 
     It has no output projection: `tie_embeddings` only says so.
     """
-    c = config
-    moe = c.moe and dataclasses.replace(c.moe, expert_ffn_size=c.moe.expert_ffn_size // devices)
+    c, moe = config, config.moe
+    if moe is not None and moe.devices == 1:
+        moe = dataclasses.replace(moe, expert_ffn_size=moe.expert_ffn_size // devices)
     return dataclasses.replace(
         config,
         num_heads=c.num_heads // devices,
@@ -108,6 +134,9 @@ def find_split(
         shared = path == ("lm_head",) and config.vocab_size % devices == 0
         return Split(-1) if shared else Split()
     module, name = path[-2:]
+    whole = config.moe is not None and config.moe.devices > 1
+    if whole and module == "mlp" and name != "router":
+        return Split(-2 if scale else -3)
     if module == "qkv":
         return Split(-1, _order_heads(config, devices))
     if "gate_up" in (module, name):
@@ -150,4 +179,8 @@ def _ffn_size(path: tuple[str, ...], config: TargetConfig) -> int:
 
 
 def _ffn_sizes(config: TargetConfig) -> set[int]:
-    return {_ffn_size((f"layers_{layer}",), config) for layer in range(config.num_layers)}
+    """List the numbers of channels that devices share."""
+    layers = range(config.num_layers)
+    if config.moe is not None and config.moe.devices > 1:
+        layers = config.moe.dense_layers
+    return {_ffn_size((f"layers_{layer}",), config) for layer in layers}

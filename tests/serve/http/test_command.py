@@ -129,3 +129,10 @@ def test_the_whole_command(tmp_path):
         process.stdout.close()
     mini = jaxspec.load("mini", drafter="dflash", dtype="float32")
     assert text == jaxspec.decode(mini, "It was a", max_new_tokens=12, method="ar").text
+
+
+def test_several_processes_need_devices_to_share(capsys):
+    assert cli.main(["serve", "mini", "--coordinator", "host:1", "--processes", "2"]) == 2
+    assert "give --tp, the number of all devices" in capsys.readouterr().err
+    assert cli.main(["serve", "mini", "--tp", "8", "--processes", "2"]) == 2
+    assert "several processes need all of coordinator" in capsys.readouterr().err
