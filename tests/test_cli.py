@@ -264,8 +264,8 @@ def test_prompt_sources_and_options(capsys, monkeypatch, tmp_path):
     assert run(capsys, "generate", "--model", "m", "--drafter", "d", *options)[0] == 0
     assert calls[0][1] == "from a file\n"
     params, prompt, options = calls[1]
-    given = {"drafter": "d", "dtype": "bfloat16", "quantize": None, "mesh": None}
-    assert params[:2] == ("m", given)
+    given = {"drafter": "d", "dtype": "bfloat16", "quantize": None}
+    assert params[:2] == ("m", given | {"mesh": None, "experts": "channel"})
     assert prompt == [{"role": "user", "content": "from stdin"}]
     assert options["stop"] == ("x", 7) and options["top_p"] == 0.9 and options["coupled"] is False
     assert options["max_new_tokens"] == 256 and options["budget"] is None
