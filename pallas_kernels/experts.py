@@ -30,8 +30,8 @@ def find_kernel(dtype, weight_dtype, partial: bool = False) -> Callable | None:
     """Return the kernel for rows of `dtype` and experts of `weight_dtype` on the device that programs
     are traced for; None if the caller's own loop serves there.
 
-    With `partial`, see `mix_experts`. `JAXSPEC_KERNELS` and `registry.using` choose as they do for attention: `interpret` and
-    `reference` apply here too.
+    With `partial`, see `mix_experts`. `JAXSPEC_KERNELS` and `registry.using` choose as they do for
+    attention: `interpret` and `reference` apply here too.
     """
     name = find_name()
     if name == "interpret":

@@ -25,7 +25,7 @@ def add_command(commands: options.Commands) -> None:
     add("--method", help="drafter, builder and budget to record, as for bench")
     add("--recorded", help="replay the files of earlier runs' --json instead, with commas")
     add("--rules", default="", help="rules to compare with the default's, as the table names them")
-    add("--costs", default="1.3,1.5,1.8,2.2", help=f"{COSTS} {options.DEFAULT}")
+    add("--costs", default="1.15,1.3,1.45,1.7,2.1", help=f"{COSTS} {options.DEFAULT}")
     bench_prompts.add_prompts(parser)
     bench_prompts.add_sampling(parser)
     options.add_json_file(parser)

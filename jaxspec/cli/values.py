@@ -60,9 +60,9 @@ def join_processes(arguments: argparse.Namespace) -> None:
 
     from jaxspec.core.processes import HostOptions, connect
 
+    # `serve` joins before it loads, and the load comes here again.
     if jax.distributed.is_initialized():
         return
-
     names = ("coordinator", "process_id", "processes")
     hosts = HostOptions(*(getattr(arguments, name, None) for name in names))
     if hosts != HostOptions() and arguments.tp is None:

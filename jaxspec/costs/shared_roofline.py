@@ -20,7 +20,6 @@ COMPUTE, MEMORY = 0.7, 0.85
 # Kernels of a dense and of a sparse layer, and seconds that the next one starts after the last.
 KERNELS, SPARSE_KERNELS, LAUNCH = 17, 20, 1.6e-6
 
-
 # Fewest rows per device for which experts are split whole: fewer leave too much to chance.
 EXPERT_ROWS = 64
 
@@ -210,6 +209,7 @@ def choose_experts_split(
     if moe.num_experts % devices or rows < EXPERT_ROWS * devices:
         return "channel"
     expert = 3 * config.hidden_size * moe.expert_ffn_size * itemsize
+    # Rows travel in bfloat16, whatever the experts' dtype is.
     row = 2 * config.hidden_size * rows * moe.experts_per_token
     by_channel = expect_experts(moe, rows) / devices * expert + 3 * row
     by_expert = expect_busiest(moe, rows, devices) * expert + (1 + 2 / devices) * row

@@ -100,10 +100,10 @@ def test_forced_rounds_do_not_decide_whether_to_draft(mini, tokens):
     """Neither where the check is complete, nor where the text ends in it."""
     session = prepare(mini, PROMPT, max_new_tokens=tokens, ignore_eos=True)
     state = run_prefill(session)
-    before = np.asarray(state.control.pauses.gain)
+    before = np.asarray(state.control.pauses.usual)
     _, state = recheck._check(session, state, PLAIN, session.config.budget)
     assert int(state.control.drafted) > 0
-    assert float(state.control.pauses.gain) == before
+    assert float(state.control.pauses.usual) == before
 
 
 def test_a_text_that_ends_in_a_check_corrects_nothing(mini, monkeypatch):

@@ -96,28 +96,27 @@ def compare_rules(
     *,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """Replay the rules on texts that are each the first one of a process, and on texts in a row.
+    """Replay the rules on texts in different processes.
 
     Args:
       costs: times of a drafted round in rounds of `ar`.
       seed: of the `ORDERS` random orders of the texts.
 
     Returns:
-      A record per cost, `kind` of texts (`first` or `mixed`) and `rule`, its values joined by slashes, or
-      `always` for drafting in every round. `speeds` are over `ar`, by domain, and `losses` what
-      each domain loses against the better of drafting always and never.
+      A record per cost, `kind` of texts and `rule`, its values joined by slashes, or `always` for
+      drafting in every round. Kinds are `first`, every text is the first one of its process,
+      `domain`, a process decodes the texts of one domain, and `mixed`, one process decodes all.
+      `speeds` are over `ar`, by domain, and `losses` what each domain loses against the better of
+      drafting always and never.
     """
-    random = np.random.default_rng(seed)
-    orders = np.stack([random.permutation(len(texts)) for _ in range(ORDERS)])
     domains = list(dict.fromkeys(text.domain for text in texts))
     member = np.array([[text.domain == domain for text in texts] for domain in domains])
     tokens = member @ np.array([len(text.reach) for text in texts])
     always = tokens / (draft_always(texts, costs) @ member.T)
     names = ["always", *map(show_rule, rules)]
     records = []
-    for kind in ("first", "mixed"):
-        fresh = kind == "first"
-        times = replay(texts, orders[:1] if fresh else orders, costs, longest, rules, fresh=fresh)
+    for kind, (orders, begins) in _order_texts(member, seed).items():
+        times = replay(texts, orders, costs, longest, rules, begins)
         speeds = np.stack([always, *(tokens / (times @ member.T))])
         losses = 1 - speeds / np.maximum(always, 1)
         for (rule, cost), _ in np.ndenumerate(speeds[..., 0]):
@@ -126,6 +125,26 @@ def compare_rules(
             found["losses"] = dict(zip(domains, losses[rule, cost].tolist(), strict=True))
             records.append(found)
     return sorted(records, key=lambda one: (one["cost"], one["kind"]))
+
+
+def _order_texts(member: np.ndarray, seed: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Order the texts of each kind of `compare_rules`.
+
+    Args:
+      member: bool [domains, texts], whether a text belongs to a domain.
+
+    Returns:
+      For each kind, int [orders, texts] and whether a process begins, bool [texts].
+    """
+    random, place = np.random.default_rng(seed), np.arange(member.shape[1])
+    by_domain = np.argsort(member.argmax(0), kind="stable")
+    changed = np.diff(member.argmax(0)[by_domain], prepend=-1) > 0
+    shuffled = np.stack([random.permutation(place) for _ in range(ORDERS)])
+    return {
+        "first": (place[None], place >= 0),
+        "domain": (by_domain[None], changed),
+        "mixed": (shuffled, place == 0),
+    }
 
 
 def summarise_rules(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -64,17 +64,16 @@ def replay(
     costs: Sequence[float],
     longest: int,
     rules: Sequence[PauseRule],
-    *,
-    fresh: bool = False,
+    begins: np.ndarray,
 ) -> np.ndarray:
-    """Replay the pauses on texts that one process decodes one after another.
+    """Replay the pauses on texts that processes decode one after another.
 
     Args:
       orders: int [orders, texts], permutations of the texts.
       costs: times of a drafted round in rounds of `ar`.
       longest: most tokens of a round.
       rules: to try.
-      fresh: forget all between texts, as if each were the first one of its process.
+      begins: bool [texts], whether a new process begins before this place of an order.
 
     Returns:
       float [rules, costs, texts], time of each text in rounds of `ar`, the mean of all orders.
@@ -83,26 +82,26 @@ def replay(
     reach = np.stack([np.pad(text.reach, (0, room - len(text.reach))) for text in texts])
     lengths = np.array([len(text.reach) for text in texts], np.int32)
     every = PauseRule(*(jnp.asarray(column) for column in np.array(rules, np.float32).T))
-    run = functools.partial(_replay_texts, reach, lengths, longest=longest, fresh=fresh)
+    run = functools.partial(_replay_texts, reach, lengths, begins, longest=longest)
     for axes in ((0, None, None), (None, 0, None), (None, None, 0)):
         run = jax.vmap(run, axes)
     times = run(jnp.asarray(orders), jnp.asarray(costs, jnp.float32), every)
     return np.asarray(times, np.float64).mean(2)
 
 
-@functools.partial(jax.jit, static_argnames=("longest", "fresh"))
+@functools.partial(jax.jit, static_argnames="longest")
 def _replay_texts(
     reach: jax.Array,
     lengths: jax.Array,
+    begins: jax.Array,
     order: jax.Array,
     cost: jax.Array,
     rule: PauseRule,
     *,
     longest: int,
-    fresh: bool,
 ) -> jax.Array:
     """Compute the time of each text, float32 [texts], in rounds of `ar`."""
-    first: PauseState = jax.tree.map(jnp.asarray, init_pauses(longest))
+    first: PauseState = jax.tree.map(jnp.asarray, init_pauses(longest, rule))
 
     def advance(text, carry):
         state, place, time = carry
@@ -116,14 +115,16 @@ def _replay_texts(
         )
         return state, place + taken, time + spent
 
-    def decode(state, text):
-        begun = (resume_pauses(first if fresh else state, rule), jnp.int32(0), jnp.float32(0))
+    def decode(state, place):
+        text, new = place
+        state = jax.tree.map(lambda one, other: jnp.where(new, one, other), first, state)
+        begun = (resume_pauses(state, rule), jnp.int32(0), jnp.float32(0))
         state, _, time = jax.lax.while_loop(
             lambda carry: carry[1] < lengths[text], functools.partial(advance, text), begun
         )
         return state, time
 
-    times = jax.lax.scan(decode, first, order)[1]
+    times = jax.lax.scan(decode, first, (order, begins))[1]
     return jnp.zeros(len(lengths)).at[order].set(times)
 
 

@@ -1,16 +1,17 @@
 """Decide whether drafting pays, and how long to decode autoregressively if it does not.
 
 What a drafted round gains over autoregressive decoding in the same time, in tokens per sequence,
-varies much: at a mean of three committed tokens, many rounds commit one. And it changes with the
-text. So the gain is estimated together with the estimate's variance, by a Kalman filter of a level
-that drifts: every round adds to the variance, and one that drafted also tells a gain. Rounds draft
-while the estimate is not negative. If it is, they draft while it would not be with some of its
-standard deviation added, as for bandits (Auer et al. 2002), and while the text can afford it: what
-it may lose to autoregressive decoding is limited. So drafting stops after the first rounds if they
-are poor, and is tried again when enough may have changed, sooner where it nearly pays.
+varies much: at a mean of three committed tokens, many rounds commit one. Texts differ less, and one
+text hardly changes. So the gain is estimated as a sum of two parts, the usual gain of this drafter
+and the difference of this text, by a Kalman filter with their covariance: a new text begins with
+the usual gain, and a few poor rounds say little. Rounds draft while the estimate is not negative. If
+it is, they draft while it would not be with a standard deviation of its own added, as for bandits
+(Auer et al. 2002), and while the text can afford it: what it may lose to autoregressive decoding is
+limited. In pauses the difference is forgotten and the variance grows, so drafting is tried again,
+sooner where it nearly pays.
 
-The estimate is in running standard deviations of a round's gain: that of a large tree varies more
-than that of a small one.
+Variances of the estimate are in running variances of a round's gain: that of a large tree varies
+more than that of a small one.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ import numpy as np
 
 from jaxspec.policies.registry import tagged
 
-# Most autoregressive rounds after which the estimate allows another trial.
-LONGEST_PAUSE = 256
-# Rounds that the first guess of the deviation counts for, and rounds that later ones remember.
+# Autoregressive rounds after which the estimate allows another trial, however poor the drafter was.
+LONGEST_PAUSE = 512
+# Rounds that the first guess of the variance counts for, and rounds that later ones remember.
 GUESS_ROUNDS, MEMORY = 8.0, 64.0
 # Least deviation, for gains that hardly vary.
 LEAST_DEVIATION = 0.2
@@ -37,16 +38,20 @@ class PauseRule(NamedTuple):
 
     Attributes:
       optimism: standard deviations of the estimate that are added to it.
-      drift: variance that every round adds to the estimate.
-      novelty: variance that a new text adds to the estimate.
+      spread: variance of the gains of texts around the usual gain.
+      memory: rounds in which the difference of a text falls to 1/e of itself.
+      doubt: variance of the usual gain before the first round.
+      drift: variance that every round adds to the usual gain.
       stake: tokens per sequence that a text may lose from its start.
       share: tokens per sequence that it may lose besides in every round.
     """
 
-    optimism: float = 0.5
-    drift: float = 1 / 64
-    novelty: float = 1.0
-    stake: float = 0.5
+    optimism: float = 1.0
+    spread: float = 1 / 4
+    memory: float = 64.0
+    doubt: float = 1.0
+    drift: float = 1 / 1024
+    stake: float = 1.0
     share: float = 0.01
 
 
@@ -58,8 +63,9 @@ class PauseState(flax.struct.PyTreeNode):
     """What drafting gains, for a batch of sequences that draft together.
 
     Attributes:
-      gain: float32 [], the estimated gain of the next round, in standard deviations of a gain.
-      doubt: float32 [], the variance of the estimate.
+      usual: float32 [], estimated usual gain of a drafted round, in tokens per sequence.
+      own: float32 [], estimated difference of this text from it.
+      usual_variance, own_variance, covariance: float32 [], of both estimates.
       allowance: float32 [], tokens per sequence that this text may still lose, what it gained
         included.
       mean: float32 [], running mean of the gains, in tokens per sequence.
@@ -67,26 +73,32 @@ class PauseState(flax.struct.PyTreeNode):
       seen: float32 [], rounds that both remember.
     """
 
-    gain: jax.Array
-    doubt: jax.Array
+    usual: jax.Array
+    own: jax.Array
+    usual_variance: jax.Array
+    own_variance: jax.Array
+    covariance: jax.Array
     allowance: jax.Array
     mean: jax.Array
     variance: jax.Array
     seen: jax.Array
 
 
-def init_pauses(longest: int) -> PauseState:
+def init_pauses(longest: int, rule: PauseRule = RULE) -> PauseState:
     """Make the state before the first text.
 
     Args:
       longest: most tokens that a round commits per sequence.
     """
     zero = np.float32(0)
-    # A quarter of the range; what long paths add to it is seldom reached.
-    guess = min((longest - 1) / 4, 2.0)
+    # A sixth of the range; what long paths add to it is seldom reached.
+    guess = min((longest - 1) / 6, 1.5)
     return PauseState(
-        gain=zero,
-        doubt=zero,
+        usual=zero,
+        own=zero,
+        usual_variance=np.float32(1) * rule.doubt,
+        own_variance=zero,
+        covariance=zero,
         allowance=zero,
         mean=zero,
         variance=np.float32(guess**2),
@@ -95,42 +107,70 @@ def init_pauses(longest: int) -> PauseState:
 
 
 def resume_pauses(state: PauseState, rule: PauseRule = RULE) -> PauseState:
-    """Update the state at the start of a decode: the drafter may suit the new text better or worse."""
+    """Update the state at the start of a decode: nothing is known of the new text."""
+    zero = jnp.zeros_like(state.own)
     return state.replace(
-        doubt=state.doubt + rule.novelty,
-        allowance=jnp.full_like(state.allowance, rule.stake),
+        own=zero,
+        own_variance=zero + rule.spread,
+        covariance=zero,
+        allowance=zero + rule.stake,
     )
 
 
 def drafting_pays(state: PauseState, rule: PauseRule = RULE) -> jax.Array:
     """Decide whether the next round drafts: bool []."""
-    may_pay = state.gain + rule.optimism * jnp.sqrt(state.doubt) >= 0
-    return (state.gain >= 0) | (may_pay & (state.allowance > 0))
+    gain = state.usual + state.own
+    deviation = _deviation(state) * jnp.sqrt(_estimate_variance(state))
+    return (gain >= 0) | ((gain + rule.optimism * deviation >= 0) & (state.allowance > 0))
 
 
 def count_pause(state: PauseState, rule: PauseRule = RULE) -> PauseState:
     """Update the state after a round of autoregressive decoding."""
-    return state.replace(doubt=state.doubt + rule.drift, allowance=state.allowance + rule.share)
+    keep = 1 - 1 / rule.memory
+    return state.replace(
+        own=keep * state.own,
+        usual_variance=state.usual_variance + rule.drift,
+        # Without observations it tends to the spread of texts.
+        own_variance=keep**2 * state.own_variance + (1 - keep**2) * rule.spread,
+        covariance=keep * state.covariance,
+        allowance=state.allowance + rule.share,
+    )
 
 
 def record_gain(state: PauseState, gained: jax.Array, rule: PauseRule = RULE) -> PauseState:
     """Update the state after a drafting round that gained `gained` float32 [] tokens per sequence."""
+    state = _record_moments(count_pause(state, rule), gained)
+    usual_part = state.usual_variance + state.covariance
+    own_part = state.own_variance + state.covariance
+    whole = usual_part + own_part + 1  # in these units, a round's own variance is 1
+    error = (gained - state.usual - state.own) / whole
+    # However poor the drafter was, it is tried again after the longest pause.
+    doubt = jnp.sqrt(rule.spread + rule.drift * LONGEST_PAUSE)
+    least = -rule.optimism * _deviation(state) * doubt
+    return state.replace(
+        usual=jnp.maximum(state.usual + usual_part * error, least),
+        own=state.own + own_part * error,
+        usual_variance=state.usual_variance - usual_part**2 / whole,
+        own_variance=state.own_variance - own_part**2 / whole,
+        covariance=state.covariance - usual_part * own_part / whole,
+        allowance=state.allowance + gained,
+    )
+
+
+def _record_moments(state: PauseState, gained: jax.Array) -> PauseState:
+    """Update the running mean and variance of gains."""
     seen = jnp.minimum(state.seen + 1, MEMORY)
     mean = state.mean + (gained - state.mean) / seen
     off = (gained - state.mean) * (gained - mean)
     variance = state.variance + (off - state.variance) / seen
-    deviation = jnp.maximum(jnp.sqrt(variance), LEAST_DEVIATION)
+    return state.replace(mean=mean, variance=variance, seen=seen)
 
-    doubt = state.doubt + rule.drift
-    weight = doubt / (doubt + 1)  # in these units, a round's own variance is 1
-    gain = state.gain + weight * (gained / deviation - state.gain)
-    # However poor the drafter was, it is tried again after the longest pause.
-    least = -rule.optimism * jnp.sqrt(rule.drift * LONGEST_PAUSE)
-    return PauseState(
-        gain=jnp.maximum(gain, least),
-        doubt=(1 - weight) * doubt,
-        allowance=state.allowance + gained + rule.share,
-        mean=mean,
-        variance=variance,
-        seen=seen,
-    )
+
+def _deviation(state: PauseState) -> jax.Array:
+    """Compute the standard deviation of a round's gain, in tokens per sequence."""
+    return jnp.maximum(jnp.sqrt(state.variance), LEAST_DEVIATION)
+
+
+def _estimate_variance(state: PauseState) -> jax.Array:
+    """Compute the variance of the estimated gain, in variances of a round's gain."""
+    return state.usual_variance + state.own_variance + 2 * state.covariance

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxspec.bench.policies.compare_pauses import (
+    _order_texts,
     compare_rules,
     parse_rules,
     read_records,
@@ -57,11 +58,11 @@ def make_texts():
     ]
 
 
-def walk(texts, cost, rule, fresh):
+def walk(texts, cost, rule, begins):
     """The same replay, one text and round at a time."""
-    state, times = init_pauses(LONGEST), []
-    for text in texts:
-        state, place, time = (init_pauses(LONGEST) if fresh else state), 0, 0.0
+    state, times = init_pauses(LONGEST, rule), []
+    for text, new in zip(texts, begins, strict=True):
+        state, place, time = init_pauses(LONGEST, rule) if new else state, 0, 0.0
         state = resume_pauses(state, rule)
         while place < len(text.reach):
             if drafting_pays(state, rule):
@@ -74,18 +75,30 @@ def walk(texts, cost, rule, fresh):
     return times
 
 
-@pytest.mark.parametrize("fresh", [True, False])
-def test_a_replay_takes_the_time_of_a_walk(fresh):
+@pytest.mark.parametrize("beginnings", [range(9), [0], [0, 4, 5]])
+def test_a_replay_takes_the_time_of_a_walk(beginnings):
     texts, order = make_texts(), np.array([4, 2, 0, 8, 6, 7, 1, 3, 5])
     # No sum of gains is near 0 at these costs, where rounding would decide.
     orders, rules, costs = np.stack([order, np.arange(9)]), [RULE, OTHER], [1.4, 1.8131]
-    found = replay(texts, orders, costs, LONGEST, rules, fresh=fresh)
+    begins = np.isin(np.arange(9), beginnings)
+    found = replay(texts, orders, costs, LONGEST, rules, begins)
     for number, rule in enumerate(rules):
         shuffled = np.zeros(9)
-        shuffled[order] = walk([texts[i] for i in order], costs[1], rule, fresh)
-        whole = (shuffled + walk(texts, costs[1], rule, fresh)) / 2
+        shuffled[order] = walk([texts[i] for i in order], costs[1], rule, begins)
+        whole = (shuffled + walk(texts, costs[1], rule, begins)) / 2
         np.testing.assert_allclose(found[number, 1], whole, rtol=1e-5)
     assert (found[0] != found[1]).any()
+
+
+def test_a_process_begins_with_every_text_or_domain_or_once():
+    member = np.array([[True, False, True, False], [False, True, False, True]])
+    kinds = _order_texts(member, seed=0)
+    assert kinds["first"][1].tolist() == [True] * 4
+    orders, begins = kinds["domain"]
+    assert orders.tolist() == [[0, 2, 1, 3]] and begins.tolist() == [True, False, True, False]
+    orders, begins = kinds["mixed"]
+    assert len({tuple(order) for order in orders.tolist()}) > 1
+    assert (np.sort(orders) == np.arange(4)).all() and begins.tolist() == [True] + [False] * 3
 
 
 def test_drafting_always_takes_every_round_its_cost():
@@ -96,9 +109,11 @@ def test_drafting_always_takes_every_round_its_cost():
 def test_the_loss_is_against_the_better_of_both():
     records = compare_rules(make_texts(), [1.4], LONGEST, [RULE])
     assert [(one["kind"], one["rule"]) for one in records] == [
-        (kind, rule) for kind in ("first", "mixed") for rule in ("always", show_rule(RULE))
+        (kind, rule)
+        for kind in ("domain", "first", "mixed")
+        for rule in ("always", show_rule(RULE))
     ]
-    always, one = records[2:]
+    always, one = records[4:]
     assert set(one["speeds"]) == set(RATES)
     assert always["speeds"]["hard"] < 1 < always["speeds"]["easy"]
     assert always["losses"]["easy"] == 0 < always["losses"]["hard"]
