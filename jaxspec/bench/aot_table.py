@@ -6,6 +6,7 @@ import collections
 import re
 from typing import Any
 
+from jaxspec.bench.architectures import ARCHITECTURES
 from jaxspec.bench.report.table import tabulate
 from pallas_kernels.aot_gpus import find_gpu
 
@@ -119,6 +120,13 @@ def _sums(one: dict[str, Any]) -> str:
     return ", ".join(f"{number} x {shape}" for shape, number in found.items()) or "-"
 
 
+def _experts(one: dict[str, Any]) -> str:
+    """Show what each device holds of a mixture of experts."""
+    if ARCHITECTURES[one["options"]["arch"]].moe is None:
+        return "-"
+    return "some, whole" if one["experts"] == "expert" else "channels of all"
+
+
 def _largest_gather(one: dict[str, Any]) -> str:
     sizes = [each["bytes"] for each in one["collectives"] if each["kind"] != "all-reduce"]
     return f"{len(sizes)}, {max(sizes) / 2**10:.1f}" if sizes else "-"
@@ -126,6 +134,7 @@ def _largest_gather(one: dict[str, Any]) -> str:
 
 _SHARED_ROWS = {
     "GPUs that share the target": lambda one: str(one["devices"]),
+    "of experts, each has": _experts,
     "sums over them": _sums,
     "gathers, and KiB of the largest": _largest_gather,
 }

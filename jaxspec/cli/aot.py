@@ -68,14 +68,16 @@ def add_command(commands: options.Commands) -> None:
     add("--quantize", help="int8 or fp8 weights of the target (default: as --dtype)")
     add("--layers", type=int, help="compile fewer target layers (default: all)")
     add("--tp", type=int, default=1, help=f"GPUs that share the target {default}")
+    options.add_experts(parser)
     add("--large", type=int, default=8, help=f"list results of at least this many MiB {default}")
     options.add_json_file(parser, "write the whole report to this file")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Compile and print the report; the exit status is 1 if a program does not compile."""
-    from jaxspec.bench.aot import DRAFTER, check_call, compile_decode_loop
+    from jaxspec.bench.aot import check_call, compile_decode_loop
     from jaxspec.bench.aot_table import render_compiled
+    from jaxspec.bench.architectures import DRAFTER
     from pallas_kernels.aot_gpus import find_gpu
 
     values.check_folders(arguments, "json")
@@ -86,6 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     names = (*model, *sampling, "acceptance", "budget", "policy")
     shared = {name: getattr(arguments, name) for name in names}
     shared |= {"capacity": arguments.context, "devices": arguments.tp}
+    shared["experts"] = arguments.experts
     shared["builder"] = arguments.builder or ("best_first" if arguments.method == DRAFTER else None)
     part = "prefill" if arguments.prefill else "rounds"
     wanted = [{"part": part, "method": m} for m in dict.fromkeys(("ar", arguments.method))]
