@@ -3,16 +3,13 @@
 import dataclasses
 import itertools
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from sharded_toys import TARGETS, make_params
 from two_processes import start_two
+from virtual_devices import run_on_devices
 
 import jaxspec
 from jaxspec.cli.main import main
@@ -25,7 +22,6 @@ from jaxspec.targets.sharding.shares import (
     widen,
 )
 
-SCRIPT = Path(__file__).with_name("sharded_decode.py")
 DRAFTERS = ("dflash", "jetspec", "dspark", "eagle3", "specblock", "medusa", "parallelspec")
 METHODS = ("ar", "prompt_lookup", *DRAFTERS, "falcon", "small")
 QWEN3 = TARGETS["qwen3"]
@@ -33,18 +29,7 @@ QWEN3 = TARGETS["qwen3"]
 
 def run(request, seconds=600, **variables):
     """What `sharded_decode.py` prints for a request, in a process with eight devices."""
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-    paths = os.pathsep.join(str(path) for path in (SCRIPT.parents[1], SCRIPT.parent))
-    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), json.dumps(request)],
-        env=environment | variables,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    return json.loads(run_on_devices(8, "sharded_decode.py", request, seconds, **variables))
 
 
 def list_cases(methods, devices, temperatures, batch):
