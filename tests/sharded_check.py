@@ -1,4 +1,4 @@
-"""Run steps of `jaxspec check --tp` in small: write their report, and print what ran on how many devices.
+"""Run steps of `jaxspec check --tp` in small: their report, and what ran on how many devices.
 
 python sharded_check.py '{"devices": 2, "json": "check.json", "steps": ["rounds: ar"]}'
 

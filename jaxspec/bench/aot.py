@@ -1,6 +1,6 @@
 """Compile the decode loop of a named architecture for a GPU you don't have, and report its rounds.
 
-The programs are in `aot_programs`, `aot_shared` and `aot_serve`, and what they decode in `aot_options`.
+The programs are in `aot_programs`, `aot_shared` and `aot_serve`; `aot_options` describes the calls.
 """
 
 from __future__ import annotations

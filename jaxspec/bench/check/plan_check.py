@@ -87,7 +87,7 @@ CPU = Sizes(
 )
 # Least minutes that a step needs: of the large ones, which would otherwise outlast the given time.
 _NEEDS = {"load": 1.5, "prefill": 1.0}
-# What runs on a target that devices share, if they do: steps, and the part of their names before ":".
+# Steps that use a target that devices share, if they do: the part of their names before ":".
 _SHARED = ("lossless", "rounds", "profile", "prefill")
 # Architectures to choose from, the largest first, and the share of the memory that weights may take.
 _FAMILY, MOST_WEIGHTS = ("qwen3-8b", "qwen3-4b", "qwen3-1.7b", "qwen3-0.6b"), 0.6
@@ -122,8 +122,8 @@ def check_device(
 ) -> dict[str, Any]:
     """Run the whole check on the default device.
 
-    With a mesh, texts, rounds and prefills are those of a target that its devices share. The target is
-    chosen as for one device, so that figures can be compared.
+    With a mesh, texts, rounds and prefills are those of a target that its devices share. It is as
+    large as for one device, so that figures can be compared.
 
     Args:
       minutes: steps begin within this time.

@@ -83,8 +83,9 @@ def measure_rounds(
 
     Returns:
       `ms` per round and `quartiles` over samples; `floor_ms` and `share_of_floor` in percent, None
-      where the floor is not known, which leaves out what devices exchange; `dispatch_ms`, what a call takes without a round;
-      `prefill_seconds` and `compile_seconds` of both programs.
+      where the floor is not known; `dispatch_ms`, what a call takes without a round;
+      `prefill_seconds` and `compile_seconds` of both programs. A floor is one device's, without what
+      devices exchange.
     """
     session = prepare_rounds(params, setting, context, rounds)
     with matmul_precision(session):

@@ -19,7 +19,7 @@ from jaxspec.targets.transformer import Transformer
 
 
 def check(folder, **request):
-    """The report of `jaxspec check --tp 2` in small, what it prints, and what ran on how many devices."""
+    """The report of `jaxspec check --tp 2` in small, what it prints, and devices of what ran."""
     path = folder / "check.json"
     printed = run_on_devices(2, "sharded_check.py", {"devices": 2, "json": str(path)} | request)
     *text, counts = printed.splitlines()
