@@ -11,11 +11,13 @@ import functools
 import json
 import sys
 
+import jax
 from sharded_toys import make_params
 
 import jaxspec
 from jaxspec.bench.check import few_rows, lossless, plan_check
 from jaxspec.bench.check.run_steps import run_steps
+from jaxspec.bench.check.shared_target import describe_own, share
 from jaxspec.bench.latency import cell
 from jaxspec.bench.measure.methods import Method
 from jaxspec.cli.main import main
@@ -60,6 +62,14 @@ def compare_mini(tokens, mesh):
     return lossless.check_lossless(tokens, [tree], mesh)
 
 
+def describe_share(devices):
+    """What one device has of the tiny target: the shape of a product, query heads and kv heads."""
+    mesh = jax.make_mesh((devices,), ("model",))
+    own = describe_own(share(make_params("qwen3"), mesh))
+    product = own.target["params"]["layers_0"]["attention"]["qkv"]["kernel"]
+    return [*product.shape, own.spec.target.num_heads, own.spec.target.num_kv_heads]
+
+
 def run_some(names, steps, *rest):
     """Run the steps of these names; all of them without names."""
     return run_steps([step for step in steps if not names or step.name in names], *rest)
@@ -82,5 +92,5 @@ if __name__ == "__main__":
     counts = watch()
     options = ("--tp", str(request["devices"]), "--json", request["json"], "--minutes", "30")
     status = main(["check", *options])
-    print(json.dumps(counts))
+    print(json.dumps(counts | {"own": describe_share(request["devices"])}))
     sys.exit(status)

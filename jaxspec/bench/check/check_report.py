@@ -32,7 +32,8 @@ def _mesh(report: dict[str, Any]) -> str:
     mesh = report.get("mesh")
     if not mesh:
         return ""
-    ran = [name.partition(":")[0] for name in report["steps"]]
+    steps = report["steps"].items()
+    ran = [name.partition(":")[0] for name, step in steps if "skipped" not in step]
     parts = [
         ", ".join(dict.fromkeys(name for name in ran if (name in mesh["steps"]) == shared))
         for shared in (True, False)
