@@ -228,23 +228,15 @@ def lower(program: Program, target: GPU):
     Returns:
       A `jax.stages.Lowered`.
     """
-    import jax
     import numpy as np
     from jax.experimental import topologies
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+    from jax.sharding import Mesh
+
+    from pallas_kernels.aot_lower import lower_on
 
     topology = topologies.get_topology_desc(
         platform="cuda",
         topology=f"1x1x{program.devices}",
         target_config=format_target_config(target),
     )
-    mesh = Mesh(np.array(topology.devices), ("model",))
-
-    def place(x: Any) -> jax.ShapeDtypeStruct:
-        spec = getattr(x.sharding, "spec", PartitionSpec())
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec))
-
-    args = jax.tree.map(place, program.args)
-    abstract = mesh.abstract_mesh
-    with program.around(abstract), jax.sharding.use_abstract_mesh(abstract):
-        return program.function.trace(*args, **program.static).lower(lowering_platforms=("cuda",))
+    return lower_on(program, Mesh(np.array(topology.devices), ("model",)), "cuda")

@@ -3,16 +3,13 @@
 import dataclasses
 import itertools
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from sharded_toys import TARGETS, make_params
 from two_processes import start_two
+from virtual_devices import run_on_devices
 
 import jaxspec
 from jaxspec.cli.main import main
@@ -25,26 +22,15 @@ from jaxspec.targets.sharding.shares import (
     widen,
 )
 
-SCRIPT = Path(__file__).with_name("sharded_decode.py")
 DRAFTERS = ("dflash", "jetspec", "dspark", "eagle3", "specblock", "medusa", "parallelspec")
 METHODS = ("ar", "prompt_lookup", *DRAFTERS, "falcon", "small")
 QWEN3 = TARGETS["qwen3"]
+COUNTS, BATCHES = (2, 4, 8), (1, 4)
 
 
 def run(request, seconds=600, **variables):
     """What `sharded_decode.py` prints for a request, in a process with eight devices."""
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-    paths = os.pathsep.join(str(path) for path in (SCRIPT.parents[1], SCRIPT.parent))
-    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), json.dumps(request)],
-        env=environment | variables,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    return json.loads(run_on_devices(8, "sharded_decode.py", request, seconds, **variables))
 
 
 def list_cases(methods, devices, temperatures, batch):
@@ -136,25 +122,46 @@ def test_the_serving_engine_gives_the_texts_of_one_device(family, method):
     assert len(found) == 4 and found == expected and compiled == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("batch", [1, 4])
-@pytest.mark.parametrize("family", TARGETS)
-def test_texts_do_not_depend_on_the_devices(family, batch):
-    """Every drafter with every batch on every number of devices.
+def list_turns(batch, parity):
+    """Every drafter on every number of devices, at T = 0 and T = 1 in turn: half of all.
 
-    The temperature takes turns: a drafter sees both with each batch and each number of devices.
-    One process runs all, because compiling for many devices is what takes the time.
+    The other parity is the other half. Over both batches, each parity has both temperatures of a
+    drafter on each number of devices.
     """
-    counts, first = (2, 4, 8), 0 if batch == 1 else 1
-    cases = [
+    first = parity if batch == 1 else 1 + parity
+    return [
         case
         for place, method in enumerate(METHODS)
-        for turn, devices in enumerate(counts, place + first)
+        for turn, devices in enumerate(COUNTS, place + first)
         for case in list_cases([method], [devices], [float(turn % 2)], batch)
     ]
+
+
+def test_turns_are_all_cases_once():
+    names = ("method", "devices", "temperature", "batch")
+    cases = [
+        tuple(case[name] for name in names)
+        for batch in BATCHES
+        for parity in (0, 1)
+        for case in list_turns(batch, parity)
+    ]
+    assert len(cases) == len(set(cases))
+    assert set(cases) == set(itertools.product(METHODS, COUNTS, (0.0, 1.0), BATCHES))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parity", [0, 1])
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("family", TARGETS)
+def test_texts_do_not_depend_on_the_devices(family, batch, parity):
+    """Every drafter with every batch on every number of devices, greedy and sampled.
+
+    One process runs half of a batch, because compiling for many devices is what takes the time.
+    """
+    cases = list_turns(batch, parity)
     alone = list_cases(["dflash"], [1], [0.0, 1.0], batch)
     results = run(dict(family=family, cases=cases + alone), seconds=7200)
-    assert len(results) == len(METHODS) * len(counts) + 2
+    assert len(results) == len(METHODS) * len(COUNTS) + 2
     for name, result in results.items():
         if name.startswith("1 "):
             assert result["found"] == result["expected"] and not result["collectives"]

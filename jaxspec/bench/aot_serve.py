@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.bench.aot import count_held, describe_call
+from jaxspec.bench.aot_options import describe_call
+from jaxspec.bench.aot_programs import count_held
 from jaxspec.bench.architectures import abstract_params
 from jaxspec.core.params import Params
 from jaxspec.core.sampling import MIXED

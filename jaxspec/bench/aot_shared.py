@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, NamedSharding
 
-from jaxspec.bench.aot import count_held, prefill_program
+from jaxspec.bench.aot_programs import count_held, prefill_program
 from jaxspec.core.mesh import MODEL, Layout, using
 from jaxspec.core.params import Params
 from jaxspec.engine.loop import run
@@ -20,15 +20,19 @@ from jaxspec.engine.placement import find_specs
 from jaxspec.engine.prefill import prefill
 from jaxspec.targets.sharding.forward import find_splits
 from jaxspec.targets.sharding.place import map_leaves, order
-from jaxspec.targets.sharding.shares import Split, widen
+from jaxspec.targets.sharding.shares import Split, choose_experts, widen
 from pallas_kernels.aot import Program
 
 
-def shared_prefill(*, devices: int, **options: Any) -> Program:
-    """Make `jaxspec.bench.aot.prefill_program` of a target that `devices` devices share."""
+def shared_prefill(*, devices: int, experts: str, **options: Any) -> Program:
+    """Make `jaxspec.bench.aot_programs.prefill_program` of a target that `devices` devices share.
+
+    Args:
+      experts: how they share experts, see `jaxspec.load`.
+    """
     start = prefill_program(**options)
     mesh = AbstractMesh((devices,), (MODEL,))
-    params = share_shapes(start.args[0], mesh)
+    params = share_shapes(start.args[0], mesh, experts)
     around = functools.partial(_trace_for, params.spec.target.vocab_size)
     args = (params, *start.args[1:])
     with around(mesh):
@@ -37,9 +41,13 @@ def shared_prefill(*, devices: int, **options: Any) -> Program:
     return start._replace(args=args, facts=facts, devices=devices, around=around)
 
 
-def shared_loop(*, devices: int, **options: Any) -> Program:
-    """Make `jaxspec.bench.aot.decode_loop` of a target that `devices` devices share."""
-    start = shared_prefill(devices=devices, **options)
+def shared_loop(*, devices: int, experts: str, **options: Any) -> Program:
+    """Make `jaxspec.bench.aot_programs.decode_loop` of a target that `devices` devices share.
+
+    Args:
+      experts: how they share experts, see `jaxspec.load`.
+    """
+    start = shared_prefill(devices=devices, experts=experts, **options)
     mesh = AbstractMesh((devices,), (MODEL,))
     with start.around(mesh):
         state = jax.eval_shape(functools.partial(prefill, **start.static), *start.args)
@@ -53,13 +61,15 @@ def shared_loop(*, devices: int, **options: Any) -> Program:
     return start._replace(function=run, args=args, static=static)
 
 
-def share_shapes(params: Params, mesh: AbstractMesh) -> Params:
+def share_shapes(params: Params, mesh: AbstractMesh, experts: str) -> Params:
     """Return the shapes and shardings of a model whose target the devices of a mesh share.
 
     Args:
       params: shapes of the model on one device.
+      experts: how they share experts, see `jaxspec.load`.
     """
-    config, devices = params.spec.target, mesh.size
+    devices = mesh.size
+    config = choose_experts(params.spec.target, devices, experts)
     shapes = jax.eval_shape(lambda given: map_leaves(order, given, config, devices), params.target)
     spec = dataclasses.replace(params.spec, target=widen(config, devices))
 

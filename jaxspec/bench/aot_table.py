@@ -6,6 +6,7 @@ import collections
 import re
 from typing import Any
 
+from jaxspec.bench.architectures import ARCHITECTURES
 from jaxspec.bench.report.table import tabulate
 from pallas_kernels.aot_gpus import find_gpu
 
@@ -47,6 +48,17 @@ def render_compiled(reports: list[dict[str, Any]]) -> str:
             *_large(last["large"]),
         ]
     return "\n".join([*failed, *lines])
+
+
+def render_partitioned(reports: list[dict[str, Any]]) -> str:
+    """Render reports of programs for virtual devices: what each holds, and what they exchange."""
+    shown = [one for one in reports if one["compiles"]]
+    lines = [
+        f"{_title(one)} does not compile: {one['error']}" for one in reports if not one["compiles"]
+    ]
+    rows = [[label, *map(show, shown)] for label, show in (_SHARED_ROWS | _HELD_ROWS).items()]
+    table = tabulate(["", *map(_title, shown)], rows).to_text()
+    return "\n".join([*lines, table] if shown else lines)
 
 
 def _title(one: dict[str, Any]) -> str:
@@ -119,13 +131,38 @@ def _sums(one: dict[str, Any]) -> str:
     return ", ".join(f"{number} x {shape}" for shape, number in found.items()) or "-"
 
 
+def _experts(one: dict[str, Any]) -> str:
+    """Show what each device holds of a mixture of experts."""
+    if ARCHITECTURES[one["options"]["arch"]].moe is None:
+        return "-"
+    return "some, whole" if one["experts"] == "expert" else "channels of all"
+
+
 def _largest_gather(one: dict[str, Any]) -> str:
     sizes = [each["bytes"] for each in one["collectives"] if each["kind"] != "all-reduce"]
     return f"{len(sizes)}, {max(sizes) / 2**10:.1f}" if sizes else "-"
 
 
+def _arguments(one: dict[str, Any]) -> str:
+    return _mib(one["memory"]["arguments"])
+
+
+def _aliased(one: dict[str, Any]) -> str:
+    return f"{_mib(one['memory']['aliased'])} of {_mib(one['cache_bytes'])}"
+
+
+def _compilation(one: dict[str, Any]) -> str:
+    return f"{one['seconds']['lower'] + one['seconds']['compile']:.1f}"
+
+
+_HELD_ROWS = {
+    "arguments of each, MiB": _arguments,
+    "aliased of caches, MiB": _aliased,
+    "compilation, s": _compilation,
+}
 _SHARED_ROWS = {
-    "GPUs that share the target": lambda one: str(one["devices"]),
+    "devices that share the target": lambda one: str(one["devices"]),
+    "of experts, each has": _experts,
     "sums over them": _sums,
     "gathers, and KiB of the largest": _largest_gather,
 }
@@ -146,16 +183,14 @@ _ROWS = {
     "written a round, MiB": lambda one: _mib(one["traffic"]["written"]),
     "of both at peak bandwidth, us": _least_time,
     "matrix products a round, GFLOP": lambda one: f"{one['traffic']['flops'] / 1e9:.1f}",
-    "arguments, MiB": lambda one: _mib(one["memory"]["arguments"]),
+    "arguments, MiB": _arguments,
     "temporary, MiB": lambda one: _mib(one["memory"]["temporary"]),
     "outputs, MiB": lambda one: _mib(one["memory"]["outputs"]),
-    "aliased of caches, MiB": lambda one: (
-        f"{_mib(one['memory']['aliased'])} of {_mib(one['cache_bytes'])}"
-    ),
+    "aliased of caches, MiB": _aliased,
     "large results that only move data": lambda one: str(
         sum(each["moves"] for each in one["large"])
     ),
     "kernels that spill registers": _spills,
-    "compilation, s": lambda one: f"{one['seconds']['lower'] + one['seconds']['compile']:.1f}",
+    "compilation, s": _compilation,
     "its processor time, s": lambda one: f"{one['seconds']['processor']:.1f}",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from jaxspec.cli import options, values
 from jaxspec.policies.registry import AUTOMATIC
@@ -21,7 +22,12 @@ def add_command(commands: options.Commands) -> None:
     )
     add, default = parser.add_argument, options.DEFAULT
     add("--arch", default="qwen3-8b", help=f"architecture; its weights take no memory {default}")
-    add("--gpu", default="h100", help=f"h100, h200, b200, a100, l4 or t4, or a list {default}")
+    add(
+        "--gpu",
+        default="h100",
+        help="h100, h200, b200, a100, l4 or t4, or a list; or cpu: virtual devices, which show what "
+        f"--tp makes of a program, and need no plugin {default}",
+    )
     add(
         "--method",
         default="jetspec",
@@ -68,22 +74,52 @@ def add_command(commands: options.Commands) -> None:
     add("--quantize", help="int8 or fp8 weights of the target (default: as --dtype)")
     add("--layers", type=int, help="compile fewer target layers (default: all)")
     add("--tp", type=int, default=1, help=f"GPUs that share the target {default}")
+    options.add_experts(parser)
     add("--large", type=int, default=8, help=f"list results of at least this many MiB {default}")
     options.add_json_file(parser, "write the whole report to this file")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Compile and print the report; the exit status is 1 if a program does not compile."""
-    from jaxspec.bench.aot import DRAFTER, check_call, compile_decode_loop
-    from jaxspec.bench.aot_table import render_compiled
-    from pallas_kernels.aot_gpus import find_gpu
+    from jaxspec.bench.aot import check_call, compile_decode_loop
+    from jaxspec.bench.aot_table import render_compiled, render_partitioned
+    from jaxspec.bench.aot_virtual import VIRTUAL, compile_virtual
 
     values.check_folders(arguments, "json")
-    model, sampling = (
-        ("arch", "batch", "layers", "quantize"),
-        ("temperature", "top_k", "top_p", "min_p"),
-    )
-    names = (*model, *sampling, "acceptance", "budget", "policy")
+    gpus = arguments.gpu.split(",")
+    if VIRTUAL in gpus and len(gpus) > 1:
+        raise ValueError(f"--gpu is {arguments.gpu}: give {VIRTUAL} alone, or GPUs")
+    calls = [
+        (gpu, {"dtype": arguments.dtype or _find_dtype(gpu)} | call)
+        for gpu in gpus
+        for call in _list_calls(arguments)
+    ]
+    for _, call in calls:  # all of them before the first compiles
+        check_call(**call)
+    if gpus == [VIRTUAL]:
+        reports, render = [compile_virtual(**call) for _, call in calls], render_partitioned
+    else:
+        large = arguments.large * 2**20
+        reports = [compile_decode_loop(gpu, large=large, **call) for gpu, call in calls]
+        render = render_compiled
+    values.save_json(arguments.json, reports)
+    print(render(reports))
+    return 0 if all(one["compiles"] for one in reports) else FAILED
+
+
+def _find_dtype(gpu: str) -> str:
+    from jaxspec.bench.aot_virtual import VIRTUAL
+    from pallas_kernels.aot_gpus import find_gpu
+
+    return "bfloat16" if gpu == VIRTUAL else find_gpu(gpu).dtype
+
+
+def _list_calls(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """List the programs that the options name, as options of `compile_decode_loop` without a dtype."""
+    from jaxspec.bench.architectures import DRAFTER
+
+    names = ("arch", "batch", "layers", "quantize", "temperature", "top_k", "top_p", "min_p")
+    names = (*names, "acceptance", "budget", "policy", "experts")
     shared = {name: getattr(arguments, name) for name in names}
     shared |= {"capacity": arguments.context, "devices": arguments.tp}
     shared["builder"] = arguments.builder or ("best_first" if arguments.method == DRAFTER else None)
@@ -99,15 +135,4 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.default:
         shared["policy"] = AUTOMATIC
         wanted = [{"part": part, "method": arguments.method} for part in ("prefill", "rounds")]
-    calls = [
-        (gpu, {"dtype": arguments.dtype or find_gpu(gpu).dtype, **shared, **one})
-        for gpu in arguments.gpu.split(",")
-        for one in wanted
-    ]
-    for _, call in calls:  # all of them before the first compiles
-        check_call(**call)
-    large = arguments.large * 2**20
-    reports = [compile_decode_loop(gpu, large=large, **call) for gpu, call in calls]
-    values.save_json(arguments.json, reports)
-    print(render_compiled(reports))
-    return 0 if all(one["compiles"] for one in reports) else FAILED
+    return [shared | one for one in wanted]

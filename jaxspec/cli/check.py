@@ -25,6 +25,13 @@ def add_command(commands: options.Commands) -> None:
         default=8.0,
         help=f"begin no further measurement after this time {options.DEFAULT}",
     )
+    parser.add_argument(
+        "--tp",
+        type=int,
+        metavar="N",
+        help="run texts, rounds and prefills with a target that the first N devices share "
+        "(default: one device holds it)",
+    )
     options.add_json_file(parser)
 
 
@@ -41,6 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.minutes,
         progress=lambda line: print(line, file=sys.stderr, flush=True),
         save=lambda report: values.save_json(arguments.json, report),
+        mesh=values.make_mesh(arguments.tp),
     )
     print(render_check(report))
     return 0 if is_correct(report) else WRONG

@@ -77,6 +77,11 @@ def add_devices(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="share the target among the first N devices (default: one device holds it)",
     )
+    add_experts(parser)
+
+
+def add_experts(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says how devices share experts."""
     parser.add_argument(
         "--experts",
         choices=("channel", "expert"),

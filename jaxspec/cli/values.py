@@ -45,7 +45,7 @@ def load_params(arguments: argparse.Namespace) -> Params:
         drafter=read_drafters(arguments),
         dtype=arguments.dtype,
         quantize=arguments.quantize,
-        mesh=_make_mesh(getattr(arguments, "tp", None)),
+        mesh=make_mesh(getattr(arguments, "tp", None)),
         experts=getattr(arguments, "experts", "channel"),
     )
 
@@ -70,7 +70,7 @@ def join_processes(arguments: argparse.Namespace) -> None:
     connect(hosts, SILENCE)
 
 
-def _make_mesh(devices: int | None) -> Mesh | None:
+def make_mesh(devices: int | None) -> Mesh | None:
     """Make the mesh of the first `devices` devices; None for None.
 
     Raises:
@@ -82,7 +82,11 @@ def _make_mesh(devices: int | None) -> Mesh | None:
         return None
     found = jax.device_count()
     if not 1 <= devices <= found:
-        raise ValueError(f"--tp is {devices}: give 1 to {found}, the number of devices")
+        hint = ""
+        if jax.default_backend() == "cpu":
+            flag = f"--xla_force_host_platform_device_count={max(devices, 2)}"
+            hint = f", or set XLA_FLAGS={flag} for virtual ones"
+        raise ValueError(f"--tp is {devices}: give 1 to {found}, the number of devices{hint}")
     if jax.process_count() > 1 and devices != found:
         raise ValueError(
             f"--tp is {devices}: {jax.process_count()} processes have {found} devices, "

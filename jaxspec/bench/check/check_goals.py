@@ -113,9 +113,10 @@ H100 = (
 def list_goals(report: dict[str, Any]) -> list[tuple[Goal, float | None, bool | None]]:
     """List (goal, value here, whether it is met) for a report.
 
-    Goals of an H100 have no verdict on another device or architecture.
+    Goals of an H100 have no verdict on another device or architecture, or if several share it.
     """
     right = "H100" in report["device"]["kind"] and report["sizes"]["arch"] == "qwen3-8b"
+    right = right and not report.get("mesh")
     goals = [(goal, True) for goal in EVERYWHERE]
     goals += [(goal, right) for goal in H100] if report["device"]["platform"] == "gpu" else []
     found = []

@@ -16,6 +16,7 @@ def render_check(report: dict[str, Any]) -> str:
     parts = [
         f"{device['kind']} ({device['platform']}), jax {versions['jax']}, "
         f"{report['sizes']['arch']} in {report['sizes']['dtype']}",
+        _mesh(report),
         *(_ceilings(report), _kernels(report), _lossless(report), _rounds(report)),
         *(_verification(report), _prefills(report)),
         *(_profile(report), _few_rows(report), _skipped(report)),
@@ -24,6 +25,26 @@ def render_check(report: dict[str, Any]) -> str:
     short = list_shortfalls(report)
     parts.append("falls short:\n  " + "\n  ".join(short) if short else "nothing falls short")
     return "\n\n".join(part for part in parts if part)
+
+
+def _mesh(report: dict[str, Any]) -> str:
+    """Say which steps ran on a shared target, and which on one device."""
+    mesh = report.get("mesh")
+    if not mesh:
+        return ""
+    steps = report["steps"].items()
+    ran = [name.partition(":")[0] for name, step in steps if "skipped" not in step]
+    parts = [
+        ", ".join(dict.fromkeys(name for name in ran if (name in mesh["steps"]) == shared))
+        for shared in (True, False)
+    ]
+    lines = [
+        f"mesh model={mesh['model']}: {mesh['model']} devices share the target in: {parts[0]}",
+        f"on one device: {parts[1]}",
+    ]
+    if report["device"]["platform"] == "cpu":
+        lines.append("virtual devices share one CPU: times with them are not those of several")
+    return "\n".join(lines)
 
 
 def _ceilings(report: dict[str, Any]) -> str:
@@ -50,7 +71,9 @@ def _lossless(report: dict[str, Any]) -> str:
     found = find_result(report, "lossless")
     if found is None:
         return ""
-    columns = [Column("mini, float32"), Column("differing"), Column("tokens/round", fixed(2))]
+    mesh = report.get("mesh")
+    where = f"mini on {mesh['model']} devices" if mesh else "mini"
+    columns = [Column(f"{where}, float32"), Column("differing"), Column("tokens/round", fixed(2))]
     rows = [
         [name, f"{one['differing']} of {one['of']}", one["acceptance"]]
         for name, one in found.items()

@@ -26,10 +26,13 @@ _STREAM, _THREAD = re.compile(r"^Stream"), re.compile(r"^(tf_XLA|XLA)", re.IGNOR
 def profile_rounds(params: Params, *, context: int) -> dict[str, Any]:
     """Trace rounds of `best_first@64`, and add up the times of equal kernels.
 
+    Devices that share the target count with their average.
+
     Returns:
       `rounds`, `kernels` per round, `busy_ms` per round, and `costliest`: up to SHOWN of {"name",
       "us" per round, "count" per round}.
     """
+    devices = 1 if params.layout is None else params.layout.devices
     session = prepare_rounds(params, USUAL, context, 2 * ROUNDS)
     with matmul_precision(session), tempfile.TemporaryDirectory() as folder:
 
@@ -42,11 +45,11 @@ def profile_rounds(params: Params, *, context: int) -> dict[str, Any]:
             more(state, ROUNDS)
         (path,) = Path(folder).rglob("perfetto_trace.json.gz")
         with gzip.open(path, "rt", encoding="utf-8") as file:
-            return summarise_trace(json.load(file), ROUNDS)
+            return summarise_trace(json.load(file), ROUNDS, devices)
 
 
-def summarise_trace(trace: dict[str, Any], rounds: int) -> dict[str, Any]:
-    """Add up the events of a trace in Chrome's format that a device ran."""
+def summarise_trace(trace: dict[str, Any], rounds: int, devices: int = 1) -> dict[str, Any]:
+    """Add up the events of a trace in Chrome's format that devices ran; average over them."""
     events = trace["traceEvents"]
     processes = {e["pid"]: e["args"]["name"] for e in events if e.get("name") == "process_name"}
     threads = {
@@ -62,12 +65,13 @@ def summarise_trace(trace: dict[str, Any], rounds: int) -> dict[str, Any]:
         if gpu or not event["name"].startswith("ThunkExecutor"):  # it contains the others
             seconds[event["name"]] += event.get("dur", 0)
             counts[event["name"]] += 1
+    times = rounds * devices
     return {
         "rounds": rounds,
-        "kernels": sum(counts.values()) / rounds,
-        "busy_ms": sum(seconds.values()) / 1e3 / rounds,
+        "kernels": sum(counts.values()) / times,
+        "busy_ms": sum(seconds.values()) / 1e3 / times,
         "costliest": [
-            {"name": name, "us": total / rounds, "count": counts[name] / rounds}
+            {"name": name, "us": total / times, "count": counts[name] / times}
             for name, total in seconds.most_common(SHOWN)
         ],
     }

@@ -9,14 +9,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from jaxspec.bench.architectures import (
     abstract_params,
-    add_random_drafter,
     architecture,
-    dspark_config,
-    eagle_config,
-    random_params,
 )
 from jaxspec.bench.check.agreement import measure_agreement
 from jaxspec.bench.check.few_rows import measure_few_rows
@@ -26,6 +23,7 @@ from jaxspec.bench.check.lossless import check_lossless
 from jaxspec.bench.check.prefills import measure_prefills
 from jaxspec.bench.check.rounds import SETTINGS, measure_rounds, measure_stream
 from jaxspec.bench.check.run_steps import Step, run_steps
+from jaxspec.bench.check.shared_target import RandomWeights, check_devices
 from jaxspec.bench.check.top_k import measure_top_k
 from jaxspec.bench.check.verification import measure_verification
 from jaxspec.bench.latency.ceilings import CEILING_SIZES, find_memory_bytes, measure_ceilings
@@ -89,6 +87,8 @@ CPU = Sizes(
 )
 # Least minutes that a step needs: of the large ones, which would otherwise outlast the given time.
 _NEEDS = {"load": 1.5, "prefill": 1.0}
+# Steps that use a target that devices share, if they do: the part of their names before ":".
+_SHARED = ("lossless", "rounds", "profile", "prefill")
 # Architectures to choose from, the largest first, and the share of the memory that weights may take.
 _FAMILY, MOST_WEIGHTS = ("qwen3-8b", "qwen3-4b", "qwen3-1.7b", "qwen3-0.6b"), 0.6
 
@@ -118,42 +118,53 @@ def check_device(
     sizes: Sizes | None = None,
     progress: Callable[[str], None] = lambda line: None,
     save: Callable[[dict[str, Any]], None] = lambda report: None,
+    mesh: Mesh | None = None,
 ) -> dict[str, Any]:
     """Run the whole check on the default device.
+
+    With a mesh, texts, rounds and prefills are those of a target that its devices share. It is as
+    large as for one device, so that figures can be compared.
 
     Args:
       minutes: steps begin within this time.
       sizes: see `Sizes`; None chooses them for the device.
       progress, save: see `run_steps`.
+      mesh: devices that share the target, on the axis "model"; None or one: nothing is shared.
 
     Returns:
-      A report ready for JSON: device and versions, `sizes`, and what `run_steps` returns.
+      A report ready for JSON: device and versions, `sizes`, `mesh` (None, or the number of devices
+      on the axis `model` and the `steps` that ran on them), and what `run_steps` returns.
+
+    Raises:
+      ValueError: the devices cannot share the targets.
     """
     device = jax.devices()[0]
     if sizes is None:
         modern = device.platform != "gpu" or float(device.compute_capability) >= 8
         sizes = choose_sizes(device.platform, find_memory_bytes(), modern)
+    if mesh is not None and mesh.size == 1:
+        mesh = None
+    if mesh is not None:
+        check_devices(mesh.size, sizes.arch)
     weights = {"params": {"norm": {"scale": jnp.ones(1, sizes.dtype)}}}
     report = describe_environment(Params(weights, {}, architecture(sizes.arch)))
     report["sizes"] = dataclasses.asdict(sizes)
-    return run_steps(_list_steps(sizes, report), minutes, report, progress, save)
+    report["mesh"] = None if mesh is None else {"model": mesh.size, "steps": list(_SHARED)}
+    return run_steps(_list_steps(sizes, report, mesh), minutes, report, progress, save)
 
 
-def _list_steps(sizes: Sizes, report: dict[str, Any]) -> Sequence[Step]:
-    @functools.cache
-    def large() -> Params:
-        spec = architecture(sizes.arch)
-        params = random_params(spec, jnp.dtype(sizes.dtype))
-        params = add_random_drafter(params, eagle_config(spec))
-        return add_random_drafter(params, dspark_config(spec))
+def _list_steps(sizes: Sizes, report: dict[str, Any], mesh: Mesh | None) -> Sequence[Step]:
+    weights = RandomWeights(sizes.arch, sizes.dtype, mesh)
 
-    def rates() -> tuple[float, float]:
+    def rates() -> tuple[float, float] | None:
+        if mesh is not None and jax.default_backend() == "cpu":
+            return None  # virtual devices share the rates that were measured
         found = report["steps"]["ceilings"]["result"]
         names = ("copy_bytes_per_second", "matmul_flops_per_second")
         return tuple(found[name]["median"] for name in names)
 
     def load() -> dict[str, Any]:
-        large.cache_clear()
+        weights.drop()
         return measure_load(*sizes.load, sizes.dtype, 1, None, progress=lambda line: None)
 
     shape = {"context": sizes.context, "rounds": sizes.rounds}
@@ -164,20 +175,28 @@ def _list_steps(sizes: Sizes, report: dict[str, Any]) -> Sequence[Step]:
     steps = [
         Step("ceilings", ceilings),
         Step("kernels", functools.partial(check_kernels, sizes.real)),
-        Step("lossless", functools.partial(check_lossless, sizes.tokens)),
+        Step("lossless", functools.partial(check_lossless, sizes.tokens, mesh=mesh)),
     ]
     steps += [
         Step(
             f"rounds: {setting.name}",
-            lambda setting=setting: measure_rounds(large(), setting, rates=rates(), **shape),
+            lambda setting=setting: measure_rounds(
+                weights.shared(), setting, rates=rates(), **shape
+            ),
         )
         for setting in SETTINGS
     ]
+    pieces = Step(
+        "verification", lambda: measure_verification(weights.alone(), sizes.widths, sizes.context)
+    )
+    shared = [
+        Step("rounds: stream", lambda: measure_stream(weights.shared(), **shape)),
+        Step("profile", lambda: profile_rounds(weights.shared(), context=sizes.context)),
+        Step("prefill", lambda: measure_prefills(weights.shared(), sizes.prefills)),
+    ]
+    # The pieces need a target on one device: they come first, or after all that shares one.
+    steps += [pieces, *shared] if mesh is None else [*shared, pieces]
     steps += [
-        Step("verification", lambda: measure_verification(large(), sizes.widths, sizes.context)),
-        Step("rounds: stream", lambda: measure_stream(large(), **shape)),
-        Step("profile", lambda: profile_rounds(large(), context=sizes.context)),
-        Step("prefill", lambda: measure_prefills(large(), sizes.prefills)),
         Step("top-k", functools.partial(measure_top_k, *sizes.top_k)),
         Step("agreement", functools.partial(measure_agreement, sizes.tokens)),
         Step("load", load),

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.bench.check.shared_target import describe_own
 from jaxspec.bench.latency.floors import (
     Work,
     count_absorb,
@@ -63,22 +64,28 @@ USUAL = SETTINGS[1]
 
 
 def measure_rounds(
-    params: Params, setting: Setting, *, context: int, rounds: int, rates: tuple[float, float]
+    params: Params,
+    setting: Setting,
+    *,
+    context: int,
+    rounds: int,
+    rates: tuple[float, float] | None,
 ) -> dict[str, Any]:
     """Time rounds as `jaxspec.decode` runs them.
 
     With random weights hardly a drafted token is accepted, which does not change what a round costs.
 
     Args:
-      params: random weights, see `jaxspec.bench.architectures`.
+      params: random weights, see `jaxspec.bench.architectures`. Devices may share the target.
       context: tokens of the prompts, which are random.
       rounds: of a sample.
-      rates: measured bytes and operations per second.
+      rates: measured bytes and operations per second of one device; None: there is no floor.
 
     Returns:
       `ms` per round and `quartiles` over samples; `floor_ms` and `share_of_floor` in percent, None
       where the floor is not known; `dispatch_ms`, what a call takes without a round;
-      `prefill_seconds` and `compile_seconds` of both programs.
+      `prefill_seconds` and `compile_seconds` of both programs. A floor is one device's, without what
+      devices exchange.
     """
     session = prepare_rounds(params, setting, context, rounds)
     with matmul_precision(session):
@@ -145,13 +152,13 @@ def _timed(call: Any) -> tuple[Any, float]:
 
 
 def _find_floor(
-    params: Params, session: Session, context: int, batch: int, rates: tuple[float, float]
+    params: Params, session: Session, context: int, batch: int, rates: tuple[float, float] | None
 ) -> float | None:
     """Return the milliseconds of a round's forwards at measured rates; None where they vary."""
     plan, config = make_plan(params.spec, session.config), session.config
-    if config.policy is not None or plan.in_steps:
+    if rates is None or config.policy is not None or plan.in_steps:
         return None
-    rows = plan.widths[-1]
+    rows, params = plan.widths[-1], describe_own(params)
     work = [count_target_forward(params, batch=batch, rows=rows, context=context)]
     if plan.drafter is not None:
         slots = params.spec.drafter(config.method).depth

@@ -270,7 +270,7 @@ def test_slow_is_not_wrong():
 
 
 def test_the_command_saves_what_it_prints(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(plan_check, "_list_steps", lambda sizes, report: [Step("one", lambda: 1)])
+    monkeypatch.setattr(plan_check, "_list_steps", lambda *_: [Step("one", lambda: 1)])
     out = tmp_path / "check.json"
     assert main(["check", "--minutes", "1", "--json", str(out)]) == 0
     assert json.loads(out.read_text())["steps"]["one"]["result"] == 1

@@ -1,0 +1,103 @@
+"""The decode calls that `jaxspec aot` compiles: a named architecture, a method and its settings."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from jaxspec.bench.architectures import architecture, swap_drafter
+from jaxspec.builders import make_builder
+from jaxspec.core.params import Spec
+from jaxspec.core.sampling import make_sampling
+from jaxspec.costs.round_costs import make_costs
+from jaxspec.engine.automatic import GPU_WIDTHS, make_automatic
+from jaxspec.engine.plan import DecodeConfig, make_plan
+from jaxspec.policies.bastion.controller import make_bastion
+from jaxspec.policies.learned.blockpilot import Predictor, make_blockpilot
+from jaxspec.policies.protocol import Policy
+from jaxspec.policies.registry import AUTOMATIC
+from jaxspec.targets.quant import check_kind
+
+BLOCKPILOT = "blockpilot"
+_BLOCKS = (4, 8, 16)
+_PROMPT = 64
+_DTYPES = ("bfloat16", "float16", "float32")
+
+
+def describe_call(
+    *,
+    arch,
+    method,
+    builder,
+    budget,
+    acceptance,
+    capacity,
+    dtype,
+    layers,
+    policy,
+    quantize,
+    **sampling,
+) -> tuple[Spec, DecodeConfig]:
+    """Return the model and the decode call that the options of `decode_loop` describe; ValueError
+    if one is out of range.
+    """
+    if dtype not in _DTYPES:
+        raise ValueError(f"unknown dtype {dtype!r}: choose one of {', '.join(_DTYPES)}")
+    check_kind(quantize)
+    spec = architecture(arch)
+    if method != "ar":
+        spec = swap_drafter(spec, method)
+    if layers is not None:
+        if not 1 <= layers <= spec.target.num_layers:
+            raise ValueError(f"layers is {layers}: {arch} has {spec.target.num_layers}")
+        spec = _fewer_layers(spec, layers)
+    decides = None if method == "ar" else make_policy(policy, budget, spec)
+    tree = (
+        {}
+        if method == "ar"
+        else {
+            "builder": builder and make_builder(builder),
+            "budget": budget,
+            "acceptance": acceptance,
+            "policy": decides and decides.config,
+        }
+    )
+    config = DecodeConfig(method, make_sampling(**sampling)[0], **tree)
+    plan = make_plan(spec, config)
+    least = _PROMPT + max(plan.longest, plan.waiting)
+    if capacity < least:
+        raise ValueError(f"a cache of {capacity} rows is too small: give at least {least}")
+    return spec, config
+
+
+def _fewer_layers(spec: Spec, layers: int) -> Spec:
+    """Cut the target to `layers` layers and the head to at most as many; it reads the last ones."""
+    name, head = spec.drafters[0]
+    features = tuple(range(layers))[-len(head.feature_layers) :]
+    head = dataclasses.replace(
+        head, num_layers=min(layers, head.num_layers), feature_layers=features
+    )
+    return dataclasses.replace(
+        spec, target=dataclasses.replace(spec.target, num_layers=layers), drafters=((name, head),)
+    )
+
+
+def make_policy(name: str | None, budget: int, spec: Spec) -> Policy | None:
+    """Make BlockPilot with one layer, or a controller; None without a name.
+
+    Weights are 0 and times are 1: the compiled program does not depend on them.
+    """
+    if name == BLOCKPILOT:
+        kernel = np.zeros((spec.target.vocab_size, len(_BLOCKS)), np.float32)
+        layer = {"kernel": kernel, "bias": np.zeros(len(_BLOCKS), np.float32)}
+        return make_blockpilot(_BLOCKS, Predictor([layer]), widths=(budget,))
+    return None if name is None else _make_controller(name, budget)
+
+
+def _make_controller(rule: str, budget: int) -> Policy:
+    known = GPU_WIDTHS if rule == AUTOMATIC else (1, 4, 16, 64, 256)
+    widths = (*(width for width in known if width < budget), budget)
+    if rule == AUTOMATIC:
+        return make_automatic(make_costs(widths, (1,), 1.0, [[1.0]] * len(widths)), False)
+    return make_bastion(make_costs(widths, (0, 1024), (1.0, 1.0), [[1.0, 1.0]] * len(widths)), rule)
