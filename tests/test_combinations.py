@@ -126,8 +126,8 @@ def plain(params):
     return texts
 
 
-def drafted(params, method, builder, temperature=0.0):
-    options = dict(method=method, builder=builder, budget=BUDGET, temperature=temperature)
+def drafted(params, method, builder, temperature=0.0, **more):
+    options = dict(method=method, builder=builder, budget=BUDGET, temperature=temperature) | more
     return jaxspec.decode(params, PROMPTS, max_new_tokens=NEW, **options)
 
 
@@ -158,6 +158,14 @@ def test_the_text_is_the_targets(params, plain, method, builder, temperature):
     assert builder == "chain" or sum(out.stats.rounds for out in outs) < len(PROMPTS) * (NEW - 1), (
         "no draft was accepted"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("method", "builder"), [one for one in ALL if one[1] != "lattice"])
+def test_prompt_lookup_mixes_with_every_drafter(params, plain, method, builder, temperature):
+    outs = drafted(params, method, builder, temperature, lookup=True)
+    assert [out.tokens for out in outs] == plain(temperature)
 
 
 def test_every_kind_of_drafter_is_listed():

@@ -106,6 +106,8 @@ class Session:
         Raises:
           TypeError, ValueError: see `jaxspec.decode`.
         """
+        # Copied tokens are no evidence of the drafter.
+        options = {"lookup": False} | options
         session = prepare(self.params, prompt, method=self.method, **options)
         config = dataclasses.replace(session.config, evidence=self.options.rows if adapt else 0)
         session = dataclasses.replace(session, config=config)

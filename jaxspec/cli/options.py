@@ -155,6 +155,18 @@ def add_method(parser: argparse.ArgumentParser) -> None:
         default="on",
         help=f"draft under the target's sampling noise; changes speed, never text {DEFAULT}",
     )
+    add_lookup(parser)
+
+
+def add_lookup(parser: argparse.ArgumentParser) -> None:
+    """Add --lookup; `values.LOOKUP` gives what `jaxspec.decode` takes."""
+    parser.add_argument(
+        "--lookup",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="mix prompt lookup into what the drafter proposes; auto: if rounds are chosen by cost "
+        f"{DEFAULT}",
+    )
 
 
 def add_decode(

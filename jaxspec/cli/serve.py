@@ -44,6 +44,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     add("--method", help="drafter of requests that name none (default: the first one)")
     add("--builder", help="how candidates become a tree, as for generate")
     add("--budget", type=int, help="most rows of a tree (default: 32, on a CPU 8)")
+    add("--lookup", action="store_true", help="mix prompt lookup into what the drafter proposes")
     add(
         "--rule",
         choices=options.RULES,
@@ -174,7 +175,17 @@ def _make_engine(arguments: argparse.Namespace) -> tuple[Engine, Spec]:
     from jaxspec.serve.factory import make_engine
 
     params = values.load_params(arguments)
-    names = ("slots", "capacity", "method", "builder", "budget", "rule", "queue", "max_logprobs")
+    names = (
+        "slots",
+        "capacity",
+        "method",
+        "builder",
+        "budget",
+        "lookup",
+        "rule",
+        "queue",
+        "max_logprobs",
+    )
     return make_engine(params, **{name: getattr(arguments, name) for name in names}), params.spec
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # Seconds after which processes end when one of them no longer answers.
 SILENCE = 30
+LOOKUP = {"auto": None, "on": True, "off": False}
 _DECODE_OPTIONS = (
     "max_new_tokens",
     "temperature",
@@ -169,6 +170,7 @@ def collect_method_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "builder": arguments.builder,
         "budget": arguments.budget,
         "coupled": arguments.coupled == "on",
+        "lookup": LOOKUP[arguments.lookup],
     }
 
 

@@ -114,6 +114,8 @@ class Drafter(NamedTuple):
       confident: whether there is a `Proposal.confidence`.
       look_ahead: (params, scratch of `start`) -> Lookahead; None for drafters whose distributions
         depend on more than a node's depth and token.
+      remember: (state, scratch) -> state, after the last step of a round, for drafters that compare
+        what they proposed with what `absorb` sees; None: rounds leave nothing to remember.
     """
 
     feature_layers: tuple[int, ...]
@@ -126,6 +128,7 @@ class Drafter(NamedTuple):
     rank_classes: int = 0
     confident: bool = False
     look_ahead: Callable[..., Lookahead] | None = None
+    remember: Callable[[Any, Any], Any] | None = None
 
 
 def whole_vocabulary(logits: jax.Array, ids: jax.Array, vocab_size: int) -> jax.Array:

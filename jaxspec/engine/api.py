@@ -52,6 +52,7 @@ def decode(
     depth: int | None = None,
     acceptance: str = "match",
     coupled: bool = True,
+    lookup: bool | None = None,
     score_temperature: float | None = None,
     policy: Policy | str | None = None,
     capacity: int | None = None,
@@ -84,6 +85,9 @@ def decode(
         and `rejection` (temperature > 0) keep only its distribution.
       coupled: at temperature > 0, rank draft tokens under the noise that the target samples with,
         which accepts more of them (True; `match` only).
+      lookup: mix prompt lookup into the drafter's proposals: copied tokens get a share of its
+        distributions, as large as copies were right so far (None: with the policy `auto`, where the
+        target is on one device and the drafter gives no lookahead).
       score_temperature: divisor of the draft logits when paths are scored. Below 1 trees grow
         deeper, above 1 wider (None: the policy's, if it names one, else the drafter's own).
       policy: decides, per round, whether to draft, how many steps, and how many rows to verify; or,
@@ -122,6 +126,7 @@ def decode(
         depth=depth,
         acceptance=acceptance,
         coupled=coupled,
+        lookup=lookup,
         score_temperature=score_temperature,
         policy=policy,
         capacity=capacity,
@@ -172,6 +177,7 @@ def stream(
     depth: int | None = None,
     acceptance: str = "match",
     coupled: bool = True,
+    lookup: bool | None = None,
     score_temperature: float | None = None,
     policy: Policy | str | None = None,
     capacity: int | None = None,
@@ -206,6 +212,7 @@ def stream(
         depth=depth,
         acceptance=acceptance,
         coupled=coupled,
+        lookup=lookup,
         score_temperature=score_temperature,
         policy=policy,
         capacity=capacity,

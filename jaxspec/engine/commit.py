@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -69,6 +70,13 @@ def commit(
         ended = write_columns(evidence.rejected, ended, rounds)
         state = state.replace(evidence=evidence.replace(rejected=ended))
     return state, committed
+
+
+def remember(round: Round, state: DecodeState, scratch: Any) -> DecodeState:
+    """Let the drafter keep what it needs of a round's proposals, if it needs anything."""
+    if scratch is None or round.drafter.remember is None:
+        return state
+    return state.replace(draft=round.drafter.remember(state.draft, scratch))
 
 
 def absorb(round: Round, state: DecodeState, committed: Committed) -> DecodeState:

@@ -66,7 +66,8 @@ def draft(round: Round, state: DecodeState, noise: jax.Array | None) -> Drafted:
             fell_back = ~is_certain(foreseen, round.growth, quick.grown, limit).all()
             return _fall_back(fell_back, functools.partial(take, step), growing, quick)
         growing = take(step, growing)
-    return Drafted(growing.grown, growing.logprob, growing.below, growing.step)
+    scratch = growing.scratch
+    return Drafted(growing.grown, growing.logprob, growing.below, growing.step, scratch=scratch)
 
 
 def _fall_back(

@@ -21,6 +21,7 @@ from jaxspec.engine.commit import (
     commit,
     enqueue,
     has_room,
+    remember,
     write_columns,
 )
 from jaxspec.engine.draft import draft
@@ -89,6 +90,7 @@ def drafted_round(round: Round, state: DecodeState) -> DecodeState:
     policy, before = round.plan.policy, state
     noise = round.noise(state.cache.length + 1, round.plan.longest)
     drafted = draft(round, state, noise)
+    state = remember(round, state, drafted.scratch)
     tree, steps = grow(round, state, drafted), jnp.int32(drafted.steps)
     if policy is not None and policy.act.rows is not None:
         seen = Observation(state.cache.length, ~state.done, steps, drafted.pool, tree=tree)

@@ -12,6 +12,7 @@ from jaxspec.builders import Builder, Growth, Proposes, Unsuitable, parse_builde
 from jaxspec.core.params import Spec
 from jaxspec.core.sampling import SamplingSpec
 from jaxspec.drafters.base import Drafter
+from jaxspec.drafters.prompt_lookup.mixture import mix_lookup
 from jaxspec.drafters.registry import make_drafter, record_of
 from jaxspec.engine.buckets import powers_of_two
 from jaxspec.policies.protocol import Functions, PolicyConfig, Shape
@@ -35,6 +36,7 @@ class DecodeConfig:
       depth: longest drafted path, in tokens; None is the drafter's own.
       acceptance: `match` (draft-invariant), `sequential` or `rejection`.
       coupled: rank candidates under the target's noise (`match` at temperature > 0).
+      lookup: mix prompt lookup into the drafter's proposals.
       score_temperature: divisor of the draft logits when paths are scored; None: the drafter's own.
       policy: what decides below these limits; None: rounds do as much as the limits allow.
       evidence: rows per sequence that keep what training the drafter needs, see
@@ -48,6 +50,7 @@ class DecodeConfig:
     depth: int | None = None
     acceptance: str = "match"
     coupled: bool = True
+    lookup: bool = False
     score_temperature: float | None = None
     policy: PolicyConfig | None = None
     evidence: int = 0
@@ -114,7 +117,7 @@ def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
     record = record_of(drafter_config)
     if config.depth is not None:
         drafter_config = record.resize(drafter_config, config.depth)
-    drafter = make_drafter(drafter_config)
+    drafter = _make_drafter(config, drafter_config)
     builder = choose_builder(spec, config)
     growth = _bind(builder, config, drafter_config, drafter)
     if config.acceptance == "rejection":
@@ -125,12 +128,30 @@ def make_plan(spec: Spec, config: DecodeConfig) -> Plan:
         return Plan(target, None, None, (1,), 1)
     if record.causal_slots and growth.longest < drafter_config.depth:
         # Skip slots that are too deep for the tree.
-        drafter = make_drafter(record.resize(drafter_config, growth.longest))
+        drafter = _make_drafter(config, record.resize(drafter_config, growth.longest))
     policy = None if config.policy is None else config.policy.functions()
     widths = _choose_widths(growth.rows, config, builder.varies, record.retrieval)
     sizes = _choose_blocks(policy, growth.longest + 1)
-    blocks = {size: make_drafter(record.resize(drafter_config, size - 1)) for size in sizes}
+    blocks = {
+        size: _make_drafter(config, record.resize(drafter_config, size - 1)) for size in sizes
+    }
     return Plan(target, drafter, growth, widths, growth.longest + 1, policy, blocks)
+
+
+def suits_lookup(spec: Spec, method: str) -> bool:
+    """Whether calls that choose by cost mix prompt lookup into what a method proposes.
+
+    Lattice trees would lose the lookahead that they are built from.
+    """
+    if method == "ar":
+        return False
+    config = spec.drafter(method)
+    return not record_of(config).retrieval and make_drafter(config).look_ahead is None
+
+
+def _make_drafter(config: DecodeConfig, drafter_config: Any) -> Drafter:
+    drafter = make_drafter(drafter_config)
+    return mix_lookup(drafter) if config.lookup else drafter
 
 
 def choose_builder(spec: Spec, config: DecodeConfig) -> Builder:

@@ -27,6 +27,7 @@ class Drafted(NamedTuple):
       steps: int32 [], draft steps after the root's.
       fell_back: bool [], whether a shortlist did not foresee what matters, so that all steps were
         taken again, see `jaxspec.engine.lookahead`.
+      scratch: the drafter's own arrays of the round; None if they are not kept.
     """
 
     grown: Any
@@ -34,6 +35,7 @@ class Drafted(NamedTuple):
     below: jax.Array | None = None
     steps: jax.Array | int = 0
     fell_back: jax.Array | bool = False
+    scratch: Any = None
 
     @property
     def pool(self) -> Pool | None:

@@ -26,7 +26,7 @@ from jaxspec.engine import arguments
 from jaxspec.engine.automatic import recall_policy
 from jaxspec.engine.capacity import check_capacity, choose_capacity, room_for, round_up
 from jaxspec.engine.drafter_choice import choose_drafter
-from jaxspec.engine.plan import ACCEPTANCE, DecodeConfig, Plan, make_plan
+from jaxspec.engine.plan import ACCEPTANCE, DecodeConfig, Plan, make_plan, suits_lookup
 from jaxspec.engine.prefill import prefill
 from jaxspec.engine.token_ids import (
     Prompt,
@@ -99,6 +99,7 @@ def prepare(
     depth: int | None = None,
     acceptance: str = "match",
     coupled: bool = True,
+    lookup: bool | None = None,
     score_temperature: float | None = None,
     policy: Policy | str | None = None,
     capacity: int | None = None,
@@ -140,9 +141,12 @@ def prepare(
         depth=depth,
         acceptance=acceptance,
         coupled=coupled,
+        lookup=lookup,
         score_temperature=score_temperature,
         policy=policy.config if isinstance(policy, Policy) else None,
     )
+    if lookup is None and automatic and params.layout is None:
+        config = dataclasses.replace(config, lookup=suits_lookup(spec, config.method))
     params = with_panels(params, config.method, len(ids))
     chosen = policy if isinstance(policy, Policy) else None
     if automatic:
@@ -198,6 +202,7 @@ def resolve_config(
     depth: int | None = None,
     acceptance: str = "match",
     coupled: bool = True,
+    lookup: bool | None = None,
     score_temperature: float | None = None,
     policy: PolicyConfig | None = None,
 ) -> tuple[DecodeConfig, SamplingValues]:
@@ -218,6 +223,7 @@ def resolve_config(
     method = method or spec.default_method
     arguments.check_choice("acceptance", acceptance, ACCEPTANCE)
     arguments.check_flag("coupled", coupled)
+    lookup = lookup is not None and arguments.check_flag("lookup", lookup)
     budget = BUDGET if budget is None else arguments.check_budget(budget)
     if block_size is not None:
         block_size = arguments.check_count("block_size", block_size, 2)
@@ -238,6 +244,7 @@ def resolve_config(
         depth=choose_depth(drafter, method, depth=depth, block_size=block_size),
         acceptance=acceptance,
         coupled=coupled or acceptance != "match" or sampling.greedy,
+        lookup=lookup and not record_of(drafter).retrieval,
         score_temperature=score_temperature,
         policy=policy,
     )

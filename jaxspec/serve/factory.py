@@ -46,6 +46,7 @@ def make_engine(
     budget: int | None = None,
     block_size: int | None = None,
     depth: int | None = None,
+    lookup: bool = False,
     score_temperature: float | None = None,
     rule: str = "global",
     edges: tuple[int, ...] | None = None,
@@ -64,7 +65,7 @@ def make_engine(
       params: from `jaxspec.load`.
       slots: requests that decode at the same time.
       capacity: rows of each slot's key-value caches (None: 2048, or what the model's positions need).
-      method, builder, block_size, depth, score_temperature: as in `jaxspec.decode`.
+      method, builder, block_size, depth, lookup, score_temperature: as in `jaxspec.decode`.
       budget: most rows of a slot in a round, the root included (None: 32; on a CPU, where more rows
         seldom pay and every number of rows takes seconds to compile, 8).
       rule: how a round's rows are shared, one of `jaxspec.serve.plan.RULES`.
@@ -94,6 +95,7 @@ def make_engine(
         budget=_choose_budget() if budget is None else budget,
         block_size=block_size,
         depth=depth,
+        lookup=lookup,
         score_temperature=score_temperature,
     )
     config = dataclasses.replace(config, sampling=MIXED)

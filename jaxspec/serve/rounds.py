@@ -11,7 +11,7 @@ import numpy as np
 from jaxspec.core.state import DecodeState, Tree
 from jaxspec.core.tree import keep_rows, pad_rows, root_only
 from jaxspec.drafters.base import Committed
-from jaxspec.engine.commit import absorb, commit, enqueue, write_columns
+from jaxspec.engine.commit import absorb, commit, enqueue, remember, write_columns
 from jaxspec.engine.draft import draft
 from jaxspec.engine.grow import grow
 from jaxspec.engine.round import Round
@@ -66,8 +66,10 @@ def drafted_round(
     """Run a round that drafts, for all slots that decode."""
     state = slots.decode
     noise = _noise(round, state, round.plan.longest)
-    tree = grow(round, state, draft(round, state, noise))
-    live = ~state.done
+    drafted = draft(round, state, noise)
+    tree = grow(round, state, drafted)
+    state = remember(round, state, drafted.scratch)
+    slots, live = slots.replace(decode=state), ~state.done
     offer = Offer(
         calibrate(tree, slots.hits, slots.expected),
         jnp.where(live, tree.size, 0),

@@ -91,15 +91,16 @@ def random_requests(params, count, sampling, seed=0):
 # Engines of 2 slots share their programs, so all other tests that run requests have 2 slots.
 # `decode` compiles a program for each kind of sampling: by default none, one and all of its steps.
 @pytest.mark.parametrize(
-    ("slots", "sampling"),
+    ("slots", "sampling", "lookup"),
     [
-        (2, (SAMPLING[0], SAMPLING[1], SAMPLING[4])),
-        *(pytest.param(slots, SAMPLING, marks=SLOW) for slots in (1, 2, 3, 8)),
+        (2, (SAMPLING[0], SAMPLING[1], SAMPLING[4]), False),
+        *(pytest.param(slots, SAMPLING, False, marks=SLOW) for slots in (1, 2, 3, 8)),
+        pytest.param(2, SAMPLING, True, marks=SLOW),
     ],
 )
-def test_every_text_is_that_of_decode_alone(mini, slots, sampling):
+def test_every_text_is_that_of_decode_alone(mini, slots, sampling, lookup):
     cases = random_requests(mini, 4 * len(sampling), sampling, seed=slots)
-    engine = make(mini, slots)
+    engine = make(mini, slots, lookup=lookup)
 
     def conserve(engine, visit):
         assert engine.counters()["running"] <= slots

@@ -14,7 +14,7 @@ from jaxspec.drafters.registry import record_of, records
 from jaxspec.policies.registry import AUTOMATIC, policy_forms
 
 COUPLED = {"on": (True,), "off": (False,), "both": (True, False)}
-UNCOUPLED = "/uncoupled"
+UNCOUPLED, LOOKUP = "/uncoupled", "/lookup"
 ALL_METHODS, DEFAULT_METHOD = "all", "default"
 # Settings of the method; all others are the builder's.
 SETTINGS = {"d": "depth", "b": "block_size"}
@@ -45,7 +45,7 @@ def parse_methods(
       budget: `@12`, the rows verified in a round with the root included;
       settings: `/d6` is a `depth` of 6 (longest drafted path), `/b8` a `block_size` of 8; others are
         the builder's, see `jaxspec.builders.parse`: `/w4` is a width of 4, as in
-        `eagle3-dynamic@12/d6/w4`. The last setting may be a policy's name, such as `/best` or
+        `eagle3-dynamic@12/d6/w4`. `/lookup` mixes prompt lookup in. The last setting may be a policy's name, such as `/best` or
         `/ddd-ltd`; the budget is then the most rows that a round verifies, and the option `policy`
         is that name, see `jaxspec.policies.named` and `attach_policies`.
     `default` is what `jaxspec.decode` does with the automatic policy, its other options left out.
@@ -145,6 +145,9 @@ def _read_options(name: str, default_budget: int) -> dict[str, Any]:
         options["policy"] = last
     elif last:
         rest = f"{rest}/{last}"
+    rest, mixed = re.subn(rf"{LOOKUP}(?=/|$)", "", rest)
+    if mixed:
+        options["lookup"] = True
     own = re.compile(rf"/([{''.join(SETTINGS)}])(\d+)(?=/|$)", re.ASCII)
     for letter, number in own.findall(rest):
         options[SETTINGS[letter]] = int(number)

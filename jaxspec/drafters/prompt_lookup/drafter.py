@@ -6,7 +6,6 @@ It has no weights and runs no forward. A learned drafter must beat it.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import flax.struct
@@ -33,22 +32,16 @@ def make_lookup_drafter(config: PromptLookupConfig) -> Drafter:
         return Text(jnp.zeros((batch, capacity + 1), jnp.int32), jnp.zeros(batch, jnp.int32))
 
     def absorb(params: Any, text: Text, target: TargetHead, new: Committed) -> Text:
-        # Write the tokens from the first one on; the root is already there and is written again.
-        tokens = jnp.concatenate([new.token[:, :1], new.following], axis=1)
-        slot, count = jnp.arange(tokens.shape[1]), new.count[:, None]
-        at = jnp.where(
-            (slot <= count) & (count > 0), new.position[:, None] + slot, text.token.shape[1]
-        )
-        written = jax.vmap(lambda row, index, value: row.at[index].set(value, mode="drop"))(
-            text.token, at, tokens
-        )
-        return Text(written, jnp.where(new.count > 0, new.position + new.count + 1, text.length))
+        return append_text(text, new)
 
     def start(
         params: Any, text: Text, target: TargetHead, root: jax.Array, rows: int
     ) -> tuple[Proposal, None]:
         depth = min(config.depth, rows)
-        begin = jax.vmap(functools.partial(_found, config=config))(text.token, text.length)
+        begin, matched = jax.vmap(lambda token, length: find_latest(token, length, config.longest))(
+            text.token, text.length
+        )
+        begin = jnp.where(matched >= config.shortest, begin, text.length)
         index = begin[:, None] + jnp.arange(depth)
         token = jnp.take_along_axis(text.token, jnp.minimum(index, text.token.shape[1] - 1), axis=1)
         token = jnp.where(index < text.length[:, None], token, -1)
@@ -58,27 +51,41 @@ def make_lookup_drafter(config: PromptLookupConfig) -> Drafter:
     return Drafter((), config.depth, config.depth, init, absorb, start)
 
 
-def _found(token: jax.Array, length: jax.Array, config: PromptLookupConfig) -> jax.Array:
-    """Find the latest occurrence of the longest n-gram that occurs earlier in the text.
+def append_text(text: Text, new: Committed) -> Text:
+    """Append committed tokens."""
+    # Write the tokens from the first one on; the root is already there and is written again.
+    tokens = jnp.concatenate([new.token[:, :1], new.following], axis=1)
+    slot, count = jnp.arange(tokens.shape[1]), new.count[:, None]
+    at = jnp.where((slot <= count) & (count > 0), new.position[:, None] + slot, text.token.shape[1])
+    written = jax.vmap(lambda row, index, value: row.at[index].set(value, mode="drop"))(
+        text.token, at, tokens
+    )
+    return Text(written, jnp.where(new.count > 0, new.position + new.count + 1, text.length))
+
+
+def find_latest(token: jax.Array, length: jax.Array, longest: int) -> tuple[jax.Array, jax.Array]:
+    """Find the latest occurrence of the longest n-gram that ends the text and occurs earlier in it.
 
     Args:
       token: int32 [S], the text and padding.
       length: int32 [], number of tokens of the text.
-      config: gives the lengths of n-grams.
+      longest: most tokens of the n-gram.
 
     Returns:
-      int32 [], index of the token after the occurrence; `length` if there is none.
+      (int32 [], index of the token after the occurrence, `length` if there is none; int32 [],
+      tokens of the n-gram, 0 if there is none).
     """
     place = jnp.arange(token.shape[0])
     same = jnp.ones(token.shape[0], bool)
     matched = jnp.zeros(token.shape[0], jnp.int32)
-    for n in range(1, config.longest + 1):
+    for n in range(1, longest + 1):
         # Compare the tokens n - 1 places before an occurrence's end and before the text's end.
         there = place >= n - 1
         same &= (
             there & (jnp.roll(token, n - 1) == token[jnp.maximum(length - n, 0)]) & (length >= n)
         )
         matched = jnp.where(same, n, matched)
-    earlier = (place < length - 1) & (matched >= config.shortest)
-    best = jnp.argmax(jnp.where(earlier, matched * token.shape[0] + place, -1))
-    return jnp.where(earlier.any(), best + 1, length)
+    matched = jnp.where(place < length - 1, matched, 0)
+    best = jnp.argmax(matched * token.shape[0] + place)
+    found = matched[best]
+    return jnp.where(found > 0, best + 1, length), found

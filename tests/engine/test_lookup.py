@@ -1,0 +1,54 @@
+"""Decode calls that mix prompt lookup into what a drafter proposes."""
+
+import dataclasses
+
+import pytest
+from slow_cases import slow_except
+
+import jaxspec
+from jaxspec.drafters.dspark.shapes import published_config
+from jaxspec.engine.plan import make_plan, suits_lookup
+from jaxspec.engine.session import prepare, resolve_config
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+PROMPT = "Question: Repeat the words red green blue red green blue red green\nAnswer:"
+
+
+@pytest.mark.parametrize("temperature", slow_except([0.0], [0.0, 1.0]))
+@pytest.mark.parametrize("method", slow_except(["dflash"], ["dflash", "eagle3"]))
+def test_the_text_is_the_targets_own(mini, method, temperature):
+    mini = mini if method == "dflash" else jaxspec.load("mini", drafter=method, dtype="float32")
+    options = dict(max_new_tokens=48, temperature=temperature, seed=1)
+    plain = jaxspec.decode(mini, [PROMPT, "def add(a, b):"], method="ar", **options)
+    alone, mixed = (
+        jaxspec.decode(
+            mini, [PROMPT, "def add(a, b):"], method=method, budget=4, lookup=lookup, **options
+        )
+        for lookup in (False, True)
+    )
+    assert [out.tokens for out in mixed] == [out.tokens for out in plain]
+    rounds = [sum(out.stats.rounds for out in outs) for outs in (alone, mixed)]
+    assert rounds[1] != rounds[0] or temperature
+
+
+def test_calls_that_choose_by_cost_mix_it_in(mini):
+    assert prepare(mini, PROMPT).config.lookup
+    assert prepare(mini, PROMPT, policy="auto", budget=4).config.lookup
+    assert not prepare(mini, PROMPT, lookup=False).config.lookup
+    assert not prepare(mini, PROMPT, budget=4).config.lookup
+    assert prepare(mini, PROMPT, budget=4, lookup=True).config.lookup
+    for method in ("ar", "prompt_lookup"):
+        assert not prepare(mini, PROMPT, method=method, lookup=True).config.lookup
+    with pytest.raises(TypeError, match="lookup is 'yes': give True or False"):
+        prepare(mini, PROMPT, lookup="yes")
+
+
+def test_a_drafter_that_looks_ahead_keeps_its_lattice(mini):
+    """Unless the call asks for a mixture, whose other trees it then builds."""
+    config = published_config(mini.spec.target, (-1, 1), num_layers=1, block_size=4, markov_rank=6)
+    spec = dataclasses.replace(mini.spec, drafters=(("dspark", config), *mini.spec.drafters))
+    assert not suits_lookup(spec, "dspark") and suits_lookup(spec, "dflash")
+    for builder, lookup in (("lattice", False), ("dynamic", True)):
+        made, _ = resolve_config(spec, method="dspark", builder=builder, lookup=lookup)
+        assert (make_plan(spec, made).drafter.look_ahead is None) == lookup
