@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+
 import jax
 
 from jaxspec.builders import Builder
