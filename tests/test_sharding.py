@@ -137,6 +137,13 @@ def test_the_serving_engine_gives_the_texts_of_one_device(family, method):
 
 
 @pytest.mark.slow
+def test_a_batch_on_several_devices_shrinks():
+    ((expected, found, shrunk),) = run(dict(family="qwen3", shrink=[(8, "dflash")])).values()
+    assert shrunk and [len(one) for one in found] == [14, 2, 3, 9]
+    assert found == [one[: len(other)] for one, other in zip(expected, found, strict=True)]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("family", TARGETS)
 def test_texts_do_not_depend_on_the_devices(family, batch):

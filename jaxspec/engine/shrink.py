@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.core.state import DecodeState, KVCache
+from jaxspec.core.state import DecodeState
 from jaxspec.engine.automatic import recall_policy
 from jaxspec.engine.placement import place_state
 from jaxspec.engine.plan import make_plan
@@ -47,7 +47,7 @@ class ShrinkingBatch:
 
     def select(self, items: Sequence[Item]) -> list[Item]:
         """Return the items, one per sequence of the call, of the sequences in the present state."""
-        return [items[place] for place in self.places]
+        return [items[place] for place in self.places.tolist()]
 
     def shrink(self, session: Session, state: DecodeState) -> tuple[Session, DecodeState]:
         """Halve the batch as long as at most half of its sequences are live, and one is.
@@ -136,7 +136,8 @@ def _take(state: DecodeState, index: jax.Array, *, axes: tuple[int, ...]) -> Dec
 def find_axes(session: Session, state: DecodeState) -> DecodeState:
     """Return the axis of the sequences in each array of a state; `SHARED` where there is none."""
     plan = make_plan(session.params.spec, session.config)
-    axes = jax.tree.map(lambda leaf: 0, state).replace(cache=KVCache(1, 1, 0))
+    axes = jax.tree.map(lambda leaf: 0, state)
+    axes = axes.replace(cache=axes.cache.replace(k=1, v=1))
     drafter, policy = plan.drafter, plan.policy
     if drafter is not None:
         size = session.capacity, session.params.dtype

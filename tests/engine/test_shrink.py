@@ -11,7 +11,9 @@ from sharded_toys import make_params
 from slow_cases import slow_except
 
 import jaxspec
+from jaxspec.costs.files import load_costs
 from jaxspec.engine import finish
+from jaxspec.engine.api import run_session
 from jaxspec.engine.automatic import name_setting
 from jaxspec.engine.compilations import compilations
 from jaxspec.engine.finish import run_to_end
@@ -95,10 +97,9 @@ def test_a_round_of_the_trace_is_that_of_the_whole_batch(mini):
         np.testing.assert_allclose(one.tree.logprob, other.tree.logprob, atol=1e-4)
 
 
-@pytest.mark.parametrize("options", slow_except([TREE], [TREE, TREE | SEEDED]))
-def test_outputs_are_those_of_the_whole_batch(mini, sizes, options):
+def test_outputs_are_those_of_the_whole_batch(mini, sizes):
     """Stop strings, which the host looks for, end all but one of them early."""
-    options = options | dict(stop=["e", "3 "])
+    options = TREE | dict(stop=["e", "3 "])
     whole, part = (jaxspec.decode(mini, PROMPTS, shrink=way, **options) for way in (False, True))
     for one, other in zip(part, whole, strict=True):
         assert (one.tokens, one.text) == (other.tokens, other.text)
@@ -178,20 +179,22 @@ def test_states_of_policies_follow_their_sequences(tiny):
 
 
 @pytest.mark.slow
-def test_the_automatic_policy_learns_the_costs_of_each_size(mini):
-    options = dict(max_new_tokens=64, temperature=1.0)
-    whole, part = finish_both(mini, [60, 3, 3, 3], **options)
-    np.testing.assert_array_equal(part.state.emitted, whole.state.emitted)
-    for one, other, count in zip(part.state.tokens, whole.state.tokens, (60, 3, 3, 3), strict=True):
-        np.testing.assert_array_equal(one[:count], other[:count])
-    # The policy of the whole call keeps the costs of its own size.
-    costs = [jax.tree.leaves(x.session.policy.controls.costs) for x in (whole, part)]
-    jax.tree.map(np.testing.assert_array_equal, *costs)
-    config = prepare(mini, PROMPTS, **options).config
-    from jaxspec.costs.files import load_costs
-
-    one, four = (load_costs(name_setting(mini, config, batch)) for batch in (1, 4))
-    assert one.contexts[0] > 0 and four.contexts[0] > 0
+def test_the_automatic_policy_measures_each_size_and_keeps_its_own_costs(mini):
+    options = dict(max_new_tokens=64, temperature=1.0, ignore_eos=True)
+    session = prepare(mini, PROMPTS, **options)
+    limits = np.array([60, 3, 3, 3], np.int32)
+    session = dataclasses.replace(session, request=session.request.replace(limit=limits))
+    outputs, _ = run_session(session, shrink=True)
+    alone = jaxspec.decode(mini, PROMPTS, **options | dict(method="ar"))
+    assert [out.tokens for out in outputs] == [
+        out.tokens[:count] for out, count in zip(alone, limits, strict=True)
+    ]
+    one, four = (
+        load_costs(name_setting(session.params, session.config, batch)) for batch in (1, 4)
+    )
+    assert one.contexts[0] > 0  # measured when the batch had shrunk
+    own = outputs[0].policy.controls.costs
+    np.testing.assert_allclose(own.draft, four.draft, rtol=1e-6)
 
 
 @pytest.mark.parametrize("method", ["ar", *METHODS])
