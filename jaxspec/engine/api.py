@@ -87,7 +87,7 @@ def decode(
         one prompt of chat messages, because a conversation grows).
       trace: record every round in `Output.rounds`. Each round then waits for the host.
       shrink: go on with half of a batch when half of its sequences have finished, and so on. Each
-        size is compiled when it is first needed, or by `jaxspec.warmup`; see `docs/batches.md`.
+        size is compiled when it is first needed, or by `jaxspec.warmup`. Tokens do not change.
 
     Returns:
       An `Output`, or a list of them in the order of the prompts.

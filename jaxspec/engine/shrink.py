@@ -66,7 +66,7 @@ class ShrinkingBatch:
         self._keep(state)
         while live <= len(self.places) // 2:
             # The live ones first, and of the others as many as fit.
-            index = np.sort(np.argsort(done, stable=True)[: len(self.places) // 2])
+            index = np.sort(np.argsort(done, kind="stable")[: len(self.places) // 2])
             session, state = take_sequences(session, state, index)
             self.places, done = self.places[index], done[index]
         return use_costs(session, state), state

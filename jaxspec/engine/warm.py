@@ -78,15 +78,16 @@ def warmup(
 def _run_empty(session: Session, shrink: bool) -> None:
     """Run each program of a session once, on prompts of one token and for no rounds."""
     session = dataclasses.replace(session, lengths=np.ones_like(session.lengths))
+    streams = len(session.lengths) == 1
     with matmul_precision(session):
         state = run_prefill(session)
         session = probe_session(session, state)
         state = run(session.params, session.request, state, np.int32(0), config=session.config)
-        if len(session.lengths) == 1:
-            read_news(state, 0)
         while shrink and len(session.lengths) > 1:
             half = np.arange(len(session.lengths) // 2)
             session, state = take_sequences(session, state, half)
             session = use_costs(session, state)
             state = run(session.params, session.request, state, np.int32(0), config=session.config)
+    if streams:
+        read_news(state, 0)
     jax.block_until_ready(state)

@@ -125,6 +125,12 @@ def test_places_that_no_live_sequence_needs_are_filled(tiny, sizes):
     assert sorted(set(sizes)) == [3, 6]
 
 
+def test_samples_of_one_prompt_keep_their_noise(tiny):
+    whole, part = finish_both(tiny, [3, 9, 3, 30], prompts=[[7]] * 4, **PLAIN | SEEDED)
+    assert_same(whole, part)
+    assert whole.state.tokens[1, :9].tolist() != whole.state.tokens[3, :9].tolist()
+
+
 def test_one_prompt_runs_as_ever(tiny, sizes):
     before = jaxspec.decode(tiny, IDS[0], **PLAIN)
     counted, calls = compilations(), len(sizes)
