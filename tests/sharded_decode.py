@@ -4,6 +4,7 @@ python sharded_decode.py '{"family": "qwen3",
   "cases": [{"method": "ar", "temperature": 1.0, "devices": 8, "batch": 2}]}'
 """
 
+import dataclasses
 import functools
 import json
 import sys
@@ -17,6 +18,7 @@ from sharded_toys import make_params
 import jaxspec
 from jaxspec.core.state import KVCache
 from jaxspec.engine.compilations import compilations
+from jaxspec.engine.finish import run_to_end
 from jaxspec.engine.loop import run
 from jaxspec.engine.session import matmul_precision, prepare, run_prefill
 from jaxspec.serve import ServeRequest, make_engine
@@ -123,10 +125,22 @@ def serve(params, method) -> tuple[list, int]:
     return [texts[id] for id in ids], compilations() - before
 
 
+def decode_shrinking(params, method) -> tuple[list, bool]:
+    """Decode texts of very different lengths: the texts, and whether the batch shrank."""
+    session = prepare(params, PROMPTS, **make_options(method, 1.0))
+    limits = np.array([14, 2, 3, 9], np.int32)
+    session = dataclasses.replace(session, request=session.request.replace(limit=limits))
+    with matmul_precision(session):
+        done = run_to_end(session, run_prefill(session), shrink=True)
+    texts = zip(np.asarray(done.state.tokens), limits, strict=True)
+    return [tokens[:limit].tolist() for tokens, limit in texts], done.shrunk
+
+
 def main(request: dict) -> dict:
     experts, cases = request.get("experts", "channel"), request.get("cases", ())
     serves = request.get("serve", [])
-    trained = {case["method"] for case in cases} | {method for _, method in serves}
+    shrinks = request.get("shrink", [])
+    trained = {case["method"] for case in cases} | {method for _, method in (*serves, *shrinks)}
     trained = tuple(name for name in METHODS if name in trained)
     alone = make_params(request["family"], trained, **request.get("sizes", {}))
     if request.get("quantize"):
@@ -141,6 +155,9 @@ def main(request: dict) -> dict:
     for devices, method in serves:
         (expected, _), (found, new) = (serve(params, method) for params in (alone, share(devices)))
         results[f"serve {devices} {method}"] = [expected, found, new]
+    for devices, method in shrinks:
+        found = decode_shrinking(share(devices), method)
+        results[f"shrink {devices} {method}"] = [decode_on_one(1.0).texts, *found]
     for case in cases:
         method, temperature, devices, batch = (
             case[name] for name in ("method", "temperature", "devices", "batch")

@@ -129,11 +129,11 @@ def test_max_new_tokens_is_exact(params, limit, options):
 
 
 def test_nothing_beyond_the_end_is_cached(params):
-    from jaxspec.engine.api import _finish
+    from jaxspec.engine.finish import run_to_end
     from jaxspec.engine.session import prepare, run_prefill
 
     session = prepare(params, PROMPTS, max_new_tokens=40, **METHODS[0])
-    _, state, _ = _finish(session, run_prefill(session), trace=False)
+    state = run_to_end(session, run_prefill(session)).state
     # The last token of a text is the root of a round that never runs, so its row is not cached.
     np.testing.assert_array_equal(state.cache.length, [len(p) + 39 for p in PROMPTS])
     np.testing.assert_array_equal(state.draft.length, state.cache.length)

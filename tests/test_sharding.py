@@ -122,6 +122,13 @@ def test_the_serving_engine_gives_the_texts_of_one_device(family, method):
     assert len(found) == 4 and found == expected and compiled == 0
 
 
+@pytest.mark.slow
+def test_a_batch_on_several_devices_shrinks():
+    ((expected, found, shrunk),) = run(dict(family="qwen3", shrink=[(8, "dflash")])).values()
+    assert shrunk and [len(one) for one in found] == [14, 2, 3, 9]
+    assert found == [one[: len(other)] for one, other in zip(expected, found, strict=True)]
+
+
 def list_turns(batch, parity):
     """Every drafter on every number of devices, at T = 0 and T = 1 in turn: half of all.
 

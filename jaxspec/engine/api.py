@@ -6,31 +6,21 @@ import time
 from collections.abc import Iterator
 
 import jax
-import numpy as np
 
 from jaxspec.builders import Builder
 from jaxspec.core.params import Params
 from jaxspec.core.state import DecodeState
 from jaxspec.engine.arguments import check_flag, check_prompt
 from jaxspec.engine.compilations import compilations
-from jaxspec.engine.loop import run
-from jaxspec.engine.observed_rounds import run_observed, wants_each_round
+from jaxspec.engine.finish import run_to_end
 from jaxspec.engine.output import Output
 from jaxspec.engine.probe import keep_learned, probe_session
 from jaxspec.engine.recheck import recheck_costs
-from jaxspec.engine.results import (
-    Traces,
-    find_stopped,
-    make_outputs,
-    record_round,
-)
+from jaxspec.engine.results import make_outputs
 from jaxspec.engine.session import Session, Stop, matmul_precision, prepare, run_prefill
 from jaxspec.engine.stream import stream_rounds
 from jaxspec.engine.token_ids import Prompt, Prompts, is_batch
 from jaxspec.policies.protocol import Policy
-
-# Rounds on the device between two searches for stop strings on the host.
-ROUNDS_PER_LOOK = 8
 
 
 def decode(
@@ -57,6 +47,7 @@ def decode(
     policy: Policy | str | None = None,
     capacity: int | None = None,
     trace: bool = False,
+    shrink: bool = False,
 ) -> Output | list[Output]:
     """Generate text. The drafter changes the speed, never the text.
 
@@ -99,6 +90,8 @@ def decode(
         their prompts and limits share programs if they share it (None: a power of two; more for
         one prompt of chat messages, because a conversation grows).
       trace: record every round in `Output.rounds`. Each round then waits for the host.
+      shrink: go on with half of a batch when half of its sequences have finished, and so on. Each
+        size is compiled when it is first needed, or by `jaxspec.warmup`. Tokens do not change.
 
     Returns:
       An `Output`, or a list of them in the order of the prompts.
@@ -108,6 +101,7 @@ def decode(
       ValueError: an option out of range, an empty or too long prompt, an unknown method or builder.
     """
     check_flag("trace", trace)
+    check_flag("shrink", shrink)
     session = prepare(
         params,
         prompt,
@@ -131,15 +125,18 @@ def decode(
         policy=policy,
         capacity=capacity,
     )
-    outputs, _ = run_session(session, trace)
+    outputs, _ = run_session(session, trace, shrink)
     return outputs if is_batch(prompt) else outputs[0]
 
 
-def run_session(session: Session, trace: bool = False) -> tuple[list[Output], DecodeState]:
+def run_session(
+    session: Session, trace: bool = False, shrink: bool = False
+) -> tuple[list[Output], DecodeState]:
     """Run a prepared call to its end.
 
     Returns:
-      The outputs of its prompts, and the state after the last round.
+      The outputs of its prompts, and the state after the last round, without caches if the batch
+      shrank.
     """
     with matmul_precision(session):
         started = time.perf_counter()
@@ -148,9 +145,9 @@ def run_session(session: Session, trace: bool = False) -> tuple[list[Output], De
         decoding, compiled = time.perf_counter(), compilations()
         if not trace:
             session, state = recheck_costs(session, state)
-        session, state, traces = _finish(session, state, trace)
+        session, state, traces, shrunk = run_to_end(session, state, trace, shrink)
         seconds = (decoding - started, time.perf_counter() - decoding)
-    rounds_only = not (trace or session.stop_strings) and compilations() == compiled
+    rounds_only = not (trace or session.stop_strings or shrunk) and compilations() == compiled
     # Processes measure different times. What a policy learns from them would differ.
     rounds_only = rounds_only and jax.process_count() == 1
     outputs = make_outputs(session, state, seconds, traces, rounds_only)
@@ -231,33 +228,3 @@ def _stream(session: Session) -> Iterator[str | list[int]]:
         piece = part.tokens if part.text is None else part.text
         if piece:
             yield piece
-
-
-def _finish(
-    session: Session, state: DecodeState, trace: bool
-) -> tuple[Session, DecodeState, Traces | None]:
-    """Run rounds until every sequence is done.
-
-    One call of the device loop does it all, unless the host searches for stop strings or traces.
-    The session changes only if its policy observes every round of a trace.
-    """
-    looks = ROUNDS_PER_LOOK if session.stop_strings else session.max_tokens
-    traces: Traces | None = [[] for _ in session.lengths] if trace else None
-    while True:
-        if session.stop_strings:
-            stopped = np.asarray(find_stopped(session, state))
-            state = state.replace(done=np.asarray(state.done) | stopped)
-        if bool(np.asarray(state.done).all()):
-            return session, jax.block_until_ready(state), traces
-        if traces is None:
-            state = _run(session, state, looks)
-            continue
-        if wants_each_round(session):
-            session, state = run_observed(session, state)
-        else:
-            state = _run(session, state, 1)
-        record_round(state, traces)
-
-
-def _run(session: Session, state: DecodeState, rounds: int) -> DecodeState:
-    return run(session.params, session.request, state, np.int32(rounds), config=session.config)

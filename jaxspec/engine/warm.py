@@ -11,11 +11,12 @@ import jax
 import numpy as np
 
 from jaxspec.core.params import Params
-from jaxspec.engine.arguments import check_count
+from jaxspec.engine.arguments import check_count, check_flag
 from jaxspec.engine.compilations import compilations
 from jaxspec.engine.loop import run
 from jaxspec.engine.probe import probe_session
 from jaxspec.engine.session import Session, matmul_precision, prepare, run_prefill
+from jaxspec.engine.shrink import take_sequences, use_costs
 from jaxspec.engine.stream import read_news
 
 
@@ -34,7 +35,12 @@ class WarmedUp(NamedTuple):
 
 
 def warmup(
-    params: Params, *, prompt_tokens: int | Sequence[int], batch: int = 1, **options: Any
+    params: Params,
+    *,
+    prompt_tokens: int | Sequence[int],
+    batch: int = 1,
+    shrink: bool = False,
+    **options: Any,
 ) -> WarmedUp:
     """Compile what `decode` and `stream` need for prompts of these sizes.
 
@@ -46,6 +52,7 @@ def warmup(
       params: from `jaxspec.load`.
       prompt_tokens: tokens of the longest prompt, or several such numbers.
       batch: prompts that one call decodes together.
+      shrink: also compile the rounds of the smaller batches that these calls go on with.
       options: keyword arguments of `jaxspec.decode`; those that are traced (`temperature` above 0,
         `seed`, `stop`, …) may differ in the calls. `method`: one drafter (default: the first).
 
@@ -53,6 +60,7 @@ def warmup(
       TypeError, ValueError: as `jaxspec.decode` does.
     """
     batch = check_count("batch", batch)
+    check_flag("shrink", shrink)
     sizes = [prompt_tokens] if isinstance(prompt_tokens, int) else list(prompt_tokens)
     # Naming the drafter keeps this call out of the trials that choose among several.
     options = options | {"method": options.get("method") or params.spec.default_method}
@@ -63,17 +71,23 @@ def warmup(
         session = prepare(params, prompts, **options)
         ready.setdefault(session.capacity, session)
     for session in ready.values():
-        _run_empty(session)
+        _run_empty(session, shrink)
     return WarmedUp(time.perf_counter() - began, compilations() - before, tuple(ready))
 
 
-def _run_empty(session: Session) -> None:
+def _run_empty(session: Session, shrink: bool) -> None:
     """Run each program of a session once, on prompts of one token and for no rounds."""
     session = dataclasses.replace(session, lengths=np.ones_like(session.lengths))
+    streams = len(session.lengths) == 1
     with matmul_precision(session):
         state = run_prefill(session)
         session = probe_session(session, state)
         state = run(session.params, session.request, state, np.int32(0), config=session.config)
-    if len(session.lengths) == 1:
+        while shrink and len(session.lengths) > 1:
+            half = np.arange(len(session.lengths) // 2)
+            session, state = take_sequences(session, state, half)
+            session = use_costs(session, state)
+            state = run(session.params, session.request, state, np.int32(0), config=session.config)
+    if streams:
         read_news(state, 0)
     jax.block_until_ready(state)

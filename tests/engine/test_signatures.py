@@ -16,8 +16,7 @@ def options_of(function) -> dict[str, tuple]:
 
 def test_decode_and_stream_take_the_same_options():
     decode = options_of(jaxspec.decode)
-    trace = decode.pop("trace")
-    assert trace[0] is False
+    assert [decode.pop(own)[0] for own in ("trace", "shrink")] == [False, False]
     assert decode == options_of(jaxspec.stream) == options_of(prepare)
 
 

@@ -1,0 +1,78 @@
+"""Run the rounds of a call until every sequence is done."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from jaxspec.core.state import DecodeState
+from jaxspec.engine.loop import run
+from jaxspec.engine.observed_rounds import run_observed, wants_each_round
+from jaxspec.engine.results import Traces, find_stopped, record_round
+from jaxspec.engine.session import Session
+from jaxspec.engine.shrink import ShrinkingBatch
+
+# Rounds on the device between two looks of the host: for stop strings, and for finished sequences.
+ROUNDS_PER_LOOK = 8
+
+
+class Finished(NamedTuple):
+    """A call after its last round.
+
+    Attributes:
+      session: of all sequences. It differs from the given one only if its policy observes every
+        round of a trace.
+      state: of all sequences; on the host and without caches if the batch shrank.
+      traces: the rounds of each sequence, or None.
+      shrunk: whether the last rounds ran on a part of the sequences.
+    """
+
+    session: Session
+    state: DecodeState
+    traces: Traces | None
+    shrunk: bool
+
+
+def run_to_end(
+    session: Session, state: DecodeState, trace: bool = False, shrink: bool = False
+) -> Finished:
+    """Run rounds until every sequence is done.
+
+    One call of the device loop does it all, unless the host searches for stop strings, shrinks the
+    batch or traces.
+
+    Args:
+      session: see `jaxspec.engine.session.prepare`.
+      state: after the prefill; it is donated.
+      trace: record every round.
+      shrink: leave finished sequences out, see `jaxspec.engine.shrink`.
+    """
+    batch, shrink = ShrinkingBatch(session), shrink and len(session.lengths) > 1
+    looks = ROUNDS_PER_LOOK if session.stop_strings or shrink else session.max_tokens
+    traces: Traces | None = [[] for _ in session.lengths] if trace else None
+    while True:
+        if session.stop_strings:
+            stopped = np.asarray(find_stopped(session, state))
+            state = state.replace(done=np.asarray(state.done) | stopped)
+        if bool(np.asarray(state.done).all()):
+            break
+        if shrink:
+            session, state = batch.shrink(session, state)
+        if traces is None:
+            state = _run(session, state, looks)
+            continue
+        if wants_each_round(session):
+            session, state = run_observed(session, state)
+        else:
+            state = _run(session, state, 1)
+        record_round(state, batch.select(traces))
+    if batch.shrunk:
+        # Costs of smaller batches are not those that the call's policy may learn.
+        return Finished(batch.session, batch.join(state), traces, True)
+    return Finished(session, jax.block_until_ready(state), traces, False)
+
+
+def _run(session: Session, state: DecodeState, rounds: int) -> DecodeState:
+    return run(session.params, session.request, state, np.int32(rounds), config=session.config)

@@ -1,0 +1,223 @@
+"""A batch shrinks as its sequences finish; tokens, statistics and traces are those of the whole."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sharded_toys import make_params
+from slow_cases import slow_except
+
+import jaxspec
+from jaxspec.costs.files import load_costs
+from jaxspec.engine import finish
+from jaxspec.engine.api import run_session
+from jaxspec.engine.automatic import name_setting
+from jaxspec.engine.compilations import compilations
+from jaxspec.engine.finish import run_to_end
+from jaxspec.engine.session import matmul_precision, prepare, run_prefill
+from jaxspec.engine.shrink import SHARED, find_axes
+from jaxspec.policies.protocol import Acts, Functions, Policy, PolicyConfig
+from training.methods import METHODS
+
+PROMPTS = ["def add(a, b):\n    return", "The cat sat", "1 2 3 4 5 6", "A"]
+LIMITS = [60, 3, 9, 30]
+IDS = [[4, 9, 2, 14], [7], [1, 2, 3], [11, 11]]
+SEEDED = dict(temperature=1.0, seed=3)
+# All calls have the same sizes, so that they share programs.
+TREE = dict(method="dflash", budget=4, max_new_tokens=64)
+PLAIN = TREE | dict(method="ar")
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+
+@pytest.fixture(scope="module")
+def mini():
+    return jaxspec.load("mini", drafter="dflash", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    """A random target and drafter, whose programs compile in a second."""
+    return make_params("qwen3", ("dflash",))
+
+
+@pytest.fixture
+def sizes(monkeypatch):
+    """The batch sizes that rounds ran with, in order."""
+    found, run = [], finish.run
+
+    def note(params, request, state, rounds, *, config):
+        found.append(state.done.shape[0])
+        return run(params, request, state, rounds, config=config)
+
+    monkeypatch.setattr(finish, "run", note)
+    return found
+
+
+def finish_both(params, limits=LIMITS, trace=False, prompts=PROMPTS, **options):
+    """Run a batch whose sequences have limits of their own, whole and shrinking."""
+    session = prepare(params, prompts, ignore_eos=True, **options)
+    request = session.request.replace(limit=np.asarray(limits, np.int32))
+    session = dataclasses.replace(session, request=request)
+    with matmul_precision(session):
+        return [run_to_end(session, run_prefill(session), trace, way) for way in (False, True)]
+
+
+def assert_same(whole, part):
+    """Compare what outputs are made of."""
+    assert part.shrunk and not whole.shrunk and part.state.cache is None
+    for name in ("emitted", "done", "rounds"):
+        np.testing.assert_array_equal(getattr(part.state, name), getattr(whole.state, name))
+    for b, (tokens, rounds) in enumerate(zip(whole.state.emitted, whole.state.rounds, strict=True)):
+        for name, end in (("tokens", tokens), ("round_emitted", rounds), ("round_drafted", rounds)):
+            one, other = (np.asarray(getattr(x.state, name))[b, :end] for x in (part, whole))
+            np.testing.assert_array_equal(one, other, err_msg=name)
+
+
+@pytest.mark.parametrize("options", slow_except([TREE], [TREE, TREE | SEEDED, PLAIN | SEEDED]))
+def test_tokens_and_statistics_are_those_of_the_whole_batch(mini, sizes, options):
+    whole, part = finish_both(mini, **options)
+    assert_same(whole, part)
+    whole_run, *shrinking = sizes
+    assert whole_run == shrinking[0] == 4 and sorted(set(shrinking)) == [1, 2, 4]
+    assert shrinking == sorted(shrinking, reverse=True)
+
+
+def test_a_round_of_the_trace_is_that_of_the_whole_batch(mini):
+    whole, part = finish_both(mini, trace=True, **TREE)
+    assert_same(whole, part)
+    assert [len(one) for one in part.traces] == part.state.rounds.tolist()
+    for one, other in zip(sum(part.traces, []), sum(whole.traces, []), strict=True):
+        assert (one.path, one.bonus) == (other.path, other.bonus)
+        for name in ("token", "parent", "depth"):
+            np.testing.assert_array_equal(getattr(one.tree, name), getattr(other.tree, name))
+        np.testing.assert_allclose(one.tree.logprob, other.tree.logprob, atol=1e-4)
+
+
+def test_outputs_are_those_of_the_whole_batch(mini, sizes):
+    """Stop strings, which the host looks for, end all but one of them early."""
+    options = TREE | dict(stop=["e", "3 "])
+    whole, part = (jaxspec.decode(mini, PROMPTS, shrink=way, **options) for way in (False, True))
+    for one, other in zip(part, whole, strict=True):
+        assert (one.tokens, one.text) == (other.tokens, other.text)
+        ours, theirs = (
+            dataclasses.replace(out.stats, prefill_seconds=0, decode_seconds=0)
+            for out in (one, other)
+        )
+        assert ours == theirs
+    assert min(sizes) < 4
+
+
+def test_a_batch_that_ends_together_is_never_gathered(tiny, sizes):
+    whole, part = finish_both(tiny, [9, 9, 9, 9], prompts=IDS, **PLAIN)
+    assert not part.shrunk and set(sizes) == {4} and part.state.cache is not None
+    np.testing.assert_array_equal(part.state.tokens, whole.state.tokens)
+
+
+def test_places_that_no_live_sequence_needs_are_filled(tiny, sizes):
+    """Three of six go on, then two, for which there is no smaller batch than three."""
+    limits = [40, 3, 9, 3, 3, 40]
+    whole, part = finish_both(tiny, limits, prompts=[*IDS, [8], [3, 5]], **PLAIN)
+    assert_same(whole, part)
+    assert sorted(set(sizes)) == [3, 6]
+
+
+def test_samples_of_one_prompt_keep_their_noise(tiny):
+    whole, part = finish_both(tiny, [3, 9, 3, 30], prompts=[[7]] * 4, **PLAIN | SEEDED)
+    assert_same(whole, part)
+    assert whole.state.tokens[1, :9].tolist() != whole.state.tokens[3, :9].tolist()
+
+
+def test_one_prompt_runs_as_ever(tiny, sizes):
+    before = jaxspec.decode(tiny, IDS[0], **PLAIN)
+    counted, calls = compilations(), len(sizes)
+    assert jaxspec.decode(tiny, [IDS[0]], shrink=True, **PLAIN)[0].tokens == before.tokens
+    assert compilations() == counted and len(sizes) == calls + 1
+
+
+def test_after_a_warmup_nothing_compiles(tiny, sizes):
+    options = TREE | dict(capacity=320)  # of this test alone
+    assert jaxspec.warmup(tiny, prompt_tokens=30, batch=4, shrink=True, **options).programs > 0
+    before = compilations()
+    finish_both(tiny, prompts=IDS, **options)
+    assert compilations() == before and min(sizes) == 1
+
+
+def test_only_flags_are_taken(mini):
+    with pytest.raises(TypeError, match="shrink is 2: give True or False"):
+        jaxspec.decode(mini, PROMPTS, shrink=2)
+    with pytest.raises(TypeError, match="shrink"):
+        jaxspec.warmup(mini, prompt_tokens=4, shrink="yes")
+
+
+@dataclasses.dataclass(frozen=True)
+class Turns(PolicyConfig):
+    """Each sequence verifies 1 to 4 rows, in turns of its own; all count their rounds together."""
+
+    def functions(self):
+        return _turns()
+
+
+@functools.lru_cache
+def _turns():
+    def rows(controls, state, seen):
+        return 1 + state[0] % 4
+
+    def observe(controls, state, outcome):
+        return state[0] + outcome.accepted.count, state[1] + 1
+
+    def init(shape):
+        return jnp.arange(shape.batch, dtype=jnp.int32), jnp.zeros((), jnp.int32)
+
+    return Functions(init, Acts(rows=rows), observe)
+
+
+def test_states_of_policies_follow_their_sequences(tiny):
+    options = TREE | dict(policy=Policy(Turns(), controls=None))
+    whole, part = finish_both(tiny, prompts=IDS, **options)
+    assert_same(whole, part)
+    for one, other in zip(part.state.control, whole.state.control, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert part.state.round_steps.shape == whole.state.round_steps.shape
+
+
+@pytest.mark.slow
+def test_the_automatic_policy_measures_each_size_and_keeps_its_own_costs(mini):
+    options = dict(max_new_tokens=64, temperature=1.0, ignore_eos=True)
+    session = prepare(mini, PROMPTS, **options)
+    limits = np.array([60, 3, 3, 3], np.int32)
+    session = dataclasses.replace(session, request=session.request.replace(limit=limits))
+    outputs, _ = run_session(session, shrink=True)
+    alone = jaxspec.decode(mini, PROMPTS, **options | dict(method="ar"))
+    assert [out.tokens for out in outputs] == [
+        out.tokens[:count] for out, count in zip(alone, limits, strict=True)
+    ]
+    one, four = (
+        load_costs(name_setting(session.params, session.config, batch)) for batch in (1, 4)
+    )
+    assert one.contexts[0] > 0  # measured when the batch had shrunk
+    own = outputs[0].policy.controls.costs
+    np.testing.assert_allclose(own.draft, four.draft, rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["ar", *METHODS])
+def test_sequences_have_an_axis_in_every_drafters_state(method):
+    """Compare with the shapes of a prefill for two batch sizes; nothing is compiled."""
+    params = make_params("qwen3", () if method == "ar" else (method,))
+    three, five = (
+        prepare(params, [[1, 2]] * batch, method=method, budget=4, max_new_tokens=8)
+        for batch in (3, 5)
+    )
+    shapes, larger = (jax.eval_shape(lambda s=s: run_prefill(s)) for s in (three, five))
+    axes = find_axes(three, shapes)
+
+    def check(axis, one, other):
+        same = list(one.shape)
+        if axis != SHARED:
+            same[axis] = 5
+        assert tuple(same) == other.shape
+
+    jax.tree.map(check, axes, shapes, larger)
