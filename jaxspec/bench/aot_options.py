@@ -12,7 +12,7 @@ from jaxspec.core.params import Spec
 from jaxspec.core.sampling import make_sampling
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.engine.automatic import GPU_WIDTHS, make_automatic
-from jaxspec.engine.plan import DecodeConfig, make_plan
+from jaxspec.engine.plan import DecodeConfig, make_plan, suits_lookup
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.learned.blockpilot import Predictor, make_blockpilot
 from jaxspec.policies.protocol import Policy
@@ -61,6 +61,7 @@ def describe_call(
             "budget": budget,
             "acceptance": acceptance,
             "policy": decides and decides.config,
+            "lookup": policy == AUTOMATIC and suits_lookup(spec, method),
         }
     )
     config = DecodeConfig(method, make_sampling(**sampling)[0], **tree)
