@@ -164,7 +164,7 @@ def main(request: dict) -> dict:
         )
         name = f"{devices} {method} {temperature} {batch}"
         print(name, file=sys.stderr)  # so that a crash says where
-        options = make_options(method, temperature)
+        options = make_options(method, temperature) | case.get("options", {})
         results[name] = compare(decode_on_one(temperature), share(devices), batch, options)
     return results
 

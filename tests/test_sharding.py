@@ -129,6 +129,14 @@ def test_a_batch_on_several_devices_shrinks():
     assert found == [one[: len(other)] for one, other in zip(expected, found, strict=True)]
 
 
+@pytest.mark.slow
+def test_prompt_lookup_is_mixed_in_on_several_devices():
+    cases = list_cases(["dflash", "eagle3"], [2, 4], [0.0, 1.0], 2)
+    cases = [case | {"options": {"lookup": True}} for case in cases]
+    for result in run(dict(family="qwen3", cases=cases)).values():
+        check(result)
+
+
 def list_turns(batch, parity):
     """Every drafter on every number of devices, at T = 0 and T = 1 in turn: half of all.
 
