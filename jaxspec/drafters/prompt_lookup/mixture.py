@@ -26,7 +26,8 @@ from jaxspec.drafters.prompt_lookup.drafter import Text, append_text, find_lates
 # Tokens of the longest match that is told from longer ones.
 LONGEST = 8
 # Copied tokens that the first guess of their rates counts for. After n tokens, n^2 / (n^2 + c) of
-# them are right, with one c where the drafter prefers another token and one where it does not.
+# them are right, with one c where the drafter prefers another token and one where it does not. The
+# guess is low: a share that is too large costs a strong drafter more than it gives a weak one.
 GUESS_COUNT, GUESS_OTHER, GUESS_SAME = 4.0, 100.0, 0.5
 
 
