@@ -45,9 +45,10 @@ def parse_methods(
       budget: `@12`, the rows verified in a round with the root included;
       settings: `/d6` is a `depth` of 6 (longest drafted path), `/b8` a `block_size` of 8; others are
         the builder's, see `jaxspec.builders.parse`: `/w4` is a width of 4, as in
-        `eagle3-dynamic@12/d6/w4`. `/lookup` mixes prompt lookup in. The last setting may be a policy's name, such as `/best` or
-        `/ddd-ltd`; the budget is then the most rows that a round verifies, and the option `policy`
-        is that name, see `jaxspec.policies.named` and `attach_policies`.
+        `eagle3-dynamic@12/d6/w4`. `/lookup` mixes prompt lookup in. The last setting may be a
+        policy's name, such as `/best` or `/ddd-ltd`; the budget is then the most rows that a round
+        verifies, and the option `policy` is that name, see `jaxspec.policies.named` and
+        `attach_policies`.
     `default` is what `jaxspec.decode` does with the automatic policy, its other options left out.
     `all` is every drafter of `spec` and every drafter without weights, such as `prompt_lookup`,
     with the builders that their records list as compared. A method that is also named separately is
