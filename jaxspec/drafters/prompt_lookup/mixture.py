@@ -196,8 +196,8 @@ def _mix(
     log_odds = (jnp.log(right) - jnp.log(count - right)).reshape(first.shape)
     total = jax.nn.logsumexp(logits.astype(jnp.float32), axis=-1)
     # Compare rather than scatter: the vocabulary may be split over devices.
-    chosen = jnp.arange(vocab) == token[..., None]
-    own = jnp.max(jnp.where(chosen, logits, -jnp.inf), axis=-1)
+    copied = jnp.arange(vocab) == token[..., None]
+    own = jnp.max(jnp.where(copied, logits, -jnp.inf), axis=-1)
     raised = jnp.logaddexp(own.astype(jnp.float32), total + log_odds)[..., None]
-    mixed = jnp.where(chosen & follows[..., None, None], raised.astype(logits.dtype), logits)
+    mixed = jnp.where(copied & follows[..., None, None], raised.astype(logits.dtype), logits)
     return proposal._replace(logits=mixed), first
