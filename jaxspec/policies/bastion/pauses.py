@@ -96,7 +96,7 @@ def init_pauses(longest: int, rule: PauseRule = RULE) -> PauseState:
     return PauseState(
         usual=zero,
         own=zero,
-        usual_variance=np.float32(1) * rule.doubt,
+        usual_variance=jnp.asarray(rule.doubt, jnp.float32),
         own_variance=zero,
         covariance=zero,
         allowance=zero,
