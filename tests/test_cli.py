@@ -207,6 +207,14 @@ def test_mistakes_are_reported_in_one_line(capsys, arguments, message):
     assert err.startswith("jaxspec: error: ") and err.count("\n") == 1 and message in err, err
 
 
+@pytest.mark.parametrize(
+    ("given", "lookup"), [([], None), (["--lookup", "on"], True), (["--lookup", "off"], False)]
+)
+def test_lookup_is_left_to_the_call_unless_it_is_named(given, lookup):
+    arguments = cli.make_parser().parse_args(["generate", "--prompt", "a", *given])
+    assert values.collect_method_options(arguments)["lookup"] is lookup
+
+
 def test_every_decode_option_has_a_flag_and_a_line_in_the_documentation():
     functions = (session.prepare, session.resolve_config)
     parameters = [

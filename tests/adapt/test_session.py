@@ -249,6 +249,21 @@ def test_negative_seeds_are_seeds():
     np.random.default_rng([session.seed, 0])  # as drawn from after each call
 
 
+@pytest.mark.parametrize(("given", "lookup"), [({}, False), ({"lookup": True}, True)])
+def test_copied_tokens_are_left_out_unless_asked_for(monkeypatch, given, lookup):
+    """They are no evidence of the drafter."""
+    seen = []
+
+    def record(*arguments, **options):
+        seen.append(options["lookup"])
+        raise InterruptedError
+
+    monkeypatch.setattr("jaxspec.adapt.session.prepare", record)
+    with pytest.raises(InterruptedError):
+        Session(toys.make_params()).decode(toys.PROMPTS[0], **given)
+    assert seen == [lookup]
+
+
 def test_mistakes_are_named(tmp_path):
     params = toys.make_params()
     with pytest.raises(ValueError, match="unknown decider 'best': choose one of never, osd"):

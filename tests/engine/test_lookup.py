@@ -2,6 +2,9 @@
 
 import dataclasses
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from slow_cases import slow_except
 
@@ -30,6 +33,21 @@ def test_the_text_is_the_targets_own(mini, method, temperature):
     assert [out.tokens for out in mixed] == [out.tokens for out in plain]
     rounds = [sum(out.stats.rounds for out in outs) for outs in (alone, mixed)]
     assert rounds[1] != rounds[0] or temperature
+
+
+def test_copies_help_a_drafter_that_knows_nothing(mini):
+    """Its weights are noise, and the greedy text repeats itself."""
+    noise = np.random.default_rng(0)
+    variables = jax.tree.map(
+        lambda leaf: jnp.asarray(noise.normal(0, 0.02, leaf.shape), leaf.dtype),
+        mini.drafters["dflash"],
+    )
+    scrambled = mini.replace(drafters={"dflash": variables})
+    alone, mixed = (
+        jaxspec.decode(scrambled, PROMPT, max_new_tokens=64, budget=4, lookup=lookup).stats
+        for lookup in (False, True)
+    )
+    assert alone.rounds > 60 and mixed.rounds < 50
 
 
 def test_calls_that_choose_by_cost_mix_it_in(mini):

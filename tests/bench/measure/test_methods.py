@@ -59,6 +59,16 @@ def test_names_carry_scores_and_settings():
     json.dumps([method.options for method in methods])
 
 
+def test_a_setting_mixes_prompt_lookup_in():
+    names = "j-tree@4/lookup,j-ddtree/d3/lookup,j-tree@4/lookup/best,j-chain"
+    methods = parse_methods(names, budget=9)
+    found = [(one.options.get("lookup"), one.options.get("depth")) for one in methods[1:]]
+    assert found == [(True, None), (True, 3), (True, None), (None, None)]
+    assert methods[3].options["policy"] == "best" and methods[1].name == "j-tree@4/lookup"
+    with pytest.raises(ValueError, match="lookups"):
+        parse_methods("j-tree@4/lookups", budget=9)
+
+
 def test_names_carry_depth_and_widths():
     methods = parse_methods("eagle3-dynamic@12/w4/d6,s-rank/d8,j-tree+entropy/b8", budget=9)[1:]
     assert [method.options for method in methods] == [
