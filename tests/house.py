@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,10 +107,10 @@ def list_namers(own: list[Path], package: str, name: str) -> list[str]:
     for path in list_modules():
         if path in own:
             continue
-        tree, where = parse(path), path.relative_to(ROOT).as_posix()
-        written = not where.startswith("jaxspec/zoo/") and name in list_compared_strings(tree)
-        used = not defined.isdisjoint(list_used_names(tree))
-        if written or used or imports_from(tree, path, package):
+        strings, names, imported = read_names(path)
+        where = path.relative_to(ROOT).as_posix()
+        written = not where.startswith("jaxspec/zoo/") and name in strings
+        if written or not defined.isdisjoint(names) or comes_from(imported, package):
             found.append(where)
     return found
 
@@ -127,22 +127,31 @@ def list_definitions(path: Path) -> Iterator[str]:
             yield node.name
 
 
-def imports_from(tree: ast.Module, path: Path, package: str) -> bool:
-    """Whether a module imports a package or something in it, relative imports included."""
+# Read once for all parts: there are hundreds of modules.
+@functools.cache
+def read_names(path: Path) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """Read the strings that a module compares, the names that it uses and what it imports."""
+    tree = parse(path)
+    strings, names = list_compared_strings(tree), list_used_names(tree)
+    return frozenset(strings), frozenset(names), frozenset(list_imports(tree, path))
+
+
+def list_imports(tree: ast.Module, path: Path) -> Iterator[str]:
+    """List the dotted names of the modules that a module imports, and of what is in them."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            modules = [alias.name for alias in node.names]
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 parts = path.relative_to(ROOT).with_suffix("").parts[: -node.level]
                 base = ".".join([*parts, *([node.module] if node.module else [])])
-            modules = [base, *(f"{base}.{alias.name}" for alias in node.names)]
-        else:
-            continue
-        if any(f"{name}.".startswith(f"{package}.") for name in modules):
-            return True
-    return False
+            yield from (base, *(f"{base}.{alias.name}" for alias in node.names))
+
+
+def comes_from(imported: Iterable[str], package: str) -> bool:
+    """Whether one of the imported names is a package or something in it."""
+    return any(f"{name}.".startswith(f"{package}.") for name in imported)
 
 
 def list_used_names(tree: ast.Module) -> Iterator[str]:

@@ -63,4 +63,5 @@ def test_names_are_counted_where_they_decide(code, found):
 )
 def test_imports_of_a_part_are_found(line, found):
     path = house.LIBRARY / "drafters" / "registry.py"
-    assert house.imports_from(ast.parse(line), path, "jaxspec.drafters.eagle3") is found
+    imported = house.list_imports(ast.parse(line), path)
+    assert house.comes_from(imported, "jaxspec.drafters.eagle3") is found
