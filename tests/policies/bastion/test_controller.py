@@ -136,11 +136,11 @@ def test_rules_by_name():
     assert not (paper.corrected or paper.pauses) and ours.corrected and ours.pauses
 
 
-def play(policy, state, committed: float, rounds: int):
-    """Rounds in which drafting commits `committed` tokens a sequence; returns the state and which
-    rounds drafted.
+def make_step(policy):
+    """A round in which drafting commits so many tokens a sequence: (state, tokens) to the next
+    state and whether it drafted.
     """
-    tree, drafted = chain([[0.9, 0.8, 0.5, 0.05, 0.01]] * 2), []
+    tree = chain([[0.9, 0.8, 0.5, 0.05, 0.01]] * 2)
     seen = Observation(jnp.zeros(2, jnp.int32), LIVE, tree=tree)
 
     @jax.jit
@@ -154,6 +154,12 @@ def play(policy, state, committed: float, rounds: int):
         )
         return after(policy, state, verified, jnp.where(did, committed, 1), drafted=did), did
 
+    return step
+
+
+def play(step, state, committed: int, rounds: int):
+    """Rounds of `step`; returns the state and which of them drafted."""
+    drafted = []
     for _ in range(rounds):
         state, did = step(state, jnp.int32(committed))
         drafted.append(bool(did))
@@ -172,32 +178,34 @@ def begin(policy, state=None):
 
 def test_a_drafter_that_does_not_pay_is_paused_and_comes_back():
     policy = make_bastion(DEAR, corrected=False)
-    state, drafted = play(policy, begin(policy), 1, 600)
+    step = make_step(policy)
+    state, drafted = play(step, begin(policy), 1, 600)
     # Each drafted round loses 1.7 tokens. A text may lose its stake and its share, and what the
     # last trial loses.
     assert drafted[:2] == [True, False] and sum(drafted) >= 2
     assert 1.7 * sum(drafted) <= RULE.stake + 600 * RULE.share + 1.7
 
-    state, drafted = play(policy, state, 5, LONGEST_PAUSE + 40)
+    state, drafted = play(step, state, 5, LONGEST_PAUSE + 40)
     assert all(drafted[drafted.index(True) :]) and drafted[-1]
     # A long good time is forgotten within some rounds.
-    state, drafted = play(policy, state, 1, 60)
+    state, drafted = play(step, state, 1, 60)
     assert 2 <= drafted.index(False) <= 20 and sum(drafted[20:]) <= 10
 
-    never, drafted = play(make_bastion(DEAR, pauses=False), begin(policy), 1, 50)
+    step = make_step(make_bastion(DEAR, pauses=False))
+    never, drafted = play(step, begin(policy), 1, 50)
     assert all(drafted) and float(never.pauses.allowance) == RULE.stake
 
 
 def test_another_text_may_suit_the_drafter_better():
     """A hopeless drafter is seldom tried in many short texts, and one good text brings it back."""
     policy = make_bastion(DEAR, corrected=False)
-    state, trials = init_controller(ROWS - 1, ROWS), []
+    step, state, trials = make_step(policy), init_controller(ROWS - 1, ROWS), []
     for _ in range(40):
-        state, drafted = play(policy, begin(policy, state), 1, 24)
+        state, drafted = play(step, begin(policy, state), 1, 24)
         trials.append(sum(drafted))
     assert trials[0] == 1 and max(trials) == 1 and 2 <= sum(trials[4:]) <= 10
     for _ in range(40):
-        state, drafted = play(policy, begin(policy, state), 5, 24)
+        state, drafted = play(step, begin(policy, state), 5, 24)
     assert all(drafted)
 
 
@@ -293,15 +301,15 @@ def test_however_poor_a_drafter_was_its_pause_is_limited():
 
 def test_a_few_rounds_of_bad_luck_are_no_reason():
     policy = make_bastion(DEAR, corrected=False)
-    state = begin(policy)
+    step, state = make_step(policy), begin(policy)
     for committed, rounds in ((6, 1), (1, 2), (6, 2), (1, 2), (6, 2)):
-        state, drafted = play(policy, state, committed, rounds)
+        state, drafted = play(step, state, committed, rounds)
         assert all(drafted)
 
 
 def test_counts_of_a_round():
     policy = make_bastion(TABLE, rows=3)
-    state, drafted = play(policy, init_controller(ROWS - 1, ROWS), 2, 20)
+    state, drafted = play(make_step(policy), init_controller(ROWS - 1, ROWS), 2, 20)
     assert (
         state.sizes.tolist() == [0, 0, 0, 20, 0, 0, 0]
         and int(state.rounds) == int(state.drafted) == 20
