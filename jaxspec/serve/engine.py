@@ -20,6 +20,10 @@ from jaxspec.serve.tasks import Task
 from jaxspec.serve.visit import Report
 from jaxspec.serve.waiting import WaitingQueue
 
+# Of so few slots, one that stays idle to the end of a visit costs more than a further visit does, and
+# clients often answer at once. Of many, some text ends in nearly every round.
+_FEW = 16
+
 
 class Engine:
     """Runs requests in B slots. Make one with `make_engine`.
@@ -224,7 +228,7 @@ class Engine:
         traced = any(task.accepted.request.trace for task in running.values())
         drafts = self._wants_draft(running)
         began = time.perf_counter()
-        report = self._device.visit(self._choose_rounds(running, traced), self._has_work(), drafts)
+        report = self._device.visit(self._choose_rounds(running, traced), self._leaves_early(), drafts)
         seconds = time.perf_counter() - began
         self._counters.observe_visit(report, drafts, seconds)
         if self._live is not None:
@@ -270,9 +274,9 @@ class Engine:
             return False
         return self._choice is None or self._choice.wants_draft()
 
-    def _has_work(self) -> bool:
-        """Whether a slot that becomes free would be used at once."""
-        return len(self._waiting) > 0
+    def _leaves_early(self) -> bool:
+        """Whether a visit ends with the first text that ends."""
+        return self.slots <= _FEW or len(self._waiting) > 0
 
     def _choose_rounds(self, running: dict[int, Task], traced: bool) -> int:
         """Choose the rounds of a visit: few if a prompt waits to be fed or a slot is free."""

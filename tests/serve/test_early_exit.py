@@ -1,4 +1,4 @@
-"""A visit ends as soon as a slot finishes while a request waits, and texts do not depend on it."""
+"""A visit ends with the first text if a request waits or slots are few; texts don't depend on it."""
 
 import numpy as np
 import pytest
@@ -14,6 +14,12 @@ SHORT, LONG = 3, 24
 @pytest.fixture(scope="module")
 def mini():
     return jaxspec.load("mini", drafter="dflash", dtype="float32")
+
+
+@pytest.fixture(autouse=True)
+def many(monkeypatch):
+    """Take an engine's two slots for many: they wait for each other unless a request waits."""
+    monkeypatch.setattr("jaxspec.serve.engine._FEW", 0)
 
 
 def requests(count, **options):
@@ -37,6 +43,12 @@ def test_a_visit_ends_with_the_slot_that_a_waiting_request_needs(mini):
     assert first_visit(engine, requests(3, **plain)) == (SHORT, [0])
     assert engine.counters()["waiting"] == 1
     assert {update.id: len(update.tokens) for update in engine.visit()} == {1: 8, 2: 5}
+
+
+@pytest.mark.parametrize(("few", "rounds"), [(1, 8), (2, SHORT)])
+def test_of_few_slots_none_stays_idle(mini, few, rounds, monkeypatch):
+    monkeypatch.setattr("jaxspec.serve.engine._FEW", few)
+    assert first_visit(make(mini), requests(2, method="ar")) == (rounds, [0])
 
 
 def test_drafted_visits_end_early_too(mini):
@@ -63,7 +75,7 @@ def test_tokens_are_the_same_with_and_without(mini, options, monkeypatch):
     early = run(engine, *wanted)
     assert engine.counters()["compiles_after_warm_up"] == 0
     engine = make(mini)
-    monkeypatch.setattr(engine, "_has_work", lambda: False)
+    monkeypatch.setattr(engine, "_leaves_early", lambda: False)
     assert [one[:3] for one in run(engine, *wanted)] == [one[:3] for one in early]
     assert [len(one[0]) for one in early] == [SHORT, LONG, 5, 6]
 
