@@ -1,10 +1,11 @@
-"""Hours of mixed traffic: memory stays flat and no slot is lost.
+"""Hours of mixed traffic: memory stays flat, no slot is lost, and every text is the right one.
 
 JAXSPEC_SOAK=1800 python -m pytest -m slow tests/serve/http/test_soak.py -s
 """
 
 import asyncio
 import collections
+import json
 import os
 import random
 import time
@@ -13,13 +14,15 @@ from pathlib import Path
 import pytest
 from fake_engine import ByteTokenizer, FakeEngine, expected_tokens
 
-from jaxspec.serve.requests import ServeRequest
+import jaxspec
+from jaxspec.io.tokenizer import load_tokenizer
+from jaxspec.serve import ServeRequest, make_engine
 
 httpx = pytest.importorskip("httpx")
 http_server = pytest.importorskip("http_server")
 
 SECONDS = float(os.environ.get("JAXSPEC_SOAK", 60))
-CLIENTS = 24
+COUNTS = 1, 8, 60  # tokens of an answer
 MOST_GROWTH = 16  # MiB from the end of the first third to the end
 
 
@@ -29,12 +32,62 @@ def memory() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-async def use(client, pick: random.Random, end: float, seen: collections.Counter) -> None:
+class Fake:
+    """An engine without a model, and prompts that nobody sent before."""
+
+    clients, pause = 24, 0.05  # most seconds that a client waits between two requests
+
+    def __init__(self):
+        self.engine, self.tokenizer = FakeEngine(slots=4, queue=12, seconds=0.002), ByteTokenizer()
+
+    def draw(self, pick: random.Random) -> tuple[dict, str]:
+        """Draw a request, and say which text answers it."""
+        prompt, count = f"soak {pick.random()}", pick.choice(COUNTS)
+        tokens = expected_tokens(ServeRequest(tuple(prompt.encode()), count))
+        asked = {"prompt": prompt, "max_tokens": count, "temperature": 0}
+        return asked, self.tokenizer.decode(tokens)
+
+    def ended(self) -> bool:
+        return self.engine.idle and self.engine.ended == self.engine.submitted
+
+
+class Mini:
+    """`mini` with its drafter, and prompts that come again and again."""
+
+    clients, pause = 8, 0.5
+
+    def __init__(self):
+        params = jaxspec.load("mini", drafter="dflash", dtype="float32")
+        self.engine = make_engine(params, slots=4, capacity=320, queue=12)
+        self.tokenizer = load_tokenizer(params.spec.tokenizer)
+        prompts = ("def area(width, height):", "It was a", "Question: Tom has 3 apples." * 4)
+        self.asked = []
+        for prompt in prompts:
+            for count in COUNTS:
+                for temperature, seed in ((0.0, 0), (1.0, 7), (1.0, 8)):
+                    options = dict(temperature=temperature, seed=seed, max_new_tokens=count)
+                    text = jaxspec.decode(params, prompt, method="ar", **options).text
+                    asked = dict(
+                        prompt=prompt, max_tokens=count, temperature=temperature, seed=seed
+                    )
+                    self.asked.append((asked, text))
+
+    def draw(self, pick: random.Random) -> tuple[dict, str]:
+        """Draw a request, and say which text answers it."""
+        asked, text = pick.choice(self.asked)
+        return asked | ({"method": "ar"} if pick.random() < 0.2 else {}), text
+
+    def ended(self) -> bool:
+        counters = self.engine.counters()
+        assert counters["compiles_after_warm_up"] == 0
+        return self.engine.idle and counters["running"] == counters["waiting"] == 0
+
+
+async def use(client, pick: random.Random, end: float, seen: collections.Counter, made) -> None:
     """Send requests of all kinds until the end, and check what comes back."""
     while time.monotonic() < end:
         kind = pick.choice(("whole", "stream", "leave", "bad", "key"))
-        count = pick.choice((1, 8, 60))
-        body = {"prompt": f"soak {pick.random()}", "max_tokens": count, "temperature": 0}
+        body, text = made.draw(pick)
         if kind == "bad":
             answer = await client.post("/v1/completions", json=body | {"best_of": 4})
             assert answer.status_code == 400
@@ -45,17 +98,19 @@ async def use(client, pick: random.Random, end: float, seen: collections.Counter
             answer = await client.post("/v1/completions", json=body)
             assert answer.status_code in (200, 429)
             if answer.status_code == 200:
-                tokens = expected_tokens(ServeRequest(tuple(body["prompt"].encode()), count))
-                assert answer.json()["choices"][0]["text"] == ByteTokenizer().decode(tokens)
+                assert answer.json()["choices"][0]["text"] == text
         else:
             async with client.stream(
                 "POST", "/v1/completions", json=body | {"stream": True}
             ) as answer:
                 lines = [line async for line in cut(answer.aiter_lines(), kind, pick)]
             if kind == "stream" and answer.status_code == 200:
-                assert "data: [DONE]" in lines
+                events = [line.removeprefix("data: ") for line in lines if line]
+                assert events.pop() == "[DONE]"
+                parts = [one["text"] for event in events for one in json.loads(event)["choices"]]
+                assert "".join(parts) == text
         seen[kind, answer.status_code] += 1
-        await asyncio.sleep(pick.random() * 0.05)
+        await asyncio.sleep(pick.random() * made.pause)
 
 
 async def cut(lines, kind: str, pick: random.Random):
@@ -68,27 +123,27 @@ async def cut(lines, kind: str, pick: random.Random):
         yield line
 
 
-async def soak(url: str, seconds: float) -> collections.Counter:
+async def soak(url: str, seconds: float, made) -> collections.Counter:
     end, seen = time.monotonic() + seconds, collections.Counter()
-    limits = httpx.Limits(max_connections=2 * CLIENTS, max_keepalive_connections=CLIENTS)
+    limits = httpx.Limits(max_connections=2 * made.clients, max_keepalive_connections=made.clients)
     async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
         await asyncio.gather(
-            *(use(client, random.Random(number), end, seen) for number in range(CLIENTS))
+            *(use(client, random.Random(n), end, seen, made) for n in range(made.clients))
         )
     return seen
 
 
 @pytest.mark.slow
-def test_soak():
-    engine = FakeEngine(slots=4, queue=12, seconds=0.002)
-    with http_server.running(engine) as server:
-        asyncio.run(soak(server.url, SECONDS / 3))
+@pytest.mark.parametrize("kind", [Fake, Mini])
+def test_soak(kind):
+    made = kind()
+    with http_server.running(made.engine, made.tokenizer) as server:
+        asyncio.run(soak(server.url, SECONDS / 3, made))
         before = memory()
-        seen = asyncio.run(soak(server.url, 2 * SECONDS / 3))
+        seen = asyncio.run(soak(server.url, 2 * SECONDS / 3, made))
         after = memory()
-        http_server.wait_until(lambda: engine.idle)
+        http_server.wait_until(made.ended)
         assert not server.service.driver.busy
-        assert engine.ended == engine.submitted
     print(f"{sum(seen.values())} requests: {dict(seen)}; {before:.0f} MiB, then {after:.0f} MiB")
     assert after - before < MOST_GROWTH
     assert seen["whole", 200] and seen["leave", 200] and seen["bad", 400]
