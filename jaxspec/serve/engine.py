@@ -228,7 +228,9 @@ class Engine:
         traced = any(task.accepted.request.trace for task in running.values())
         drafts = self._wants_draft(running)
         began = time.perf_counter()
-        report = self._device.visit(self._choose_rounds(running, traced), self._leaves_early(), drafts)
+        report = self._device.visit(
+            self._choose_rounds(running, traced), self._leaves_early(), drafts
+        )
         seconds = time.perf_counter() - began
         self._counters.observe_visit(report, drafts, seconds)
         if self._live is not None:

@@ -80,7 +80,9 @@ class _Answer:
     ):
         self._envelope, self._generation, self._given = envelope, generation, given
         self._tally, self._count = Tally(prompt_tokens), len(generation.ids)
-        self._usage = given.stream_options is not None and given.stream_options.include_usage
+        wanted = given.stream_options
+        self._usage = wanted is not None and wanted.include_usage
+        self._usage_so_far = wanted is not None and wanted.continuous_usage_stats
         self._traces = None
         if given.trace and service.tokenizer is not None:
             self._traces = [Trace(service.tokenizer.decode) for _ in generation.ids]
@@ -140,7 +142,9 @@ class _Answer:
         return extra
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
-        usage = {"usage": None} if self._usage else {}
+        usage: dict[str, Any] = {"usage": None} if self._usage else {}
+        if self._usage_so_far:
+            usage = {"usage": self._tally.usage()}
         return _event(self._envelope.wrap(choices, chunk=True) | usage | more)
 
 

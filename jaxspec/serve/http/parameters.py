@@ -49,9 +49,11 @@ class StreamOptions(_Closed):
 
     Attributes:
       include_usage: end with a chunk that has the usage.
+      continuous_usage_stats: every chunk has the usage so far, as in vLLM.
     """
 
     include_usage: bool = False
+    continuous_usage_stats: bool = False
     include_obfuscation: bool = False
 
     @field_validator("include_obfuscation")

@@ -66,6 +66,22 @@ def test_chat_stream(client):
     assert all(chunk.usage is None for chunk in chunks[:-1])
 
 
+def test_chunks_may_have_the_usage_so_far(client):
+    """Load tools ask for it by vLLM's name."""
+    *parts, last = client.chat.completions.create(
+        model="fake",
+        messages=MESSAGES,
+        max_tokens=20,
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True, "continuous_usage_stats": True},
+    )
+    counts = [part.usage.completion_tokens for part in parts]
+    assert counts[0] == 0 and counts == sorted(counts) and counts[-1] == 20
+    assert len(set(counts)) > 2 and last.choices == []
+    assert {one.usage.prompt_tokens for one in (*parts, last)} == {last.usage.prompt_tokens}
+
+
 def test_chat_stream_of_samples(client):
     """Each sample has its role, its text and its finish; the usage counts all of them."""
     chunks = list(
