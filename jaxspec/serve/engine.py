@@ -270,8 +270,6 @@ class Engine:
         )
 
     def _wants_draft(self, running: dict[int, Task]) -> bool:
-        if self._device.rules.rule == "ar" or self.method == "ar":
-            return False
         if not any(task.accepted.settings["deepest"] for task in running.values()):
             return False
         return self._choice is None or self._choice.wants_draft()

@@ -68,7 +68,7 @@ def make_engine(
       method, builder, block_size, depth, lookup, score_temperature: as in `jaxspec.decode`.
       budget: most rows of a slot in a round, the root included (None: 32; on a CPU, where more rows
         seldom pay and every number of rows takes seconds to compile, 8).
-      rule: how a round's rows are shared, one of `jaxspec.serve.plan.RULES`.
+      rule: how a round's rows are shared, one of `jaxspec.serve.plan.RULES`; `ar` uses no drafter.
       edges: numbers of rows that verification is compiled for (None: powers of two).
       queue: requests that may wait, at least 1; each waits until the next visit.
       rounds: most rounds of a visit, up to 8: more take less of the host's time, fewer stream more
@@ -90,7 +90,8 @@ def make_engine(
     check_choice("rule", rule, RULES)
     config, _ = resolve_config(
         params.spec,
-        method=method,
+        # A drafter that never drafts would still have to absorb what is committed.
+        method="ar" if rule == "ar" else method,
         builder=builder,
         budget=_choose_budget() if budget is None else budget,
         block_size=block_size,

@@ -95,7 +95,7 @@ def _verify_rows(
     rows: int,
     with_hidden: bool,
 ) -> tuple[Verified, jax.Array]:
-    longest, width = round.plan.longest, min(tree.token.shape[1], rows)
+    longest, width = noise.shape[1], min(tree.token.shape[1], rows)
     packing = pack(tree.size, rows, tree.token.shape[1])
     slot, row = packing.slot, packing.row
     token, depth = tree.token[slot, row], tree.depth[slot, row]

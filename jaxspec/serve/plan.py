@@ -20,7 +20,7 @@ import numpy as np
 
 RULES = ("global", "equal", "fixed", "ar")
 """How rows are shared: the best rows of all slots and the best R; the same number for each slot and
-the best R; always the budget; only roots."""
+the best R; always the budget; only roots, without a drafter."""
 
 
 class Offer(NamedTuple):
@@ -60,14 +60,13 @@ def share_rows(
     """Choose the number of rows and share them.
 
     Args:
-      rule: one of `RULES`.
+      rule: one of `RULES` but `ar`, whose rounds have nothing to share.
       edges: rising; the last one is at least the sum of all `low`.
       seconds: float32 [E], time of a round of each edge.
       forced: int32 [], index of the edge to take instead of the best one; -1 for none.
     """
-    if rule in ("fixed", "ar"):
-        most = offer.high if rule == "fixed" else jnp.ones_like(offer.high)
-        rows = _fit(jnp.minimum(offer.size, most), edges[-1])
+    if rule == "fixed":
+        rows = _fit(jnp.minimum(offer.size, offer.high), edges[-1])
         smallest = (rows.sum() > np.asarray(edges)[:-1]).sum(dtype=jnp.int32)
         edge = jnp.where(forced < 0, smallest, forced)
         return Shared(rows, edge, _value(offer, rows))

@@ -87,9 +87,9 @@ def autoregressive_round(
     round: Round, slots: SlotsState, settings: SlotSettings, control: Control, rules: Rules
 ) -> SlotsState:
     """Run a round of roots alone. What the drafter has yet to absorb waits in a queue."""
-    state, rows = slots.decode, slots.decode.tree.token.shape[1]
+    state = slots.decode
     live = (~state.done).astype(jnp.int32)
-    tree = pad_rows(root_only(state.root, 1), rows).replace(size=live)
+    tree = root_only(state.root, 1).replace(size=live)
     noise = _noise(round, state, 1)
     edges = rules.plain_edges(live.shape[0])
     smallest = (live.sum() > np.asarray(edges)[:-1]).sum(dtype=jnp.int32)
@@ -97,12 +97,13 @@ def autoregressive_round(
     slots, committed = _verify(round, slots, tree, noise, settings.bias, edge, edges)
     if round.plan.drafter is None:
         return slots
-    first = committed.replace(
-        token=committed.token[:, :1],
-        following=committed.following[:, :1],
-        features=committed.features[:, :1],
+    # The host may ask for the tree; the state has room for a drafted one.
+    path = jnp.pad(slots.decode.accepted.path, ((0, 0), (0, round.plan.longest - 1)))
+    decode = slots.decode.replace(
+        tree=pad_rows(tree, round.plan.widths[-1]),
+        accepted=slots.decode.accepted.replace(path=path),
     )
-    return slots.replace(decode=enqueue(slots.decode, first))
+    return slots.replace(decode=enqueue(decode, committed))
 
 
 def _noise(round: Round, state: DecodeState, count: int) -> jax.Array:
@@ -131,7 +132,9 @@ def _verify(
     if hidden is not None:
         assert verified.hidden is not None, "verification was asked for them"
         hidden = write_columns(hidden, verified.hidden, before.emitted)
-    hits, expected = observe_rows(tree, verified.accepted, live, slots.hits, slots.expected)
+    hits, expected = slots.hits, slots.expected
+    if tree.token.shape[1] > 1:  # roots alone say nothing of the drafter
+        hits, expected = observe_rows(tree, verified.accepted, live, hits, expected)
     state, committed = commit(round, before, tree, verified)
     accepted = jnp.minimum(verified.accepted.count - 1, state.accepted.count)[:, None]
     done_rounds = jnp.max(before.rounds)

@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pytest
 
 import jaxspec
@@ -262,13 +263,28 @@ def test_a_traced_request_returns_its_trees(mini):
 
 
 @SLOW
-def test_an_autoregressive_engine_has_no_drafter(mini):
+@pytest.mark.parametrize("options", [dict(method="ar"), dict(rule="ar")])
+def test_an_autoregressive_engine_has_no_drafter(mini, options):
     request = ServeRequest((5, 6, 7), max_new_tokens=20)
-    engine = make(mini, 2, method="ar")
+    engine = make(mini, 2, **options)
+    assert engine.method == "ar" and engine._device.state.decode.draft is None
     alone = jaxspec.decode(mini, [5, 6, 7], method="ar", max_new_tokens=20)
     updates = run(engine, [request] * 3)
     assert all(join(one)[0] == alone.tokens for one in updates)
     assert not any(flag for one in updates for update in one for flag in update.drafted)
+
+
+def test_plain_rounds_say_nothing_of_the_drafter(mini):
+    """They verify one row of a slot, and leave what its drafted rows were worth as it was."""
+    engine = make(mini, 2, rule="fixed")
+    run(engine, [ServeRequest((5, 6, 7), max_new_tokens=20)])
+    known = [np.asarray(x) for x in (engine._device.state.hits, engine._device.state.expected)]
+    assert known[1].any()
+    run(engine, [ServeRequest((5, 6, 7), max_new_tokens=20, method="ar")])
+    tree, accepted = engine._device.read_rounds()
+    assert tree.size.max() <= 1 and accepted.count.max() <= 1
+    found = engine._device.state.hits, engine._device.state.expected
+    np.testing.assert_array_equal(found, known)
 
 
 @pytest.mark.parametrize(

@@ -102,15 +102,13 @@ def test_an_equal_split_is_never_better():
         assert ratios[0] >= ratios[1] * (1 - 1e-6)
 
 
-def test_rows_are_the_same_for_equal_slots_and_the_root_alone_for_ar():
+def test_rows_are_the_same_for_equal_slots():
     score = jnp.asarray([[1.0, 0.5, 0.4, 0.2]] * 3)
     three = jnp.full(3, 4, jnp.int32)
     offer = Offer(score, three, jnp.ones(3), three // 4, three)
     assert share("equal", offer, np.ones(4), forced=2)[0].tolist() == [3, 3, 3]
     assert share("equal", offer, np.ones(4), forced=1)[0].tolist() == [2, 2, 2]
     assert share("fixed", offer, np.ones(4))[:2][0].tolist() == [4, 4, 4]
-    rows, edge, value = share("ar", offer, np.ones(4))
-    assert rows.tolist() == [1, 1, 1] and edge == 0 and value == 3.0
 
 
 def make_tree(logprob, depth, size):
