@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
@@ -83,12 +82,13 @@ def run_program(
     total, top, weight = _tree(ref, rows, q, scale, state, node - rows.begin, live, mine, last_node)
 
     if len(out) == 1:
-        total = total / jnp.where(weight > 0, weight, 1.0)[:, None]
+        total = total / jnp.where(weight != 0, weight, 1.0)[:, None]
         store_rows(out[0], total, row, head, rows.end, group)
         return
-    # The merge does not read parts without weight: a part beyond the live rows costs no traffic.
+    # The merge does not read parts without weight: a part beyond the live rows costs no traffic. A
+    # weight that is NaN counts, so that the result is NaN too.
     own = pl.ds(rows.start, cut.rows)
-    triton.store(out[0].at[own, :], total, mask=(live & (weight > 0))[:, None])
+    triton.store(out[0].at[own, :], total, mask=(live & (weight != 0))[:, None])
     triton.store(out[1].at[own], top, mask=live)
     triton.store(out[2].at[own], weight, mask=live)
 

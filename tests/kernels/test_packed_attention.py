@@ -132,7 +132,7 @@ def test_what_is_not_finite_stays_in_its_sequence():
     rows = slice(begin, begin + case.counts[2])
     q, k, v = (x.at[:, rows].set(jnp.nan) for x in given[:3])
     got = np.array(compute(case, "interpret", q, k, v, *given[3:5], caches, *given[6:])[0])
-    assert np.isnan(got[rows]).all()
+    assert np.isnan(got[rows]).all(), "who reads NaN must show it: the engine ends the request"
     got[rows] = want[rows]
     np.testing.assert_array_equal(got, want)
 
