@@ -58,7 +58,7 @@ def _kernel(
     weight = triton.load(
         weight_ref.at[:, :], mask=jnp.broadcast_to(part < parts, (padded, count)), other=0.0
     )
-    used = weight > 0
+    used = weight != 0  # true for NaN
     tops = triton.load(top_ref.at[:, :], mask=used, other=-1e30)
     share = jnp.where(used, jnp.exp2(tops - jnp.max(tops, axis=0)[None, :]), 0.0)
     sums = triton.load(
@@ -68,7 +68,7 @@ def _kernel(
     weight = jnp.sum(weight * share, axis=0)
     store_rows(
         out_ref,
-        total / jnp.where(weight > 0, weight, 1.0)[:, None],
+        total / jnp.where(weight != 0, weight, 1.0)[:, None],
         row,
         pl.program_id(1) % kv_heads,
         rows,

@@ -75,6 +75,7 @@ def _anywhere(problem: Problem | None, device: Device) -> None:
     return None
 
 
+_PACKED = "pallas_kernels.packed_attention"
 _OPERATIONS = {
     "tree_attention": Operation(
         tuning.outside,
@@ -98,7 +99,22 @@ _OPERATIONS = {
             "blocks": Implementation("pallas_kernels.blocks", "tree_attention", _anywhere),
             "reference": Implementation("pallas_kernels.reference", "tree_attention", _anywhere),
         },
-    )
+    ),
+    # Implementations of the same names; all but the Triton kernel take rows by sequence.
+    "packed_attention": Operation(
+        tuning.outside,
+        {
+            "triton": Implementation(_PACKED, "packed_attention", tuning.unsupported),
+            "mosaic": Implementation(
+                _PACKED, "by_sequence", tuning.unsupported_mosaic, automatic=False
+            ),
+            "interpret": Implementation(
+                _PACKED, "interpreted", tuning.unsupported_shape, automatic=False
+            ),
+            "blocks": Implementation(_PACKED, "by_sequence", _anywhere),
+            "reference": Implementation(_PACKED, "by_sequence", _anywhere),
+        },
+    ),
 }
 _named = versions.trace_context(None)
 
@@ -130,7 +146,7 @@ def explain(operation: str, problem: Problem | None = None, device: Device | Non
     """Choose the implementation of `operation` to run, and give the reason.
 
     Args:
-      operation: `tree_attention`.
+      operation: `tree_attention`, or `packed_attention` of packed rows.
       problem: static shape of the call (default: any shape).
       device: device that the program is for (default: that of programs traced now).
 

@@ -159,6 +159,22 @@ def tiles(problem: Problem, device: Device) -> Tiles:
     return _split(problem, cores, rows, keys, warps, stages)
 
 
+def packed_tiles(problem: Problem, device: Device, sequences: int) -> Tiles:
+    """Choose block sizes for packed rows: as if all `sequences` had as many.
+
+    A tile then holds the rows of a usual sequence. A larger one would be mostly padding, though the
+    products of 16 query rows take a tensor core as long as those of one. With smaller ones, more
+    programs would read the same prefix.
+
+    Args:
+      problem: with `batch` 1, and all packed rows.
+    """
+    usual = problem._replace(batch=min(sequences, problem.rows), rows=-(-problem.rows // sequences))
+    found = tiles(usual, device)
+    group = problem.heads // problem.kv_heads
+    return found._replace(rows=max(found.rows, _power_of_two(group)))
+
+
 def mosaic_tiles(problem: Problem, device: Device) -> Tiles:
     """Choose block sizes of the Mosaic GPU kernel for `problem` on `device`.
 

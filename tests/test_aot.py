@@ -70,6 +70,13 @@ CALLS = [
     SHAPE | {"rows": 64, "head_dim": 64, "heads": 5, "kv_heads": 1},
     SHAPE | {"rows": 64, "head_dim": 256, "dtype": "float16"},
     SHAPE | {"rows": 64, "dtype": "float32"},
+    # Packed rows of an engine's slots: tiles of 4, 16 and 32 rows; one part of the prefix or several.
+    SHAPE | {"rows": 64, "batch": 16, "packed": 64},
+    SHAPE | {"rows": 64, "batch": 4, "packed": 64, "window": 1024},
+    SHAPE | {"rows": 512, "batch": 16, "packed": 64},
+    SHAPE | {"rows": 64, "batch": 16, "packed": 64, "heads": 64, "head_dim": 64},
+    SHAPE | {"rows": 64, "batch": 4, "packed": 64, "head_dim": 256, "dtype": "float16"},
+    SHAPE | {"rows": 64, "batch": 4, "packed": 64, "dtype": "float32"},
     # A chunk of a prompt.
     SHAPE | {"rows": 512, "capacity": 32768, "causal": True},
     SHAPE | {"rows": 512, "head_dim": 256, "dtype": "float16", "causal": True},
@@ -325,6 +332,27 @@ def test_kernels_compile_without_spilling(name, gpu, reports):
     assert report["compiles"], report["error"]
     assert not [each for each in report["large"] if each["moves"]]
     assert not spilling(report)
+
+
+@needs_plugin
+def test_packed_rows_stay_where_they_are():
+    """64 rows of 16 slots, of up to 64 each: laid out by slot they would be 1024."""
+    call = SHAPE | {"rows": 64, "batch": 16, "packed": 64}
+    laid_out, packed = (
+        aot.compile_report(
+            "pallas_kernels.aot_programs:make_attention_program",
+            {"calls": [call | how]},
+            "h100",
+            large=MIB,
+            spills=False,
+        )
+        for how in ({"laid_out": True}, {})
+    )
+    assert laid_out["traffic"]["written"] > 16 * MIB and laid_out["large"]
+    # The result, of half a MiB, and a table of tiles.
+    assert packed["traffic"]["written"] < 0.6 * MIB and not packed["large"]
+    assert packed["memory"]["temporary"] < MIB / 64
+    assert packed["program"]["buffers"] == 1 and packed["program"]["outside"] == 0
 
 
 @needs_plugin

@@ -32,6 +32,7 @@ def compile_decode_loop(
     spills: bool = True,
     devices: int = 1,
     experts: str = "channel",
+    rows: int | None = None,
     **options,
 ) -> dict[str, Any]:
     """Compile `decode_loop(**options)` for `gpu`, see `pallas_kernels.aot.compile_report`.
@@ -41,6 +42,8 @@ def compile_decode_loop(
         comes before; `visit` and `feed` for the programs of a serving engine of `batch` slots.
       devices: number of GPUs that share the target, for `rounds` and `prefill`.
       experts: how they share experts, see `jaxspec.load`.
+      rows: most rows that a round of a `visit` verifies for all slots (default: that of
+        `jaxspec.serve`).
 
     Returns:
       The report, with `part`, `options`, `devices`, `experts` and, if the program compiles,
@@ -52,6 +55,8 @@ def compile_decode_loop(
     """
     options = check_call(part=part, devices=devices, experts=experts, **options)
     factory, given, shared = _FACTORIES[part], options, {"devices": devices, "experts": experts}
+    if part == "visit":
+        given = options | {"rows": rows}
     if devices > 1:
         factory, given = _SHARED[part], options | shared
     compiled = compile_report(f"jaxspec.bench.{factory}", given, gpu, large=large, spills=spills)

@@ -26,11 +26,17 @@ from jaxspec.targets.quant import quantize_params
 from pallas_kernels.aot import Program
 
 
-def visit_program(*, batch: int, capacity: int, **options: Any) -> Program:
-    """Make the program `jaxspec.serve.visit.visit` of `batch` slots; sampling settings are not read."""
+def visit_program(*, batch: int, capacity: int, rows: int | None = None, **options: Any) -> Program:
+    """Make the program `jaxspec.serve.visit.visit` of `batch` slots; sampling settings are not read.
+
+    Args:
+      rows: most rows that a round verifies for all slots (default: that of `jaxspec.serve`).
+    """
     params, state, config = _make_slots(batch=batch, capacity=capacity, **options)
-    rows = make_plan(params.spec, config).widths[-1]
-    rules = Rules("global", choose_edges(batch, rows))
+    edges = choose_edges(batch, make_plan(params.spec, config).widths[-1])
+    if rows is not None:
+        edges = (*(edge for edge in edges if edge < rows), rows)
+    rules = Rules("global", edges)
     control = Control(
         np.int32(1),
         np.bool_(False),

@@ -58,28 +58,40 @@ class SequenceCache(flax.struct.PyTreeNode):
         return k, v, layer * batch + self.sequence, self.length, first
 
 
+class Packing(NamedTuple):
+    """Where R packed rows come from: those of B slots side by side, in order, then padding.
+
+    Attributes:
+      slot: int32 [R], the slot of each packed row; padding belongs to the last slot.
+      row: int32 [R], its row in the slot's tree; padding repeats the last slot's root.
+      place: int32 [B, N], the packed row of each tree row; beyond the slot's rows, that of its root.
+      count: int32 [B], rows of each slot.
+    """
+
+    slot: jax.Array
+    row: jax.Array
+    place: jax.Array
+    count: jax.Array
+
+
 class PackedCache(flax.struct.PyTreeNode):
     """A cache of B sequences, for a forward of R packed rows [1, R] of them.
 
     Attributes:
       k, v: [L, B, K, S, D].
       length: int32 [B].
-      slot, row: int32 [R], the sequence of each packed row, and its number among the sequence's rows.
-      place: int32 [B, N], the packed row of each of a sequence's rows; any row beyond those that it
-        has, which no other row may see.
+      packing: where the rows come from.
     """
 
     k: jax.Array
     v: jax.Array
     length: jax.Array
-    slot: jax.Array
-    row: jax.Array
-    place: jax.Array
+    packing: Packing
 
     def prefix(self, layer: int, first: jax.Array | None = None) -> PackedPrefix:
         """Return what attention of `layer` reads, see `jaxspec.targets.attention.attend`."""
         whole = (self.k, self.v, layer, self.length, first)
-        return PackedPrefix(whole, self.slot, self.row, self.place)
+        return PackedPrefix(whole, self.packing)
 
 
 class PackedPrefix(NamedTuple):
@@ -87,13 +99,11 @@ class PackedPrefix(NamedTuple):
 
     Attributes:
       whole: of the sequences, see `KVCache.prefix`.
-      slot, row, place: see `PackedCache`.
+      packing: see `PackedCache`.
     """
 
     whole: tuple
-    slot: jax.Array
-    row: jax.Array
-    place: jax.Array
+    packing: Packing
 
 
 Cache = TypeVar("Cache", KVCache, SequenceCache)

@@ -1,6 +1,7 @@
 """Packed verification: the rows of all slots' trees side by side, as many as the plan gave each.
 
-Everything but attention sees R rows [1, R]; attention lays them out by slot again.
+Everything but attention sees R rows [1, R] and knows of no slots; for attention see
+`pallas_kernels.packed_attention`.
 
 B slots, N rows of a tree, R packed rows, A = longest path + bonus.
 """
@@ -8,12 +9,11 @@ B slots, N rows of a tree, R packed rows, A = longest path + bonus.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxspec.core.cache import PackedCache
+from jaxspec.core.cache import PackedCache, Packing
 from jaxspec.core.sampling import draw_rows
 from jaxspec.core.state import DecodeState, Tree
 from jaxspec.engine.acceptance import accept_match
@@ -21,20 +21,6 @@ from jaxspec.engine.buckets import run_smallest
 from jaxspec.engine.round import Round
 from jaxspec.engine.verify import Verified
 from jaxspec.serve.bias import LogitBias, draw_biased
-
-
-class Packing(NamedTuple):
-    """Where R packed rows come from.
-
-    Attributes:
-      slot: int32 [R], the slot of each packed row; padding belongs to the last slot.
-      row: int32 [R], its row in the slot's tree; padding repeats the last slot's root.
-      place: int32 [B, N], the packed row of each tree row; beyond the slot's rows, that of its root.
-    """
-
-    slot: jax.Array
-    row: jax.Array
-    place: jax.Array
 
 
 def pack(count: jax.Array, rows: int, width: int) -> Packing:
@@ -52,7 +38,7 @@ def pack(count: jax.Array, rows: int, width: int) -> Packing:
     own = jnp.arange(width) < count[:, None]
     # Masked rows are multiplied by a weight of zero, which keeps a NaN. So none of another slot.
     place = begins[:, None] + jnp.where(own, jnp.arange(width), 0)
-    return Packing(slot, row, jnp.minimum(place, rows - 1))
+    return Packing(slot, row, jnp.minimum(place, rows - 1), count)
 
 
 def verify_packed(
@@ -99,9 +85,8 @@ def _verify_rows(
     packing = pack(tree.size, rows, tree.token.shape[1])
     slot, row = packing.slot, packing.row
     token, depth = tree.token[slot, row], tree.depth[slot, row]
-    cache = PackedCache(
-        state.cache.k, state.cache.v, state.cache.length, slot, row, packing.place[:, :width]
-    )
+    seen = packing._replace(place=packing.place[:, :width])
+    cache = PackedCache(state.cache.k, state.cache.v, state.cache.length, seen)
     words = tree.ancestors[:, :width, : -(-width // 32)]
     out = round.target(
         token[None],

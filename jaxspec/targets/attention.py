@@ -12,22 +12,15 @@ from pallas_kernels.registry import Problem, resolve_kernel
 def attend(q, k, v, positions, *, mask=None, prefix=None, window=None) -> jax.Array:
     """Compute `pallas_kernels.reference.tree_attention` with the implementation of the registry.
 
-    With a `PackedPrefix`, q, k and v hold packed rows [1, R, ...] of B sequences, and `mask` their
-    own rows [B, N, W].
+    With a `PackedPrefix`, q, k and v hold packed rows [1, R, ...] of B sequences, and `mask` is of
+    each sequence's own rows [B, N, W]; see `pallas_kernels.packed_attention.by_sequence`.
     """
+    operation, given = "tree_attention", {"mask": mask, "prefix": prefix, "window": window}
     if isinstance(prefix, PackedPrefix):
-        return _attend_packed(q, k, v, positions, mask, prefix, window)
-    problem = Problem.of(q, k, v, prefix)
-    return resolve_kernel("tree_attention", problem)(
-        q, k, v, positions, mask=mask, prefix=prefix, window=window
-    )
-
-
-def _attend_packed(q, k, v, positions, mask, prefix: PackedPrefix, window) -> jax.Array:
-    """Lay packed rows out by sequence, and pack the result."""
-    by_sequence = (x[0][prefix.place] for x in (q, k, v, positions))
-    out = attend(*by_sequence, mask=mask, prefix=prefix.whole, window=window)
-    return out[prefix.slot, prefix.row][None]
+        operation = "packed_attention"
+        given |= {"prefix": prefix.whole, "packing": prefix.packing}
+    problem = Problem.of(q, k, v, given["prefix"])
+    return resolve_kernel(operation, problem)(q, k, v, positions, **given)
 
 
 def full_mask(batch: int, rows: int, size: jax.Array | None = None) -> jax.Array:

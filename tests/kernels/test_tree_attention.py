@@ -188,6 +188,21 @@ def test_rows_that_see_nothing_give_zeros():
         np.testing.assert_array_equal(out, 0)
 
 
+@pytest.mark.parametrize("name", ["mini", "no split"])
+def test_what_is_not_finite_stays_in_its_sequence(name):
+    case = CASES[name]
+    lengths, firsts = [case.capacity, 40], [0, 0]
+    q, k, v, positions, mask, cache_k, cache_v, length, *_ = draw(case, 4, lengths, firsts)
+
+    def attend(cache_k):
+        given = (q, k, v, positions, mask, cache_k, cache_v, np.int32(1), length, None)
+        return np.asarray(compiled(case)("kernel", *given))
+
+    got = attend(cache_k.at[:, 0].set(jnp.nan))
+    assert np.isnan(got[0]).all()
+    np.testing.assert_array_equal(got[1], attend(cache_k)[1])
+
+
 def test_the_cases_reach_every_path():
     cut = {
         name: tiles(Problem.of(*_shapes(case)), Device("cuda", (9, 0), case.cores))
