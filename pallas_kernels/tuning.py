@@ -162,9 +162,9 @@ def tiles(problem: Problem, device: Device) -> Tiles:
 def packed_tiles(problem: Problem, device: Device, sequences: int) -> Tiles:
     """Choose block sizes for packed rows: as if all `sequences` had as many.
 
-    A tile then holds the rows of a usual sequence. A larger one would be mostly padding, though the
-    products of 16 query rows take a tensor core as long as those of one. With smaller ones, more
-    programs would read the same prefix.
+    A tile then holds the rows of a usual sequence, or the 16 query rows that a tensor core multiplies
+    at once. Larger tiles would be mostly padding; with smaller ones, more programs would read the
+    same prefix.
 
     Args:
       problem: with `batch` 1, and all packed rows.
