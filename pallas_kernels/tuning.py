@@ -162,15 +162,19 @@ def tiles(problem: Problem, device: Device) -> Tiles:
 def packed_tiles(problem: Problem, device: Device, sequences: int) -> Tiles:
     """Choose block sizes for packed rows: as if all `sequences` had as many.
 
-    A tile then holds the rows of a usual sequence. A larger one would be mostly padding, though the
-    products of 16 query rows take a tensor core as long as those of one. With smaller ones, more
-    programs would read the same prefix.
+    A tile then holds the rows of a usual sequence, or the 16 query rows that a tensor core multiplies
+    at once. Larger tiles would be mostly padding; with smaller ones, more programs would read the
+    same prefix.
 
     Args:
       problem: with `batch` 1, and all packed rows.
     """
     usual = problem._replace(batch=min(sequences, problem.rows), rows=-(-problem.rows // sequences))
-    found = tiles(usual, device)
+    found, (capability, _) = tiles(usual, device), _device(device)
+    if _is_small(capability) and problem.head_dim < 256 and "float32" not in problem.dtypes:
+        # Others spill a few bytes, because what a table says takes registers.
+        found = found._replace(rows=min(found.rows, 32), warps=4, stages=3)
+    # A tile holds all query heads of a row.
     group = problem.heads // problem.kv_heads
     return found._replace(rows=max(found.rows, _power_of_two(group)))
 
@@ -229,7 +233,7 @@ def _blocks(problem: Problem, capability: tuple[int, int], rows: int) -> tuple[i
     wide = problem.head_dim == 256
     if "float32" in problem.dtypes:  # no tensor cores: registers are scarce
         return (16, 16 if wide else 32, 4 if problem.head_dim == 64 else 8, 2)
-    if capability in ((8, 6), (8, 7), (8, 9)) or capability >= (12, 0):
+    if _is_small(capability):
         # 64 rows on 4 warps spill if one program handles both the prefix and the tree.
         return (
             (min(rows, 64), 32, 8 if rows >= 64 else 4, 2)
@@ -246,6 +250,11 @@ def _blocks(problem: Problem, capability: tuple[int, int], rows: int) -> tuple[i
             else (min(rows, 64), 64, 8 if rows >= 64 else 4, 2)
         )
     return (min(rows, 64), 64, 4, 3) if not wide else (min(rows, 32), 32, 4, 3)
+
+
+def _is_small(capability: tuple[int, int]) -> bool:
+    """Whether the GPU has 99 KB of shared memory per block."""
+    return capability in ((8, 6), (8, 7), (8, 9)) or capability >= (12, 0)
 
 
 def _power_of_two(n: int) -> int:

@@ -123,6 +123,14 @@ def test_the_serving_engine_gives_the_texts_of_one_device(family, method):
 
 
 @pytest.mark.slow
+def test_the_engines_kernel_runs_on_each_device():
+    """It takes packed rows of a device's own heads, interpreted."""
+    request = dict(family="qwen3", serve=[(2, "dflash")], sizes={"head_dim": 64})
+    ((expected, found, compiled),) = run(request, JAXSPEC_KERNELS="interpret").values()
+    assert len(found) == 4 and found == expected and compiled == 0
+
+
+@pytest.mark.slow
 def test_a_batch_on_several_devices_shrinks():
     ((expected, found, shrunk),) = run(dict(family="qwen3", shrink=[(8, "dflash")])).values()
     assert shrunk and [len(one) for one in found] == [14, 2, 3, 9]

@@ -53,7 +53,7 @@ def compile_decode_loop(
       ValueError: an option is out of range.
       ImportError: the CUDA plugin is not installed.
     """
-    options = check_call(part=part, devices=devices, experts=experts, **options)
+    options = check_call(part=part, devices=devices, experts=experts, rows=rows, **options)
     factory, given, shared = _FACTORIES[part], options, {"devices": devices, "experts": experts}
     if part == "visit":
         given = options | {"rows": rows}
@@ -64,7 +64,12 @@ def compile_decode_loop(
 
 
 def check_call(
-    *, part: str = "rounds", devices: int = 1, experts: str = "channel", **options: Any
+    *,
+    part: str = "rounds",
+    devices: int = 1,
+    experts: str = "channel",
+    rows: int | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Return the options of `compile_decode_loop` with defaults; ValueError if one is out of range."""
     options = {
@@ -72,6 +77,8 @@ def check_call(
     } | options
     check_count("batch", options["batch"])
     check_budget(options["budget"])
+    if rows is not None and rows < options["batch"]:
+        raise ValueError(f"rows is {rows}: give at least one for each of {options['batch']} slots")
     spec, _ = describe_call(**{name: value for name, value in options.items() if name != "batch"})
     if check_count("tp", devices) > 1 and part not in _SHARED:
         raise ValueError(f"--tp compiles rounds and prefills, not {part}")

@@ -65,14 +65,12 @@ def _title(one: dict[str, Any]) -> str:
     options = one["options"]
     if one["part"] == "prefill":
         return f"{options['method']}, prefill of {options['capacity']} rows"
+    served = f", visit of {options['batch']} slots" if one["part"] == "visit" else ""
     if options["method"] == "ar":
-        return "ar"
+        return "ar" + served
     only = "drafting of " if one["part"] == "draft" else ""
-    return only + " ".join(
-        str(options[name])
-        for name in ("method", "builder", "budget", "policy", "quantize")
-        if options.get(name) is not None
-    )
+    named = (options.get(name) for name in ("method", "builder", "budget", "policy", "quantize"))
+    return only + " ".join(str(each) for each in named if each is not None) + served
 
 
 def _large(results: list[dict[str, Any]]) -> list[str]:

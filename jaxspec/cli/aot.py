@@ -55,6 +55,13 @@ def add_command(commands: options.Commands) -> None:
         action="store_true",
         help="compile the drafting of a round alone instead, after that of a chain",
     )
+    add(
+        "--visit",
+        action="store_true",
+        help="compile a visit of a serving engine instead: rounds of --batch slots that draft and "
+        "rounds that do not, in all their sizes",
+    )
+    add("--rows", type=int, help="most rows that a --visit verifies at once (default: serve's)")
     add("--batch", type=int, default=1, help=f"number of sequences {default}")
     add("--temperature", type=float, default=0.0, help=f"0 decodes greedily {default}")
     add("--top-k", type=int, help="sample among the most likely tokens (default: all)")
@@ -132,6 +139,12 @@ def _list_calls(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             {"part": "draft", "method": arguments.method, "builder": builder}
             for builder in dict.fromkeys(("chain", shared["builder"]))
         ]
+    if arguments.rows is not None and not arguments.visit:
+        raise ValueError("--rows is for --visit")
+    if arguments.visit:
+        if arguments.draft or arguments.prefill or arguments.default or arguments.policy:
+            raise ValueError("--visit takes no --draft, --prefill, --default or --policy")
+        wanted = [{"part": "visit", "method": arguments.method, "rows": arguments.rows}]
     if arguments.default:
         shared["policy"] = AUTOMATIC
         wanted = [{"part": part, "method": arguments.method} for part in ("prefill", "rounds")]

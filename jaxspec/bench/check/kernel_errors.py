@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.core.tree import ancestor_words
+from jaxspec.serve.packed import pack
 from pallas_kernels import reference, registry
 
 KERNELS, INTERPRETED, REFERENCE = ("triton", "mosaic"), ("interpret",), "reference"
@@ -20,7 +21,10 @@ TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2, "float16": 2e-3}
 
 
 class Shape(NamedTuple):
-    """Static sizes of a call of tree attention: T rows of B sequences over caches of S rows."""
+    """Static sizes of a call of tree attention: T rows of B sequences over caches of S rows.
+
+    With `counts`, that many rows of each sequence are packed, and T is the most.
+    """
 
     rows: int
     batch: int
@@ -29,6 +33,7 @@ class Shape(NamedTuple):
     dim: int
     dtype: str
     capacity: int
+    counts: tuple[int, ...] = ()
 
 
 def list_cases(real: bool) -> list[tuple[Shape, tuple[tuple[int, ...], ...]]]:
@@ -38,7 +43,11 @@ def list_cases(real: bool) -> list[tuple[Shape, tuple[tuple[int, ...], ...]]]:
     or small ones for the interpreter.
     """
     if not real:
-        return [(Shape(rows, 2, 4, 2, 64, "float32", 128), ((0, 70), (128, 1))) for rows in (2, 20)]
+        lengths = ((0, 70), (128, 1))
+        return [
+            *((Shape(rows, 2, 4, 2, 64, "float32", 128), lengths) for rows in (2, 20)),
+            (Shape(7, 2, 4, 2, 64, "float32", 128, (7, 2)), lengths),
+        ]
     long, batch = 32_768, 8_192
     alone = tuple((length,) for length in (0, 1, 63, 64, 1024, 8192, long))
     ragged = ((5, 700, 0, 4100), (8192, 1, 64, 65))
@@ -48,6 +57,8 @@ def list_cases(real: bool) -> list[tuple[Shape, tuple[tuple[int, ...], ...]]]:
         for size, dim in itertools.product(rows, dims)
     ]
     cases += [(Shape(size, 4, 32, 8, 128, "bfloat16", batch), ragged) for size in (2, 64)]
+    for counts in ((1, 1, 1, 1), (64, 1, 0, 30), (5, 3, 64, 64)):
+        cases.append((Shape(max(counts), 4, 32, 8, 128, "bfloat16", batch, counts), ragged))
     return [*cases, *((Shape(size, 1, 32, 8, 128, "float32", 2048), alone[:5]) for size in (2, 64))]
 
 
@@ -81,13 +92,27 @@ def _compile(shape: Shape, name: str) -> Callable[..., jax.Array]:
         function = reference.tree_attention
     else:
         with registry.using(name):
-            function = registry.resolve_kernel("tree_attention", _problem(shape))
+            function = registry.resolve_kernel(*_problem(shape))
+    live = sum(shape.counts)
 
     @jax.jit
     def apply(q, k, v, positions, mask, cache_k, cache_v, length):
-        return function(q, k, v, positions, mask, (cache_k, cache_v, 1, length, None))
+        rows, prefix = (q, k, v, positions), (cache_k, cache_v, 1, length, None)
+        if not shape.counts:
+            return function(*rows, mask, prefix)
+        packing = pack(jnp.asarray(shape.counts, jnp.int32), _packed_rows(shape), shape.rows)
+        at = packing.slot, packing.row
+        if name == REFERENCE:
+            return function(*rows, mask, prefix)[at][:live]
+        packed = (x[at][None] for x in rows)
+        return function(*packed, mask, prefix, packing)[0, :live]
 
     return apply
+
+
+def _packed_rows(shape: Shape) -> int:
+    """Return R, with some rows of padding."""
+    return 16 * (sum(shape.counts) // 16 + 1)
 
 
 def check_kernels(real: bool) -> dict[str, Any]:
@@ -117,7 +142,7 @@ def check_kernels(real: bool) -> dict[str, Any]:
 def _refusal(shape: Shape, name: str) -> str | None:
     try:
         with registry.using(name):
-            registry.explain("tree_attention", _problem(shape))
+            registry.explain(*_problem(shape))
     except ValueError as refused:
         return str(refused).rpartition(" here: ")[2]
     return None
@@ -134,9 +159,13 @@ def _add(
         record["failed"].append(shape._asdict() | {"lengths": lengths} | measured)
 
 
-def _problem(shape: Shape) -> registry.Problem:
-    sizes = (shape.batch, shape.rows, shape.heads, shape.kv_heads, shape.dim)
-    return registry.Problem(*sizes, frozenset({shape.dtype}), shape.capacity)
+def _problem(shape: Shape) -> tuple[str, registry.Problem]:
+    """Return the operation and its static shape."""
+    operation, rows = "tree_attention", (shape.batch, shape.rows)
+    if shape.counts:
+        operation, rows = "packed_attention", (1, _packed_rows(shape))
+    sizes = (*rows, shape.heads, shape.kv_heads, shape.dim)
+    return operation, registry.Problem(*sizes, frozenset({shape.dtype}), shape.capacity)
 
 
 def _draw(shape: Shape, lengths: tuple[int, ...]) -> tuple[tuple, tuple]:

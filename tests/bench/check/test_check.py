@@ -62,7 +62,7 @@ def test_no_step_begins_after_the_time():
 
 def test_the_kernels_are_compared():
     (record,) = check_kernels(real=False).values()
-    assert record["cases"] == 4 and not record["failed"] and not record["refused"]
+    assert record["cases"] == 6 and not record["failed"] and not record["refused"]
     assert 0 < record["worst"]["float32"] < 1e-5
 
 
