@@ -411,6 +411,22 @@ def test_a_wrong_method_is_told_before_anything_compiles(capsys):
     assert "unknown method 'bush'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--rows", "64"], "--rows is for --visit"),
+        (["--visit", "--prefill"], "--visit takes no --draft, --prefill, --default or --policy"),
+        (["--visit", "--batch", "4", "--rows", "3"], "give at least one for each of 4 slots"),
+        (["--visit", "--tp", "2"], "--tp compiles rounds and prefills, not visit"),
+    ],
+)
+def test_a_visit_says_which_options_it_takes(options, error, capsys):
+    from jaxspec.cli.main import main
+
+    assert main(["aot", "--arch", "mini", *options]) == 2
+    assert error in capsys.readouterr().err
+
+
 def test_options_out_of_range_are_refused():
     with pytest.raises(ValueError, match="unknown GPU 'h900': choose one of h100, "):
         aot_gpus.find_gpu("h900")
