@@ -135,7 +135,8 @@ def test_scores_follow_what_was_accepted_at_each_depth():
 def test_packing_is_a_round_trip():
     count = np.asarray([3, 0, 1, 4])
     packing = pack(jnp.asarray(count), 12, 5)
-    slot, row, place = (np.asarray(x) for x in packing)
+    slot, row, place, own = (np.asarray(x) for x in packing)
+    assert own.tolist() == count.tolist()
     assert slot[:8].tolist() == [0, 0, 0, 2, 3, 3, 3, 3]
     assert row[:8].tolist() == [0, 1, 2, 0, 0, 1, 2, 3]
     assert (slot[8:] == 3).all() and (row[8:] == 0).all()
