@@ -10,9 +10,9 @@ from jaxspec.serve.costs import Costs
 # same kind; the part grows with the visits between them, up to this much. The largest deviation that
 # one visit shows.
 _CORRECTS, _CORRECTS_MOST, _DEVIATES = 0.1, 0.5, 2.0
-# Share of the newest drafted round in the averages. Visits of the better kind before the other is
-# tried again, at first and at most, and visits of a trial.
-_NEW, _FIRST, _LONGEST, _TRIAL = 0.05, 8, 256, 2
+# Share of the newest drafted round in the averages. Rounds of the better kind before the other is
+# tried again, at first and at most, and rounds of a trial.
+_NEW, _FIRST, _LONGEST, _TRIAL = 0.05, 64, 2048, 8
 
 
 class LiveCosts:
@@ -29,7 +29,7 @@ class LiveCosts:
         self._edges = np.asarray(edges)
         self.drafted = np.asarray(costs.drafted, np.float32)
         self.plain = np.asarray(costs.plain, np.float32)
-        self._visits = 0
+        self._visits, self._visit = 0, costs.visit
         self._seen = {True: 0, False: 0}  # the last visit of each kind whose time was learnt
         self._drafted_last = True
 
@@ -53,7 +53,8 @@ class LiveCosts:
             return
         missed, self._seen[drafts] = self._visits - self._seen[drafts], self._visits
         costs, used = (self.drafted if drafts else self.plain), self.find(rows)
-        deviation = np.clip(seconds / costs[used].sum(), 1 / _DEVIATES, _DEVIATES)
+        took = max(seconds - self._visit, 0.0)
+        deviation = np.clip(took / costs[used].sum(), 1 / _DEVIATES, _DEVIATES)
         part = min(1 - (1 - _CORRECTS) ** missed, _CORRECTS_MOST)
         for edge in np.unique(used):
             costs[edge] *= deviation**part
@@ -65,39 +66,64 @@ class LiveCosts:
 class DraftChoice:
     """Compares drafted rounds with autoregressive ones, which give each slot one token.
 
-    Visits are of the kind that pays more. Now and then a few of the other kind are tried, because
+    Rounds are of the kind that pays more. Now and then a few of the other kind are tried, because
     its costs and what it accepts may have changed; each trial that changes nothing doubles the time
-    to the next.
+    to the next. While drafting does not pay, the drafter rests: it reads nothing of new requests,
+    and a trial begins with requests that it reads again.
     """
 
     def __init__(self, costs: LiveCosts):
         self._costs = costs
         self._tokens = self._plain = 0.0
-        self._drafts, self._visits, self._pause = True, 0, _FIRST
+        self._pays, self._pause = True, _FIRST
+        # Rounds of the better kind, of the other one in a trial, and drafted ones that were compared.
+        self._rounds = self._tried = self._compared = 0
 
-    def wants_draft(self) -> bool:
-        """Decide on the next visit."""
-        visit, self._visits = self._visits, self._visits + 1
-        if visit < self._pause:
-            return self._drafts
-        if self._visits == self._pause + _TRIAL:
-            self._visits, self._pause = 0, min(2 * self._pause, _LONGEST)
-        return not self._drafts
+    def wants_followers(self) -> bool:
+        """Decide whether the drafter reads a new request."""
+        return self._pays or self._tries
 
-    def observe(self, emitted: np.ndarray, rows: np.ndarray) -> None:
-        """Learn from the drafted rounds of a visit.
+    def wants_drafts(self) -> bool:
+        """Decide whether the next visit drafts, if it can."""
+        return self._pays != self._tries
+
+    @property
+    def _tries(self) -> bool:
+        """Whether it is time for a trial."""
+        return self._rounds >= self._pause
+
+    def observe(self, drafts: bool, emitted: np.ndarray, rows: np.ndarray) -> None:
+        """Learn from a visit.
 
         Args:
+          drafts: whether its rounds drafted.
           emitted: int [B, rounds], tokens of each slot, 0 where it did not decode.
           rows: int [rounds], rows verified.
         """
+        if drafts:
+            self._compare(emitted, rows)
+        better, pays = drafts == self._pays, self._tokens >= self._plain
+        if pays != self._pays and self._compared >= _TRIAL:
+            self._pays = pays
+            self._restart(_FIRST)
+        elif better:
+            self._rounds += len(rows)
+        elif self._tries:  # and not because some request cannot draft
+            self._tried += len(rows)
+        if self._tried >= _TRIAL:
+            self._restart(min(2 * self._pause, _LONGEST))
+
+    def _restart(self, pause: int) -> None:
+        """Count the rounds to the next trial from 0."""
+        self._rounds = self._tried = self._compared = 0
+        self._pause = pause
+
+    def _compare(self, emitted: np.ndarray, rows: np.ndarray) -> None:
+        """Average what drafted rounds gave, and what others would have given in the same time."""
         costs = self._costs
+        self._compared += len(rows)
         for tokens, verified in zip(emitted.T, rows, strict=True):
             live = int((tokens > 0).sum())
             took = costs.drafted[costs.find(verified)]
             self._tokens += _NEW * (float(tokens.sum()) - self._tokens)
-            # What autoregressive rounds would have given in the same time.
             self._plain += _NEW * (float(live * took / costs.plain[costs.find(live)]) - self._plain)
-        pays = self._tokens >= self._plain
-        if pays != self._drafts:
-            self._drafts, self._visits, self._pause = pays, 0, _FIRST

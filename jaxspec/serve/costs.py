@@ -15,6 +15,8 @@ from jaxspec.serve.device import Device
 
 # Rounds of a measurement, and measurements of each cost, whose median counts.
 _ROUNDS, _REPEATS = 3, 3
+# Visits without rounds, whose median counts.
+_EMPTY = 9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,10 +26,12 @@ class Costs:
     Attributes:
       drafted: of rounds that draft.
       plain: of autoregressive rounds, up to the number of slots.
+      visit: of a visit without rounds.
     """
 
     drafted: tuple[float, ...]
     plain: tuple[float, ...]
+    visit: float = 0.0
 
 
 def find_costs(device: Device) -> Costs:
@@ -51,11 +55,13 @@ def measure_costs(device: Device) -> Costs:
     length = device.capacity // 4
     rows = {False: device.rules.plain_edges(device.slots), True: device.rules.edges}
     times: dict[tuple[bool, int], list[float]] = {}
+    visit = statistics.median(device.time_visit() for _ in range(_EMPTY))
     for _ in range(_REPEATS):  # interleaved, so that a busy moment does not hit one cost alone
         for drafts in rows:
             for edge in range(len(rows[drafts])):
                 seconds = device.time_rounds(length, drafts, edge, _ROUNDS)
-                times.setdefault((drafts, edge), []).append(seconds)
+                alone = max(seconds - visit / _ROUNDS, seconds / 10)
+                times.setdefault((drafts, edge), []).append(alone)
     device.reset()
     median = {key: statistics.median(found) for key, found in times.items()}
     # More rows never take less time; what a measurement says otherwise is noise.
@@ -63,7 +69,7 @@ def measure_costs(device: Device) -> Costs:
         np.maximum.accumulate([median[drafts, edge] for edge in range(len(rows[drafts]))])
         for drafts in (True, False)
     )
-    return Costs(tuple(drafted.tolist()), tuple(plain.tolist()))
+    return Costs(tuple(drafted.tolist()), tuple(plain.tolist()), visit)
 
 
 def _find_path(device: Device) -> Path:
@@ -77,9 +83,10 @@ def _read(path: Path, device: Device) -> Costs | None:
     """Read a file of costs; None if it is missing or not of this form."""
     try:
         found = json.loads(path.read_text())
-        costs = Costs(tuple(map(float, found["drafted"])), tuple(map(float, found["plain"])))
+        drafted, plain = (tuple(map(float, found[name])) for name in ("drafted", "plain"))
+        costs = Costs(drafted, plain, float(found["visit"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    plain = len(device.rules.plain_edges(device.slots))
-    fits = len(costs.plain) == plain and len(costs.drafted) == len(device.rules.edges)
-    return costs if fits and all(x > 0 for x in costs.drafted + costs.plain) else None
+    sizes = len(device.rules.edges), len(device.rules.plain_edges(device.slots))
+    fits = (len(drafted), len(plain)) == sizes
+    return costs if fits and all(x > 0 for x in (*drafted, *plain, costs.visit)) else None

@@ -48,14 +48,20 @@ class Device(Programs):
         self._call("reset")
         self.settings = make_settings(self.slots)
 
-    def feed(self, slot: int, prompt: list[int], start: int, end: int) -> None:
+    def feed(
+        self, slot: int, prompt: list[int], start: int, end: int, follows: bool = True
+    ) -> None:
         """Run `prompt[start:end]` into a slot; `start` is a multiple of the chunk.
 
         The slot's next root is the prompt's last token.
+
+        Args:
+          follows: whether the drafter reads it too.
         """
         tokens = np.zeros((1, self.capacity), np.int32)
         tokens[0, : len(prompt)] = prompt
-        self._call("feed", tokens, np.asarray([slot, start, end, prompt[-1]], np.int32))
+        where = np.asarray([slot, start, end, prompt[-1]], np.int32)
+        self._call("feed", np.asarray(follows, np.int32), tokens, where)
 
     def copy(self, source: int, target: int) -> None:
         """Copy what a slot's caches hold into another slot, which is then fed."""
@@ -79,13 +85,27 @@ class Device(Programs):
         write_settings(self.settings, slot, stop=())
 
     def visit(
-        self, max_rounds: int, want_exit: bool, drafts: bool = True, forced: int = -1
+        self,
+        max_rounds: int,
+        want_exit: bool,
+        drafts: bool = True,
+        forced: int = -1,
+        follows: bool = True,
     ) -> Report:
-        """Run rounds and wait for them; see `Control`."""
+        """Run rounds and wait for them; see `Control`.
+
+        Args:
+          follows: whether the drafter follows any slot; it must for rounds that draft.
+        """
         drafts = drafts and self.plan.drafter is not None
         control = Control(min(max_rounds, MOST_ROUNDS), want_exit, drafts, forced, self.drafted)
-        report = self._call("visit", self.settings.copy(), pack_control(control))
+        chosen = np.asarray(follows, np.int32), self.settings.copy(), pack_control(control)
+        report = self._call("visit", *chosen)
         return read_report(report, self.slots)
+
+    def wait(self) -> None:
+        """Wait until the device has done what it was given."""
+        jax.block_until_ready(self.state.decode.root)
 
     def read_rounds(self) -> tuple[Tree, Accepted]:
         """Read the trees and the paths of the last round."""
@@ -104,12 +124,17 @@ class Device(Programs):
         ranked = self._call("rank", wanted)
         return {slot: read_logprobs(ranked[slot], *asked[slot]) for slot in asked}
 
-    def compile(self) -> None:
-        """Compile all programs. All slots must be free."""
-        self.feed(0, [0], 0, 0)
+    def compile(self, rests: bool) -> None:
+        """Compile all programs. All slots must be free.
+
+        Args:
+          rests: whether there may be requests that the drafter does not follow.
+        """
+        for follows in (True, False) if rests else (True,):
+            self.feed(0, [0], 0, 0, follows)
+            self.visit(0, False, follows=follows)
         self.copy(0, 0)
         self.clean(0)
-        self.visit(0, False)
         if self.logprobs:
             self.read_logprobs({0: (0, 0)})
 
@@ -118,14 +143,20 @@ class Device(Programs):
         for slot in range(self.slots):
             depth = self.plan.longest - 1 if drafts else 0
             settings = {"limit": 2**30, "deepest": depth, "high": self.rules.edges[-1]}
-            self.open(slot, settings, ())
+            self.open(slot, settings | {"follows": drafts}, ())
         lengths = np.full(self.slots, length, np.int32)
         self._call("set_lengths", lengths)
-        self.visit(1, False, drafts, forced)
+        self.visit(1, False, drafts, forced, follows=drafts)
         self._call("set_lengths", lengths)
         began = time.perf_counter()
-        self.visit(rounds, False, drafts, forced)
+        self.visit(rounds, False, drafts, forced, follows=drafts)
         return (time.perf_counter() - began) / rounds
+
+    def time_visit(self) -> float:
+        """Time a visit without rounds, in seconds."""
+        began = time.perf_counter()
+        self.visit(0, False)
+        return time.perf_counter() - began
 
     def rest(self) -> None:
         """Tell the followers that there was nothing to run."""

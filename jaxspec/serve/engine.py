@@ -9,20 +9,17 @@ from typing import Any
 from jaxspec.engine.capacity import prompt_chunk
 from jaxspec.engine.results import read_round
 from jaxspec.serve.checks import Limits, check_request
-from jaxspec.serve.choice import DraftChoice, LiveCosts
-from jaxspec.serve.costs import Costs, find_costs
 from jaxspec.serve.counters import Counters
 from jaxspec.serve.device import Device
+from jaxspec.serve.feeder import Feeder
 from jaxspec.serve.follow import PULSE, follow
+from jaxspec.serve.pace import Pace
 from jaxspec.serve.prefixes import HeldPrefixes
 from jaxspec.serve.requests import Finish, QueueFull, ServeRequest, TokenLogprob, Update
+from jaxspec.serve.schedule import Schedule
 from jaxspec.serve.tasks import Task
 from jaxspec.serve.visit import Report
 from jaxspec.serve.waiting import WaitingQueue
-
-# Of so few slots, one that stays idle to the end of a visit costs more than a further visit does, and
-# clients often answer at once. Of many, some text ends in nearly every round.
-_FEW = 16
 
 
 class Engine:
@@ -42,18 +39,17 @@ class Engine:
         device: Device,
         limits: Limits,
         waiting: WaitingQueue,
-        rounds: int,
-        costs: Costs | None,
+        pace: Pace,
+        schedule: Schedule,
         clock: Callable[[], float],
     ):
         self._device, self._limits, self._waiting = device, limits, waiting
-        self._rounds, self._costs, self._clock = rounds, costs, clock
+        self._schedule, self._clock = schedule, clock
         self._tasks: dict[int, Task] = {}  # by slot
-        self._live: LiveCosts | None = None
-        self._choice: DraftChoice | None = None
         self._prefixes = HeldPrefixes(device.slots, prompt_chunk())
         self._warm = False
         self._counters = Counters(device.slots, device.plan.longest - 1)
+        self._feeder = Feeder(device, self._prefixes, self._counters, pace)
         self.slots, self.method, self.room = device.slots, limits.method, limits.room
         self.pulse = None if device.followers is None else PULSE
 
@@ -103,12 +99,8 @@ class Engine:
         """
         if self._tasks:
             raise RuntimeError("the engine runs requests: call warm_up before the first visit")
-        self._device.compile()
-        if self.method != "ar" and self._device.rules.rule in ("global", "equal"):
-            costs = find_costs(self._device) if self._costs is None else self._costs
-            self._live = LiveCosts(costs, self._device.rules.edges)
-            self._device.drafted = self._live.drafted
-            self._choice = DraftChoice(self._live)
+        self._device.compile(rests=self._schedule.weighs)
+        self._schedule.warm_up()
         self._warm = True
         self._counters.warmed_up()
 
@@ -118,10 +110,10 @@ class Engine:
             self.warm_up()
         updates = self._drop() + self._expire()
         self._admit()
-        fed = self._feed()
+        fed = self._feeder.feed(self._tasks)
         if any(task.decodes for task in self._tasks.values()):
-            updates += self._decode(alone=not fed)
-        elif not fed:
+            updates += self._decode(alone=fed.waited)
+        elif not fed.some:
             self._device.rest()
         for update in updates:
             self._counters.observe_update(update)
@@ -162,7 +154,7 @@ class Engine:
     def _free(self, slot: int) -> None:
         task = self._tasks.pop(slot)
         self._device.close(slot)
-        self._prefixes.hold(slot, task.cached)
+        self._prefixes.hold(slot, task.cached, task.follows)
         self._prefixes.free(slot)
         if task.started is not None:
             self._waiting.observe(self._clock() - task.started)
@@ -173,45 +165,11 @@ class Engine:
             task = self._waiting.take()
             if task is None:
                 return
-            slot = self._prefixes.choose_slot(free, task.accepted.prompt)
+            task.follows = self._schedule.follows(task)
+            slot = self._prefixes.choose_slot(free, task.accepted.prompt, task.follows)
             task.started = self._clock()
             self._counters.queue_seconds += task.started - task.submitted
             self._tasks[slot] = task
-
-    def _feed(self) -> bool:
-        """Feed prompts: one chunk if others decode, so that they do not wait; else whole ones.
-
-        Returns:
-          Whether there was something to feed.
-        """
-        feeding = [slot for slot, task in self._tasks.items() if not task.decodes]
-        feeding.sort(key=lambda slot: self._tasks[slot].id)
-        busy = len(feeding) < len(self._tasks)
-        for slot in feeding[:1] if busy else feeding:
-            self._feed_slot(slot, whole=not busy)
-        return bool(feeding)
-
-    def _feed_slot(self, slot: int, whole: bool) -> None:
-        task, device = self._tasks[slot], self._device
-        prompt = task.accepted.prompt
-        start = self._reuse(slot, prompt) if task.fed < 0 else task.fed
-        last = len(prompt) - 1
-        end = last if whole else min(last, start + prompt_chunk())
-        device.feed(slot, prompt, start, end)
-        self._counters.prompt_tokens += end - start
-        task.fed = end
-        self._prefixes.hold(slot, prompt[:end])
-        if task.decodes:
-            device.open(slot, task.accepted.settings, task.accepted.stop_ids)
-
-    def _reuse(self, slot: int, prompt: list[int]) -> int:
-        """Return how many tokens of a prompt a slot holds, after a copy if another holds more."""
-        source, count = self._prefixes.find(prompt)
-        own = self._prefixes.count(slot, prompt)
-        if count > own:
-            self._device.copy(source, slot)
-        self._counters.reused_tokens += max(count, own)
-        return max(count, own)
 
     def _decode(self, alone: bool) -> list[Update]:
         """Run rounds and hand out what they emitted.
@@ -225,21 +183,18 @@ class Engine:
             self._device.limit(
                 slot, request.max_new_tokens - made, max(0, request.min_tokens - made)
             )
-        traced = any(task.accepted.request.trace for task in running.values())
-        drafts = self._wants_draft(running)
+        planned = self._schedule.plan(self._tasks, len(self._waiting))
         began = time.perf_counter()
         report = self._device.visit(
-            self._choose_rounds(running, traced), self._leaves_early(), drafts
+            planned.rounds, planned.leaves, planned.drafts, follows=planned.follows
         )
         seconds = time.perf_counter() - began
-        self._counters.observe_visit(report, drafts, seconds)
-        if self._live is not None:
-            self._live.observe(drafts, report.rows, seconds if alone else None)
-        if drafts and self._choice is not None:
-            self._choice.observe(report.emitted, report.rows)
+        self._counters.observe_visit(report, planned.drafts, seconds)
+        self._schedule.observe(planned, report, seconds if alone else None)
         for slot, task in running.items():
             unread = task.unread + len(report.tokens[slot])
-            task.unread = 0 if drafts else min(unread, self._device.waiting)
+            reads = planned.drafts or not task.follows
+            task.unread = 0 if reads else min(unread, self._device.waiting)
         logprobs = self._read_logprobs(running, report)
         updates = [
             self._hand_out(slot, task, report, logprobs.get(slot, []))
@@ -253,7 +208,7 @@ class Engine:
         ended = [self._end(slot, "error") for slot in broken if slot in self._tasks]
         for slot in broken:
             self._device.clean(slot)
-            self._prefixes.hold(slot, ())
+            self._prefixes.hold(slot, (), followed=False)
         return ended
 
     def _read_logprobs(
@@ -268,21 +223,6 @@ class Engine:
                 if count is not None
             }
         )
-
-    def _wants_draft(self, running: dict[int, Task]) -> bool:
-        if not any(task.accepted.settings["deepest"] for task in running.values()):
-            return False
-        return self._choice is None or self._choice.wants_draft()
-
-    def _leaves_early(self) -> bool:
-        """Whether a visit ends with the first text that ends."""
-        return self.slots <= _FEW or len(self._waiting) > 0
-
-    def _choose_rounds(self, running: dict[int, Task], traced: bool) -> int:
-        """Choose the rounds of a visit: few if a prompt waits to be fed or a slot is free."""
-        if traced or len(running) < len(self._tasks):
-            return 1
-        return min(2, self._rounds) if len(running) < self.slots else self._rounds
 
     def _hand_out(
         self, slot: int, task: Task, report: Report, logprobs: list[TokenLogprob]

@@ -23,8 +23,10 @@ from jaxspec.serve.device import Device
 from jaxspec.serve.engine import Engine
 from jaxspec.serve.follow import Followers, check_processes
 from jaxspec.serve.logprobs import MOST
+from jaxspec.serve.pace import Pace
 from jaxspec.serve.plan import RULES
 from jaxspec.serve.rounds import Rules
+from jaxspec.serve.schedule import Schedule
 from jaxspec.serve.slots import MOST_ROUNDS
 from jaxspec.serve.waiting import WaitingQueue
 from jaxspec.targets.panels import with_panels
@@ -51,7 +53,8 @@ def make_engine(
     rule: str = "global",
     edges: tuple[int, ...] | None = None,
     queue: int = 256,
-    rounds: int = 4,
+    rounds: int = MOST_ROUNDS,
+    visit_seconds: float | None = 0.05,
     max_logprobs: int = 0,
     costs: Costs | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -71,8 +74,9 @@ def make_engine(
       rule: how a round's rows are shared, one of `jaxspec.serve.plan.RULES`; `ar` uses no drafter.
       edges: numbers of rows that verification is compiled for (None: powers of two).
       queue: requests that may wait, at least 1; each waits until the next visit.
-      rounds: most rounds of a visit, up to 8: more take less of the host's time, fewer stream more
-        smoothly.
+      rounds: most rounds of a visit, up to 16.
+      visit_seconds: a visit runs as many rounds as fit into so many seconds: more take less of the
+        host's time, fewer stream more smoothly. None: as many as `rounds` says.
       max_logprobs: most alternatives that a request may ask for with the log-probabilities of its
         tokens, up to 20; 0: requests cannot ask for any.
       costs: seconds of rounds, if they are known (None: measured when the engine warms up, and kept);
@@ -87,6 +91,7 @@ def make_engine(
     slots, queue = check_count("slots", slots), check_count("queue", queue)
     rounds = check_count("rounds", rounds, 1, MOST_ROUNDS)
     most = check_count("max_logprobs", max_logprobs, 0, MOST)
+    pace = Pace(_check_seconds(visit_seconds), rounds)
     check_choice("rule", rule, RULES)
     config, _ = resolve_config(
         params.spec,
@@ -126,7 +131,8 @@ def make_engine(
     device = Device(params, config, rules, *sizes)
     if jax.process_count() > 1 and jax.process_index() == 0:
         device.followers = Followers(device.takes)
-    return Engine(device, limits, WaitingQueue(queue, slots), rounds, costs, clock)
+    schedule = Schedule(device, pace, costs)
+    return Engine(device, limits, WaitingQueue(queue, slots), pace, schedule, clock)
 
 
 def choose_edges(slots: int, rows: int) -> tuple[int, ...]:
@@ -149,6 +155,12 @@ def choose_edges(slots: int, rows: int) -> tuple[int, ...]:
 
 def _choose_budget() -> int:
     return CPU_BUDGET if current_device().platform == "cpu" else BUDGET
+
+
+def _check_seconds(seconds: float | None) -> float | None:
+    if seconds is None or (isinstance(seconds, float | int) and 0 < seconds <= 60):
+        return seconds
+    raise ValueError(f"visit_seconds is {seconds!r}: give a number of seconds up to 60, or None")
 
 
 def _check_costs(costs: Costs, rules: Rules, slots: int) -> None:

@@ -15,32 +15,42 @@ class HeldPrefixes:
 
     def __init__(self, slots: int, chunk: int):
         self._held: list[tuple[int, ...]] = [()] * slots
+        self._followed = [False] * slots
         self._freed = [0] * slots
         self._chunk, self._count = chunk, 0
 
-    def hold(self, slot: int, tokens: Sequence[int]) -> None:
-        """Note that a slot's caches hold the rows of `tokens`."""
-        self._held[slot] = tuple(tokens)
+    def hold(self, slot: int, tokens: Sequence[int], followed: bool) -> None:
+        """Note that a slot's caches hold the rows of `tokens`.
+
+        Args:
+          followed: whether the drafter has read them too.
+        """
+        self._held[slot], self._followed[slot] = tuple(tokens), followed
 
     def free(self, slot: int) -> None:
         """Note that a slot is free from now on."""
         self._count += 1
         self._freed[slot] = self._count
 
-    def choose_slot(self, free: Sequence[int], prompt: Sequence[int]) -> int:
+    def choose_slot(self, free: Sequence[int], prompt: Sequence[int], follows: bool) -> int:
         """Choose the free slot that holds most of a prompt; among equals the one free for longest."""
-        return min(free, key=lambda slot: (-self.count(slot, prompt), self._freed[slot]))
+        return min(free, key=lambda slot: (-self.count(slot, prompt, follows), self._freed[slot]))
 
-    def find(self, prompt: Sequence[int]) -> tuple[int, int]:
+    def find(self, prompt: Sequence[int], follows: bool) -> tuple[int, int]:
         """Return the slot that holds most of a prompt, free or not, and how many tokens of it."""
-        best = max(range(len(self._held)), key=lambda slot: self.count(slot, prompt))
-        return best, self.count(best, prompt)
+        best = max(range(len(self._held)), key=lambda slot: self.count(slot, prompt, follows))
+        return best, self.count(best, prompt, follows)
 
-    def count(self, slot: int, prompt: Sequence[int]) -> int:
+    def count(self, slot: int, prompt: Sequence[int], follows: bool) -> int:
         """Count the tokens of a prompt whose rows a slot holds and can be used again.
 
         These are whole chunks. The token after them must be the same too, because drafters read
         pairs, and some token must be left to feed.
+
+        Args:
+          follows: whether the drafter needs its rows too.
         """
+        if follows and not self._followed[slot]:
+            return 0
         same = len(os.path.commonprefix([self._held[slot], tuple(prompt[:-1])]))
         return max(0, same - 1) // self._chunk * self._chunk

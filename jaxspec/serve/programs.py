@@ -63,10 +63,10 @@ class Programs:
         control = (_CHOICES + len(self.rules.edges),)
         return {
             "reset": (),
-            "feed": ((1, self.capacity), (4,)),
+            "feed": ((), (1, self.capacity), (4,)),
             "copy": ((2,),),
             "clean": ((),),
-            "visit": (make_settings(self.slots).shape, control),
+            "visit": ((), make_settings(self.slots).shape, control),
             "rank": ((self.slots,),),
             "set_lengths": ((self.slots,),),
         }
@@ -89,9 +89,10 @@ class Programs:
         keep_hidden = self.logprobs > 0
         self.state = make_slots(self.params, self.config, self.slots, self.capacity, keep_hidden)
 
-    def _feed(self, tokens: np.ndarray, where: np.ndarray) -> None:
+    def _feed(self, follows: np.ndarray, tokens: np.ndarray, where: np.ndarray) -> None:
         """Run chunks of a prompt into a slot, see `jaxspec.serve.feed.feed`."""
-        self.state = feed(self.params, self.state, tokens, where, config=self.config)
+        config = self._find_config(follows)
+        self.state = feed(self.params, self.state, tokens, where, config=config)
 
     def _copy(self, slots: np.ndarray) -> None:
         """Copy what the first slot's caches hold into the second."""
@@ -101,12 +102,12 @@ class Programs:
         """Clear a slot of values that are not finite."""
         self.state = clean_slot(self.params, self.state, slot, config=self.config)
 
-    def _visit(self, settings: np.ndarray, control: np.ndarray) -> jax.Array:
+    def _visit(self, follows: np.ndarray, settings: np.ndarray, control: np.ndarray) -> jax.Array:
         """Run rounds, and return the report."""
         rounds, want_exit, drafts, forced = control[:_CHOICES]
         seconds = control[_CHOICES:].view(np.float32)
         chosen = Control(rounds, np.bool_(want_exit), np.bool_(drafts), forced, seconds)
-        static: dict[str, Any] = {"config": self.config, "rules": self.rules}
+        static: dict[str, Any] = {"config": self._find_config(follows), "rules": self.rules}
         self.state, report = visit(self.params, self.state, settings, chosen, **static)
         return report
 
@@ -121,6 +122,12 @@ class Programs:
     def _set_lengths(self, lengths: np.ndarray) -> None:
         """Set how many tokens each sequence has, to time rounds."""
         self.state = set_lengths(self.state, lengths)
+
+    def _find_config(self, follows: np.ndarray) -> DecodeConfig:
+        """Return the config of a program: without a drafter, unless it follows a slot in it."""
+        if follows or self.plan.drafter is None:
+            return self.config
+        return DecodeConfig("ar", self.config.sampling)
 
 
 def pack_control(control: Control) -> np.ndarray:

@@ -54,10 +54,8 @@ class Rules(NamedTuple):
     edges: tuple[int, ...]
 
     def plain_edges(self, slots: int) -> tuple[int, ...]:
-        """Return the edges that autoregressive rounds of up to `slots` rows need."""
-        return tuple(edge for edge in self.edges if edge < slots) + (
-            min(edge for edge in self.edges if edge >= slots),
-        )
+        """Return the numbers of rows that autoregressive rounds are compiled for: a row a slot."""
+        return (*(edge for edge in self.edges if edge < slots), slots)
 
 
 def drafted_round(
@@ -80,13 +78,17 @@ def drafted_round(
     shared = share_rows(rules.rule, offer, rules.edges, control.seconds, control.forced)
     tree = keep_rows(tree, shared.rows).replace(size=shared.rows)
     slots, committed = _verify(round, slots, tree, noise, settings.bias, shared.edge, rules.edges)
+    committed = _followed(committed, settings)
     return slots.replace(decode=absorb(round, slots.decode, committed))
 
 
 def autoregressive_round(
     round: Round, slots: SlotsState, settings: SlotSettings, control: Control, rules: Rules
 ) -> SlotsState:
-    """Run a round of roots alone. What the drafter has yet to absorb waits in a queue."""
+    """Run a round of roots alone. What the drafter has yet to absorb waits in a queue.
+
+    A config without a drafter keeps nothing for it, though the slots' state may be for one.
+    """
     state = slots.decode
     live = (~state.done).astype(jnp.int32)
     tree = root_only(state.root, 1).replace(size=live)
@@ -95,15 +97,20 @@ def autoregressive_round(
     smallest = (live.sum() > np.asarray(edges)[:-1]).sum(dtype=jnp.int32)
     edge = jnp.where(control.forced < 0, smallest, jnp.minimum(control.forced, len(edges) - 1))
     slots, committed = _verify(round, slots, tree, noise, settings.bias, edge, edges)
-    if round.plan.drafter is None:
-        return slots
     # The host may ask for the tree; the state has room for a drafted one.
-    path = jnp.pad(slots.decode.accepted.path, ((0, 0), (0, round.plan.longest - 1)))
+    accepted, longest = slots.decode.accepted, state.accepted.path.shape[1]
+    path = jnp.pad(accepted.path, ((0, 0), (0, longest - accepted.path.shape[1])))
     decode = slots.decode.replace(
-        tree=pad_rows(tree, round.plan.widths[-1]),
-        accepted=slots.decode.accepted.replace(path=path),
+        tree=pad_rows(tree, state.tree.token.shape[1]), accepted=accepted.replace(path=path)
     )
-    return slots.replace(decode=enqueue(decode, committed))
+    if round.plan.drafter is not None:
+        decode = enqueue(decode, _followed(committed, settings))
+    return slots.replace(decode=decode)
+
+
+def _followed(committed: Committed, settings: SlotSettings) -> Committed:
+    """Keep the tokens of slots that the drafter follows."""
+    return committed.replace(count=jnp.where(settings.follows, committed.count, 0))
 
 
 def _noise(round: Round, state: DecodeState, count: int) -> jax.Array:

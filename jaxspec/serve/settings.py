@@ -18,7 +18,10 @@ from jaxspec.serve.bias import BIASES, LogitBias
 STOPS = 16
 """Stop ids that a request may have, the model's EOS tokens included."""
 
-_INTEGERS = ("active", "limit", "stop_from", "seed", "sequence", "deepest", "top_k", "low", "high")
+_INTEGERS = (
+    *("active", "follows", "limit", "stop_from", "seed", "sequence", "deepest", "top_k"),
+    *("low", "high"),
+)
 _FLOATS = ("temperature", "top_p", "min_p", "weight")
 _NAMES = _INTEGERS + _FLOATS
 # Behind these come the stop ids, the tokens that have a bias, and their biases.
@@ -31,6 +34,7 @@ class SlotSettings(NamedTuple):
 
     Attributes:
       active: bool [B], slots that decode.
+      follows: bool [B], slots whose tokens the drafter reads, so that it can draft for them.
       request: limits, stop ids, seeds and sampling of all slots.
       weight: float32 [B], what an expected token of each slot counts when rows are shared.
       low, high: int32 [B], least and most rows of each slot.
@@ -38,6 +42,7 @@ class SlotSettings(NamedTuple):
     """
 
     active: jax.Array
+    follows: jax.Array
     request: Request
     weight: jax.Array
     low: jax.Array
@@ -106,5 +111,6 @@ def read_settings(settings: jax.Array) -> SlotSettings:
     )
     biased, biases = jnp.split(settings[:, _BIASED:], 2, axis=1)
     bias = LogitBias(biased, jax.lax.bitcast_convert_type(biases, jnp.float32))
-    active = column["active"] != 0
-    return SlotSettings(active, request, column["weight"], column["low"], column["high"], bias)
+    active, follows = column["active"] != 0, column["follows"] != 0
+    shared = column["weight"], column["low"], column["high"]
+    return SlotSettings(active, follows, request, *shared, bias)

@@ -24,7 +24,7 @@ from jaxspec.engine.prefill import begin_state
 from jaxspec.engine.round import Round
 from jaxspec.serve.settings import make_settings, read_settings
 
-MOST_ROUNDS = 8
+MOST_ROUNDS = 16
 """Rounds of a visit, at most."""
 
 

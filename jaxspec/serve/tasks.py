@@ -24,6 +24,7 @@ class Task:
       started: time at which it got a slot; None while it waits.
       fed: tokens of its prompt that are in the slot's caches; -1 before the first chunk.
       tokens: generated so far.
+      follows: whether the drafter reads its tokens, so that it can draft for them.
       unread: how many of the last tokens the drafter may not have read yet; what it has not read
         when the request ends, it never will.
     """
@@ -35,6 +36,7 @@ class Task:
     started: float | None = None
     fed: int = -1
     tokens: list[int] = dataclasses.field(default_factory=list)
+    follows: bool = True
     unread: int = 0
 
     def __post_init__(self) -> None:

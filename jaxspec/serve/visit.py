@@ -53,6 +53,7 @@ def visit(
 
     Args:
       settings: int32 [B, columns], see `jaxspec.serve.settings`.
+      config: with the slots' drafter; or without one, if it follows no slot that decodes.
 
     Returns:
       (the state; a report for `read_report`).

@@ -50,6 +50,29 @@ def test_times_that_are_not_those_of_the_rounds_alone_teach_nothing():
     assert live.drafted[1] > 3.0
 
 
+def test_the_time_of_a_visit_itself_is_not_that_of_its_rounds():
+    live = LiveCosts(Costs((2.0, 3.0, 4.0), (1.0,), 0.5), EDGES)
+    live.observe(True, np.asarray([8, 8]), 6.5)
+    live.observe(False, np.asarray([4]), 1.5)
+    assert live.drafted.tolist() == [2.0, 3.0, 4.0] and live.plain.tolist() == [1.0]
+
+
+def test_while_the_drafter_rests_it_reads_new_requests_for_a_trial_only():
+    choice = DraftChoice(make_live())
+    assert choice.wants_followers() and choice.wants_drafts()
+    run_visits(choice, 2, 3)
+    assert not choice.wants_followers() and not choice.wants_drafts()
+    for _ in range(64):
+        assert not choice.wants_followers()
+        choice.observe(False, np.ones((4, 1), int), np.full(1, 4))
+    assert choice.wants_followers() and choice.wants_drafts()
+    # It waits until no request runs that the drafter has not read, however long.
+    choice.observe(False, np.ones((4, 50), int), np.full(50, 4))
+    assert choice.wants_followers() and choice.wants_drafts()
+    run_visits(choice, 2, 3)
+    assert not choice.wants_followers()
+
+
 def run_visits(choice, tokens, visits, live=None, took=(3.0, 1.0)):
     """Run visits of three rounds of four slots, of which drafted ones emit `tokens` for each slot.
 
@@ -62,15 +85,14 @@ def run_visits(choice, tokens, visits, live=None, took=(3.0, 1.0)):
     """
     drafted, emitted, seconds = 0, 0, 0.0
     for _ in range(visits):
-        drafts = choice.wants_draft()
+        drafts = choice.wants_drafts()
         drafted += drafts
         emitted += 3 * 4 * (tokens if drafts else 1)
         seconds += 3 * (took[0] if drafts else took[1])
         rows = np.full(3, 8 if drafts else 4)
         if live is not None:
             live.observe(drafts, rows, 3 * (took[0] if drafts else took[1]))
-        if drafts:
-            choice.observe(np.full((4, 3), tokens), rows)
+        choice.observe(drafts, np.full((4, 3), tokens if drafts else 1), rows)
     return drafted, emitted / seconds
 
 
@@ -82,7 +104,7 @@ def test_drafting_goes_on_while_it_pays():
 
 def test_drafting_stops_when_it_does_not_pay_and_tries_again_ever_later():
     choice = DraftChoice(make_live())
-    assert run_visits(choice, 2, 8 + 1)[0] == 1
+    assert run_visits(choice, 2, 9)[0] == 3  # of three rounds each: eight must be known
     drafted, speed = run_visits(choice, 2, 1000)
     assert 6 <= drafted <= 18 and speed > 0.98 * 4
     # It comes back when drafts become good: a trial or more later.

@@ -19,7 +19,7 @@ def mini():
 @pytest.fixture(autouse=True)
 def many(monkeypatch):
     """Take an engine's two slots for many: they wait for each other unless a request waits."""
-    monkeypatch.setattr("jaxspec.serve.engine._FEW", 0)
+    monkeypatch.setattr("jaxspec.serve.schedule._FEW", 0)
 
 
 def requests(count, **options):
@@ -47,7 +47,7 @@ def test_a_visit_ends_with_the_slot_that_a_waiting_request_needs(mini):
 
 @pytest.mark.parametrize(("few", "rounds"), [(1, 8), (2, SHORT)])
 def test_of_few_slots_none_stays_idle(mini, few, rounds, monkeypatch):
-    monkeypatch.setattr("jaxspec.serve.engine._FEW", few)
+    monkeypatch.setattr("jaxspec.serve.schedule._FEW", few)
     assert first_visit(make(mini), requests(2, method="ar")) == (rounds, [0])
 
 
@@ -57,7 +57,7 @@ def test_drafted_visits_end_early_too(mini):
     assert first_visit(make(mini), requests(3)) < (alone, [0])
 
 
-def test_a_visit_is_one_round_while_a_prompt_is_fed(mini):
+def test_a_visit_has_a_quarter_of_its_rounds_while_a_prompt_is_fed(mini):
     engine = make(mini)
     assert first_visit(engine, requests(2, method="ar")) == (8, [0])
     engine.submit(ServeRequest(PROMPT[::-1] * 6, max_new_tokens=2))  # of three chunks
@@ -65,7 +65,7 @@ def test_a_visit_is_one_round_while_a_prompt_is_fed(mini):
     while engine.counters()["running"] or engine.counters()["waiting"]:
         engine.visit()
         rounds.append(engine.counters()["rounds"])
-    assert rounds[:4] == [8, 9, 10, 18]
+    assert rounds[:4] == [8, 10, 12, 20]
 
 
 @pytest.mark.parametrize("options", [{}, SAMPLED, dict(method="ar")])
@@ -75,7 +75,7 @@ def test_tokens_are_the_same_with_and_without(mini, options, monkeypatch):
     early = run(engine, *wanted)
     assert engine.counters()["compiles_after_warm_up"] == 0
     engine = make(mini)
-    monkeypatch.setattr(engine, "_leaves_early", lambda: False)
+    monkeypatch.setattr(engine._schedule, "_leaves_early", lambda waiting: False)
     assert [one[:3] for one in run(engine, *wanted)] == [one[:3] for one in early]
     assert [len(one[0]) for one in early] == [SHORT, LONG, 5, 6]
 

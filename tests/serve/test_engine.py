@@ -1,5 +1,6 @@
 """The serving engine gives every request what `jaxspec.decode` gives it alone, whatever else runs."""
 
+import functools
 import random
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 import jaxspec
 from jaxspec.serve import InvalidRequest, QueueFull, ServeRequest
+from jaxspec.serve.choice import DraftChoice
 from jaxspec.serve.costs import Costs
 from jaxspec.serve.factory import make_engine
 from jaxspec.serve.prefixes import HeldPrefixes
@@ -89,6 +91,14 @@ def random_requests(params, count, sampling, seed=0):
     ]
 
 
+@pytest.fixture
+def wavering(monkeypatch):
+    """Let engines draft and rest by chance, visit by visit and request by request."""
+    pick = random.Random(0)
+    for name in ("wants_drafts", "wants_followers"):
+        monkeypatch.setattr(DraftChoice, name, lambda choice: pick.random() < 0.7)
+
+
 # Engines of 2 slots share their programs, so all other tests that run requests have 2 slots.
 # `decode` compiles a program for each kind of sampling: by default none, one and all of its steps.
 @pytest.mark.parametrize(
@@ -99,6 +109,7 @@ def random_requests(params, count, sampling, seed=0):
         pytest.param(2, SAMPLING, True, marks=SLOW),
     ],
 )
+@pytest.mark.usefixtures("wavering")
 def test_every_text_is_that_of_decode_alone(mini, slots, sampling, lookup):
     cases = random_requests(mini, 4 * len(sampling), sampling, seed=slots)
     engine = make(mini, slots, lookup=lookup)
@@ -115,13 +126,14 @@ def test_every_text_is_that_of_decode_alone(mini, slots, sampling, lookup):
     assert counters["running"] == counters["waiting"] == 0
     assert counters["tokens"] == sum(len(alone.tokens) for _, alone in cases)
     assert sum(counters["finished"].values()) == len(cases)
-    assert sum(counters["accepted"]) > 0
+    assert sum(counters["accepted"]) > 0 and counters["compiles_after_warm_up"] == 0
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (dict(rounds=9), "rounds is 9: give an integer from 1 to 8"),
+        (dict(rounds=17), "rounds is 17: give an integer from 1 to 16"),
+        (dict(visit_seconds=0), "visit_seconds is 0: give a number of seconds up to 60, or None"),
         (dict(rule="best"), "unknown rule"),
         (dict(edges=(1,)), "at least the 2 slots"),
         (dict(costs=Costs((1.0,), (1.0,))), r"give those of \(2, 4, 16\) and of \(2,\) rows"),
@@ -299,9 +311,9 @@ def test_plain_rounds_say_nothing_of_the_drafter(mini):
 )
 def test_only_rules_that_weigh_costs_may_stop_drafting(mini, monkeypatch, options, weighs):
     engine = make(mini, 2, **options)
-    monkeypatch.setattr(engine._device, "compile", lambda: None)  # it is not run
+    monkeypatch.setattr(engine._device, "compile", lambda rests: None)  # it is not run
     engine.warm_up()
-    assert (engine._choice is not None) == weighs
+    assert (engine._schedule._choice is not None) == weighs
 
 
 def test_the_next_turn_of_a_chat_reuses_its_slot(mini):
@@ -349,12 +361,22 @@ def test_samples_of_a_long_prompt_copy_it_from_each_other(drafter):
 
 def test_prefixes_are_whole_chunks_and_leave_a_token_to_feed():
     held = HeldPrefixes(3, 4)
-    held.hold(0, range(9))
-    held.hold(1, range(6))
-    assert held.count(0, range(20)) == 8 and held.count(1, range(20)) == 4
-    assert held.count(0, range(9)) == 4 and held.count(0, range(5)) == 0
-    assert held.count(0, [*range(8), 99, 99]) == 4 and held.count(2, range(9)) == 0
-    assert held.find(range(20)) == (0, 8)
-    assert held.choose_slot([1, 2], range(20)) == 1
+    held.hold(0, range(9), followed=True)
+    held.hold(1, range(6), followed=True)
+    count = functools.partial(held.count, follows=True)
+    assert count(0, range(20)) == 8 and count(1, range(20)) == 4
+    assert count(0, range(9)) == 4 and count(0, range(5)) == 0
+    assert count(0, [*range(8), 99, 99]) == 4 and count(2, range(9)) == 0
+    assert held.find(range(20), follows=True) == (0, 8)
+    assert held.choose_slot([1, 2], range(20), follows=True) == 1
     held.free(1)
-    assert held.choose_slot([1, 2], [50, 51]) == 2
+    assert held.choose_slot([1, 2], [50, 51], follows=True) == 2
+
+
+def test_rows_that_the_drafter_never_read_serve_requests_without_it_alone():
+    held = HeldPrefixes(2, 4)
+    held.hold(0, range(9), followed=False)
+    held.hold(1, range(5), followed=True)
+    assert held.find(range(20), follows=False) == (0, 8)
+    assert held.find(range(20), follows=True) == (1, 4)
+    assert held.choose_slot([0, 1], range(20), follows=True) == 1

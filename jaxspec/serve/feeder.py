@@ -1,0 +1,84 @@
+"""Feed prompts into slots between visits."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import NamedTuple
+
+from jaxspec.engine.capacity import prompt_chunk
+from jaxspec.serve.counters import Counters
+from jaxspec.serve.device import Device
+from jaxspec.serve.pace import Pace
+from jaxspec.serve.prefixes import HeldPrefixes
+from jaxspec.serve.tasks import Task
+
+# Prompts are fed while the host goes on. One time in so many it waits for them, so that the times of
+# chunks, and of the rounds after them, are known under steady load too.
+_WAITS = 4
+
+
+class Fed(NamedTuple):
+    """What was fed.
+
+    Attributes:
+      some: whether there was something to feed.
+      waited: whether the device has nothing of it left to do.
+    """
+
+    some: bool
+    waited: bool
+
+
+class Feeder:
+    """Feeds prompts, from the rows that slots still hold on."""
+
+    def __init__(self, device: Device, prefixes: HeldPrefixes, counters: Counters, pace: Pace):
+        self._device, self._prefixes = device, prefixes
+        self._counters, self._pace = counters, pace
+        self._unwaited = 0
+
+    def feed(self, tasks: dict[int, Task]) -> Fed:
+        """Feed prompts of tasks by slot: for about a visit's time if others decode, else whole ones."""
+        feeding = [slot for slot, task in tasks.items() if not task.decodes]
+        if not feeding:
+            return Fed(some=False, waited=True)
+        feeding.sort(key=lambda slot: tasks[slot].id)
+        busy = len(feeding) < len(tasks)
+        left = self._pace.chunks() if busy else math.inf
+        began, chunks = time.perf_counter(), 0
+        for slot in feeding:
+            if chunks < left:
+                chunks += self._feed_slot(slot, tasks[slot], left - chunks)
+        self._unwaited += 1
+        if self._unwaited < _WAITS:
+            return Fed(some=True, waited=False)
+        self._unwaited = 0
+        self._device.wait()
+        self._pace.observe_feed(chunks, time.perf_counter() - began)
+        return Fed(some=True, waited=True)
+
+    def _feed_slot(self, slot: int, task: Task, most: float) -> int:
+        """Feed up to `most` chunks of a prompt, and return how many."""
+        prompt, device, size = task.accepted.prompt, self._device, prompt_chunk()
+        start = self._reuse(slot, task) if task.fed < 0 else task.fed
+        chunks = min(most, math.ceil((len(prompt) - 1 - start) / size))
+        end = int(min(len(prompt) - 1, start + chunks * size))
+        device.feed(slot, prompt, start, end, task.follows)
+        self._counters.prompt_tokens += end - start
+        task.fed = end
+        self._prefixes.hold(slot, prompt[:end], task.follows)
+        if task.decodes:
+            settings = task.accepted.settings | {"follows": task.follows}
+            device.open(slot, settings, task.accepted.stop_ids)
+        return int(chunks)
+
+    def _reuse(self, slot: int, task: Task) -> int:
+        """Return how many tokens of a prompt a slot holds, after a copy if another holds more."""
+        prompt, follows = task.accepted.prompt, task.follows
+        source, count = self._prefixes.find(prompt, follows)
+        own = self._prefixes.count(slot, prompt, follows)
+        if count > own:
+            self._device.copy(source, slot)
+        self._counters.reused_tokens += max(count, own)
+        return max(count, own)

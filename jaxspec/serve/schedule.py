@@ -1,0 +1,108 @@
+"""What a visit runs: which kind of rounds, how many, and when it ends."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxspec.serve.choice import DraftChoice, LiveCosts
+from jaxspec.serve.costs import Costs, find_costs
+from jaxspec.serve.device import Device
+from jaxspec.serve.pace import Pace
+from jaxspec.serve.tasks import Task
+from jaxspec.serve.visit import Report
+
+# Of so few slots, one that stays idle to the end of a visit costs more than a further visit does, and
+# clients often answer at once. Of many, some text ends in nearly every round.
+_FEW = 16
+
+
+class Planned(NamedTuple):
+    """A visit to run.
+
+    Attributes:
+      rounds: of the visit, at most.
+      leaves: whether it ends with the first text that ends.
+      drafts: whether its rounds draft.
+      follows: whether the drafter follows any slot of it.
+    """
+
+    rounds: int
+    leaves: bool
+    drafts: bool
+    follows: bool
+
+
+class Schedule:
+    """Plans visits, and learns from them what rounds cost and whether drafting pays."""
+
+    def __init__(self, device: Device, pace: Pace, costs: Costs | None):
+        self._device, self._pace, self._costs = device, pace, costs
+        self._live: LiveCosts | None = None
+        self._choice: DraftChoice | None = None
+
+    @property
+    def weighs(self) -> bool:
+        """Whether the engine's rule weighs what rounds cost, and so may let the drafter rest."""
+        device = self._device
+        return device.plan.drafter is not None and device.rules.rule in ("global", "equal")
+
+    def warm_up(self) -> None:
+        """Measure what rounds cost, if the rule asks for it and nobody has said."""
+        if not self.weighs:
+            return
+        costs = find_costs(self._device) if self._costs is None else self._costs
+        self._live = LiveCosts(costs, self._device.rules.edges)
+        self._device.drafted = self._live.drafted
+        self._choice = DraftChoice(self._live)
+
+    def follows(self, task: Task) -> bool:
+        """Decide whether the drafter follows a request from its start on.
+
+        It cannot begin later: it would have to read features that the target does not keep.
+        """
+        if self._choice is None:
+            return self._device.plan.drafter is not None
+        return _wants_drafts(task) and self._choice.wants_followers()
+
+    def plan(self, tasks: dict[int, Task], waiting: int) -> Planned:
+        """Plan a visit.
+
+        Args:
+          tasks: by slot; some of them decode.
+          waiting: requests without a slot.
+        """
+        running = [task for task in tasks.values() if task.decodes]
+        traced = any(task.accepted.request.trace for task in running)
+        drafts, follows = self._drafts(running), any(task.follows for task in running)
+        hurry = len(running) < self._device.slots
+        rounds = 1 if traced else self._pace.rounds(drafts, hurry)
+        return Planned(rounds, self._leaves_early(waiting), drafts, follows)
+
+    def observe(self, planned: Planned, report: Report, seconds: float | None) -> None:
+        """Learn from a visit.
+
+        Args:
+          seconds: what it took; None if the device did other work too.
+        """
+        if seconds is not None:
+            self._pace.observe(planned.drafts, len(report.rows), seconds)
+        if self._live is not None:
+            self._live.observe(planned.drafts, report.rows, seconds)
+        if self._choice is not None:
+            self._choice.observe(planned.drafts, report.emitted, np.asarray(report.rows))
+
+    def _drafts(self, running: list[Task]) -> bool:
+        """Decide whether rounds draft. They do for all who want it, or for nobody."""
+        wanting = [task for task in running if _wants_drafts(task)]
+        if not wanting or not all(task.follows for task in wanting):
+            return False
+        return self._choice is None or self._choice.wants_drafts()
+
+    def _leaves_early(self, waiting: int) -> bool:
+        return self._device.slots <= _FEW or waiting > 0
+
+
+def _wants_drafts(task: Task) -> bool:
+    return task.accepted.settings["deepest"] > 0
