@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import random
 from typing import TYPE_CHECKING
 
 from jaxspec.cli import loads, options, parse, values
@@ -32,7 +34,13 @@ def add_command(commands: options.Commands) -> None:
     )
     add("--slots", type=int, default=8, help=f"requests that decode at once {default}")
     add("--budget", type=int, help="most rows of a request in a round (default: the engine's)")
-    add("--rounds", type=int, default=4, help=f"most rounds between two answers {default}")
+    add("--rounds", type=int, help="most rounds of a visit (default: the engine's)")
+    add(
+        "--min-new-tokens",
+        type=int,
+        help="shortest text; lengths are drawn, because texts of one length end together, which "
+        "engines are spared in practice (default: half of --max-new-tokens)",
+    )
     loads.add_loads(parser, requests=40)
     options.add_repeats(parser, 3, "number of times that each load goes to each rule")
     options.add_json_file(parser)
@@ -100,17 +108,22 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _make_requests(arguments: argparse.Namespace, params: Params) -> list[ServeRequest]:
+    from jaxspec.engine.arguments import check_count
     from jaxspec.serve import ServeRequest
 
+    most = check_count("max-new-tokens", arguments.max_new_tokens)
+    least = max(1, most // 2) if arguments.min_new_tokens is None else arguments.min_new_tokens
+    check_count("min-new-tokens", least, 1, most)
+    prompts, draw = read_token_ids(arguments, params.spec), random.Random(arguments.seed)
     return [
         ServeRequest(
             tuple(ids),
-            max_new_tokens=arguments.max_new_tokens,
+            max_new_tokens=draw.randint(least, most),
             temperature=arguments.temperature,
             seed=arguments.seed,
             ignore_eos=True,
         )
-        for ids in read_token_ids(arguments, params.spec)
+        for ids in itertools.islice(itertools.cycle(prompts), arguments.requests)
     ]
 
 
@@ -129,7 +142,7 @@ def _make_engines(
             budget=arguments.budget,
             rule=rule,
             queue=arguments.requests,
-            rounds=arguments.rounds,
+            **({} if arguments.rounds is None else {"rounds": arguments.rounds}),
         )
         for request in requests:
             engines[rule].check(request)

@@ -9,8 +9,8 @@ from jaxspec.bench.endpoint.load import Load
 from jaxspec.bench.endpoint.summary import summarise
 from jaxspec.bench.serve.compare_rules import compare_rules, render_rules
 from jaxspec.bench.serve.drive import drive
-from jaxspec.cli import options
-from jaxspec.cli.main import main
+from jaxspec.cli import bench_serve, options
+from jaxspec.cli.main import main, make_parser
 from jaxspec.serve import ServeRequest, make_engine
 from jaxspec.serve.costs import Costs
 from jaxspec.serve.plan import RULES
@@ -78,6 +78,25 @@ def test_bad_loads_are_refused_before_the_model_is_loaded(capsys, given):
     with pytest.raises(SystemExit):
         main(["bench", "serve", *given])
     assert f"argument {given[0]}: '{given[1]}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("least", "lengths"), [(None, (4, 8)), (8, (8, 8)), (1, (1, 8))])
+def test_lengths_of_texts_are_drawn(engine, least, lengths):
+    given = ["bench", "serve", "--max-new-tokens", "8"]
+    given += [] if least is None else ["--min-new-tokens", str(least)]
+    arguments = make_parser().parse_args(given)
+    found = bench_serve._make_requests(arguments, engine._device.params)
+    assert bench_serve._make_requests(arguments, engine._device.params) == found
+    assert len(found) == 40 and len({request.tokens for request in found}) == 3
+    drawn = {request.max_new_tokens for request in found}
+    assert drawn <= set(range(lengths[0], lengths[1] + 1))
+    assert len(drawn) == 1 if lengths == (8, 8) else len(drawn) > 2
+
+
+def test_the_shortest_text_is_not_longer_than_the_longest(engine):
+    arguments = make_parser().parse_args(["bench", "serve", "--min-new-tokens", "65"])
+    with pytest.raises(ValueError, match="min-new-tokens is 65: give an integer from 1 to 64"):
+        bench_serve._make_requests(arguments, engine._device.params)
 
 
 @pytest.mark.slow

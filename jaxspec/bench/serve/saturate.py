@@ -48,7 +48,7 @@ def saturate(
             progress(f"batch {batch}, {rule}: compiling")
             options: dict[str, Any] = {"method": "ar"} if rule == "ar" else {"budget": budget}
             engine = make_engine(
-                params, slots=batch, rule=rule, capacity=capacity, queue=batch, rounds=8, **options
+                params, slots=batch, rule=rule, capacity=capacity, queue=batch, **options
             )
             for request in _make_requests(texts, max_new_tokens):
                 engine.check(request)
