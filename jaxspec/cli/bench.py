@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from jaxspec.cli import (
     bench_adapt,
+    bench_batches,
     bench_confidence,
     bench_endpoint,
     bench_latency,
@@ -46,6 +47,7 @@ COMMANDS = (
     bench_endpoint,
     bench_serve,
     bench_saturate,
+    bench_batches,
     bench_adapt,
     bench_report,
 )

@@ -104,13 +104,16 @@ def forward_seconds(
     devices: int,
     *,
     batch: int,
-    rows: int,
+    rows: float,
     context: int,
     itemsize: float = 2,
     link: Link = NVLINK,
 ) -> float:
-    """Compute the seconds of a forward pass of `rows` rows per sequence over `context` tokens."""
-    weights, total = count_weights(config, devices, itemsize), batch * rows
+    """Compute the seconds of a forward pass of `rows` rows per sequence over `context` tokens.
+
+    Packed rows have a mean per sequence, which need not be an integer.
+    """
+    weights, total = count_weights(config, devices, itemsize), round(batch * rows)
     moved = weights.read + count_cache(config, devices, batch * context)
     if config.moe is not None:
         moved += weights.experts * expect_experts(config.moe, total) / config.moe.num_experts

@@ -11,8 +11,9 @@ from jaxspec.serve.costs import Costs
 # one visit shows.
 _CORRECTS, _CORRECTS_MOST, _DEVIATES = 0.1, 0.5, 2.0
 # Share of the newest drafted round in the averages. Rounds of the better kind before the other is
-# tried again, at first and at most, and rounds of a trial.
-_NEW, _FIRST, _LONGEST, _TRIAL = 0.05, 64, 2048, 8
+# tried again, at first and at most. Rounds of a trial: drafted ones show what they give and what they
+# take, plain ones what they take.
+_NEW, _FIRST, _LONGEST, _TRIAL = 0.05, 64, 2048, {True: 8, False: 2}
 
 
 class LiveCosts:
@@ -103,14 +104,14 @@ class DraftChoice:
         if drafts:
             self._compare(emitted, rows)
         better, pays = drafts == self._pays, self._tokens >= self._plain
-        if pays != self._pays and self._compared >= _TRIAL:
+        if pays != self._pays and self._compared >= _TRIAL[True]:
             self._pays = pays
             self._restart(_FIRST)
         elif better:
             self._rounds += len(rows)
         elif self._tries:  # and not because some request cannot draft
             self._tried += len(rows)
-        if self._tried >= _TRIAL:
+        if self._tried >= _TRIAL[not self._pays]:
             self._restart(min(2 * self._pause, _LONGEST))
 
     def _restart(self, pause: int) -> None:
