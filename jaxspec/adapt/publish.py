@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.core.params import Params
+
 
 def _cast(serving: Any, theta: Any) -> Any:
     return jax.tree.map(lambda old, new: new.astype(old.dtype), serving, theta)
@@ -40,6 +42,13 @@ def hash_weights(params: Any) -> str:
         found.update(f"{jax.tree_util.keystr(path)}{array.dtype}{array.shape}".encode())
         found.update(array.tobytes())
     return found.hexdigest()[:16]
+
+
+def identify_weights(params: Params, method: str) -> dict[str, str]:
+    """Return digests of the target and of a drafter, see `sum_bits`."""
+    # Panels are a second layout of the same weights, which depends on the device.
+    target = {name: value for name, value in params.target.items() if name != "panels"}
+    return {"target": sum_bits(target), "drafter": sum_bits(params.drafter(method))}
 
 
 def sum_bits(params: Any) -> str:

@@ -21,7 +21,7 @@ from jaxspec.adapt.deciders import Decider, Decision, Query, Update, make_decide
 from jaxspec.adapt.evidence import Buffers
 from jaxspec.adapt.learner import make_learner
 from jaxspec.adapt.options import AdaptOptions
-from jaxspec.adapt.publish import copy_weights, hash_weights, publish, sum_bits
+from jaxspec.adapt.publish import copy_weights, hash_weights, identify_weights, publish
 from jaxspec.adapt.updates import Trainer, is_finite
 from jaxspec.adapt.versions import Versions
 from jaxspec.core.params import Params
@@ -90,7 +90,7 @@ class Session:
         self._seconds = 0.0  # of adaptation since the latest query
         self._files = None if folder is None else VersionFiles(folder)
         if self._files is not None:
-            self._identity = _identify(self.params, self.method)
+            self._identity = identify_weights(self.params, self.method)
             self._resume()
 
     def decode(
@@ -281,10 +281,3 @@ def _with_weights(params: Params, method: str, weights: Any) -> Params:
     """Return `params` with other weights of a drafter, in the same order of drafters."""
     variables = {**params.drafter(method), "params": weights}
     return params.replace(drafters={**params.drafters, method: variables})
-
-
-def _identify(params: Params, method: str) -> dict[str, str]:
-    """Return digests of the weights that versions are made for."""
-    # Panels are a second layout of the same weights, which depends on the device.
-    target = {name: value for name, value in params.target.items() if name != "panels"}
-    return {"target": sum_bits(target), "drafter": sum_bits(params.drafter(method))}

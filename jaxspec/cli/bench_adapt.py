@@ -44,13 +44,19 @@ def add_command(commands: options.Commands) -> None:
         "that each rule takes back by mistake",
     )
     options.add_json_file(parser)
+    add(
+        "--keep",
+        type=Path,
+        metavar="RUNS.jsonl",
+        help="write each stream here as it ends; the same command goes on with what is there",
+    )
     options.add_plot(parser)
     add("--report", type=Path, metavar="OUT.md", help="write the table as Markdown")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure and print a table."""
-    values.check_folders(arguments, "json", "plot", "report")
+    values.check_folders(arguments, "json", "plot", "report", "keep")
     if arguments.null is not None:
         return _run_null(arguments)
     if arguments.prompts is None:
@@ -76,6 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         decode={
             name: getattr(arguments, name) for name in ("max_new_tokens", "temperature", "budget")
         },
+        keep=arguments.keep,
         progress=values.show_progress,
     )
     values.show_progress("")
@@ -97,8 +104,8 @@ def _run_null(arguments: argparse.Namespace) -> int:
 
     if arguments.null < 1:
         raise ValueError(f"--null is {arguments.null}: give at least 1")
-    if arguments.plot or arguments.report:
-        raise ValueError("--null makes neither --plot nor --report: leave them out")
+    if arguments.plot or arguments.report or arguments.keep:
+        raise ValueError("--null makes neither --plot, --report nor --keep: leave them out")
     room = {"head": arguments.head_room, "full": arguments.full_room}
     rows, results = [], []
     for name in ("bandit-paper", "bandit-paired"):

@@ -131,6 +131,35 @@ def test_streams_are_served(measured, tmp_path):
     assert (tmp_path / "windows.png").stat().st_size > 5_000
 
 
+def test_kept_streams_are_not_served_again(tmp_path):
+    """Also after a process that was killed while it wrote."""
+    path, shown = tmp_path / "runs.jsonl", []
+    prompts = [LabelledPrompt(str(i % 2), toys.PROMPTS[i % 4]) for i in range(4)]
+    given = {"queries": 2, "probes": 1, "options": toys.ADAPT, "decode": toys.OPTIONS}
+    given |= {"keep": path, "progress": shown.append}
+    params = toys.make_params("medusa")
+    first = measure_adapt(params, prompts, arms=("never",), seeds=1, **given)
+    path.write_text(path.read_text() + '{"arm": "alw')
+    both = measure_adapt(params, prompts, arms=("never", "always-head"), seeds=1, **given)
+    assert both["runs"][0] == json.loads(json.dumps(first["runs"][0]))
+    assert [line.split(":")[0] for line in shown] == ["seed 0, never"] * 4 + [
+        "seed 0, always-head"
+    ] * 4
+    assert [json.loads(line).get("arm") for line in path.read_text().splitlines()] == [
+        None,
+        "never",
+        "always-head",
+    ]
+    for change in ({"queries": 3}, {"decode": toys.OPTIONS | {"seed": 9}}):
+        with pytest.raises(ValueError, match="holds runs with (queries 2|decode .*), not .*: give"):
+            measure_adapt(params, prompts, arms=("never",), **given | change)
+    with pytest.raises(ValueError, match="holds runs with prompts"):
+        measure_adapt(params, prompts[:2], arms=("never",), **given)
+    path.write_text("[]\n")
+    with pytest.raises(ValueError, match="holds no runs of streams: give another file"):
+        measure_adapt(params, prompts, arms=("never",), **given)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -170,7 +199,10 @@ def test_false_rollbacks_are_printed(capsys):
     [
         (["bench", "adapt"], "bench adapt needs prompts"),
         (["bench", "adapt", "--null", "0"], "--null is 0: give at least 1"),
-        (["bench", "adapt", "--null", "1", "--plot", "x.png"], "makes neither --plot nor --report"),
+        (
+            ["bench", "adapt", "--null", "1", "--plot", "x.png"],
+            "makes neither --plot, --report nor --keep",
+        ),
         (["adapt", __file__, "--head-rate", "nan"], "--head-rate is nan"),
         (["adapt", __file__, "--json", "."], "--json: . is a directory"),
         (["bench", "adapt", "--prompts", __file__, "--arch", "y"], "unknown architecture 'y'"),

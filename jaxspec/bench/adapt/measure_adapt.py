@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from jaxspec.adapt import AdaptOptions, Decider, Session, make_decider
 from jaxspec.adapt.actions import ACTIONS
 from jaxspec.adapt.deciders import DECIDERS, Decision
+from jaxspec.adapt.publish import identify_weights
+from jaxspec.bench.adapt.kept_runs import KeptRuns, Record, digest_prompts
 from jaxspec.bench.adapt.streams import Item, make_stream
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.core.params import Params
@@ -27,8 +31,9 @@ def measure_adapt(
     probes: int = 8,
     options: AdaptOptions | None = None,
     decode: dict[str, Any] | None = None,
+    keep: Path | None = None,
     progress: Callable[[str], None] = lambda line: None,
-) -> dict[str, Any]:
+) -> Record:
     """Serve a stream with every arm.
 
     Args:
@@ -38,12 +43,15 @@ def measure_adapt(
       probes: prompts of the first block that are decoded again at the end, to see what was
         forgotten.
       decode: keyword arguments of `jaxspec.decode`.
+      keep: a file of finished runs. Each is added as it ends, and those that are there already are
+        not served again.
 
     Returns:
       A JSON-able record: settings and, under `runs`, one record per arm and seed with its queries.
 
     Raises:
-      ValueError: unknown arm or stream, too few domains, or a number below 1.
+      ValueError: unknown arm or stream, too few domains, a number below 1, or `keep` holds
+        runs of another measurement.
     """
     for name, value in (("queries", queries), ("seeds", seeds), ("probes", probes)):
         if value < 1:
@@ -52,36 +60,52 @@ def measure_adapt(
     options, given = options or AdaptOptions(), {"policy": None, "budget": 16} | (decode or {})
     # Before anything compiles, since they may be refused.
     streams = [make_stream(stream, prompts, queries, seed) for seed in range(seeds)]
+    method = method or params.spec.default_method
+    settings = {"stream": stream, "queries": queries, "decode": given, "method": method}
+    made_of = {
+        "probes": probes,
+        "options": dataclasses.asdict(options),
+        "prompts": digest_prompts(prompts),
+        "weights": identify_weights(params, method),
+    }
+    kept = KeptRuns(keep, settings | made_of)
     for anchored in sorted({decider.anchored for decider in deciders}):
         _warm_up(params, prompts[0].content, anchored, method, options, given)
     runs = []
     for seed, items in enumerate(streams):
         for arm in arms:
-            session = Session(params, arm, method=method, options=options, seed=seed)
-            for number, item in enumerate(items, 1):
-                progress(f"seed {seed}, {arm}: query {number} of {len(items)}")
-                session.decode(item.content, domain=item.domain, **given)
-            runs.append(
-                {
-                    "arm": arm,
-                    "seed": seed,
-                    "queries": _describe(session, items),
-                    "forgetting": _probe(session, items[:probes], given),
-                }
-            )
-            session.close()
-    return {
-        "stream": stream,
-        "queries": queries,
-        "seeds": seeds,
-        "arms": list(arms),
-        "decode": given,
-        "method": method or params.spec.default_method,
-        "runs": runs,
+            run = kept.find(arm, seed)
+            if run is None:
+                session = Session(params, arm, method=method, options=options, seed=seed)
+                label = f"seed {seed}, {arm}"
+                run = {"arm": arm, "seed": seed}
+                run |= _serve(session, items, probes, given, label, progress)
+                kept.add(run)
+            runs.append(run)
+    return settings | {"seeds": seeds, "arms": list(arms), "runs": runs}
+
+
+def _serve(
+    session: Session,
+    items: Sequence[Item],
+    probes: int,
+    given: dict[str, Any],
+    label: str,
+    progress: Callable[[str], None],
+) -> Record:
+    """Serve a stream, then the probes, and close the session."""
+    for number, item in enumerate(items, 1):
+        progress(f"{label}: query {number} of {len(items)}")
+        session.decode(item.content, domain=item.domain, **given)
+    run = {
+        "queries": _describe(session, items),
+        "forgetting": _probe(session, items[:probes], given),
     }
+    session.close()
+    return run
 
 
-def _describe(session: Session, items: Sequence[Item]) -> list[dict[str, Any]]:
+def _describe(session: Session, items: Sequence[Item]) -> list[Record]:
     """Return what a report needs of every query."""
     names = ("tokens", "rounds", "decode_seconds", "evidence_seconds", "update_seconds", "version")
     found = []
