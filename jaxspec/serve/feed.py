@@ -42,7 +42,8 @@ def feed(
       tokens: int32 [1, S], the prompt, padded to the capacity.
       where: int32 [4]: the slot; tokens that it already holds, a multiple of `prompt_chunk()`;
         tokens that it holds afterwards; the root.
-      config: with the slots' drafter; or without one, which then does not follow the slot.
+      config: with the slots' drafter; or without one, which then does not follow the slot, and whose
+        arrays the state need not hold.
     """
     round, size = make_slot_round(params, config, None), prompt_chunk()
     decode, (slot, start, end, root) = state.decode, where

@@ -21,7 +21,7 @@ from jaxspec.serve.feed import feed
 from jaxspec.serve.logprobs import rank_tokens
 from jaxspec.serve.rounds import Control, Rules
 from jaxspec.serve.settings import make_settings
-from jaxspec.serve.slots import make_slots, set_lengths
+from jaxspec.serve.slots import SlotsState, make_slots, set_lengths
 from jaxspec.serve.visit import visit
 
 # Integers of a visit's control, before the seconds of rounds.
@@ -91,8 +91,8 @@ class Programs:
 
     def _feed(self, follows: np.ndarray, tokens: np.ndarray, where: np.ndarray) -> None:
         """Run chunks of a prompt into a slot, see `jaxspec.serve.feed.feed`."""
-        config = self._find_config(follows)
-        self.state = feed(self.params, self.state, tokens, where, config=config)
+        params, state, config = self._lend(follows)
+        self._keep(feed(params, state, tokens, where, config=config))
 
     def _copy(self, slots: np.ndarray) -> None:
         """Copy what the first slot's caches hold into the second."""
@@ -107,8 +107,9 @@ class Programs:
         rounds, want_exit, drafts, forced = control[:_CHOICES]
         seconds = control[_CHOICES:].view(np.float32)
         chosen = Control(rounds, np.bool_(want_exit), np.bool_(drafts), forced, seconds)
-        static: dict[str, Any] = {"config": self._find_config(follows), "rules": self.rules}
-        self.state, report = visit(self.params, self.state, settings, chosen, **static)
+        params, state, config = self._lend(follows)
+        state, report = visit(params, state, settings, chosen, config=config, rules=self.rules)
+        self._keep(state)
         return report
 
     def _rank(self, wanted: np.ndarray) -> dict[int, jax.Array]:
@@ -123,11 +124,24 @@ class Programs:
         """Set how many tokens each sequence has, to time rounds."""
         self.state = set_lengths(self.state, lengths)
 
-    def _find_config(self, follows: np.ndarray) -> DecodeConfig:
-        """Return the config of a program: without a drafter, unless it follows a slot in it."""
+    def _lend(self, follows: np.ndarray) -> tuple[Params, SlotsState, DecodeConfig]:
+        """Return what a program takes: nothing of the drafter, unless it follows a slot.
+
+        The host needs some time for each array of a call.
+        """
         if follows or self.plan.drafter is None:
-            return self.config
-        return DecodeConfig("ar", self.config.sampling)
+            return self.params, self.state, self.config
+        decode = self.state.decode.replace(draft=None, pending=None)
+        config = DecodeConfig("ar", self.config.sampling)
+        return self.params.replace(drafters={}), self.state.replace(decode=decode), config
+
+    def _keep(self, state: SlotsState) -> None:
+        """Keep the state that a program returned, and what was not lent to it."""
+        held = self.state.decode
+        if state.decode.pending is None:
+            decode = state.decode.replace(draft=held.draft, pending=held.pending)
+            state = state.replace(decode=decode)
+        self.state = state
 
 
 def pack_control(control: Control) -> np.ndarray:

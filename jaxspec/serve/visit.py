@@ -53,14 +53,15 @@ def visit(
 
     Args:
       settings: int32 [B, columns], see `jaxspec.serve.settings`.
-      config: with the slots' drafter; or without one, if it follows no slot that decodes.
+      config: with the slots' drafter; or without one, if it follows no slot that decodes. The state
+        need not hold the drafter's arrays then.
 
     Returns:
       (the state; a report for `read_report`).
     """
     chosen = read_settings(settings)
     round, lengths = make_slot_round(params, config, settings), state.decode.cache.length
-    slots = _begin(state, chosen.active)
+    slots = _begin(state, chosen.active, chosen.follows)
 
     def unfinished(carry: Carry) -> jax.Array:
         slots, count = carry
@@ -91,7 +92,7 @@ def visit(
     return place_slots(_restore(slots, chosen.active, lengths)), report
 
 
-def _begin(slots: SlotsState, active: jax.Array) -> SlotsState:
+def _begin(slots: SlotsState, active: jax.Array, follows: jax.Array) -> SlotsState:
     """Begin a visit: count its tokens and rounds from 0, and let only active slots decode."""
     state, done = slots.decode, ~active | slots.broken
     zero = jnp.zeros_like(state.emitted)
@@ -99,7 +100,7 @@ def _begin(slots: SlotsState, active: jax.Array) -> SlotsState:
     cache = state.cache.replace(length=jnp.where(active, state.cache.length, 0))
     pending = state.pending
     if pending is not None:
-        pending = pending.replace(count=jnp.where(active, pending.count, 0))
+        pending = pending.replace(count=jnp.where(active & follows, pending.count, 0))
     state = state.replace(emitted=zero, rounds=zero, done=done, cache=cache, pending=pending)
     return slots.replace(decode=state)
 
