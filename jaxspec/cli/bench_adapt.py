@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from jaxspec.cli import adapt_options, options, parse, values
 
@@ -43,6 +44,12 @@ def add_command(commands: options.Commands) -> None:
         help="instead, simulate streams on which updates change nothing, and count the versions "
         "that each rule takes back by mistake",
     )
+    add(
+        "--evidence",
+        type=int,
+        metavar="REPEATS",
+        help="instead, decode every prompt so many times with and without evidence, in turns",
+    )
     options.add_json_file(parser)
     add(
         "--keep",
@@ -62,6 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.prompts is None:
         raise ValueError("bench adapt needs prompts of two domains or more: give --prompts FILE")
     values.check_installed("train", "optax")
+    if arguments.evidence is not None:
+        return _run_evidence(arguments)
     from jaxspec.bench.adapt.adapt_plot import plot_windows
     from jaxspec.bench.adapt.measure_adapt import ARMS, measure_adapt
     from jaxspec.bench.adapt.modelled import make_model
@@ -79,9 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         queries=arguments.queries,
         seeds=arguments.seeds,
         options=sizes,
-        decode={
-            name: getattr(arguments, name) for name in ("max_new_tokens", "temperature", "budget")
-        },
+        decode=_collect_options(arguments),
         keep=arguments.keep,
         progress=values.show_progress,
     )
@@ -93,6 +100,34 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.report.write_text(render_adapt(report, markdown=True) + "\n", encoding="utf-8")
     if arguments.plot:
         plot_windows(report, arguments.plot)
+    return 0
+
+
+def _collect_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return keyword arguments of `jaxspec.decode`."""
+    return {name: getattr(arguments, name) for name in ("max_new_tokens", "temperature", "budget")}
+
+
+def _run_evidence(arguments: argparse.Namespace) -> int:
+    """Measure what gathering evidence costs, and print it."""
+    from jaxspec.bench.adapt.evidence_cost import measure_evidence, render_evidence
+
+    if arguments.plot or arguments.report or arguments.keep:
+        raise ValueError("--evidence makes neither --plot, --report nor --keep: leave them out")
+    sizes = adapt_options.read_options(arguments)
+    params, prompts = adapt_options.load_inputs(arguments)
+    report = measure_evidence(
+        params,
+        prompts,
+        method=arguments.method,
+        repeats=arguments.evidence,
+        options=sizes,
+        decode=_collect_options(arguments),
+        progress=values.show_progress,
+    )
+    values.show_progress("")
+    values.save_json(arguments.json, report | {"file": arguments.prompts.name})
+    print(render_evidence(report))
     return 0
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from jaxspec.bench.adapt.adapt_plot import plot_events, plot_windows
+from jaxspec.bench.adapt.evidence_cost import measure_evidence, render_evidence
 from jaxspec.bench.adapt.measure_adapt import measure_adapt
 from jaxspec.bench.adapt.modelled import make_model
 from jaxspec.bench.adapt.streams import find_cluster, make_stream
@@ -131,6 +132,28 @@ def test_streams_are_served(measured, tmp_path):
     assert (tmp_path / "windows.png").stat().st_size > 5_000
 
 
+def test_what_evidence_costs():
+    """By hand: 20 and 60 ms, of which 1 and 3 are for gathering and 2 and 2 for cutting."""
+    row = {"domain": "a", "plain": 0.020, "gathering": 0.021, "cutting": 0.002, "equal": True}
+    other = {"domain": "a", "plain": 0.060, "gathering": 0.063, "cutting": 0.002, "equal": False}
+    lines = [line.split() for line in render_evidence({"prompts": [row, other]}).splitlines()]
+    assert lines[1] == ["without", "evidence", "40.0", "100.0"]
+    assert lines[2][:4] == ["gathering", "adds", "2.0", "5.0"]
+    assert lines[3] == ["cutting", "adds", "2.0", "5.0", "[3.3,", "10.0]"]
+    assert lines[4][-2:] == ["1", "prompts"]
+
+
+def test_evidence_is_measured():
+    prompts = [LabelledPrompt("x", tokens) for tokens in toys.PROMPTS[:2]]
+    given = {"options": toys.ADAPT, "decode": toys.OPTIONS}
+    report = measure_evidence(toys.make_params("medusa"), prompts, repeats=2, **given)
+    assert [row["equal"] for row in report["prompts"]] == [True, True]
+    assert all(row["cutting"] > 0 < row["plain"] for row in report["prompts"])
+    json.dumps(report)
+    with pytest.raises(ValueError, match="2 prompts, 0 times: give at least one of both"):
+        measure_evidence(toys.make_params("medusa"), prompts, repeats=0, **given)
+
+
 def test_kept_streams_are_not_served_again(tmp_path):
     """Also after a process that was killed while it wrote."""
     path, shown = tmp_path / "runs.jsonl", []
@@ -202,6 +225,10 @@ def test_false_rollbacks_are_printed(capsys):
         (
             ["bench", "adapt", "--null", "1", "--plot", "x.png"],
             "makes neither --plot, --report nor --keep",
+        ),
+        (
+            ["bench", "adapt", "--prompts", __file__, "--evidence", "1", "--report", "x.md"],
+            "--evidence makes neither --plot, --report nor --keep",
         ),
         (["adapt", __file__, "--head-rate", "nan"], "--head-rate is nan"),
         (["adapt", __file__, "--json", "."], "--json: . is a directory"),
