@@ -93,29 +93,44 @@ def rank_candidates(
     """
     config, request, growth = round.config, round.request, round.growth
     count, with_entropy = growth.candidates, growth.entropy
-    scale = score_temperature(round)
+
+    def rank_greedily() -> Candidates:
+        return rank(logits, count, None, _score_temperatures(round)[0], with_entropy)
+
     if config.sampling.greedy:
-        return rank(logits, count, None, scale, with_entropy), None
+        return rank_greedily(), None
     if config.acceptance == "rejection":
         length = state.cache.length
         drawn, q = sample_candidates(
             logits, count, config.sampling, request.sampling, round.keys, length, start
         )
         return drawn.replace(entropy=entropy(q) if with_entropy else None), q
-    scores = process(logits, config.sampling, request.sampling)
-    ours = noise[:, : logits.shape[1]] if is_coupled(round) and noise is not None else None
-    return rank(scores, count, ours, scale, with_entropy), None
+
+    def rank_sampled() -> Candidates:
+        scores = process(logits, config.sampling, request.sampling)
+        ours = noise[:, : logits.shape[1]] if is_coupled(round) and noise is not None else None
+        return rank(scores, count, ours, score_temperature(round), with_entropy)
+
+    if not config.sampling.mixed:
+        return rank_sampled(), None
+    # Greedy sequences alone need none of the passes over the vocabulary that settings take.
+    return jax.lax.cond(is_greedy(round).all(), rank_greedily, rank_sampled), None
 
 
 def score_temperature(round: Round) -> float | jax.Array:
     """Return the divisor of the draft logits when paths are scored; [B, 1, 1] if they are mixed."""
-    config = round.config
-    if config.score_temperature is not None:
-        return config.score_temperature
-    own = round.params.spec.drafter(config.method).score_temperature
-    if config.sampling.mixed:
-        return jnp.where(is_greedy(round), own[0], own[1])[:, None, None]
-    return own[0 if config.sampling.greedy else 1]
+    greedy, sampled = _score_temperatures(round)
+    if round.config.sampling.mixed:
+        return jnp.where(is_greedy(round), greedy, sampled)[:, None, None]
+    return greedy if round.config.sampling.greedy else sampled
+
+
+def _score_temperatures(round: Round) -> tuple[float, float]:
+    """Return the divisors of greedy and of sampled sequences."""
+    given = round.config.score_temperature
+    if given is not None:
+        return given, given
+    return round.params.spec.drafter(round.config.method).score_temperature
 
 
 def is_greedy(round: Round) -> jax.Array:

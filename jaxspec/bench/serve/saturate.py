@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 import jaxspec
 from jaxspec.bench.endpoint.load import Load
-from jaxspec.bench.report.table import Column, Table, fixed
+from jaxspec.bench.report.table import Column, Table, fixed, with_interval
 from jaxspec.bench.serve.drive import drive
 from jaxspec.core.params import Params
 from jaxspec.engine.arguments import check_budget, check_count
@@ -31,7 +32,7 @@ def saturate(
 
     Both verify the same rows in each round: a root of each text, or a tree of `budget` rows. Each
     repeat leaves out one token more of every prompt's beginning, so that the engine cannot use rows
-    of the repeat before again.
+    of the repeat before again. Both serve the texts once before.
 
     Returns:
       A record per batch and method: tokens per second of both.
@@ -68,9 +69,10 @@ def saturate(
                 return seconds, sum(len(output.tokens) for output in outputs)
 
             decode(texts)
+            _serve(engine, texts, max_new_tokens)
             speeds: dict[str, list[float]] = {"engine": [], "decode": []}
             for repeat in range(repeats):
-                cut = [text[min(repeat, len(text) - 1) :] for text in texts]
+                cut = [text[min(repeat + 1, len(text) - 1) :] for text in texts]
                 seconds, tokens = decode(cut)
                 speeds["decode"].append(tokens / seconds)
                 seconds, tokens = _serve(engine, cut, max_new_tokens)
@@ -92,16 +94,15 @@ def _make_requests(texts: Sequence[list[int]], max_new_tokens: int) -> list[Serv
 
 
 def render_saturation(records: Sequence[dict[str, Any]]) -> str:
-    """Render a table of medians; overhead is how much longer the engine takes."""
+    """Render a table of medians; overhead is how much longer the engine takes, with quartiles."""
     number = fixed(1)
     columns = [Column("batch"), Column("rule"), Column("decode tok/s", number, "right")]
-    columns += [Column("engine tok/s", number, "right"), Column("overhead %", number, "right")]
+    columns += [Column("engine tok/s", number, "right")]
+    columns += [Column("overhead %", with_interval(1), "right")]
     rows = []
     for record in records:
-        decode, engine = (statistics.median(record[name]) for name in ("decode", "engine"))
-        overhead = statistics.median(
-            alone / served - 1
-            for alone, served in zip(record["decode"], record["engine"], strict=True)
-        )
-        rows.append([str(record["batch"]), record["rule"], decode, engine, 100 * overhead])
+        decode, engine = (np.asarray(record[name]) for name in ("decode", "engine"))
+        low, overhead, high = np.percentile(100 * (decode / engine - 1), (25, 50, 75))
+        medians = [float(np.median(speeds)) for speeds in (decode, engine)]
+        rows.append([str(record["batch"]), record["rule"], *medians, (overhead, (low, high))])
     return Table(columns, rows).to_text()
