@@ -73,7 +73,8 @@ def feed(
             pending=pending.replace(count=pending.count.at[slot].set(0)),
         )
     broken = state.broken.at[slot].set(broken)
-    return place_slots(state.replace(decode=decode, broken=broken))
+    calibration = state.calibration.forget(jnp.arange(broken.shape[0]) == slot)
+    return place_slots(state.replace(decode=decode, broken=broken, calibration=calibration))
 
 
 def _rewind(draft: Any, new: Any, length: jax.Array, capacity: int) -> Any:

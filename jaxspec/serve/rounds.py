@@ -69,7 +69,7 @@ def drafted_round(
     state = remember(round, state, drafted.scratch)
     slots, live = slots.replace(decode=state), ~state.done
     offer = Offer(
-        calibrate(tree, slots.hits, slots.expected),
+        calibrate(tree, slots.calibration),
         jnp.where(live, tree.size, 0),
         settings.weight,
         settings.low,
@@ -139,9 +139,9 @@ def _verify(
     if hidden is not None:
         assert verified.hidden is not None, "verification was asked for them"
         hidden = write_columns(hidden, verified.hidden, before.emitted)
-    hits, expected = slots.hits, slots.expected
+    calibration = slots.calibration
     if tree.token.shape[1] > 1:  # roots alone say nothing of the drafter
-        hits, expected = observe_rows(tree, verified.accepted, live, hits, expected)
+        calibration = observe_rows(tree, verified.accepted, live, calibration)
     state, committed = commit(round, before, tree, verified)
     accepted = jnp.minimum(verified.accepted.count - 1, state.accepted.count)[:, None]
     done_rounds = jnp.max(before.rounds)
@@ -150,8 +150,7 @@ def _verify(
         decode=state,
         drafts=write_columns(slots.drafts, accepted, before.rounds),
         rows=jax.lax.dynamic_update_slice(slots.rows, rows, (done_rounds,)),
-        hits=hits,
-        expected=expected,
+        calibration=calibration,
         broken=slots.broken | wrong,
         hidden=hidden,
     ), committed

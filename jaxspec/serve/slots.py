@@ -22,6 +22,7 @@ from jaxspec.engine.placement import place_state
 from jaxspec.engine.plan import QUEUE, DecodeConfig, make_plan
 from jaxspec.engine.prefill import begin_state
 from jaxspec.engine.round import Round
+from jaxspec.serve.calibration import Calibration, init_calibration
 from jaxspec.serve.settings import make_settings, read_settings
 
 MOST_ROUNDS = 16
@@ -35,7 +36,7 @@ class SlotsState(flax.struct.PyTreeNode):
       decode: the state of decoding. Its tokens, counts and rounds are those of one visit.
       drafts: int32 [B, MOST_ROUNDS + 1], accepted draft tokens of each round of the visit.
       rows: int32 [MOST_ROUNDS + 1], rows that each round verified, padding included.
-      hits, expected: float32 [A], accepted rows and their expected number at each depth, decayed.
+      calibration: what was seen of the drafter's probabilities.
       broken: bool [B], slots for whose sequence the target computed a value that is not finite. They
         do not decode until `jaxspec.serve.clean.clean_slot`.
       hidden: [B, M, E], the target's hidden states that the tokens were drawn from; None if no
@@ -45,8 +46,7 @@ class SlotsState(flax.struct.PyTreeNode):
     decode: DecodeState
     drafts: jax.Array
     rows: jax.Array
-    hits: jax.Array
-    expected: jax.Array
+    calibration: Calibration
     broken: jax.Array
     hidden: jax.Array | None = None
 
@@ -85,12 +85,12 @@ def _make_slots(
         features = jnp.zeros((slots, width), dtype)
         decode = decode.replace(pending=make_pending(features, max(plan.longest, QUEUE)))
     zeros = jnp.zeros((slots, MOST_ROUNDS + 1), jnp.int32)
-    depths = jnp.zeros(plan.longest)
+    calibration = init_calibration(slots, plan.longest)
     hidden = None
     if keep_hidden:
         hidden = jnp.zeros((*decode.tokens.shape, spec.target.hidden_size), dtype)
     broken = jnp.zeros(slots, bool)
-    state = SlotsState(decode, zeros, zeros[0] + 0, depths, depths + 0, broken, hidden)
+    state = SlotsState(decode, zeros, zeros[0] + 0, calibration, broken, hidden)
     # Leaves that share a buffer could not be donated.
     return jax.tree.map(lambda x: jnp.array(x, copy=True), state)
 

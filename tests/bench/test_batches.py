@@ -75,7 +75,7 @@ def test_costs_are_those_of_the_roofline_and_of_reading_a_drafter():
 
 def test_budgets_that_win_alone_lose_in_a_batch():
     records = model_batches(
-        make_trees(0.3), [1, 64, 256], arch="qwen3-8b", device="h100", context=1024, rounds=64
+        make_trees(0.3), [1, 64, 256], arch="qwen3-8b", device="h100", context=1024, samples=64
     )
     rules = ["ar", "fixed 8", "equal", "global"]
     assert [one["rule"] for one in records[:4]] == rules and len(records) == 12

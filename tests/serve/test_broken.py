@@ -9,7 +9,7 @@ from serve_toys import make, run
 import jaxspec
 from jaxspec.core.state import Accepted
 from jaxspec.serve import ServeRequest
-from jaxspec.serve.calibration import calibrate, observe_rows
+from jaxspec.serve.calibration import calibrate, init_calibration, observe_rows
 
 LONG = tuple(range(40, 140))  # more than a chunk
 OPTIONS = dict(max_new_tokens=24, ignore_eos=True)
@@ -124,10 +124,10 @@ def test_rows_behind_those_used_again_are_clean(engine):
 def test_a_drafter_that_is_not_finite_spoils_no_figures(tree_of):
     tree = tree_of([[0.0, np.nan, np.nan], [0.0, -0.5, -1.0]])
     path = Accepted(jnp.zeros((2, 3), jnp.int32), jnp.ones(2, jnp.int32), jnp.zeros(2, jnp.int32))
-    zeros = jnp.zeros(3)
-    assert np.isfinite(calibrate(tree, zeros, zeros)).all()
-    hits, expected = observe_rows(tree, path, jnp.ones(2, bool), zeros, zeros)
-    assert np.isfinite(hits).all() and np.isfinite(expected).all() and expected[1] > 0
+    known = init_calibration(2, 3)
+    assert np.isfinite(calibrate(tree, known)).all()
+    known = observe_rows(tree, path, jnp.ones(2, bool), known)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(known)) and known.expected[1] > 0
 
 
 @pytest.fixture

@@ -290,13 +290,14 @@ def test_plain_rounds_say_nothing_of_the_drafter(mini):
     """They verify one row of a slot, and leave what its drafted rows were worth as it was."""
     engine = make(mini, 2, rule="fixed")
     run(engine, [ServeRequest((5, 6, 7), max_new_tokens=20)])
-    known = [np.asarray(x) for x in (engine._device.state.hits, engine._device.state.expected)]
+    known = engine._device.state.calibration
+    known = np.asarray(known.hits), np.asarray(known.expected)
     assert known[1].any()
     run(engine, [ServeRequest((5, 6, 7), max_new_tokens=20, method="ar")])
     tree, accepted = engine._device.read_rounds()
     assert tree.size.max() <= 1 and accepted.count.max() <= 1
-    found = engine._device.state.hits, engine._device.state.expected
-    np.testing.assert_array_equal(found, known)
+    found = engine._device.state.calibration
+    np.testing.assert_array_equal((found.hits, found.expected), known)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxspec.core.state import Accepted, Tree
-from jaxspec.serve.calibration import calibrate, observe_rows
+from jaxspec.serve.calibration import calibrate, init_calibration, observe_rows
 from jaxspec.serve.packed import pack
 from jaxspec.serve.plan import Offer, share_rows
 
@@ -121,15 +121,32 @@ def test_scores_follow_what_was_accepted_at_each_depth():
     half = float(np.log(0.5))
     tree = make_tree([[0.0, half, 2 * half, -9.0]], [[0, 1, 2, 0]], [3])
     path = Accepted(jnp.asarray([[0, 1, 0]]), jnp.asarray([2]), jnp.asarray([0]))
-    hits = expected = jnp.zeros(3)
+    known = init_calibration(1, 3)
     for _ in range(2000):
-        hits, expected = observe_rows(tree, path, jnp.asarray([True]), hits, expected)
-    score = np.asarray(calibrate(tree, hits, expected))[0]
+        known = observe_rows(tree, path, jnp.asarray([True]), known)
+    score = np.asarray(calibrate(tree, known))[0]
     # Depth 1 was always accepted, depth 2 never; about a hundred rounds and the prior count.
     assert score[0] == 1.0 and score[1] > 0.9 and score[2] < 0.07
     assert (np.diff(score) <= 0).all()
-    same = observe_rows(tree, path, jnp.asarray([False]), hits, expected)
-    assert float(same[0].sum()) < float(hits.sum())  # nothing is counted of a slot that rests
+    same = observe_rows(tree, path, jnp.asarray([False]), known)
+    assert float(same.hits.sum()) < float(
+        known.hits.sum()
+    )  # nothing is counted of a slot that rests
+    assert (same.slot_hits, same.slot_expected) == (known.slot_hits, known.slot_expected)
+
+
+def test_scores_follow_what_was_accepted_in_each_slot():
+    """Two slots of equal trees: one takes all of its rows, the other none, till it is used anew."""
+    tree = make_tree([[0.0, np.log(0.5)]] * 2, [[0, 1]] * 2, [2, 2])
+    path = Accepted(jnp.asarray([[0, 1], [0, 0]]), jnp.asarray([2, 1]), jnp.zeros(2, jnp.int32))
+    known = init_calibration(2, 2)
+    for _ in range(50):
+        known = observe_rows(tree, path, jnp.ones(2, bool), known)
+    score = np.asarray(calibrate(tree, known))[:, 1]
+    # Ten rounds count: (10 + 4) / (5 + 4) and 4 / (5 + 4) of a half.
+    np.testing.assert_allclose(score, [0.778, 0.222], atol=0.01)
+    score = np.asarray(calibrate(tree, known.forget(jnp.asarray([False, True]))))[:, 1]
+    np.testing.assert_allclose(score, [0.778, 0.5], atol=0.01)
 
 
 def test_packing_is_a_round_trip():

@@ -32,7 +32,7 @@ def model_batches(
     arch: str,
     device: str,
     context: int,
-    rounds: int = 1024,
+    samples: int = 32768,
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[dict[str, Any]]:
     """Replay full engines of every number of slots under every rule.
@@ -44,7 +44,7 @@ def model_batches(
       trees: of any model.
       arch, device: names of the target and the device whose rounds are modelled.
       context: cached tokens of each slot.
-      rounds: of each replay.
+      samples: rounds of slots that each replay counts, at least; so few slots run more rounds.
 
     Returns:
       A record per number of slots and rule.
@@ -57,6 +57,7 @@ def model_batches(
     budgets = [budget for budget in (8, 16, 32, 64, 128, 256) if budget < most] + [most]
     records = []
     for slots in batches:
+        rounds = max(_ROUNDS, samples // slots)
         runs = [(f"fixed {budget}", "fixed", budget) for budget in budgets]
         for name, rule, budget in [("ar", "ar", 1), *runs, *((r, r, most) for r in _CHOOSING)]:
             progress(f"{slots} slots, {name}")
@@ -69,6 +70,8 @@ def model_batches(
 
 
 _CHOOSING = ("equal", "global")
+# Rounds of a replay, at least: choices to draft take some to settle.
+_ROUNDS = 256
 
 
 def model_costs(arch: str, device: str, slots: int, edges: Sequence[int], context: int) -> Costs:

@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxspec.bench.serve.recorded_trees import Trees
 from jaxspec.core.state import Accepted, Tree
-from jaxspec.serve.calibration import calibrate, observe_rows
+from jaxspec.serve.calibration import Calibration, calibrate, init_calibration, observe_rows
 from jaxspec.serve.choice import DraftChoice, LiveCosts
 from jaxspec.serve.costs import Costs
 from jaxspec.serve.plan import Offer, share_rows
@@ -59,7 +59,7 @@ def replay(
     place = generator.integers(0, tokens, slots)
     live = LiveCosts(costs, rules.edges)
     choice = DraftChoice(live) if rules.rule in ("global", "equal") else None
-    hits = expected = jnp.zeros(trees.depth.max() + 1)
+    known = init_calibration(slots, int(trees.depth.max()) + 1)
     total = np.zeros(4)
     for index in range(_SETTLED + rounds):
         drafts = rules.rule != "ar" and (choice is None or choice.wants_drafts())
@@ -67,7 +67,7 @@ def replay(
         if drafts:
             offered = [array[text, place, :budget] for array in trees]
             seconds = jnp.asarray(live.drafted)
-            new, edge, hits, expected = _step(*offered, hits, expected, seconds, rules)
+            new, edge, known = _step(*offered, known, seconds, rules)
             made, rows = np.asarray(new), rules.edges[int(edge)]
         took = (live.drafted if drafts else live.plain)[live.find(rows)]
         if choice is not None:
@@ -78,6 +78,8 @@ def replay(
         ended = place >= tokens
         text = np.where(ended, generator.integers(0, texts, slots), text)
         place = np.where(ended, 0, place)
+        if ended.any():
+            known = _forget(known, ended)
     emitted, seconds, verified, drafted = total
     return Replayed(
         emitted / seconds, emitted / rounds / slots, verified / rounds, drafted / rounds
@@ -89,26 +91,29 @@ def _step(
     logprob: jax.Array,
     depth: jax.Array,
     accepted: jax.Array,
-    hits: jax.Array,
-    expected: jax.Array,
+    known: Calibration,
     seconds: jax.Array,
     rules: Rules,
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array, Calibration]:
     """Share the rows of a round among trees [B, N] and count what they commit.
 
     Returns:
-      (int32 [B], tokens of each slot; int32 [], the edge; hits; expected).
+      (int32 [B], tokens of each slot; int32 [], the edge; what is known of the scores).
     """
     slots, width = logprob.shape
     size, ones = jnp.isfinite(logprob).sum(-1, dtype=jnp.int32), jnp.ones(slots, jnp.int32)
     none = jnp.zeros((slots, width), jnp.int32)
     tree = Tree(none, none, depth, none[..., None].astype(jnp.uint32), logprob, size)
-    score = calibrate(tree, hits, expected)
+    score = calibrate(tree, known)
     offer = Offer(score, size, jnp.ones(slots), ones, ones * width)
     shared = share_rows(rules.rule, offer, rules.edges, seconds, jnp.int32(-1))
     taken = accepted & (jnp.arange(width) < shared.rows[:, None])
     path = jnp.where(taken, jnp.arange(width), 0)
-    hits, expected = observe_rows(
-        tree.replace(size=shared.rows), Accepted(path, ones, ones), ones > 0, hits, expected
-    )
-    return taken.sum(-1), shared.edge, hits, expected
+    verified = tree.replace(size=shared.rows)
+    known = observe_rows(verified, Accepted(path, ones, ones), ones > 0, known)
+    return taken.sum(-1), shared.edge, known
+
+
+@jax.jit
+def _forget(known: Calibration, ended: jax.Array) -> Calibration:
+    return known.forget(ended)
