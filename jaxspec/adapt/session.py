@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,11 @@ from jaxspec.adapt.actions import SKIP, check_unshared
 from jaxspec.adapt.checkpoint import VersionFiles
 from jaxspec.adapt.cut import cut_segments
 from jaxspec.adapt.deciders import Decider, Decision, Query, Update, make_decider
+from jaxspec.adapt.deciders.base import is_full
 from jaxspec.adapt.evidence import Buffers
 from jaxspec.adapt.learner import make_learner
 from jaxspec.adapt.options import AdaptOptions
+from jaxspec.adapt.prices import POSITIONS, Prices, price_updates
 from jaxspec.adapt.publish import copy_weights, hash_weights, identify_weights, publish
 from jaxspec.adapt.updates import Trainer, is_finite
 from jaxspec.adapt.versions import Versions
@@ -52,6 +54,8 @@ class Session:
         newest. None: nothing is written.
       seed: of all choices that are drawn.
       clock: returns seconds.
+      prices: what rounds and updates take on another device. The decider then counts these seconds,
+        and not those of the clock.
 
     Raises:
       TypeError, ValueError: unknown decider or method, a drafter without weights, a seed that is
@@ -68,8 +72,9 @@ class Session:
         folder: str | Path | None = None,
         seed: int = 0,
         clock: Callable[[], float] = time.perf_counter,
+        prices: Prices | None = None,
     ):
-        self.options, self.clock = options or AdaptOptions(), clock
+        self.options, self.clock, self._prices = options or AdaptOptions(), clock, prices
         self.seed = check_seed(seed) % 2**64  # NumPy takes no negative one
         refuse(params, "served by a drafter that learns")
         self.method = _check_method(params, method)
@@ -87,7 +92,9 @@ class Session:
         self.buffers = Buffers(self.options.segments)
         self.version, self.queries, self.events = 0, 0, []
         self._versions = Versions(self.trainer.train.theta, self.options.versions)
-        self._seconds = 0.0  # of adaptation since the latest query
+        self._seconds = 0.0  # of adaptation since the latest query, by the clock
+        self._counted = 0.0  # the same, as the decider counts it
+        self._first_prices: Mapping[str, float] = {}  # of updates, once one could be made
         self._files = None if folder is None else VersionFiles(folder)
         if self._files is not None:
             self._identity = identify_weights(self.params, self.method)
@@ -139,18 +146,21 @@ class Session:
             if self.decider.reads_error:
                 error = self.trainer.error(self.buffers.ring, entries)
         gathered = self.clock() - began
+        rounds = sum(out.stats.rounds for out in outputs)
+        here = seconds + gathered
         query = Query(
             self.queries,
             domain,
             sum(out.stats.emitted - 1 for out in outputs),
-            sum(out.stats.rounds for out in outputs),
-            seconds + self._seconds + gathered,
+            rounds,
+            self._counted + (here if self._prices is None else rounds * self._prices.round_seconds),
             error,
             positions,
             self.buffers.filled,
             self.buffers.count(numbers),
             tuple(np.random.default_rng([self.seed, self.queries, 1]).random(3).tolist()),
         )
+        query = query._replace(prices=self._price_updates(query))
         self.state, decision = self.decider.decide(self.state, query)
         event = {
             "query": self.queries,
@@ -165,7 +175,7 @@ class Session:
         }
         self.events.append(event)
         self.queries += 1
-        self._seconds = 0.0
+        self._seconds = self._counted = 0.0
         self._act(decision, numbers, event)
 
     def _act(self, decision: Decision, numbers: list[int], event: Event) -> None:
@@ -180,6 +190,8 @@ class Session:
         if len(chosen):
             self._update(decision.train, chosen, event)
         self._seconds = self.clock() - began
+        if self._prices is None:
+            self._counted = self._seconds
         event |= {"update_seconds": self._seconds, "version": self.version}
         if "update" in event or decision.restore is not None:
             event["weights"] = hash_weights(self.serving)
@@ -200,12 +212,23 @@ class Session:
         version = self.version if good else None
         # Only the first update of an action compiles; that says nothing of what the next ones cost.
         seconds = self.clock() - began - (compile_seconds() - compiled)
+        if self._prices is not None:
+            seconds = self._counted = steps * self._prices.step_seconds(action, POSITIONS)
         update = Update(action, seconds, *flips, version)
         event |= {"update": update._asdict(), "segments": len(chosen), "steps": steps}
         # Before the version is written: a session that is resumed there knows what became of it.
         self.state = self.decider.observe(self.state, update)
         if good:
             self._serve()
+
+    def _price_updates(self, query: Query) -> Mapping[str, float]:
+        """Return what first updates take, as soon as a buffer is full; it has to run to be told."""
+        room, steps = self.options.room, self.decider.steps
+        full = any(is_full(query, action, room) for action in room)
+        if steps and full and not self._first_prices and self.buffers.ring is not None:
+            given = self.trainer, self.buffers.ring, self.options.tested, steps, self._prices
+            self._first_prices = price_updates(*given)
+        return self._first_prices
 
     @property
     def serving(self) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import Any
 
 import jax
@@ -76,6 +77,14 @@ class Trainer:
         """Sum 1 - r over the rejected positions of segments, see `deciders.base.Query`."""
         judged = self._judge(ring, chosen)[1]
         return float(((1 - judged) * np.asarray(ring.reject)[chosen]).sum())
+
+    def time_test(self, ring: Segments) -> float:
+        """Time a test of one batch of segments, in seconds. It runs once before, to compile."""
+        some = np.arange(self.learner.options.batch) % ring.token.shape[0]
+        self._hits(ring, some)
+        began = time.perf_counter()
+        self._hits(ring, some)
+        return time.perf_counter() - began
 
     def restore(self, theta: Any) -> None:
         """Go back to weights, and forget the moments."""

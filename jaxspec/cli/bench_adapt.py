@@ -35,6 +35,13 @@ def add_command(commands: options.Commands) -> None:
     options.add_max_new_tokens(parser, 96)
     add("--temperature", type=float, default=0.0, help=f"0 is greedy decoding {default}")
     options.add_budget(parser, 16)
+    add(
+        "--clock",
+        choices=("measured", "modelled"),
+        default="measured",
+        help="seconds that deciders count: of this device, or of the modelled one "
+        f"(--arch, --device) {default}",
+    )
     add("--arch", default="qwen3-8b", help=f"target of the modelled seconds {default}")
     add("--device", default="h100", help=f"device of the modelled seconds {default}")
     add(
@@ -89,6 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
         seeds=arguments.seeds,
         options=sizes,
         decode=_collect_options(arguments),
+        prices=model if arguments.clock == "modelled" else None,
         keep=arguments.keep,
         progress=values.show_progress,
     )

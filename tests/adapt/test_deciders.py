@@ -54,6 +54,17 @@ def test_osd_updates_every_eight_queries():
     assert decider.rejected_only and not decider.anchored and not decider.gated
 
 
+def test_a_first_update_is_not_made_before_it_is_paid():
+    """Of a hundred queries of a second, updates may take one second."""
+    full = [query(i, filled=ROOM["full"], draws=(0.9, 0.1, 0.5)) for i in range(100)]
+    for price, trains in ((0.5, True), (2.0, False)):
+        dear = [one._replace(prices={"head": price, "full": price}) for one in full]
+        decisions = serve(PAIRED, dear, [{"up": 0, "down": 3, "published": None}] * 100)[1]
+        assert any(one.train != "skip" for one in decisions) == trains
+        if trains:
+            assert all(one.train == "skip" for one in decisions[:49])
+
+
 @pytest.mark.parametrize("action", ["head", "full"])
 def test_always_updates_when_the_buffer_is_full(action):
     decider = make_decider(f"always-{action}")

@@ -1,5 +1,6 @@
 """Sessions: the text never changes, versions survive, decisions replay to the same bits."""
 
+import dataclasses
 import itertools
 import json
 import os
@@ -9,6 +10,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import adapt_toys as toys
 import jax
@@ -20,6 +22,7 @@ from slow_cases import slow_except
 import jaxspec
 from jaxspec.adapt import AdaptOptions, Session, replay
 from jaxspec.adapt.deciders import Decider, Decision
+from jaxspec.adapt.prices import price_updates
 from jaxspec.adapt.publish import copy_weights, hash_weights, publish
 from jaxspec.adapt.versions import Versions
 from jaxspec.engine.compilations import compilations
@@ -28,6 +31,17 @@ from jaxspec.engine.session import prepare, run_prefill
 
 OPTIONS = toys.ADAPT
 ROUNDS = [toys.PROMPTS[i % 4] for i in range(8)]
+
+
+@dataclasses.dataclass
+class Priced:
+    """A device whose rounds and gradient steps take as many seconds as a test says."""
+
+    round_seconds: float
+    seconds: float
+
+    def step_seconds(self, action, positions):
+        return self.seconds
 
 
 @pytest.mark.slow
@@ -82,7 +96,8 @@ def test_nothing_compiles_after_the_first_updates():
 )
 def test_events_replay_to_the_same_bits(decider):
     params = toys.make_params()
-    session = Session(params, decider, options=OPTIONS, seed=7)
+    # Where updates are cheap; on this machine they are not, and bandit-paired makes none.
+    session = Session(params, decider, options=OPTIONS, seed=7, prices=Priced(1.0, 1e-3))
     prompts = ROUNDS * 3
     for prompt in prompts:
         session.decode(prompt, domain="toy", **toys.OPTIONS)
@@ -103,6 +118,40 @@ def test_the_cost_of_an_update_is_without_its_compilation(monkeypatch):
     _, updates = serve_updates(session)
     assert updates and {update["seconds"] for update in updates} == {0.25}
     assert {e["update_seconds"] for e in session.events[-8:] if "update" in e} == {3.0}
+
+
+def test_deciders_may_count_the_seconds_of_another_device():
+    """A round of 2 s and a step of 3 s: 8 steps, of which the query after the update hears too."""
+    queries, updates = [], []
+
+    def decide(state, query):
+        queries.append(query)
+        return state, Decision("both", "head" if query.index == 1 else "skip")
+
+    def observe(state, update):
+        updates.append(update)
+        return state
+
+    decider = Decider(dict, decide, observe, gated=True, steps=8)
+    session = Session(toys.make_params(), decider, options=toys.ADAPT, prices=Priced(2.0, 3.0))
+    for prompt in ROUNDS[:4]:
+        session.decode(prompt, **toys.OPTIONS)
+    assert [one.seconds for one in updates] == [24.0]
+    rounds = [2.0 * one.rounds for one in queries]
+    assert [one.seconds for one in queries] == [*rounds[:2], rounds[2] + 24.0, rounds[3]]
+    assert queries[-1].prices == {"head": 24.0, "full": 24.0}
+
+
+def test_first_updates_are_priced_by_a_test_of_one_batch():
+    class Fake:
+        learner = SimpleNamespace(options=SimpleNamespace(batch=4))
+
+        def time_test(self, ring):
+            return 0.5
+
+    # Tests of ten segments are three batches, twice; each of eight steps takes three passes.
+    priced = price_updates(Fake(), None, 10, 8, None)
+    assert priced == {"head": 0.5 * (24 + 6), "full": 0.5 * (24 + 6)}
 
 
 def test_a_call_may_leave_nothing():

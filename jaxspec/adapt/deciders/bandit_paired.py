@@ -81,6 +81,9 @@ def make_bandit_paired(
         best = max(ACTIONS, key=lambda action: state["values"][action])
         return best if state["values"][best] > 0 else SKIP
 
+    def cost_of(state: State, query: Query, action: str) -> float:
+        return state["costs"][action] or query.prices.get(action, 0.0)
+
     def decide(state: State, query: Query) -> tuple[State, Decision]:
         if not query.rounds:  # it ended with its first token, and says nothing of the drafter
             return state, Decision()
@@ -96,7 +99,7 @@ def make_bandit_paired(
         if seen <= given.warm_up:
             return state, Decision(restore=restore)
         action = choose(state, query)
-        paid = action != SKIP and state["account"] >= state["costs"][action]
+        paid = action != SKIP and state["account"] >= cost_of(state, query, action)
         train = action if paid and is_full(query, action, room) else SKIP
         # Both buffers fill, so that exploring an action does not starve the other.
         return state, Decision(SKIP if action == SKIP else BOTH, train, restore)

@@ -8,6 +8,7 @@ query.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from jaxspec.adapt.actions import SKIP
@@ -29,6 +30,7 @@ class Query(NamedTuple):
       filled: {action: positions to train on in the action's buffer}, this query's not included.
       fresh: positions to train on of this query.
       draws: three uniform numbers.
+      prices: {action: seconds that its first update would take}; empty while none could be made.
     """
 
     index: int
@@ -41,6 +43,7 @@ class Query(NamedTuple):
     filled: Mapping[str, int]
     fresh: int
     draws: tuple[float, float, float]
+    prices: Mapping[str, float] = MappingProxyType({})
 
     @property
     def pace(self) -> float:

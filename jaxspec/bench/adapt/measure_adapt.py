@@ -10,6 +10,7 @@ from typing import Any
 from jaxspec.adapt import AdaptOptions, Decider, Session, make_decider
 from jaxspec.adapt.actions import ACTIONS
 from jaxspec.adapt.deciders import DECIDERS, Decision
+from jaxspec.adapt.prices import Prices
 from jaxspec.adapt.publish import identify_weights
 from jaxspec.bench.adapt.kept_runs import KeptRuns, Record, digest_prompts
 from jaxspec.bench.adapt.streams import Item, make_stream
@@ -31,6 +32,7 @@ def measure_adapt(
     probes: int = 8,
     options: AdaptOptions | None = None,
     decode: dict[str, Any] | None = None,
+    prices: Prices | None = None,
     keep: Path | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Record:
@@ -43,6 +45,8 @@ def measure_adapt(
       probes: prompts of the first block that are decoded again at the end, to see what was
         forgotten.
       decode: keyword arguments of `jaxspec.decode`.
+      prices: what rounds and updates take on another device, for deciders that count seconds; None:
+        the clock.
       keep: a file of finished runs. Each is added as it ends, and those that are there already are
         not served again.
 
@@ -67,16 +71,20 @@ def measure_adapt(
         "options": dataclasses.asdict(options),
         "prompts": digest_prompts(prompts),
         "weights": identify_weights(params, method),
+        "prices": None if prices is None else str(prices),
     }
     kept = KeptRuns(keep, settings | made_of)
-    for anchored in sorted({decider.anchored for decider in deciders}):
-        _warm_up(params, prompts[0].content, anchored, method, options, given)
+    if any(kept.find(arm, seed) is None for arm in arms for seed in range(seeds)):
+        for anchored in sorted({decider.anchored for decider in deciders}):
+            _warm_up(params, prompts[0].content, anchored, method, options, given)
     runs = []
     for seed, items in enumerate(streams):
         for arm in arms:
             run = kept.find(arm, seed)
             if run is None:
-                session = Session(params, arm, method=method, options=options, seed=seed)
+                session = Session(
+                    params, arm, method=method, options=options, seed=seed, prices=prices
+                )
                 label = f"seed {seed}, {arm}"
                 run = {"arm": arm, "seed": seed}
                 run |= _serve(session, items, probes, given, label, progress)

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from jaxspec.adapt.prices import POSITIONS
 from jaxspec.bench.adapt.modelled import Model
 from jaxspec.bench.report.bootstrap import bound_ratio, resample_prompts
 from jaxspec.bench.report.table import Column, Table, fixed, percent, show_value, with_interval
 
-# Queries of a window, and positions that the model says a step learns.
-WINDOW, POSITIONS = 50, 128
+# Queries of a window.
+WINDOW = 50
 # Arms whose best, block by block and in hindsight, is the oracle.
 FIXED = ("never", "always-head", "always-full")
 Record = dict[str, Any]

@@ -1,0 +1,43 @@
+"""What rounds and updates cost, in seconds: by a model, or told before the first update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Protocol
+
+from jaxspec.adapt.actions import ACTIONS
+from jaxspec.adapt.segments import Segments
+from jaxspec.adapt.updates import Trainer
+
+# Positions of a gradient step in a model of its seconds, and forward passes that a step takes as
+# long as: one, and a backward pass of about two.
+POSITIONS, _PASSES = 128, 3
+
+
+class Prices(Protocol):
+    """Seconds of another device than this one, such as `jaxspec.bench.adapt.modelled.Model`."""
+
+    @property
+    def round_seconds(self) -> float:
+        """Seconds of a round."""
+        ...
+
+    def step_seconds(self, action: str, positions: int) -> float:
+        """Seconds of a gradient step on so many positions."""
+        ...
+
+
+def price_updates(
+    trainer: Trainer, ring: Segments, tested: int, steps: int, prices: Prices | None
+) -> Mapping[str, float]:
+    """Tell what an update of each action takes before there was one, in seconds.
+
+    Without `prices`, a test of one batch of segments is timed: an update tests `tested` segments
+    twice and takes `steps` gradient steps.
+    """
+    if prices is not None:
+        return {action: steps * prices.step_seconds(action, POSITIONS) for action in ACTIONS}
+    batches = 2 * math.ceil(tested / trainer.learner.options.batch)
+    seconds = trainer.time_test(ring)
+    return dict.fromkeys(ACTIONS, seconds * (_PASSES * steps + batches))
