@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# Lists by round, decode, repeat or position: pictures and fits need them, tables do not.
+# Lists by round, decode, stream, repeat or position: pictures and fits need them, tables do not.
 _RAW = frozenset(
     {
         "rounds",
         "decodes",
+        "runs",
         "samples",
         "sizes",
         "surrogate",
