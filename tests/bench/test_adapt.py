@@ -105,6 +105,11 @@ def test_figures_by_hand():
     assert (ours["updates"], ours["refused"]) == (1, 1) and ours["share"] == pytest.approx(1 / 6)
     assert ours["flops"] == 4 * make_model().step_flops("head", 128)
     assert "bandit-paired" in render_adapt(report, markdown=True)
+    # Where no arm learned, the oracle gained nothing, and there is no share of it.
+    report = summarise(
+        report | {"arms": ["never", "bandit-paired"], "runs": [runs[0], runs[2]]}, make_model()
+    )
+    assert report["summary"][1]["measured"]["share_of_oracle"] is None
 
 
 @pytest.fixture(scope="module")

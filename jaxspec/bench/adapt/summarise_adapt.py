@@ -93,9 +93,9 @@ def _compare(runs: Sequence[Record], own: Sequence[Record], clock: Callable) -> 
         found["interval"] = bound_ratio(drawn, [before], [seconds])
         best = _oracle(runs, clock)
         found["oracle"] = float(before.sum() / best)
-        gained = before.sum() - best
+        gained, rounding = before.sum() - best, 1e-9 * best
         found["share_of_oracle"] = (
-            float((before.sum() - seconds.sum()) / gained) if gained > 0 else None
+            float((before.sum() - seconds.sum()) / gained) if gained > rounding else None
         )
         found["regret"] = float(seconds.sum() - best)
     return found
