@@ -145,22 +145,23 @@ class Session:
             positions = int(np.asarray(self.buffers.ring.reject)[entries].sum())
             if self.decider.reads_error:
                 error = self.trainer.error(self.buffers.ring, entries)
-        gathered = self.clock() - began
         rounds = sum(out.stats.rounds for out in outputs)
-        here = seconds + gathered
         query = Query(
             self.queries,
             domain,
             sum(out.stats.emitted - 1 for out in outputs),
             rounds,
-            self._counted + (here if self._prices is None else rounds * self._prices.round_seconds),
+            0.0,  # below
             error,
             positions,
             self.buffers.filled,
             self.buffers.count(numbers),
             tuple(np.random.default_rng([self.seed, self.queries, 1]).random(3).tolist()),
         )
-        query = query._replace(prices=self._price_updates(query))
+        first_prices = self._price_updates(query)
+        gathered = self.clock() - began
+        here = seconds + gathered if self._prices is None else rounds * self._prices.round_seconds
+        query = query._replace(seconds=self._counted + here, prices=first_prices)
         self.state, decision = self.decider.decide(self.state, query)
         event = {
             "query": self.queries,

@@ -300,6 +300,15 @@ def test_plain_rounds_say_nothing_of_the_drafter(mini):
     np.testing.assert_array_equal((found.hits, found.expected), known)
 
 
+def test_a_new_request_is_not_judged_by_the_one_before(mini):
+    engine = make(mini, 1, rule="fixed")
+    run(engine, [ServeRequest((5, 6, 7), max_new_tokens=20)])
+    assert engine._device.state.calibration.slot_expected[0] > 0
+    engine._device.feed(0, [8, 9], 0, 1)
+    found = engine._device.state.calibration
+    assert (found.slot_hits[0], found.slot_expected[0]) == (0, 0) and found.expected.any()
+
+
 @pytest.mark.parametrize(
     ("options", "weighs"),
     [
