@@ -7,7 +7,7 @@ import pytest
 import jaxspec
 from jaxspec.bench.endpoint.load import Load
 from jaxspec.bench.endpoint.summary import summarise
-from jaxspec.bench.serve.compare_rules import compare_rules, render_rules
+from jaxspec.bench.serve.compare_rules import compare_repeats, compare_rules, render_rules
 from jaxspec.bench.serve.drive import drive
 from jaxspec.cli import bench_serve, options
 from jaxspec.cli.main import main, make_parser
@@ -58,6 +58,14 @@ def test_rules_take_turns(engine):
     assert len(lines) == 4
     assert all(r["tokens"] == 12 and r["tokens_per_slot_round"] >= 1 for r in records)
     assert "TTFT p50" in render_rules(records, [Load(2)])
+
+
+def test_rules_are_compared_repeat_by_repeat():
+    """A machine that is twice as slow in one repeat changes no ratio."""
+    ratio, (low, high) = compare_repeats([90.0, 45.0, 90.0], [100.0, 50.0, 100.0])
+    assert ratio == pytest.approx(0.9) and low == pytest.approx(0.9) == pytest.approx(high)
+    assert compare_repeats([2.0, 8.0], [1.0, 1.0])[0] == pytest.approx(4.0)
+    assert compare_repeats([90.0], [100.0]) == (pytest.approx(0.9), None)
 
 
 def test_the_rules_of_the_command_are_those_of_the_engine():

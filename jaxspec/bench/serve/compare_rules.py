@@ -6,9 +6,12 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from jaxspec.bench.endpoint.load import Load
 from jaxspec.bench.endpoint.summary import summarise
-from jaxspec.bench.report.table import Column, Table, fixed
+from jaxspec.bench.report.bootstrap import LEVEL, resample_prompts
+from jaxspec.bench.report.table import Column, Table, fixed, with_interval
 from jaxspec.bench.serve.drive import drive
 from jaxspec.serve import Engine, ServeRequest
 
@@ -60,27 +63,54 @@ def _count_rounds(before: dict[str, Any], after: dict[str, Any]) -> dict[str, An
 
 
 def render_rules(records: Sequence[dict[str, Any]], loads: Sequence[Load]) -> str:
-    """Render a table of medians over the repeats; times are in milliseconds."""
+    """Render a table of medians over the repeats; times are in milliseconds.
+
+    The first rule is compared with each other one repeat by repeat: the mean ratio of their speeds,
+    with its interval over repeats.
+    """
     one, two = fixed(1), fixed(2)
+    rules = list(dict.fromkeys(record["rule"] for record in records))
     columns = [Column("load"), Column("rule"), Column("tok/s", one, "right")]
     columns += [Column("least", one, "right"), Column("most", one, "right")]
+    columns += [Column(f"{rules[0]} over it", with_interval(3), "right")]
     columns += [Column("goodput", two, "right")]
     short = ("TTFT", "TPOT", "ITL")
     columns += [Column(f"{name} {p}", one, "right") for name in short for p in ("p50", "p95")]
     columns += [Column(name, two, "right") for name in ("tok/round", "rows", "drafted")]
     rows = []
     for index, load in enumerate(loads):
-        for rule in dict.fromkeys(record["rule"] for record in records):
-            of = [r for r in records if r["load"] == index and r["rule"] == rule]
+        same = {
+            rule: [r for r in records if r["load"] == index and r["rule"] == rule] for rule in rules
+        }
+        first = [r["tokens_per_second"] for r in same[rules[0]]]
+        for rule, of in same.items():
             speeds = [r["tokens_per_second"] for r in of]
             times = [
                 _median([r["ms"][n][p] for r in of]) for n in _LATENCIES for p in ("p50", "p95")
             ]
             figures = ("tokens_per_slot_round", "rows_per_round", "drafted_share")
             shares = [_median([r[name] for r in of]) for name in figures]
-            speed = [_median(speeds), min(speeds), max(speeds), _median([r["goodput"] for r in of])]
+            speed = [_median(speeds), min(speeds), max(speeds), compare_repeats(first, speeds)]
+            speed += [_median([r["goodput"] for r in of])]
             rows.append([load.describe(), rule, *speed, *times, *shares])
     return Table(columns, rows).to_text()
+
+
+def compare_repeats(
+    above: Sequence[float], below: Sequence[float]
+) -> tuple[float, tuple[float, float] | None]:
+    """Return the geometric mean of `above` / `below`, and its 95 % interval over two repeats or more.
+
+    Both ran in turns, so the machine's changes from repeat to repeat cancel.
+    """
+    logs = np.log(above) - np.log(below)
+    ratio = float(np.exp(logs.mean()))
+    if len(logs) < 2:
+        return ratio, None
+    means = resample_prompts(["repeat"] * len(logs)) @ logs / len(logs)
+    tail = (100 - LEVEL) / 2
+    low, high = np.exp(np.percentile(means, (tail, 100 - tail)))
+    return ratio, (float(low), float(high))
 
 
 def _median(values: Sequence[float | None]) -> float | None:
