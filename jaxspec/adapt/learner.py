@@ -61,12 +61,10 @@ class Learner:
     Args:
       config: of the drafter. target: config of the target.
       options: see `LearnerOptions`.
-      context: rows before a segment's first round, at most; see `jaxspec.adapt.cut.Shape`.
     """
 
-    def __init__(self, config: Any, target: TargetConfig, options: LearnerOptions, context: int):
+    def __init__(self, config: Any, target: TargetConfig, options: LearnerOptions):
         self.drafter, self.target, self.options = make_drafter(config), target, options
-        self.context = context
         self.optimizers = {
             HEAD: _adamw(options.head_rate, options),
             FULL: _adamw(options.full_rate, options),
@@ -112,9 +110,18 @@ class Learner:
             )
 
     def judge(
-        self, params: Any, rest: Mapping[str, Any], target: Any, ring: Segments, chosen: np.ndarray
+        self,
+        params: Any,
+        rest: Mapping[str, Any],
+        target: Any,
+        ring: Segments,
+        chosen: np.ndarray,
+        wanted: jax.Array,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Compare weights with the target on the segments `chosen` int [n].
+
+        Args:
+          wanted: [N, Q, D] of the ring, above 0 at positions that are read, such as `ring.held`.
 
         Returns:
           hit bool and chance float32 [n, Q, D], see `jaxspec.adapt.objective.Positions`.
@@ -123,7 +130,7 @@ class Learner:
         for begin in range(0, len(chosen), self.options.batch):
             some = chosen[begin : begin + self.options.batch]
             with registry.using("reference"):
-                found = self._judge(params, dict(rest), target, ring, *self._pad(some))
+                found = self._judge(params, dict(rest), target, ring, wanted, *self._pad(some))
             hit, chance = (np.asarray(x).swapaxes(0, 1)[: len(some)] for x in found)
             hits.append(hit)
             chances.append(chance)
@@ -157,7 +164,7 @@ class Learner:
                 variables(merge_leaves(train.theta, leaves)),
                 self._head(target),
                 segments,
-                self.context,
+                segments.weight,
                 variables(start) if anchored and anchor else None,
             )
             return average_loss(found, segments, anchor)
@@ -168,7 +175,7 @@ class Learner:
         theta = merge_leaves(train.theta, optax.apply_updates(leaves, updates))
         return Train(theta, train.moments | {action: moments}), terms | {"loss": value}
 
-    def _judge_segments(self, params, rest, target, ring, ids, used):
+    def _judge_segments(self, params, rest, target, ring, wanted, ids, used):
         segments = take_segments(ring, ids, used)
         dtype = segments.features.dtype
         cast = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
@@ -177,17 +184,15 @@ class Learner:
             {**rest, "params": cast},
             self._head(target),
             segments,
-            self.context,
+            wanted[ids] * used[:, None, None],
         )
         return found.hit, found.chance
 
 
 @functools.lru_cache(maxsize=8)
-def make_learner(
-    config: Any, target: TargetConfig, options: LearnerOptions, context: int
-) -> Learner:
+def make_learner(config: Any, target: TargetConfig, options: LearnerOptions) -> Learner:
     """Return the learner of these settings, so that sessions of a process share its programs."""
-    return Learner(config, target, options, context)
+    return Learner(config, target, options)
 
 
 def _adamw(rate: float, options: LearnerOptions) -> Any:

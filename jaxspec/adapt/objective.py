@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.adapt.redraft import redraft
+from jaxspec.adapt.rounds import Said
 from jaxspec.adapt.segments import Segments
 from jaxspec.drafters.base import Drafter, TargetHead
 from jaxspec.drafters.rank_classes import classify_rank, score_classes, weigh_classes
@@ -47,24 +48,34 @@ def judge(
     variables: Any,
     target: TargetHead,
     segments: Segments,
-    context: int,
+    wanted: jax.Array,
     start: Any = None,
 ) -> Positions:
     """Draft segments again and compare with the target.
 
     Args:
       variables: of the drafter.
-      context: see `redraft`.
+      wanted: [S, Q, D], above 0 at positions that are read; the others may be zeros.
       start: variables of q0; None: `kl` is 0.
     """
 
     versions = (variables,) if start is None else (variables, start)
 
-    def compare(q: jax.Array, said: list[tuple[jax.Array, Any]]) -> Positions:
-        found = _compare(segments, q, *said[0])
-        return found if start is None else found._replace(kl=_diverge(said[0][0], said[1][0]))
+    def compare(
+        q: jax.Array, depth: jax.Array | int, said: list[Said]
+    ) -> tuple[Positions, jax.Array]:
+        found, right = _compare(segments, q, depth, *said[0])
+        if start is not None:
+            found = found._replace(kl=_diverge(said[0][0], said[1][0]))
+        return found, right
 
-    return redraft(drafter, versions, target, segments, context, compare)
+    found, right = redraft(drafter, versions, target, segments, wanted, compare)
+    if drafter.rank_classes:
+        # Per round and depth over the segments, which are side by side only here.
+        trained = (segments.weight.swapaxes(0, 1) > 0).astype(jnp.float32)
+        rare = weigh_classes(right, trained, (1,), drafter.rank_classes)
+        found = found._replace(rank=found.rank * rare)
+    return found
 
 
 def average_loss(
@@ -88,12 +99,17 @@ def average_loss(
     return terms["ce"] + terms["rank"] + anchor * terms["kl"], terms
 
 
-def _compare(segments: Segments, q: jax.Array, logits: jax.Array, classes: Any) -> Positions:
-    """Compare the drafter with the target at the positions of round `q`, [S, D] each."""
-    depths = logits.shape[1]
-    row = jnp.minimum(
-        segments.begin[:, q, None] + jnp.arange(depths), segments.features.shape[1] - 1
-    )
+def _compare(
+    segments: Segments, q: jax.Array, depth: jax.Array | int, logits: jax.Array, classes: Any
+) -> tuple[Positions, jax.Array]:
+    """Compare the drafter with the target from position `depth` of rounds `q` int32 [S] on.
+
+    Returns:
+      What it says, the rank loss without the weights of classes; and the right classes int32. All
+      are [S, K].
+    """
+    row = jnp.take_along_axis(segments.begin, q[:, None], axis=1) + depth
+    row = jnp.minimum(row + jnp.arange(logits.shape[1]), segments.features.shape[1] - 1)
     ids, logprob = (
         jnp.take_along_axis(x, row[..., None], axis=1) for x in (segments.ids, segments.logprob)
     )
@@ -107,15 +123,13 @@ def _compare(segments: Segments, q: jax.Array, logits: jax.Array, classes: Any) 
     ce -= tail * jnp.log(jnp.maximum(rest, _TINY))
     best = ids[..., 0]
     hit = logits.argmax(-1) == best
-    rank = jnp.zeros_like(ce)
+    rank, right = jnp.zeros_like(ce), jnp.zeros_like(best)
     if classes is not None:
         fixed = jax.lax.stop_gradient(said)
-        wanted = classify_rank((fixed > jnp.take_along_axis(fixed, best[..., None], -1)).sum(-1))
-        weight = segments.weight[:, q]
-        rare = weigh_classes(wanted, (weight > 0).astype(jnp.float32), (0,), classes.shape[-1])
-        rank = score_classes(classes, wanted) * jnp.where(weight > 0, rare, 0)
+        right = classify_rank((fixed > jnp.take_along_axis(fixed, best[..., None], -1)).sum(-1))
+        rank = score_classes(classes, right)
     chance = jnp.where(drafted[..., 0], jnp.exp(safe[..., 0]), 0.0)
-    return Positions(ce, rank, jnp.zeros_like(ce), chance, hit, drafted[..., 0])
+    return Positions(ce, rank, jnp.zeros_like(ce), chance, hit, drafted[..., 0]), right
 
 
 def _diverge(logits: jax.Array, start: jax.Array) -> jax.Array:

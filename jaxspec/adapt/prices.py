@@ -33,11 +33,12 @@ def price_updates(
 ) -> Mapping[str, float]:
     """Tell what an update of each action takes before there was one, in seconds.
 
-    Without `prices`, a test of one batch of segments is timed: an update tests `tested` segments
-    twice and takes `steps` gradient steps.
+    Without `prices`, two passes over one batch of segments are timed: over the positions that are
+    tested and over those that are trained on. An update tests `tested` segments twice and takes
+    `steps` gradient steps.
     """
     if prices is not None:
         return {action: steps * prices.step_seconds(action, POSITIONS) for action in ACTIONS}
     batches = 2 * math.ceil(tested / trainer.learner.options.batch)
-    seconds = trainer.time_test(ring)
-    return dict.fromkeys(ACTIONS, seconds * (_PASSES * steps + batches))
+    test, train = (trainer.time_pass(ring, wanted) for wanted in (ring.held, ring.weight))
+    return dict.fromkeys(ACTIONS, _PASSES * steps * train + batches * test)

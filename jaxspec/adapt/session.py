@@ -280,8 +280,7 @@ class Session:
 
     def _make_trainer(self, variables: Any) -> Trainer:
         spec, target = self.params.spec, dict(self.params.target)
-        config, context = spec.drafter(self.method), self.options.shape.context
-        learner = make_learner(config, spec.target, self.options.learner, context)
+        learner = make_learner(spec.drafter(self.method), spec.target, self.options.learner)
         train = learner.begin(variables["params"])
         start = copy_weights(train.theta)
         rest = {name: value for name, value in variables.items() if name != "params"}

@@ -75,15 +75,19 @@ class Trainer:
 
     def error(self, ring: Segments, chosen: np.ndarray) -> float:
         """Sum 1 - r over the rejected positions of segments, see `deciders.base.Query`."""
-        judged = self._judge(ring, chosen)[1]
+        judged = self._judge(ring, chosen, ring.reject)[1]
         return float(((1 - judged) * np.asarray(ring.reject)[chosen]).sum())
 
-    def time_test(self, ring: Segments) -> float:
-        """Time a test of one batch of segments, in seconds. It runs once before, to compile."""
+    def time_pass(self, ring: Segments, wanted: jax.Array) -> float:
+        """Time a pass over one batch of segments, in seconds. It runs once before, to compile.
+
+        Args:
+          wanted: [N, Q, D] of the ring, positions that it reads.
+        """
         some = np.arange(self.learner.options.batch) % ring.token.shape[0]
-        self._hits(ring, some)
+        self._judge(ring, some, wanted)
         began = time.perf_counter()
-        self._hits(ring, some)
+        self._judge(ring, some, wanted)
         return time.perf_counter() - began
 
     def restore(self, theta: Any) -> None:
@@ -92,10 +96,14 @@ class Trainer:
         self.train = Train(theta, self.learner.fresh_moments(theta))
 
     def _hits(self, ring: Segments, chosen: np.ndarray) -> np.ndarray:
-        return self._judge(ring, chosen)[0]
+        """Return whether the drafter is right at held-out positions, bool [n, Q, D]."""
+        return self._judge(ring, chosen, ring.held)[0]
 
-    def _judge(self, ring: Segments, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self.learner.judge(self.train.theta, self.rest, self.target, ring, chosen)
+    def _judge(
+        self, ring: Segments, chosen: np.ndarray, wanted: jax.Array
+    ) -> tuple[np.ndarray, np.ndarray]:
+        theta = self.train.theta
+        return self.learner.judge(theta, self.rest, self.target, ring, chosen, wanted)
 
 
 @jax.jit

@@ -18,9 +18,7 @@ from jaxspec.engine.compilations import compilations
 
 def make_toy_learner(params, method, **options):
     options = dataclasses.replace(toys.ADAPT.learner, **options)
-    return make_learner(
-        params.spec.drafter(method), params.spec.target, options, toys.SHAPE.context
-    )
+    return make_learner(params.spec.drafter(method), params.spec.target, options)
 
 
 def train(method, action, steps, **options):
@@ -112,7 +110,7 @@ def make_loss(method, term=None):
     @jax.jit
     def loss(leaves):
         variables, head = {"params": merge_leaves(weights, leaves)}, learner._head(params.target)
-        found = judge(learner.drafter, variables, head, segments, toys.SHAPE.context, start)
+        found = judge(learner.drafter, variables, head, segments, segments.weight, start)
         whole, terms = average_loss(found, segments, 0.5)
         return whole if term is None else terms[term]
 
@@ -176,7 +174,7 @@ def test_terms_are_those_of_their_formulas():
         weight=none + 1,
         held=none,
     )
-    found = _compare(one, jnp.int32(0), jnp.asarray(q), None)
+    found, _ = _compare(one, jnp.zeros(1, jnp.int32), 0, jnp.asarray(q), None)
     said = np.exp(q) / np.exp(q).sum(-1, keepdims=True)
     for d in range(2):
         row, ours = 1 + d, said[0, d]

@@ -101,14 +101,10 @@ def test_positions_are_those_of_the_traces(method):
     )
     segments = list(cut_segments(params, state, toys.PROMPTS, toys.SHAPE, (0, 0)))
     assert len(segments) == len(outs)
-    learner = make_learner(
-        params.spec.drafter(method),
-        params.spec.target,
-        toys.ADAPT.learner,
-        toys.SHAPE.context,
-    )
+    learner = make_learner(params.spec.drafter(method), params.spec.target, toys.ADAPT.learner)
     weights, ring = params.drafter(method)["params"], toys.fill_ring(segments)
-    hit, chance = learner.judge(weights, {}, params.target, ring, np.arange(4))
+    every = np.ones(ring.weight.shape, np.float32)
+    hit, chance = learner.judge(weights, {}, params.target, ring, np.arange(4), every)
     for b, text in enumerate(texts_of(toys.PROMPTS, outs)):
         _, _, logits = forward(params, text)
         rows = len(text) - 1

@@ -1,14 +1,22 @@
-"""Committed rounds are drafted again as drafters were trained: Falcon, block after block."""
+"""Committed rounds are drafted again as the loop drafts them, and as drafters were trained."""
 
+import adapt_toys
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pair_toys as toys
+import pytest
+from slow_cases import slow_except
 
+from jaxspec.adapt import redraft as redrafting
+from jaxspec.adapt.objective import judge
 from jaxspec.adapt.redraft import redraft
-from jaxspec.adapt.segments import Segments
+from jaxspec.adapt.segments import Segments, take_segments
+from jaxspec.drafters.base import Committed, Nodes, TargetHead
+from jaxspec.drafters.registry import make_drafter
 from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.drafters.falcon.drafter import make_falcon_drafter
+from pallas_kernels import registry
 from training.falcon_loss import init_falcon, make_chains
 
 SLOTS, BLOCKS, ROOTS = 3, 2, (3, 8)
@@ -18,19 +26,18 @@ CONFIG = FalconConfig(
 ROWS = toys.LENGTH - 1
 
 
-def cut_text(tokens, depths):
-    """Two segments whose rounds begin at `ROOTS` and commit what lies between, and an empty round."""
-    none = jnp.zeros((2, 3, depths))
-    row = jnp.zeros((2, ROWS, 1))
-    begin, count = jnp.array([[*ROOTS, 0]] * 2), jnp.array([[ROOTS[1] - ROOTS[0], 4, 0]] * 2)
+def cut_text(begin, count, depths, width=3 * toys.WIDTH):
+    """Two segments of the text whose rounds begin at rows and commit tokens, [2, Q] each."""
+    begin, count = np.asarray(begin, np.int32), np.asarray(count, np.int32)
+    none, row = jnp.zeros((*begin.shape, depths)), jnp.zeros((2, ROWS, 1))
     return Segments(
-        token=jnp.asarray(tokens),
-        features=jnp.asarray(toys.FEATURES[:, :ROWS]),
+        token=jnp.asarray(toys.TOKENS),
+        features=jnp.asarray(toys.FEATURES[:, :ROWS, :width]),
         logprob=row,
         ids=row.astype(jnp.int32),
         tail=row[..., 0],
-        begin=begin.astype(jnp.int32),
-        count=count.astype(jnp.int32),
+        begin=jnp.asarray(begin),
+        count=jnp.asarray(count),
         reject=none,
         weight=none,
         held=none,
@@ -47,14 +54,128 @@ def test_falcon_rounds_are_those_of_training():
     hidden = jax.jit(lambda: hidden_of(jnp.zeros((2, 2, SLOTS), bool), BLOCKS))()
     wanted = (hidden @ variables["params"]["lm_head"]).reshape(2, 2, SLOTS * BLOCKS, toys.VOCAB)
 
+    segments = cut_text([[*ROOTS, 0]] * 2, [[ROOTS[1] - ROOTS[0], 4, 0]] * 2, depths)
+    read = jnp.broadcast_to(jnp.array([1, 1, 0])[:, None], (2, 3, depths))
+
     @jax.jit
     def draft():
-        segments, context = cut_text(toys.TOKENS, depths), ROOTS[0] + 1
-        return redraft(
-            drafter, (variables,), toys.TARGET, segments, context, lambda q, said: said[0][0]
-        )
+        return redraft(drafter, (variables,), toys.TARGET, segments, read, lambda *fold: fold[2][0])
 
-    found = draft()
+    found = draft()[0]
     assert found.shape == (3, 2, depths, toys.VOCAB)
     np.testing.assert_allclose(found[:2].swapaxes(0, 1), wanted[:, :, :-1], atol=1e-5)
-    assert not found[2].any()  # a round that does not exist
+
+
+TARGET = TargetHead(toys.TARGET.embed, lambda hidden: hidden @ toys.EMBEDDING.T)
+# Rounds as they follow each other; the second segment has three.
+BEGIN, COUNT = [[3, 5, 6, 9, 12], [2, 8, 9, 0, 0]], [[2, 1, 3, 3, 4], [6, 1, 5, 0, 0]]
+
+
+def draft_in_turn(drafter, segments, depths):
+    """One round after the other, as the decode loop does: propose after the root, follow the text,
+    absorb what was committed.
+
+    Returns:
+      A function of the variables: logits [Q, S, D, V], and class logits or None.
+    """
+    token, steps = segments.token, -(-depths // drafter.slots) - 1
+
+    def read(at):
+        return jnp.take_along_axis(token, jnp.minimum(at, ROWS), axis=1)
+
+    @jax.jit
+    def absorb(variables, state, first, count):
+        at = jnp.minimum(first[:, None] + jnp.arange(8), ROWS - 1)
+        features = jnp.take_along_axis(segments.features, at[..., None], axis=1)
+        rows = Committed(read(at), read(at + 1), features, first, count)
+        return drafter.absorb(variables, state, TARGET, rows)
+
+    @jax.jit
+    def propose(variables, state, root):
+        root, slots = root[:, None], drafter.slots
+        rows = slots * (1 + steps)
+        proposal, scratch = drafter.start(variables, state, TARGET, read(root)[:, 0], rows)
+        said, one = [proposal], jnp.ones_like(root)
+        for step in range(1, 1 + steps):
+            depth = step * slots
+            between = read(root + depth - slots + jnp.arange(1, slots))[:, None]
+            at = depth * one
+            before = between if slots > 1 else None
+            nodes = Nodes(read(root + depth), at - 1, at, one * (step - 1), one > 0, before)
+            proposal, scratch = drafter.expand(
+                variables, state, scratch, TARGET, nodes, jnp.int32(depth)
+            )
+            said.append(proposal)
+        logits = jnp.concatenate([one.logits[:, 0] for one in said], axis=1)[:, :depths]
+        if not drafter.rank_classes:
+            return logits, None
+        classes = jnp.concatenate([one.class_logits[:, 0] for one in said], axis=1)
+        return logits, classes[:, :depths]
+
+    def draft(variables):
+        state = drafter.init(2, 2 * ROWS, jnp.float32)
+        state = absorb(variables, state, jnp.zeros(2, jnp.int32), segments.begin[:, 0])
+        said = []
+        for begin, count in zip(segments.begin.T, segments.count.T, strict=True):
+            said.append(propose(variables, state, begin))
+            state = absorb(variables, state, begin, count)
+        return jax.tree.map(lambda *each: jnp.stack(each), *said)
+
+    return draft
+
+
+METHODS = ["jetspec", "medusa", "eagle3", "specblock", "falcon"]
+
+
+@pytest.mark.parametrize("method", slow_except(["medusa", "eagle3", "specblock"], METHODS))
+def test_rounds_side_by_side_are_those_in_turn(method, monkeypatch):
+    """Values and gradients, in three chunks of which one takes one step and one is left out."""
+    monkeypatch.setattr(redrafting, "SIDE", 2)
+    params = adapt_toys.make_params(method)
+    config, variables = params.spec.drafter(method), params.drafter(method)
+    drafter, depths = make_drafter(config), 6 if method == "specblock" else 4
+    segments = cut_text(BEGIN, COUNT, depths, toys.WIDTH * len(config.feature_layers))
+    read = np.arange(depths) < np.array(COUNT)[..., None]
+    read[0, [0, 4]] = read[1, 1] = False
+    read[:, :, 1:] &= np.array([[0, 0, 1, 0, 0], [1, 0, 0, 0, 0]], bool)[..., None]
+    asked = jnp.asarray(read.swapaxes(0, 1)[..., None])
+
+    def side_by_side(variables):
+        given = drafter, (variables,), TARGET, segments, jnp.asarray(read)
+        return redraft(*given, lambda q, depth, said: said[0])
+
+    def differentiate(draft):
+        """The results where they are asked for, and the gradient of a random sum of them."""
+
+        def weigh(variables):
+            said = jax.tree.map(lambda leaf: jnp.where(asked, leaf, 0), draft(variables))
+            factors = [np.random.default_rng(3).normal(size=x.shape) for x in jax.tree.leaves(said)]
+            pairs = zip(jax.tree.leaves(said), factors, strict=True)
+            return sum((leaf * factor).sum() for leaf, factor in pairs), said
+
+        slopes, said = jax.grad(weigh, has_aux=True)(variables)
+        return said, slopes
+
+    with registry.using("reference"):
+        found = jax.jit(lambda: differentiate(side_by_side))()
+        wanted = differentiate(draft_in_turn(drafter, segments, depths))
+    assert sum(float(jnp.abs(leaf).sum()) for leaf in jax.tree.leaves(wanted[1])) > 1
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5), found, wanted)
+
+
+def test_classes_are_weighed_per_round_and_depth():
+    """Twelve times the same segment: every class has 12 slots, more than the 10 that count in full."""
+    method = "specblock"
+    params, weights, ring = adapt_toys.gather(method)
+    drafter = make_drafter(params.spec.drafter(method))
+
+    @jax.jit
+    def find(ids):
+        segments = take_segments(ring, ids, ids == 0)
+        given = drafter, {"params": weights}, TARGET, segments, segments.weight
+        return jnp.where(segments.weight.swapaxes(0, 1) > 0, judge(*given).rank, 0)
+
+    with registry.using("reference"):
+        one, many = (find(jnp.zeros(count, jnp.int32)) for count in (1, 12))
+    assert one.any()
+    np.testing.assert_allclose(many[:, 3], one[:, 0] * 10 / 12, rtol=1e-5)

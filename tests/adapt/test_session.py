@@ -142,16 +142,17 @@ def test_deciders_may_count_the_seconds_of_another_device():
     assert queries[-1].prices == {"head": 24.0, "full": 24.0}
 
 
-def test_first_updates_are_priced_by_a_test_of_one_batch():
+def test_first_updates_are_priced_by_passes_over_one_batch():
     class Fake:
         learner = SimpleNamespace(options=SimpleNamespace(batch=4))
 
-        def time_test(self, ring):
-            return 0.5
+        def time_pass(self, ring, wanted):
+            return wanted
 
     # Tests of ten segments are three batches, twice; each of eight steps takes three passes.
-    priced = price_updates(Fake(), None, 10, 8, None)
-    assert priced == {"head": 0.5 * (24 + 6), "full": 0.5 * (24 + 6)}
+    ring = SimpleNamespace(held=0.25, weight=0.5)
+    priced = price_updates(Fake(), ring, 10, 8, None)
+    assert priced == {"head": 0.5 * 24 + 0.25 * 6, "full": 0.5 * 24 + 0.25 * 6}
 
 
 def test_a_call_may_leave_nothing():
