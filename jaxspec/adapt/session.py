@@ -188,6 +188,8 @@ class Session:
             self._serve()
         self.buffers.keep(decision.keep, numbers)
         chosen = [] if decision.train == SKIP else self.buffers.take(decision.train)
+        if len(chosen) and self.decider.recent is not None:
+            chosen = self.buffers.newest(self.decider.recent)
         if len(chosen):
             self._update(decision.train, chosen, event)
         self._seconds = self.clock() - began
@@ -223,8 +225,8 @@ class Session:
             self._serve()
 
     def _price_updates(self, query: Query) -> Mapping[str, float]:
-        """Return what first updates take, as soon as a buffer is full; it has to run to be told."""
-        room, steps = self.options.room, self.decider.steps
+        """Return what first updates take, as soon as one could be made; one test runs to tell."""
+        room, steps = self.decider.room or self.options.room, self.decider.steps
         full = any(is_full(query, action, room) for action in room)
         if steps and full and not self._first_prices and self.buffers.ring is not None:
             given = self.trainer, self.buffers.ring, self.options.tested, steps, self._prices

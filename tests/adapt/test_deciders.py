@@ -160,6 +160,14 @@ def test_papers_skip_is_final():
         assert decision.keep == "skip"
 
 
+def test_paired_does_not_wait_for_full_buffers():
+    """An update that is paid needs a quarter of a buffer; `always-head` needs all of it."""
+    start = PAIRED.init() | {"seen": 50, "account": 100.0}
+    for filled, trains in ((127, "skip"), (128, "head")):
+        assert PAIRED.decide(start, query(50, filled=filled))[1].train == trains
+    assert PAIRED.room == {"head": 128, "full": 256} and make_decider("always-head").room is None
+
+
 def test_paired_leaves_skip():
     """An alarm after a shift of domains, or the slow way back of the values."""
     values = {"head": -0.01, "full": -0.01}

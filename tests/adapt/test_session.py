@@ -142,6 +142,22 @@ def test_deciders_may_count_the_seconds_of_another_device():
     assert queries[-1].prices == {"head": 24.0, "full": 24.0}
 
 
+def test_an_update_may_train_on_the_newest_segments():
+    """Also on those of earlier updates; and it is priced as soon as its decider could make it."""
+    queries = []
+
+    def decide(state, query):
+        queries.append(query)
+        return state, Decision("both", "head" if query.index in (3, 5) else "skip")
+
+    decider = Decider(dict, decide, steps=1, room={"head": 1, "full": 10**6}, recent=3)
+    session = Session(toys.make_params(), decider, options=toys.ADAPT, prices=Priced(2.0, 3.0))
+    for prompt in ROUNDS[:6]:
+        session.decode(prompt, **toys.OPTIONS)
+    assert [e["segments"] for e in session.events if "update" in e] == [3, 3]
+    assert queries[0].prices == {"head": 3.0, "full": 3.0}
+
+
 def test_first_updates_are_priced_by_passes_over_one_batch():
     class Fake:
         learner = SimpleNamespace(options=SimpleNamespace(batch=4))

@@ -8,7 +8,9 @@ while nothing is trained, and a fall of the tokens per round (Page 1954) re-arms
 state is final. A published version is taken back if its windows are clearly worse.
 
 Updates are paid from an account, so that trying costs little where it brings nothing: it earns a
-share of all time, and of what published updates are believed to save.
+share of all time, and of what published updates are believed to save. What is paid need not wait
+for a full buffer. An update trains on the newest segments, most of which were there before, so it
+learns little from few of them and forgets less.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ class PairedOptions(ExploreOptions):
         errors and by more than this share. Two errors would take back one in forty good windows.
       allowance: share of the time that updates may take without gaining anything.
       believed: share of a published update's expected saving that is credited.
+      early: share of a buffer's room that is enough for an update.
+      steps: gradient steps of an update. recent: newest segments that it trains on.
       alarm, slack: threshold and tolerance of Page and Hinkley's test on the pace.
     """
 
@@ -49,6 +53,9 @@ class PairedOptions(ExploreOptions):
     least: float = 0.02
     allowance: float = 0.01
     believed: float = 0.5
+    early: float = 0.25
+    steps: int = 8
+    recent: int = 32
     alarm: float = 2.0
     slack: float = 0.05
 
@@ -59,6 +66,7 @@ def make_bandit_paired(
     """Make the decider."""
     given = options or PairedOptions()
     watch = Watch(given.window, given.errors, given.least)
+    enough = {action: math.ceil(given.early * size) for action, size in room.items()}
 
     def init() -> State:
         return {
@@ -100,7 +108,7 @@ def make_bandit_paired(
             return state, Decision(restore=restore)
         action = choose(state, query)
         paid = action != SKIP and state["account"] >= cost_of(state, query, action)
-        train = action if paid and is_full(query, action, room) else SKIP
+        train = action if paid and is_full(query, action, enough) else SKIP
         # Both buffers fill, so that exploring an action does not starve the other.
         return state, Decision(SKIP if action == SKIP else BOTH, train, restore)
 
@@ -125,7 +133,8 @@ def make_bandit_paired(
             "idle": 0,
         }
 
-    return Decider(init, decide, observe, gated=True, steps=8)
+    trains = {"steps": given.steps, "room": enough, "recent": given.recent}
+    return Decider(init, decide, observe, gated=True, **trains)
 
 
 def _drift(state: State, given: PairedOptions) -> State:

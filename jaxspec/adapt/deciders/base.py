@@ -97,7 +97,10 @@ class Decider(NamedTuple):
       gated: whether an update is published only if it wins a paired test on held-out positions.
       rejected_only: whether updates learn rejected positions alone.
       anchored: whether updates stay near the weights before deployment.
-      steps: gradient steps of an update; None: one pass over its buffer.
+      steps: gradient steps of an update; None: one pass over its segments.
+      room: {action: positions to train on without which it makes no update}; None: those that fill
+        the session's buffers.
+      recent: an update trains on the newest segments, so many of them; None: on those of its buffer.
       reads_error: whether it reads `Query.error`, which costs a pass of the drafter; else that is 0.
     """
 
@@ -108,6 +111,8 @@ class Decider(NamedTuple):
     rejected_only: bool = False
     anchored: bool = True
     steps: int | None = None
+    room: Mapping[str, int] | None = None
+    recent: int | None = None
     reads_error: bool = False
 
 
