@@ -57,6 +57,12 @@ def add_command(commands: options.Commands) -> None:
         metavar="REPEATS",
         help="instead, decode every prompt so many times with and without evidence, in turns",
     )
+    add(
+        "--updates",
+        type=int,
+        metavar="REPEATS",
+        help="instead, time gradient steps and tests on the evidence of the prompts so many times",
+    )
     options.add_json_file(parser)
     add(
         "--keep",
@@ -76,8 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.prompts is None:
         raise ValueError("bench adapt needs prompts of two domains or more: give --prompts FILE")
     values.check_installed("train", "optax")
-    if arguments.evidence is not None:
-        return _run_evidence(arguments)
+    if arguments.evidence is not None or arguments.updates is not None:
+        return _run_costs(arguments)
     from jaxspec.bench.adapt.adapt_plot import plot_windows
     from jaxspec.bench.adapt.measure_adapt import ARMS, measure_adapt
     from jaxspec.bench.adapt.modelled import make_model
@@ -116,26 +122,30 @@ def _collect_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(arguments, name) for name in ("max_new_tokens", "temperature", "budget")}
 
 
-def _run_evidence(arguments: argparse.Namespace) -> int:
-    """Measure what gathering evidence costs, and print it."""
+def _run_costs(arguments: argparse.Namespace) -> int:
+    """Measure what gathering evidence costs, or what updates do, and print it."""
     from jaxspec.bench.adapt.evidence_cost import measure_evidence, render_evidence
+    from jaxspec.bench.adapt.update_cost import measure_updates, render_updates
 
+    evidence = arguments.evidence is not None
+    name = "--evidence" if evidence else "--updates"
     if arguments.plot or arguments.report or arguments.keep:
-        raise ValueError("--evidence makes neither --plot, --report nor --keep: leave them out")
+        raise ValueError(f"{name} makes neither --plot, --report nor --keep: leave them out")
     sizes = adapt_options.read_options(arguments)
     params, prompts = adapt_options.load_inputs(arguments)
-    report = measure_evidence(
+    measure = measure_evidence if evidence else measure_updates
+    report = measure(
         params,
         prompts,
         method=arguments.method,
-        repeats=arguments.evidence,
+        repeats=arguments.evidence if evidence else arguments.updates,
         options=sizes,
         decode=_collect_options(arguments),
         progress=values.show_progress,
     )
     values.show_progress("")
     values.save_json(arguments.json, report | {"file": arguments.prompts.name})
-    print(render_evidence(report))
+    print(render_evidence(report) if evidence else render_updates(report))
     return 0
 
 

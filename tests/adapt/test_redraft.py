@@ -13,9 +13,9 @@ from jaxspec.adapt.objective import judge
 from jaxspec.adapt.redraft import redraft
 from jaxspec.adapt.segments import Segments, take_segments
 from jaxspec.drafters.base import Committed, Nodes, TargetHead
-from jaxspec.drafters.registry import make_drafter
 from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.drafters.falcon.drafter import make_falcon_drafter
+from jaxspec.drafters.registry import make_drafter
 from pallas_kernels import registry
 from training.falcon_loss import init_falcon, make_chains
 

@@ -12,6 +12,7 @@ from jaxspec.bench.adapt.measure_adapt import measure_adapt
 from jaxspec.bench.adapt.modelled import make_model
 from jaxspec.bench.adapt.streams import find_cluster, make_stream
 from jaxspec.bench.adapt.summarise_adapt import render_adapt, summarise
+from jaxspec.bench.adapt.update_cost import measure_updates, render_updates
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.cli.main import main
 
@@ -159,6 +160,30 @@ def test_evidence_is_measured():
         measure_evidence(toys.make_params("medusa"), prompts, repeats=0, **given)
 
 
+def test_what_updates_cost():
+    """By hand: a query of 200 ms; updates of eight steps of 100 or 300 ms, and tests of 50 ms."""
+    parts = {"head": 0.1, "full": 0.3, "test": 0.05}
+    report = {"query": 0.2, "steps": 8, "tests": 16, "updates": {"head": 1.6, "full": 3.2}}
+    report["parts"] = {name: {"seconds": took, "compiles": 9.0} for name, took in parts.items()}
+    lines = [line.split() for line in render_updates(report).splitlines()]
+    assert lines[1] == ["query", "200", "1.0", "-"]
+    assert lines[3] == ["step", "of", "full", "300", "1.5", "9.0"]
+    assert lines[6] == ["update", "of", "full", "3200", "16.0", "-"]
+
+
+def test_updates_are_measured():
+    prompts = [LabelledPrompt("x", tokens) for tokens in toys.PROMPTS[:2]]
+    given = {"options": toys.ADAPT, "decode": toys.OPTIONS}
+    report = measure_updates(toys.make_params("medusa"), prompts, repeats=2, **given)
+    assert (report["steps"], report["tests"]) == (8, 16)
+    took = {name: one["seconds"] for name, one in report["parts"].items()}
+    assert set(took) == {"head", "full", "test"} and min(took.values()) > 0 < report["query"]
+    assert report["updates"]["full"] == pytest.approx(8 * took["full"] + 16 * took["test"])
+    json.dumps(report)
+    with pytest.raises(ValueError, match="0 prompts, 7 times: give at least one of both"):
+        measure_updates(toys.make_params("medusa"), [], **given)
+
+
 def test_kept_streams_are_not_served_again(tmp_path):
     """Also after a process that was killed while it wrote."""
     path, shown = tmp_path / "runs.jsonl", []
@@ -234,6 +259,10 @@ def test_false_rollbacks_are_printed(capsys):
         (
             ["bench", "adapt", "--prompts", __file__, "--evidence", "1", "--report", "x.md"],
             "--evidence makes neither --plot, --report nor --keep",
+        ),
+        (
+            ["bench", "adapt", "--prompts", __file__, "--updates", "1", "--plot", "x.png"],
+            "--updates makes neither --plot, --report nor --keep",
         ),
         (["adapt", __file__, "--head-rate", "nan"], "--head-rate is nan"),
         (["adapt", __file__, "--json", "."], "--json: . is a directory"),
