@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
 from jaxspec.engine.capacity import prompt_chunk
 from jaxspec.engine.results import read_round
 from jaxspec.serve.checks import Limits, check_request
@@ -29,7 +31,8 @@ class Engine:
 
     Attributes:
       slots: B.
-      method: name of the drafter, or `ar`.
+      methods: names of the drafters, the default one first; or `ar` alone.
+      method: the first of them, that of requests that name none.
       room: most tokens of a prompt together with its new tokens.
       pulse: seconds after which an engine without work wants a visit; None: never.
     """
@@ -50,7 +53,8 @@ class Engine:
         self._warm = False
         self._counters = Counters(device.slots, device.plan.longest - 1)
         self._feeder = Feeder(device, self._prefixes, self._counters, pace)
-        self.slots, self.method, self.room = device.slots, limits.method, limits.room
+        self.slots, self.methods, self.room = device.slots, limits.methods, limits.room
+        self.method = self.methods[0]
         self.pulse = None if device.followers is None else PULSE
 
     def submit(self, request: ServeRequest) -> int:
@@ -104,6 +108,34 @@ class Engine:
         self._warm = True
         self._counters.warmed_up()
 
+    def publish(self, weights: Any, method: str | None = None) -> None:
+        """Replace the weights of a drafter. Texts stay the same, and nothing is compiled.
+
+        The thread that visits may call it, between visits. Requests that run are drafted for by the
+        new weights, though the old ones read their beginning; new requests use none of that again.
+
+        Args:
+          weights: the drafter's variables, as in `Params.drafters`; they are copied.
+          method: the drafter; None: the default one.
+
+        Raises:
+          ValueError: no drafter of the engine has this name; an array is missing, unknown or of
+            another shape or dtype; or several processes share the target.
+        """
+        method = self.method if method is None else method
+        if method == "ar" or method not in self.methods:
+            names = ", ".join(repr(name) for name in self.methods if name != "ar")
+            raise ValueError(
+                f"method is {method!r}: give a drafter of the engine, which has {names or 'none'}"
+            )
+        if jax.process_count() > 1:
+            raise ValueError("several processes share the target: start them again to publish")
+        self._device.publish(method, weights)
+        reader = 1 + self.methods.index(method)
+        self._prefixes.forget_reader(reader)
+        for task in self._tasks.values():
+            task.outdated |= task.reader == reader
+
     def visit(self) -> list[Update]:
         """Visit the device once: feed prompts, then run up to k rounds. Return what changed."""
         if not self._warm:
@@ -154,7 +186,7 @@ class Engine:
     def _free(self, slot: int) -> None:
         task = self._tasks.pop(slot)
         self._device.close(slot)
-        self._prefixes.hold(slot, task.cached, task.follows)
+        self._prefixes.hold(slot, task.cached, task.cached_by)
         self._prefixes.free(slot)
         if task.started is not None:
             self._waiting.observe(self._clock() - task.started)
@@ -165,8 +197,8 @@ class Engine:
             task = self._waiting.take()
             if task is None:
                 return
-            task.follows = self._schedule.follows(task)
-            slot = self._prefixes.choose_slot(free, task.accepted.prompt, task.follows)
+            task.reader = self._schedule.choose_reader(task)
+            slot = self._prefixes.choose_slot(free, task.accepted.prompt, task.reader)
             task.started = self._clock()
             self._counters.queue_seconds += task.started - task.submitted
             self._tasks[slot] = task
@@ -193,7 +225,7 @@ class Engine:
         self._schedule.observe(planned, report, seconds if alone else None)
         for slot, task in running.items():
             unread = task.unread + len(report.tokens[slot])
-            reads = planned.drafts or not task.follows
+            reads = planned.drafts or not task.reader
             task.unread = 0 if reads else min(unread, self._device.waiting)
         logprobs = self._read_logprobs(running, report)
         updates = [
@@ -208,7 +240,7 @@ class Engine:
         ended = [self._end(slot, "error") for slot in broken if slot in self._tasks]
         for slot in broken:
             self._device.clean(slot)
-            self._prefixes.hold(slot, (), followed=False)
+            self._prefixes.hold(slot, (), reader=0)
         return ended
 
     def _read_logprobs(
