@@ -110,18 +110,21 @@ class Device(Programs):
         """Read the trees and the paths of the last round."""
         return jax.device_get((self.state.decode.tree, self.state.decode.accepted))
 
-    def read_logprobs(self, asked: dict[int, tuple[int, int]]) -> dict[int, list[TokenLogprob]]:
+    def read_logprobs(
+        self, asked: dict[int, tuple[int, int | None]]
+    ) -> dict[int, list[TokenLogprob]]:
         """Read log-probabilities of the tokens of the last visit.
 
         Args:
-          asked: {slot: (tokens of the visit, alternatives of each)}.
+          asked: {slot: (tokens of the visit, alternatives of each, or None to read nothing)}.
         """
-        if not asked:
+        read = {slot: (made, count) for slot, (made, count) in asked.items() if count is not None}
+        if not read:
             return {}
         wanted = np.zeros(self.slots, np.int32)
-        wanted[list(asked)] = 1
+        wanted[list(read)] = 1
         ranked = self._call("rank", wanted)
-        return {slot: read_logprobs(ranked[slot], *asked[slot]) for slot in asked}
+        return {slot: read_logprobs(ranked[slot], *read[slot]) for slot in read}
 
     def compile(self, rests: bool) -> None:
         """Compile all programs. All slots must be free.

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
 from jaxspec.engine.capacity import prompt_chunk
 from jaxspec.engine.results import read_round
 from jaxspec.serve.checks import Limits, check_request
@@ -17,6 +15,7 @@ from jaxspec.serve.feeder import Feeder
 from jaxspec.serve.follow import PULSE, follow
 from jaxspec.serve.pace import Pace
 from jaxspec.serve.prefixes import HeldPrefixes
+from jaxspec.serve.publish import find_published
 from jaxspec.serve.requests import Finish, QueueFull, ServeRequest, TokenLogprob, Update
 from jaxspec.serve.schedule import Schedule
 from jaxspec.serve.tasks import Task
@@ -27,7 +26,8 @@ from jaxspec.serve.waiting import WaitingQueue
 class Engine:
     """Runs requests in B slots. Make one with `make_engine`.
 
-    `submit`, `cancel`, `idle` and `counters` may be called by any thread, `visit` by one.
+    `submit`, `cancel`, `idle` and `counters` may be called by any thread, `visit` and `publish` by
+    one.
 
     Attributes:
       slots: B.
@@ -109,29 +109,22 @@ class Engine:
         self._counters.warmed_up()
 
     def publish(self, weights: Any, method: str | None = None) -> None:
-        """Replace the weights of a drafter. Texts stay the same, and nothing is compiled.
+        """Replace a drafter's weights, between visits. Texts stay the same; nothing is compiled.
 
-        The thread that visits may call it, between visits. Requests that run are drafted for by the
-        new weights, though the old ones read their beginning; new requests use none of that again.
+        Requests that run are drafted for by the new weights, though the old ones read their
+        beginning. New requests use nothing again that the old ones read.
 
         Args:
           weights: the drafter's variables, as in `Params.drafters`; they are copied.
           method: the drafter; None: the default one.
 
         Raises:
-          ValueError: no drafter of the engine has this name; an array is missing, unknown or of
-            another shape or dtype; or several processes share the target.
+          ValueError: the engine has no such drafter; an array is missing, unknown or of another
+            shape or dtype; or several processes share the target.
         """
         method = self.method if method is None else method
-        if method == "ar" or method not in self.methods:
-            names = ", ".join(repr(name) for name in self.methods if name != "ar")
-            raise ValueError(
-                f"method is {method!r}: give a drafter of the engine, which has {names or 'none'}"
-            )
-        if jax.process_count() > 1:
-            raise ValueError("several processes share the target: start them again to publish")
+        reader = find_published(method, self.methods)
         self._device.publish(method, weights)
-        reader = 1 + self.methods.index(method)
         self._prefixes.forget_reader(reader)
         for task in self._tasks.values():
             task.outdated |= task.reader == reader
@@ -227,7 +220,9 @@ class Engine:
             unread = task.unread + len(report.tokens[slot])
             reads = planned.drafts or not task.reader
             task.unread = 0 if reads else min(unread, self._device.waiting)
-        logprobs = self._read_logprobs(running, report)
+        logprobs = self._device.read_logprobs(
+            {s: (len(report.tokens[s]), t.accepted.request.logprobs) for s, t in running.items()}
+        )
         updates = [
             self._hand_out(slot, task, report, logprobs.get(slot, []))
             for slot, task in running.items()
@@ -242,19 +237,6 @@ class Engine:
             self._device.clean(slot)
             self._prefixes.hold(slot, (), reader=0)
         return ended
-
-    def _read_logprobs(
-        self, running: dict[int, Task], report: Report
-    ) -> dict[int, list[TokenLogprob]]:
-        """Read the log-probabilities of the slots whose requests ask for them."""
-        wanted = {slot: task.accepted.request.logprobs for slot, task in running.items()}
-        return self._device.read_logprobs(
-            {
-                slot: (len(report.tokens[slot]), count)
-                for slot, count in wanted.items()
-                if count is not None
-            }
-        )
 
     def _hand_out(
         self, slot: int, task: Task, report: Report, logprobs: list[TokenLogprob]

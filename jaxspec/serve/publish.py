@@ -28,6 +28,25 @@ def replace_drafter(params: Params, method: str, weights: Any) -> Params:
     return params.replace(drafters={**params.drafters, method: with_panels_like(new, given)})
 
 
+def find_published(method: str, methods: tuple[str, ...]) -> int:
+    """Return the number, from 1, of the drafter whose weights an engine is to replace.
+
+    Args:
+      methods: names of the engine's drafters, or `ar`.
+
+    Raises:
+      ValueError: it has no such drafter, or several processes share the target.
+    """
+    names = [name for name in methods if name != "ar"]
+    if method not in names:
+        known = " or ".join(map(repr, names))
+        says = f"give {known}" if names else "the engine has no drafter"
+        raise ValueError(f"method is {method!r}: {says}")
+    if jax.process_count() > 1:
+        raise ValueError("several processes share the target: start them again to publish weights")
+    return 1 + names.index(method)
+
+
 def _check_arrays(method: str, own: Any, new: Any) -> None:
     expected, found = _describe(own), _describe(new)
     for name in [*expected, *found]:
