@@ -98,7 +98,7 @@ class Load:
         if self.pick.random() < self.publishes:
             self.published += 1
             name, weights = self.pick.choice(list(self.weights.items()))
-            mixed = self.pick.random() < 0.5
+            mixed = self.pick.random() < 0.3
             self.engine.publish(scramble(weights, self.published) if mixed else weights, name)
 
     def _ended(self, index):
@@ -124,7 +124,7 @@ def check_texts(params, load):
         else:
             assert (tokens, text) == (expected.tokens, expected.text), request
             assert updates[-1].finish == expected.stats.finish_reason, request
-        drafted = sum(flag for update in updates for flag in update.drafted)
+        drafted = sum(int(flag) for update in updates for flag in update.drafted)
         accepted[request.method] = accepted.get(request.method, 0) + drafted
     return accepted
 
@@ -381,7 +381,8 @@ def test_two_hundred_requests_of_all_methods(mini, names, lookup, monkeypatch):
     pick = random.Random(0)
     for name in ("wants_drafts", "wants_followers"):
         monkeypatch.setattr(DraftChoice, name, lambda choice: pick.random() < 0.8)
-    costs = Costs((1.0, 1.25, 1.5), (0.9,))
+    # More rows hardly cost more, or else drafters of scrambled weights would soon get none.
+    costs = Costs((1.0, 1.001, 1.002), (0.9,))
     sizes = dict(slots=4, capacity=320, budget=8, edges=(4, 8, 32), queue=200)
     engine = make_engine(mini, method=names, lookup=lookup, costs=costs, **sizes)
     engine.warm_up()
@@ -390,7 +391,8 @@ def test_two_hundred_requests_of_all_methods(mini, names, lookup, monkeypatch):
     counters = engine.counters()
     accepted = check_texts(mini, load)
     print(f"{'+'.join(names)}: {counters['finished']}, {load.published} publications,")
-    print(f"accepted {accepted}, {counters['rounds']} rounds, {counters['tokens']} tokens")
-    assert accepted["ar"] == 0 and min(accepted[name] for name in names) > 0
+    rounds = f"{counters['drafted_rounds']} of {counters['rounds']} rounds drafted"
+    print(f"accepted {accepted} of {counters['tokens']} tokens, {rounds}")
+    assert accepted["ar"] == 0 and min(accepted[name] for name in names) > 30
     assert counters["compiles_after_warm_up"] == 0 and sum(counters["finished"].values()) == 200
     assert load.published > 10 and counters["finished"]["abort"] > 10
