@@ -91,8 +91,9 @@ def _make_slots(
         hidden = jnp.zeros((*decode.tokens.shape, spec.target.hidden_size), dtype)
     broken = jnp.zeros(slots, bool)
     state = SlotsState(decode, zeros, zeros[0] + 0, calibration, broken, hidden)
-    # Leaves that share a buffer could not be donated.
-    return jax.tree.map(lambda x: jnp.array(x, copy=True), state)
+    # Leaves that share a buffer could not be donated. Programs return dtypes that are not weak, so
+    # the first call of one would compile it for others than the next.
+    return jax.tree.map(lambda x: jnp.array(x, x.dtype, copy=True), state)
 
 
 def place_slots(state: SlotsState) -> SlotsState:

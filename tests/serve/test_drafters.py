@@ -310,6 +310,12 @@ def test_bad_lists_of_drafters_are_refused(mini, options, error, says):
     assert "\n" not in str(refused.value)
 
 
+def test_the_first_call_of_a_program_takes_what_all_others_do(mini):
+    """A weak dtype in the first state would make each program that takes it compile twice."""
+    state = make(mini, method=NAMES, lookup=True)._device.state
+    assert not any(leaf.weak_type for leaf in jax.tree.leaves(state))
+
+
 def test_a_list_of_one_drafter_is_an_engine_of_one(mini):
     engine = make(mini, method=["medusa"])
     assert engine.methods == ("medusa",) and engine._device.config == (
@@ -393,6 +399,6 @@ def test_two_hundred_requests_of_all_methods(mini, names, lookup, monkeypatch):
     print(f"{'+'.join(names)}: {counters['finished']}, {load.published} publications,")
     rounds = f"{counters['drafted_rounds']} of {counters['rounds']} rounds drafted"
     print(f"accepted {accepted} of {counters['tokens']} tokens, {rounds}")
-    assert accepted["ar"] == 0 and min(accepted[name] for name in names) > 30
+    assert accepted["ar"] == 0 and min(accepted[name] for name in names) > 10
     assert counters["compiles_after_warm_up"] == 0 and sum(counters["finished"].values()) == 200
     assert load.published > 10 and counters["finished"]["abort"] > 10
