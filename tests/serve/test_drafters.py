@@ -238,10 +238,15 @@ def test_a_slot_that_breaks_is_clean_for_all_drafters(engine, alone):
     engine.visit()
     ((slot, task),) = engine._tasks.items()
     assert task.id == id and not task.tokens[30:]
-    state = engine._device.state
-    cache = state.decode.cache
-    spoiled = cache.replace(k=cache.k.at[:, slot].set(jnp.nan), v=cache.v.at[:, slot].set(jnp.nan))
-    engine._device.state = state.replace(decode=state.decode.replace(cache=spoiled))
+
+    def spoil(cache):
+        k, v = (x.at[:, slot].set(jnp.nan) for x in (cache.k, cache.v))
+        return cache.replace(k=k, v=v)
+
+    state, decode = engine._device.state, engine._device.state.decode
+    drafts = spoil(decode.draft[0]), decode.draft[1].at[slot].set(jnp.nan)
+    spoiled = decode.replace(cache=spoil(decode.cache), draft=drafts)
+    engine._device.state = state.replace(decode=spoiled)
     ends = [update.finish for update in engine.visit()]
     assert ends == ["error"]
     assert not any(np.isnan(leaf).any() for leaf in jax.tree.leaves(engine._device.state))
