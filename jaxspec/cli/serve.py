@@ -41,7 +41,13 @@ def add_command(commands: options.Commands) -> None:
 
 def _add_engine(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--method", help="drafter of requests that name none (default: the first one)")
+    add(
+        "--method",
+        type=_parse_methods,
+        metavar="NAME[,NAME…]",
+        help="drafter of requests that name none; several names with commas let each request choose "
+        "among these (default: the first loaded drafter alone)",
+    )
     add("--builder", help="how candidates become a tree, as for generate")
     add("--budget", type=int, help="most rows of a tree (default: 32, on a CPU 8)")
     add("--lookup", action="store_true", help="mix prompt lookup into what the drafter proposes")
@@ -107,6 +113,13 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     add("--send-timeout", 30.0, f"drop clients that read nothing for so long {options.DEFAULT}")
     add("--visit-timeout", 300.0, f"a device that works longer at once is dead {options.DEFAULT}")
     add("--drain-timeout", 30.0, f"let streams go on after SIGTERM {options.DEFAULT}")
+
+
+def _parse_methods(text: str) -> str | tuple[str, ...]:
+    names = parse.parse_names(text)
+    if not names:
+        raise argparse.ArgumentTypeError(f"{text!r} is no method: give names with commas")
+    return names[0] if len(names) == 1 else names
 
 
 def _parse_port(text: str) -> int:

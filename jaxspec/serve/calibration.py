@@ -2,7 +2,8 @@
 
 A drafter that is too sure of itself would take rows from others. Each depth keeps the number of rows
 that were accepted and the number that the scores promised, of all rows verified lately; their ratio
-corrects the scores. Some texts are easier to draft for than the drafter thinks, and some harder: so
+corrects the scores. How sure a drafter is of itself is its own nature, so each of several drafters has
+such figures of its own. Some texts are easier to draft for than the drafter thinks, and some harder: so
 each slot keeps the same two figures of its request, for all depths together.
 """
 
@@ -25,7 +26,7 @@ class Calibration(flax.struct.PyTreeNode):
 
     Attributes:
       hits, expected: float32 [A], accepted rows of each depth, and the sum of their raw
-        probabilities.
+        probabilities; of several drafters, their tables one after the other.
       slot_hits, slot_expected: float32 [B], accepted rows of each slot's request, and the sum of
         their probabilities after the correction by depth.
     """
@@ -47,35 +48,41 @@ def init_calibration(slots: int, depths: int) -> Calibration:
     return Calibration(*(jnp.zeros(size) for size in (depths, depths, slots, slots)))
 
 
-def calibrate(tree: Tree, known: Calibration) -> jax.Array:
+def calibrate(tree: Tree, known: Calibration, entry: jax.Array | None = None) -> jax.Array:
     """Return the probability that each row is accepted, float32 [B, N], non-increasing.
 
     Args:
       tree: rows sorted by log-probability.
+      entry: int32 [B, N], entries of the rows in the tables; None: their depths.
     """
     ratio = (known.slot_hits + _SLOT_PRIOR) / (known.slot_expected + _SLOT_PRIOR)
-    score = jnp.minimum(_correct_by_depth(tree, known) * ratio[:, None], 1.0)
+    score = jnp.minimum(_correct_by_depth(tree, known, entry) * ratio[:, None], 1.0)
     # A correction that varies with depth may change the order. A row is worth no more than those
     # that must be taken before it.
     return jax.lax.cummin(score.at[:, 0].set(1.0), axis=1)
 
 
 def observe_rows(
-    tree: Tree, accepted: Accepted, live: jax.Array, known: Calibration
+    tree: Tree,
+    accepted: Accepted,
+    live: jax.Array,
+    known: Calibration,
+    entry: jax.Array | None = None,
 ) -> Calibration:
     """Count the verified rows of live slots bool [B].
 
     Args:
       tree: as verified.
       accepted: its path before a stop or a limit cuts it.
+      entry: see `calibrate`.
     """
     rows, depths = jnp.arange(tree.token.shape[1]), jnp.arange(known.hits.shape[0])
     verified = (rows > 0) & (rows < tree.size[:, None]) & live[:, None]
     right = verified & (accepted.path[:, :, None] == rows).any(1)
-    at = verified[..., None] & (tree.depth[..., None] == depths)
+    at = verified[..., None] & ((tree.depth if entry is None else entry)[..., None] == depths)
     found = (at & right[..., None]).sum((0, 1)).astype(jnp.float32)
     promised = jnp.where(at, _probability(tree)[..., None], 0.0).sum((0, 1))
-    own = jnp.where(verified, _correct_by_depth(tree, known), 0.0).sum(1)
+    own = jnp.where(verified, _correct_by_depth(tree, known, entry), 0.0).sum(1)
     kept = jnp.where(live, _SLOT_KEPT, 1.0)
     return Calibration(
         _KEPT * known.hits + found,
@@ -85,10 +92,10 @@ def observe_rows(
     )
 
 
-def _correct_by_depth(tree: Tree, known: Calibration) -> jax.Array:
+def _correct_by_depth(tree: Tree, known: Calibration, entry: jax.Array | None) -> jax.Array:
     """Return path probabilities, corrected by depth, float32 [B, N]."""
     ratio = (known.hits + _PRIOR) / (known.expected + _PRIOR)
-    return jnp.minimum(_probability(tree) * ratio[tree.depth], 1.0)
+    return jnp.minimum(_probability(tree) * ratio[tree.depth if entry is None else entry], 1.0)
 
 
 def _probability(tree: Tree) -> jax.Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxspec.core.params import Spec
 from jaxspec.core.sampling import MIN_TEMPERATURE, make_sampling
@@ -19,27 +19,42 @@ from jaxspec.serve.settings import STOPS
 _LIGHTEST, _HEAVIEST = 1e-3, 1e3
 
 
+class DraftLimits(NamedTuple):
+    """What a drafter of the engine can do.
+
+    Attributes:
+      method: its name, or `ar`.
+      depth: longest drafted path.
+      rows: most rows of a slot.
+    """
+
+    method: str
+    depth: int
+    rows: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Limits:
     """What the engine can take.
 
     Attributes:
       spec: of the model.
-      method: the engine's drafter, or `ar`.
-      depth: longest drafted path.
-      rows: most rows of a slot.
+      drafters: of the engine, the default one first; or `ar` alone.
       room: most tokens of a prompt with its new tokens.
       tokenizer: the model's, or None.
       logprobs: most alternatives of a token; 0: log-probabilities cannot be asked for.
     """
 
     spec: Spec
-    method: str
-    depth: int
-    rows: int
+    drafters: tuple[DraftLimits, ...]
     room: int
     tokenizer: Any
     logprobs: int = 0
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Names of the drafters."""
+        return tuple(drafter.method for drafter in self.drafters)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +66,7 @@ class Accepted:
       prompt: token ids.
       stop_ids, stop_strings: what ends its text.
       settings: values for `jaxspec.serve.settings.write_settings`.
+      reader: number of the drafter that may read its tokens, from 1: its own, or the first for `ar`.
     """
 
     request: ServeRequest
@@ -58,6 +74,7 @@ class Accepted:
     stop_ids: tuple[int, ...]
     stop_strings: tuple[str, ...]
     settings: dict[str, Any]
+    reader: int
 
 
 def check_request(request: ServeRequest, limits: Limits) -> Accepted:
@@ -83,18 +100,19 @@ def check_request(request: ServeRequest, limits: Limits) -> Accepted:
     ids, strings = _check_stop(request, limits)
     with _blame("logit_bias"):
         bias = check_bias(request.logit_bias, spec.target.vocab_size)
-    drafts = _check_method(request, limits)
+    index = _find_drafter(request, limits)
+    drafts = request.method != "ar" and limits.methods != ("ar",)
     first = int(number_sequences([prompt])[0])
     settings = {
         "seed": int(request.seed),
         "sequence": (first + request.sequence) % 2**32,
-        "deepest": limits.depth if drafts else 0,
-        "high": limits.rows if drafts else 1,
+        "deepest": limits.drafters[index].depth if drafts else 0,
+        "high": limits.drafters[index].rows if drafts else 1,
         "weight": request.weight,
         "bias": bias,
         **_sampling(request),
     }
-    return Accepted(request, prompt, ids, strings, settings)
+    return Accepted(request, prompt, ids, strings, settings, reader=1 + index)
 
 
 @contextlib.contextmanager
@@ -151,12 +169,14 @@ def _check_stop(request: ServeRequest, limits: Limits) -> tuple[tuple[int, ...],
     return ids, strings
 
 
-def _check_method(request: ServeRequest, limits: Limits) -> bool:
-    """Return whether the request's rounds may draft."""
-    if request.method not in (None, "ar", limits.method):
-        message = f"method is {request.method!r}: give {limits.method!r} or 'ar'"
-        raise InvalidRequest("method", message)
-    return request.method != "ar" and limits.method != "ar"
+def _find_drafter(request: ServeRequest, limits: Limits) -> int:
+    """Return the index of the request's drafter; 0 for `ar`."""
+    if request.method in (None, "ar"):
+        return 0
+    if request.method not in limits.methods:
+        names = ", ".join(map(repr, limits.methods))
+        raise InvalidRequest("method", f"method is {request.method!r}: give {names} or 'ar'")
+    return limits.methods.index(request.method)
 
 
 def _sampling(request: ServeRequest) -> dict[str, Any]:

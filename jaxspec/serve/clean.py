@@ -8,14 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.params import Params
-from jaxspec.engine.plan import DecodeConfig, make_plan
+from jaxspec.serve.drafters import Config, init_drafts, join_plans
 from jaxspec.serve.slots import SlotsState, place_slots, put_slot, shapes_of_drafts
 
 
 @functools.partial(jax.jit, static_argnames=("config",), donate_argnames=("state",))
-def clean_slot(
-    params: Params, state: SlotsState, slot: jax.Array, *, config: DecodeConfig
-) -> SlotsState:
+def clean_slot(params: Params, state: SlotsState, slot: jax.Array, *, config: Config) -> SlotsState:
     """Fill the caches of a slot with zeros, as those of a new engine are.
 
     Masks alone don't do: masked rows are multiplied by a weight of zero, which keeps a NaN.
@@ -23,7 +21,7 @@ def clean_slot(
     Args:
       slot: int32 [].
     """
-    decode, drafter = state.decode, make_plan(params.spec, config).drafter
+    decode, drafter = state.decode, join_plans(params.spec, config).drafter
     cache = decode.cache
 
     def clean(rows: jax.Array) -> jax.Array:
@@ -33,8 +31,9 @@ def clean_slot(
     decode = decode.replace(cache=cache.replace(k=clean(cache.k), v=clean(cache.v)))
     if drafter is not None:
         capacity = cache.k.shape[3]
-        shapes = shapes_of_drafts(drafter, capacity, params.dtype)
-        new, pending = drafter.init(1, capacity, params.dtype), decode.pending
+        shapes = shapes_of_drafts(params, config, capacity)
+        new = init_drafts(params.spec, config, 1, capacity, params.dtype)
+        pending = decode.pending
         decode = decode.replace(
             draft=put_slot(decode.draft, new, shapes, slot),
             pending=pending.replace(

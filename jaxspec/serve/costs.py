@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import statistics
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 
 from jaxspec.engine.kept_costs import describe_model, find_kept
 from jaxspec.serve.device import Device
+from jaxspec.serve.drafters import list_configs
 
 # Rounds of a measurement, and measurements of each cost, whose median counts.
 _ROUNDS, _REPEATS = 3, 3
@@ -24,7 +26,7 @@ class Costs:
     """Seconds of a round of each number of rows.
 
     Attributes:
-      drafted: of rounds that draft.
+      drafted: of rounds that draft; of several drafters, of rounds in which as many as fit draft.
       plain: of autoregressive rounds, up to the number of slots.
       visit: of a visit without rounds.
     """
@@ -73,10 +75,12 @@ def measure_costs(device: Device) -> Costs:
 
 
 def _find_path(device: Device) -> Path:
-    config = device.config
-    model = (*describe_model(device.params, config.method), str(device.params.dtype))
+    methods = [config.method for config in list_configs(device.config)]
+    described = (describe_model(device.params, method) for method in methods)
+    model = (*itertools.chain(*described), str(device.params.dtype))
     sizes = device.slots, device.capacity, device.rules.edges
-    return find_kept(config.method, "serve", device.params.spec.target, model, config, sizes)
+    target = device.params.spec.target
+    return find_kept("+".join(methods), "serve", target, model, device.config, sizes)
 
 
 def _read(path: Path, device: Device) -> Costs | None:

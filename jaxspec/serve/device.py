@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from jaxspec.core.state import Accepted, Tree
+from jaxspec.serve.drafters import list_configs
 from jaxspec.serve.follow import Followers
 from jaxspec.serve.logprobs import read_logprobs
 from jaxspec.serve.programs import Programs, pack_control
@@ -39,7 +40,7 @@ class Device(Programs):
 
     @property
     def waiting(self) -> int:
-        """How many tokens of a slot may wait until the drafter reads them."""
+        """How many tokens of a slot may wait until its drafter reads them."""
         pending = self.state.decode.pending
         return 0 if pending is None else pending.token.shape[1]
 
@@ -48,20 +49,18 @@ class Device(Programs):
         self._call("reset")
         self.settings = make_settings(self.slots)
 
-    def feed(
-        self, slot: int, prompt: list[int], start: int, end: int, follows: bool = True
-    ) -> None:
+    def feed(self, slot: int, prompt: list[int], start: int, end: int, reader: int = 1) -> None:
         """Run `prompt[start:end]` into a slot; `start` is a multiple of the chunk.
 
         The slot's next root is the prompt's last token.
 
         Args:
-          follows: whether the drafter reads it too.
+          reader: number of the drafter that reads it too, from 1; 0: none.
         """
         tokens = np.zeros((1, self.capacity), np.int32)
         tokens[0, : len(prompt)] = prompt
         where = np.asarray([slot, start, end, prompt[-1]], np.int32)
-        self._call("feed", np.asarray(follows, np.int32), tokens, where)
+        self._call("feed", np.asarray(reader, np.int32), tokens, where)
 
     def copy(self, source: int, target: int) -> None:
         """Copy what a slot's caches hold into another slot, which is then fed."""
@@ -95,7 +94,7 @@ class Device(Programs):
         """Run rounds and wait for them; see `Control`.
 
         Args:
-          follows: whether the drafter follows any slot; it must for rounds that draft.
+          follows: whether a drafter reads any slot; one must for rounds that draft.
         """
         drafts = drafts and self.plan.drafter is not None
         control = Control(min(max_rounds, MOST_ROUNDS), want_exit, drafts, forced, self.drafted)
@@ -111,27 +110,32 @@ class Device(Programs):
         """Read the trees and the paths of the last round."""
         return jax.device_get((self.state.decode.tree, self.state.decode.accepted))
 
-    def read_logprobs(self, asked: dict[int, tuple[int, int]]) -> dict[int, list[TokenLogprob]]:
+    def read_logprobs(
+        self, asked: dict[int, tuple[int, int | None]]
+    ) -> dict[int, list[TokenLogprob]]:
         """Read log-probabilities of the tokens of the last visit.
 
         Args:
-          asked: {slot: (tokens of the visit, alternatives of each)}.
+          asked: {slot: (tokens of the visit, alternatives of each, or None to read nothing)}.
         """
-        if not asked:
+        read = {slot: (made, count) for slot, (made, count) in asked.items() if count is not None}
+        if not read:
             return {}
         wanted = np.zeros(self.slots, np.int32)
-        wanted[list(asked)] = 1
+        wanted[list(read)] = 1
         ranked = self._call("rank", wanted)
-        return {slot: read_logprobs(ranked[slot], *asked[slot]) for slot in asked}
+        return {slot: read_logprobs(ranked[slot], *read[slot]) for slot in read}
 
     def compile(self, rests: bool) -> None:
         """Compile all programs. All slots must be free.
 
         Args:
-          rests: whether there may be requests that the drafter does not follow.
+          rests: whether there may be requests that no drafter reads.
         """
+        last = len(list_configs(self.config))
+        for reader in range(0 if rests else 1, last + 1):
+            self.feed(0, [0], 0, 0, reader)
         for follows in (True, False) if rests else (True,):
-            self.feed(0, [0], 0, 0, follows)
             self.visit(0, False, follows=follows)
         self.copy(0, 0)
         self.clean(0)
@@ -139,11 +143,15 @@ class Device(Programs):
             self.read_logprobs({0: (0, 0)})
 
     def time_rounds(self, length: int, drafts: bool, forced: int, rounds: int) -> float:
-        """Time rounds of sequences of `length` tokens, in seconds per round. Slots must be free."""
+        """Time rounds of sequences of `length` tokens, in seconds per round. Slots must be free.
+
+        Several drafters take turns at the slots, so that all draft if there are as many slots.
+        """
+        drafters = len(list_configs(self.config))
         for slot in range(self.slots):
             depth = self.plan.longest - 1 if drafts else 0
             settings = {"limit": 2**30, "deepest": depth, "high": self.rules.edges[-1]}
-            self.open(slot, settings | {"follows": drafts}, ())
+            self.open(slot, settings | {"reader": 1 + slot % drafters if drafts else 0}, ())
         lengths = np.full(self.slots, length, np.int32)
         self._call("set_lengths", lengths)
         self.visit(1, False, drafts, forced, follows=drafts)

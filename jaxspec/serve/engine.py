@@ -15,6 +15,7 @@ from jaxspec.serve.feeder import Feeder
 from jaxspec.serve.follow import PULSE, follow
 from jaxspec.serve.pace import Pace
 from jaxspec.serve.prefixes import HeldPrefixes
+from jaxspec.serve.publish import find_published
 from jaxspec.serve.requests import Finish, QueueFull, ServeRequest, TokenLogprob, Update
 from jaxspec.serve.schedule import Schedule
 from jaxspec.serve.tasks import Task
@@ -25,11 +26,13 @@ from jaxspec.serve.waiting import WaitingQueue
 class Engine:
     """Runs requests in B slots. Make one with `make_engine`.
 
-    `submit`, `cancel`, `idle` and `counters` may be called by any thread, `visit` by one.
+    `submit`, `cancel`, `idle` and `counters` may be called by any thread, `visit` and `publish` by
+    one.
 
     Attributes:
       slots: B.
-      method: name of the drafter, or `ar`.
+      methods: names of the drafters, the default one first; or `ar` alone.
+      method: the first of them, that of requests that name none.
       room: most tokens of a prompt together with its new tokens.
       pulse: seconds after which an engine without work wants a visit; None: never.
     """
@@ -50,7 +53,8 @@ class Engine:
         self._warm = False
         self._counters = Counters(device.slots, device.plan.longest - 1)
         self._feeder = Feeder(device, self._prefixes, self._counters, pace)
-        self.slots, self.method, self.room = device.slots, limits.method, limits.room
+        self.slots, self.methods, self.room = device.slots, limits.methods, limits.room
+        self.method = self.methods[0]
         self.pulse = None if device.followers is None else PULSE
 
     def submit(self, request: ServeRequest) -> int:
@@ -104,6 +108,27 @@ class Engine:
         self._warm = True
         self._counters.warmed_up()
 
+    def publish(self, weights: Any, method: str | None = None) -> None:
+        """Replace a drafter's weights, between visits. Texts stay the same; nothing is compiled.
+
+        Requests that run are drafted for by the new weights, though the old ones read their
+        beginning. New requests use nothing again that the old ones read.
+
+        Args:
+          weights: the drafter's variables, as in `Params.drafters`; they are copied.
+          method: the drafter; None: the default one.
+
+        Raises:
+          ValueError: the engine has no such drafter; an array is missing, unknown or of another
+            shape or dtype; or several processes share the target.
+        """
+        method = self.method if method is None else method
+        reader = find_published(method, self.methods)
+        self._device.publish(method, weights)
+        self._prefixes.forget_reader(reader)
+        for task in self._tasks.values():
+            task.outdated |= task.reader == reader
+
     def visit(self) -> list[Update]:
         """Visit the device once: feed prompts, then run up to k rounds. Return what changed."""
         if not self._warm:
@@ -154,7 +179,7 @@ class Engine:
     def _free(self, slot: int) -> None:
         task = self._tasks.pop(slot)
         self._device.close(slot)
-        self._prefixes.hold(slot, task.cached, task.follows)
+        self._prefixes.hold(slot, task.cached, task.cached_by)
         self._prefixes.free(slot)
         if task.started is not None:
             self._waiting.observe(self._clock() - task.started)
@@ -165,8 +190,8 @@ class Engine:
             task = self._waiting.take()
             if task is None:
                 return
-            task.follows = self._schedule.follows(task)
-            slot = self._prefixes.choose_slot(free, task.accepted.prompt, task.follows)
+            task.reader = self._schedule.choose_reader(task)
+            slot = self._prefixes.choose_slot(free, task.accepted.prompt, task.reader)
             task.started = self._clock()
             self._counters.queue_seconds += task.started - task.submitted
             self._tasks[slot] = task
@@ -193,9 +218,11 @@ class Engine:
         self._schedule.observe(planned, report, seconds if alone else None)
         for slot, task in running.items():
             unread = task.unread + len(report.tokens[slot])
-            reads = planned.drafts or not task.follows
+            reads = planned.drafts or not task.reader
             task.unread = 0 if reads else min(unread, self._device.waiting)
-        logprobs = self._read_logprobs(running, report)
+        logprobs = self._device.read_logprobs(
+            {s: (len(report.tokens[s]), t.accepted.request.logprobs) for s, t in running.items()}
+        )
         updates = [
             self._hand_out(slot, task, report, logprobs.get(slot, []))
             for slot, task in running.items()
@@ -208,21 +235,8 @@ class Engine:
         ended = [self._end(slot, "error") for slot in broken if slot in self._tasks]
         for slot in broken:
             self._device.clean(slot)
-            self._prefixes.hold(slot, (), followed=False)
+            self._prefixes.hold(slot, (), reader=0)
         return ended
-
-    def _read_logprobs(
-        self, running: dict[int, Task], report: Report
-    ) -> dict[int, list[TokenLogprob]]:
-        """Read the log-probabilities of the slots whose requests ask for them."""
-        wanted = {slot: task.accepted.request.logprobs for slot, task in running.items()}
-        return self._device.read_logprobs(
-            {
-                slot: (len(report.tokens[slot]), count)
-                for slot, count in wanted.items()
-                if count is not None
-            }
-        )
 
     def _hand_out(
         self, slot: int, task: Task, report: Report, logprobs: list[TokenLogprob]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 
 from jaxspec.builders import Builder
-from jaxspec.core.params import Params
+from jaxspec.core.params import Params, Spec
 from jaxspec.core.sampling import MIXED
 from jaxspec.engine.arguments import check_choice, check_count
 from jaxspec.engine.capacity import prompt_chunk, round_up
@@ -17,9 +18,10 @@ from jaxspec.engine.plan import QUEUE, make_plan
 from jaxspec.engine.session import BUDGET, resolve_config
 from jaxspec.io.program_cache import keep_programs
 from jaxspec.io.tokenizer import load_tokenizer
-from jaxspec.serve.checks import Limits
+from jaxspec.serve.checks import DraftLimits, Limits
 from jaxspec.serve.costs import Costs
 from jaxspec.serve.device import Device
+from jaxspec.serve.drafters import Config, join_plans, list_configs
 from jaxspec.serve.engine import Engine
 from jaxspec.serve.follow import Followers, check_processes
 from jaxspec.serve.logprobs import MOST
@@ -43,7 +45,7 @@ def make_engine(
     *,
     slots: int = 8,
     capacity: int | None = None,
-    method: str | None = None,
+    method: str | Sequence[str] | None = None,
     builder: str | Builder | None = None,
     budget: int | None = None,
     block_size: int | None = None,
@@ -68,7 +70,9 @@ def make_engine(
       params: from `jaxspec.load`.
       slots: requests that decode at the same time.
       capacity: rows of each slot's key-value caches (None: 2048, or what the model's positions need).
-      method, builder, block_size, depth, lookup, score_temperature: as in `jaxspec.decode`.
+      method: as in `jaxspec.decode`; or names of several drafters, from which each request chooses
+        one. The first is that of requests that name none.
+      builder, block_size, depth, lookup, score_temperature: as in `jaxspec.decode`, for all drafters.
       budget: most rows of a slot in a round, the root included (None: 32; on a CPU, where more rows
         seldom pay and every number of rows takes seconds to compile, 8).
       rule: how a round's rows are shared, one of `jaxspec.serve.plan.RULES`; `ar` uses no drafter.
@@ -93,10 +97,10 @@ def make_engine(
     most = check_count("max_logprobs", max_logprobs, 0, MOST)
     pace = Pace(_check_seconds(visit_seconds), rounds)
     check_choice("rule", rule, RULES)
-    config, _ = resolve_config(
+    config = _choose_config(
         params.spec,
         # A drafter that never drafts would still have to absorb what is committed.
-        method="ar" if rule == "ar" else method,
+        "ar" if rule == "ar" else method,
         builder=builder,
         budget=_choose_budget() if budget is None else budget,
         block_size=block_size,
@@ -104,8 +108,7 @@ def make_engine(
         lookup=lookup,
         score_temperature=score_temperature,
     )
-    config = dataclasses.replace(config, sampling=MIXED)
-    plan = make_plan(params.spec, config)
+    plan, methods = join_plans(params.spec, config), [one.method for one in list_configs(config)]
     slack, positions = max(plan.longest, QUEUE), params.spec.target.max_positions
     wanted = min(2048, positions + slack) if capacity is None else check_count("capacity", capacity)
     rows = round_up(wanted, prompt_chunk())
@@ -114,18 +117,16 @@ def make_engine(
     tokenizer = load_tokenizer(params.spec.tokenizer) if params.spec.tokenizer else None
     limits = Limits(
         spec=params.spec,
-        method=config.method,
-        depth=plan.longest - 1,
-        rows=plan.widths[-1],
+        drafters=_list_limits(params.spec, config),
         room=min(rows - slack, positions),
         tokenizer=tokenizer,
         logprobs=min(most, params.spec.target.vocab_size),
     )
     chosen = choose_edges(slots, plan.widths[-1]) if edges is None else _check_edges(edges, slots)
     rules = Rules(rule, chosen)
-    if costs is not None and config.method != "ar":
+    if costs is not None and methods != ["ar"]:
         _check_costs(costs, rules, slots)
-    params = with_panels(params, config.method, slots)
+    params = with_panels(params, methods, slots)
     sizes = slots, rows, limits.logprobs
     check_processes(params, config, rules, sizes)
     device = Device(params, config, rules, *sizes)
@@ -151,6 +152,24 @@ def choose_edges(slots: int, rows: int) -> tuple[int, ...]:
         edges.append(edge)
         edge *= 2
     return (*edges, most)
+
+
+def _choose_config(spec: Spec, method: str | Sequence[str] | None, **options: Any) -> Config:
+    """Check the options of drafting, and return the config of the drafter, or of each of several."""
+    names = tuple(method) if isinstance(method, list | tuple) else (method,)
+    if not names or len(set(names)) < len(names) or ("ar" in names and len(names) > 1):
+        raise ValueError(
+            f"method is {method!r}: give one name, or those of several drafters, each once; every "
+            "request may ask for 'ar'"
+        )
+    found = [resolve_config(spec, method=name, **options)[0] for name in names]
+    configs = tuple(dataclasses.replace(config, sampling=MIXED) for config in found)
+    return configs[0] if len(configs) == 1 else configs
+
+
+def _list_limits(spec: Spec, config: Config) -> tuple[DraftLimits, ...]:
+    plans = [(one.method, make_plan(spec, one)) for one in list_configs(config)]
+    return tuple(DraftLimits(name, plan.longest - 1, plan.widths[-1]) for name, plan in plans)
 
 
 def _choose_budget() -> int:

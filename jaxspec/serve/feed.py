@@ -42,8 +42,8 @@ def feed(
       tokens: int32 [1, S], the prompt, padded to the capacity.
       where: int32 [4]: the slot; tokens that it already holds, a multiple of `prompt_chunk()`;
         tokens that it holds afterwards; the root.
-      config: with the slots' drafter; or without one, which then does not follow the slot, and whose
-        arrays the state need not hold.
+      config: with the drafter that reads the prompt, whose state is that of all slots; or without
+        one, and the state need not hold a drafter's arrays then.
     """
     round, size = make_slot_round(params, config, None), prompt_chunk()
     decode, (slot, start, end, root) = state.decode, where
@@ -51,7 +51,7 @@ def feed(
     known = SequenceCache(cache.k, cache.v, start[None], slot)
     draft = shapes = None
     if round.plan.drafter:
-        shapes = shapes_of_drafts(round.plan.drafter, cache.k.shape[3], params.dtype)
+        shapes = shapes_of_drafts(params, config, cache.k.shape[3])
         new = round.plan.drafter.init(1, cache.k.shape[3], params.dtype)
         draft = _rewind(take_slot(decode.draft, shapes, slot), new, start, cache.k.shape[3])
 

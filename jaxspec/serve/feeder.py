@@ -64,20 +64,20 @@ class Feeder:
         start = self._reuse(slot, task) if task.fed < 0 else task.fed
         chunks = min(most, math.ceil((len(prompt) - 1 - start) / size))
         end = int(min(len(prompt) - 1, start + chunks * size))
-        device.feed(slot, prompt, start, end, task.follows)
+        device.feed(slot, prompt, start, end, task.reader)
         self._counters.prompt_tokens += end - start
         task.fed = end
-        self._prefixes.hold(slot, prompt[:end], task.follows)
+        self._prefixes.hold(slot, prompt[:end], task.cached_by)
         if task.decodes:
-            settings = task.accepted.settings | {"follows": task.follows}
+            settings = task.accepted.settings | {"reader": task.reader}
             device.open(slot, settings, task.accepted.stop_ids)
         return int(chunks)
 
     def _reuse(self, slot: int, task: Task) -> int:
         """Return how many tokens of a prompt a slot holds, after a copy if another holds more."""
-        prompt, follows = task.accepted.prompt, task.follows
-        source, count = self._prefixes.find(prompt, follows)
-        own = self._prefixes.count(slot, prompt, follows)
+        prompt, reader = task.accepted.prompt, task.reader
+        source, count = self._prefixes.find(prompt, reader)
+        own = self._prefixes.count(slot, prompt, reader)
         if count > own:
             self._device.copy(source, slot)
         self._counters.reused_tokens += max(count, own)

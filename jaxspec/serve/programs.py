@@ -13,12 +13,14 @@ import jax
 import numpy as np
 
 from jaxspec.core.params import Params
-from jaxspec.engine.plan import DecodeConfig, Plan, make_plan
+from jaxspec.engine.plan import DecodeConfig, Plan
 from jaxspec.engine.session import full_precision
 from jaxspec.serve.clean import clean_slot
 from jaxspec.serve.copy import copy_slot
+from jaxspec.serve.drafters import Config, join_plans, list_configs
 from jaxspec.serve.feed import feed
 from jaxspec.serve.logprobs import rank_tokens
+from jaxspec.serve.publish import replace_drafter
 from jaxspec.serve.rounds import Control, Rules
 from jaxspec.serve.settings import make_settings
 from jaxspec.serve.slots import SlotsState, make_slots, set_lengths
@@ -34,7 +36,7 @@ class Programs:
 
     Attributes:
       params: the model, with panels.
-      config: with sampling `MIXED`.
+      config: with sampling `MIXED`; of several drafters, a tuple of their configs.
       rules: how rows are shared.
       slots: B.
       capacity: rows S of the caches.
@@ -43,7 +45,7 @@ class Programs:
     """
 
     params: Params
-    config: DecodeConfig
+    config: Config
     rules: Rules
     slots: int
     capacity: int
@@ -54,8 +56,8 @@ class Programs:
 
     @property
     def plan(self) -> Plan:
-        """The functions and sizes that the config selects."""
-        return make_plan(self.params.spec, self.config)
+        """The functions and sizes that the config selects, see `join_plans`."""
+        return join_plans(self.params.spec, self.config)
 
     @property
     def takes(self) -> dict[str, tuple[tuple[int, ...], ...]]:
@@ -70,6 +72,10 @@ class Programs:
             "rank": ((self.slots,),),
             "set_lengths": ((self.slots,),),
         }
+
+    def publish(self, method: str, weights: Any) -> None:
+        """Replace a drafter's weights, see `jaxspec.serve.publish.replace_drafter`."""
+        self.params = replace_drafter(self.params, method, weights)
 
     def run(self, name: str, *arrays: np.ndarray) -> Any:
         """Run a program, without waiting for it.
@@ -89,10 +95,10 @@ class Programs:
         keep_hidden = self.logprobs > 0
         self.state = make_slots(self.params, self.config, self.slots, self.capacity, keep_hidden)
 
-    def _feed(self, follows: np.ndarray, tokens: np.ndarray, where: np.ndarray) -> None:
+    def _feed(self, reader: np.ndarray, tokens: np.ndarray, where: np.ndarray) -> None:
         """Run chunks of a prompt into a slot, see `jaxspec.serve.feed.feed`."""
-        params, state, config = self._lend(follows)
-        self._keep(feed(params, state, tokens, where, config=config))
+        params, state, config = self._lend(int(reader))
+        self._keep(feed(params, state, tokens, where, config=config), int(reader))
 
     def _copy(self, slots: np.ndarray) -> None:
         """Copy what the first slot's caches hold into the second."""
@@ -107,14 +113,15 @@ class Programs:
         rounds, want_exit, drafts, forced = control[:_CHOICES]
         seconds = control[_CHOICES:].view(np.float32)
         chosen = Control(rounds, np.bool_(want_exit), np.bool_(drafts), forced, seconds)
-        params, state, config = self._lend(follows)
+        reader = None if follows else 0
+        params, state, config = self._lend(reader)
         state, report = visit(params, state, settings, chosen, config=config, rules=self.rules)
-        self._keep(state)
+        self._keep(state, reader)
         return report
 
     def _rank(self, wanted: np.ndarray) -> dict[int, jax.Array]:
         """Rank the tokens of the last visit of the slots where `wanted` is not 0."""
-        options = {"config": self.config, "count": self.logprobs}
+        options = {"config": list_configs(self.config)[0], "count": self.logprobs}
         return {
             slot: rank_tokens(self.params, self.state, np.int32(slot), **options)
             for slot in np.flatnonzero(wanted).tolist()
@@ -124,24 +131,36 @@ class Programs:
         """Set how many tokens each sequence has, to time rounds."""
         self.state = set_lengths(self.state, lengths)
 
-    def _lend(self, follows: np.ndarray) -> tuple[Params, SlotsState, DecodeConfig]:
-        """Return what a program takes: nothing of the drafter, unless it follows a slot.
+    def _lend(self, reader: int | None) -> tuple[Params, SlotsState, Config]:
+        """Return what a program takes: no more of the drafters than it needs.
 
         The host needs some time for each array of a call.
-        """
-        if follows or self.plan.drafter is None:
-            return self.params, self.state, self.config
-        decode = self.state.decode.replace(draft=None, pending=None)
-        config = DecodeConfig("ar", self.config.sampling)
-        return self.params.replace(drafters={}), self.state.replace(decode=decode), config
 
-    def _keep(self, state: SlotsState) -> None:
-        """Keep the state that a program returned, and what was not lent to it."""
-        held = self.state.decode
-        if state.decode.pending is None:
-            decode = state.decode.replace(draft=held.draft, pending=held.pending)
-            state = state.replace(decode=decode)
-        self.state = state
+        Args:
+          reader: number of the only drafter that the program runs, from 1; 0: none; None: all.
+        """
+        params, decode = self.params, self.state.decode
+        configs = list_configs(self.config)
+        if self.plan.drafter is None or reader is None or (reader and len(configs) == 1):
+            return params, self.state, self.config
+        if reader:
+            config = configs[reader - 1]
+            drafters = {config.method: params.drafter(config.method)}
+            decode = decode.replace(draft=decode.draft[reader - 1])
+        else:
+            config, drafters = DecodeConfig("ar", configs[0].sampling), {}
+            decode = decode.replace(draft=None, pending=None)
+        return params.replace(drafters=drafters), self.state.replace(decode=decode), config
+
+    def _keep(self, state: SlotsState, reader: int | None) -> None:
+        """Keep the state that a program returned, and what `_lend` did not lend to it."""
+        decode, held = state.decode, self.state.decode
+        if reader == 0:
+            decode = decode.replace(draft=held.draft, pending=held.pending)
+        elif reader is not None and isinstance(self.config, tuple):
+            drafts = (*held.draft[: reader - 1], decode.draft, *held.draft[reader:])
+            decode = decode.replace(draft=drafts)
+        self.state = state.replace(decode=decode)
 
 
 def pack_control(control: Control) -> np.ndarray:

@@ -26,7 +26,8 @@ class ServeRequest:
       stop: strings and token ids that end the text, in addition to the model's EOS tokens.
       ignore_eos: do not stop at the model's EOS tokens.
       min_tokens: tokens before which no stop id ends the text, at most `max_new_tokens`.
-      method: `ar`, or the name of the engine's drafter; None: the drafter.
+      method: `ar`, or the name of one of the engine's drafters; None: the first of them. It changes
+        no token.
       weight: how much a token of this request counts when rows are shared, 0.001 to 1000.
       deadline: seconds after `submit` at which the request ends with what it has; None: never.
       trace: return the draft tree of each round, one round per update.

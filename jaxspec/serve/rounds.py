@@ -11,12 +11,10 @@ import numpy as np
 from jaxspec.core.state import DecodeState, Tree
 from jaxspec.core.tree import keep_rows, pad_rows, root_only
 from jaxspec.drafters.base import Committed
-from jaxspec.engine.commit import absorb, commit, enqueue, remember, write_columns
-from jaxspec.engine.draft import draft
-from jaxspec.engine.grow import grow
+from jaxspec.engine.commit import commit, enqueue, write_columns
 from jaxspec.engine.round import Round
-from jaxspec.serve.bias import LogitBias
 from jaxspec.serve.calibration import calibrate, observe_rows
+from jaxspec.serve.drafting import Rounds, absorb_committed, draft_trees, find_entries
 from jaxspec.serve.packed import verify_packed
 from jaxspec.serve.plan import Offer, share_rows
 from jaxspec.serve.settings import SlotSettings
@@ -59,17 +57,14 @@ class Rules(NamedTuple):
 
 
 def drafted_round(
-    round: Round, slots: SlotsState, settings: SlotSettings, control: Control, rules: Rules
+    rounds: Rounds, slots: SlotsState, settings: SlotSettings, control: Control, rules: Rules
 ) -> SlotsState:
     """Run a round that drafts, for all slots that decode."""
-    state = slots.decode
-    noise = _noise(round, state, round.plan.longest)
-    drafted = draft(round, state, noise)
-    tree = grow(round, state, drafted)
-    state = remember(round, state, drafted.scratch)
+    noise = _noise(rounds.joint, slots.decode, rounds.joint.plan.longest)
+    state, tree = draft_trees(rounds, slots.decode, settings, noise)
     slots, live = slots.replace(decode=state), ~state.done
     offer = Offer(
-        calibrate(tree, slots.calibration),
+        calibrate(tree, slots.calibration, find_entries(rounds, tree, settings)),
         jnp.where(live, tree.size, 0),
         settings.weight,
         settings.low,
@@ -77,39 +72,39 @@ def drafted_round(
     )
     shared = share_rows(rules.rule, offer, rules.edges, control.seconds, control.forced)
     tree = keep_rows(tree, shared.rows).replace(size=shared.rows)
-    slots, committed = _verify(round, slots, tree, noise, settings.bias, shared.edge, rules.edges)
+    slots, committed = _verify(rounds, slots, tree, noise, settings, shared.edge, rules.edges)
     committed = _followed(committed, settings)
-    return slots.replace(decode=absorb(round, slots.decode, committed))
+    return slots.replace(decode=absorb_committed(rounds, slots.decode, committed, settings))
 
 
 def autoregressive_round(
-    round: Round, slots: SlotsState, settings: SlotSettings, control: Control, rules: Rules
+    rounds: Rounds, slots: SlotsState, settings: SlotSettings, control: Control, rules: Rules
 ) -> SlotsState:
-    """Run a round of roots alone. What the drafter has yet to absorb waits in a queue.
+    """Run a round of roots alone. What the drafters have yet to absorb waits in a queue.
 
     A config without a drafter keeps nothing for it, though the slots' state may be for one.
     """
     state = slots.decode
     live = (~state.done).astype(jnp.int32)
     tree = root_only(state.root, 1).replace(size=live)
-    noise = _noise(round, state, 1)
+    noise = _noise(rounds.joint, state, 1)
     edges = rules.plain_edges(live.shape[0])
     smallest = (live.sum() > np.asarray(edges)[:-1]).sum(dtype=jnp.int32)
     edge = jnp.where(control.forced < 0, smallest, jnp.minimum(control.forced, len(edges) - 1))
-    slots, committed = _verify(round, slots, tree, noise, settings.bias, edge, edges)
+    slots, committed = _verify(rounds, slots, tree, noise, settings, edge, edges)
     # The host may ask for the tree; the state has room for a drafted one.
     accepted, longest = slots.decode.accepted, state.accepted.path.shape[1]
     path = jnp.pad(accepted.path, ((0, 0), (0, longest - accepted.path.shape[1])))
     decode = slots.decode.replace(
         tree=pad_rows(tree, state.tree.token.shape[1]), accepted=accepted.replace(path=path)
     )
-    if round.plan.drafter is not None:
+    if rounds.joint.plan.drafter is not None:
         decode = enqueue(decode, _followed(committed, settings))
     return slots.replace(decode=decode)
 
 
 def _followed(committed: Committed, settings: SlotSettings) -> Committed:
-    """Keep the tokens of slots that the drafter follows."""
+    """Keep the tokens of slots that a drafter reads."""
     return committed.replace(count=jnp.where(settings.follows, committed.count, 0))
 
 
@@ -120,18 +115,18 @@ def _noise(round: Round, state: DecodeState, count: int) -> jax.Array:
 
 
 def _verify(
-    round: Round,
+    rounds: Rounds,
     slots: SlotsState,
     tree: Tree,
     noise: jax.Array,
-    bias: LogitBias,
+    settings: SlotSettings,
     edge: jax.Array,
     edges: tuple[int, ...],
 ) -> tuple[SlotsState, Committed]:
     """Verify, commit and record a round; `tree.size` int32 [B] counts the rows of each slot."""
-    before, hidden = slots.decode, slots.hidden
+    round, before, hidden = rounds.joint, slots.decode, slots.hidden
     verified, wrong = verify_packed(
-        round, before, tree, noise, bias, edge, edges, hidden is not None
+        round, before, tree, noise, settings.bias, edge, edges, hidden is not None
     )
     # A slot that breaks commits nothing of this round, and ends.
     before = before.replace(done=before.done | wrong)
@@ -141,7 +136,8 @@ def _verify(
         hidden = write_columns(hidden, verified.hidden, before.emitted)
     calibration = slots.calibration
     if tree.token.shape[1] > 1:  # roots alone say nothing of the drafter
-        calibration = observe_rows(tree, verified.accepted, live, calibration)
+        entry = find_entries(rounds, tree, settings)
+        calibration = observe_rows(tree, verified.accepted, live, calibration, entry)
     state, committed = commit(round, before, tree, verified)
     accepted = jnp.minimum(verified.accepted.count - 1, state.accepted.count)[:, None]
     done_rounds = jnp.max(before.rounds)

@@ -25,7 +25,7 @@ class Planned(NamedTuple):
       rounds: of the visit, at most.
       leaves: whether it ends with the first text that ends.
       drafts: whether its rounds draft.
-      follows: whether the drafter follows any slot of it.
+      follows: whether a drafter reads any slot of it.
     """
 
     rounds: int
@@ -57,14 +57,16 @@ class Schedule:
         self._device.drafted = self._live.drafted
         self._choice = DraftChoice(self._live)
 
-    def follows(self, task: Task) -> bool:
-        """Decide whether the drafter follows a request from its start on.
+    def choose_reader(self, task: Task) -> int:
+        """Choose the drafter that reads a request from its start on; 0: none.
 
         It cannot begin later: it would have to read features that the target does not keep.
         """
         if self._choice is None:
-            return self._device.plan.drafter is not None
-        return _wants_drafts(task) and self._choice.wants_followers()
+            reads = self._device.plan.drafter is not None
+        else:
+            reads = _wants_drafts(task) and self._choice.wants_followers()
+        return task.accepted.reader if reads else 0
 
     def plan(self, tasks: dict[int, Task], waiting: int) -> Planned:
         """Plan a visit.
@@ -75,7 +77,7 @@ class Schedule:
         """
         running = [task for task in tasks.values() if task.decodes]
         traced = any(task.accepted.request.trace for task in running)
-        drafts, follows = self._drafts(running), any(task.follows for task in running)
+        drafts, follows = self._drafts(running), any(task.reader for task in running)
         hurry = len(running) < self._device.slots
         rounds = 1 if traced else self._pace.rounds(drafts, hurry)
         return Planned(rounds, self._leaves_early(waiting), drafts, follows)
@@ -96,7 +98,7 @@ class Schedule:
     def _drafts(self, running: list[Task]) -> bool:
         """Decide whether rounds draft. They do for all who want it, or for nobody."""
         wanting = [task for task in running if _wants_drafts(task)]
-        if not wanting or not all(task.follows for task in wanting):
+        if not wanting or not all(task.reader for task in wanting):
             return False
         return self._choice is None or self._choice.wants_drafts()
 

@@ -19,7 +19,7 @@ STOPS = 16
 """Stop ids that a request may have, the model's EOS tokens included."""
 
 _INTEGERS = (
-    *("active", "follows", "limit", "stop_from", "seed", "sequence", "deepest", "top_k"),
+    *("active", "reader", "limit", "stop_from", "seed", "sequence", "deepest", "top_k"),
     *("low", "high"),
 )
 _FLOATS = ("temperature", "top_p", "min_p", "weight")
@@ -34,7 +34,9 @@ class SlotSettings(NamedTuple):
 
     Attributes:
       active: bool [B], slots that decode.
-      follows: bool [B], slots whose tokens the drafter reads, so that it can draft for them.
+      reader: int32 [B], number of the drafter that reads the slot's tokens, so that it can draft for
+        them: 1 is the first; 0: none.
+      follows: bool [B], slots that some drafter reads.
       request: limits, stop ids, seeds and sampling of all slots.
       weight: float32 [B], what an expected token of each slot counts when rows are shared.
       low, high: int32 [B], least and most rows of each slot.
@@ -42,6 +44,7 @@ class SlotSettings(NamedTuple):
     """
 
     active: jax.Array
+    reader: jax.Array
     follows: jax.Array
     request: Request
     weight: jax.Array
@@ -111,6 +114,6 @@ def read_settings(settings: jax.Array) -> SlotSettings:
     )
     biased, biases = jnp.split(settings[:, _BIASED:], 2, axis=1)
     bias = LogitBias(biased, jax.lax.bitcast_convert_type(biases, jnp.float32))
-    active, follows = column["active"] != 0, column["follows"] != 0
+    active, reader = column["active"] != 0, column["reader"]
     shared = column["weight"], column["low"], column["high"]
-    return SlotSettings(active, follows, request, *shared, bias)
+    return SlotSettings(active, reader, reader != 0, request, *shared, bias)

@@ -16,13 +16,13 @@ from jaxspec.core.mesh import constrain, current
 from jaxspec.core.params import Params, Spec
 from jaxspec.core.sampling import MIXED
 from jaxspec.core.state import DecodeState
-from jaxspec.drafters.base import Drafter
 from jaxspec.engine.commit import make_pending
 from jaxspec.engine.placement import place_state
-from jaxspec.engine.plan import QUEUE, DecodeConfig, make_plan
+from jaxspec.engine.plan import QUEUE, DecodeConfig
 from jaxspec.engine.prefill import begin_state
 from jaxspec.engine.round import Round
 from jaxspec.serve.calibration import Calibration, init_calibration
+from jaxspec.serve.drafters import Config, init_drafts, join_plans, list_configs
 from jaxspec.serve.settings import make_settings, read_settings
 
 MOST_ROUNDS = 16
@@ -52,7 +52,7 @@ class SlotsState(flax.struct.PyTreeNode):
 
 
 def make_slots(
-    params: Params, config: DecodeConfig, slots: int, capacity: int, keep_hidden: bool = False
+    params: Params, config: Config, slots: int, capacity: int, keep_hidden: bool = False
 ) -> SlotsState:
     """Make the state of free slots.
 
@@ -69,15 +69,15 @@ def make_slots(
 
 
 def _make_slots(
-    spec: Spec, dtype: Any, config: DecodeConfig, slots: int, capacity: int, keep_hidden: bool
+    spec: Spec, dtype: Any, config: Config, slots: int, capacity: int, keep_hidden: bool
 ) -> SlotsState:
-    plan = make_plan(spec, config)
+    plan = join_plans(spec, config)
     drafter = plan.drafter
     decode = begin_state(
         plan,
         jnp.zeros(slots, jnp.int32),
         allocate(spec.target, slots, capacity, dtype),
-        drafter.init(slots, capacity, dtype) if drafter else None,
+        init_drafts(spec, config, slots, capacity, dtype),
         max_tokens=MOST_ROUNDS * plan.longest,
     )
     if drafter:
@@ -85,14 +85,15 @@ def _make_slots(
         features = jnp.zeros((slots, width), dtype)
         decode = decode.replace(pending=make_pending(features, max(plan.longest, QUEUE)))
     zeros = jnp.zeros((slots, MOST_ROUNDS + 1), jnp.int32)
-    calibration = init_calibration(slots, plan.longest)
+    calibration = init_calibration(slots, len(list_configs(config)) * plan.longest)
     hidden = None
     if keep_hidden:
         hidden = jnp.zeros((*decode.tokens.shape, spec.target.hidden_size), dtype)
     broken = jnp.zeros(slots, bool)
     state = SlotsState(decode, zeros, zeros[0] + 0, calibration, broken, hidden)
-    # Leaves that share a buffer could not be donated.
-    return jax.tree.map(lambda x: jnp.array(x, copy=True), state)
+    # Leaves that share a buffer could not be donated. Programs return dtypes that are not weak, so
+    # the first call of one would compile it for others than the next.
+    return jax.tree.map(lambda x: jnp.array(x, x.dtype, copy=True), state)
 
 
 def place_slots(state: SlotsState) -> SlotsState:
@@ -118,10 +119,13 @@ def make_slot_round(params: Params, config: DecodeConfig, settings: jax.Array | 
     return make_round(params, read_settings(given).request, config)
 
 
-def shapes_of_drafts(drafter: Drafter, capacity: int, dtype: Any) -> tuple[Any, Any]:
-    """Return the shapes of a drafter's state for one and for two sequences, see `take_slot`."""
+def shapes_of_drafts(params: Params, config: Config, capacity: int) -> tuple[Any, Any]:
+    """Return the shapes of the drafters' state for one and for two sequences, see `take_slot`."""
     one, two = (
-        jax.eval_shape(lambda count=count: drafter.init(count, capacity, dtype)) for count in (1, 2)
+        jax.eval_shape(
+            lambda count=count: init_drafts(params.spec, config, count, capacity, params.dtype)
+        )
+        for count in (1, 2)
     )
     return one, two
 

@@ -24,9 +24,11 @@ class Task:
       started: time at which it got a slot; None while it waits.
       fed: tokens of its prompt that are in the slot's caches; -1 before the first chunk.
       tokens: generated so far.
-      follows: whether the drafter reads its tokens, so that it can draft for them.
+      reader: number of the drafter that reads its tokens, so that it can draft for them, from 1; 0:
+        none.
       unread: how many of the last tokens the drafter may not have read yet; what it has not read
         when the request ends, it never will.
+      outdated: whether some of what the drafter read was read by weights that have been replaced.
     """
 
     id: int
@@ -36,8 +38,9 @@ class Task:
     started: float | None = None
     fed: int = -1
     tokens: list[int] = dataclasses.field(default_factory=list)
-    follows: bool = True
+    reader: int = 1
     unread: int = 0
+    outdated: bool = False
 
     def __post_init__(self) -> None:
         self._text = StreamedText(self.tokenizer, self.accepted.stop_strings)
@@ -55,6 +58,11 @@ class Task:
             return prompt[: max(self.fed, 0)]
         # The last token's rows are made in the next round.
         return [*prompt, *self.tokens][: -1 - self.unread]
+
+    @property
+    def cached_by(self) -> int:
+        """Number of the drafter whose rows of them can be used again; 0: none."""
+        return 0 if self.outdated else self.reader
 
     def is_late(self, now: float) -> bool:
         """Whether its deadline has passed."""

@@ -12,11 +12,12 @@ from jax.sharding import PartitionSpec
 
 from jaxspec.core.mesh import constrain
 from jaxspec.core.params import Params
-from jaxspec.engine.commit import absorb_pending, has_room
-from jaxspec.engine.plan import DecodeConfig
+from jaxspec.engine.commit import has_room
+from jaxspec.serve.drafters import Config
+from jaxspec.serve.drafting import Rounds, absorb_committed, make_slot_rounds
 from jaxspec.serve.rounds import Control, Rules, autoregressive_round, drafted_round
-from jaxspec.serve.settings import read_settings
-from jaxspec.serve.slots import MOST_ROUNDS, SlotsState, make_slot_round, place_slots
+from jaxspec.serve.settings import SlotSettings, read_settings
+from jaxspec.serve.slots import MOST_ROUNDS, SlotsState, place_slots
 
 Carry = tuple[SlotsState, jax.Array]  # the slots; int32 [], rounds run so far
 
@@ -46,21 +47,21 @@ def visit(
     settings: jax.Array,
     control: Control,
     *,
-    config: DecodeConfig,
+    config: Config,
     rules: Rules,
 ) -> tuple[SlotsState, jax.Array]:
     """Run up to `control.max_rounds` rounds, at most `MOST_ROUNDS`, while a slot decodes.
 
     Args:
       settings: int32 [B, columns], see `jaxspec.serve.settings`.
-      config: with the slots' drafter; or without one, if it follows no slot that decodes. The state
-        need not hold the drafter's arrays then.
+      config: with the slots' drafter, or a tuple of several drafters' configs; or without one, if none
+        reads a slot that decodes. The state need not hold a drafter's arrays then.
 
     Returns:
       (the state; a report for `read_report`).
     """
     chosen = read_settings(settings)
-    round, lengths = make_slot_round(params, config, settings), state.decode.cache.length
+    rounds, lengths = make_slot_rounds(params, config, settings), state.decode.cache.length
     slots = _begin(state, chosen.active, chosen.follows)
 
     def unfinished(carry: Carry) -> jax.Array:
@@ -73,17 +74,17 @@ def visit(
         """Run rounds of one kind while `wanted` holds."""
 
         def body(carry: Carry) -> Carry:
-            return place_slots(one(round, carry[0], chosen, control, rules)), carry[1] + 1
+            return place_slots(one(rounds, carry[0], chosen, control, rules)), carry[1] + 1
 
         return jax.lax.while_loop(lambda c: unfinished(c) & wanted(c[0]), body, carry)
 
     def alternate(carry: Carry) -> Carry:
         carry = repeat(autoregressive_round, lambda s: ~control.drafts & has_room(s.decode), carry)
-        carry = _absorb_waiting(round, carry, control.drafts)
+        carry = _absorb_waiting(rounds, carry, chosen, control.drafts)
         return repeat(drafted_round, lambda s: control.drafts, carry)
 
     begin = (slots, jnp.int32(0))
-    if round.plan.drafter is None:
+    if rounds.joint.plan.drafter is None:
         slots, count = repeat(autoregressive_round, lambda s: True, begin)
     else:
         # Use loops, not conditionals: XLA would copy the caches that a conditional carries.
@@ -112,8 +113,10 @@ def _restore(slots: SlotsState, active: jax.Array, lengths: jax.Array) -> SlotsS
     return slots.replace(decode=slots.decode.replace(cache=cache))
 
 
-def _absorb_waiting(round, carry: Carry, drafts: jax.Array) -> Carry:
-    """Let the drafter absorb what waits, if rounds draft next or the queue is full."""
+def _absorb_waiting(
+    rounds: Rounds, carry: Carry, settings: SlotSettings, drafts: jax.Array
+) -> Carry:
+    """Let the drafters absorb what waits, if rounds draft next or the queue is full."""
 
     def waits(carry: Carry) -> jax.Array:
         state = carry[0].decode
@@ -121,7 +124,10 @@ def _absorb_waiting(round, carry: Carry, drafts: jax.Array) -> Carry:
 
     def absorb(carry: Carry) -> Carry:
         slots, count = carry
-        return slots.replace(decode=absorb_pending(round, slots.decode)), count
+        state = absorb_committed(rounds, slots.decode, slots.decode.pending, settings)
+        nothing = jnp.zeros_like(state.pending.count)
+        state = state.replace(pending=state.pending.replace(count=nothing))
+        return slots.replace(decode=state), count
 
     return jax.lax.while_loop(waits, absorb, carry)
 

@@ -16,6 +16,7 @@ import functools
 import math
 import os
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -57,14 +58,14 @@ def serves(x: jax.Array) -> bool:
     return 1 < math.prod(x.shape[:-1]) <= MOST_ROWS
 
 
-def with_panels(params: Params, method: str, batch: int) -> Params:
-    """Add panels to a model's target and to the drafter of a call.
+def with_panels(params: Params, method: str | Sequence[str], batch: int) -> Params:
+    """Add panels to a model's target and to the drafter of a call, or to several drafters.
 
     They are made once for each array, and freed with it.
 
     Args:
       params: the model; it is not changed.
-      method: name of the drafter, or `ar`.
+      method: name of the drafter, or `ar`; or names of drafters.
       batch: number of sequences.
 
     Returns:
@@ -72,25 +73,33 @@ def with_panels(params: Params, method: str, batch: int) -> Params:
       devices than a CPU, for other dtypes than float32, for batches whose rounds have too many rows
       or a single one, and where copies would take more than `MOST_MEMORY` of the memory.
     """
-    rows = batch if method == "ar" else 2 * batch
-    weights = [params.target, params.drafter(method)]
+    methods = (method,) if isinstance(method, str) else tuple(method)
+    rows = batch if methods == ("ar",) else 2 * batch
+    weights = [params.target, *map(params.drafter, methods)]
     if not (1 < rows <= MOST_ROWS and vectorizes_sums() and os.environ.get(SWITCH) != "0"):
         return params
     if not all(map(_suits, jax.tree.leaves(weights))):
         return params
     if sum(leaf.nbytes for leaf in jax.tree.leaves(weights)) > MOST_MEMORY * _memory():
         return params
-    with_them = [{**one, COLLECTION: _panels_of(one)} if one else one for one in weights]
-    return params.replace(
-        target=with_them[0],
-        drafters={**params.drafters, method: with_them[1]} if with_them[1] else params.drafters,
-    )
+    target, *drafters = [{**one, COLLECTION: _panels_of(one)} if one else one for one in weights]
+    made = {name: one for name, one in zip(methods, drafters, strict=True) if one}
+    return params.replace(target=target, drafters={**params.drafters, **made})
+
+
+def with_panels_like(weights: Any, other: Any) -> Any:
+    """Add panels to variables if `other`, variables of the same shapes, have them."""
+    return {**weights, COLLECTION: _panels_of(weights)} if COLLECTION in other else weights
+
+
+def without_panels(variables: Any) -> Any:
+    """Return variables without their panels."""
+    return {name: one for name, one in variables.items() if name != COLLECTION}
 
 
 def some_weight(*variables: Any) -> jax.Array:
     """Return an array that tells these variables from others, whether or not they have panels."""
-    weights = [{name: one[name] for name in one if name != COLLECTION} for one in variables]
-    return jax.tree.leaves(weights)[0]
+    return jax.tree.leaves([without_panels(one) for one in variables])[0]
 
 
 def _suits(leaf: Any) -> bool:

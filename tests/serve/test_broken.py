@@ -84,7 +84,7 @@ def test_a_prompt_that_breaks_ends_before_its_first_token(engine):
     """The chunk that is fed attends to rows that are used again."""
     other = tuple(range(200, 330))
     ((alone, *_),) = run(engine, ServeRequest(other, **OPTIONS))
-    slot = next(s for s in range(2) if engine._prefixes.count(s, other, follows=True))
+    slot = next(s for s in range(2) if engine._prefixes.count(s, other, reader=1))
     poison(engine, slot)
     id = engine.submit(ServeRequest(other, **OPTIONS))
     assert finish(engine)[id] == ([], "error")
@@ -109,7 +109,7 @@ def test_rows_behind_those_used_again_are_clean(engine):
     """NaN that no mask lets in still counts: a weight of zero times NaN is NaN."""
     prompt = tuple(range(300, 400))
     first = run(engine, ServeRequest(prompt, **OPTIONS))
-    slot = next(s for s in range(2) if engine._prefixes.count(s, prompt, follows=True))
+    slot = next(s for s in range(2) if engine._prefixes.count(s, prompt, reader=1))
     state = engine._device.state
     draft = state.decode.draft
     k, v = (x.at[:, slot, :, 64:].set(jnp.nan) for x in (draft.k, draft.v))

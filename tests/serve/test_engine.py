@@ -371,22 +371,22 @@ def test_samples_of_a_long_prompt_copy_it_from_each_other(drafter):
 
 def test_prefixes_are_whole_chunks_and_leave_a_token_to_feed():
     held = HeldPrefixes(3, 4)
-    held.hold(0, range(9), followed=True)
-    held.hold(1, range(6), followed=True)
-    count = functools.partial(held.count, follows=True)
+    held.hold(0, range(9), reader=1)
+    held.hold(1, range(6), reader=1)
+    count = functools.partial(held.count, reader=1)
     assert count(0, range(20)) == 8 and count(1, range(20)) == 4
     assert count(0, range(9)) == 4 and count(0, range(5)) == 0
     assert count(0, [*range(8), 99, 99]) == 4 and count(2, range(9)) == 0
-    assert held.find(range(20), follows=True) == (0, 8)
-    assert held.choose_slot([1, 2], range(20), follows=True) == 1
+    assert held.find(range(20), reader=1) == (0, 8)
+    assert held.choose_slot([1, 2], range(20), reader=1) == 1
     held.free(1)
-    assert held.choose_slot([1, 2], [50, 51], follows=True) == 2
+    assert held.choose_slot([1, 2], [50, 51], reader=1) == 2
 
 
 def test_rows_that_the_drafter_never_read_serve_requests_without_it_alone():
     held = HeldPrefixes(2, 4)
-    held.hold(0, range(9), followed=False)
-    held.hold(1, range(5), followed=True)
-    assert held.find(range(20), follows=False) == (0, 8)
-    assert held.find(range(20), follows=True) == (1, 4)
-    assert held.choose_slot([0, 1], range(20), follows=True) == 1
+    held.hold(0, range(9), reader=0)
+    held.hold(1, range(5), reader=1)
+    assert held.find(range(20), reader=0) == (0, 8)
+    assert held.find(range(20), reader=1) == (1, 4)
+    assert held.choose_slot([0, 1], range(20), reader=1) == 1

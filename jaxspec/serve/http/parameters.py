@@ -74,7 +74,8 @@ class Parameters(_Closed):
       logit_bias: what to add to the logits of tokens, by their ids.
       user: a label, which is neither used nor kept.
       return_token_ids: give the ids of the new tokens beside their text.
-      method: `ar` decodes without a drafter, for comparisons; the text is the same.
+      method: drafter of this request, one of the server's; `ar` decodes without one. The text is the
+        same.
       trace: say which tokens a drafter proposed, and show the draft trees.
     """
 
