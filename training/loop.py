@@ -21,6 +21,7 @@ from jaxspec.core.processes import HostOptions
 from training import sharding
 from training.checkpoints import Checkpoints, TrainingError
 from training.metrics import RunLog, count_tokens
+from training.stopping import StopRequest, catch_stop
 
 
 @dataclasses.dataclass
@@ -162,7 +163,9 @@ def fit(
 
     Raises:
       TrainingError: the loss or a weight is no longer finite, or a checkpoint cannot be read or
-        written; the message names the last good checkpoint.
+        written; the message names the last good checkpoint. Or SIGTERM came: the step that ran is
+        finished and saved.
+      KeyboardInterrupt: after Ctrl-C, when the step that ran is finished and saved.
     """
     mesh = sharding.make_mesh(options.data, options.fsdp)
     checkpoints = Checkpoints(options.run / "checkpoints", recipe, options.changed)
@@ -175,17 +178,21 @@ def fit(
         make_step(loss, optimizer, options.parts, mesh, shardings),
         RunLog(options.run, first, options.steps),
     )
-    with contextlib.closing(checkpoints), contextlib.closing(log):
-        for done in range(first + 1, min(options.steps, options.stop_after or options.steps) + 1):
+    last = min(options.steps, options.stop_after or options.steps)
+    with contextlib.closing(checkpoints), contextlib.closing(log), catch_stop() as stop:
+        for done in range(first + 1, last + 1):
             try:
                 batch = batches(done - 1)
                 sharding.check_rows(batch, options.parts, mesh)
                 state, sums = step_fn(state, frozen, sharding.put(batch, sharding.over_batch(mesh)))
                 log.advance(count_tokens(batch))
-                _report(done, state, sums, options, checkpoints, log, evaluate)
+                asked = stop.number is not None
+                _report(done, state, sums, options, checkpoints, log, evaluate, saves=asked)
             except OSError as error:  # a full disk, or data that went away
                 message = f"stopped at step {done}: {error}; last good checkpoint: {checkpoints.last_good()}"
                 raise TrainingError(message) from error
+            if asked and done < last:
+                _end(stop, done)
         return sharding.to_host(state.params)
 
 
@@ -197,9 +204,14 @@ def _report(
     checkpoints: Checkpoints,
     log: RunLog,
     evaluate,
+    saves: bool,
 ) -> None:
-    """Log, evaluate and save if it is due after step `done`; only then wait for the devices."""
-    saves = done % options.save_every == 0 or done in (options.steps, options.stop_after)
+    """Log, evaluate and save if it is due after step `done`; only then wait for the devices.
+
+    Args:
+      saves: whether it is due to save in any case.
+    """
+    saves = saves or done % options.save_every == 0 or done in (options.steps, options.stop_after)
     evaluates = evaluate and (done % options.eval_every == 0 or done == options.steps)
     if done % 10 == 0 or saves or evaluates:
         _check_finite(state, checkpoints)
@@ -213,6 +225,15 @@ def _report(
         _save(done, state, checkpoints)
     if evaluates or saves:
         log.rest()
+
+
+def _end(stop: StopRequest, done: int) -> None:
+    """End a run that was asked to stop, after step `done` is saved."""
+    if stop.is_keyboard:
+        raise KeyboardInterrupt
+    raise TrainingError(
+        f"stopped by SIGTERM after step {done}, which is saved: the same command goes on from there"
+    )
 
 
 def _start(params, optimizer, checkpoints: Checkpoints, mesh) -> tuple[int, TrainState, TrainState]:

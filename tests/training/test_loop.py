@@ -4,6 +4,8 @@ gone wrong.
 
 import dataclasses
 import json
+import os
+import signal
 import struct
 
 import jax
@@ -16,6 +18,7 @@ from training.checkpoints import TrainingError
 from training.loop import LoopOptions, fit
 from training.metrics import count_tokens
 from training.optimizer import OptimizerOptions, make_optimizer
+from training.stopping import catch_stop
 
 
 class Killed(Exception):
@@ -65,6 +68,44 @@ def run(folder, kill_at=None, batches=batches, evaluate=None, **options):
         frozen=jnp.float32(1),
         evaluate=evaluate,
     )
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "says"),
+    [
+        (signal.SIGTERM, TrainingError, "stopped by SIGTERM after step 5, which is saved"),
+        (signal.SIGINT, KeyboardInterrupt, ""),
+    ],
+)
+def test_a_signal_ends_a_run_with_its_step_saved(tmp_path, whole, number, error, says):
+    """The run goes on to the same bits, and signals do again what they did before."""
+
+    def interrupted(step):
+        if step == 4:
+            os.kill(os.getpid(), number)
+        return batches(step)
+
+    before = signal.getsignal(number)
+    with pytest.raises(error, match=says):
+        run(tmp_path, batches=interrupted)
+    assert signal.getsignal(number) == before
+    steps = []
+    found = run(tmp_path, batches=lambda step: steps.append(step) or batches(step))
+    assert steps[0] == 5
+    assert_equal(found, whole)
+
+
+def test_the_second_signal_is_not_caught():
+    seen = []
+    before = signal.signal(signal.SIGTERM, lambda *_: seen.append("as before"))
+    try:
+        with catch_stop() as stop:
+            signal.raise_signal(signal.SIGTERM)
+            assert stop.number == signal.SIGTERM and not stop.is_keyboard and not seen
+            signal.raise_signal(signal.SIGTERM)
+            assert seen == ["as before"]
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def records(folder):
