@@ -13,6 +13,7 @@ from jaxspec.cli import (
     bench_batches,
     bench_confidence,
     bench_endpoint,
+    bench_first,
     bench_latency,
     bench_load,
     bench_outputs,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 COMMANDS = (
     bench_latency,
     bench_load,
+    bench_first,
     bench_peers,
     bench_sweep,
     bench_policies,

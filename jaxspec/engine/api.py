@@ -17,7 +17,8 @@ from jaxspec.engine.output import Output
 from jaxspec.engine.probe import keep_learned, probe_session
 from jaxspec.engine.recheck import recheck_costs
 from jaxspec.engine.results import make_outputs
-from jaxspec.engine.session import Session, Stop, matmul_precision, prepare, run_prefill
+from jaxspec.engine.session import Session, Stop, matmul_precision, prepare
+from jaxspec.engine.start import start_session
 from jaxspec.engine.stream import stream_rounds
 from jaxspec.engine.token_ids import Prompt, Prompts, is_batch
 from jaxspec.policies.protocol import Policy
@@ -140,7 +141,7 @@ def run_session(
     """
     with matmul_precision(session):
         started = time.perf_counter()
-        state = jax.block_until_ready(run_prefill(session))
+        state = start_session(session)
         session = probe_session(session, state)
         decoding, compiled = time.perf_counter(), compilations()
         if not trace:

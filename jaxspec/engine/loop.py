@@ -6,7 +6,6 @@ without a drafter: its tree is the root alone.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import jax
@@ -28,6 +27,7 @@ from jaxspec.engine.draft import draft
 from jaxspec.engine.grow import find_drawn, grow
 from jaxspec.engine.placement import place_state
 from jaxspec.engine.plan import DecodeConfig
+from jaxspec.engine.quick_jit import quick_jit
 from jaxspec.engine.round import Round, make_round
 from jaxspec.engine.verify import fit_rows, verify, verify_rows
 from jaxspec.policies.protocol import Observation, Outcome
@@ -35,7 +35,7 @@ from jaxspec.policies.protocol import Observation, Outcome
 Carry = tuple[DecodeState, jax.Array]  # the state; int32 [], rounds run so far
 
 
-@functools.partial(jax.jit, static_argnames=("config",), donate_argnames=("state",))
+@quick_jit(static_argnames=("config",), donate_argnames=("state",))
 def run(
     params: Params,
     request: Request,

@@ -19,13 +19,14 @@ from jaxspec.engine.commit import is_stop, make_pending
 from jaxspec.engine.evidence import init_evidence, write_rows
 from jaxspec.engine.placement import place_cache, place_state
 from jaxspec.engine.plan import DecodeConfig, Plan
+from jaxspec.engine.quick_jit import quick_jit
 from jaxspec.engine.round import Round, make_round
 from jaxspec.engine.verify import project
 from jaxspec.policies.protocol import Observation
 from jaxspec.targets.transformer import ForwardOutput
 
 
-@functools.partial(jax.jit, static_argnames=("config", "capacity", "max_tokens"))
+@quick_jit(static_argnames=("config", "capacity", "max_tokens"))
 def prefill(
     params: Params,
     request: Request,

@@ -15,6 +15,7 @@ from jaxspec.costs.split import split_rounds
 from jaxspec.engine.automatic import is_probed, remember_policy, save_setting
 from jaxspec.engine.drafter_choice import record_speed
 from jaxspec.engine.output import Output
+from jaxspec.engine.plan import make_plan
 from jaxspec.engine.session import Session
 from jaxspec.engine.timed_rounds import PLAIN, count_rounds, time_rounds
 
@@ -37,9 +38,12 @@ def probe_session(session: Session, state: DecodeState) -> Session:
     if not session.automatic or session.policy is None or is_probed(session.policy):
         return session
     widths = session.policy.controls.costs.widths
-    plain, *drafted = _time_kinds(session, state, (PLAIN, *widths))
+    compiled = make_plan(session.params.spec, session.config).widths
+    seconds = _time_kinds(session, state, (PLAIN, *compiled))
+    # A round verifies with the smallest compiled width that holds its rows.
+    place = np.minimum(np.searchsorted(compiled, widths), len(compiled) - 1)
     context = float(max(np.max(session.lengths), 1))
-    costs = make_costs(widths, (context,), *split_rounds([plain], np.c_[drafted]))
+    costs = make_costs(widths, (context,), *split_rounds(seconds[:1], seconds[1:][place, None]))
     policy = save_setting(session.params, session.config, len(session.lengths), costs)
     policy = policy.replace(state=session.policy.state, temperature=session.policy.temperature)
     return dataclasses.replace(

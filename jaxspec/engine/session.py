@@ -256,16 +256,16 @@ def run_prefill(session: Session) -> DecodeState:
 
     The caller owns the state and may donate it to `jaxspec.engine.loop.run`.
     """
-    return prefill(
-        session.params,
-        session.request,
-        session.tokens,
-        session.lengths,
-        config=session.config,
-        capacity=session.capacity,
-        max_tokens=session.max_tokens,
-        control=session.policy and session.policy.state,
-    )
+    args, static = prefill_arguments(session)
+    return prefill(*args, **static)
+
+
+def prefill_arguments(session: Session) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of `jaxspec.engine.prefill.prefill`: arrays, and static ones by name."""
+    control = session.policy and session.policy.state
+    arrays = (session.params, session.request, session.tokens, session.lengths, control)
+    sizes = {"capacity": session.capacity, "max_tokens": session.max_tokens}
+    return arrays, {"config": session.config, **sizes}
 
 
 def matmul_precision(session: Session) -> contextlib.AbstractContextManager[None]:

@@ -19,7 +19,8 @@ from jaxspec.engine.loop import run
 from jaxspec.engine.observed_rounds import run_observed, wants_each_round
 from jaxspec.engine.probe import keep_learned, probe_session
 from jaxspec.engine.results import make_outputs
-from jaxspec.engine.session import Session, matmul_precision, run_prefill
+from jaxspec.engine.session import Session, matmul_precision
+from jaxspec.engine.start import start_session
 from jaxspec.engine.streamed_text import StreamedText
 
 
@@ -48,7 +49,7 @@ def stream_rounds(session: Session) -> Iterator[StreamedRound]:
     """
     started = time.perf_counter()
     with matmul_precision(session):
-        state = jax.block_until_ready(run_prefill(session))
+        state = start_session(session)
         session = probe_session(session, state)
     decoding = time.perf_counter()
     text, emitted, drafted = StreamedText(session.tokenizer, session.stop_strings), 0, False

@@ -15,8 +15,9 @@ from jaxspec.engine.arguments import check_count, check_flag
 from jaxspec.engine.compilations import compilations
 from jaxspec.engine.loop import run
 from jaxspec.engine.probe import probe_session
-from jaxspec.engine.session import Session, matmul_precision, prepare, run_prefill
+from jaxspec.engine.session import Session, matmul_precision, prepare
 from jaxspec.engine.shrink import take_sequences, use_costs
+from jaxspec.engine.start import start_session
 from jaxspec.engine.stream import read_news
 
 
@@ -80,7 +81,7 @@ def _run_empty(session: Session, shrink: bool) -> None:
     session = dataclasses.replace(session, lengths=np.ones_like(session.lengths))
     streams = len(session.lengths) == 1
     with matmul_precision(session):
-        state = run_prefill(session)
+        state = start_session(session)
         session = probe_session(session, state)
         state = run(session.params, session.request, state, np.int32(0), config=session.config)
         while shrink and len(session.lengths) > 1:

@@ -12,6 +12,7 @@ import pytest
 from golden_data import SHIPPED
 
 import jaxspec
+from jaxspec.bench.loading.measure_first_calls import measure_first_calls, render_first_calls
 from jaxspec.bench.loading.measure_load import measure_load, render_load
 from jaxspec.io import load_tree, progress, read_ahead
 from jaxspec.io.load_tree import read_tree
@@ -250,3 +251,18 @@ def test_measured_loads(tmp_path):
         measure_load(0.001, folder=tmp_path)
     with pytest.raises(ValueError, match="--shards, --repeats and --tp must be at least 1"):
         measure_load(0.02, shards=0, folder=tmp_path)
+
+
+def test_measured_first_calls():
+    lines = []
+    report = measure_first_calls(
+        "mini", "ar", repeats=1, prompt_tokens=5, max_new_tokens=4, progress=lines.append
+    )
+    (sample,) = report["samples"]["ar"]
+    assert sample["seconds"] > sample["repeated_seconds"] > 0 and len(lines) == 1
+    assert 0 < sample["compile_seconds"] < 2 * sample["seconds"]
+    assert "first call" in render_first_calls(report) and "jax" in report["versions"]
+    with pytest.raises(ValueError, match="repeats"):
+        measure_first_calls("mini", "ar", repeats=0)
+    with pytest.raises(ValueError, match="the call of 'ar' failed"):
+        measure_first_calls("no-such-model", "ar", repeats=1)

@@ -1,0 +1,57 @@
+"""Start a call: compile its two programs at the same time, and run the prefill."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Hashable
+
+import jax
+import numpy as np
+
+from jaxspec.core.state import DecodeState
+from jaxspec.engine.loop import run
+from jaxspec.engine.prefill import prefill
+from jaxspec.engine.session import Session, prefill_arguments, run_prefill
+from pallas_kernels.device import current_device
+
+# Calls whose rounds were compiled, or are about to be. A wrong entry costs time only: programs that
+# are missing are compiled when they are first called.
+_begun: set[Hashable] = set()
+
+
+def start_session(session: Session) -> DecodeState:
+    """Run the prefill, and compile the rounds meanwhile if the call is the first of its kind.
+
+    XLA compiles a program mostly on one core, so two programs take hardly longer than one.
+
+    Returns:
+      The state after the prefill; see `jaxspec.engine.session.run_prefill`.
+    """
+    key = _find_key(session)
+    if key in _begun or not _suits(session):
+        return jax.block_until_ready(run_prefill(session))
+    _begun.add(key)
+    args, static = prefill_arguments(session)
+    state = prefill.trace(*args, **static).out_info
+    lowered = run.lower(session.params, session.request, state, np.int32(0), config=session.config)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        # An error comes again where the program is called.
+        pool.submit(lowered.compile)
+        return jax.block_until_ready(run_prefill(session))
+
+
+def _suits(session: Session) -> bool:
+    """Whether the call is for this process's CPU alone.
+
+    On a GPU, XLA times kernels while it compiles, which the prefill would disturb.
+    """
+    alone = session.params.layout is None and jax.process_count() == 1
+    return alone and current_device().platform == "cpu"
+
+
+def _find_key(session: Session) -> Hashable:
+    """Return what the program of the rounds depends on, the arrays' shapes aside."""
+    request, params = session.request, session.params
+    structure = jax.tree.structure((params.target, params.drafters.get(session.config.method)))
+    sizes = len(session.lengths), session.capacity, session.max_tokens, np.shape(request.stop)
+    return params.spec, params.dtype, session.config, structure, sizes

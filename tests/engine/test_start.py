@@ -1,0 +1,68 @@
+"""What the first call of a shape compiles, and when."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+import jaxspec
+from jaxspec.engine import probe, start
+from jaxspec.engine.compilations import compilations
+from jaxspec.engine.loop import run
+from jaxspec.engine.session import matmul_precision, prepare
+from jaxspec.engine.timed_rounds import PLAIN
+
+PROMPT = [5, 6, 7, 8]
+
+
+@pytest.fixture(scope="module")
+def mini():
+    return jaxspec.load("mini", drafter="jetspec")
+
+
+def test_a_start_compiles_the_rounds_that_the_call_runs(mini):
+    session = prepare(mini, PROMPT, max_new_tokens=70, method="jetspec", budget=3)
+    with matmul_precision(session):
+        state = start.start_session(session)
+        before = compilations()
+        state = run(session.params, session.request, state, np.int32(2), config=session.config)
+    assert compilations() == before and int(state.rounds[0]) == 2
+
+
+def test_only_the_first_start_compiles_ahead(mini, monkeypatch):
+    call = functools.partial(jaxspec.decode, mini, PROMPT, max_new_tokens=70, budget=3)
+    text = call().tokens
+    monkeypatch.setattr(start, "prefill_arguments", None)  # what compiles ahead would call it
+    assert call(seed=1).tokens == text
+
+
+def test_an_error_of_the_rounds_appears_where_they_run(mini, monkeypatch):
+    def fail(*args):
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(start, "_begun", set())
+    monkeypatch.setattr(jax.stages.Lowered, "compile", fail)
+    out = jaxspec.decode(mini, PROMPT, max_new_tokens=5, budget=3)
+    assert len(out.tokens) == 5
+
+
+def test_a_probe_times_each_compiled_width_once(mini, monkeypatch, tmp_path):
+    timed = []
+
+    def time_kinds(session, state, kinds):
+        timed.append(tuple(kinds))
+        return np.array([1.0, 1.5])
+
+    monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
+    monkeypatch.setattr(probe, "_time_kinds", time_kinds)
+    session = prepare(mini, PROMPT, max_new_tokens=9, capacity=320)
+    compiled = session.policy.config.widths
+    if len(compiled) != 1:
+        pytest.skip("without panels, verification of a single row is compiled too")
+    with matmul_precision(session):
+        session = probe.probe_session(session, start.start_session(session))
+    assert timed == [(PLAIN, *compiled)]
+    costs = session.policy.controls.costs
+    assert np.asarray(costs.draft)[0] == pytest.approx(0.5)
+    assert np.asarray(costs.verify)[:, 0] == pytest.approx([1.0, 1.0])
