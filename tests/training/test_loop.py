@@ -74,7 +74,7 @@ def run(folder, kill_at=None, batches=batches, evaluate=None, **options):
     ("number", "error", "says"),
     [
         (signal.SIGTERM, TrainingError, "stopped by SIGTERM after step 5, which is saved"),
-        (signal.SIGINT, KeyboardInterrupt, ""),
+        (signal.SIGINT, KeyboardInterrupt, None),
     ],
 )
 def test_a_signal_ends_a_run_with_its_step_saved(tmp_path, whole, number, error, says):
