@@ -169,20 +169,21 @@ def test_paired_does_not_wait_for_full_buffers():
 
 
 def test_paired_leaves_skip():
-    """An alarm after a shift of domains, or the slow way back of the values."""
+    """An alarm after a shift of domains, or the slow way back of the values. Buffers fill meanwhile."""
     values = {"head": -0.01, "full": -0.01}
     start = PAIRED.init() | {"updates": 8, "since": 8, "values": values, "seen": 50}
+    start |= {"account": 100.0}
     state = start
     for i in range(60):
-        state, decision = PAIRED.decide(state, query(i, pace=3.0))
-        assert decision.keep == "skip"
+        state, decision = PAIRED.decide(state, query(i, pace=3.0, filled=2000))
+        assert decision == Decision("both")
     for i in range(60):  # the text has changed
-        state, decision = PAIRED.decide(state, query(i, pace=1.5))
-    assert decision.keep == "both"
+        state, decision = PAIRED.decide(state, query(i, pace=1.5, filled=2000))
+    assert decision.train == "head"
     state = start
     for i in range(40 * 32):
-        state, decision = PAIRED.decide(state, query(i, pace=3.0))
-    assert decision.keep == "both"
+        state, decision = PAIRED.decide(state, query(i, pace=3.0, filled=2000))
+    assert decision.train == "head"
 
 
 def test_paired_counts_no_call_that_ends_with_its_first_token():

@@ -109,8 +109,8 @@ def make_bandit_paired(
         action = choose(state, query)
         paid = action != SKIP and state["account"] >= cost_of(state, query, action)
         train = action if paid and is_full(query, action, enough) else SKIP
-        # Both buffers fill, so that exploring an action does not starve the other.
-        return state, Decision(SKIP if action == SKIP else BOTH, train, restore)
+        # Both buffers fill, also while nothing pays: so exploring waits for no evidence.
+        return state, Decision(BOTH, train, restore)
 
     def observe(state: State, update: Update) -> State:
         gain = (update.up - update.down) / max(update.missed, 1)
