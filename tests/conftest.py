@@ -32,6 +32,9 @@ _COMPILED = {
 for _name, _value in _COMPILED.items():
     os.environ.setdefault(_name, str(_value))
 
+# Tests make panels on every processor, whether or not they are faster there.
+os.environ.setdefault("JAXSPEC_PANELS", "1")
+
 import jax
 
 # Almost nothing that is imported is garbage; pytest_collection_finish looks once.

@@ -100,5 +100,5 @@ def _make_controller(rule: str, budget: int) -> Policy:
     known = GPU_WIDTHS if rule == AUTOMATIC else (1, 4, 16, 64, 256)
     widths = (*(width for width in known if width < budget), budget)
     if rule == AUTOMATIC:
-        return make_automatic(make_costs(widths, (1,), 1.0, [[1.0]] * len(widths)), False)
+        return make_automatic(make_costs(widths, (1,), 1.0, [[1.0]] * len(widths)))
     return make_bastion(make_costs(widths, (0, 1024), (1.0, 1.0), [[1.0, 1.0]] * len(widths)), rule)

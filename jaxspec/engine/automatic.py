@@ -1,8 +1,8 @@
 """The automatic policy: choose the rows of every round by cost, without calibration by hand.
 
 It is BASTION's controller with the rule `best`. Its round costs are probed with the program that
-decodes, when that is first compiled for a device, model, drafter and setting. They are kept on
-disk, and corrected after every decode. What a process learns about acceptance is kept for its later
+decodes, when that is first compiled for a device, model, drafter and setting, and corrected after
+every decode. They are kept on disk. What a process learns about acceptance is kept for its later
 calls. Like every policy, it changes the speed and never the text.
 """
 
@@ -20,49 +20,51 @@ import numpy as np
 from jaxspec.core.params import Params
 from jaxspec.costs.files import load_costs, save_costs
 from jaxspec.costs.round_costs import RoundCosts, make_costs
+from jaxspec.costs.row_costs import RowCosts
 from jaxspec.engine.kept_costs import describe_model, find_kept
 from jaxspec.engine.plan import DecodeConfig, make_plan
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.protocol import Policy
-from jaxspec.targets.panels import COLLECTION, some_weight
+from jaxspec.targets.panels import some_weight
 
-# Numbers of rows that rounds verify, and that verification is compiled for. With panels
-# (`jaxspec.targets.panels`) 4 rows of a CPU cost little more than one, and 8 twice as much; without,
-# 8 cost little more than 2. Sampling draws noise for every row, and a fourth row is then seldom
-# accepted. On a GPU up to 64 rows cost little more than one.
-PANEL_WIDTHS, SAMPLED_PANEL_WIDTHS = (1, 4), (1, 3)
-CPU_WIDTHS, GPU_WIDTHS = (1, 8), (1, 16, 32, 64)
+# Numbers of rows that rounds verify, and that verification is compiled for. On a CPU every row
+# costs, and more than 4 seldom pay. Sampling draws noise for every row, and a fourth row is then
+# seldom accepted. On a GPU up to 64 rows cost little more than one.
+CPU_WIDTHS, SAMPLED_CPU_WIDTHS = (1, 4), (1, 3)
+GPU_WIDTHS = (1, 16, 32, 64)
 # Weight of a decode's measured time in the correction of the costs.
 RATE = 0.2
+# Change of a kind of round's logarithmic cost, relative to a plain round's, from which on corrected
+# costs replace those on disk.
+CHANGE = 0.05
 
 # Learned policies by setting, each with a weak reference to an array of its drafter's weights.
 _learned: dict[str, tuple[weakref.ref, Policy]] = {}
+# What the kinds of rounds of a setting cost relative to plain ones, as the file on disk has it.
+_on_disk: dict[str, np.ndarray] = {}
 
 
-def choose_widths(budget: int | None, panels: bool, greedy: bool) -> tuple[int, ...]:
+def choose_widths(budget: int | None, greedy: bool) -> tuple[int, ...]:
     """Choose the numbers of rows of rounds on the default device.
 
     Args:
       budget: the largest; None: what suits the device.
-      panels: whether the weights have panels.
       greedy: whether the call decodes greedily.
     """
-    if panels:
-        widths = PANEL_WIDTHS if greedy else SAMPLED_PANEL_WIDTHS
-    else:
-        widths = CPU_WIDTHS if jax.default_backend() == "cpu" else GPU_WIDTHS
+    widths = GPU_WIDTHS
+    if jax.default_backend() == "cpu":
+        widths = CPU_WIDTHS if greedy else SAMPLED_CPU_WIDTHS
     return widths if budget is None else (*(w for w in widths if w < budget), budget)
 
 
-def make_automatic(costs: RoundCosts, verifies_one: bool) -> Policy:
+def make_automatic(costs: RoundCosts) -> Policy:
     """Make the policy with these costs.
 
-    Args:
-      verifies_one: whether a round that drafted may verify a single row. Where a few rows take as
-        long as one, that saves nothing, and leaving it out saves its compilation.
+    A round that drafted never verifies a single row. It would gain little, and take the time that its
+    program takes to compile.
     """
     policy = make_bastion(costs, rate=RATE)
-    if verifies_one or len(costs.widths) == 1:
+    if len(costs.widths) == 1:
         return policy
     return policy.replace(config=dataclasses.replace(policy.config, widths=costs.widths[1:]))
 
@@ -85,7 +87,7 @@ def recall_policy(
     """
     if config.method == "ar":
         return None, config
-    widths = choose_widths(budget, _have_panels(params), config.sampling.greedy)
+    widths = choose_widths(budget, config.sampling.greedy)
     fixed, config = config, dataclasses.replace(config, budget=widths[-1])
     policy = _find_policy(params, config, batch, widths)
     config = dataclasses.replace(config, policy=policy.config)
@@ -106,23 +108,45 @@ def _find_policy(
             return policy
     try:
         costs = load_costs(key)
+        _on_disk[key] = _relative(costs.by_rows())
     except (OSError, ValueError):  # none are kept, or the file is damaged: probe again
         costs = _placeholder(widths)
-    return make_automatic(costs, _verifies_one(params))
+    return make_automatic(costs)
 
 
 def remember_policy(params: Params, config: DecodeConfig, batch: int, policy: Policy) -> None:
-    """Remember what a call learned, for later calls of this process."""
-    weight = weakref.ref(some_weight(_variables(params, config.method)))
-    _learned[name_setting(params, config, batch)] = (weight, policy)
+    """Remember what a call learned, for later calls of this process.
+
+    Costs that it corrected are kept on disk, for other processes.
+    """
+    weight, key = (
+        weakref.ref(some_weight(_variables(params, config.method))),
+        name_setting(params, config, batch),
+    )
+    _learned[key] = (weight, policy)
+    costs = policy.controls.costs
+    known = _on_disk.get(key)
+    if known is not None and np.abs(np.log(_relative(costs) / known)).max() > CHANGE:
+        _save(make_costs(costs.widths, costs.contexts, costs.draft, costs.verify), Path(key))
 
 
 def save_setting(params: Params, config: DecodeConfig, batch: int, costs: RoundCosts) -> Policy:
     """Keep measured costs on disk, and return a policy with them."""
+    _save(costs, _kept(params, config, batch))
+    return make_automatic(costs)
+
+
+def _save(costs: RoundCosts, path: Path) -> None:
     # A cache that cannot be written costs a probe per process, and nothing else.
     with contextlib.suppress(OSError):
-        save_costs(costs, _kept(params, config, batch))
-    return make_automatic(costs, _verifies_one(params))
+        save_costs(costs, path)
+    _on_disk[str(path)] = _relative(costs.by_rows())
+
+
+def _relative(costs: RowCosts) -> np.ndarray:
+    """Return what kinds of rounds cost relative to autoregressive ones: float64 [W, K]."""
+    whole = costs.rounds()
+    return whole[1:] / whole[:1]
 
 
 def is_probed(policy: Policy) -> bool:
@@ -143,17 +167,9 @@ def name_setting(params: Params, config: DecodeConfig, batch: int) -> str:
 def _kept(params: Params, config: DecodeConfig, batch: int) -> Path:
     """Return the file of the costs of a setting."""
     model = describe_model(params, config.method)
-    widths = choose_widths(config.budget, _have_panels(params), config.sampling.greedy)
+    widths = choose_widths(config.budget, config.sampling.greedy)
     setting = dataclasses.replace(config, policy=None, evidence=0)
     return find_kept(config.method, *model, setting, widths, batch)
-
-
-def _verifies_one(params: Params) -> bool:
-    return jax.default_backend() == "cpu" and not _have_panels(params)
-
-
-def _have_panels(params: Params) -> bool:
-    return COLLECTION in params.target
 
 
 def _variables(params: Params, method: str) -> Any:

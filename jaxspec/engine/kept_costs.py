@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from jaxspec.core.params import Params
+from jaxspec.io.processor import describe_processor
 from jaxspec.io.user_cache import user_cache
 from jaxspec.targets import panels, quant
 
@@ -38,6 +39,9 @@ def find_kept(method: str, *described: Any) -> Path:
       method: the drafter's name.
       described: all else that the time of a round depends on; only their `repr` counts.
     """
+    first = jax.devices()[0]
+    if first.platform == "cpu":
+        described = (*described, describe_processor())
     digest = hashlib.sha256(repr(described).encode()).hexdigest()[:16]
-    device = jax.devices()[0].device_kind.replace(" ", "-").replace("/", "-")
+    device = first.device_kind.replace(" ", "-").replace("/", "-")
     return user_cache("costs") / f"{device}-jax{jax.__version__}-{method}-{digest}.json"

@@ -40,7 +40,7 @@ from jaxspec.engine.token_ids import (
 from jaxspec.io.program_cache import keep_programs
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.policies.protocol import Policy, PolicyConfig
-from jaxspec.targets.panels import with_panels
+from jaxspec.targets.panel_copies import with_panels
 
 # Rows that a round verifies if neither the caller nor a policy says how many.
 BUDGET = 32

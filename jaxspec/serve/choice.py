@@ -26,17 +26,17 @@ class LiveCosts:
       plain: float32 [P], seconds of autoregressive rounds.
     """
 
-    def __init__(self, costs: Costs, edges: tuple[int, ...]):
-        self._edges = np.asarray(edges)
+    def __init__(self, costs: Costs, edges: tuple[int, ...], plain_edges: tuple[int, ...]):
+        self._edges = {True: np.asarray(edges), False: np.asarray(plain_edges)}
         self.drafted = np.asarray(costs.drafted, np.float32)
         self.plain = np.asarray(costs.plain, np.float32)
         self._visits, self._visit = 0, costs.visit
         self._seen = {True: 0, False: 0}  # the last visit of each kind whose time was learnt
         self._drafted_last = True
 
-    def find(self, rows: np.ndarray | int) -> np.ndarray:
-        """Return the index of the cost of rounds with so many rows."""
-        return np.searchsorted(self._edges, rows)
+    def find(self, drafts: bool, rows: np.ndarray | int) -> np.ndarray:
+        """Return the index of the cost of rounds with so many rows, which draft or not."""
+        return np.searchsorted(self._edges[drafts], rows)
 
     def observe(self, drafts: bool, rows: np.ndarray, seconds: float | None) -> None:
         """Learn from a visit of rounds with `rows` int [rounds] rows.
@@ -53,7 +53,7 @@ class LiveCosts:
         if seconds is None or absorbs:
             return
         missed, self._seen[drafts] = self._visits - self._seen[drafts], self._visits
-        costs, used = (self.drafted if drafts else self.plain), self.find(rows)
+        costs, used = (self.drafted if drafts else self.plain), self.find(drafts, rows)
         took = max(seconds - self._visit, 0.0)
         deviation = np.clip(took / costs[used].sum(), 1 / _DEVIATES, _DEVIATES)
         part = min(1 - (1 - _CORRECTS) ** missed, _CORRECTS_MOST)
@@ -125,6 +125,7 @@ class DraftChoice:
         self._compared += len(rows)
         for tokens, verified in zip(emitted.T, rows, strict=True):
             live = int((tokens > 0).sum())
-            took = costs.drafted[costs.find(verified)]
+            took = costs.drafted[costs.find(True, verified)]
             self._tokens += _NEW * (float(tokens.sum()) - self._tokens)
-            self._plain += _NEW * (float(live * took / costs.plain[costs.find(live)]) - self._plain)
+            plain = costs.plain[costs.find(False, live)]
+            self._plain += _NEW * (float(live * took / plain) - self._plain)

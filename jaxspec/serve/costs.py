@@ -27,7 +27,7 @@ class Costs:
 
     Attributes:
       drafted: of rounds that draft; of several drafters, of rounds in which as many as fit draft.
-      plain: of autoregressive rounds, up to the number of slots.
+      plain: of autoregressive rounds, up to the number of slots, see `Rules.plain_edges`.
       visit: of a visit without rounds.
     """
 
@@ -78,7 +78,7 @@ def _find_path(device: Device) -> Path:
     methods = [config.method for config in list_configs(device.config)]
     described = (describe_model(device.params, method) for method in methods)
     model = (*itertools.chain(*described), str(device.params.dtype))
-    sizes = device.slots, device.capacity, device.rules.edges
+    sizes = device.slots, device.capacity, device.rules
     target = device.params.spec.target
     return find_kept("+".join(methods), "serve", target, model, device.config, sizes)
 

@@ -31,7 +31,7 @@ from jaxspec.serve.rounds import Rules
 from jaxspec.serve.schedule import Schedule
 from jaxspec.serve.slots import MOST_ROUNDS
 from jaxspec.serve.waiting import WaitingQueue
-from jaxspec.targets.panels import with_panels
+from jaxspec.targets.panel_copies import with_panels
 from pallas_kernels.device import current_device
 
 # Most rows that a round verifies, however many slots there are.
@@ -123,7 +123,7 @@ def make_engine(
         logprobs=min(most, params.spec.target.vocab_size),
     )
     chosen = choose_edges(slots, plan.widths[-1]) if edges is None else _check_edges(edges, slots)
-    rules = Rules(rule, chosen)
+    rules = Rules(rule, chosen, _choose_fewer(chosen))
     if costs is not None and methods != ["ar"]:
         _check_costs(costs, rules, slots)
     params = with_panels(params, methods, slots)
@@ -152,6 +152,15 @@ def choose_edges(slots: int, rows: int) -> tuple[int, ...]:
         edges.append(edge)
         edge *= 2
     return (*edges, most)
+
+
+def _choose_fewer(edges: tuple[int, ...]) -> tuple[int, ...]:
+    """Choose the numbers of rows below the first edge that only autoregressive rounds use.
+
+    Every row costs on a CPU, and an engine of several slots often has one request.
+    """
+    on_cpu = current_device().platform == "cpu"
+    return tuple(rows for rows in (1, 2) if on_cpu and rows < edges[0])
 
 
 def _choose_config(spec: Spec, method: str | Sequence[str] | None, **options: Any) -> Config:

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from jaxspec.core.params import Params
-from jaxspec.targets.panels import with_panels_like, without_panels
+from jaxspec.targets.panel_copies import with_panels_like
+from jaxspec.targets.panels import without_panels
 
 
 def replace_drafter(params: Params, method: str, weights: Any) -> Params:

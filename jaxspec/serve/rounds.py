@@ -46,14 +46,17 @@ class Rules(NamedTuple):
       rule: one of `jaxspec.serve.plan.RULES`.
       edges: numbers of rows that verification is compiled for, rising; the last is at least the
         number of slots.
+      fewer: numbers of rows below the first edge that only autoregressive rounds are compiled for,
+        rising.
     """
 
     rule: str
     edges: tuple[int, ...]
+    fewer: tuple[int, ...] = ()
 
     def plain_edges(self, slots: int) -> tuple[int, ...]:
         """Return the numbers of rows that autoregressive rounds are compiled for: a row a slot."""
-        return (*(edge for edge in self.edges if edge < slots), slots)
+        return (*(edge for edge in (*self.fewer, *self.edges) if edge < slots), slots)
 
 
 def drafted_round(

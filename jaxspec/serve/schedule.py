@@ -53,7 +53,8 @@ class Schedule:
         if not self.weighs:
             return
         costs = find_costs(self._device) if self._costs is None else self._costs
-        self._live = LiveCosts(costs, self._device.rules.edges)
+        rules = self._device.rules
+        self._live = LiveCosts(costs, rules.edges, rules.plain_edges(self._device.slots))
         self._device.drafted = self._live.drafted
         self._choice = DraftChoice(self._live)
 

@@ -19,7 +19,7 @@ from jaxspec.serve.plan import RULES
 @pytest.fixture(scope="module")
 def engine():
     params = jaxspec.load("mini", drafter="dflash", dtype="float32")
-    costs = Costs((1.0, 1.5), (0.9,))
+    costs = Costs((1.0, 1.5), (0.9,) * 3)
     return make_engine(params, slots=2, capacity=256, budget=4, edges=(2, 8), costs=costs, queue=3)
 
 

@@ -6,11 +6,11 @@ import pytest
 from jaxspec.serve.choice import DraftChoice, LiveCosts
 from jaxspec.serve.costs import Costs
 
-EDGES = (4, 8, 16)
+EDGES, PLAIN = (4, 8, 16), (4,)
 
 
 def make_live(drafted=(2.0, 3.0, 4.0), plain=(1.0,)):
-    return LiveCosts(Costs(drafted, plain), EDGES)
+    return LiveCosts(Costs(drafted, plain), EDGES, PLAIN)
 
 
 def test_costs_follow_the_times_of_visits():
@@ -51,7 +51,7 @@ def test_times_that_are_not_those_of_the_rounds_alone_teach_nothing():
 
 
 def test_the_time_of_a_visit_itself_is_not_that_of_its_rounds():
-    live = LiveCosts(Costs((2.0, 3.0, 4.0), (1.0,), 0.5), EDGES)
+    live = LiveCosts(Costs((2.0, 3.0, 4.0), (1.0,), 0.5), EDGES, PLAIN)
     live.observe(True, np.asarray([8, 8]), 6.5)
     live.observe(False, np.asarray([4]), 1.5)
     assert live.drafted.tolist() == [2.0, 3.0, 4.0] and live.plain.tolist() == [1.0]

@@ -5,22 +5,36 @@ import types
 import pytest
 
 from jaxspec.serve import costs
+from jaxspec.serve.choice import LiveCosts
 from jaxspec.serve.rounds import Rules
 
 
 @pytest.fixture
-def device(monkeypatch, tmp_path):
+def fewer():
+    """Numbers of rows that plain rounds are compiled for besides."""
+    return ()
+
+
+@pytest.fixture
+def device(monkeypatch, tmp_path, fewer):
     """A device with a clock of its own, of which `timed` lists what was measured."""
     file, timed = tmp_path / "costs.json", []
     monkeypatch.setattr(costs, "_find_path", lambda device: file)
-    seconds = {(False, 0): 1.0, (True, 0): 2.0, (True, 1): 1.5, (True, 2): 4.0}
+    seconds = {
+        (False, 0): 1.0,
+        (False, 1): 1.5,
+        (False, 2): 1.4,
+        (True, 0): 2.0,
+        (True, 1): 1.5,
+        (True, 2): 4.0,
+    }
 
     def time_rounds(length, drafts, edge, rounds):
         timed.append((drafts, edge))
         # A busy moment hits the first measurement of each cost.
         return seconds[drafts, edge] * (1 + 9 * (timed.count((drafts, edge)) == 1))
 
-    rules = Rules("global", (4, 8, 16))
+    rules = Rules("global", (4, 8, 16), fewer)
     return types.SimpleNamespace(
         rules=rules,
         slots=4,
@@ -54,3 +68,13 @@ def test_a_folder_that_cannot_be_written_costs_a_measurement(device, monkeypatch
     monkeypatch.setattr(costs, "_find_path", lambda device: device.file / "below")
     device.file.write_text("")
     assert costs.find_costs(device).plain == pytest.approx((0.9,))
+
+
+@pytest.mark.parametrize("fewer", [(1, 2)])
+def test_plain_rounds_of_fewer_rows_have_costs_of_their_own(device):
+    found = costs.find_costs(device)
+    assert device.rules.plain_edges(device.slots) == (1, 2, 4)
+    assert found.plain == pytest.approx((0.9, 1.4, 1.4))
+    live = LiveCosts(found, device.rules.edges, device.rules.plain_edges(device.slots))
+    assert [int(live.find(False, rows)) for rows in (1, 2, 3, 4)] == [0, 1, 2, 2]
+    assert [int(live.find(True, rows)) for rows in (1, 4, 5, 16)] == [0, 0, 1, 2]

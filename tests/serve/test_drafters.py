@@ -17,7 +17,8 @@ from jaxspec.serve.costs import Costs
 from jaxspec.serve.factory import make_engine
 from jaxspec.serve.prefixes import HeldPrefixes
 from jaxspec.serve.schedule import Schedule
-from jaxspec.targets.panels import COLLECTION, with_panels_like
+from jaxspec.targets.panel_copies import with_panels_like
+from jaxspec.targets.panels import COLLECTION
 from pallas_kernels.versions import vectorizes_sums
 
 # They read different layers of the target, and have different depths.
@@ -393,7 +394,7 @@ def test_two_hundred_requests_of_all_methods(mini, names, lookup, monkeypatch):
     for name in ("wants_drafts", "wants_followers"):
         monkeypatch.setattr(DraftChoice, name, lambda choice: pick.random() < 0.8)
     # More rows hardly cost more, or else drafters of scrambled weights would soon get none.
-    costs = Costs((1.0, 1.001, 1.002), (0.9,))
+    costs = Costs((1.0, 1.001, 1.002), (0.9,) * 3)
     sizes = dict(slots=4, capacity=320, budget=8, edges=(4, 8, 32), queue=200)
     engine = make_engine(mini, method=names, lookup=lookup, costs=costs, **sizes)
     engine.warm_up()

@@ -40,7 +40,7 @@ def mini():
 
 def make(params, slots, **options):
     """An engine with made-up costs, so that no test depends on a time."""
-    costs = Costs((1.0, 1.25, 1.5), (0.9,))
+    costs = Costs((1.0, 1.25, 1.5), (0.9,) * 3)
     options = (
         dict(capacity=320, budget=8, edges=(slots, 2 * slots, 8 * slots), costs=costs) | options
     )
@@ -136,7 +136,7 @@ def test_every_text_is_that_of_decode_alone(mini, slots, sampling, lookup):
         (dict(visit_seconds=0), "visit_seconds is 0: give a number of seconds up to 60, or None"),
         (dict(rule="best"), "unknown rule"),
         (dict(edges=(1,)), "at least the 2 slots"),
-        (dict(costs=Costs((1.0,), (1.0,))), r"give those of \(2, 4, 16\) and of \(2,\) rows"),
+        (dict(costs=Costs((1.0,), (1.0,))), r"give those of \(2, 4, 16\) and of \(1, 2\) rows"),
     ],
 )
 def test_bad_options_are_refused(mini, options, says):
@@ -298,6 +298,23 @@ def test_plain_rounds_say_nothing_of_the_drafter(mini):
     assert tree.size.max() <= 1 and accepted.count.max() <= 1
     found = engine._device.state.calibration
     np.testing.assert_array_equal((found.hits, found.expected), known)
+
+
+def test_plain_rounds_verify_as_few_rows_as_requests_need(mini, monkeypatch):
+    """On a CPU, where every row costs."""
+    engine, rows = make(mini, 4, method="ar", budget=None, edges=None), []
+    visit = engine._device.visit
+
+    def watch(*arguments, **options):
+        report = visit(*arguments, **options)
+        rows.extend(zip((report.emitted > 0).sum(0).tolist(), report.rows.tolist(), strict=True))
+        return report
+
+    monkeypatch.setattr(engine._device, "visit", watch)
+    run(engine, [ServeRequest((5, 6, 7), max_new_tokens=4 + 3 * index) for index in range(4)])
+    smallest = {1: 1, 2: 2, 3: 4, 4: 4}
+    assert rows and all(verified == smallest[live] for live, verified in rows if live)
+    assert {verified for _, verified in rows} >= {1, 4}
 
 
 def test_a_new_request_is_not_judged_by_the_one_before(mini):

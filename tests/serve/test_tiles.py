@@ -57,7 +57,7 @@ def test_an_engine_by_tiles_gives_the_texts_of_decode(params):
     want = jaxspec.decode(params, prompts, method="ar", **OPTIONS)
     shape = dict(slots=2, capacity=128, budget=6, edges=(2, 8), rounds=4, rule="fixed")
     with using("interpret"):
-        engine = make_engine(params, costs=Costs((1.0, 1.5), (5.0,)), **shape)
+        engine = make_engine(params, costs=Costs((1.0, 1.5), (5.0,) * 2), **shape)
         for method in ("ar", None):
             ids = [engine.submit(ServeRequest(each, method=method, **OPTIONS)) for each in PROMPTS]
             found = {id: [] for id in ids}

@@ -1,6 +1,7 @@
 """Weights in panels compute the same products, and decoding reads them where it may."""
 
 import gc
+import json
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from slow_cases import slow_except
 
 import jaxspec
 from jaxspec.engine.session import prepare
-from jaxspec.targets import panels
+from jaxspec.targets import panel_copies, panel_speed, panels
 from jaxspec.targets.transformer import Transformer
 from pallas_kernels.versions import vectorizes_sums
 
@@ -22,7 +23,7 @@ PROMPT = [117, 142, 122, 64, 240, 19]
 
 @pytest.fixture(autouse=True)
 def switched_on(monkeypatch):
-    monkeypatch.delenv(panels.SWITCH, raising=False)
+    monkeypatch.setenv(panel_copies.SWITCH, "1")
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +59,9 @@ def test_every_family_reads_panels(name, monkeypatch):
         out = model.apply(variables, tokens, jnp.arange(4)[None])
         return model.apply(variables, out.hidden, method="logits")
 
-    monkeypatch.setattr(panels, "LANES", 8)  # the models are too small for more
-    found = panels.with_panels(params, "ar", 2).target
+    for module in (panels, panel_copies):
+        monkeypatch.setattr(module, "LANES", 8)  # the models are too small for more
+    found = panel_copies.with_panels(params, "ar", 2).target
     np.testing.assert_allclose(logits(found), logits(params.target), atol=2e-5)
     for path, leaf in jax.tree.leaves_with_path(found[panels.COLLECTION]):
         broken = jax.tree.map_with_path(
@@ -80,7 +82,7 @@ def test_decoding_with_panels_gives_the_same_tokens(params, sampling, monkeypatc
     assert panels.COLLECTION in session.params.target
     assert panels.COLLECTION in session.params.drafter("dflash")
     found = jaxspec.decode(params, PROMPT, **options)
-    monkeypatch.setenv(panels.SWITCH, "0")
+    monkeypatch.setenv(panel_copies.SWITCH, "0")
     assert prepare(params, PROMPT, **options).params is params
     without = jaxspec.decode(params, PROMPT, **options)
     assert list(found.tokens) == list(without.tokens)
@@ -91,7 +93,7 @@ def test_decoding_with_panels_gives_the_same_tokens(params, sampling, monkeypatc
 
 
 def test_panels_are_made_once_and_follow_their_weights(params):
-    first, again = (panels.with_panels(params, "dflash", 1).target for _ in range(2))
+    first, again = (panel_copies.with_panels(params, "dflash", 1).target for _ in range(2))
     kernel = ("layers_0", "attention", "qkv", "kernel")
 
     def pick(target):
@@ -102,12 +104,12 @@ def test_panels_are_made_once_and_follow_their_weights(params):
 
     assert pick(first) is pick(again)
     doubled = params.replace(target=jax.tree.map(lambda x: 2 * x, params.target))
-    other = panels.with_panels(doubled, "dflash", 1).target
+    other = panel_copies.with_panels(doubled, "dflash", 1).target
     np.testing.assert_array_equal(pick(other), 2 * pick(first))
-    made = len(panels._made)
+    made = len(panel_copies._made)
     del doubled, other
     gc.collect()
-    assert len(panels._made) < made
+    assert len(panel_copies._made) < made
 
 
 @pytest.mark.parametrize(
@@ -116,14 +118,50 @@ def test_panels_are_made_once_and_follow_their_weights(params):
 )
 def test_calls_that_would_not_gain_get_none(method, batch, dtype):
     params = jaxspec.load(TARGET, drafter={"dflash": SHIPPED / "dflash/drafter"}, dtype=dtype)
-    assert panels.with_panels(params, method, batch) is params
+    assert panel_copies.with_panels(params, method, batch) is params
 
 
 def test_quantised_abstract_and_large_models_get_none(params, monkeypatch):
     quantised = jaxspec.load(TARGET, drafter={}, quantize="int8")
-    assert panels.with_panels(quantised, "ar", 2) is quantised
-    assert jax.eval_shape(lambda p: panels.with_panels(p, "ar", 2), params) == jax.eval_shape(
+    assert panel_copies.with_panels(quantised, "ar", 2) is quantised
+    assert jax.eval_shape(lambda p: panel_copies.with_panels(p, "ar", 2), params) == jax.eval_shape(
         lambda p: p, params
     )
-    monkeypatch.setattr(panels, "MOST_MEMORY", 0.0)
-    assert panels.with_panels(params, "ar", 2) is params
+    monkeypatch.setattr(panel_copies, "MOST_MEMORY", 0.0)
+    assert panel_copies.with_panels(params, "ar", 2) is params
+
+
+@pytest.fixture
+def measured(tmp_path, monkeypatch):
+    """Nothing was measured before, and products take the seconds in the list that is returned."""
+    seconds = []
+    monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
+    monkeypatch.delenv(panel_copies.SWITCH)
+    monkeypatch.setattr(panel_speed, "measure_products", lambda: seconds.pop())
+    panel_speed.panels_pay.cache_clear()
+    yield seconds
+    panel_speed.panels_pay.cache_clear()
+
+
+@pytest.mark.parametrize("panels_ms", [3.0, 5.0])
+def test_panels_are_made_where_they_are_faster(params, measured, panels_ms):
+    measured.append({"xla": 4.0, "panels": panels_ms})
+    made = panel_copies.with_panels(params, "ar", 2) is not params
+    assert made == (panels_ms < 4)
+    panel_speed.panels_pay.cache_clear()  # as in another process, which measures nothing
+    assert (panel_copies.with_panels(params, "ar", 2) is not params) == made
+
+
+def test_a_damaged_measurement_is_made_again(measured, tmp_path):
+    measured += [{"xla": 1.0, "panels": 2.0}, {"xla": 2.0, "panels": 1.0}]
+    assert panel_speed.panels_pay()
+    (path,) = (tmp_path / "costs").iterdir()
+    assert json.loads(path.read_text())["xla"] == 2.0
+    path.write_text("[]")
+    panel_speed.panels_pay.cache_clear()
+    assert not panel_speed.panels_pay()
+
+
+def test_both_products_are_measured():
+    seconds = panel_speed.measure_products()
+    assert set(seconds) == {"xla", "panels"} and min(seconds.values()) > 0

@@ -26,6 +26,7 @@ from jaxspec.bench.report.definitions import (
     pad_histograms,
 )
 from jaxspec.core.params import Params
+from jaxspec.io.processor import describe_processor
 from jaxspec.targets import quant
 
 
@@ -179,6 +180,7 @@ def describe_environment(params: Params) -> dict[str, Any]:
         "platform": first.platform,
         "kind": first.device_kind,
         "count": jax.device_count(),
+        "processor": describe_processor(),
         "cpus": os.cpu_count(),
     }
     versions = {

@@ -57,7 +57,7 @@ def replay(
     texts, tokens = trees.logprob.shape[:2]
     text = generator.integers(0, texts, slots)
     place = generator.integers(0, tokens, slots)
-    live = LiveCosts(costs, rules.edges)
+    live = LiveCosts(costs, rules.edges, rules.plain_edges(slots))
     choice = DraftChoice(live) if rules.rule in ("global", "equal") else None
     known = init_calibration(slots, int(trees.depth.max()) + 1)
     total = np.zeros(4)
@@ -69,7 +69,7 @@ def replay(
             seconds = jnp.asarray(live.drafted)
             new, edge, known = _step(*offered, known, seconds, rules)
             made, rows = np.asarray(new), rules.edges[int(edge)]
-        took = (live.drafted if drafts else live.plain)[live.find(rows)]
+        took = (live.drafted if drafts else live.plain)[live.find(drafts, rows)]
         if choice is not None:
             choice.observe(drafts, made[:, None], np.asarray([rows]))
         if index >= _SETTLED:
