@@ -48,7 +48,7 @@ def decode(
     policy: Policy | str | None = None,
     capacity: int | None = None,
     trace: bool = False,
-    shrink: bool = False,
+    shrink: bool | None = None,
 ) -> Output | list[Output]:
     """Generate text. The drafter changes the speed, never the text.
 
@@ -93,6 +93,7 @@ def decode(
       trace: record every round in `Output.rounds`. Each round then waits for the host.
       shrink: go on with half of a batch when half of its sequences have finished, and so on. Each
         size is compiled when it is first needed, or by `jaxspec.warmup`. Tokens do not change.
+        (None: in float32, once finished sequences have cost this process what compiling costs.)
 
     Returns:
       An `Output`, or a list of them in the order of the prompts.
@@ -102,7 +103,8 @@ def decode(
       ValueError: an option out of range, an empty or too long prompt, an unknown method or builder.
     """
     check_flag("trace", trace)
-    check_flag("shrink", shrink)
+    if shrink is not None:
+        check_flag("shrink", shrink)
     session = prepare(
         params,
         prompt,
@@ -131,7 +133,7 @@ def decode(
 
 
 def run_session(
-    session: Session, trace: bool = False, shrink: bool = False
+    session: Session, trace: bool = False, shrink: bool | None = False
 ) -> tuple[list[Output], DecodeState]:
     """Run a prepared call to its end.
 

@@ -7,7 +7,8 @@ import functools
 import jax
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
-_count, _seconds = 0, 0.0
+_SAVED = "/jax/compilation_cache/compile_time_saved_sec"
+_count, _seconds, _saved = 0, 0.0, 0.0
 
 
 def compilations() -> int:
@@ -22,13 +23,21 @@ def compile_seconds() -> float:
     return _seconds
 
 
+def saved_seconds() -> float:
+    """Seconds of compiling that programs from disk saved since the first call of such a function."""
+    _listen()
+    return _saved
+
+
 @functools.cache
 def _listen() -> None:
     """Count from now on (listeners cannot be removed, hence one for the process)."""
 
     def count(event: str, duration_secs: float, **kwargs: str | int) -> None:
-        global _count, _seconds
+        global _count, _seconds, _saved
         if event == _COMPILED:
             _count, _seconds = _count + 1, _seconds + duration_secs
+        elif event == _SAVED:
+            _saved += duration_secs
 
     jax.monitoring.register_event_duration_secs_listener(count)

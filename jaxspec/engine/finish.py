@@ -13,6 +13,7 @@ from jaxspec.engine.observed_rounds import run_observed, wants_each_round
 from jaxspec.engine.results import Traces, find_stopped, record_round
 from jaxspec.engine.session import Session
 from jaxspec.engine.shrink import ShrinkingBatch
+from jaxspec.engine.shrink_choice import may_shrink, noting_compilation
 
 # Rounds on the device between two looks of the host: for stop strings, and for finished sequences.
 ROUNDS_PER_LOOK = 8
@@ -36,7 +37,7 @@ class Finished(NamedTuple):
 
 
 def run_to_end(
-    session: Session, state: DecodeState, trace: bool = False, shrink: bool = False
+    session: Session, state: DecodeState, trace: bool = False, shrink: bool | None = False
 ) -> Finished:
     """Run rounds until every sequence is done.
 
@@ -47,9 +48,10 @@ def run_to_end(
       session: see `jaxspec.engine.session.prepare`.
       state: after the prefill; it is donated.
       trace: record every round.
-      shrink: leave finished sequences out, see `jaxspec.engine.shrink`.
+      shrink: leave finished sequences out, see `jaxspec.engine.shrink`; None: once that pays.
     """
-    batch, shrink = ShrinkingBatch(session), shrink and len(session.lengths) > 1
+    batch = ShrinkingBatch(session, asked=shrink is not None)
+    shrink = len(session.lengths) > 1 and (may_shrink(session) if shrink is None else shrink)
     looks = ROUNDS_PER_LOOK if session.stop_strings or shrink else session.max_tokens
     traces: Traces | None = [[] for _ in session.lengths] if trace else None
     while True:
@@ -61,12 +63,12 @@ def run_to_end(
         if shrink:
             session, state = batch.shrink(session, state)
         if traces is None:
-            state = _run(session, state, looks)
+            state = run_rounds(session, state, looks)
             continue
         if wants_each_round(session):
             session, state = run_observed(session, state)
         else:
-            state = _run(session, state, 1)
+            state = run_rounds(session, state, 1)
         record_round(state, batch.select(traces))
     if batch.shrunk:
         # Costs of smaller batches are not those that the call's policy may learn.
@@ -74,5 +76,7 @@ def run_to_end(
     return Finished(session, jax.block_until_ready(state), traces, False)
 
 
-def _run(session: Session, state: DecodeState, rounds: int) -> DecodeState:
-    return run(session.params, session.request, state, np.int32(rounds), config=session.config)
+def run_rounds(session: Session, state: DecodeState, rounds: int) -> DecodeState:
+    """Run rounds on the device; `state` is donated."""
+    with noting_compilation(session):
+        return run(session.params, session.request, state, np.int32(rounds), config=session.config)

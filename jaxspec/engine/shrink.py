@@ -2,13 +2,15 @@
 
 A round costs about as much for a finished sequence as for another one. The sequences that go on are
 gathered into a state of half the size, and so on. Noise is keyed by the sequence and its positions,
-so that tokens do not change. Every size has its own program, hence this is for callers who ask.
+so that tokens do not change. Every size has its own program, hence a batch shrinks for callers who
+ask, and else once that pays (`jaxspec.engine.shrink_choice`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -22,6 +24,7 @@ from jaxspec.engine.placement import place_state
 from jaxspec.engine.plan import make_plan
 from jaxspec.engine.probe import probe_session
 from jaxspec.engine.session import Session
+from jaxspec.engine.shrink_choice import shrinking_pays
 
 Item = TypeVar("Item")
 # The axis of arrays that all sequences share.
@@ -36,8 +39,14 @@ class ShrinkingBatch:
       places: int [b], which of the call's B sequences the present state holds.
     """
 
-    def __init__(self, session: Session):
+    def __init__(self, session: Session, asked: bool = True):
+        """Begin with all sequences of a call.
+
+        Args:
+          asked: whether the caller wants the batch to shrink, or only if that pays.
+        """
         self.session, self.places = session, np.arange(len(session.lengths))
+        self._asked, self._looked = asked, 0.0
         self._whole: DecodeState | None = None
 
     @property
@@ -50,7 +59,7 @@ class ShrinkingBatch:
         return [items[place] for place in self.places.tolist()]
 
     def shrink(self, session: Session, state: DecodeState) -> tuple[Session, DecodeState]:
-        """Halve the batch as long as at most half of its sequences are live, and one is.
+        """Halve the batch as long as at most half of its sequences are live, if it should shrink.
 
         Args:
           session: of the sequences in `state`.
@@ -61,7 +70,9 @@ class ShrinkingBatch:
         """
         done, size = np.asarray(state.done), len(self.places)
         live = int((~done).sum())
-        if not 0 < live <= size // 2:
+        while 0 < live <= size // 2:
+            size //= 2
+        if size == len(self.places) or not self._wants(session, size):
             return session, state
         self._keep(state)
         while live <= len(self.places) // 2:
@@ -70,6 +81,12 @@ class ShrinkingBatch:
             session, state = take_sequences(session, state, index)
             self.places, done = self.places[index], done[index]
         return use_costs(session, state), state
+
+    def _wants(self, session: Session, size: int) -> bool:
+        """Decide whether to go on with `size` sequences, for which the host has just waited."""
+        now = time.perf_counter()
+        seconds, self._looked = (now - self._looked if self._looked else 0.0), now
+        return self._asked or shrinking_pays(session, size, seconds)
 
     def join(self, state: DecodeState) -> DecodeState:
         """Return the state of all sequences, on the host and without caches."""

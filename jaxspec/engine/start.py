@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import Hashable
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,6 +13,7 @@ from jaxspec.core.state import DecodeState
 from jaxspec.engine.loop import run
 from jaxspec.engine.prefill import prefill
 from jaxspec.engine.session import Session, prefill_arguments, run_prefill
+from jaxspec.engine.shrink_choice import find_key, noting_compilation
 from pallas_kernels.device import current_device
 
 # Calls whose rounds were compiled, or are about to be. A wrong entry costs time only: programs that
@@ -27,7 +29,7 @@ def start_session(session: Session) -> DecodeState:
     Returns:
       The state after the prefill; see `jaxspec.engine.session.run_prefill`.
     """
-    key = _find_key(session)
+    key = find_key(session)
     if key in _begun or not _suits(session):
         return jax.block_until_ready(run_prefill(session))
     _begun.add(key)
@@ -36,8 +38,13 @@ def start_session(session: Session) -> DecodeState:
     lowered = run.lower(session.params, session.request, state, np.int32(0), config=session.config)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         # An error comes again where the program is called.
-        pool.submit(lowered.compile)
+        pool.submit(_compile, session, lowered)
         return jax.block_until_ready(run_prefill(session))
+
+
+def _compile(session: Session, lowered: Any) -> None:
+    with noting_compilation(session):
+        lowered.compile()
 
 
 def _suits(session: Session) -> bool:
@@ -47,11 +54,3 @@ def _suits(session: Session) -> bool:
     """
     alone = session.params.layout is None and jax.process_count() == 1
     return alone and current_device().platform == "cpu"
-
-
-def _find_key(session: Session) -> Hashable:
-    """Return what the program of the rounds depends on, the arrays' shapes aside."""
-    request, params = session.request, session.params
-    structure = jax.tree.structure((params.target, params.drafters.get(session.config.method)))
-    sizes = len(session.lengths), session.capacity, session.max_tokens, np.shape(request.stop)
-    return params.spec, params.dtype, session.config, structure, sizes

@@ -10,6 +10,7 @@ import numpy as np
 from jaxspec.core.state import DecodeState, Request
 from jaxspec.engine.loop import run
 from jaxspec.engine.session import Session
+from jaxspec.engine.shrink_choice import noting_compilation
 
 # The kind of rounds that do not draft; others are called by their number of rows.
 PLAIN = -1
@@ -41,9 +42,10 @@ def time_rounds(
     request, before = request.replace(controls=controls), _count(state)
     jax.block_until_ready((state, request))
     began = time.perf_counter()
-    state = jax.block_until_ready(
-        run(session.params, request, state, np.int32(count), config=session.config)
-    )
+    with noting_compilation(session):
+        state = jax.block_until_ready(
+            run(session.params, request, state, np.int32(count), config=session.config)
+        )
     return state, time.perf_counter() - began, _count(state) - before
 
 

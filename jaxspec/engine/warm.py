@@ -13,7 +13,7 @@ import numpy as np
 from jaxspec.core.params import Params
 from jaxspec.engine.arguments import check_count, check_flag
 from jaxspec.engine.compilations import compilations
-from jaxspec.engine.loop import run
+from jaxspec.engine.finish import run_rounds
 from jaxspec.engine.probe import probe_session
 from jaxspec.engine.session import Session, matmul_precision, prepare
 from jaxspec.engine.shrink import take_sequences, use_costs
@@ -83,12 +83,12 @@ def _run_empty(session: Session, shrink: bool) -> None:
     with matmul_precision(session):
         state = start_session(session)
         session = probe_session(session, state)
-        state = run(session.params, session.request, state, np.int32(0), config=session.config)
+        state = run_rounds(session, state, 0)
         while shrink and len(session.lengths) > 1:
             half = np.arange(len(session.lengths) // 2)
             session, state = take_sequences(session, state, half)
             session = use_costs(session, state)
-            state = run(session.params, session.request, state, np.int32(0), config=session.config)
+            state = run_rounds(session, state, 0)
     if streams:
         read_news(state, 0)
     jax.block_until_ready(state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # Weight of the newest visit in what a round or a chunk takes. Part of a visit's time that rounds may
 # take while a prompt or a free slot waits.
-_NEW, _PART = 0.2, 4
+_NEW, _PART = 0.2, 2
 
 
 class Pace:

@@ -12,7 +12,7 @@ from slow_cases import slow_except
 
 import jaxspec
 from jaxspec.costs.files import load_costs
-from jaxspec.engine import finish
+from jaxspec.engine import finish, shrink_choice
 from jaxspec.engine.api import run_session
 from jaxspec.engine.automatic import name_setting
 from jaxspec.engine.compilations import compilations
@@ -227,3 +227,65 @@ def test_sequences_have_an_axis_in_every_drafters_state(method):
         assert tuple(same) == other.shape
 
     jax.tree.map(check, axes, shapes, larger)
+
+
+@pytest.fixture
+def nothing_lost(monkeypatch):
+    """In this process nothing was compiled, and no finished sequence has cost anything."""
+    for name in ("_prices", "_lost"):
+        monkeypatch.setattr(shrink_choice, name, {})
+    return shrink_choice._prices
+
+
+def test_a_batch_shrinks_of_itself_once_that_pays(tiny, sizes, nothing_lost):
+    session = prepare(tiny, IDS, ignore_eos=True, **PLAIN)
+    request = session.request.replace(limit=np.asarray(LIMITS, np.int32))
+    session = dataclasses.replace(session, request=request)
+    key = shrink_choice.find_key(session)
+
+    def finish_with(price):
+        if price is not None:
+            nothing_lost[key] = price
+        sizes.clear()
+        done = run_to_end(session, run_prefill(session), shrink=None)
+        return done, set(sizes)
+
+    whole, used = finish_with(None)  # what compiling took is not known
+    assert used == {4} and not whole.shrunk
+    nothing_lost.clear()
+    assert finish_with(1e9)[1] == {4}
+    part, used = finish_with(1e-9)
+    assert used > {4}
+    assert_same(whole, part)
+    # What is compiled is used at once, whatever compiling would cost.
+    smaller = [shrink_choice.find_key(session, size) for size in used - {4}]
+    nothing_lost.update(dict.fromkeys(smaller, 1e9))
+    assert finish_with(1e9)[1] == used
+
+
+def test_what_finished_sequences_cost_adds_up(tiny, nothing_lost):
+    session = prepare(tiny, IDS, **PLAIN)
+    nothing_lost[shrink_choice.find_key(session)] = 10.0
+    # Half of the time of a round is that of finished sequences.
+    found = [shrink_choice.shrinking_pays(session, 2, 6.0) for _ in range(4)]
+    assert found == [False, False, False, True]
+
+
+def test_compiling_is_noted_also_where_the_program_was_on_disk(tiny, nothing_lost, monkeypatch):
+    session = prepare(tiny, IDS, **PLAIN)
+    key = shrink_choice.find_key(session)
+    with shrink_choice.noting_compilation(session):
+        pass
+    assert key not in nothing_lost
+    counted, saved = iter((0, 1)), iter((2.0, 9.0))
+    monkeypatch.setattr(shrink_choice, "compilations", lambda: next(counted))
+    monkeypatch.setattr(shrink_choice, "saved_seconds", lambda: next(saved))
+    with shrink_choice.noting_compilation(session):
+        pass
+    assert nothing_lost[key] == pytest.approx(7.0, abs=0.5)
+
+
+def test_tokens_never_depend_on_the_clock(tiny):
+    assert shrink_choice.may_shrink(prepare(tiny, IDS, **PLAIN))
+    cast = tiny.replace(target=jax.tree.map(lambda x: x.astype(jnp.bfloat16), tiny.target))
+    assert not shrink_choice.may_shrink(prepare(cast, IDS, **PLAIN))

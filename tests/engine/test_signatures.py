@@ -16,7 +16,7 @@ def options_of(function) -> dict[str, tuple]:
 
 def test_decode_and_stream_take_the_same_options():
     decode = options_of(jaxspec.decode)
-    assert [decode.pop(own)[0] for own in ("trace", "shrink")] == [False, False]
+    assert [decode.pop(own)[0] for own in ("trace", "shrink")] == [False, None]
     assert decode == options_of(jaxspec.stream) == options_of(prepare)
 
 

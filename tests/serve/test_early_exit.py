@@ -57,7 +57,7 @@ def test_drafted_visits_end_early_too(mini):
     assert first_visit(make(mini), requests(3)) < (alone, [0])
 
 
-def test_a_visit_has_a_quarter_of_its_rounds_while_a_prompt_is_fed(mini):
+def test_a_visit_has_half_of_its_rounds_while_a_prompt_is_fed(mini):
     engine = make(mini)
     assert first_visit(engine, requests(2, method="ar")) == (8, [0])
     engine.submit(ServeRequest(PROMPT[::-1] * 6, max_new_tokens=2))  # of three chunks
@@ -65,7 +65,7 @@ def test_a_visit_has_a_quarter_of_its_rounds_while_a_prompt_is_fed(mini):
     while engine.counters()["running"] or engine.counters()["waiting"]:
         engine.visit()
         rounds.append(engine.counters()["rounds"])
-    assert rounds[:4] == [8, 10, 12, 20]
+    assert rounds[:4] == [8, 12, 16, 24]
 
 
 @pytest.mark.parametrize("options", [{}, SAMPLED, dict(method="ar")])

@@ -11,7 +11,7 @@ def test_rounds_fill_the_time_of_a_visit():
     pace.observe(True, 2, 0.02)
     pace.observe(False, 4, 0.008)
     assert pace.rounds(True, hurry=False) == 5 and pace.rounds(False, hurry=False) == 16
-    assert pace.rounds(True, hurry=True) == 1 and pace.rounds(False, hurry=True) == 6
+    assert pace.rounds(True, hurry=True) == 2 and pace.rounds(False, hurry=True) == 12
     pace.observe(True, 0, 1.0)
     for _ in range(50):
         pace.observe(True, 1, 0.2)
@@ -27,7 +27,7 @@ def test_chunks_fill_it_too():
     assert pace.chunks() == 5
 
 
-@pytest.mark.parametrize(("hurry", "rounds"), [(False, 8), (True, 2)])
+@pytest.mark.parametrize(("hurry", "rounds"), [(False, 8), (True, 4)])
 def test_without_a_time_visits_have_as_many_rounds_as_they_may(hurry, rounds):
     pace = Pace(None, 8)
     pace.observe(True, 1, 100.0)
