@@ -21,7 +21,7 @@ def scale_of(module: nn.Module, name: str) -> jax.Array | None:
 
 
 def panels_of(module: nn.Module, name: str) -> jax.Array | None:
-    """Return what products of few rows read of a parameter on a CPU; None if that is itself."""
+    """Return a parameter's panels for few rows on a CPU; None if it has none."""
     return module.get_variable(panels.COLLECTION, name)
 
 
@@ -39,13 +39,13 @@ def multiply_kernel(
     float16's range.
 
     Args:
-      few: what products of few rows read on a CPU (`jaxspec.targets.panels`).
+      few: the matrix in panels, which products of few rows read (`jaxspec.targets.panels`).
 
     Returns:
       [..., out] in x's dtype.
     """
-    if few is not None and panels.serves(x, few):
-        return panels.multiply_few(x, few)
+    if few is not None and panels.serves(x):
+        return panels.multiply_panels(x, few)
     inputs = (((x.ndim - 1,), (axis,)), ((), ()))
     if scale is None:
         return jax.lax.dot_general(x, kernel, inputs)

@@ -1,4 +1,4 @@
-"""Give a model what its products of few rows read, where rounds have few rows on a CPU."""
+"""Copy a model's weights into panels, where rounds read panels and are faster with them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxspec.core.params import Params
-from jaxspec.targets.panel_speed import choose_way
+from jaxspec.targets.panel_speed import panels_pay
 from jaxspec.targets.panels import COLLECTION, LANES, MOST_ROWS, arrange
 from pallas_kernels.versions import vectorizes_sums
 
 # Largest share of the machine's memory that the copies of a model may take.
 MOST_MEMORY = 0.25
-# Environment variable that names the way of products of few rows, which is measured otherwise.
+# Environment variable: 0 makes no panels, 1 makes them without measuring whether they pay.
 SWITCH = "JAXSPEC_PANELS"
-_NAMED = {"0": "xla", "1": "panels", "columns": "columns"}
 
 # Panels by the identity of their weights, with a reference that tells whether these still exist.
 _made: dict[tuple[int, bool], tuple[weakref.ref, jax.Array]] = {}
@@ -29,8 +28,7 @@ _made: dict[tuple[int, bool], tuple[weakref.ref, jax.Array]] = {}
 def with_panels(params: Params, method: str | Sequence[str], batch: int) -> Params:
     """Add panels to a model's target and to the drafter of a call, or to several drafters.
 
-    They are made once for each array, and freed with it. Where rows as columns are fastest, the
-    matrices themselves are in their place.
+    They are made once for each array, and freed with it.
 
     Args:
       params: the model; it is not changed.
@@ -45,24 +43,22 @@ def with_panels(params: Params, method: str | Sequence[str], batch: int) -> Para
     methods = (method,) if isinstance(method, str) else tuple(method)
     rows = batch if methods == ("ar",) else 2 * batch
     weights = [params.target, *map(params.drafter, methods)]
-    if not 1 < rows <= MOST_ROWS or not vectorizes_sums() or not _suit(weights):
+    if not 1 < rows <= MOST_ROWS or not _suit(weights) or not _wanted():
         return params
-    way = _NAMED.get(os.environ.get(SWITCH, "")) or choose_way()
-    if way == "xla":
-        return params
-    target, *drafters = [
-        {**one, COLLECTION: _panels_of(one, way)} if one else one for one in weights
-    ]
+    target, *drafters = [{**one, COLLECTION: _panels_of(one)} if one else one for one in weights]
     made = {name: one for name, one in zip(methods, drafters, strict=True) if one}
     return params.replace(target=target, drafters={**params.drafters, **made})
 
 
 def with_panels_like(weights: Any, other: Any) -> Any:
     """Add panels to variables if `other`, variables of the same shapes, have them."""
-    if COLLECTION not in other:
-        return weights
-    columns = all(leaf.ndim == 2 for leaf in jax.tree.leaves(other[COLLECTION]))
-    return {**weights, COLLECTION: _panels_of(weights, "columns" if columns else "panels")}
+    return {**weights, COLLECTION: _panels_of(weights)} if COLLECTION in other else weights
+
+
+def _wanted() -> bool:
+    """Whether panels are switched on, or else are faster on this processor."""
+    switch = os.environ.get(SWITCH)
+    return vectorizes_sums() and switch != "0" and (switch == "1" or panels_pay())
 
 
 def _suit(weights: Any) -> bool:
@@ -81,12 +77,11 @@ def _suits(leaf: Any) -> bool:
     return kinds == {"cpu"} and len(leaf.devices()) == 1 and leaf.dtype in (jnp.float32, jnp.int32)
 
 
-def _panels_of(variables: Any, way: str) -> dict[str, Any]:
+def _panels_of(variables: Any) -> dict[str, Any]:
     """Make the panels of a target's or drafter's matrices, under the names of their weights.
 
     A table of embeddings without an output projection beside it is one too. A projection to a
-    reduced draft vocabulary counts as the drafter's own. For columns the matrices are taken as they
-    are, without a table: XLA's product with its transpose is as fast.
+    reduced draft vocabulary counts as the drafter's own.
     """
     weights = flatten_dict(variables.get("params", {}))
     if "lm_head" in variables.get("draft", {}):
@@ -95,9 +90,7 @@ def _panels_of(variables: Any, way: str) -> dict[str, Any]:
     for path, matrix in weights.items():
         table = tied and path == ("embedding",)
         serves = table or path[-1] in ("kernel", "lm_head")
-        if way == "columns":
-            made |= {path: matrix} if serves and matrix.ndim == 2 and not table else {}
-        elif serves and matrix.ndim == 2 and matrix.shape[0 if table else 1] % LANES == 0:
+        if serves and matrix.ndim == 2 and matrix.shape[0 if table else 1] % LANES == 0:
             made[path] = _find_or_make(matrix, table)
     return unflatten_dict(made)
 

@@ -158,11 +158,8 @@ def _few_rows(report: dict[str, Any]) -> str:
         Column("rows"),
         Column("XLA's product, ms", fixed(1)),
         Column("panels, ms", fixed(1)),
-        Column("columns, ms", fixed(1)),
     ]
-    ways = [found[way] for way in ("xla", "panels", "columns") if way in found]
-    ways += [{}] * (3 - len(ways))  # of reports before there were columns
-    rows = [[n, *(way.get(n, {}).get("ms") for way in ways)] for n in found["xla"]]
+    rows = [[n, xla["ms"], found["panels"].get(n, {}).get("ms")] for n, xla in found["xla"].items()]
     return Table(columns, rows).to_text()
 
 

@@ -1,4 +1,4 @@
-"""Time the products of a layer for few rows on a CPU: XLA's own, with panels, and of columns."""
+"""Time the products of a layer for few rows: XLA's own, and those with panels on a CPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.bench.measure.clock import order_turns, time_call
-from jaxspec.targets.panels import arrange, multiply_columns, multiply_panels
+from jaxspec.targets.panels import arrange, multiply_panels
 
 REPEATS = 7
 ROWS = (1, 2, 4, 5, 8, 16)
@@ -25,7 +25,7 @@ def measure_few_rows() -> dict[str, dict[str, dict[str, float]]]:
     """Time the products of `LAYERS` layers, float32, in turns.
 
     Returns:
-      {"xla", "panels" and "columns": {number of rows: {"ms": the median, "least_ms", "most_ms"}}}.
+      {"xla" and "panels": {number of rows: {"ms": the median, "least_ms", "most_ms"}}}.
     """
     keys = iter(jax.random.split(jax.random.key(0), LAYERS * len(SHAPES)))
     matrices = [
@@ -34,7 +34,6 @@ def measure_few_rows() -> dict[str, dict[str, dict[str, float]]]:
     ways: dict[str, tuple[Product, list[jax.Array]]] = {
         "xla": (jnp.dot, matrices),
         "panels": (multiply_panels, [arrange(matrix) for matrix in matrices]),
-        "columns": (multiply_columns, matrices),
     }
     programs = {name: jax.jit(functools.partial(_multiply_all, ways[name][0])) for name in ways}
     found: dict[str, dict[str, dict[str, float]]] = {name: {} for name in ways}
