@@ -9,7 +9,7 @@ from slow_cases import slow_except
 
 import jaxspec
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.engine import automatic, probe
+from jaxspec.engine import automatic, kept_costs, probe
 from jaxspec.engine.plan import make_plan
 from jaxspec.engine.session import prepare
 from jaxspec.policies.baselines.static import make_static
@@ -67,6 +67,14 @@ def test_costs_are_probed_once_and_kept(mini, cache, monkeypatch):
     out = jaxspec.decode(mini, PROMPTS[1], policy="auto", max_new_tokens=8)
     assert int(out.policy.state.rounds) == out.stats.rounds
     assert len(list(cache.glob("*.json"))) == 1
+
+
+def test_costs_are_those_of_one_processor(monkeypatch):
+    names = []
+    for processor in ("one, 2 cores", "one, 4 cores", "one, 2 cores"):
+        monkeypatch.setattr(kept_costs, "describe_processor", lambda processor=processor: processor)
+        names.append(kept_costs.find_kept("dflash", "a model"))
+    assert names[0] == names[2] != names[1]
 
 
 @pytest.mark.parametrize("factor", [1.02, 2.0])
