@@ -119,10 +119,8 @@ def remember_policy(params: Params, config: DecodeConfig, batch: int, policy: Po
 
     Costs that it corrected are kept on disk, for other processes.
     """
-    weight, key = (
-        weakref.ref(some_weight(_variables(params, config.method))),
-        name_setting(params, config, batch),
-    )
+    weight = weakref.ref(some_weight(_variables(params, config.method)))
+    key = name_setting(params, config, batch)
     _learned[key] = (weight, policy)
     costs = policy.controls.costs
     known = _on_disk.get(key)

@@ -2,9 +2,9 @@
 
 A smaller batch runs programs of its own, which take seconds to compile, and nobody knows how long its
 texts will be. So a process adds up what finished sequences cost it, and compiles for a smaller batch
-when that reaches what compiling took for the whole batch. It never loses more than twice what the
-best choice in hindsight does (Karlin, Manasse, Rudolph and Sleator 1988). Batches of a size that is
-compiled shrink at once.
+when that reaches what compiling took for the whole batch. If rounds cost as much for each sequence,
+it loses for no size more than twice what the best choice in hindsight does (Karlin, Manasse, Rudolph
+and Sleator 1988). Batches of a size that is compiled shrink at once.
 """
 
 from __future__ import annotations
