@@ -12,7 +12,7 @@ from slow_cases import slow_except
 
 import jaxspec
 from jaxspec.costs.files import load_costs
-from jaxspec.engine import finish, shrink_choice
+from jaxspec.engine import finish, shrink, shrink_choice, start
 from jaxspec.engine.api import run_session
 from jaxspec.engine.automatic import name_setting
 from jaxspec.engine.compilations import compilations
@@ -289,3 +289,26 @@ def test_tokens_never_depend_on_the_clock(tiny):
     assert shrink_choice.may_shrink(prepare(tiny, IDS, **PLAIN))
     cast = tiny.replace(target=jax.tree.map(lambda x: x.astype(jnp.bfloat16), tiny.target))
     assert not shrink_choice.may_shrink(prepare(cast, IDS, **PLAIN))
+
+
+def test_decode_asks_whether_shrinking_pays(mini, sizes, monkeypatch):
+    monkeypatch.setattr(shrink, "shrinking_pays", lambda *arguments: True)
+    options = TREE | dict(stop=["e", "3 "])
+    found = [jaxspec.decode(mini, PROMPTS, shrink=False, **options)]
+    assert set(sizes) == {4}
+    found.append(jaxspec.decode(mini, PROMPTS, **options))
+    assert min(sizes) < 4
+    assert [out.tokens for out in found[0]] == [out.tokens for out in found[1]]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_what_compiling_took_is_noted_wherever_it_happens(
+    tiny, nothing_lost, monkeypatch, together
+):
+    """Beside the prefill on a CPU; elsewhere in the first rounds, which the default times."""
+    options = dict(max_new_tokens=8, capacity=448 if together else 512)  # of this test alone
+    if not together:
+        monkeypatch.setattr(start, "_suits", lambda session: False)
+    session = prepare(tiny, IDS, **options)
+    jaxspec.decode(tiny, IDS, **options)
+    assert nothing_lost[shrink_choice.find_key(session)] > 0
