@@ -1,84 +1,43 @@
-"""What rounds cost now, and whether the next visit drafts."""
+"""Whether rounds draft: what drafting gives is weighed against what it takes, and tried again."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from jaxspec.serve.costs import Costs
+from jaxspec.serve.live_costs import LiveCosts
 
-# Part of a visit's deviation that corrects a cost, in logarithms, if the visit before it was of the
-# same kind; the part grows with the visits between them, up to this much. The largest deviation that
-# one visit shows.
-_CORRECTS, _CORRECTS_MOST, _DEVIATES = 0.1, 0.5, 2.0
-# Share of the newest drafted round in the averages. Rounds of the better kind before the other is
-# tried again, at first and at most. Rounds of a trial: drafted ones show what they give and what they
-# take, plain ones what they take.
-_NEW, _FIRST, _LONGEST, _TRIAL = 0.05, 64, 2048, {True: 8, False: 2}
-
-
-class LiveCosts:
-    """Measured costs, corrected by the times of visits.
-
-    A machine that others use too, or longer sequences, change what a round takes.
-
-    Attributes:
-      drafted: float32 [E], seconds of drafted rounds.
-      plain: float32 [P], seconds of autoregressive rounds.
-    """
-
-    def __init__(self, costs: Costs, edges: tuple[int, ...], plain_edges: tuple[int, ...]):
-        self._edges = {True: np.asarray(edges), False: np.asarray(plain_edges)}
-        self.drafted = np.asarray(costs.drafted, np.float32)
-        self.plain = np.asarray(costs.plain, np.float32)
-        self._visits, self._visit = 0, costs.visit
-        self._seen = {True: 0, False: 0}  # the last visit of each kind whose time was learnt
-        self._drafted_last = True
-
-    def find(self, drafts: bool, rows: np.ndarray | int) -> np.ndarray:
-        """Return the index of the cost of rounds with so many rows, which draft or not."""
-        return np.searchsorted(self._edges[drafts], rows)
-
-    def observe(self, drafts: bool, rows: np.ndarray, seconds: float | None) -> None:
-        """Learn from a visit of rounds with `rows` int [rounds] rows.
-
-        Args:
-          drafts: whether its rounds drafted.
-          seconds: what it took; None if the device did other work too.
-        """
-        if not len(rows):
-            return
-        self._visits += 1
-        # In the first visit that drafts again, the drafter also absorbs what plain rounds left.
-        absorbs, self._drafted_last = drafts and not self._drafted_last, drafts
-        if seconds is None or absorbs:
-            return
-        missed, self._seen[drafts] = self._visits - self._seen[drafts], self._visits
-        costs, used = (self.drafted if drafts else self.plain), self.find(drafts, rows)
-        took = max(seconds - self._visit, 0.0)
-        deviation = np.clip(took / costs[used].sum(), 1 / _DEVIATES, _DEVIATES)
-        part = min(1 - (1 - _CORRECTS) ** missed, _CORRECTS_MOST)
-        for edge in np.unique(used):
-            costs[edge] *= deviation**part
-            # More rows never take less time: what was just seen corrects what was not.
-            costs[:edge] = np.minimum(costs[:edge], costs[edge])
-            costs[edge:] = np.maximum(costs[edge:], costs[edge])
+# Share of the newest drafted round in the averages. Drafted rounds that say whether drafting pays, and
+# plain ones of a trial, which show what they take.
+_NEW, _KNOWN, _PLAIN = 0.05, 8, 2
+# A trial of drafting ends when it has lost the time of so many drafted rounds.
+_LOSES = 1.0
+# Trials may cost this share of the time. Rounds between two of them, at least: at first, and after
+# many that changed nothing.
+_SHARE, _FIRST, _LONGEST = 0.01, 64, 2048
 
 
 class DraftChoice:
     """Compares drafted rounds with autoregressive ones, which give each slot one token.
 
-    Rounds are of the kind that pays more. Now and then a few of the other kind are tried, because
-    its costs and what it accepts may have changed; each trial that changes nothing doubles the time
-    to the next. While drafting does not pay, the drafter rests: it reads nothing of new requests,
-    and a trial begins with requests that it reads again.
+    It is of one load: so many slots decode. Rounds are of the kind that pays more. Now and then a few
+    of the other kind are tried, because its costs and what it accepts may have changed. A trial of
+    drafting goes on while it gains, and ends soon where it loses. The more a trial lost, the later is
+    the next one, and each one that changes nothing doubles the least time to the next. While drafting
+    does not pay, the drafter rests: it reads nothing of new requests, and a trial begins with requests
+    that it reads again.
     """
 
     def __init__(self, costs: LiveCosts):
         self._costs = costs
+        # Tokens of a drafted round, and those of plain ones in the same time: averages.
         self._tokens = self._plain = 0.0
-        self._pays, self._pause = True, _FIRST
-        # Rounds of the better kind, of the other one in a trial, and drafted ones that were compared.
-        self._rounds = self._tried = self._compared = 0
+        self._pays, self._compared = False, 0
+        # Rounds and seconds of the kind that pays since the last trial, and how many must pass before
+        # the next one. Nothing is known yet, so a trial is due.
+        self._rounds, self._waited = 0, 0.0
+        self._between, self._pause = 0, 0.0
+        # Rounds of the trial, the seconds that they took, and those that were lost.
+        self._tried, self._spent, self._lost = 0, 0.0, 0.0
 
     def wants_followers(self) -> bool:
         """Decide whether the drafter reads a new request."""
@@ -88,44 +47,94 @@ class DraftChoice:
         """Decide whether the next visit drafts, if it can."""
         return self._pays != self._tries
 
+    def limit_rounds(self, drafts: bool) -> int | None:
+        """Return the most rounds of the next visit, if it drafts or not; None: any number.
+
+        A trial of drafting begins with a visit of one round, in which the drafter also reads what it
+        has not read yet. Those that follow show what rounds take.
+        """
+        return self._tried + 1 if drafts and not self._pays else None
+
     @property
     def _tries(self) -> bool:
         """Whether it is time for a trial."""
-        return self._rounds >= self._pause
+        return self._rounds >= self._between and self._waited >= self._pause
 
-    def observe(self, drafts: bool, emitted: np.ndarray, rows: np.ndarray) -> None:
+    def observe(
+        self, drafts: bool, emitted: np.ndarray, rows: np.ndarray, seconds: float | None = None
+    ) -> bool:
         """Learn from a visit.
 
         Args:
           drafts: whether its rounds drafted.
           emitted: int [B, rounds], tokens of each slot, 0 where it did not decode.
           rows: int [rounds], rows verified.
+          seconds: what the visit took, reading what waited for the drafter included; None if it is
+            unknown.
+
+        Returns:
+          Whether the drafter rests from now on.
         """
-        if drafts:
-            self._compare(emitted, rows)
-        better, pays = drafts == self._pays, self._tokens >= self._plain
-        if pays != self._pays and self._compared >= _TRIAL[True]:
-            self._pays = pays
-            self._restart(_FIRST)
-        elif better:
+        took, lost = self._weigh_drafted(emitted, rows) if drafts else self._weigh_plain(emitted)
+        if drafts == self._pays:
             self._rounds += len(rows)
+            self._waited += took
         elif self._tries:  # and not because some request cannot draft
+            more = 0.0 if seconds is None else max(seconds - took, 0.0)
             self._tried += len(rows)
-        if self._tried >= _TRIAL[not self._pays]:
-            self._restart(min(2 * self._pause, _LONGEST))
+            self._spent += took + more
+            self._lost += lost + more
+        if self._pays and self._compared >= _KNOWN and self._tokens < self._plain:
+            self._restart(pays=False)
+            return True
+        return self._end_trial()
 
-    def _restart(self, pause: int) -> None:
-        """Count the rounds to the next trial from 0."""
-        self._rounds = self._tried = self._compared = 0
-        self._pause = pause
+    def _end_trial(self) -> bool:
+        """End a trial that has shown enough. Return whether the drafter rests from now on."""
+        if self._pays:
+            if self._tried >= _PLAIN:
+                self._restart(pays=True)
+            return False
+        if self._tried >= _KNOWN and self._tokens >= self._plain:
+            self._restart(pays=True)
+            return False
+        lost_much = self._lost * self._tried >= _LOSES * self._spent > 0
+        if lost_much or (self._tried >= _KNOWN and self._lost >= 0):
+            self._restart(pays=False)
+            return True
+        return False
 
-    def _compare(self, emitted: np.ndarray, rows: np.ndarray) -> None:
-        """Average what drafted rounds gave, and what others would have given in the same time."""
-        costs = self._costs
+    def _restart(self, pays: bool) -> None:
+        """Wait for the next trial."""
+        changed = pays != self._pays or not self._between
+        self._between = _FIRST if changed else min(2 * self._between, _LONGEST)
+        self._pause = max(self._lost, 0.0) / _SHARE
+        self._pays, self._compared = pays, 0
+        self._rounds, self._waited = 0, 0.0
+        self._tried, self._spent, self._lost = 0, 0.0, 0.0
+
+    def _weigh_drafted(self, emitted: np.ndarray, rows: np.ndarray) -> tuple[float, float]:
+        """Average what drafted rounds gave, and what others would have given in the same time.
+
+        Returns:
+          (seconds that they took; those of them that plain rounds would have spared).
+        """
+        costs, total, lost = self._costs, 0.0, 0.0
         self._compared += len(rows)
         for tokens, verified in zip(emitted.T, rows, strict=True):
-            live = int((tokens > 0).sum())
-            took = costs.drafted[costs.find(True, verified)]
-            self._tokens += _NEW * (float(tokens.sum()) - self._tokens)
-            plain = costs.plain[costs.find(False, live)]
-            self._plain += _NEW * (float(live * took / plain) - self._plain)
+            live, made = int((tokens > 0).sum()), float(tokens.sum())
+            if not live:  # all slots of the round broke
+                continue
+            took = float(costs.drafted[costs.find(True, verified)])
+            plain = live * took / float(costs.plain[costs.find(False, live)])
+            self._tokens += _NEW * (made - self._tokens)
+            self._plain += _NEW * (plain - self._plain)
+            total += took
+            lost += took * (1 - made / plain)
+        return total, lost
+
+    def _weigh_plain(self, emitted: np.ndarray) -> tuple[float, float]:
+        """Return the seconds that plain rounds took, and those that drafted ones would have spared."""
+        live = (emitted > 0).sum(0)
+        took = float(self._costs.plain[self._costs.find(False, live)].sum())
+        return took, took * (self._tokens / self._plain - 1) if self._plain else 0.0

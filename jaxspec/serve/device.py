@@ -79,6 +79,10 @@ class Device(Programs):
         set_column(self.settings, slot, "limit", limit)
         set_column(self.settings, slot, "stop_from", stop_from)
 
+    def let_go(self, slot: int) -> None:
+        """Let a slot decode on without a drafter."""
+        set_column(self.settings, slot, "reader", 0)
+
     def close(self, slot: int) -> None:
         """Free a slot."""
         write_settings(self.settings, slot, stop=())

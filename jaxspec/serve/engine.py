@@ -187,10 +187,11 @@ class Engine:
     def _admit(self) -> None:
         """Give free slots to the requests that have waited longest."""
         while free := [slot for slot in range(self.slots) if slot not in self._tasks]:
+            load = min(len(self._tasks) + len(self._waiting), self.slots)
             task = self._waiting.take()
             if task is None:
                 return
-            task.reader = self._schedule.choose_reader(task)
+            task.reader = self._schedule.choose_reader(task, load)
             slot = self._prefixes.choose_slot(free, task.accepted.prompt, task.reader)
             task.started = self._clock()
             self._counters.queue_seconds += task.started - task.submitted
@@ -215,11 +216,14 @@ class Engine:
         )
         seconds = time.perf_counter() - began
         self._counters.observe_visit(report, planned.drafts, seconds)
-        self._schedule.observe(planned, report, seconds if alone else None)
+        rests = self._schedule.observe(planned, report, seconds if alone else None)
         for slot, task in running.items():
             unread = task.unread + len(report.tokens[slot])
             reads = planned.drafts or not task.reader
             task.unread = 0 if reads else min(unread, self._device.waiting)
+            if rests:
+                task.let_go()
+                self._device.let_go(slot)
         logprobs = self._device.read_logprobs(
             {s: (len(report.tokens[s]), t.accepted.request.logprobs) for s, t in running.items()}
         )

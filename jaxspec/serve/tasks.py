@@ -64,6 +64,10 @@ class Task:
         """Number of the drafter whose rows of them can be used again; 0: none."""
         return 0 if self.outdated else self.reader
 
+    def let_go(self) -> None:
+        """Go on without a drafter."""
+        self.reader = self.unread = 0
+
     def is_late(self, now: float) -> bool:
         """Whether its deadline has passed."""
         deadline = self.accepted.request.deadline

@@ -5,7 +5,7 @@ import types
 import pytest
 
 from jaxspec.serve import costs
-from jaxspec.serve.choice import LiveCosts
+from jaxspec.serve.live_costs import LiveCosts
 from jaxspec.serve.rounds import Rules
 
 

@@ -17,15 +17,26 @@ class Choice:
     """A choice that says what it is told."""
 
     def __init__(self, drafts):
-        self.drafts, self.observed = drafts, []
+        self.drafts, self.observed, self.rests = drafts, [], False
 
     def wants_drafts(self):
         return self.drafts
 
     wants_followers = wants_drafts
 
-    def observe(self, drafts, emitted, rows):
+    def limit_rounds(self, drafts):
+        return None
+
+    def observe(self, drafts, emitted, rows, seconds):
         self.observed.append(drafts)
+        return self.rests
+
+
+def put(engine, drafts):
+    """Give an engine a choice for all loads."""
+    schedule, choice = engine._schedule, Choice(drafts)
+    schedule._choices = [choice] * len(schedule._choices)
+    return choice
 
 
 @pytest.fixture
@@ -45,7 +56,7 @@ LONG = ServeRequest(PROMPT, max_new_tokens=30, ignore_eos=True)
 
 
 def test_a_resting_drafter_reads_nothing(engine, mini):
-    engine._schedule._choice = choice = Choice(False)
+    choice = put(engine, False)
     before = read_drafter(engine)
     ((tokens, _, drafted, _),) = run(engine, LONG)
     for one, other in zip(before, read_drafter(engine), strict=True):
@@ -57,7 +68,7 @@ def test_a_resting_drafter_reads_nothing(engine, mini):
 
 
 def test_nobody_gets_drafts_until_all_can_have_them(engine):
-    engine._schedule._choice = choice = Choice(False)
+    choice = put(engine, False)
     first = engine.submit(LONG)
     engine.visit()
     choice.drafts = True
@@ -71,7 +82,7 @@ def test_nobody_gets_drafts_until_all_can_have_them(engine):
 
 
 def test_requests_that_ask_for_no_drafts_do_not_keep_them_from_others(engine):
-    engine._schedule._choice = choice = Choice(True)
+    choice = put(engine, True)
     plain = ServeRequest(PROMPT, max_new_tokens=30, ignore_eos=True, method="ar")
     before = read_drafter(engine)[1]
     found = run(engine, plain, LONG)
@@ -79,3 +90,56 @@ def test_requests_that_ask_for_no_drafts_do_not_keep_them_from_others(engine):
     # The drafter has read one of them, up to the root.
     read = read_drafter(engine)[1] - before
     assert sorted(read) == [0, len(PROMPT) + 30 - 1] and any(choice.observed)
+
+
+def test_a_drafter_that_begins_to_rest_lets_go_of_what_it_read(engine, mini):
+    """Plain rounds go on by the program without it, and nothing of the text is used for it again."""
+    choice = put(engine, True)
+    engine.submit(LONG)
+    made = []
+    while not any(choice.observed):
+        made += [token for update in engine.visit() for token in update.tokens]
+    (task,) = engine._tasks.values()
+    assert task.reader == 1
+    choice.rests, choice.drafts = True, False
+    made += [token for update in engine.visit() for token in update.tokens]
+    assert task.reader == task.unread == 0
+    choice.rests = False
+    before = read_drafter(engine)
+    while not engine.idle:
+        made += [token for update in engine.visit() for token in update.tokens]
+    for one, other in zip(before, read_drafter(engine), strict=True):
+        np.testing.assert_array_equal(one, other)
+    options = dict(method="ar", max_new_tokens=30, ignore_eos=True)
+    assert made == jaxspec.decode(mini, list(PROMPT), **options).tokens
+    assert engine._prefixes.find((*PROMPT, *made, 5), reader=1)[1] == 0
+    assert engine.counters()["compiles_after_warm_up"] == 0
+
+
+def test_each_load_has_its_own_choice(engine):
+    """Two slots draft, one does not; a request is read if drafting pays at the load that it makes."""
+    alone, both = Choice(False), Choice(True)
+    engine._schedule._choices = [alone, both]
+    engine.submit(LONG)
+    engine.submit(LONG)
+    while not engine.idle:
+        engine.visit()
+    assert any(both.observed) and not any(alone.observed)
+    both.observed.clear()
+    engine.submit(LONG)
+    while not engine.idle:
+        engine.visit()
+        assert all(task.reader == 0 for task in engine._tasks.values())
+    assert not any(alone.observed) and not both.observed
+
+
+def test_a_trial_begins_with_short_visits(engine):
+    choice = put(engine, True)
+    choice.limit_rounds = lambda drafts: 1
+    rounds = engine.counters()["rounds"]
+    engine.submit(LONG)
+    visits = 0
+    while not engine.idle:
+        engine.visit()
+        visits += 1
+    assert engine.counters()["rounds"] - rounds == sum(choice.observed) <= visits

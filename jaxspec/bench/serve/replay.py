@@ -16,8 +16,9 @@ import numpy as np
 from jaxspec.bench.serve.recorded_trees import Trees
 from jaxspec.core.state import Accepted, Tree
 from jaxspec.serve.calibration import Calibration, calibrate, init_calibration, observe_rows
-from jaxspec.serve.choice import DraftChoice, LiveCosts
+from jaxspec.serve.choice import DraftChoice
 from jaxspec.serve.costs import Costs
+from jaxspec.serve.live_costs import LiveCosts
 from jaxspec.serve.plan import Offer, share_rows
 from jaxspec.serve.rounds import Rules
 
