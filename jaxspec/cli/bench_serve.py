@@ -47,7 +47,7 @@ def add_command(commands: options.Commands) -> None:
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `bench serve` and `bench saturate` share."""
+    """Add the options that `bench serve`, `bench saturate` and `bench shrink` share."""
     add, default = parser.add_argument, options.DEFAULT
     add("--capacity", type=int, default=512, help=f"rows of each slot's caches {default}")
     add("--max-new-tokens", type=int, default=64, help=f"length of each text {default}")

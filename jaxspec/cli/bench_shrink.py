@@ -1,0 +1,61 @@
+"""`jaxspec bench shrink`: what a batch gains that leaves out its finished sequences."""
+
+from __future__ import annotations
+
+import argparse
+
+from jaxspec.cli import options, parse, values
+from jaxspec.cli.bench_serve import add_engine, read_token_ids
+
+
+def add_command(commands: options.Commands) -> None:
+    """Add the command to the parser of `bench`."""
+    parser = options.add_parser(
+        commands,
+        "shrink",
+        run,
+        "compare batches that leave out their finished sequences with whole ones",
+        "jaxspec bench shrink --model smollm2-135m --method ar --batches 8 --repeats 5",
+    )
+    add, default = parser.add_argument, options.DEFAULT
+    options.add_model(parser)
+    add(
+        "--batches",
+        type=parse.parse_counts,
+        default=(8,),
+        help="prompts that decode together (default: 8)",
+    )
+    add("--method", help="a drafter, or ar (default: the first loaded drafter)")
+    add("--budget", type=int, default=8, help=f"rows of a text in a drafted round {default}")
+    add("--temperature", type=float, default=0.0, help=f"0 is greedy {default}")
+    options.add_seed(parser)
+    add_engine(parser)
+    options.add_repeats(parser, 5, "number of batches that are decoded in both ways, in turns")
+    options.add_json_file(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and print a table."""
+    from jaxspec.bench.shrink import compare_shrinking, render_shrinking
+
+    values.check_folders(arguments, "json")
+    params = values.load_params(arguments)
+    method = arguments.method or params.spec.default_method
+    drafts = {} if method == "ar" else {"budget": arguments.budget}
+    records = compare_shrinking(
+        params,
+        read_token_ids(arguments, params.spec),
+        arguments.batches,
+        repeats=arguments.repeats,
+        progress=values.show_progress,
+        method=method,
+        max_new_tokens=arguments.max_new_tokens,
+        capacity=arguments.capacity,
+        temperature=arguments.temperature,
+        seed=arguments.seed,
+        **drafts,
+    )
+    report = {"settings": values.collect_settings(arguments, "json"), "records": records}
+    values.save_json(arguments.json, report)
+    print(render_shrinking(records))
+    return 0
