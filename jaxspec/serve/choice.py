@@ -13,7 +13,7 @@ _NEW, _KNOWN, _PLAIN = 0.05, 8, 2
 _LOSES = 1.0
 # Trials may cost this share of the time. Rounds between two of them, at least: at first, and after
 # many that changed nothing.
-_SHARE, _FIRST, _LONGEST = 0.01, 64, 2048
+_SHARE, _FIRST, _LONGEST = 0.005, 64, 2048
 
 
 class DraftChoice:
@@ -69,8 +69,8 @@ class DraftChoice:
           drafts: whether its rounds drafted.
           emitted: int [B, rounds], tokens of each slot, 0 where it did not decode.
           rows: int [rounds], rows verified.
-          seconds: what the visit took, reading what waited for the drafter included; None if it is
-            unknown.
+          seconds: what the visit took, reading what waited for the drafter included, by which trials
+            are judged; None: what its rounds cost.
 
         Returns:
           Whether the drafter rests from now on.
@@ -80,7 +80,7 @@ class DraftChoice:
             self._rounds += len(rows)
             self._waited += took
         elif self._tries:  # and not because some request cannot draft
-            more = 0.0 if seconds is None else max(seconds - took, 0.0)
+            more = 0.0 if seconds is None else seconds - took
             self._tried += len(rows)
             self._spent += took + more
             self._lost += lost + more

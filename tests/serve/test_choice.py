@@ -58,10 +58,10 @@ def test_the_time_of_a_visit_itself_is_not_that_of_its_rounds():
     assert live.drafted.tolist() == [2.0, 3.0, 4.0] and live.plain.tolist() == [1.0]
 
 
-def observe(choice, drafts, tokens, rounds=1):
+def observe(choice, drafts, tokens, rounds=1, seconds=None):
     """Report a visit of four slots, of which drafted rounds emit `tokens` each; return what it returns."""
     emitted = np.full((4, rounds), tokens if drafts else 1)
-    return choice.observe(drafts, emitted, np.full(rounds, 8 if drafts else 4))
+    return choice.observe(drafts, emitted, np.full(rounds, 8 if drafts else 4), seconds)
 
 
 def test_while_the_drafter_rests_it_reads_new_requests_for_a_trial_only():
@@ -69,8 +69,8 @@ def test_while_the_drafter_rests_it_reads_new_requests_for_a_trial_only():
     assert choice.wants_followers() and choice.wants_drafts()
     # A round takes three plain ones and gives two: each loses a third. Three lose a whole one.
     assert [observe(choice, True, 2) for _ in range(3)] == [False, False, True]
-    # Trials may take a hundredth of the time, and this one lost a round of three seconds.
-    for _ in range(300):
+    # Trials may take 1/200 of the time, and this one lost a round of three seconds.
+    for _ in range(600):
         assert not choice.wants_followers() and not choice.wants_drafts()
         assert not observe(choice, False, 1)
     assert choice.wants_followers() and choice.wants_drafts()
@@ -89,34 +89,39 @@ def test_the_less_a_trial_lost_the_sooner_is_the_next_one():
     while not choice.wants_drafts():
         observe(choice, False, 1)
         waited += 1
-    assert waited == 400
+    assert waited == 800
     close = DraftChoice(make_live(drafted=(2.0, 3.0, 4.0), plain=(1.45,)))
     assert [observe(close, True, 2) for _ in range(8)] == [False] * 7 + [True]  # 0.1 s each
     waited = 0
     while not close.wants_drafts():
         observe(close, False, 1)
         waited += 1
-    assert waited == 64  # 80 seconds are 56 rounds: fewer than trials are apart
+    assert waited == 111  # of 1.45 seconds: 160 in all
+
+    even = DraftChoice(make_live(drafted=(2.0, 3.0, 4.0), plain=(1.5,)))
+    assert not observe(even, True, 2)
+    for _ in range(6):
+        observe(even, True, 2)
+    assert not observe(even, True, 2) and even._pays  # nothing lost, nothing gained
 
 
 def test_a_trial_counts_what_its_visits_took_in_full():
     """The first one also reads what waited for the drafter, which costs tell nothing of."""
     choice = DraftChoice(make_live())
-    emitted = np.full((4, 1), 2)
-    choice.observe(True, emitted, np.full(1, 8), 5.0)
-    assert choice.observe(True, emitted, np.full(1, 8), 3.0)  # lost 4 of 8 seconds
+    assert not observe(choice, True, 2, seconds=5.0)
+    assert observe(choice, True, 2, seconds=3.0)  # lost 4 of 8 seconds
     waited = 0
     while not choice.wants_drafts():
         observe(choice, False, 1)
         waited += 1
-    assert waited == 400
+    assert waited == 800
 
 
 def test_a_trial_that_gains_goes_on_until_drafting_pays():
     choice = DraftChoice(make_live())
     while not observe(choice, True, 1):  # what is known now speaks against drafting for long
         pass
-    for _ in range(400):
+    for _ in range(800):
         observe(choice, False, 1)
     for _ in range(40):
         assert choice.wants_drafts() and not observe(choice, True, 4)
@@ -165,11 +170,11 @@ def run_visits(choice, tokens, visits, live=None, took=(3.0, 1.0)):
         rounds = min(3, choice.limit_rounds(drafts) or 3)
         drafted, total = drafted + rounds * drafts, total + rounds
         emitted += rounds * 4 * (tokens if drafts else 1)
-        seconds += rounds * (took[0] if drafts else took[1])
+        spent = rounds * (took[0] if drafts else took[1])
+        seconds += spent
         if live is not None:
-            rows = np.full(rounds, 8 if drafts else 4)
-            live.observe(drafts, rows, rounds * (took[0] if drafts else took[1]))
-        observe(choice, drafts, tokens, rounds)
+            live.observe(drafts, np.full(rounds, 8 if drafts else 4), spent)
+        observe(choice, drafts, tokens, rounds, spent)
     return drafted / total, emitted / seconds
 
 
