@@ -11,9 +11,11 @@ from jaxspec.serve.live_costs import LiveCosts
 _NEW, _KNOWN, _PLAIN = 0.05, 8, 2
 # A trial of drafting ends when it has lost the time of so many drafted rounds.
 _LOSES = 1.0
-# Trials may cost this share of the time. Rounds between two of them, at least: at first, and after
-# many that changed nothing.
+# Trials may cost this share of the time, if they then come after so many rounds. Rounds between two of
+# them, at least: at first, and after many that changed nothing.
 _SHARE, _FIRST, _LONGEST = 0.005, 64, 2048
+# Tokens after which what was seen while the drafter rests counts a third.
+_REMEMBERED = 512
 
 
 class DraftChoice:
@@ -38,6 +40,9 @@ class DraftChoice:
         self._between, self._pause = 0, 0.0
         # Rounds of the trial, the seconds that they took, and those that were lost.
         self._tried, self._spent, self._lost = 0, 0.0, 0.0
+        # While the drafter rests, tokens and seconds with those of feeding prompts: of the last while,
+        # and since a trial is due. So what reading prompts for a trial takes counts as its loss.
+        self._rested = self._due = np.zeros(2)
 
     def wants_followers(self) -> bool:
         """Decide whether the drafter reads a new request."""
@@ -58,10 +63,16 @@ class DraftChoice:
     @property
     def _tries(self) -> bool:
         """Whether it is time for a trial."""
-        return self._rounds >= self._between and self._waited >= self._pause
+        waited = self._waited >= self._pause or self._rounds >= _LONGEST
+        return self._rounds >= self._between and waited
 
     def observe(
-        self, drafts: bool, emitted: np.ndarray, rows: np.ndarray, seconds: float | None = None
+        self,
+        drafts: bool,
+        emitted: np.ndarray,
+        rows: np.ndarray,
+        seconds: float | None = None,
+        busy: float | None = None,
     ) -> bool:
         """Learn from a visit.
 
@@ -71,10 +82,13 @@ class DraftChoice:
           rows: int [rounds], rows verified.
           seconds: what the visit took, reading what waited for the drafter included, by which trials
             are judged; None: what its rounds cost.
+          busy: what it and the feeding of prompts before it took; None: unknown.
 
         Returns:
           Whether the drafter rests from now on.
         """
+        if not self._pays and busy is not None:
+            self._observe_resting(int(emitted.sum()), busy)
         took, lost = self._weigh_drafted(emitted, rows) if drafts else self._weigh_plain(emitted)
         if drafts == self._pays:
             self._rounds += len(rows)
@@ -88,6 +102,14 @@ class DraftChoice:
             self._restart(pays=False)
             return True
         return self._end_trial()
+
+    def _observe_resting(self, tokens: int, busy: float) -> None:
+        """Learn what tokens take while the drafter rests, or while a trial is due."""
+        new = np.asarray([tokens, busy])
+        if self._tries:
+            self._due = self._due + new
+        else:
+            self._rested = self._rested * np.exp(-tokens / _REMEMBERED) + new
 
     def _end_trial(self) -> bool:
         """End a trial that has shown enough. Return whether the drafter rests from now on."""
@@ -108,7 +130,10 @@ class DraftChoice:
         """Wait for the next trial."""
         changed = pays != self._pays or not self._between
         self._between = _FIRST if changed else min(2 * self._between, _LONGEST)
-        self._pause = max(self._lost, 0.0) / _SHARE
+        (tokens, seconds), (due_tokens, due) = self._rested, self._due
+        whole = due - due_tokens * seconds / tokens if tokens else 0.0
+        self._pause = max(self._lost, whole, 0.0) / _SHARE
+        self._due = np.zeros(2)
         self._pays, self._compared = pays, 0
         self._rounds, self._waited = 0, 0.0
         self._tried, self._spent, self._lost = 0, 0.0, 0.0

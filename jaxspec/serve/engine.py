@@ -50,7 +50,7 @@ class Engine:
         self._schedule, self._clock = schedule, clock
         self._tasks: dict[int, Task] = {}  # by slot
         self._prefixes = HeldPrefixes(device.slots, prompt_chunk())
-        self._warm = False
+        self._warm, self._fed_seconds = False, 0.0
         self._counters = Counters(device.slots, device.plan.longest - 1)
         self._feeder = Feeder(device, self._prefixes, self._counters, pace)
         self.slots, self.methods, self.room = device.slots, limits.methods, limits.room
@@ -135,7 +135,9 @@ class Engine:
             self.warm_up()
         updates = self._drop() + self._expire()
         self._admit()
+        began = time.perf_counter()
         fed = self._feeder.feed(self._tasks)
+        self._fed_seconds += time.perf_counter() - began
         if any(task.decodes for task in self._tasks.values()):
             updates += self._decode(alone=fed.waited)
         elif not fed.some:
@@ -216,7 +218,8 @@ class Engine:
         )
         seconds = time.perf_counter() - began
         self._counters.observe_visit(report, planned.drafts, seconds)
-        rests = self._schedule.observe(planned, report, seconds if alone else None)
+        busy, self._fed_seconds = self._fed_seconds + seconds, 0.0
+        rests = self._schedule.observe(planned, report, seconds if alone else None, busy)
         for slot, task in running.items():
             unread = task.unread + len(report.tokens[slot])
             reads = planned.drafts or not task.reader

@@ -94,11 +94,12 @@ class Schedule:
         rounds = rounds if most is None else min(rounds, most)
         return Planned(rounds, self._leaves_early(waiting), drafts, follows, len(running))
 
-    def observe(self, planned: Planned, report: Report, seconds: float | None) -> bool:
+    def observe(self, planned: Planned, report: Report, seconds: float | None, busy: float) -> bool:
         """Learn from a visit.
 
         Args:
           seconds: what it took; None if the device did other work too.
+          busy: what it took with all work since the one before.
 
         Returns:
           Whether it showed that drafting does not pay, so that drafters need not read on.
@@ -110,7 +111,9 @@ class Schedule:
         choice = self._find_choice(planned.load)
         if choice is None:
             return False
-        return choice.observe(planned.drafts, report.emitted, np.asarray(report.rows), seconds)
+        return choice.observe(
+            planned.drafts, report.emitted, np.asarray(report.rows), seconds, busy
+        )
 
     def _find_choice(self, load: int) -> DraftChoice | None:
         """Find the choice of a load; None if the rule leaves nothing to choose."""

@@ -58,10 +58,10 @@ def test_the_time_of_a_visit_itself_is_not_that_of_its_rounds():
     assert live.drafted.tolist() == [2.0, 3.0, 4.0] and live.plain.tolist() == [1.0]
 
 
-def observe(choice, drafts, tokens, rounds=1, seconds=None):
+def observe(choice, drafts, tokens, rounds=1, seconds=None, busy=None):
     """Report a visit of four slots, of which drafted rounds emit `tokens` each; return what it returns."""
     emitted = np.full((4, rounds), tokens if drafts else 1)
-    return choice.observe(drafts, emitted, np.full(rounds, 8 if drafts else 4), seconds)
+    return choice.observe(drafts, emitted, np.full(rounds, 8 if drafts else 4), seconds, busy)
 
 
 def test_while_the_drafter_rests_it_reads_new_requests_for_a_trial_only():
@@ -115,6 +115,37 @@ def test_a_trial_counts_what_its_visits_took_in_full():
         observe(choice, False, 1)
         waited += 1
     assert waited == 800
+
+
+def test_what_reading_prompts_for_a_trial_takes_counts_as_its_loss():
+    choice = DraftChoice(make_live())
+    while not observe(choice, True, 2, busy=3.0):  # nothing to compare with yet
+        pass
+    for _ in range(600):
+        assert not choice.wants_followers()
+        observe(choice, False, 1, busy=1.2)  # prompts take a sixth of the time
+    for _ in range(10):
+        assert choice.wants_followers()
+        observe(choice, False, 1, busy=1.6)  # the drafter reads them too
+    while not observe(choice, True, 2, busy=3.0):
+        pass
+    # Ten plain rounds lost 0.4 seconds each, three drafted ones 0.6: 5.8 seconds.
+    waited = 0
+    while not choice.wants_drafts():
+        observe(choice, False, 1, busy=1.2)
+        waited += 1
+    assert waited == pytest.approx(5.8 * 200, abs=2)
+
+
+def test_a_trial_comes_whatever_the_last_one_lost():
+    choice = DraftChoice(make_live())
+    observe(choice, True, 1)
+    assert observe(choice, True, 1, seconds=1000.0)
+    waited = 0
+    while not choice.wants_drafts():
+        observe(choice, False, 1)
+        waited += 1
+    assert waited == 2048
 
 
 def test_a_trial_that_gains_goes_on_until_drafting_pays():

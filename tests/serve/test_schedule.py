@@ -27,7 +27,7 @@ class Choice:
     def limit_rounds(self, drafts):
         return None
 
-    def observe(self, drafts, emitted, rows, seconds):
+    def observe(self, drafts, emitted, rows, seconds, busy):
         self.observed.append(drafts)
         return self.rests
 
