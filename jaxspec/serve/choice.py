@@ -9,8 +9,9 @@ from jaxspec.serve.live_costs import LiveCosts
 # Share of the newest drafted round in the averages. Drafted rounds that say whether drafting pays, and
 # plain ones of a trial, which show what they take.
 _NEW, _KNOWN, _PLAIN = 0.05, 8, 2
-# A trial of drafting ends when it has lost the time of so many drafted rounds.
-_LOSES = 1.0
+# A trial of drafting ends when it has lost the time of so many drafted rounds. A visit of it counts at
+# most so many times what its rounds cost: some stall, whatever they do.
+_LOSES, _STALLS = 2.0, 2.0
 # Trials may cost this share of the time, if they then come after so many rounds. Rounds between two of
 # them, at least: at first, and after many that changed nothing.
 _SHARE, _FIRST, _LONGEST = 0.005, 64, 2048
@@ -94,7 +95,7 @@ class DraftChoice:
             self._rounds += len(rows)
             self._waited += took
         elif self._tries:  # and not because some request cannot draft
-            more = 0.0 if seconds is None else seconds - took
+            more = 0.0 if seconds is None else min(seconds, _STALLS * took) - took
             self._tried += len(rows)
             self._spent += took + more
             self._lost += lost + more

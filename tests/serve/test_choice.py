@@ -67,10 +67,10 @@ def observe(choice, drafts, tokens, rounds=1, seconds=None, busy=None):
 def test_while_the_drafter_rests_it_reads_new_requests_for_a_trial_only():
     choice = DraftChoice(make_live())
     assert choice.wants_followers() and choice.wants_drafts()
-    # A round takes three plain ones and gives two: each loses a third. Three lose a whole one.
-    assert [observe(choice, True, 2) for _ in range(3)] == [False, False, True]
-    # Trials may take 1/200 of the time, and this one lost a round of three seconds.
-    for _ in range(600):
+    # A round takes three plain ones and gives two: each loses a third. Six lose two whole ones.
+    assert [observe(choice, True, 2) for _ in range(6)] == [False] * 5 + [True]
+    # Trials may take 1/200 of the time, and this one lost two rounds of three seconds.
+    for _ in range(1200):
         assert not choice.wants_followers() and not choice.wants_drafts()
         assert not observe(choice, False, 1)
     assert choice.wants_followers() and choice.wants_drafts()
@@ -83,13 +83,13 @@ def test_while_the_drafter_rests_it_reads_new_requests_for_a_trial_only():
 
 def test_the_less_a_trial_lost_the_sooner_is_the_next_one():
     choice = DraftChoice(make_live())
-    assert observe(choice, True, 1) is False
-    assert observe(choice, True, 1) is True  # each lost two thirds of three seconds
+    # Each loses two thirds of three seconds.
+    assert [observe(choice, True, 1) for _ in range(3)] == [False, False, True]
     waited = 0
     while not choice.wants_drafts():
         observe(choice, False, 1)
         waited += 1
-    assert waited == 800
+    assert waited == 1200
     close = DraftChoice(make_live(drafted=(2.0, 3.0, 4.0), plain=(1.45,)))
     assert [observe(close, True, 2) for _ in range(8)] == [False] * 7 + [True]  # 0.1 s each
     waited = 0
@@ -106,22 +106,29 @@ def test_the_less_a_trial_lost_the_sooner_is_the_next_one():
 
 
 def test_a_trial_counts_what_its_visits_took_in_full():
-    """The first one also reads what waited for the drafter, which costs tell nothing of."""
+    """The first one also reads what waited for the drafter, which costs tell nothing of.
+
+    But a visit that stalls does not count in full.
+    """
     choice = DraftChoice(make_live())
     assert not observe(choice, True, 2, seconds=5.0)
-    assert observe(choice, True, 2, seconds=3.0)  # lost 4 of 8 seconds
+    assert [observe(choice, True, 2, seconds=3.0) for _ in range(4)] == [False] * 3 + [True]
+    # Lost 7 of 17 seconds.
+    stalled = DraftChoice(make_live())
+    assert not observe(stalled, True, 2, seconds=100.0)
+    assert stalled._spent == 6.0
     waited = 0
     while not choice.wants_drafts():
         observe(choice, False, 1)
         waited += 1
-    assert waited == 800
+    assert waited == 1400
 
 
 def test_what_reading_prompts_for_a_trial_takes_counts_as_its_loss():
     choice = DraftChoice(make_live())
     while not observe(choice, True, 2, busy=3.0):  # nothing to compare with yet
         pass
-    for _ in range(600):
+    for _ in range(1200):
         assert not choice.wants_followers()
         observe(choice, False, 1, busy=1.2)  # prompts take a sixth of the time
     for _ in range(10):
@@ -129,18 +136,18 @@ def test_what_reading_prompts_for_a_trial_takes_counts_as_its_loss():
         observe(choice, False, 1, busy=1.6)  # the drafter reads them too
     while not observe(choice, True, 2, busy=3.0):
         pass
-    # Ten plain rounds lost 0.4 seconds each, three drafted ones 0.6: 5.8 seconds.
+    # Ten plain rounds lost 0.4 seconds each, six drafted ones 0.6: 7.6 seconds.
     waited = 0
     while not choice.wants_drafts():
         observe(choice, False, 1, busy=1.2)
         waited += 1
-    assert waited == pytest.approx(5.8 * 200, abs=2)
+    assert waited == pytest.approx(7.6 * 200, abs=2)
 
 
 def test_a_trial_comes_whatever_the_last_one_lost():
-    choice = DraftChoice(make_live())
-    observe(choice, True, 1)
-    assert observe(choice, True, 1, seconds=1000.0)
+    choice = DraftChoice(make_live(drafted=(20.0, 30.0, 40.0)))
+    while not observe(choice, True, 1):
+        pass
     waited = 0
     while not choice.wants_drafts():
         observe(choice, False, 1)
@@ -152,7 +159,7 @@ def test_a_trial_that_gains_goes_on_until_drafting_pays():
     choice = DraftChoice(make_live())
     while not observe(choice, True, 1):  # what is known now speaks against drafting for long
         pass
-    for _ in range(800):
+    for _ in range(1200):
         observe(choice, False, 1)
     for _ in range(40):
         assert choice.wants_drafts() and not observe(choice, True, 4)
@@ -217,7 +224,7 @@ def test_drafting_goes_on_while_it_pays():
 
 def test_drafting_stops_when_it_does_not_pay_and_is_tried_again():
     choice = DraftChoice(make_live())
-    run_visits(choice, 2, 2)
+    run_visits(choice, 2, 3)  # of one, two and three rounds
     assert not choice.wants_drafts()
     drafted, speed = run_visits(choice, 2, 1000)
     assert 0 < drafted < 0.01 and speed > 0.98 * 4
