@@ -60,7 +60,9 @@ def test_each_prompt_is_run_as_if_it_were_alone(params):
         for one, other, shape in zip(*leaves, shapes, strict=True):
             axis = shape.shape.index(4)
             # All sequences absorb their last tokens at once.
-            np.testing.assert_allclose(np.take(one, [b], axis), other, rtol=1e-4, atol=1e-5)
+            # Sums round relative to their largest terms, and differ from processor to processor.
+            near = 1e-6 * np.abs(other).max(initial=10)
+            np.testing.assert_allclose(np.take(one, [b], axis), other, rtol=1e-4, atol=near)
 
 
 def test_one_sequence_of_a_cache_is_read_and_written_in_place():
