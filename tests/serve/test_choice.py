@@ -186,6 +186,52 @@ def test_drafting_that_stops_to_pay_rests():
     assert not choice._pays and not choice.wants_followers()
 
 
+def pay(choice):
+    """Run drafted rounds of four tokens a slot until drafting pays."""
+    while not choice._pays:
+        observe(choice, True, 4)
+
+
+def test_plain_rounds_are_a_trial_only_when_one_is_due():
+    """Some request that cannot draft makes them plain; they must not put the next trial off."""
+    choice = DraftChoice(make_live())
+    pay(choice)
+    for _ in range(50):
+        observe(choice, True, 4)
+        observe(choice, False, 1)
+    for _ in range(14):
+        assert choice.wants_drafts()
+        observe(choice, True, 4)
+    assert not choice.wants_drafts()
+
+
+def test_a_trial_of_plain_rounds_counts_what_drafts_would_have_given():
+    choice = DraftChoice(make_live())
+    pay(choice)
+    for _ in range(64):
+        observe(choice, True, 4)
+    observe(choice, False, 1, rounds=2)  # four thirds of the tokens in the same time: 2/3 s lost
+    waited = 0
+    while choice.wants_drafts():
+        observe(choice, True, 4)
+        waited += 1
+    assert waited == 128  # 133 seconds are 45 rounds of three: fewer than trials are apart
+    observe(choice, False, 1, rounds=20)
+    assert choice._pause == pytest.approx(20 / 3 * 200)
+
+
+def test_a_change_brings_the_next_trial_forward():
+    choice = DraftChoice(make_live())
+    for _ in range(3):  # trials of drafting that change nothing
+        while choice.wants_drafts():
+            observe(choice, True, 1)
+        while not choice.wants_drafts():
+            observe(choice, False, 1, rounds=16)
+    assert choice._between == 256
+    pay(choice)
+    assert choice._between == 64
+
+
 def test_rounds_in_which_all_slots_broke_say_nothing():
     choice = DraftChoice(make_live())
     assert not choice.observe(True, np.zeros((4, 2), int), np.full(2, 8))
