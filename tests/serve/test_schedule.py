@@ -6,6 +6,9 @@ from serve_toys import PROMPT, make, run
 
 import jaxspec
 from jaxspec.serve import ServeRequest
+from jaxspec.serve.settings import _INTEGERS
+
+READER = _INTEGERS.index("reader")
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +107,7 @@ def test_a_drafter_that_begins_to_rest_lets_go_of_what_it_read(engine, mini):
     choice.rests, choice.drafts = True, False
     made += [token for update in engine.visit() for token in update.tokens]
     assert task.reader == task.unread == 0
+    assert not engine._device.settings[:, READER].any()
     choice.rests = False
     before = read_drafter(engine)
     while not engine.idle:
@@ -120,8 +124,8 @@ def test_each_load_has_its_own_choice(engine):
     """Two slots draft, one does not; a request is read if drafting pays at the load that it makes."""
     alone, both = Choice(False), Choice(True)
     engine._schedule._choices = [alone, both]
-    engine.submit(LONG)
-    engine.submit(LONG)
+    for _ in range(4):  # two of them wait
+        engine.submit(LONG)
     while not engine.idle:
         engine.visit()
     assert any(both.observed) and not any(alone.observed)
