@@ -103,14 +103,14 @@ def find_matrix_axes(params):
 
 
 def zero_residual(params):
-    """Zero the projections to the residual stream: every layer starts as the identity."""
+    """Zero the projections to the residual stream: every layer starts as the identity.
+
+    A Markov head starts without a say: its W1 is zero, and stays so for tokens that never occur.
+    """
+    zeroed = ("['o']['kernel']", "['down']['kernel']", "['markov']['w1']")
 
     def start(path, leaf):
         names = jax.tree_util.keystr(path)
-        return (
-            jnp.zeros_like(leaf)
-            if "['o']['kernel']" in names or "['down']['kernel']" in names
-            else leaf
-        )
+        return jnp.zeros_like(leaf) if any(name in names for name in zeroed) else leaf
 
     return jax.tree_util.tree_map_with_path(start, params)

@@ -2,9 +2,10 @@
 
 A matrix `x` [out, in] is stored as `x` uint8 [out, 6, in / 8] and `x.scale` float32 [out]. Plane k
 of row i of `x` holds bit k of `value + 32`, eight columns per byte, and `value * scale[i]` is the
-weight. Vectors keep their dtype, and so do matrices if their number of columns is not a multiple of
-8. Only drafters are packed: they decide how many tokens are accepted, never which tokens are
-written.
+weight. Rows of zeros have the scale 0. Where there are any, `x` may have the other rows only: a
+Markov head has a row for every token of the target, and few of them are trained. Vectors keep their
+dtype, and so do matrices if their number of columns is not a multiple of 8. Only drafters are
+packed: they decide how many tokens are accepted, never which tokens are written.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def packed_names(names: Iterable[str], dtype: Callable[[str], str]) -> frozenset
 def pack(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Pack every float matrix [out, in] of `tensors` and return the others unchanged.
 
-    The largest value of a row becomes 31 or -31.
+    The largest value of a row becomes 31 or -31. Rows of zeros are left out.
     """
     stored: dict[str, np.ndarray] = {}
     for name, tensor in tensors.items():
@@ -43,41 +44,45 @@ def pack(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             stored[name] = tensor
             continue
         values = np.asarray(tensor, np.float32)
-        scale = np.abs(values).max(axis=1) / _LARGEST
-        steps = np.rint(values / np.where(scale > 0, scale, 1)[:, None])
+        scale = (np.abs(values).max(axis=1) / _LARGEST).astype(np.float32)
+        steps = np.rint(values[scale > 0] / scale[scale > 0, None])
         whole = (steps + _OFFSET).astype(np.uint8)
         planes = (whole[:, None, :] >> np.arange(BITS, dtype=np.uint8)[:, None]) & 1
         stored[name] = np.packbits(planes, axis=-1)
-        stored[scale_name(name)] = scale.astype(np.float32)
+        stored[scale_name(name)] = scale
     return stored
 
 
 def unpack(stored: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Unpack bytes uint8 [out, 6, in / 8] with scales float32 [out] to float32 [out, in].
+    """Unpack bytes uint8 [rows, 6, in / 8] with scales float32 [out] to float32 [out, in].
 
     Raises:
       ValueError: one of the two has another shape or dtype.
     """
-    unpacked_shape(stored.shape)
-    if scale.shape != stored.shape[:1] or scale.dtype != np.float32:
+    _, columns = unpacked_shape(stored.shape, scale.shape)
+    # A file has all rows, or those whose scale is not 0.
+    kept = np.flatnonzero(scale) if len(stored) < len(scale) else np.arange(len(scale))
+    if len(stored) != len(kept) or scale.dtype != np.float32:
         raise ValueError(
-            f"scales of packed weights are {scale.dtype.name} {list(scale.shape)}, and must be "
-            f"float32 {list(stored.shape[:1])}: pack the drafter again"
+            f"scales of packed weights are {scale.dtype.name} {list(scale.shape)}, {len(kept)} of "
+            f"them for rows, and must be float32 for {len(stored)} rows: pack the drafter again"
         )
     planes = np.unpackbits(stored, axis=-1) << np.arange(BITS, dtype=np.uint8)[:, None]
     values = planes.sum(axis=1, dtype=np.uint8).astype(np.float32) - np.float32(_OFFSET)
-    return values * scale[:, None]
+    whole = np.zeros((len(scale), columns), np.float32)
+    whole[kept] = values * scale[kept, None]
+    return whole
 
 
-def unpacked_shape(stored: tuple[int, ...]) -> tuple[int, int]:
-    """Return (out, in) of a matrix stored in the shape `stored`.
+def unpacked_shape(stored: tuple[int, ...], scales: tuple[int, ...]) -> tuple[int, int]:
+    """Return (out, in) of a matrix stored in the shape `stored`, with scales of the shape `scales`.
 
     Raises:
       ValueError: no packed matrix has this shape.
     """
-    if len(stored) != 3 or stored[1] != BITS:
+    if len(stored) != 3 or stored[1] != BITS or len(scales) != 1:
         raise ValueError(
-            f"packed weights have the shape {list(stored)}, and must be [out, {BITS}, in / 8]: "
-            "pack the drafter again"
+            f"packed weights have the shape {list(stored)} and scales {list(scales)}, and must be "
+            f"[rows, {BITS}, in / 8] and [out]: pack the drafter again"
         )
-    return stored[0], 8 * stored[2]
+    return scales[0], 8 * stored[2]

@@ -100,7 +100,9 @@ class WeightFiles(Tensors):
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape; only the file's header is read."""
         stored = tuple(self._slice(name).get_shape())
-        return unpacked_shape(stored) if name in self._packed else stored
+        if name not in self._packed:
+            return stored
+        return unpacked_shape(stored, tuple(self._slice(scale_name(name)).get_shape()))
 
     @property
     def files(self) -> list[str]:

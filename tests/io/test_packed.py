@@ -35,11 +35,26 @@ def test_a_weight_is_half_a_step_off_at_most():
     stored = pack(tensors)
     for name in ("matrix", "half", "zeros"):
         found, wanted = unpack(stored[name], stored[f"{name}.scale"]), tensors[name]
-        assert stored[name].shape == (len(wanted), 6, wanted.shape[1] // 8)
+        rows = 0 if name == "zeros" else len(wanted)
+        assert stored[name].shape == (rows, 6, wanted.shape[1] // 8)
         step = np.abs(wanted.astype(np.float32)).max(axis=1, keepdims=True) / 31
         assert (np.abs(found - wanted.astype(np.float32)) <= step / 2 + 1e-7).all()
     for name in ("vector", "narrow", "ids"):
         assert stored[name] is tensors[name] and f"{name}.scale" not in stored
+
+
+def test_rows_of_zeros_are_left_out_and_come_back():
+    matrix = np.random.default_rng(2).normal(size=(7, 8)).astype(np.float32)
+    matrix[[0, 3, 4]] = 0
+    stored = pack({"x": matrix})
+    assert stored["x"].shape == (4, 6, 1) and stored["x.scale"].shape == (7,)
+    found = unpack(stored["x"], stored["x.scale"])
+    assert not found[[0, 3, 4]].any()
+    np.testing.assert_allclose(found, matrix, atol=np.abs(matrix).max() / 62)
+    # A file may hold rows of zeros too.
+    whole = np.zeros((7, 6, 1), np.uint8)
+    whole[stored["x.scale"] > 0] = stored["x"]
+    np.testing.assert_array_equal(unpack(whole, stored["x.scale"]), found)
 
 
 def test_packing_twice_changes_nothing():
@@ -56,15 +71,17 @@ def test_files_read_packed_tensors_as_floats(tmp_path):
     assert read.shape("x") == (2, 8) and read.dtype("x") == "F32" and read.stored_dtype("x") == "U8"
     assert read["x"].dtype == np.float32
     np.testing.assert_allclose(read["x"], matrix, atol=15 / 62)
+    write_safetensors(tmp_path / WEIGHTS, pack({"x": matrix * np.float32([[0], [1]])}))
+    assert WeightFiles(tmp_path).shape("x") == (2, 8) == WeightFiles(tmp_path)["x"].shape
 
 
 def test_wrong_scales_and_shapes_end_in_one_line(tmp_path):
     stored = pack({"x": np.ones((2, 8), np.float32)})
     write_safetensors(tmp_path / WEIGHTS, stored | {"x.scale": np.ones(3, np.float32)})
-    with pytest.raises(ValueError, match=r"scales .* are float32 \[3\], and must be float32 \[2\]"):
+    with pytest.raises(ValueError, match=r"scales .* are float32 \[3\], 3 of them .* for 2 rows"):
         WeightFiles(tmp_path)["x"]
     write_safetensors(tmp_path / WEIGHTS, stored | {"x": np.ones((2, 7, 1), np.uint8)})
-    with pytest.raises(ValueError, match=r"shape \[2, 7, 1\], and must be \[out, 6, in / 8\]"):
+    with pytest.raises(ValueError, match=r"shape \[2, 7, 1\] .* must be \[rows, 6, in / 8\]"):
         WeightFiles(tmp_path).shape("x")
 
 

@@ -63,8 +63,12 @@ def test_muon_takes_hidden_kernels_only():
     assert axes["markov"]["w2"]["kernel"] is None  # it gives logits
     assert axes["layer"]["o"]["kernel"] is not None
     assert axes["embedding"] is None and axes["layer"]["norm"]["scale"] is None
-    zeroed = zero_residual(PARAMS)
+
+
+def test_layers_start_as_the_identity_and_markov_heads_without_a_say():
+    zeroed = zero_residual(PARAMS | {"markov": {"w1": jnp.ones((4, 2)), "w2": jnp.ones((2, 4))}})
     assert not zeroed["layer"]["o"]["kernel"].any() and zeroed["layer"]["norm"]["scale"].all()
+    assert not zeroed["markov"]["w1"].any() and zeroed["markov"]["w2"].all()
 
 
 def test_bad_options_are_refused():

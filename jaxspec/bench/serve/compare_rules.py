@@ -28,7 +28,7 @@ def compare_rules(
     goals: tuple[float | None, float | None] = (None, None),
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[dict[str, Any]]:
-    """Send each load to each engine, in turns.
+    """Send each load to each engine, in turns; every second repeat has them in reversed order.
 
     Each engine first serves a request without its drafter, because a process touches its memory for
     the first time slowly. What a drafter gives, engines find out while they are measured.
@@ -47,7 +47,9 @@ def compare_rules(
     records = []
     for repeat in range(repeats):
         for index, load in enumerate(loads):
-            for rule, engine in engines.items():
+            turns = list(engines.items())
+            # A load may find the machine warmer or cooler for what ran before it.
+            for rule, engine in turns[::-1] if repeat % 2 else turns:
                 progress(f"repeat {repeat + 1} of {repeats}: {load.describe()}, {rule}")
                 before = engine.counters()
                 summary = summarise(drive(engine, requests, load), *goals)
