@@ -25,13 +25,16 @@ from jaxspec.engine.kept_costs import describe_model, find_kept
 from jaxspec.engine.plan import DecodeConfig, make_plan
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.protocol import Policy
-from jaxspec.targets.panels import some_weight
+from jaxspec.targets.panels import some_weight, without_panels
 
-# Numbers of rows that rounds verify, and that verification is compiled for. On a CPU every row
-# costs, and more than 4 seldom pay. Sampling draws noise for every row, and a fourth row is then
-# seldom accepted. On a GPU up to 64 rows cost little more than one.
-CPU_WIDTHS, SAMPLED_CPU_WIDTHS = (1, 4), (1, 3)
+# Numbers of rows that rounds verify, and that verification is compiled for. On a CPU every row of a
+# large target costs, and more than 4 seldom pay; a small one spends its rounds on what does not
+# depend on the rows. Sampling draws noise for every row, and a fourth row is then seldom accepted.
+# On a GPU up to 64 rows cost little more than one.
+CPU_WIDTHS, SMALL_CPU_WIDTHS, SAMPLED_CPU_WIDTHS = (1, 4), (1, 4, 8), (1, 3)
 GPU_WIDTHS = (1, 16, 32, 64)
+# Bytes of weights up to which a target is small: those that caches of processors hold.
+SMALL = 64 * 2**20
 # Weight of a decode's measured time in the correction of the costs.
 RATE = 0.2
 # Change of a kind of round's logarithmic cost, relative to a plain round's, from which on corrected
@@ -44,16 +47,20 @@ _learned: dict[str, tuple[weakref.ref, Policy]] = {}
 _on_disk: dict[str, np.ndarray] = {}
 
 
-def choose_widths(budget: int | None, greedy: bool) -> tuple[int, ...]:
+def choose_widths(params: Params, budget: int | None, greedy: bool) -> tuple[int, ...]:
     """Choose the numbers of rows of rounds on the default device.
 
     Args:
-      budget: the largest; None: what suits the device.
+      params: the model.
+      budget: the largest; None: what suits the device and the model.
       greedy: whether the call decodes greedily.
     """
     widths = GPU_WIDTHS
     if jax.default_backend() == "cpu":
-        widths = CPU_WIDTHS if greedy else SAMPLED_CPU_WIDTHS
+        weights = jax.tree.leaves(without_panels(params.target))
+        size = sum(weight.size * weight.dtype.itemsize for weight in weights)
+        widths = SMALL_CPU_WIDTHS if size <= SMALL else CPU_WIDTHS
+        widths = widths if greedy else SAMPLED_CPU_WIDTHS
     return widths if budget is None else (*(w for w in widths if w < budget), budget)
 
 
@@ -87,7 +94,7 @@ def recall_policy(
     """
     if config.method == "ar":
         return None, config
-    widths = choose_widths(budget, config.sampling.greedy)
+    widths = choose_widths(params, budget, config.sampling.greedy)
     fixed, config = config, dataclasses.replace(config, budget=widths[-1])
     policy = _find_policy(params, config, batch, widths)
     config = dataclasses.replace(config, policy=policy.config)
@@ -165,7 +172,7 @@ def name_setting(params: Params, config: DecodeConfig, batch: int) -> str:
 def _kept(params: Params, config: DecodeConfig, batch: int) -> Path:
     """Return the file of the costs of a setting."""
     model = describe_model(params, config.method)
-    widths = choose_widths(config.budget, config.sampling.greedy)
+    widths = choose_widths(params, config.budget, config.sampling.greedy)
     setting = dataclasses.replace(config, policy=None, evidence=0)
     return find_kept(config.method, *model, setting, widths, batch)
 

@@ -19,8 +19,8 @@ from jaxspec.engine.plan import make_plan
 from jaxspec.engine.session import Session
 from jaxspec.engine.timed_rounds import PLAIN, count_rounds, time_rounds
 
-# Times that each kind of round is timed, in turns; the fastest counts.
-PROBES = 3
+# Times that each kind of round is timed, in turns, after a first round; the fastest counts.
+PROBES = 2
 
 
 def probe_session(session: Session, state: DecodeState) -> Session:
@@ -64,14 +64,20 @@ def _time_kinds(session: Session, state: DecodeState, kinds: Sequence[int]) -> n
         return time_rounds(session, request, _copy(fresh), kind, count)[1:]
 
     run_kind(PLAIN, 0)  # compiles
-    counts = [count_rounds(run_kind(kind, 1)[0]) for kind in kinds]
-    empty, best = np.inf, np.full(len(kinds), np.inf)
+    first = [run_kind(kind, 1)[0] for kind in kinds]
+    counts = [count_rounds(seconds) for seconds in first]
+    samples = [[(seconds, 1)] for seconds in first]
+    empty = np.inf
     for _ in range(PROBES):
         empty = min(empty, run_kind(PLAIN, 0)[0])
         for number, kind in enumerate(kinds):
-            seconds, rounds = run_kind(kind, counts[number])
-            best[number] = min(best[number], max(seconds - empty, 0.1 * seconds) / max(rounds, 1))
-    return best
+            samples[number].append(run_kind(kind, counts[number]))
+    return np.asarray(
+        [
+            min(max(seconds - empty, 0.1 * seconds) / max(rounds, 1) for seconds, rounds in kind)
+            for kind in samples
+        ]
+    )
 
 
 @jax.jit

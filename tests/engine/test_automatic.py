@@ -33,10 +33,13 @@ def test_the_text_is_the_targets_own(mini, cache, temperature):
     assert rounds[1] > rounds[0] > 0  # the second call went on from the first
 
 
-def test_widths_suit_the_device_and_the_sampling():
-    assert automatic.choose_widths(None, greedy=True) == (1, 4)
-    assert automatic.choose_widths(None, greedy=False) == (1, 3)
-    assert automatic.choose_widths(6, greedy=False) == (1, 3, 6)
+def test_widths_suit_the_device_the_model_and_the_sampling(mini):
+    assert automatic.choose_widths(mini, None, greedy=True) == (1, 4, 8)
+    assert automatic.choose_widths(mini, None, greedy=False) == (1, 3)
+    assert automatic.choose_widths(mini, 6, greedy=False) == (1, 3, 6)
+    assert automatic.choose_widths(mini, 6, greedy=True) == (1, 4, 6)
+    large = jaxspec.Params({"weights": jax.ShapeDtypeStruct((2**25,), "float32")}, {}, mini.spec)
+    assert automatic.choose_widths(large, None, greedy=True) == (1, 4)
 
 
 @pytest.mark.parametrize(("widths", "compiled"), [((1, 8, 16), (8, 16)), ((1,), (1,))])
@@ -47,7 +50,7 @@ def test_a_single_row_after_drafting_is_left_out(widths, compiled):
 
 @pytest.mark.slow
 def test_the_text_is_the_targets_own_without_a_single_row(mini, monkeypatch):
-    monkeypatch.setattr(automatic, "choose_widths", lambda budget, greedy: (1, 4, 8))
+    monkeypatch.setattr(automatic, "choose_widths", lambda params, budget, greedy: (1, 4, 8))
     monkeypatch.setattr(automatic, "_learned", {})
     session = prepare(mini, PROMPTS[0], policy="auto")
     assert make_plan(mini.spec, session.config).widths == (4, 8)
@@ -60,7 +63,7 @@ def test_costs_are_probed_once_and_kept(mini, cache, monkeypatch):
     """A second process, for which nothing is learned, reads what the first one measured."""
     out = jaxspec.decode(mini, PROMPTS[0], policy="auto", max_new_tokens=8)
     costs = out.policy.controls.costs
-    assert costs.widths == automatic.choose_widths(None, True)
+    assert costs.widths == automatic.choose_widths(mini, None, True)
     assert np.all(np.asarray(costs.verify) > 0)
     monkeypatch.setattr(automatic, "_learned", {})
     monkeypatch.setattr(probe, "_time_kinds", lambda *arguments: pytest.fail("measured again"))
@@ -84,7 +87,9 @@ def test_corrected_costs_are_kept(mini, cache, monkeypatch, factor):
     session = prepare(mini, PROMPTS[0], policy="auto")
     (path,) = cache.glob("*.json")
     first = automatic.load_costs(path).by_rows()
-    costs = first.with_rounds(first.rounds() * np.array([1, *[factor] * 2])[:, None])
+    scale = np.full(len(first.rounds()), factor)
+    scale[0] = 1  # plain rounds
+    costs = first.with_rounds(first.rounds() * scale[:, None])
     changed = out.policy.replace(controls=out.policy.controls.replace(costs=costs))
     automatic.remember_policy(session.params, session.config, 1, changed)
     monkeypatch.setattr(automatic, "_learned", {})
