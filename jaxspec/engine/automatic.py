@@ -25,15 +25,13 @@ from jaxspec.engine.kept_costs import describe_model, find_kept
 from jaxspec.engine.plan import DecodeConfig, make_plan
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.protocol import Policy
-from jaxspec.targets.panels import COLLECTION, some_weight, without_panels
+from jaxspec.targets.panels import some_weight, without_panels
 
-# Numbers of rows that rounds verify, and that verification is compiled for. On a CPU, of panels
-# every row costs, and more than 4 seldom pay; XLA's own products take nearly the same time for 4 and
-# 8. A small target spends its rounds on what does not depend on the rows. Sampling draws noise for
-# every row, and a fourth row is then seldom accepted. On a GPU up to 64 rows cost little more than
-# one.
-PANEL_WIDTHS, CPU_WIDTHS, SMALL_CPU_WIDTHS = (1, 4), (1, 8), (1, 4, 8)
-SAMPLED_CPU_WIDTHS = (1, 3)
+# Numbers of rows that rounds verify, and that verification is compiled for. On a CPU every row of a
+# large target costs, and more than 4 seldom pay; a small one spends its rounds on what does not
+# depend on the rows. Sampling draws noise for every row, and a fourth row is then seldom accepted.
+# On a GPU up to 64 rows cost little more than one.
+CPU_WIDTHS, SMALL_CPU_WIDTHS, SAMPLED_CPU_WIDTHS = (1, 4), (1, 4, 8), (1, 3)
 GPU_WIDTHS = (1, 16, 32, 64)
 # Bytes of weights up to which a target is small: those that caches of processors hold.
 SMALL = 64 * 2**20
@@ -61,8 +59,7 @@ def choose_widths(params: Params, budget: int | None, greedy: bool) -> tuple[int
     if jax.default_backend() == "cpu":
         weights = jax.tree.leaves(without_panels(params.target))
         size = sum(weight.size * weight.dtype.itemsize for weight in weights)
-        widths = PANEL_WIDTHS if COLLECTION in params.target else CPU_WIDTHS
-        widths = SMALL_CPU_WIDTHS if size <= SMALL else widths
+        widths = SMALL_CPU_WIDTHS if size <= SMALL else CPU_WIDTHS
         widths = widths if greedy else SAMPLED_CPU_WIDTHS
     return widths if budget is None else (*(w for w in widths if w < budget), budget)
 

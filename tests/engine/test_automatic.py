@@ -13,7 +13,6 @@ from jaxspec.engine import automatic, kept_costs, probe
 from jaxspec.engine.plan import make_plan
 from jaxspec.engine.session import prepare
 from jaxspec.policies.baselines.static import make_static
-from jaxspec.targets.panels import COLLECTION
 
 PROMPTS = ["def add(a, b):\n    return", "Question: What is 2 + 3?\nAnswer:"]
 
@@ -40,9 +39,7 @@ def test_widths_suit_the_device_the_model_and_the_sampling(mini):
     assert automatic.choose_widths(mini, 6, greedy=False) == (1, 3, 6)
     assert automatic.choose_widths(mini, 6, greedy=True) == (1, 4, 6)
     large = jaxspec.Params({"params": jax.ShapeDtypeStruct((2**25,), "float32")}, {}, mini.spec)
-    assert automatic.choose_widths(large, None, greedy=True) == (1, 8)
-    panels = large.replace(target=large.target | {COLLECTION: {}})
-    assert automatic.choose_widths(panels, None, greedy=True) == (1, 4)
+    assert automatic.choose_widths(large, None, greedy=True) == (1, 4)
 
 
 @pytest.mark.parametrize(("widths", "compiled"), [((1, 8, 16), (8, 16)), ((1,), (1,))])
