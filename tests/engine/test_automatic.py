@@ -12,6 +12,8 @@ from jaxspec.costs.round_costs import make_costs
 from jaxspec.engine import automatic, kept_costs, probe
 from jaxspec.engine.plan import make_plan
 from jaxspec.engine.session import prepare
+from jaxspec.engine.start import start_session
+from jaxspec.engine.timed_rounds import PLAIN
 from jaxspec.policies.baselines.static import make_static
 
 PROMPTS = ["def add(a, b):\n    return", "Question: What is 2 + 3?\nAnswer:"]
@@ -70,6 +72,25 @@ def test_costs_are_probed_once_and_kept(mini, cache, monkeypatch):
     out = jaxspec.decode(mini, PROMPTS[1], policy="auto", max_new_tokens=8)
     assert int(out.policy.state.rounds) == out.stats.rounds
     assert len(list(cache.glob("*.json"))) == 1
+
+
+@pytest.mark.parametrize("fastest", [0, 1, 2])
+def test_the_fastest_timing_of_each_kind_counts(mini, monkeypatch, fastest):
+    """A first round is a timing too, and what a call takes without a round is none of a round's."""
+    timings = {PLAIN: 0.01, 4: 0.03, 8: 0.05}
+    seen = dict.fromkeys(timings, 0)
+
+    def time_rounds(session, request, state, kind, count):
+        slow = 1.0 if count == 0 or seen[kind] == fastest else 3.0
+        seen[kind] += count > 0
+        return state, 0.002 + slow * count * timings[kind], count
+
+    session = prepare(mini, PROMPTS[0], policy="auto")
+    state = start_session(session)
+    monkeypatch.setattr(probe, "time_rounds", time_rounds)
+    found = probe._time_kinds(session, state, tuple(timings))
+    np.testing.assert_allclose(found, list(timings.values()), rtol=1e-6)
+    assert set(seen.values()) == {1 + probe.PROBES}
 
 
 def test_costs_are_those_of_one_processor(monkeypatch):
