@@ -45,7 +45,8 @@ def pack(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             continue
         values = np.asarray(tensor, np.float32)
         scale = (np.abs(values).max(axis=1) / _LARGEST).astype(np.float32)
-        steps = np.rint(values[scale > 0] / scale[scale > 0, None])
+        kept = scale != 0
+        steps = np.rint(values[kept] / scale[kept, None])
         whole = (steps + _OFFSET).astype(np.uint8)
         planes = (whole[:, None, :] >> np.arange(BITS, dtype=np.uint8)[:, None]) & 1
         stored[name] = np.packbits(planes, axis=-1)

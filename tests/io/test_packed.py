@@ -57,6 +57,16 @@ def test_rows_of_zeros_are_left_out_and_come_back():
     np.testing.assert_array_equal(unpack(whole, stored["x.scale"]), found)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_weights_that_are_not_finite_stay_so():
+    """Loading then names them; a row that was left out would come back as zeros, or not at all."""
+    matrix = np.ones((3, 8), np.float32)
+    matrix[1, 2] = np.nan
+    stored = pack({"x": matrix})
+    found = unpack(stored["x"], stored["x.scale"])
+    assert np.isnan(found[1]).any() and np.isfinite(found[[0, 2]]).all()
+
+
 def test_packing_twice_changes_nothing():
     once = pack({"x": np.random.default_rng(1).normal(size=(6, 24)).astype(np.float32)})
     again = pack({"x": unpack(once["x"], once["x.scale"])})
