@@ -27,6 +27,10 @@ class Prices(Protocol):
         """Seconds of a gradient step on so many positions."""
         ...
 
+    def pass_seconds(self, positions: int) -> float:
+        """Seconds of a forward pass of the drafter on so many positions."""
+        ...
+
 
 def price_updates(
     trainer: Trainer, ring: Segments, tested: int, steps: int, prices: Prices | None
@@ -37,8 +41,11 @@ def price_updates(
     tested and over those that are trained on. An update tests `tested` segments twice and takes
     `steps` gradient steps.
     """
-    if prices is not None:
-        return {action: steps * prices.step_seconds(action, POSITIONS) for action in ACTIONS}
     batches = 2 * math.ceil(tested / trainer.learner.options.batch)
+    if prices is not None:
+        tests = batches * prices.pass_seconds(POSITIONS)
+        return {
+            action: steps * prices.step_seconds(action, POSITIONS) + tests for action in ACTIONS
+        }
     test, train = (trainer.time_pass(ring, wanted) for wanted in (ring.held, ring.weight))
     return dict.fromkeys(ACTIONS, _PASSES * steps * train + batches * test)

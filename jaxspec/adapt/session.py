@@ -136,7 +136,7 @@ class Session:
         self, state: Any, prompts: list[Any], outputs: list[Output], domain: str, seconds: float
     ) -> None:
         """Gather the evidence of a call, ask the decider and do what it says."""
-        began = self.clock()
+        began, passes = self.clock(), self.trainer.passes
         seed = (self.seed, self.queries)
         numbers = self.buffers.add(cut_segments(self.params, state, prompts, self.shape, seed))
         entries = np.array(numbers, np.int64) % self.options.segments
@@ -160,7 +160,11 @@ class Session:
         )
         first_prices = self._price_updates(query)
         gathered = self.clock() - began
-        here = seconds + gathered if self._prices is None else rounds * self._prices.round_seconds
+        here = seconds + gathered
+        passes = self.trainer.passes - passes
+        if self._prices is not None:
+            here = rounds * self._prices.round_seconds
+            here += passes * self._prices.pass_seconds(POSITIONS)
         query = query._replace(seconds=self._counted + here, prices=first_prices)
         self.state, decision = self.decider.decide(self.state, query)
         event = {
@@ -172,6 +176,7 @@ class Session:
             "error": error,
             "decode_seconds": seconds,
             "evidence_seconds": gathered,
+            "passes": passes,
             "decision": list(decision),
         }
         self.events.append(event)
@@ -201,7 +206,7 @@ class Session:
 
     def _update(self, action: str, chosen: np.ndarray, event: Event) -> None:
         """Train on entries of the ring, tell the decider, and publish what is good."""
-        began, compiled = self.clock(), compile_seconds()
+        began, compiled, passes = self.clock(), compile_seconds(), self.trainer.passes
         tested = np.union1d(chosen, self.buffers.newest(self.options.tested))
         good, flips, steps = self.trainer.update(
             action, self.buffers.ring, chosen, tested, self.decider
@@ -216,9 +221,12 @@ class Session:
         # Only the first update of an action compiles; that says nothing of what the next ones cost.
         seconds = self.clock() - began - (compile_seconds() - compiled)
         if self._prices is not None:
-            seconds = self._counted = steps * self._prices.step_seconds(action, POSITIONS)
+            seconds = steps * self._prices.step_seconds(action, POSITIONS)
+            seconds += (self.trainer.passes - passes) * self._prices.pass_seconds(POSITIONS)
+            self._counted = seconds
         update = Update(action, seconds, *flips, version)
         event |= {"update": update._asdict(), "segments": len(chosen), "steps": steps}
+        event["passes"] += self.trainer.passes - passes
         # Before the version is written: a session that is resumed there knows what became of it.
         self.state = self.decider.observe(self.state, update)
         if good:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from typing import Any
 
@@ -28,6 +29,7 @@ class Trainer:
       start: the weights before deployment, float32.
       rest: the drafter's variables that are not trained.
       target: the target's variables.
+      passes: forward passes over a batch of segments so far, for tests and errors.
     """
 
     learner: Learner
@@ -35,6 +37,7 @@ class Trainer:
     start: Any
     rest: dict[str, Any]
     target: Any
+    passes: int = 0
 
     def update(
         self, action: str, ring: Segments, chosen: np.ndarray, tested: np.ndarray, decider: Decider
@@ -103,6 +106,7 @@ class Trainer:
         self, ring: Segments, chosen: np.ndarray, wanted: jax.Array
     ) -> tuple[np.ndarray, np.ndarray]:
         theta = self.train.theta
+        self.passes += math.ceil(len(chosen) / self.learner.options.batch)
         return self.learner.judge(theta, self.rest, self.target, ring, chosen, wanted)
 
 

@@ -24,7 +24,7 @@ def add_command(commands: options.Commands) -> None:
     add(
         "--stream",
         default="blocks",
-        help=f"blocks, shuffled, returning or identifiers {default}",
+        help=f"blocks, shuffled, passes, returning or identifiers {default}",
     )
     add("--arms", type=parse.parse_names, help="comma-separated deciders (default: all)")
     add("--queries", type=int, default=200, help=f"prompts per domain {default}")

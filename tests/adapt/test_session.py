@@ -35,13 +35,17 @@ ROUNDS = [toys.PROMPTS[i % 4] for i in range(8)]
 
 @dataclasses.dataclass
 class Priced:
-    """A device whose rounds and gradient steps take as many seconds as a test says."""
+    """A device whose rounds, gradient steps and passes take as many seconds as a test says."""
 
     round_seconds: float
     seconds: float
+    passes: float = 0.0
 
     def step_seconds(self, action, positions):
         return self.seconds
+
+    def pass_seconds(self, positions):
+        return self.passes
 
 
 @pytest.mark.slow
@@ -121,7 +125,9 @@ def test_the_cost_of_an_update_is_without_its_compilation(monkeypatch):
 
 
 def test_deciders_may_count_the_seconds_of_another_device():
-    """A round of 2 s and a step of 3 s: 8 steps, of which the query after the update hears too."""
+    """A round of 2 s, a step of 3 s and a pass of half a second: an update takes 8 steps, and two
+    passes for the few segments that it tests. The query after the update hears of them too.
+    """
     queries, updates = [], []
 
     def decide(state, query):
@@ -133,13 +139,15 @@ def test_deciders_may_count_the_seconds_of_another_device():
         return state
 
     decider = Decider(dict, decide, observe, gated=True, steps=8)
-    session = Session(toys.make_params(), decider, options=toys.ADAPT, prices=Priced(2.0, 3.0))
+    session = Session(toys.make_params(), decider, options=toys.ADAPT, prices=Priced(2.0, 3.0, 0.5))
     for prompt in ROUNDS[:4]:
         session.decode(prompt, **toys.OPTIONS)
-    assert [one.seconds for one in updates] == [24.0]
+    assert [one.seconds for one in updates] == [25.0]
+    assert [event["passes"] for event in session.events] == [0, 2, 0, 0]
     rounds = [2.0 * one.rounds for one in queries]
-    assert [one.seconds for one in queries] == [*rounds[:2], rounds[2] + 24.0, rounds[3]]
-    assert queries[-1].prices == {"head": 24.0, "full": 24.0}
+    assert [one.seconds for one in queries] == [*rounds[:2], rounds[2] + 25.0, rounds[3]]
+    # Told beforehand, for as many segments as a test reads later: 8 batches of 4, before and after.
+    assert queries[-1].prices == {"head": 32.0, "full": 32.0}
 
 
 def test_an_update_may_train_on_the_newest_segments():

@@ -31,6 +31,14 @@ def test_blocks_and_shuffled_hold_the_same_prompts():
     assert make_stream("blocks", PROMPTS, 6, 1) == blocks != make_stream("blocks", PROMPTS, 6, 2)
 
 
+def test_passes_repeat_one_order():
+    items, once = (make_stream(name, PROMPTS, 4, 3) for name in ("passes", "shuffled"))
+    assert len(items) == 4 * len(once) and [item.block for item in items[:13]] == [0] * 12 + [1]
+    for number in range(4):
+        block = items[12 * number : 12 * (number + 1)]
+        assert [item.content for item in block] == [item.content for item in once]
+
+
 def test_a_returning_stream_has_other_prompts_at_its_end():
     items = make_stream("returning", PROMPTS, 5, 0)
     first, last = ({item.content for item in items if item.block == b} for b in (0, 2))
@@ -54,7 +62,9 @@ def test_a_cluster_shares_identifiers():
 
 
 def test_mistakes_of_streams_are_named():
-    with pytest.raises(ValueError, match="unknown stream 'rows': choose one of blocks, shuffled"):
+    with pytest.raises(
+        ValueError, match="unknown stream 'rows': choose one of blocks, shuffled, passes"
+    ):
         make_stream("rows", PROMPTS, 2, 0)
     with pytest.raises(ValueError, match="single domain"):
         make_stream("blocks", PROMPTS[:10], 2, 0)
@@ -68,17 +78,19 @@ def test_modelled_sizes():
     assert model.step_flops("head", 256) == 6 * 256 * model.head
     assert model.step_seconds("head", 256) == pytest.approx(0.29e-3 + 1.2e-3, rel=0.05)
     assert model.step_seconds("full", 256) == pytest.approx(0.8e-3 + 3.4e-3, rel=0.05)
+    assert model.pass_seconds(256) == pytest.approx(0.8e-3 / 3 + 3.4e-3 * 2 / 26, rel=0.05)
+    assert model.copy_seconds == pytest.approx(2 * model.drafter / 350e9, rel=0.01)
     with pytest.raises(ValueError, match="unknown architecture 'x': choose one of qwen3-0.6b"):
         make_model("x")
 
 
 def record(arm, seed, block, seconds, update=None, rounds=10):
     one = {
-        "tokens": 30, "rounds": rounds, "decode_seconds": seconds, "evidence_seconds": 0.0,
+        "tokens": 30, "rounds": rounds, "passes": 0, "decode_seconds": seconds, "evidence_seconds": 0.0,
         "update_seconds": 0.0, "version": 0, "block": block, "domain": str(block), "restored": False,
     }  # fmt: skip
     if update:
-        one |= {"update": update, "steps": 4, "update_seconds": update["seconds"]}
+        one |= {"update": update, "steps": 4, "update_seconds": update["seconds"], "passes": 6}
     return one
 
 
@@ -105,6 +117,15 @@ def test_figures_by_hand():
     assert ours["measured"]["regret"] == pytest.approx(1.0)
     assert (ours["updates"], ours["refused"]) == (1, 1) and ours["share"] == pytest.approx(1 / 6)
     assert ours["flops"] == 4 * make_model().step_flops("head", 128)
+    # Thirty rounds, and four steps and six passes beside them: on a second device, which sends nothing.
+    model = make_model()
+    extra = 4 * model.step_seconds("head", 128) + 6 * model.pass_seconds(128)
+    rounds = 30 * model.round_seconds
+    assert ours["modelled"]["gain"] == pytest.approx(rounds / (rounds + extra))
+    assert ours["modelled_share"] == pytest.approx(extra / (rounds + extra))
+    assert ours["two_devices"]["gain"] == 1
+    assert never["blocks"] == [3.0, 3.0]
+    assert render_adapt(report).splitlines()[-1].split() == ["bandit-paired", "3.000", "3.000"]
     assert "bandit-paired" in render_adapt(report, markdown=True)
     # Where no arm learned, the oracle gained nothing, and there is no share of it.
     report = summarise(

@@ -115,7 +115,8 @@ def _serve(
 
 def _describe(session: Session, items: Sequence[Item]) -> list[Record]:
     """Return what a report needs of every query."""
-    names = ("tokens", "rounds", "decode_seconds", "evidence_seconds", "update_seconds", "version")
+    names = "tokens", "rounds", "passes", "version"
+    names += tuple(f"{part}_seconds" for part in ("decode", "evidence", "update"))
     found = []
     for event, item in zip(session.events, items, strict=True):
         one = {name: event[name] for name in names} | {"block": item.block, "domain": item.domain}

@@ -2,9 +2,10 @@
 
 A round reads the weights of the target and of the drafter. A gradient step computes 6 operations per
 trained weight and position, and moves 26 bytes per trained weight: AdamW with float32 master
-weights, moments and gradients, and 16-bit copies to train, to decode and to stay near. The drafter
-is a SpecBlock-like one: a layer of the target's sizes, the fusion of three features, and a
-projection to 32,768 tokens. Nothing here was timed.
+weights, moments and gradients, and 16-bit copies to train, to decode and to stay near. A test is a
+forward pass with 2 operations per weight and position. The drafter is a SpecBlock-like one: a layer
+of the target's sizes, the fusion of three features, and a projection to 32,768 tokens. Nothing here was
+timed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import dataclasses
 from jaxspec.adapt.actions import FULL
 from jaxspec.bench.architectures import ARCHITECTURES
 from jaxspec.costs.roofline import DEVICES, check_dense
-from jaxspec.costs.shared_roofline import COMPUTE, MEMORY
+from jaxspec.costs.shared_roofline import COMPUTE, MEMORY, NVLINK
 
 DRAFTED, FEATURES, BYTES_PER_WEIGHT = 32_768, 3, 26
 
@@ -53,6 +54,17 @@ class Model:
         device = DEVICES[self.device]
         compute = self.step_flops(action, positions) / (COMPUTE * device.flops)
         return compute + self.step_bytes(action) / (MEMORY * device.bandwidth)
+
+    def pass_seconds(self, positions: int) -> float:
+        """Seconds of a forward pass of the drafter, which reads its weights once, in 16 bits."""
+        device = DEVICES[self.device]
+        compute = 2 * self.drafter * positions / (COMPUTE * device.flops)
+        return compute + 2 * self.drafter / (MEMORY * device.bandwidth)
+
+    @property
+    def copy_seconds(self) -> float:
+        """Seconds in which a second device, which trains, sends a version to the one that decodes."""
+        return NVLINK.latency + 2 * self.drafter / NVLINK.bandwidth
 
     def _trained(self, action: str) -> int:
         return self.drafter if action == FULL else self.head

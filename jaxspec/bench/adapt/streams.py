@@ -10,7 +10,8 @@ import numpy as np
 
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
 
-STREAMS = ("blocks", "shuffled", "returning", "identifiers")
+STREAMS = ("blocks", "shuffled", "passes", "returning", "identifiers")
+PASSES = 4
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]{3,}")
 
 
@@ -35,7 +36,8 @@ def make_stream(
 
     Args:
       name: `blocks`: the domains one after the other, `queries` prompts each. `shuffled`: the same
-        prompts in a random order. `returning`: the first domain, the second, the first again, with
+        prompts in a random order. `passes`: these again and again, `PASSES` times in all, each a
+        block. `returning`: the first domain, the second, the first again, with
         other prompts. `identifiers`: the first domain, then the few prompts of the second that
         share most identifiers with one of them, again and again.
       prompts: from `read_prompts`; a domain with too few is repeated.
@@ -53,7 +55,7 @@ def make_stream(
         domain: [prompt.content for prompt in prompts if prompt.domain == domain]
         for domain in domains
     }
-    if name in ("blocks", "shuffled"):
+    if name in ("blocks", "shuffled", "passes"):
         blocks = [(domain, _draw(own[domain], queries, random)) for domain in domains]
     elif name == "returning":
         first = _draw(own[domains[0]], 2 * queries, random)
@@ -72,9 +74,11 @@ def make_stream(
         for number, (domain, contents) in enumerate(blocks)
         for content in contents
     ]
-    if name != "shuffled":
+    if name not in ("shuffled", "passes"):
         return items
-    return [items[i]._replace(block=0) for i in random.permutation(len(items))]
+    mixed = [items[i] for i in random.permutation(len(items))]
+    passes = range(PASSES if name == "passes" else 1)
+    return [item._replace(block=number) for number in passes for item in mixed]
 
 
 def find_cluster(contents: Sequence[Any], size: int, random: np.random.Generator) -> list[Any]:

@@ -25,7 +25,14 @@ def summarise(report: Record, model: Model) -> Record:
     Args:
       model: gives the modelled seconds.
     """
-    runs, clocks = report["runs"], {"measured": count_seconds, "modelled": model_seconds(model)}
+    runs, clocks = (
+        report["runs"],
+        {
+            "measured": count_seconds,
+            "modelled": model_seconds(model),
+            "two_devices": aside_seconds(model),
+        },
+    )
     summary = []
     for arm in report["arms"]:
         own = [run for run in runs if run["arm"] == arm]
@@ -35,12 +42,18 @@ def summarise(report: Record, model: Model) -> Record:
         queries = [query for run in own for query in run["queries"]]
         updates = [query for query in queries if "update" in query]
         spent = sum(q["update_seconds"] + q["evidence_seconds"] for q in queries)
+        rounds = model.round_seconds * sum(q["rounds"] for q in queries)
         one |= {
             "pace": _pace(queries),
+            "blocks": [
+                _pace([q for q in queries if q["block"] == block])
+                for block in sorted({q["block"] for q in queries})
+            ],
             "updates": len(updates) / len(own),
             "refused": sum(q["update"]["published"] is None for q in updates) / len(own),
             "restored": sum(q["restored"] for q in queries) / len(own),
             "share": spent / sum(count_seconds(q) for q in queries),
+            "modelled_share": 1 - rounds / sum(clocks["modelled"](q) for q in queries),
             "flops": sum(_steps(q, model.step_flops, POSITIONS) for q in updates) / len(own),
             "bytes": sum(_steps(q, model.step_bytes) for q in updates) / len(own),
             "forgetting": float(np.mean([run["forgetting"] for run in own])),
@@ -56,11 +69,25 @@ def count_seconds(query: Record) -> float:
 
 
 def model_seconds(model: Model) -> Callable[[Record], float]:
-    """Make the modelled seconds of a query: its rounds, and the steps of its update."""
+    """Make the modelled seconds of a query: its rounds, its tests and the steps of its update."""
 
     def seconds(query: Record) -> float:
         steps = _steps(query, model.step_seconds, POSITIONS) if "update" in query else 0.0
-        return query["rounds"] * model.round_seconds + steps
+        tests = query["passes"] * model.pass_seconds(POSITIONS)
+        return query["rounds"] * model.round_seconds + tests + steps
+
+    return seconds
+
+
+def aside_seconds(model: Model) -> Callable[[Record], float]:
+    """Make the modelled seconds of a query if a second device trains: rounds and publications.
+
+    The updates are those that were made on one device. A version would come a few rounds later.
+    """
+
+    def seconds(query: Record) -> float:
+        published = "update" in query and query["update"]["published"] is not None
+        return query["rounds"] * model.round_seconds + published * model.copy_seconds
 
     return seconds
 
@@ -128,7 +155,23 @@ def _windows(own: Sequence[Record]) -> list[Record]:
 
 
 def render_adapt(report: Record, markdown: bool = False) -> str:
-    """Return the table of a summary."""
+    """Return the table of a summary, and one of tokens per round in every block."""
+    tables = [_tabulate(report), _tabulate_blocks(report)]
+    return "\n\n".join(
+        table.to_markdown() if markdown else table.to_text() for table in tables if table
+    )
+
+
+def _tabulate_blocks(report: Record) -> Table | None:
+    count = len(report["summary"][0]["blocks"])
+    if count == 1:
+        return None
+    columns = [Column(f"block {number + 1}", fixed(3), "right") for number in range(count)]
+    rows = [[one["arm"], *one["blocks"]] for one in report["summary"]]
+    return Table([Column("tokens per round"), *columns], rows)
+
+
+def _tabulate(report: Record) -> Table:
     columns = [Column("arm"), Column("tokens per round", fixed(3), "right")]
     for name in ("measured", "modelled"):
         columns += [
@@ -136,10 +179,12 @@ def render_adapt(report: Record, markdown: bool = False) -> str:
             Column("of the oracle's gain", percent(0), "right"),
         ]
     columns += [
+        Column("two devices", with_interval(3), "right"),
         Column("updates", fixed(1), "right"),
         Column("refused", fixed(1), "right"),
         Column("restored", fixed(1), "right"),
         Column("time", percent(1), "right"),
+        Column("modelled time", percent(1), "right"),
         Column("TFLOP", fixed(1), "right"),
         Column("GB", fixed(0), "right"),
         Column("first domain", show_value, "right"),
@@ -150,8 +195,14 @@ def render_adapt(report: Record, markdown: bool = False) -> str:
         for name in ("measured", "modelled"):
             clock = one[name]
             row += [(clock.get("gain"), clock.get("interval")), clock.get("share_of_oracle")]
-        row += [one["updates"], one["refused"], one["restored"], one["share"]]
+        row.append((one["two_devices"].get("gain"), one["two_devices"].get("interval")))
+        row += [
+            one["updates"],
+            one["refused"],
+            one["restored"],
+            one["share"],
+            one["modelled_share"],
+        ]
         row += [one["flops"] / 1e12, one["bytes"] / 1e9, f"{one['forgetting']:.3f}"]
         rows.append(row)
-    table = Table(columns, rows)
-    return table.to_markdown() if markdown else table.to_text()
+    return Table(columns, rows)
