@@ -56,7 +56,7 @@ def make_engine(
     edges: tuple[int, ...] | None = None,
     queue: int = 256,
     rounds: int = MOST_ROUNDS,
-    visit_seconds: float | None = 0.05,
+    visit_seconds: float | None = 0.1,
     max_logprobs: int = 0,
     costs: Costs | None = None,
     clock: Callable[[], float] = time.monotonic,
