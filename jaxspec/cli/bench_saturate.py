@@ -6,6 +6,7 @@ import argparse
 
 from jaxspec.cli import options, parse, values
 from jaxspec.cli.bench_serve import add_engine, read_token_ids
+from jaxspec.serve.pace import VISIT_SECONDS
 
 
 def add_command(commands: options.Commands) -> None:
@@ -31,6 +32,13 @@ def add_command(commands: options.Commands) -> None:
         default=16,
         help=f"rows of a text in a drafted round of both {options.DEFAULT}",
     )
+    parser.add_argument(
+        "--visit-seconds",
+        type=float,
+        default=VISIT_SECONDS,
+        metavar="S",
+        help=f"length of the engine's visits {options.DEFAULT}",
+    )
     options.add_repeats(parser, 5, "number of times that both decode each batch, in turns")
     options.add_json_file(parser)
 
@@ -49,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         budget=arguments.budget,
         capacity=arguments.capacity,
         repeats=arguments.repeats,
+        visit_seconds=arguments.visit_seconds,
         progress=values.show_progress,
     )
     report = {"settings": values.collect_settings(arguments, "json"), "records": records}

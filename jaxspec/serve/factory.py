@@ -25,7 +25,7 @@ from jaxspec.serve.drafters import Config, join_plans, list_configs
 from jaxspec.serve.engine import Engine
 from jaxspec.serve.follow import Followers, check_processes
 from jaxspec.serve.logprobs import MOST
-from jaxspec.serve.pace import Pace
+from jaxspec.serve.pace import VISIT_SECONDS, Pace
 from jaxspec.serve.plan import RULES
 from jaxspec.serve.rounds import Rules
 from jaxspec.serve.schedule import Schedule
@@ -56,7 +56,7 @@ def make_engine(
     edges: tuple[int, ...] | None = None,
     queue: int = 256,
     rounds: int = MOST_ROUNDS,
-    visit_seconds: float | None = 0.1,
+    visit_seconds: float | None = VISIT_SECONDS,
     max_logprobs: int = 0,
     costs: Costs | None = None,
     clock: Callable[[], float] = time.monotonic,

@@ -116,5 +116,6 @@ def test_the_commands(tmp_path, capsys):
     assert main(["bench", "serve", *few, *loads, "--json", str(file)]) == 0
     records = json.loads(file.read_text())["records"]
     assert {r["rule"] for r in records} == {"global", "ar"}
-    assert main(["bench", "saturate", *few, "--batches", "1"]) == 0
+    assert main(["bench", "saturate", *few, "--batches", "1", "--visit-seconds", "0.01"]) == 0
+    assert main(["bench", "saturate", *few, "--batches", "1", "--visit-seconds", "0"]) != 0
     assert "overhead %" in capsys.readouterr().out

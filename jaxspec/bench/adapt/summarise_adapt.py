@@ -42,7 +42,8 @@ def summarise(report: Record, model: Model) -> Record:
         queries = [query for run in own for query in run["queries"]]
         updates = [query for query in queries if "update" in query]
         spent = sum(q["update_seconds"] + q["evidence_seconds"] for q in queries)
-        rounds = model.round_seconds * sum(q["rounds"] for q in queries)
+        modelled = [clocks["modelled"](q) for q in queries]
+        beside = sum(modelled) - sum(q["rounds"] * model.round_seconds for q in queries)
         one |= {
             "pace": _pace(queries),
             "blocks": [
@@ -53,7 +54,7 @@ def summarise(report: Record, model: Model) -> Record:
             "refused": sum(q["update"]["published"] is None for q in updates) / len(own),
             "restored": sum(q["restored"] for q in queries) / len(own),
             "share": spent / sum(count_seconds(q) for q in queries),
-            "modelled_share": 1 - rounds / sum(clocks["modelled"](q) for q in queries),
+            "modelled_share": beside / sum(modelled),
             "flops": sum(_steps(q, model.step_flops, POSITIONS) for q in updates) / len(own),
             "bytes": sum(_steps(q, model.step_bytes) for q in updates) / len(own),
             "forgetting": float(np.mean([run["forgetting"] for run in own])),

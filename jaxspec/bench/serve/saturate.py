@@ -15,6 +15,7 @@ from jaxspec.bench.serve.drive import drive
 from jaxspec.core.params import Params
 from jaxspec.engine.arguments import check_budget, check_count
 from jaxspec.serve import Engine, ServeRequest, make_engine
+from jaxspec.serve.pace import VISIT_SECONDS
 
 
 def saturate(
@@ -26,6 +27,7 @@ def saturate(
     budget: int,
     capacity: int,
     repeats: int,
+    visit_seconds: float = VISIT_SECONDS,
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[dict[str, Any]]:
     """Decode batches with an engine of as many slots and with `jaxspec.decode`, in turns.
@@ -33,6 +35,9 @@ def saturate(
     Both verify the same rows in each round: a root of each text, or a tree of `budget` rows. Each
     repeat leaves out one token more of every prompt's beginning, so that the engine cannot use rows
     of the repeat before again. Both serve the texts once before.
+
+    Args:
+      visit_seconds: see `make_engine`.
 
     Returns:
       A record per batch and method: tokens per second of both.
@@ -48,9 +53,8 @@ def saturate(
         for rule in ("ar", "fixed"):
             progress(f"batch {batch}, {rule}: compiling")
             options: dict[str, Any] = {"method": "ar"} if rule == "ar" else {"budget": budget}
-            engine = make_engine(
-                params, slots=batch, rule=rule, capacity=capacity, queue=batch, **options
-            )
+            sizes = {"slots": batch, "capacity": capacity, "queue": batch}
+            engine = make_engine(params, rule=rule, visit_seconds=visit_seconds, **sizes, **options)
             for request in _make_requests(texts, max_new_tokens):
                 engine.check(request)
             engine.warm_up()
