@@ -124,6 +124,9 @@ def test_figures_by_hand():
     assert ours["modelled"]["gain"] == pytest.approx(rounds / (rounds + extra))
     assert ours["modelled_share"] == pytest.approx(extra / (rounds + extra))
     assert ours["two_devices"]["gain"] == 1
+    update["published"] = 1
+    ours = summarise(report, model)["summary"][2]
+    assert ours["two_devices"]["gain"] == pytest.approx(rounds / (rounds + model.copy_seconds))
     assert never["blocks"] == [3.0, 3.0]
     assert render_adapt(report).splitlines()[-1].split() == ["bandit-paired", "3.000", "3.000"]
     assert "bandit-paired" in render_adapt(report, markdown=True)
