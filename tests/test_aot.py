@@ -5,6 +5,8 @@ its own.
 """
 
 import contextlib
+import functools
+import operator
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -53,6 +55,16 @@ WEIGHTS = ("int8", "fp8", "experts", "specblock", "sizes")
 SLOTS = {"arch": "qwen3-8b", "layers": 1, "batch": 4, "budget": 16}
 SERVED = {"feed": {"part": "feed", "capacity": 32768}, "visit": {"part": "visit", "capacity": 4096}}
 FILTERS = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.05}
+# Steps of a drafter alone, and other programs of which a test or two read one figure each.
+DRAFT = {"arch": "qwen3-8b", "part": "draft", "spills": False}
+DRAFTS = {
+    f"{builder}@{batch}": {"method": "dspark", "builder": builder, "budget": 64, "batch": batch}
+    for batch in (1, 8)
+    for builder in ("chain", "lattice", "lattice/shortlist=128")
+}
+DRAFTS["step"] = {"method": "eagle3", "builder": "chain", "budget": 4, "layers": 2}
+# Chunks after the first, which read the cache that they write.
+CHUNKS = {"arch": "qwen3-8b", "layers": 3, "capacity": 8192, "part": "prefill", "policy": "auto"}
 LOOPS |= {"h100 filters": {"gpu": "h100", **FILTERS}}
 LOOPS |= {"h100 top-p": {"gpu": "h100", "method": "ar", "temperature": 0.6, "top_p": 0.95}}
 LOOPS |= {
@@ -81,6 +93,9 @@ CALLS = [
     SHAPE | {"rows": 512, "capacity": 32768, "causal": True},
     SHAPE | {"rows": 512, "head_dim": 256, "dtype": "float16", "causal": True},
 ]
+ATTENTION = "pallas_kernels.aot_programs:make_attention_program"
+# 64 rows of 16 slots, of up to 64 each: laid out by slot they would be 1024.
+PACKED = SHAPE | {"rows": 64, "batch": 16, "packed": 64}
 
 
 # They add little to others: the A100's and the L4's loops use kernels that are compiled alone too,
@@ -133,40 +148,46 @@ def spilling(report: dict) -> dict[str, int]:
     return spills["spilling"]
 
 
+def name_jobs() -> dict:
+    """Every compilation, as a function without arguments, by the name that tests know it by."""
+
+    def loop(*options):
+        return functools.partial(
+            tool.compile_decode_loop,
+            **functools.reduce(operator.or_, ({"large": 4 * MIB}, *options)),
+        )
+
+    def attend(gpu, calls, large, spills=True, **options):
+        options = {"calls": calls, **options}
+        return functools.partial(
+            aot.compile_report, ATTENTION, options, gpu, large=large, spills=spills
+        )
+
+    rounds = {"arch": "qwen3-8b", "layers": 1, "capacity": 1024}
+    jobs = {name: loop(LOOP, how) for name, how in LOOPS.items()}
+    jobs |= {name: loop(PREFILL, how) for name, how in PREFILLS.items()}
+    jobs |= {name: loop(rounds, {"spills": "experts" in name}, how) for name, how in ROUNDS.items()}
+    jobs |= {name: loop(SLOTS, how) for name, how in SERVED.items()}
+    jobs |= {name: loop(DRAFT, how) for name, how in DRAFTS.items()}
+    jobs["chunks"] = loop(CHUNKS, {"large": 16 * MIB})
+    jobs["packed"] = attend("h100", [PACKED], MIB, spills=False)
+    jobs["laid out"] = attend("h100", [PACKED | {"laid_out": True}], MIB, spills=False)
+    for (name, gpu), calls in KERNELS.items():
+        jobs[name, gpu] = attend(gpu, calls, 8 * MIB, implementation=name)
+    return jobs
+
+
 @pytest.fixture(scope="module")
 def reports(request):
     """The compilations that the selected tests read, two processes at a time."""
-    own = [item for item in request.session.items if item.path == request.path]
-    given = [item.callspec.params for item in own if hasattr(item, "callspec")]
-    read = {(one["name"], one["gpu"]) if "gpu" in one else one.get("name") for one in given}
-
-    def chosen(programs: dict) -> list:
-        return [(name, how) for name, how in programs.items() if name in read]
-
+    read = set()
+    for item in request.session.items:
+        if item.path == request.path and hasattr(item, "callspec"):
+            given = item.callspec.params
+            read |= set(given.get("names", ()))
+            read |= {given.get("name"), (given.get("name"), given.get("gpu"))}
     with ThreadPoolExecutor(2) as pool:
-        jobs = {
-            name: pool.submit(tool.compile_decode_loop, large=4 * MIB, **LOOP | how)
-            for name, how in chosen(LOOPS)
-        }
-        for name, how in chosen(PREFILLS):
-            jobs[name] = pool.submit(tool.compile_decode_loop, large=4 * MIB, **PREFILL | how)
-        for name, how in chosen(ROUNDS):
-            options = {"arch": "qwen3-8b", "layers": 1, "capacity": 1024} | how
-            spills = "experts" in name
-            jobs[name] = pool.submit(
-                tool.compile_decode_loop, large=4 * MIB, spills=spills, **options
-            )
-        for name, how in chosen(SERVED):
-            jobs[name] = pool.submit(tool.compile_decode_loop, large=4 * MIB, **SLOTS | how)
-        for (name, gpu), calls in chosen(KERNELS):
-            options = {"calls": calls, "implementation": name}
-            jobs[name, gpu] = pool.submit(
-                aot.compile_report,
-                "pallas_kernels.aot_programs:make_attention_program",
-                options,
-                gpu,
-                large=8 * MIB,
-            )
+        jobs = {name: pool.submit(job) for name, job in name_jobs().items() if name in read}
         yield {name: job.result() for name, job in jobs.items()}
 
 
@@ -260,13 +281,10 @@ def test_an_engine_copies_no_cache_and_each_of_its_rounds_is_one_command_buffer(
 
 
 @needs_plugin
-def test_a_lattice_costs_little_more_than_a_chain_to_draft():
+@pytest.mark.parametrize("names", [("chain@1", "lattice@1")])
+def test_a_lattice_costs_little_more_than_a_chain_to_draft(names, reports):
     """DSpark's steps read the Markov head once for all nodes of a level, as a chain does for one."""
-    options = {"arch": "qwen3-8b", "method": "dspark", "budget": 64}
-    chain, lattice = (
-        tool.compile_decode_loop(part="draft", builder=builder, spills=False, **options)
-        for builder in ("chain", "lattice")
-    )
+    chain, lattice = (reports[name] for name in names)
     assert lattice["program"]["outside"] == 0 and lattice["program"]["buffers"] == 1
     moved = [one["traffic"]["read"] + one["traffic"]["written"] for one in (chain, lattice)]
     assert moved[0] < moved[1] < 1.25 * moved[0]
@@ -276,39 +294,27 @@ def test_a_lattice_costs_little_more_than_a_chain_to_draft():
 
 
 @needs_plugin
-@pytest.mark.parametrize("batch", [1, 8])
-def test_with_a_shortlist_a_lattice_costs_as_little_as_a_chain_to_draft(batch):
+@pytest.mark.parametrize("names", [[n for n in DRAFTS if n.endswith(f"@{b}")] for b in (1, 8)])
+def test_with_a_shortlist_a_lattice_costs_as_little_as_a_chain_to_draft(names, reports):
     """Its nodes are computed in one product; in a fallback, again in the lattice's own steps."""
-    options = {"arch": "qwen3-8b", "method": "dspark", "budget": 64, "batch": batch}
-    chain, dense, short = (
-        tool.compile_decode_loop(part="draft", builder=builder, spills=False, **options)
-        for builder in ("chain", "lattice", "lattice/shortlist=128")
-    )
+    chain, dense, short = (reports[name] for name in names)
     assert short["program"]["outside"] == 0 and short["program"]["buffers"] == 1
-    common = short["traffic"]["common"]
+    common, alone = short["traffic"]["common"], names[0] == "chain@1"
     moved = [
         one["read"] + one["written"]
         for one in (common, chain["traffic"], dense["traffic"], short["traffic"])
     ]
-    assert moved[0] < (1.0 if batch == 1 else 1.1) * moved[1] < moved[2] < moved[3] < 1.2 * moved[2]
+    assert moved[0] < (1.0 if alone else 1.1) * moved[1] < moved[2] < moved[3] < 1.2 * moved[2]
     assert common["kernels"] < dense["traffic"]["kernels"] < short["traffic"]["kernels"]
     assert "without a fallback: kernels" in aot_table.render_compiled([chain, short])
 
 
 @needs_plugin
-def test_a_step_from_one_node_copies_no_weights():
+@pytest.mark.parametrize("name", ["step"])
+def test_a_step_from_one_node_copies_no_weights(name, reports):
     """XLA multiplies a single row elementwise, and used to write EAGLE-3's projections in float32."""
-    report = tool.compile_decode_loop(
-        part="draft",
-        arch="qwen3-8b",
-        layers=2,
-        method="eagle3",
-        builder="chain",
-        budget=4,
-        spills=False,
-    )
-    assert report["traffic"]["written"] < 32 * MIB
-    assert report["memory"]["temporary"] < 8 * MIB
+    assert reports[name]["traffic"]["written"] < 32 * MIB
+    assert reports[name]["memory"]["temporary"] < 8 * MIB
 
 
 @needs_plugin
@@ -335,19 +341,9 @@ def test_kernels_compile_without_spilling(name, gpu, reports):
 
 
 @needs_plugin
-def test_packed_rows_stay_where_they_are():
-    """64 rows of 16 slots, of up to 64 each: laid out by slot they would be 1024."""
-    call = SHAPE | {"rows": 64, "batch": 16, "packed": 64}
-    laid_out, packed = (
-        aot.compile_report(
-            "pallas_kernels.aot_programs:make_attention_program",
-            {"calls": [call | how]},
-            "h100",
-            large=MIB,
-            spills=False,
-        )
-        for how in ({"laid_out": True}, {})
-    )
+@pytest.mark.parametrize("names", [("laid out", "packed")])
+def test_packed_rows_stay_where_they_are(names, reports):
+    laid_out, packed = (reports[name] for name in names)
     assert laid_out["traffic"]["written"] > 16 * MIB and laid_out["large"]
     # The result, of half a MiB, and a table of tiles.
     assert packed["traffic"]["written"] < 0.6 * MIB and not packed["large"]
@@ -376,10 +372,10 @@ def test_weights_are_assembled_in_place():
 
 
 @needs_plugin
-def test_prefill_writes_the_targets_cache_in_place():
+@pytest.mark.parametrize("name", ["chunks"])
+def test_prefill_writes_the_targets_cache_in_place(name, reports):
     """Chunks after the first read the cache that they write. XLA would copy it in each chunk."""
-    options = {"arch": "qwen3-8b", "layers": 3, "capacity": 8192, "policy": "auto"}
-    report = tool.compile_decode_loop("h100", part="prefill", large=16 * MIB, **options)
+    report = reports[name]
     assert report["compiles"], report["error"]
     inside = [one for one in report["large"] if "/while/body" in one["source"] and one["moves"]]
     assert not inside, inside
@@ -389,7 +385,7 @@ def test_prefill_writes_the_targets_cache_in_place():
 @needs_plugin
 def test_what_does_not_compile_is_reported():
     options = {"calls": [SHAPE | {"rows": 16}], "implementation": registry.names()[0]}
-    report = aot.compile_report("pallas_kernels.aot_programs:make_attention_program", options, "t4")
+    report = aot.compile_report(ATTENTION, options, "t4")
     assert not report["compiles"] and "needs compute capability 8.0" in report["error"]
     assert aot_table.render_compiled(
         [{"part": "rounds", "options": {"method": "ar"}} | report]
