@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from short_models import load_short
 from slow_cases import slow_except
 
 import jaxspec
@@ -21,7 +22,7 @@ PROMPT = "Question: Repeat the words red green blue red green blue red green\nAn
 @pytest.mark.parametrize("temperature", slow_except([0.0], [0.0, 1.0]))
 @pytest.mark.parametrize("method", slow_except(["dflash"], ["dflash", "eagle3"]))
 def test_the_text_is_the_targets_own(mini, method, temperature):
-    mini = mini if method == "dflash" else jaxspec.load("mini", drafter=method, dtype="float32")
+    mini = mini if method == "dflash" else load_short(method)
     options = dict(max_new_tokens=48, temperature=temperature, seed=1)
     plain = jaxspec.decode(mini, [PROMPT, "def add(a, b):"], method="ar", **options)
     alone, mixed = (
