@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 from golden_data import SHIPPED
+from short_models import shorten
 
 import jaxspec
 from jaxspec.bench.calibrate import table_path, timed
@@ -38,10 +39,19 @@ def run(capsys, *arguments):
     return status, captured.out, captured.err
 
 
-def test_generate_streams_and_json_agree(capsys):
-    status, streamed, _ = run(capsys, "generate", *MODEL, *IDS, *SHORT)
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    """Options that name a shorter model, which compiles faster."""
+    drafter = {"jetspec": GOLDEN / "jetspec/drafter"}
+    folder = tmp_path_factory.mktemp("short") / "model"
+    jaxspec.save(shorten(jaxspec.load(GOLDEN / "dflash/target", drafter=drafter)), folder)
+    return ["--model", str(folder)]
+
+
+def test_generate_streams_and_json_agree(capsys, short):
+    status, streamed, _ = run(capsys, "generate", *short, *IDS, *SHORT)
     assert status == 0
-    status, printed, _ = run(capsys, "generate", *MODEL, *IDS, *SHORT, "--json")
+    status, printed, _ = run(capsys, "generate", *short, *IDS, *SHORT, "--json")
     record = json.loads(printed)
     assert (
         status == 0
@@ -50,11 +60,11 @@ def test_generate_streams_and_json_agree(capsys):
     )
     assert record["stats"]["emitted"] == 12 and record["stats"]["decode_seconds"] > 0
     assert record["stats"]["mean_acceptance_length"] >= 1
-    status, plain, _ = run(capsys, "generate", *MODEL, *IDS, *SHORT, "--method", "ar")
+    status, plain, _ = run(capsys, "generate", *short, *IDS, *SHORT, "--method", "ar")
     assert plain == streamed
 
 
-def test_bench(capsys, tmp_path):
+def test_bench(capsys, tmp_path, short):
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(
         '{"domain": "a", "prompt": [117, 142, 122, 64, 240, 19]}\n{"domain": "b", "prompt": [40, 41, 42, 43]}\n'
@@ -80,7 +90,7 @@ def test_bench(capsys, tmp_path):
         "--report",
         tmp_path / "report",
     ]
-    status, printed, _ = run(capsys, "bench", *MODEL, *arguments, *others)
+    status, printed, _ = run(capsys, "bench", *short, *arguments, *others)
     report = json.loads(out.read_text())
     assert status == 0 and {"device", "versions", "dtype", "settings", "results"} <= set(report)
     assert (

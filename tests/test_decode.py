@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 from golden_data import SHIPPED
+from short_models import shorten
 from slow_cases import slow_except
 
 import jaxspec
@@ -24,9 +25,8 @@ def params():
     this target.
     """
     target = GOLDEN / "dflash" / "target"
-    return jaxspec.load(
-        target, drafter={"dflash": GOLDEN / "dflash/drafter", "jetspec": GOLDEN / "jetspec/drafter"}
-    )
+    drafters = {"dflash": GOLDEN / "dflash/drafter", "jetspec": GOLDEN / "jetspec/drafter"}
+    return shorten(jaxspec.load(target, drafter=drafters))
 
 
 METHODS = [

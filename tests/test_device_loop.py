@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from golden_data import SHIPPED
+from short_models import shorten
 from slow_cases import slow_except
 
 import jaxspec
@@ -20,7 +21,7 @@ GOLDEN = SHIPPED / "dflash"
 
 @pytest.fixture(scope="module")
 def params():
-    return jaxspec.load(GOLDEN / "target", drafter=GOLDEN / "drafter", dtype="float32")
+    return shorten(jaxspec.load(GOLDEN / "target", drafter=GOLDEN / "drafter", dtype="float32"))
 
 
 # The loop of a policy holds rounds that draft and rounds that do not.

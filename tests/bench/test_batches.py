@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from short_models import load_short
 
 import jaxspec
 from jaxspec.bench.architectures import ARCHITECTURES
@@ -84,7 +85,7 @@ def test_budgets_that_win_alone_lose_in_a_batch():
 
 
 def test_recorded_trees_accept_what_decoding_does():
-    params = jaxspec.load("mini", drafter="dflash", dtype="float32")
+    params = load_short()
     prompt, options = list(range(50, 60)), dict(max_new_tokens=12, ignore_eos=True, budget=6)
     trees = record_trees(params, [prompt], tokens=6, budget=6)
     assert trees.logprob.shape == trees.depth.shape == trees.accepted.shape == (1, 6, 6)

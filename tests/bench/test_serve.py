@@ -3,24 +3,22 @@
 import json
 
 import pytest
+from serve_toys import make
+from short_models import load_short
 
-import jaxspec
 from jaxspec.bench.endpoint.load import Load
 from jaxspec.bench.endpoint.summary import summarise
 from jaxspec.bench.serve.compare_rules import compare_repeats, compare_rules, render_rules
 from jaxspec.bench.serve.drive import drive
 from jaxspec.cli import bench_serve, options
 from jaxspec.cli.main import main, make_parser
-from jaxspec.serve import ServeRequest, make_engine
-from jaxspec.serve.costs import Costs
+from jaxspec.serve import ServeRequest
 from jaxspec.serve.plan import RULES
 
 
 @pytest.fixture(scope="module")
 def engine():
-    params = jaxspec.load("mini", drafter="dflash", dtype="float32")
-    costs = Costs((1.0, 1.5), (0.9,) * 3)
-    return make_engine(params, slots=2, capacity=256, budget=4, edges=(2, 8), costs=costs, queue=3)
+    return make(load_short(), rule="global", queue=3)
 
 
 REQUESTS = [ServeRequest((5, 6, 7 + i), max_new_tokens=6, ignore_eos=True) for i in range(3)]

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from golden_data import golden, records
+from short_models import shorten
 from slow_cases import slow_except
 
 import jaxspec
@@ -22,7 +23,7 @@ BUDGET, SCALE = 64, 0.1  # so that trees are deep
 @functools.cache
 def load(kind):
     target, drafter = golden("dspark", "target"), golden("dspark", f"draft_{kind}")
-    return jaxspec.load(target, drafter={"dspark": drafter}, dtype="float32")
+    return shorten(jaxspec.load(target, drafter={"dspark": drafter}, dtype="float32"))
 
 
 def prompt():

@@ -2,6 +2,7 @@
 
 import pytest
 from golden_data import SHIPPED
+from short_models import shorten
 
 import jaxspec
 from jaxspec.builders import static
@@ -23,7 +24,9 @@ DRAFTS = [
 
 @pytest.fixture(scope="module")
 def params():
-    return jaxspec.load(GOLDEN / "target", drafter={"jetspec": GOLDEN / "drafter"}, dtype="float32")
+    return shorten(
+        jaxspec.load(GOLDEN / "target", drafter={"jetspec": GOLDEN / "drafter"}, dtype="float32")
+    )
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import own_builder
 import pytest
 from golden_data import SHIPPED
 from own_builder import Comb
+from short_models import shorten
 from slow_cases import slow_except
 
 import jaxspec
@@ -25,7 +26,9 @@ def comb():
 
 @pytest.fixture(scope="module")
 def params():
-    return jaxspec.load(GOLDEN / "target", drafter={"jetspec": GOLDEN / "drafter"}, dtype="float32")
+    return shorten(
+        jaxspec.load(GOLDEN / "target", drafter={"jetspec": GOLDEN / "drafter"}, dtype="float32")
+    )
 
 
 @pytest.mark.parametrize("temperature", slow_except([1.0], [0.0, 1.0]))

@@ -1,14 +1,14 @@
 """What tests of the automatic policy share: a model, and nothing learned before."""
 
 import pytest
+from short_models import load_short
 
-import jaxspec
 from jaxspec.engine import automatic, recheck
 
 
 @pytest.fixture(scope="module")
 def mini():
-    return jaxspec.load("mini", drafter="dflash", dtype="float32")
+    return load_short()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ same tokens.
 import jax
 import numpy as np
 import pytest
+from short_models import load_short
 from slow_cases import slow_except
 
 import jaxspec
@@ -25,7 +26,7 @@ CALLS = {
 
 @pytest.mark.parametrize("call", slow_except(["jetspec"], CALLS))
 def test_rounds_of_a_gpu_give_the_same_tokens(call, monkeypatch):
-    params, options = jaxspec.load("mini"), CALLS[call] | {"max_new_tokens": 24}
+    params, options = load_short(None, None), CALLS[call] | {"max_new_tokens": 24}
     prompt = "def add(a, b):\n"
     on_cpu = jaxspec.decode(params, prompt, **options)
 

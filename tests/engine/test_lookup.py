@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from short_models import load_short
 from slow_cases import slow_except
 
 import jaxspec
@@ -16,18 +17,17 @@ from jaxspec.engine.session import prepare, resolve_config
 pytestmark = pytest.mark.usefixtures("cache")
 
 PROMPT = "Question: Repeat the words red green blue red green blue red green\nAnswer:"
+PROMPTS = [PROMPT, "def add(a, b):"]
 
 
 @pytest.mark.parametrize("temperature", slow_except([0.0], [0.0, 1.0]))
 @pytest.mark.parametrize("method", slow_except(["dflash"], ["dflash", "eagle3"]))
 def test_the_text_is_the_targets_own(mini, method, temperature):
-    mini = mini if method == "dflash" else jaxspec.load("mini", drafter=method, dtype="float32")
+    mini = mini if method == "dflash" else load_short(method)
     options = dict(max_new_tokens=48, temperature=temperature, seed=1)
-    plain = jaxspec.decode(mini, [PROMPT, "def add(a, b):"], method="ar", **options)
+    plain = jaxspec.decode(mini, PROMPTS, method="ar", **options)
     alone, mixed = (
-        jaxspec.decode(
-            mini, [PROMPT, "def add(a, b):"], method=method, budget=4, lookup=lookup, **options
-        )
+        jaxspec.decode(mini, PROMPTS, method=method, budget=4, lookup=lookup, **options)
         for lookup in (False, True)
     )
     assert [out.tokens for out in mixed] == [out.tokens for out in plain]
@@ -44,7 +44,7 @@ def test_copies_help_a_drafter_that_knows_nothing(mini):
     )
     scrambled = mini.replace(drafters={"dflash": variables})
     alone, mixed = (
-        jaxspec.decode(scrambled, PROMPT, max_new_tokens=64, budget=4, lookup=lookup).stats
+        jaxspec.decode(scrambled, PROMPTS, max_new_tokens=64, budget=4, lookup=lookup)[0].stats
         for lookup in (False, True)
     )
     assert alone.rounds > 60 and mixed.rounds < 50

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from short_models import load_short
 from slow_cases import slow_except
 
-import jaxspec
 from jaxspec.core.cache import SequenceCache, append, filled
 from jaxspec.drafters.registry import make_drafter
 from jaxspec.engine import prefill as module
@@ -19,7 +19,7 @@ LENGTHS = (200, 3, 64, 65)
 
 @pytest.fixture(scope="module", params=slow_except(["eagle3"], ["jetspec", "eagle3"]))
 def params(request):
-    return jaxspec.load("mini", drafter=request.param, dtype="float32")
+    return load_short(request.param)
 
 
 def prompts():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from short_models import load_short
 
 import jaxspec
 from jaxspec.engine import capacity
@@ -19,7 +20,7 @@ CHAT = Path(__file__).parent / "growing_chat.py"
 
 @pytest.fixture(scope="module")
 def mini():
-    return jaxspec.load("mini", drafter="jetspec")
+    return load_short("jetspec", None)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import functools
 import jax
 import numpy as np
 import pytest
+from short_models import load_short
 
 import jaxspec
 from jaxspec.engine import probe, start
@@ -18,7 +19,7 @@ PROMPT = [5, 6, 7, 8]
 
 @pytest.fixture(scope="module")
 def mini():
-    return jaxspec.load("mini", drafter="jetspec")
+    return load_short("jetspec", None)
 
 
 def test_a_start_compiles_the_rounds_that_the_call_runs(mini):

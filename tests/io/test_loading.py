@@ -254,15 +254,15 @@ def test_measured_loads(tmp_path):
 
 
 def test_measured_first_calls():
-    lines = []
+    lines, model = [], str(SHIPPED / "dflash" / "target")
     report = measure_first_calls(
-        "mini", "ar", repeats=1, prompt_tokens=5, max_new_tokens=4, progress=lines.append
+        model, "ar", repeats=1, prompt_tokens=5, max_new_tokens=4, progress=lines.append
     )
     (sample,) = report["samples"]["ar"]
     assert sample["seconds"] > sample["repeated_seconds"] > 0 and len(lines) == 1
     assert 0 < sample["compile_seconds"] < 2 * sample["seconds"]
     assert "first call" in render_first_calls(report) and "jax" in report["versions"]
     with pytest.raises(ValueError, match="repeats"):
-        measure_first_calls("mini", "ar", repeats=0)
+        measure_first_calls(model, "ar", repeats=0)
     with pytest.raises(ValueError, match="the call of 'ar' failed"):
         measure_first_calls("no-such-model", "ar", repeats=1)

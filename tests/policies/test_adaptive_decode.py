@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from short_models import shorten
 
 import jaxspec
 from jaxspec.core.state import Nodes, Pool
@@ -45,6 +46,11 @@ HIDDEN = 320
 @pytest.fixture(scope="module")
 def params():
     return jaxspec.load("mini", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def short_eagle(eagle):
+    return shorten(eagle)
 
 
 def policies() -> dict:
@@ -96,7 +102,7 @@ def test_policies_change_no_text(request, name, temperature):
     policy, options = policies()[name]
     # A tiny EAGLE-3 serves all but the policies whose weights are of mini's sizes.
     tiny = options is EAGLE and name != "specdec_plus"
-    params = request.getfixturevalue("eagle" if tiny else "params")
+    params = request.getfixturevalue("short_eagle" if tiny else "params")
     options = options | {"temperature": temperature, "seed": 3}
     plain = jaxspec.decode(
         params, PROMPTS, method="ar", max_new_tokens=24, temperature=temperature, seed=3

@@ -8,6 +8,7 @@ import functools
 import jax.numpy as jnp
 import pytest
 from golden_data import SHIPPED
+from short_models import shorten
 
 import jaxspec
 from jaxspec.engine.plan import QUEUE
@@ -39,7 +40,7 @@ def _functions():
 
 @pytest.fixture(scope="module")
 def params():
-    return jaxspec.load(GOLDEN / "target", drafter={"dflash": GOLDEN / "drafter"})
+    return shorten(jaxspec.load(GOLDEN / "target", drafter={"dflash": GOLDEN / "drafter"}))
 
 
 def decode(params, prompt, policy, tokens: int):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from golden_data import SHIPPED
+from short_models import shorten
 
 import jaxspec
 from jaxspec.drafters.base import Proposal
@@ -89,11 +90,8 @@ def _counts():
 
 @pytest.fixture(scope="module")
 def dflash():
-    return jaxspec.load(
-        GOLDEN / "dflash" / "target",
-        drafter={"dflash": GOLDEN / "dflash" / "drafter"},
-        dtype="float32",
-    )
+    drafter = {"dflash": GOLDEN / "dflash" / "drafter"}
+    return shorten(jaxspec.load(GOLDEN / "dflash" / "target", drafter=drafter, dtype="float32"))
 
 
 @pytest.mark.slow

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 from serve_toys import PROMPT, SAMPLED, make, run, score
+from short_models import load_short
 
-import jaxspec
 from jaxspec.serve import ServeRequest
 
 
 @pytest.fixture(scope="module")
 def mini():
-    return jaxspec.load("mini", drafter="dflash", dtype="float32")
+    return load_short()
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from serve_toys import make, run
+from short_models import load_short
 
-import jaxspec
 from jaxspec.core.state import Accepted
 from jaxspec.serve import ServeRequest
 from jaxspec.serve.calibration import calibrate, init_calibration, observe_rows
@@ -18,7 +18,7 @@ SHORT = [ServeRequest(tokens, **OPTIONS) for tokens in ((5, 6, 7), (8, 9, 10))]
 
 @pytest.fixture(scope="module")
 def engine():
-    engine = make(jaxspec.load("mini", drafter="dflash", dtype="float32"), rounds=1)
+    engine = make(load_short(), rounds=1)
     engine.warm_up()
     return engine
 

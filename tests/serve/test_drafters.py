@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from serve_toys import PROMPT, SAMPLED, make, run
+from short_models import load_short
 
 import jaxspec
 from jaxspec.io.tokenizer import load_tokenizer
@@ -30,7 +31,7 @@ OPTIONS = dict(max_new_tokens=30, ignore_eos=True)
 
 @pytest.fixture(scope="module")
 def mini():
-    return jaxspec.load("mini", dtype="float32")
+    return load_short(None)
 
 
 @pytest.fixture(scope="module")

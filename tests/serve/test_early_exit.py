@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from serve_toys import PROMPT, SAMPLED, make, run
+from short_models import load_short
 
-import jaxspec
 from jaxspec.serve import ServeRequest
 from jaxspec.serve.follow import Followers, follow
 
@@ -13,7 +13,7 @@ SHORT, LONG = 3, 24
 
 @pytest.fixture(scope="module")
 def mini():
-    return jaxspec.load("mini", drafter="dflash", dtype="float32")
+    return load_short()
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from short_models import load_short
 
 import jaxspec
 from jaxspec.serve import InvalidRequest, QueueFull, ServeRequest
@@ -35,15 +36,13 @@ SLOW = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def mini():
-    return jaxspec.load("mini", drafter="dflash", dtype="float32")
+    return load_short()
 
 
 def make(params, slots, **options):
     """An engine with made-up costs, so that no test depends on a time."""
-    costs = Costs((1.0, 1.25, 1.5), (0.9,) * 3)
-    options = (
-        dict(capacity=320, budget=8, edges=(slots, 2 * slots, 8 * slots), costs=costs) | options
-    )
+    costs = Costs((1.0, 1.5), (0.9,) * 3)
+    options = dict(capacity=320, budget=8, edges=(slots, 8 * slots), costs=costs) | options
     return make_engine(params, slots=slots, **options)
 
 
@@ -99,20 +98,33 @@ def wavering(monkeypatch):
         monkeypatch.setattr(DraftChoice, name, lambda choice: pick.random() < 0.7)
 
 
+@pytest.fixture
+def drafting(monkeypatch):
+    """Let engines draft whenever a request wants drafts."""
+    for name in ("wants_drafts", "wants_followers"):
+        monkeypatch.setattr(DraftChoice, name, lambda choice: True)
+
+
+# A number of rows between the least and the most; every number takes seconds to compile.
+MIDDLE = dict(costs=Costs((1.0, 1.25, 1.5), (0.9,) * 3))
+
+
 # Engines of 2 slots share their programs, so all other tests that run requests have 2 slots.
 # `decode` compiles a program for each kind of sampling: by default none, one and all of its steps.
 @pytest.mark.parametrize(
-    ("slots", "sampling", "lookup"),
+    ("slots", "sampling", "options"),
     [
-        (2, (SAMPLING[0], SAMPLING[1], SAMPLING[4]), False),
-        *(pytest.param(slots, SAMPLING, False, marks=SLOW) for slots in (1, 2, 3, 8)),
-        pytest.param(2, SAMPLING, True, marks=SLOW),
+        (2, (SAMPLING[0], SAMPLING[1], SAMPLING[4]), {}),
+        *(pytest.param(slots, SAMPLING, MIDDLE, marks=SLOW) for slots in (1, 2, 3, 8)),
+        pytest.param(2, SAMPLING, dict(lookup=True), marks=SLOW),
     ],
 )
 @pytest.mark.usefixtures("wavering")
-def test_every_text_is_that_of_decode_alone(mini, slots, sampling, lookup):
+def test_every_text_is_that_of_decode_alone(mini, slots, sampling, options):
     cases = random_requests(mini, 4 * len(sampling), sampling, seed=slots)
-    engine = make(mini, slots, lookup=lookup)
+    if options is MIDDLE:
+        options = MIDDLE | dict(edges=(slots, 2 * slots, 8 * slots))
+    engine = make(mini, slots, **options)
 
     def conserve(engine, visit):
         assert engine.counters()["running"] <= slots
@@ -136,7 +148,7 @@ def test_every_text_is_that_of_decode_alone(mini, slots, sampling, lookup):
         (dict(visit_seconds=0), "visit_seconds is 0: give a number of seconds up to 60, or None"),
         (dict(rule="best"), "unknown rule"),
         (dict(edges=(1,)), "at least the 2 slots"),
-        (dict(costs=Costs((1.0,), (1.0,))), r"give those of \(2, 4, 16\) and of \(1, 2\) rows"),
+        (dict(costs=Costs((1.0,), (1.0,))), r"give those of \(2, 16\) and of \(1, 2\) rows"),
     ],
 )
 def test_bad_options_are_refused(mini, options, says):
@@ -286,9 +298,10 @@ def test_an_autoregressive_engine_has_no_drafter(mini, options):
     assert not any(flag for one in updates for update in one for flag in update.drafted)
 
 
+@pytest.mark.usefixtures("drafting")
 def test_plain_rounds_say_nothing_of_the_drafter(mini):
     """They verify one row of a slot, and leave what its drafted rows were worth as it was."""
-    engine = make(mini, 2, rule="fixed")
+    engine = make(mini, 2)
     run(engine, [ServeRequest((5, 6, 7), max_new_tokens=20)])
     known = engine._device.state.calibration
     known = np.asarray(known.hits), np.asarray(known.expected)
@@ -317,13 +330,14 @@ def test_plain_rounds_verify_as_few_rows_as_requests_need(mini, monkeypatch):
     assert {verified for _, verified in rows} >= {1, 4}
 
 
+@pytest.mark.usefixtures("drafting")
 def test_a_new_request_is_not_judged_by_the_one_before(mini):
-    engine = make(mini, 1, rule="fixed")
+    engine = make(mini, 2)
     run(engine, [ServeRequest((5, 6, 7), max_new_tokens=20)])
-    assert engine._device.state.calibration.slot_expected[0] > 0
-    engine._device.feed(0, [8, 9], 0, 1)
+    (slot,) = np.flatnonzero(engine._device.state.calibration.slot_expected)
+    engine._device.feed(int(slot), [8, 9], 0, 1)
     found = engine._device.state.calibration
-    assert (found.slot_hits[0], found.slot_expected[0]) == (0, 0) and found.expected.any()
+    assert (found.slot_hits[slot], found.slot_expected[slot]) == (0, 0) and found.expected.any()
 
 
 @pytest.mark.parametrize(
@@ -374,7 +388,7 @@ def test_rows_that_the_drafter_has_not_read_are_not_used_again(mini):
     ["dflash", pytest.param("eagle3", marks=SLOW), pytest.param("specblock", marks=SLOW)],
 )
 def test_samples_of_a_long_prompt_copy_it_from_each_other(drafter):
-    params = jaxspec.load("mini", drafter=drafter, dtype="float32")
+    params = load_short(drafter)
     prompt, options = tuple(range(40, 170)), dict(temperature=1.0, max_new_tokens=16)
     engine = make(params, 2)
     results = run(engine, [ServeRequest(prompt, sequence=i, **options) for i in range(3)])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax.experimental import multihost_utils
 from serve_toys import PROMPT, SAMPLED, make, run
+from short_models import load_short
 
-import jaxspec
 from jaxspec.core.processes import end_together
 from jaxspec.serve import ServeRequest
 from jaxspec.serve.follow import Followers, Packets, check_processes, follow
@@ -21,7 +21,7 @@ TAKES = {"visit": ((2, 3), (2,)), "feed": ((1, 20), (4,)), "clean": ((),), "rese
 
 @pytest.fixture(scope="module")
 def mini():
-    return jaxspec.load("mini", drafter="dflash", dtype="float32")
+    return load_short()
 
 
 def test_packets_hold_a_visit_and_are_of_one_size():

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 from serve_toys import PROMPT, SAMPLED, make, run, score
+from short_models import load_short
 
-import jaxspec
 from jaxspec.serve import ServeRequest, make_engine
 from jaxspec.serve.costs import Costs
 
 
 @pytest.fixture(scope="module")
 def mini():
-    return jaxspec.load("mini", drafter="dflash", dtype="float32")
+    return load_short()
 
 
 @pytest.fixture(scope="module")

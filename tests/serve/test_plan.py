@@ -121,9 +121,9 @@ def test_scores_follow_what_was_accepted_at_each_depth():
     half = float(np.log(0.5))
     tree = make_tree([[0.0, half, 2 * half, -9.0]], [[0, 1, 2, 0]], [3])
     path = Accepted(jnp.asarray([[0, 1, 0]]), jnp.asarray([2]), jnp.asarray([0]))
-    known = init_calibration(1, 3)
+    known, observe = init_calibration(1, 3), jax.jit(observe_rows)
     for _ in range(2000):
-        known = observe_rows(tree, path, jnp.asarray([True]), known)
+        known = observe(tree, path, jnp.asarray([True]), known)
     score = np.asarray(calibrate(tree, known))[0]
     # Depth 1 was always accepted, depth 2 never; about a hundred rounds and the prior count.
     assert score[0] == 1.0 and score[1] > 0.9 and score[2] < 0.07
@@ -139,9 +139,9 @@ def test_scores_follow_what_was_accepted_in_each_slot():
     """Two slots of equal trees: one takes all of its rows, the other none, till it is used anew."""
     tree = make_tree([[0.0, np.log(0.5)]] * 2, [[0, 1]] * 2, [2, 2])
     path = Accepted(jnp.asarray([[0, 1], [0, 0]]), jnp.asarray([2, 1]), jnp.zeros(2, jnp.int32))
-    known = init_calibration(2, 2)
+    known, observe = init_calibration(2, 2), jax.jit(observe_rows)
     for _ in range(50):
-        known = observe_rows(tree, path, jnp.ones(2, bool), known)
+        known = observe(tree, path, jnp.ones(2, bool), known)
     score = np.asarray(calibrate(tree, known))[:, 1]
     # Ten rounds count: (10 + 4) / (5 + 4) and 4 / (5 + 4) of a half.
     np.testing.assert_allclose(score, [0.778, 0.222], atol=0.01)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from serve_toys import PROMPT, make, run
+from short_models import load_short
 
 import jaxspec
 from jaxspec.serve import ServeRequest
@@ -13,7 +14,7 @@ READER = _INTEGERS.index("reader")
 
 @pytest.fixture(scope="module")
 def mini():
-    return jaxspec.load("mini", drafter="dflash", dtype="float32")
+    return load_short()
 
 
 class Choice:

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 import jaxspec
 from jaxspec.targets import TargetFamily
 
-GOLDEN = SHIPPED / "tiny_llama"
+GOLDEN = SHIPPED / "targets" / "llama"
 
 
 def rename(name: str) -> str:

@@ -10,6 +10,7 @@ import json
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from short_models import shorten
 from slow_cases import slow_except
 
 from jaxspec.bench.architectures import (
@@ -112,8 +113,8 @@ def test_texts_are_compared():
 @pytest.fixture(scope="module")
 def tiny():
     spec = architecture("mini", block_size=4, drafter_layers=1)
-    params = random_params(spec, jnp.float32)
-    for config in (eagle_config(spec, 512), dspark_config(spec)):
+    params = shorten(random_params(spec, jnp.float32))
+    for config in (eagle_config(params.spec, 512), dspark_config(params.spec)):
         params = add_random_drafter(params, config)
     return params
 

@@ -5,6 +5,7 @@ import itertools
 import jax.numpy as jnp
 import pytest
 from golden_data import SHIPPED
+from short_models import shorten
 
 import jaxspec
 from jaxspec.costs.round_costs import make_costs
@@ -19,7 +20,7 @@ GOLDEN = SHIPPED / "dflash"
 
 @pytest.fixture(scope="module")
 def params():
-    return jaxspec.load(GOLDEN / "target", drafter={"dflash": GOLDEN / "drafter"})
+    return shorten(jaxspec.load(GOLDEN / "target", drafter={"dflash": GOLDEN / "drafter"}))
 
 
 def table(draft: float, verify) -> object:

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from golden_data import SHIPPED
+from short_models import shorten
 
 import jaxspec
 from jaxspec.costs.roofline_fit import correct_running
@@ -26,7 +27,7 @@ TOOK = (9.0, 30.0, 1.0, 14.0, 8.0, 8.0)
 
 @pytest.fixture(scope="module")
 def params():
-    return jaxspec.load(GOLDEN / "target", drafter={"dflash": GOLDEN / "drafter"})
+    return shorten(jaxspec.load(GOLDEN / "target", drafter={"dflash": GOLDEN / "drafter"}))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 from golden_data import SHIPPED
+from short_models import shorten
 
 import jaxspec
 from jaxspec.costs.round_costs import make_costs
@@ -27,7 +28,7 @@ DRAFTERS = {
 
 @pytest.fixture(scope="module")
 def models(eagle):
-    dflash = jaxspec.load(GOLDEN / "target", drafter={"dflash": GOLDEN / "drafter"})
+    dflash = shorten(jaxspec.load(GOLDEN / "target", drafter={"dflash": GOLDEN / "drafter"}))
     return {"dflash": dflash, "eagle3": eagle}
 
 

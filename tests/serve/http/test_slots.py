@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 from serve_toys import make
+from short_models import load_short
 
 import jaxspec
 from jaxspec.io.tokenizer import load_tokenizer
@@ -19,7 +20,7 @@ CHAT = [{"role": "user", "content": "What is 2 + 2?"}]
 
 @pytest.fixture(scope="module")
 def mini():
-    return jaxspec.load("mini", drafter="dflash", dtype="float32")
+    return load_short()
 
 
 @pytest.fixture(scope="module")
