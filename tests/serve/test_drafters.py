@@ -390,7 +390,9 @@ MANY = (
 @pytest.mark.parametrize(
     ("names", "lookup"), [(("jetspec", "eagle3"), False), (("eagle3", "dflash", "medusa"), True)]
 )
-def test_two_hundred_requests_of_all_methods(mini, names, lookup, monkeypatch):
+def test_two_hundred_requests_of_all_methods(names, lookup, monkeypatch):
+    """Acceptance of the engine, on the whole model."""
+    mini = jaxspec.load("mini", dtype="float32")
     pick = random.Random(0)
     for name in ("wants_drafts", "wants_followers"):
         monkeypatch.setattr(DraftChoice, name, lambda choice: pick.random() < 0.8)
