@@ -24,6 +24,7 @@ class Buffers:
       written: segments written since the start.
       positions: {entry of the ring: positions to train on}.
       waiting: {action: numbers of its segments, counted from the start}.
+      oldest: number of the first segment that counts.
     """
 
     size: int
@@ -33,6 +34,7 @@ class Buffers:
     waiting: dict[str, list[int]] = dataclasses.field(
         default_factory=lambda: {action: [] for action in ACTIONS}
     )
+    oldest: int = 0
 
     def add(self, segments: Iterable[Segments]) -> list[int]:
         """Write segments; return the numbers of those that the ring still holds."""
@@ -44,10 +46,14 @@ class Buffers:
             self.positions[self.written % self.size] = int((np.asarray(one.weight) > 0).sum())
             numbers.append(self.written)
             self.written += 1
-        oldest = self.written - self.size  # the ring has overwritten what was before
+        self.forget(self.written - self.size)  # the ring has overwritten what was before
+        return [n for n in numbers if n >= self.oldest]
+
+    def forget(self, oldest: int) -> None:
+        """Let segments before the number `oldest` count no longer."""
+        self.oldest = max(self.oldest, oldest)
         for action, known in self.waiting.items():
-            self.waiting[action] = [n for n in known if n >= oldest]
-        return [n for n in numbers if n >= oldest]
+            self.waiting[action] = [n for n in known if n >= self.oldest]
 
     def keep(self, action: str, numbers: Iterable[int]) -> None:
         """Let segments wait in an action's buffer, or in both."""
@@ -61,8 +67,8 @@ class Buffers:
         return np.array(found, np.int64) % self.size
 
     def newest(self, count: int) -> np.ndarray:
-        """Return the entries of the newest segments, at most `count` of them."""
-        first = max(0, self.written - min(count, self.size))
+        """Return the entries of the newest segments that count, at most `count` of them."""
+        first = max(self.oldest, self.written - count)
         return np.arange(first, self.written) % self.size
 
     def count(self, numbers: Iterable[int]) -> int:

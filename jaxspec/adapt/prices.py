@@ -8,11 +8,10 @@ from typing import Protocol
 
 from jaxspec.adapt.actions import ACTIONS
 from jaxspec.adapt.segments import Segments
-from jaxspec.adapt.updates import Trainer
+from jaxspec.adapt.updates import POSITIONS, Trainer
 
-# Positions of a gradient step in a model of its seconds, and forward passes that a step takes as
-# long as: one, and a backward pass of about two.
-POSITIONS, _PASSES = 128, 3
+# Forward passes that a gradient step takes as long as: one, and a backward pass of about two.
+_PASSES = 3
 
 
 class Prices(Protocol):
@@ -21,6 +20,11 @@ class Prices(Protocol):
     @property
     def round_seconds(self) -> float:
         """Seconds of a round."""
+        ...
+
+    @property
+    def load_seconds(self) -> float:
+        """Seconds in which an older version comes from the host."""
         ...
 
     def step_seconds(self, action: str, positions: int) -> float:

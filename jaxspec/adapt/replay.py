@@ -38,7 +38,7 @@ def replay(
       ValueError: a version has other bits than the event says.
     """
     sizes = (options or AdaptOptions()).room
-    decisions = [Decision(*event["decision"]) for event in events]
+    decisions = [_repeat(event) for event in events]
     scripted = make_scripted(decisions, make_decider(decider, sizes))
     session = Session(params, scripted, method=method, options=options, seed=seed)
     for event, prompt in zip(events, prompts, strict=True):
@@ -50,3 +50,10 @@ def replay(
                 "replay with the same model, options and versions of jax"
             )
     return session
+
+
+def _repeat(event: Event) -> Decision:
+    """Return the decision of an event; instead of judging again, go to the version that was elected."""
+    decision = Decision(*event["decision"])._replace(judge=())
+    elected = event.get("elected")
+    return decision if elected is None else decision._replace(restore=elected)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxspec.adapt.actions import SKIP, check_unshared
@@ -22,9 +23,9 @@ from jaxspec.adapt.deciders.base import is_full
 from jaxspec.adapt.evidence import Buffers
 from jaxspec.adapt.learner import make_learner
 from jaxspec.adapt.options import AdaptOptions
-from jaxspec.adapt.prices import POSITIONS, Prices, price_updates
+from jaxspec.adapt.prices import Prices, price_updates
 from jaxspec.adapt.publish import copy_weights, hash_weights, identify_weights, publish
-from jaxspec.adapt.updates import Trainer, is_finite
+from jaxspec.adapt.updates import POSITIONS, Trainer, is_finite
 from jaxspec.adapt.versions import Versions
 from jaxspec.core.params import Params
 from jaxspec.drafters.registry import record_of
@@ -92,6 +93,8 @@ class Session:
         self.buffers = Buffers(self.options.segments)
         self.version, self.queries, self.events = 0, 0, []
         self._versions = Versions(self.trainer.train.theta, self.options.versions)
+        self._firsts: dict[int, int] = {}  # {query: number of its first segment}
+        self._trained = 0  # number of the first segment that was not trained on
         self._seconds = 0.0  # of adaptation since the latest query, by the clock
         self._counted = 0.0  # the same, as the decider counts it
         self._first_prices: Mapping[str, float] = {}  # of updates, once one could be made
@@ -165,7 +168,9 @@ class Session:
         if self._prices is not None:
             here = rounds * self._prices.round_seconds
             here += passes * self._prices.pass_seconds(POSITIONS)
-        query = query._replace(seconds=self._counted + here, prices=first_prices)
+        query = query._replace(
+            seconds=self._counted + here, prices=first_prices, version=self.version
+        )
         self.state, decision = self.decider.decide(self.state, query)
         event = {
             "query": self.queries,
@@ -180,6 +185,8 @@ class Session:
             "decision": list(decision),
         }
         self.events.append(event)
+        known = {query: at for query, at in self._firsts.items() if at >= self.buffers.oldest}
+        self._firsts = known | {self.queries: self.buffers.written - len(numbers)}
         self.queries += 1
         self._seconds = self._counted = 0.0
         self._act(decision, numbers, event)
@@ -191,6 +198,11 @@ class Session:
             self.version, theta = self._versions.find(decision.restore)
             self.trainer.restore(theta)
             self._serve()
+        if decision.since is not None:
+            # Of queries before a restart there is no evidence.
+            self.buffers.forget(self._firsts.get(decision.since, 0))
+        if decision.judge:
+            self._elect(decision.judge, event)
         self.buffers.keep(decision.keep, numbers)
         chosen = [] if decision.train == SKIP else self.buffers.take(decision.train)
         if len(chosen) and self.decider.recent is not None:
@@ -201,8 +213,36 @@ class Session:
         if self._prices is None:
             self._counted = self._seconds
         event |= {"update_seconds": self._seconds, "version": self.version}
-        if "update" in event or decision.restore is not None:
+        moved = decision.restore is not None or event.get("elected") is not None
+        if "update" in event or moved:
             event["weights"] = hash_weights(self.serving)
+
+    def _elect(self, judge: tuple[int, ...], event: Event) -> None:
+        """Compare versions on the evidence that counts, and let the elected one decode."""
+        passes, chosen = self.trainer.passes, self.buffers.newest(self.options.tested)
+        found = dict(self._versions.find(version) for version in judge)
+        found.pop(self.version, None)
+        if not found or not len(chosen):
+            return
+        loads = sum(version > 0 for version in found)  # the first is on the device
+        found = {
+            version: jax.device_put(theta) if version else self.trainer.start
+            for version, theta in found.items()
+        }
+        trained = self.buffers.oldest < self._trained
+        flips = self.trainer.compare(found, self.buffers.ring, chosen, trained)
+        self.state, elected = self.decider.elect(self.state, flips)
+        passes = self.trainer.passes - passes
+        judged = {version: each._asdict() for version, each in flips.items()}
+        event |= {"judged": judged, "elected": elected, "loads": loads}
+        event["passes"] += passes
+        if self._prices is not None:
+            self._counted += passes * self._prices.pass_seconds(POSITIONS)
+            self._counted += loads * self._prices.load_seconds
+        if elected is not None:
+            self.version = elected
+            self.trainer.restore(found[elected])
+            self._serve()
 
     def _update(self, action: str, chosen: np.ndarray, event: Event) -> None:
         """Train on entries of the ring, tell the decider, and publish what is good."""
@@ -211,6 +251,7 @@ class Session:
         good, flips, steps = self.trainer.update(
             action, self.buffers.ring, chosen, tested, self.decider
         )
+        self._trained = self.buffers.written
         theta = self.trainer.train.theta
         if good and not is_finite(theta):
             good = False
@@ -223,7 +264,7 @@ class Session:
         if self._prices is not None:
             seconds = steps * self._prices.step_seconds(action, POSITIONS)
             seconds += (self.trainer.passes - passes) * self._prices.pass_seconds(POSITIONS)
-            self._counted = seconds
+            self._counted += seconds
         update = Update(action, seconds, *flips, version)
         event |= {"update": update._asdict(), "segments": len(chosen), "steps": steps}
         event["passes"] += self.trainer.passes - passes

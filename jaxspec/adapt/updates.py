@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -16,6 +17,8 @@ from jaxspec.adapt.gate import Flips, count_flips
 from jaxspec.adapt.learner import Learner, Train
 from jaxspec.adapt.segments import Segments
 
+# Positions of a pass or a gradient step, as both are counted.
+POSITIONS = 128
 NO_FLIPS = Flips(0, 0, 0, 0)
 
 
@@ -29,7 +32,8 @@ class Trainer:
       start: the weights before deployment, float32.
       rest: the drafter's variables that are not trained.
       target: the target's variables.
-      passes: forward passes over a batch of segments so far, for tests and errors.
+      passes: forward passes over a batch of segments so far, for tests and errors; one that reads
+        more than `POSITIONS` positions counts as several.
     """
 
     learner: Learner
@@ -76,9 +80,29 @@ class Trainer:
             self.train = kept
         return flips.z > 0, flips, steps
 
+    def compare(
+        self, versions: Mapping[int, Any], ring: Segments, chosen: np.ndarray, trained: bool
+    ) -> dict[int, Flips]:
+        """Compare weights with those in training on segments `chosen` int [n].
+
+        Args:
+          versions: weights by number.
+          trained: whether the segments were trained on; then held-out positions alone are read.
+
+        Returns:
+          What each of them changes.
+        """
+        wanted = ring.held if trained else reached(ring)
+        inside = np.asarray(wanted)[chosen]
+        now = self._judge(self.train.theta, ring, chosen, wanted)[0]
+        return {
+            number: count_flips(now, self._judge(theta, ring, chosen, wanted)[0], inside)
+            for number, theta in versions.items()
+        }
+
     def error(self, ring: Segments, chosen: np.ndarray) -> float:
         """Sum 1 - r over the rejected positions of segments, see `deciders.base.Query`."""
-        judged = self._judge(ring, chosen, ring.reject)[1]
+        judged = self._judge(self.train.theta, ring, chosen, ring.reject)[1]
         return float(((1 - judged) * np.asarray(ring.reject)[chosen]).sum())
 
     def time_pass(self, ring: Segments, wanted: jax.Array) -> float:
@@ -88,9 +112,9 @@ class Trainer:
           wanted: [N, Q, D] of the ring, positions that it reads.
         """
         some = np.arange(self.learner.options.batch) % ring.token.shape[0]
-        self._judge(ring, some, wanted)
+        self._judge(self.train.theta, ring, some, wanted)
         began = time.perf_counter()
-        self._judge(ring, some, wanted)
+        self._judge(self.train.theta, ring, some, wanted)
         return time.perf_counter() - began
 
     def restore(self, theta: Any) -> None:
@@ -100,14 +124,22 @@ class Trainer:
 
     def _hits(self, ring: Segments, chosen: np.ndarray) -> np.ndarray:
         """Return whether the drafter is right at held-out positions, bool [n, Q, D]."""
-        return self._judge(ring, chosen, ring.held)[0]
+        return self._judge(self.train.theta, ring, chosen, ring.held)[0]
 
     def _judge(
-        self, ring: Segments, chosen: np.ndarray, wanted: jax.Array
+        self, theta: Any, ring: Segments, chosen: np.ndarray, wanted: jax.Array
     ) -> tuple[np.ndarray, np.ndarray]:
-        theta = self.train.theta
-        self.passes += math.ceil(len(chosen) / self.learner.options.batch)
+        batches = math.ceil(len(chosen) / self.learner.options.batch)
+        read = float(np.asarray(wanted)[chosen].sum())
+        self.passes += max(batches, math.ceil(read / POSITIONS))
         return self.learner.judge(theta, self.rest, self.target, ring, chosen, wanted)
+
+
+@jax.jit
+def reached(ring: Segments) -> jax.Array:
+    """Return 1 at the positions that rounds committed, held out or not, float32 [N, Q, D]."""
+    depth = jnp.arange(ring.held.shape[-1])
+    return (depth < ring.count[..., None]).astype(ring.held.dtype)
 
 
 @jax.jit

@@ -160,6 +160,18 @@ def test_a_ring_forgets_what_a_call_overwrites():
     assert buffers.filled == {"head": 0, "full": wanted}
 
 
+def test_evidence_of_older_text_may_be_forgotten():
+    params, _, ring = toys.gather("jetspec")
+    buffers = Buffers(8)
+    numbers = buffers.add([jax.tree.map(lambda leaf, i=i: leaf[i], ring) for i in range(4)])
+    buffers.keep("both", numbers)
+    buffers.forget(2)
+    assert list(buffers.newest(8)) == [2, 3] and list(buffers.newest(1)) == [3]
+    assert buffers.filled["head"] == buffers.count([2, 3]) > 0
+    buffers.forget(1)  # what is forgotten does not come back
+    assert list(buffers.take("full")) == [2, 3]
+
+
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [

@@ -22,8 +22,10 @@ from slow_cases import slow_except
 import jaxspec
 from jaxspec.adapt import AdaptOptions, Session, replay
 from jaxspec.adapt.deciders import Decider, Decision
+from jaxspec.adapt.gate import count_flips
 from jaxspec.adapt.prices import price_updates
 from jaxspec.adapt.publish import copy_weights, hash_weights, publish
+from jaxspec.adapt.updates import reached
 from jaxspec.adapt.versions import Versions
 from jaxspec.engine.compilations import compilations
 from jaxspec.engine.loop import run
@@ -40,6 +42,7 @@ class Priced:
     round_seconds: float
     seconds: float
     passes: float = 0.0
+    load_seconds: float = 0.0
 
     def step_seconds(self, action, positions):
         return self.seconds
@@ -201,6 +204,67 @@ def test_restored_weights_have_the_exact_bits():
     assert first == third != second and session.version == 1
     moments = session.trainer.train.moments["full"]
     assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(moments))
+
+
+def judging(decisions, queries, elected):
+    """A decider that repeats decisions, elects what it is told and keeps the flips in its state."""
+
+    def decide(state, query):
+        queries.append(query)
+        return state, decisions[query.index] if query.index < len(decisions) else Decision()
+
+    def elect(state, flips):
+        return state | {"flips": {version: list(one) for version, one in flips.items()}}, elected
+
+    return Decider(dict, decide, elect=elect, steps=16)
+
+
+@pytest.mark.parametrize("elected", [None, 1])
+def test_an_elected_version_decodes_again(elected):
+    """Versions 0 and 1 are compared with the newest on the evidence since query 8, and once more by
+    hand. The next query hears of what that took: passes, and a load of version 1."""
+    full, queries = Decision("full", "full"), []
+    decisions = [full] * 8 + [Decision("both"), Decision("both", since=8, judge=(0, 1))]
+    decider = judging(decisions, queries, elected)
+    prices = Priced(1.0, 0.0, 0.5, load_seconds=10.0)
+    prompts = [*ROUNDS, *ROUNDS[:3]]
+    session = Session(toys.make_params(), decider, options=OPTIONS, prices=prices)
+    for prompt in prompts[:10]:
+        session.decode(prompt, **toys.OPTIONS)
+    newest, ring, trainer = session.buffers.newest(99), session.buffers.ring, session.trainer
+    assert len(newest) == session.buffers.written - session._firsts[8] >= 2
+    wanted, event, versions = reached(ring), session.events[9], session._versions
+    hits = [
+        trainer.learner.judge(
+            versions.find(v)[1], trainer.rest, trainer.target, ring, newest, wanted
+        )[0]
+        for v in (0, 1, 8)
+    ]
+    inside = np.asarray(wanted)[newest]
+    assert inside.sum() > np.asarray(ring.held)[newest].sum() > 0
+    flips = {v: count_flips(hits[-1], hits[v], inside) for v in (0, 1)}
+    assert session.state["flips"] == {v: list(one) for v, one in flips.items()}
+    assert event["judged"] == {v: one._asdict() for v, one in flips.items()}
+    assert flips[0].up + flips[0].down > 0 and (event["loads"], event["elected"]) == (1, elected)
+    session.decode(prompts[10], **toys.OPTIONS)
+    took = queries[10].seconds - queries[10].rounds
+    assert event["passes"] >= 3 and took == 10.0 + 0.5 * event["passes"]
+    assert session.version == queries[10].version == (8 if elected is None else elected)
+    weights = {e["version"]: e["weights"] for e in session.events if "update" in e}
+    assert hash_weights(session.serving) == weights[session.version]
+    given = toys.make_params(), session.events, prompts, decider
+    again = replay(*given, options=OPTIONS, **toys.OPTIONS)
+    assert hash_weights(again.serving) == hash_weights(session.serving)
+
+
+def test_a_trained_text_is_judged_at_held_out_positions():
+    full = Decision("full", "full")
+    decider = judging([full, full._replace(judge=(0,)), Decision(judge=(0,))], [], None)
+    session = Session(toys.make_params(), decider, options=OPTIONS)
+    for prompt in ROUNDS[:3]:
+        session.decode(prompt, **toys.OPTIONS)
+    held = np.asarray(session.buffers.ring.held)[session.buffers.newest(9)].sum()
+    assert session.events[2]["judged"][0]["held"] == held
 
 
 def learned(**changes):

@@ -22,7 +22,9 @@ from collections.abc import Mapping
 from jaxspec.adapt.actions import ACTIONS, BOTH, FULL, HEAD, SKIP
 from jaxspec.adapt.deciders.base import ROOM, Decider, Decision, Query, State, Update, is_full
 from jaxspec.adapt.deciders.exploring import ExploreOptions
+from jaxspec.adapt.deciders.shift import Shift
 from jaxspec.adapt.deciders.windows import Watch
+from jaxspec.adapt.gate import Flips
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +43,11 @@ class PairedOptions(ExploreOptions):
       believed: share of a published update's expected saving that is credited.
       early: share of a buffer's room that is enough for an update.
       steps: gradient steps of an update. recent: newest segments that it trains on.
-      alarm, slack: threshold and tolerance of Page and Hinkley's test on the pace.
+      shift: the test for a change of the text.
+      looks: queries after such a change at which older versions are compared.
+      sure, lost: standard errors by which an older version must win to decode again, and by which
+        it must lose to be compared no more.
+      homes: versions that are remembered because they decoded before a change.
     """
 
     first: float = 0.01
@@ -56,8 +62,11 @@ class PairedOptions(ExploreOptions):
     early: float = 0.25
     steps: int = 8
     recent: int = 32
-    alarm: float = 2.0
-    slack: float = 0.05
+    shift: Shift = Shift()
+    looks: tuple[int, ...] = (0, 2, 6, 14)
+    sure: float = 1.5
+    lost: float = 3.0
+    homes: int = 2
 
 
 def make_bandit_paired(
@@ -65,7 +74,7 @@ def make_bandit_paired(
 ) -> Decider:
     """Make the decider."""
     given = options or PairedOptions()
-    watch = Watch(given.window, given.errors, given.least)
+    watch, shift = Watch(given.window, given.errors, given.least), given.shift
     enough = {action: math.ceil(given.early * size) for action, size in room.items()}
 
     def init() -> State:
@@ -74,9 +83,13 @@ def make_bandit_paired(
             "updates": 0,
             "since": 0,  # updates since exploration was armed
             "idle": 0,  # queries since the latest update
-            "version": 0,
             "watch": watch.init(),
-            "test": [0, 0.0, 0.0, 0.0],  # queries, mean pace, sum of falls and its minimum
+            "shift": shift.init(),
+            "version": 0,
+            "age": None,  # queries since the latest alarm
+            "before": 0,  # version that decoded before the newest one
+            "homes": [],  # versions that decoded at the last alarms
+            "rivals": [],  # versions that may do better on the text since the latest alarm
             "seconds": 0.0,  # of a query, a running mean
             "account": 0.0,  # seconds that updates may take
             "costs": {HEAD: 0.0, FULL: 0.0},  # seconds of the latest update of each action
@@ -97,20 +110,45 @@ def make_bandit_paired(
             return state, Decision()
         seen = state["seen"] + 1
         mean = state["seconds"] + (query.seconds - state["seconds"]) / min(seen, given.window)
-        watched, restore = watch.add(state["watch"], query, state["version"])
         account = state["account"] + given.allowance * query.seconds
-        state = state | {"seen": seen, "seconds": mean, "watch": watched, "account": account}
-        state = _drift(_listen(state, query, given), given)
+        state = state | {"seen": seen, "seconds": mean, "account": account}
+        state = state | {"version": query.version}
+        state, since = listen(_drift(state, given), query)
+        watched, restore = watch.add(state["watch"], query, query.version)
+        state = state | {"watch": watched}
         if restore is not None:
-            fresh = {HEAD: given.first, FULL: given.first}
-            state = state | {"version": restore, "values": fresh, "since": 0}
-        if seen <= given.warm_up:
-            return state, Decision(restore=restore)
+            state = _arm(state | {"values": {HEAD: given.first, FULL: given.first}}, given)
+        judge = tuple(state["rivals"]) if state["age"] in given.looks and restore is None else ()
+        if seen <= given.warm_up or since is not None:
+            return state, Decision(BOTH, SKIP, restore, since, judge)
         action = choose(state, query)
         paid = action != SKIP and state["account"] >= cost_of(state, query, action)
         train = action if paid and is_full(query, action, enough) else SKIP
         # Both buffers fill, also while nothing pays: so exploring waits for no evidence.
-        return state, Decision(BOTH, train, restore)
+        return state, Decision(BOTH, train, restore, None, judge)
+
+    def listen(state: State, query: Query) -> tuple[State, int | None]:
+        """After a change of the text, start again with its first query."""
+        moved, fresh = shift.add(state["shift"], query)
+        state = state | {"shift": moved}
+        if state["age"] is not None:
+            state = state | {"age": state["age"] + 1}
+        if fresh is None:
+            return state, None
+        rivals = {0, state["before"], *state["homes"]} - {query.version}
+        homes = [home for home in state["homes"] if home != query.version]
+        homes = [*homes, query.version][-given.homes :]
+        changed = {"age": 0, "homes": homes, "rivals": sorted(rivals)}
+        # Windows of other text say nothing of this one, if nobody names the domains.
+        changed["watch"] = watch.init(query.version)
+        return _arm(state, given) | changed, query.index + 1 - fresh
+
+    def elect(state: State, flips: Mapping[int, Flips]) -> tuple[State, int | None]:
+        best = max(flips, key=lambda version: flips[version].z)
+        won = flips[best].z >= given.sure
+        lost = {version for version in flips if won or flips[version].z <= -given.lost}
+        rivals = [version for version in state["rivals"] if version not in lost]
+        return state | {"rivals": rivals}, best if won else None
 
     def observe(state: State, update: Update) -> State:
         gain = (update.up - update.down) / max(update.missed, 1)
@@ -119,13 +157,13 @@ def make_bandit_paired(
         earned = (gain if update.published is not None else min(gain, 0.0)) - cost
         old = state["values"][update.action]
         values = state["values"] | {update.action: given.average(old, earned)}
-        version = state["version"] if update.published is None else update.published
+        before = state["before"] if update.published is None else state["version"]
         saved = given.believed * max(gain, 0.0) * horizon if update.published is not None else 0.0
         costs = state["costs"] | {update.action: update.seconds}
         costs[FULL] = costs[FULL] or 2 * update.seconds  # a guess, until there is one
         return state | {
             "values": values,
-            "version": version,
+            "before": before,
             "account": state["account"] + saved - update.seconds,
             "costs": costs,
             "updates": state["updates"] + 1,
@@ -134,7 +172,7 @@ def make_bandit_paired(
         }
 
     trains = {"steps": given.steps, "room": enough, "recent": given.recent}
-    return Decider(init, decide, observe, gated=True, **trains)
+    return Decider(init, decide, observe, elect, gated=True, **trains)
 
 
 def _drift(state: State, given: PairedOptions) -> State:
@@ -149,14 +187,7 @@ def _drift(state: State, given: PairedOptions) -> State:
     return state | {"idle": idle, "values": values}
 
 
-def _listen(state: State, query: Query, given: PairedOptions) -> State:
-    """Run Page and Hinkley's test on the pace; an alarm arms exploration and resets the values."""
-    pace = math.log(max(query.pace, 1e-9))
-    count, mean, total, least = state["test"]
-    count, mean = count + 1, mean + (pace - mean) / (count + 1)
-    total += mean - pace - given.slack
-    least = min(least, total)
-    if total - least <= given.alarm:
-        return state | {"test": [count, mean, total, least]}
-    fresh = {action: max(value, given.first) for action, value in state["values"].items()}
-    return state | {"test": [0, 0.0, 0.0, 0.0], "values": fresh, "since": 0}
+def _arm(state: State, given: PairedOptions) -> State:
+    """Explore again, with values not below where they began."""
+    values = {action: max(value, given.first) for action, value in state["values"].items()}
+    return state | {"values": values, "since": 0}

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from jaxspec.adapt.actions import SKIP
+from jaxspec.adapt.gate import Flips
 
 State = dict[str, Any]
 
@@ -31,6 +32,7 @@ class Query(NamedTuple):
       fresh: positions to train on of this query.
       draws: three uniform numbers.
       prices: {action: seconds that its first update would take}; empty while none could be made.
+      version: that decoded it.
     """
 
     index: int
@@ -44,6 +46,7 @@ class Query(NamedTuple):
     fresh: int
     draws: tuple[float, float, float]
     prices: Mapping[str, float] = MappingProxyType({})
+    version: int = 0
 
     @property
     def pace(self) -> float:
@@ -58,11 +61,17 @@ class Decision(NamedTuple):
       keep: action whose buffer the query's positions go to, `both` or `skip`.
       train: action to update with now, or `skip`.
       restore: published version to go back to before anything else, or None.
+      since: number of the first query whose evidence still counts, older one is forgotten; None:
+        all of it counts.
+      judge: versions to compare with the one that decodes, on the evidence that counts; the
+        decider's `elect` says which of them decodes next.
     """
 
     keep: str = SKIP
     train: str = SKIP
     restore: int | None = None
+    since: int | None = None
+    judge: tuple[int, ...] = ()
 
 
 class Update(NamedTuple):
@@ -87,6 +96,11 @@ class Update(NamedTuple):
     published: int | None
 
 
+def elect_none(state: State, flips: Mapping[int, Flips]) -> tuple[State, int | None]:
+    """Let no other version decode."""
+    return state, None
+
+
 class Decider(NamedTuple):
     """A decider.
 
@@ -94,6 +108,8 @@ class Decider(NamedTuple):
       init: () -> state.
       decide: (state, query) -> (state, decision).
       observe: (state, update) -> state, called after every update.
+      elect: (state, {version: what it changes at positions of the evidence}) -> (state, the version
+        that decodes next or None for the one that did), called if a decision has `judge`.
       gated: whether an update is published only if it wins a paired test on held-out positions.
       rejected_only: whether updates learn rejected positions alone.
       anchored: whether updates stay near the weights before deployment.
@@ -107,6 +123,7 @@ class Decider(NamedTuple):
     init: Callable[[], State]
     decide: Callable[[State, Query], tuple[State, Decision]]
     observe: Callable[[State, Update], State] = lambda state, update: state
+    elect: Callable[[State, Mapping[int, Flips]], tuple[State, int | None]] = elect_none
     gated: bool = False
     rejected_only: bool = False
     anchored: bool = True

@@ -70,9 +70,9 @@ class Watch:
     def __init__(self, queries: int, errors: float, least: float, kept: int = 4):
         self.queries, self.errors, self.least, self.kept = queries, errors, least, kept
 
-    def init(self) -> dict[str, Any]:
-        """Return the state before the first query."""
-        return {"count": 0, "window": {}, "good": [], "versions": [0, 0]}
+    def init(self, version: int = 0) -> dict[str, Any]:
+        """Return the state before the first query, which `version` decodes."""
+        return {"count": 0, "window": {}, "good": [], "versions": [version, version]}
 
     def add(
         self, state: dict[str, Any], query: Query, version: int
@@ -90,6 +90,6 @@ class Watch:
         older = state["versions"][0]
         worse = found is not None and -found[0] > max(self.errors * found[1], self.least)
         if worse and older != version:
-            return self.init() | {"good": good, "versions": [older, older]}, older
+            return self.init(older) | {"good": good}, older
         versions = [state["versions"][1], version]
         return self.init() | {"good": [*good, window][-self.kept :], "versions": versions}, None

@@ -18,6 +18,7 @@ from jaxspec.costs.roofline import DEVICES, check_dense
 from jaxspec.costs.shared_roofline import COMPUTE, MEMORY, NVLINK
 
 DRAFTED, FEATURES, BYTES_PER_WEIGHT = 32_768, 3, 26
+HOST_LINK = 50e9  # bytes a second; PCI Express 5 with 16 lanes has 63e9 at most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +41,11 @@ class Model:
         """Seconds of a round: the weights are read once, in 16 bits."""
         rate = MEMORY * DEVICES[self.device].bandwidth
         return 2 * (self.target + self.drafter) / rate
+
+    @property
+    def load_seconds(self) -> float:
+        """Seconds in which the host sends an older version, in 32 bits."""
+        return 4 * self.drafter / HOST_LINK
 
     def step_flops(self, action: str, positions: int) -> float:
         """Operations of a gradient step on `positions` positions."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxspec.adapt.actions import ACTIONS, BOTH, SKIP
 from jaxspec.adapt.deciders import Decider, Query, Update
+from jaxspec.adapt.gate import Flips
 
 # (action, number of the query, gain so far as a logarithm) -> gain of an update, as a logarithm.
 Gain = Callable[[str, int, float], float]
@@ -70,18 +71,30 @@ class Run:
 def simulate(decider: Decider, stream: Stream, seed: int) -> Run:
     """Let a decider serve a stream; equal seeds give all deciders the same queries."""
     state, run = decider.init(), Run()
-    levels, version, spent = [0.0], 0, 0.0
+    levels, version, spent, first = [0.0], 0, 0.0, 0
     filled = dict.fromkeys(ACTIONS, 0)
     for index in range(stream.queries):
         random = np.random.default_rng([seed, index])
         query = _draw_query(stream, random, index, levels[version], spent, filled)
+        query = query._replace(version=version)
         run.seconds += query.seconds
         run.gains.append(levels[version])
         state, decision = decider.decide(state, query)
-        if decision.restore is not None:
+        first = first if decision.since is None else decision.since
+        older = [] if decision.restore is None else [decision.restore]
+        if decision.judge:
+            flips = {
+                rival: _draw_flips(
+                    stream, random, levels[rival] - levels[version], index + 1 - first
+                )
+                for rival in decision.judge
+            }
+            state, elected = decider.elect(state, flips)
+            older += [] if elected is None else [elected]
+        for found in older:
             run.restores += 1
-            run.false_restores += levels[version] >= levels[decision.restore]
-            version = decision.restore
+            run.false_restores += levels[version] >= levels[found]
+            version = found
         spent = 0.0
         for action in ACTIONS:
             filled[action] += query.fresh * (decision.keep in (action, BOTH))
@@ -128,16 +141,22 @@ def _draw_query(
     )
 
 
+def _draw_flips(stream: Stream, random: np.random.Generator, gain: float, queries: float) -> Flips:
+    """Draw what a gain, a logarithm, changes at positions of so many queries."""
+    held = int(min(stream.held, 2 * stream.positions * queries))
+    up = int(random.poisson(held * (0.06 + 1.2 * max(gain, 0.0))))
+    down = int(random.poisson(held * (0.06 + 1.2 * max(-gain, 0.0))))
+    return Flips(up, down, held, int(0.4 * held))
+
+
 def _draw_update(
     stream: Stream, random: np.random.Generator, action: str, gain: float, gated: bool, number: int
 ) -> tuple[Update, float]:
-    up = int(random.poisson(stream.held * (0.06 + 1.2 * max(gain, 0.0))))
-    down = int(random.poisson(stream.held * (0.06 + 1.2 * max(-gain, 0.0))))
+    flips = _draw_flips(stream, random, gain, math.inf)
     seconds = stream.update_seconds[ACTIONS.index(action)]
-    good = not gated or up > down
-    missed = int(0.4 * stream.held)
-    known = (up, down) if gated else (0, 0)
-    update = Update(action, seconds, *known, stream.held, missed, number if good else None)
+    good = not gated or flips.up > flips.down
+    known = (flips.up, flips.down) if gated else (0, 0)
+    update = Update(action, seconds, *known, *flips[2:], number if good else None)
     return update, seconds
 
 

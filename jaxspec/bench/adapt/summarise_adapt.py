@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxspec.adapt.prices import POSITIONS
+from jaxspec.adapt.updates import POSITIONS
 from jaxspec.bench.adapt.modelled import Model
 from jaxspec.bench.report.bootstrap import bound_ratio, resample_prompts
 from jaxspec.bench.report.table import Column, Table, fixed, percent, show_value, with_interval
@@ -70,12 +70,13 @@ def count_seconds(query: Record) -> float:
 
 
 def model_seconds(model: Model) -> Callable[[Record], float]:
-    """Make the modelled seconds of a query: its rounds, its tests and the steps of its update."""
+    """Make the modelled seconds of a query: rounds, tests, older versions and steps."""
 
     def seconds(query: Record) -> float:
         steps = _steps(query, model.step_seconds, POSITIONS) if "update" in query else 0.0
         tests = query["passes"] * model.pass_seconds(POSITIONS)
-        return query["rounds"] * model.round_seconds + tests + steps
+        loads = query.get("loads", 0) * model.load_seconds
+        return query["rounds"] * model.round_seconds + tests + loads + steps
 
     return seconds
 
