@@ -53,7 +53,5 @@ def replay(
 
 
 def _repeat(event: Event) -> Decision:
-    """Return the decision of an event; instead of judging again, go to the version that was elected."""
-    decision = Decision(*event["decision"])._replace(judge=())
-    elected = event.get("elected")
-    return decision if elected is None else decision._replace(restore=elected)
+    """Return the decision of an event; instead of judging again, go to the version that won."""
+    return Decision(*event["decision"])._replace(judge=(), restore=event["restored"])

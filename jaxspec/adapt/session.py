@@ -183,6 +183,7 @@ class Session:
             "evidence_seconds": gathered,
             "passes": passes,
             "decision": list(decision),
+            "restored": decision.restore,
         }
         self.events.append(event)
         known = {query: at for query, at in self._firsts.items() if at >= self.buffers.oldest}
@@ -213,8 +214,7 @@ class Session:
         if self._prices is None:
             self._counted = self._seconds
         event |= {"update_seconds": self._seconds, "version": self.version}
-        moved = decision.restore is not None or event.get("elected") is not None
-        if "update" in event or moved:
+        if "update" in event or event["restored"] is not None:
             event["weights"] = hash_weights(self.serving)
 
     def _elect(self, judge: tuple[int, ...], event: Event) -> None:
@@ -234,7 +234,7 @@ class Session:
         self.state, elected = self.decider.elect(self.state, flips)
         passes = self.trainer.passes - passes
         judged = {version: each._asdict() for version, each in flips.items()}
-        event |= {"judged": judged, "elected": elected, "loads": loads}
+        event |= {"judged": judged, "restored": elected, "loads": loads}
         event["passes"] += passes
         if self._prices is not None:
             self._counted += passes * self._prices.pass_seconds(POSITIONS)

@@ -84,8 +84,8 @@ def _describe(event: dict[str, Any]) -> str:
     line = (
         f"{event['query']:5}  {pace:12.2f}  {speed:8.0f}  {event['version']:7}  {event['domain']}"
     )
-    if event["decision"][2] is not None:
-        line += f"  back to version {event['decision'][2]}"
+    if event["restored"] is not None:
+        line += f"  back to version {event['restored']}"
     if "update" in event:
         update = event["update"]
         what = "refused" if update["published"] is None else "published"
@@ -99,7 +99,7 @@ def _summarise(events: list[dict[str, Any]]) -> str:
     """Return the summary of a stream."""
     updates = [event["update"] for event in events if "update" in event]
     refused = sum(update["published"] is None for update in updates)
-    back = sum(event["decision"][2] is not None for event in events)
+    back = sum(event["restored"] is not None for event in events)
     spent = sum(event["evidence_seconds"] + event["update_seconds"] for event in events)
     total = sum(map(_seconds, events))
     tokens, rounds = (sum(event[name] for event in events) for name in ("tokens", "rounds"))

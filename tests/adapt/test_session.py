@@ -245,7 +245,7 @@ def test_an_elected_version_decodes_again(elected):
     flips = {v: count_flips(hits[-1], hits[v], inside) for v in (0, 1)}
     assert session.state["flips"] == {v: list(one) for v, one in flips.items()}
     assert event["judged"] == {v: one._asdict() for v, one in flips.items()}
-    assert flips[0].up + flips[0].down > 0 and (event["loads"], event["elected"]) == (1, elected)
+    assert flips[0].up + flips[0].down > 0 and (event["loads"], event["restored"]) == (1, elected)
     session.decode(prompts[10], **toys.OPTIONS)
     took = queries[10].seconds - queries[10].rounds
     assert event["passes"] >= 3 and took == 10.0 + 0.5 * event["passes"]

@@ -41,7 +41,7 @@ def plot_events(events: Sequence[dict[str, Any]], path: Path) -> None:
     ]
     axes.plot(means, color="C0", label=f"mean of {width} queries")
     for at, event in enumerate(events):
-        if event["decision"][2] is not None:
+        if event["restored"] is not None:
             axes.axvline(at, color="tab:red")
         elif "update" in event:
             published = event["update"]["published"] is not None

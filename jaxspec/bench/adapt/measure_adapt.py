@@ -120,9 +120,9 @@ def _describe(session: Session, items: Sequence[Item]) -> list[Record]:
     found = []
     for event, item in zip(session.events, items, strict=True):
         one = {name: event[name] for name in names} | {"block": item.block, "domain": item.domain}
-        one["restored"] = event["decision"][2] is not None
+        one["restored"] = event["restored"] is not None
         if "judged" in event:
-            one |= {name: event[name] for name in ("judged", "elected", "loads")}
+            one |= {"judged": event["judged"], "loads": event["loads"]}
         if "update" in event:
             one |= {"update": event["update"], "steps": event["steps"]}
         found.append(one)

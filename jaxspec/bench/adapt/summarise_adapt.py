@@ -82,14 +82,16 @@ def model_seconds(model: Model) -> Callable[[Record], float]:
 
 
 def aside_seconds(model: Model) -> Callable[[Record], float]:
-    """Make the modelled seconds of a query if a second device trains: rounds and publications.
+    """Make the modelled seconds of a query if a second device trains: rounds and versions
+    that it sends.
 
     The updates are those that were made on one device. A version would come a few rounds later.
     """
 
     def seconds(query: Record) -> float:
         published = "update" in query and query["update"]["published"] is not None
-        return query["rounds"] * model.round_seconds + published * model.copy_seconds
+        sent = published + query["restored"]
+        return query["rounds"] * model.round_seconds + sent * model.copy_seconds
 
     return seconds
 
