@@ -7,6 +7,7 @@ published version. Text is never written.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +82,25 @@ class VersionFiles:
     def close(self) -> None:
         """Release the files."""
         self.manager.close()
+
+
+def check_record(
+    record: Mapping[str, Any], identity: Mapping[str, str], state: Mapping[str, Any], where: object
+) -> None:
+    """Refuse the record of another session.
+
+    Args:
+      identity: of this session's target and drafter, see `jaxspec.adapt.publish.identify_weights`.
+      state: of its decider. where: what the message calls the folder.
+
+    Raises:
+      ValueError: the versions were made for another target or drafter, or with another decider.
+    """
+    other = [f"another {name}" for name, own in identity.items() if record["made for"][name] != own]
+    if set(record["decider"]) != set(state):
+        other.append("another decider")
+    if other:
+        raise ValueError(
+            f"the versions in {where} are of {other[0]}: "
+            "give another folder, or what they were made with"
+        )

@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxspec.adapt.actions import SKIP, check_unshared
-from jaxspec.adapt.checkpoint import VersionFiles
+from jaxspec.adapt.checkpoint import VersionFiles, check_record
 from jaxspec.adapt.cut import cut_segments
 from jaxspec.adapt.deciders import Decider, Decision, Query, Update, make_decider
 from jaxspec.adapt.deciders.base import is_full
@@ -40,7 +39,6 @@ from jaxspec.targets.sharding.place import refuse
 
 # What a session shows after every query: plain values, no text.
 Event = dict[str, Any]
-_OTHER = "give another folder, or what they were made with"
 
 
 class Session:
@@ -220,20 +218,15 @@ class Session:
     def _elect(self, judge: tuple[int, ...], event: Event) -> None:
         """Compare versions on the evidence that counts, and let the elected one decode."""
         passes, chosen = self.trainer.passes, self.buffers.newest(self.options.tested)
-        found = dict(self._versions.find(version) for version in judge)
-        found.pop(self.version, None)
+        found = self._versions.load(judge, self.version, self.trainer.start)
         if not found or not len(chosen):
             return
-        loads = sum(version > 0 for version in found)  # the first is on the device
-        found = {
-            version: jax.device_put(theta) if version else self.trainer.start
-            for version, theta in found.items()
-        }
         trained = self.buffers.oldest < self._trained
         flips = self.trainer.compare(found, self.buffers.ring, chosen, trained)
         self.state, elected = self.decider.elect(self.state, flips)
         passes = self.trainer.passes - passes
         judged = {version: each._asdict() for version, each in flips.items()}
+        loads = sum(version > 0 for version in found)  # the first one is on the device
         event |= {"judged": judged, "restored": elected, "loads": loads}
         event["passes"] += passes
         if self._prices is not None:
@@ -317,11 +310,7 @@ class Session:
         if found is None:
             return
         arrays, record = found
-        for name, ours in self._identity.items():
-            if record["made for"][name] != ours:
-                raise ValueError(f"the versions in {self._files} are of another {name}: {_OTHER}")
-        if set(record["decider"]) != set(self.state):
-            raise ValueError(f"the versions in {self._files} are of another decider: {_OTHER}")
+        check_record(record, self._identity, self.state, self._files)
         self.version, self.queries = record["version"], record["queries"]
         self.state = record["decider"]
         self.trainer.train = self.trainer.train._replace(**arrays["train"])

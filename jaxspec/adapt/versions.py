@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -34,6 +35,19 @@ class Versions:
         """Return the number and the weights of a version, or of the newest kept one before it."""
         number = max(known for known in self._known if known <= version)
         return number, self._known[number]
+
+    def load(self, numbers: Iterable[int], current: int, first: Any) -> dict[int, Any]:
+        """Return the weights of versions other than `current`, on the device.
+
+        Args:
+          first: those of version 0, which are there already.
+        """
+        found = dict(self.find(number) for number in numbers)
+        return {
+            number: jax.device_put(theta) if number else first
+            for number, theta in found.items()
+            if number != current
+        }
 
     def resume(self, version: int, theta: Any, published: int) -> None:
         """Go on after a restart: of the versions before it, only the first and `version` are known."""

@@ -254,7 +254,7 @@ def test_mistakes_of_measurements_are_named(given, message):
 def test_events_are_plotted(tmp_path):
     update = {"action": "head", "published": 1}
     events = [
-        {"tokens": 9 + i, "rounds": 4, "decision": ["skip", "skip", 1 if i == 7 else None]}
+        {"tokens": 9 + i, "rounds": 4, "restored": 1 if i == 7 else None}
         | ({"update": update} if i == 3 else {})
         for i in range(9)
     ]
@@ -306,7 +306,7 @@ def test_adapt_shows_every_query(tmp_path, capsys):
     texts = ["def area(width, height):", "Once upon a time", "import os\n"]
     prompts.write_text("".join(json.dumps({"prompt": t, "domain": "x"}) + "\n" for t in texts))
     out, plot = tmp_path / "out.json", tmp_path / "out.png"
-    options = ["--drafter", "jetspec", "--decider", "always-head", "--head-room", "8"]
+    options = ["--drafter", "jetspec", "--decider", "always-head", "--head-room", "4"]
     options += ["--max-new-tokens", "24", "--json", str(out), "--plot", str(plot)]
     assert main(["adapt", str(prompts), *options]) == 0
     lines = capsys.readouterr().out.splitlines()

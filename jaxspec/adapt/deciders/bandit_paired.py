@@ -4,8 +4,12 @@ It differs from SpecBlock's rule where that rule measures noise. An update is pu
 held-out positions became right than wrong. The value of an action is the share of errors that it
 removes, less its cost: that compares the same positions before and after, where a comparison of two
 windows of throughput mostly compares their prompts. Values start above zero and drift back there
-while nothing is trained, and a fall of the tokens per round (Page 1954) re-arms exploration, so no
-state is final. A published version is taken back if its windows are clearly worse.
+while nothing is trained, so no state is final. A published version is taken back if its windows are
+clearly worse.
+
+Where the tokens per round tell of another text (`jaxspec.adapt.deciders.shift`), the evidence of the
+older one counts no more, exploration is armed, and older versions are compared with the current one
+on the new text. So what an update forgets does not hold it back, and is not lost either.
 
 Updates are paid from an account, so that trying costs little where it brings nothing: it earns a
 share of all time, and of what published updates are believed to save. What is paid need not wait
