@@ -66,9 +66,10 @@ class Buffers:
         found, self.waiting[action] = self.waiting[action], []
         return np.array(found, np.int64) % self.size
 
-    def newest(self, count: int) -> np.ndarray:
-        """Return the entries of the newest segments that count, at most `count` of them."""
-        first = max(self.oldest, self.written - count)
+    def newest(self, count: int, first: int = 0) -> np.ndarray:
+        """Return the entries of the newest segments that count, at most `count` of them, from the
+        number `first` on."""
+        first = max(first, self.oldest, self.written - count)
         return np.arange(first, self.written) % self.size
 
     def count(self, numbers: Iterable[int]) -> int:

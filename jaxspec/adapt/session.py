@@ -201,7 +201,7 @@ class Session:
             # Of queries before a restart there is no evidence.
             self.buffers.forget(self._firsts.get(decision.since, 0))
         if decision.judge:
-            self._elect(decision.judge, event)
+            self._elect(decision, event)
         self.buffers.keep(decision.keep, numbers)
         chosen = [] if decision.train == SKIP else self.buffers.take(decision.train)
         if len(chosen) and self.decider.recent is not None:
@@ -215,13 +215,14 @@ class Session:
         if "update" in event or event["restored"] is not None:
             event["weights"] = hash_weights(self.serving)
 
-    def _elect(self, judge: tuple[int, ...], event: Event) -> None:
-        """Compare versions on the evidence that counts, and let the elected one decode."""
-        passes, chosen = self.trainer.passes, self.buffers.newest(self.options.tested)
-        found = self._versions.load(judge, self.version, self.trainer.start)
+    def _elect(self, decision: Decision, event: Event) -> None:
+        """Compare versions on the evidence of a text, and let the elected one decode."""
+        passes, first = self.trainer.passes, self._firsts.get(decision.judge_since, 0)
+        chosen = self.buffers.newest(self.options.tested, first)
+        found = self._versions.load(decision.judge, self.version, self.trainer.start)
         if not found or not len(chosen):
             return
-        trained = self.buffers.oldest < self._trained
+        trained = max(self.buffers.oldest, first) < self._trained
         flips = self.trainer.compare(found, self.buffers.ring, chosen, trained)
         self.state, elected = self.decider.elect(self.state, flips)
         passes = self.trainer.passes - passes

@@ -167,6 +167,7 @@ def test_evidence_of_older_text_may_be_forgotten():
     buffers.keep("both", numbers)
     buffers.forget(2)
     assert list(buffers.newest(8)) == [2, 3] and list(buffers.newest(1)) == [3]
+    assert list(buffers.newest(8, 3)) == [3] and list(buffers.newest(8, 1)) == [2, 3]
     assert buffers.filled["head"] == buffers.count([2, 3]) > 0
     buffers.forget(1)  # what is forgotten does not come back
     assert list(buffers.take("full")) == [2, 3]

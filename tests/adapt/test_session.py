@@ -267,6 +267,18 @@ def test_a_trained_text_is_judged_at_held_out_positions():
     assert session.events[2]["judged"][0]["held"] == held
 
 
+def test_versions_may_be_compared_on_the_newest_text_alone():
+    full = Decision("full", "full")
+    decisions = [full, full, Decision("both"), Decision("both", judge=(0,), judge_since=3)]
+    session = Session(toys.make_params(), judging(decisions, [], None), options=OPTIONS)
+    for prompt in ROUNDS[:4]:
+        session.decode(prompt, **toys.OPTIONS)
+    fresh = session.buffers.newest(99, session._firsts[3])
+    assert 0 < len(fresh) < len(session.buffers.newest(99))
+    reach = np.asarray(reached(session.buffers.ring))[fresh].sum()
+    assert session.events[3]["judged"][0]["held"] == reach
+
+
 def learned(**changes):
     """A session whose drafter has learned the toy's prompts, and how to change its next updates."""
     session = Session(toys.make_params(), "always-full", options=OPTIONS)

@@ -115,13 +115,18 @@ def test_an_alarm_forgets_older_text_and_compares_versions():
     state, decisions = serve(state, [4.5] * 3, 43, version=5, filled=0)
     assert decisions[1].since == 43 and decisions[1].judge == (0, 4)
     assert state["homes"] == [0, 5] and state["watch"]["versions"] == [5, 5]
-    # The loser is dropped, the other one is compared again two queries after the alarm.
-    state, elected = PAIRED.elect(state, {0: Flips(2, 40, 90, 30), 4: Flips(9, 8, 90, 30)})
-    assert elected is None and state["rivals"] == [4]
+    assert decisions[1].judge_since is None  # on all evidence since the text changed
+    # A loser is dropped, unless it is the first version. The next look is at text after the alarm.
+    flips = {0: Flips(2, 40, 90, 30), 4: Flips(9, 8, 90, 30), 5: Flips(2, 40, 90, 30)}
+    state, elected = PAIRED.elect(state | {"rivals": [0, 4, 5]}, flips)
+    assert elected is None and state["rivals"] == [0, 4]
     state, decisions = serve(state, [4.5] * 2, 46, version=5, filled=0)
-    assert [one.judge for one in decisions] == [(4,), ()]
-    state, elected = PAIRED.elect(state, {4: Flips(30, 8, 90, 30)})
-    assert elected == 4 and state["rivals"] == []
+    assert [one.judge for one in decisions] == [(0, 4), ()]
+    assert decisions[0].judge_since == 45
+    state, elected = PAIRED.elect(state, {0: Flips(9, 8, 90, 30), 4: Flips(30, 8, 90, 30)})
+    assert elected == 4 and state["rivals"] == [0]
+    state, elected = PAIRED.elect(state, {0: Flips(30, 8, 90, 30)})
+    assert elected == 0 and state["rivals"] == []
 
 
 def test_a_version_that_made_decoding_worse_is_compared_with_the_one_before():

@@ -22,6 +22,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from jaxspec.adapt.actions import ACTIONS, BOTH, FULL, HEAD, SKIP
 from jaxspec.adapt.deciders.base import ROOM, Decider, Decision, Query, State, Update, is_full
@@ -50,7 +51,7 @@ class PairedOptions(ExploreOptions):
       shift: the test for a change of the text.
       looks: queries after such a change at which older versions are compared.
       sure, lost: standard errors by which an older version must win to decode again, and by which
-        it must lose to be compared no more.
+        one, but for the first, must lose to be compared no more.
       homes: versions that are remembered because they decoded before a change.
     """
 
@@ -122,14 +123,14 @@ def make_bandit_paired(
         state = state | {"watch": watched}
         if restore is not None:
             state = _arm(state | {"values": {HEAD: given.first, FULL: given.first}}, given)
-        judge = tuple(state["rivals"]) if state["age"] in given.looks and restore is None else ()
+        judge = look(state, query) if restore is None else ()
         if seen <= given.warm_up or since is not None:
-            return state, Decision(BOTH, SKIP, restore, since, judge)
+            return state, Decision(BOTH, SKIP, restore, since, *judge)
         action = choose(state, query)
         paid = action != SKIP and state["account"] >= cost_of(state, query, action)
         train = action if paid and is_full(query, action, enough) else SKIP
         # Both buffers fill, also while nothing pays: so exploring waits for no evidence.
-        return state, Decision(BOTH, train, restore, None, judge)
+        return state, Decision(BOTH, train, restore, None, *judge)
 
     def listen(state: State, query: Query) -> tuple[State, int | None]:
         """After a change of the text, start again with its first query."""
@@ -147,12 +148,23 @@ def make_bandit_paired(
         changed["watch"] = watch.init(query.version)
         return _arm(state, given) | changed, query.index + 1 - fresh
 
+    def look(state: State, query: Query) -> tuple[Any, ...]:
+        """Return the last fields of a decision: what to compare, and on what."""
+        if state["age"] not in given.looks or not state["rivals"]:
+            return ()
+        # Where the new text began is a guess. What came after the alarm is new for certain.
+        since = query.index + 1 - state["age"] if state["age"] else None
+        return tuple(state["rivals"]), since
+
     def elect(state: State, flips: Mapping[int, Flips]) -> tuple[State, int | None]:
         best = max(flips, key=lambda version: flips[version].z)
         won = flips[best].z >= given.sure
-        lost = {version for version in flips if won or flips[version].z <= -given.lost}
+        if won:
+            return state | {"rivals": [0] if best else []}, best
+        # The first version is on the device, so that comparing it again costs little.
+        lost = {version for version in flips if version and flips[version].z <= -given.lost}
         rivals = [version for version in state["rivals"] if version not in lost]
-        return state | {"rivals": rivals}, best if won else None
+        return state | {"rivals": rivals}, None
 
     def observe(state: State, update: Update) -> State:
         gain = (update.up - update.down) / max(update.missed, 1)

@@ -65,6 +65,7 @@ class Decision(NamedTuple):
         all of it counts.
       judge: versions to compare with the one that decodes, on the evidence that counts; the
         decider's `elect` says which of them decodes next.
+      judge_since: number of the first query whose evidence they are compared on; None: all of it.
     """
 
     keep: str = SKIP
@@ -72,6 +73,7 @@ class Decision(NamedTuple):
     restore: int | None = None
     since: int | None = None
     judge: tuple[int, ...] = ()
+    judge_since: int | None = None
 
 
 class Update(NamedTuple):

@@ -81,12 +81,11 @@ def simulate(decider: Decider, stream: Stream, seed: int) -> Run:
         run.gains.append(levels[version])
         state, decision = decider.decide(state, query)
         first = first if decision.since is None else decision.since
+        judged = index + 1 - (first if decision.judge_since is None else decision.judge_since)
         older = [] if decision.restore is None else [decision.restore]
         if decision.judge:
             flips = {
-                rival: _draw_flips(
-                    stream, random, levels[rival] - levels[version], index + 1 - first
-                )
+                rival: _draw_flips(stream, random, levels[rival] - levels[version], judged)
                 for rival in decision.judge
             }
             state, elected = decider.elect(state, flips)
