@@ -124,7 +124,7 @@ def test_an_alarm_forgets_older_text_and_compares_versions():
     assert [one.judge for one in decisions] == [(0, 4), ()]
     assert decisions[0].judge_since == 45
     state, elected = PAIRED.elect(state, {0: Flips(9, 8, 90, 30), 4: Flips(30, 8, 90, 30)})
-    assert elected == 4 and state["rivals"] == [0]
+    assert elected == 4 and state["rivals"] == [0] and state["watch"]["versions"] == [4, 4]
     state, elected = PAIRED.elect(state, {0: Flips(30, 8, 90, 30)})
     assert elected == 0 and state["rivals"] == []
 

@@ -160,6 +160,8 @@ def make_bandit_paired(
         best = max(flips, key=lambda version: flips[version].z)
         won = flips[best].z >= given.sure
         if won:
+            # Nor may a window go back to the version that lost.
+            state = state | {"watch": watch.init(best)}
             return state | {"rivals": [0] if best else []}, best
         # The first version is on the device, so that comparing it again costs little.
         lost = {version for version in flips if version and flips[version].z <= -given.lost}
