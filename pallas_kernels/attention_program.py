@@ -16,7 +16,7 @@ from jax.experimental.pallas import triton
 
 from pallas_kernels.frame import LOWEST, score_scale, sums
 from pallas_kernels.merge import load_rows, store_rows
-from pallas_kernels.tuning import TREE_KEYS, Tiles
+from pallas_kernels.tuning import LEAST_STEPS, TREE_KEYS, Tiles
 
 
 class Rows(NamedTuple):
@@ -115,7 +115,12 @@ def _prefix(ref, rows: Rows, q, scale, state, last, part, cut: Tiles):
     if last is not None:
         begin = first + jnp.maximum(jnp.min(last) + 1, 0)
     start, stop = begin // cut.keys, pl.cdiv(end, cut.keys)
-    share = pl.cdiv(jnp.maximum(stop - start, 0), cut.splits)
+    steps = jnp.maximum(stop - start, 0)
+    share = pl.cdiv(steps, cut.splits)
+    if cut.per_core > 1:
+        # Fewer, longer parts as long as they are short: the merge reads each one that has rows.
+        longer = pl.cdiv(steps, max(cut.splits // cut.per_core, 1))
+        share = jnp.maximum(share, jnp.minimum(longer, LEAST_STEPS))
     start = start + part * share
 
     def step(i, state):

@@ -1,8 +1,8 @@
 """Decide where the tree attention kernels run, and with which block sizes.
 
-Block sizes depend on compute capability, head dimension, dtype and rows. They were not chosen by
-measuring times: they compile without spilling registers and fit the shared memory (per block 99 KB
-on compute capability 8.6, 8.9 and 12.x, 163 KB on 8.0, 227 KB on 9.0 and 10.x).
+Block sizes depend on compute capability, head dimension, dtype and rows. They compile without
+spilling registers and fit the shared memory (per block 99 KB on compute capability 8.6, 8.9 and 12.x,
+163 KB on 8.0, 227 KB on 9.0 and 10.x). Only those of an H100 were chosen by measuring times.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ LOOP_ROWS = 128
 LEAST_PART = 512
 # Columns of the tree per step: one word of the mask.
 TREE_KEYS = 32
+# Steps that make a part of the prefix long. Only long parts are worth a second program on each
+# multiprocessor of a Hopper, for the merge then reads twice as many parts. Measured on an H100, see
+# jaxspec/bench/results/h100_attention.json.
+LEAST_STEPS = 8
 
 
 class Problem(NamedTuple):
@@ -75,6 +79,8 @@ class Tiles(NamedTuple):
       splits: programs that share a prefix. With 1, the same program also handles the tree, and
         there is nothing to merge.
       merge_rows: query rows per program of the merge.
+      per_core: programs that share a multiprocessor, if all splits have long parts; with short ones,
+        only every `per_core`-th split gets a part.
     """
 
     rows: int
@@ -83,6 +89,7 @@ class Tiles(NamedTuple):
     stages: int
     splits: int
     merge_rows: int
+    per_core: int = 1
 
 
 class Steps(NamedTuple):
@@ -156,7 +163,12 @@ def tiles(problem: Problem, device: Device) -> Tiles:
     rows, keys, warps, stages = _blocks(
         problem, capability, min(most, max(16, _power_of_two(query_rows)))
     )
-    return _split(problem, cores, rows, keys, warps, stages)
+    cut = _split(problem, cores, rows, keys, warps, stages)
+    # On Hopper two programs share a multiprocessor and hide each other's waits.
+    roomy = capability >= (9, 0) and problem.head_dim < 256 and "float32" not in problem.dtypes
+    if roomy and problem.capacity >= 2 * LEAST_STEPS * cut.keys * cut.splits:
+        return _split(problem, 2 * cores, rows, keys, warps, stages)._replace(per_core=2)
+    return cut
 
 
 def packed_tiles(problem: Problem, device: Device, sequences: int) -> Tiles:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.targets import panels
+from pallas_kernels.device import current_device
 
 INIT = nn.initializers.normal(0.02)
 
@@ -46,6 +47,8 @@ def multiply_kernel(
     """
     if few is not None and panels.serves(x):
         return panels.multiply_panels(x, few)
+    if x.ndim > 1 and _is_single(x) and current_device().platform == "cuda":
+        return multiply_kernel(_twice(x), kernel, scale, axis)[..., :1, :]
     inputs = (((x.ndim - 1,), (axis,)), ((), ()))
     if scale is None:
         return jax.lax.dot_general(x, kernel, inputs)
@@ -54,6 +57,20 @@ def multiply_kernel(
         scale,
         x.dtype,
     )
+
+
+def _is_single(x: jax.Array) -> bool:
+    """Whether `x` is a single row.
+
+    XLA multiplies it elementwise on a GPU, and writes the matrix in float32 to do so; or it makes a
+    product with one column, whose kernels crashed on an H100 (`docs/gpu.md`).
+    """
+    return x.size == x.shape[-1]
+
+
+def _twice(x: jax.Array) -> jax.Array:
+    """Repeat a single row, so that a product sees two."""
+    return jnp.concatenate([x, x], axis=-2)
 
 
 def scaled(sums: jax.Array, scale: jax.Array, dtype) -> jax.Array:
@@ -69,9 +86,8 @@ def multiply_parts(
     Returns:
       float32 [parts, ..., out], whose sum over the first axis is the product.
     """
-    if x.size == x.shape[-1]:
-        # XLA multiplies a single row elementwise, and writes the matrix in float32 to do so.
-        return multiply_parts(jnp.concatenate([x, x], axis=-2), kernel, scale, parts)[..., :1, :]
+    if _is_single(x):
+        return multiply_parts(_twice(x), kernel, scale, parts)[..., :1, :]
     rows = x.reshape(*x.shape[:-1], parts, -1)
     blocks = kernel.astype(x.dtype).reshape(parts, -1, kernel.shape[-1])
     inputs = (((x.ndim,), (1,)), ((x.ndim - 1,), (0,)))
