@@ -83,7 +83,7 @@ _OPERATIONS = {
             "triton": Implementation(
                 "pallas_kernels.tree_attention", "tree_attention", tuning.unsupported
             ),
-            # Not automatic until a measurement on a GPU shows that it is faster.
+            # On an H100 it was slower than the Triton kernel, see docs/gpu.md.
             "mosaic": Implementation(
                 "pallas_kernels.tree_attention_mosaic",
                 "tree_attention",

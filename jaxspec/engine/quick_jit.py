@@ -46,16 +46,17 @@ def knows_options(names: tuple[str, ...]) -> bool:
 class QuickJit:
     """A function that is compiled for each shape of its arguments, as by `jax.jit`."""
 
-    def __init__(self, function: Callable[..., Any], **options: Any):
+    def __init__(self, function: Callable[..., Any], quick: bool = True, **options: Any):
         """Wrap a function.
 
         Args:
           function: see `jax.jit`.
+          quick: whether to leave passes out on a CPU.
           options: of `jax.jit`.
         """
         functools.update_wrapper(self, function)
         self._whole: Any = jax.jit(function, **options)
-        passes = {"xla_disable_hlo_passes": ",".join(LEFT_OUT)}
+        passes = {"xla_disable_hlo_passes": ",".join(LEFT_OUT)} if quick else {}
         self._quick: Any = jax.jit(function, compiler_options=passes, **options)
         self._untimed: Any = jax.jit(function, compiler_options=dict(UNTIMED_SUMS), **options)
 
@@ -92,5 +93,5 @@ class QuickJit:
 
 
 def quick_jit(**options: Any) -> Callable[[Callable[..., Any]], QuickJit]:
-    """Make a decorator that compiles a function by `QuickJit`; the options are those of `jax.jit`."""
+    """Make a decorator that compiles a function by `QuickJit`; the options are those of its class."""
     return functools.partial(QuickJit, **options)

@@ -22,6 +22,7 @@ from jaxspec.core.sampling import MIN_TEMPERATURE, gumbel, sequence_keys
 from jaxspec.core.state import Request
 from jaxspec.drafters.base import Drafter, TargetHead
 from jaxspec.engine.plan import DecodeConfig, Plan, make_plan
+from jaxspec.engine.quick_jit import QuickJit
 from jaxspec.policies.protocol import Functions
 from jaxspec.targets.sharding.forward import bind_target
 
@@ -133,4 +134,4 @@ def compile_phase(phase: Callable[..., Any], *, donate_state: bool = False) -> C
         return phase(make_round(params, request, config), state, *args)
 
     donated = ("state",) if donate_state else ()
-    return jax.jit(program, static_argnames=("config",), donate_argnames=donated)
+    return QuickJit(program, quick=False, static_argnames=("config",), donate_argnames=donated)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
@@ -14,6 +13,7 @@ from jaxspec.core.state import KVCache
 from jaxspec.engine.capacity import prompt_chunk
 from jaxspec.engine.plan import DecodeConfig
 from jaxspec.engine.prefill import feed_chunk
+from jaxspec.engine.quick_jit import quick_jit
 from jaxspec.serve.slots import (
     SlotsState,
     make_slot_round,
@@ -24,7 +24,7 @@ from jaxspec.serve.slots import (
 )
 
 
-@functools.partial(jax.jit, static_argnames=("config",), donate_argnames=("state",))
+@quick_jit(quick=False, static_argnames=("config",), donate_argnames=("state",))
 def feed(
     params: Params,
     state: SlotsState,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -13,6 +12,7 @@ from jax.sharding import PartitionSpec
 from jaxspec.core.mesh import constrain
 from jaxspec.core.params import Params
 from jaxspec.engine.commit import has_room
+from jaxspec.engine.quick_jit import quick_jit
 from jaxspec.serve.drafters import Config
 from jaxspec.serve.drafting import Rounds, absorb_committed, make_slot_rounds
 from jaxspec.serve.rounds import Control, Rules, autoregressive_round, drafted_round
@@ -40,7 +40,7 @@ class Report(NamedTuple):
     rows: np.ndarray
 
 
-@functools.partial(jax.jit, static_argnames=("config", "rules"), donate_argnames=("state",))
+@quick_jit(quick=False, static_argnames=("config", "rules"), donate_argnames=("state",))
 def visit(
     params: Params,
     state: SlotsState,

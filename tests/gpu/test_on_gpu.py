@@ -4,6 +4,7 @@ import pytest
 
 from jaxspec.bench.check.agreement import measure_agreement
 from jaxspec.bench.check.kernel_errors import check_kernels
+from jaxspec.bench.check.layer_kernels import check_layer_kernels
 from jaxspec.bench.check.lossless import METHODS, check_lossless
 from jaxspec.bench.measure.methods import parse_methods
 
@@ -11,6 +12,12 @@ from jaxspec.bench.measure.methods import parse_methods
 def test_compiled_kernels_are_the_reference():
     found = check_kernels(real=True)
     assert sum(one["cases"] for one in found.values()) > 0
+    assert not [case for one in found.values() for case in one["failed"]]
+
+
+def test_kernels_of_layers_are_their_references():
+    found = check_layer_kernels(real=True)
+    assert all(one["cases"] > 0 for one in found.values())
     assert not [case for one in found.values() for case in one["failed"]]
 
 

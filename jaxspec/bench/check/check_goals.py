@@ -32,8 +32,9 @@ def find_result(report: dict[str, Any], step: str) -> Any:
 
 
 def _wrong_kernels(report: dict[str, Any]) -> float | None:
-    found = find_result(report, "kernels")
-    return None if found is None else sum(len(one["failed"]) for one in found.values())
+    found = [find_result(report, step) for step in ("layer kernels", "kernels")]
+    checked = [record for one in found if one is not None for record in one.values()]
+    return sum(len(record["failed"]) for record in checked) if checked else None
 
 
 def _differing(report: dict[str, Any]) -> float | None:

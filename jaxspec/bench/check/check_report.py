@@ -59,7 +59,8 @@ def _ceilings(report: dict[str, Any]) -> str:
 
 def _kernels(report: dict[str, Any]) -> str:
     lines = []
-    for name, one in (find_result(report, "kernels") or {}).items():
+    layer, attention = (find_result(report, step) or {} for step in ("layer kernels", "kernels"))
+    for name, one in (layer | attention).items():
         worst = ", ".join(f"{dtype} {error:.1e}" for dtype, error in one["worst"].items())
         lines.append(f"kernel {name}: {one['cases']} cases, {len(one['failed'])} wrong; {worst}")
         lines += [f"  refuses {n} sizes: {why}" for why, n in one["refused"].items()]

@@ -19,10 +19,11 @@ from jaxspec.bench.check.agreement import measure_agreement
 from jaxspec.bench.check.few_rows import measure_few_rows
 from jaxspec.bench.check.kernel_errors import check_kernels
 from jaxspec.bench.check.kernel_profile import profile_rounds
+from jaxspec.bench.check.layer_kernels import check_layer_kernels
 from jaxspec.bench.check.lossless import check_lossless
 from jaxspec.bench.check.prefills import measure_prefills
 from jaxspec.bench.check.rounds import SETTINGS, measure_rounds, measure_stream
-from jaxspec.bench.check.run_steps import Step, run_steps
+from jaxspec.bench.check.run_steps import Step, run_steps, take_over
 from jaxspec.bench.check.shared_target import RandomWeights, check_devices
 from jaxspec.bench.check.top_k import measure_top_k
 from jaxspec.bench.check.verification import measure_verification
@@ -119,6 +120,7 @@ def check_device(
     progress: Callable[[str], None] = lambda line: None,
     save: Callable[[dict[str, Any]], None] = lambda report: None,
     mesh: Mesh | None = None,
+    before: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run the whole check on the default device.
 
@@ -130,13 +132,14 @@ def check_device(
       sizes: see `Sizes`; None chooses them for the device.
       progress, save: see `run_steps`.
       mesh: devices that share the target, on the axis "model"; None or one: nothing is shared.
+      before: the report of a check that ended early. Its steps are not run again.
 
     Returns:
       A report ready for JSON: device and versions, `sizes`, `mesh` (None, or the number of devices
       on the axis `model` and the `steps` that ran on them), and what `run_steps` returns.
 
     Raises:
-      ValueError: the devices cannot share the targets.
+      ValueError: the devices cannot share the targets; or `before` is of another device.
     """
     device = jax.devices()[0]
     if sizes is None:
@@ -150,6 +153,8 @@ def check_device(
     report = describe_environment(Params(weights, {}, architecture(sizes.arch)))
     report["sizes"] = dataclasses.asdict(sizes)
     report["mesh"] = None if mesh is None else {"model": mesh.size, "steps": list(_SHARED)}
+    if before is not None:
+        report |= take_over(report, before)
     return run_steps(_list_steps(sizes, report, mesh), minutes, report, progress, save)
 
 
@@ -174,6 +179,7 @@ def _list_steps(sizes: Sizes, report: dict[str, Any], mesh: Mesh | None) -> Sequ
     )
     steps = [
         Step("ceilings", ceilings),
+        Step("layer kernels", functools.partial(check_layer_kernels, sizes.real)),
         Step("kernels", functools.partial(check_kernels, sizes.real)),
         Step("lossless", functools.partial(check_lossless, sizes.tokens, mesh=mesh)),
     ]

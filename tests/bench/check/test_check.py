@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -20,20 +21,22 @@ from jaxspec.bench.architectures import (
     eagle_config,
     random_params,
 )
-from jaxspec.bench.check import few_rows, kernel_errors, plan_check
+from jaxspec.bench.check import few_rows, kernel_errors, layer_kernels, plan_check
 from jaxspec.bench.check.check_goals import is_correct, list_goals, list_shortfalls
 from jaxspec.bench.check.check_report import render_check
 from jaxspec.bench.check.kernel_errors import Shape, check_kernels
 from jaxspec.bench.check.kernel_profile import summarise_trace
+from jaxspec.bench.check.layer_kernels import check_layer_kernels
 from jaxspec.bench.check.lossless import check_lossless
 from jaxspec.bench.check.plan_check import CPU, GPU, check_device, choose_sizes
 from jaxspec.bench.check.rounds import SETTINGS, measure_rounds
-from jaxspec.bench.check.run_steps import Step, run_steps
+from jaxspec.bench.check.run_steps import Step, run_steps, take_over
 from jaxspec.bench.check.top_k import measure_top_k
 from jaxspec.bench.check.verification import measure_verification, summarise_pieces
 from jaxspec.bench.latency import cell
 from jaxspec.bench.measure.methods import Method
 from jaxspec.cli.main import main
+from pallas_kernels import residual
 
 
 def fail():
@@ -59,6 +62,60 @@ def test_no_step_begins_after_the_time():
     assert "skipped" in report["steps"]["one"]
     report = run_steps([Step("one", lambda: 1)], -1.0, {})
     assert report["steps"]["one"]["skipped"] == "no time is left"
+
+
+def break_the_gpu():
+    raise RuntimeError(
+        "INTERNAL: CUDA error: CUDA_ERROR_ILLEGAL_INSTRUCTION: an illegal instruction"
+    )
+
+
+def test_what_a_broken_gpu_cannot_run_is_left_to_another_process():
+    steps = [Step("one", lambda: 1), Step("two", break_the_gpu), Step("three", lambda: 3)]
+    report = run_steps(steps, 5.0, {"device": "a", "sizes": {"widths": (1,)}, "mesh": None})
+    assert report["fault"] == "two" and sorted(report["steps"]) == ["one", "two"]
+    before = json.loads(json.dumps(report))
+    again = {"device": "a", "sizes": {"widths": (1,)}, "mesh": None}
+    found = run_steps(steps, 5.0, again | take_over(again, before))
+    assert "fault" not in found and found["steps"]["three"]["result"] == 3
+    assert "error" in found["steps"]["two"] and found["seconds"] >= before["seconds"]
+    with pytest.raises(ValueError, match="differs in 'device': it says a, and this is b"):
+        take_over(again | {"device": "b"}, before)
+
+
+def test_the_command_goes_on_in_a_new_process(monkeypatch, tmp_path, capsys):
+    calls, out = [], tmp_path / "check.json"
+    steps = [Step("one", break_the_gpu), Step("two", lambda: 2)]
+    monkeypatch.setattr(plan_check, "_list_steps", lambda *_: steps)
+    monkeypatch.setattr("os.execv", lambda program, command: calls.append(command))
+    main(["check", "--minutes", "3", "--json", str(out)])
+    (command,) = calls
+    assert "one broke this process' use of the GPU" in capsys.readouterr().err
+    assert main(command[3:]) == 1  # the step that broke the GPU stays an error
+    found = json.loads(out.read_text())["steps"]
+    assert found["two"]["result"] == 2 and "CUDA_ERROR_ILLEGAL_INSTRUCTION" in found["one"]["error"]
+    (tmp_path / "other.json").write_text("[]")
+    assert main(["check", "--resume", str(tmp_path / "other.json")]) == 2
+    assert "not a report of jaxspec check" in capsys.readouterr().err
+
+
+def test_kernels_of_layers_are_compared(monkeypatch):
+    found = check_layer_kernels(False)
+    assert {name: one["cases"] for name, one in found.items()} == {
+        "split_heads": 8,
+        "add_normalize": 8,
+        "choose_smallest": 1,
+    }
+    assert not [case for one in found.values() for case in one["failed"]]
+    monkeypatch.setattr(layer_kernels, "EPS", 0.5)  # of the kernels and the references alike
+    assert not check_layer_kernels(False)["add_normalize"]["failed"]
+    right = residual.find_kernel
+    monkeypatch.setattr(residual, "find_kernel", lambda dtype: shift(right(dtype)))
+    assert len(check_layer_kernels(False)["add_normalize"]["failed"]) == 8
+
+
+def shift(kernel):
+    return lambda *given, **how: jax.tree.map(lambda x: x + 0.1, kernel(*given, **how))
 
 
 def test_the_kernels_are_compared():
