@@ -154,21 +154,24 @@ def _unsupported_shape(
 
 def tiles(problem: Problem, device: Device) -> Tiles:
     """Choose block sizes of the Triton kernel for `problem` on `device`."""
+    cut, (capability, cores) = _fill_once(problem, device), _device(device)
+    # On Hopper two programs share a multiprocessor and hide each other's waits.
+    roomy = capability == (9, 0) and problem.head_dim < 256 and "float32" not in problem.dtypes
+    if roomy and problem.capacity >= 2 * LEAST_STEPS * cut.keys * cut.splits:
+        return _split(problem, 2 * cores, *cut[:4])._replace(per_core=2)
+    return cut
+
+
+def _fill_once(problem: Problem, device: Device) -> Tiles:
+    """Choose block sizes for about one program on each multiprocessor."""
     capability, cores = _device(device)
     query_rows = problem.rows * (problem.heads // problem.kv_heads)
     sequences = problem.batch * problem.kv_heads
     # Blocks of 128 rows read each key half as often as blocks of 64. Use them only if the problem
     # still fills the device.
     most = 128 if -(-query_rows // 128) * sequences >= cores else 64
-    rows, keys, warps, stages = _blocks(
-        problem, capability, min(most, max(16, _power_of_two(query_rows)))
-    )
-    cut = _split(problem, cores, rows, keys, warps, stages)
-    # On Hopper two programs share a multiprocessor and hide each other's waits.
-    roomy = capability >= (9, 0) and problem.head_dim < 256 and "float32" not in problem.dtypes
-    if roomy and problem.capacity >= 2 * LEAST_STEPS * cut.keys * cut.splits:
-        return _split(problem, 2 * cores, rows, keys, warps, stages)._replace(per_core=2)
-    return cut
+    blocks = _blocks(problem, capability, min(most, max(16, _power_of_two(query_rows))))
+    return _split(problem, cores, *blocks)
 
 
 def packed_tiles(problem: Problem, device: Device, sequences: int) -> Tiles:
@@ -182,7 +185,7 @@ def packed_tiles(problem: Problem, device: Device, sequences: int) -> Tiles:
       problem: with `batch` 1, and all packed rows.
     """
     usual = problem._replace(batch=min(sequences, problem.rows), rows=-(-problem.rows // sequences))
-    found, (capability, _) = tiles(usual, device), _device(device)
+    found, (capability, _) = _fill_once(usual, device), _device(device)
     if _is_small(capability) and problem.head_dim < 256 and "float32" not in problem.dtypes:
         # Others spill a few bytes, because what a table says takes registers.
         found = found._replace(rows=min(found.rows, 32), warps=4, stages=3)
