@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from jaxspec.bench.check.causes import render_causes
 from jaxspec.bench.check.check_goals import find_result, list_goals, list_shortfalls
 from jaxspec.bench.report.table import Column, Table, fixed
 
@@ -17,7 +18,8 @@ def render_check(report: dict[str, Any]) -> str:
         f"{device['kind']} ({device['platform']}), jax {versions['jax']}, "
         f"{report['sizes']['arch']} in {report['sizes']['dtype']}",
         _mesh(report),
-        *(_ceilings(report), _kernels(report), _lossless(report), _rounds(report)),
+        *(_ceilings(report), _kernels(report), _lossless(report)),
+        *(render_causes(find_result(report, "causes") or {}), _rounds(report)),
         *(_verification(report), _prefills(report)),
         *(_profile(report), _few_rows(report), _skipped(report)),
         _goals(report),

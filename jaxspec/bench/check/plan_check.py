@@ -16,6 +16,7 @@ from jaxspec.bench.architectures import (
     architecture,
 )
 from jaxspec.bench.check.agreement import measure_agreement
+from jaxspec.bench.check.causes import find_causes
 from jaxspec.bench.check.few_rows import measure_few_rows
 from jaxspec.bench.check.kernel_errors import check_kernels
 from jaxspec.bench.check.kernel_profile import profile_rounds
@@ -182,6 +183,7 @@ def _list_steps(sizes: Sizes, report: dict[str, Any], mesh: Mesh | None) -> Sequ
         Step("layer kernels", functools.partial(check_layer_kernels, sizes.real)),
         Step("kernels", functools.partial(check_kernels, sizes.real)),
         Step("lossless", functools.partial(check_lossless, sizes.tokens, mesh=mesh)),
+        Step("causes", functools.partial(find_causes, report, sizes.tokens // 2)),
     ]
     steps += [
         Step(

@@ -21,7 +21,7 @@ from jaxspec.bench.architectures import (
     eagle_config,
     random_params,
 )
-from jaxspec.bench.check import few_rows, kernel_errors, layer_kernels, plan_check
+from jaxspec.bench.check import causes, few_rows, kernel_errors, layer_kernels, plan_check
 from jaxspec.bench.check.check_goals import is_correct, list_goals, list_shortfalls
 from jaxspec.bench.check.check_report import render_check
 from jaxspec.bench.check.kernel_errors import Shape, check_kernels
@@ -174,6 +174,53 @@ def tiny():
     for config in (eagle_config(params.spec, 512), dspark_config(params.spec)):
         params = add_random_drafter(params, config)
     return params
+
+
+@pytest.fixture
+def wrong_texts():
+    return {"steps": {"lossless": {"result": {"tree, T=0": {"differing": 1}}}}}
+
+
+def test_texts_that_are_wrong_are_decoded_with_parts_left_out(monkeypatch, wrong_texts):
+    good, bad = [[1, 2], [3]], [[1, 2], [4]]
+    texts = {"all of these": [good] * 4, "nothing": [good, good, bad, good]}
+
+    def decode(way, tokens):
+        return {"error": "Unknown flag"} if way.name == "early launches" else {"texts": given(way)}
+
+    def given(way):
+        return texts.get(way.name, [good] * 4)
+
+    monkeypatch.setattr(causes, "_decode", decode)
+    found = causes.find_causes(wrong_texts, 8)
+    wrong = [name for name, one in found.items() if not one["right"]]
+    assert wrong == ["nothing", "early launches"]
+    text = causes.render_causes(found)
+    assert "texts with nothing left out: wrong" in text and "wrong: Unknown flag" in text
+    line = "command buffers left out: right  XLA_FLAGS='--xla_gpu_enable_command_buffer='"
+    assert line in text and "right  JAXSPEC_KERNELS=reference" in text
+    # Nothing is compared with a process that failed.
+    texts["all of these"] = []
+    assert not any(one["right"] for one in causes.find_causes(wrong_texts, 8).values())
+
+
+def test_right_texts_need_no_other_process(monkeypatch):
+    monkeypatch.setattr(causes, "_decode", fail)
+    for step in ({}, {"lossless": {"result": {"tree, T=0": {"differing": 0}}}}):
+        assert causes.find_causes({"steps": step}, 8) == {}
+
+
+@pytest.mark.slow
+def test_processes_with_parts_left_out(monkeypatch, wrong_texts):
+    ways = (
+        *causes.WAYS[:2],
+        causes.Way("a", ("--xla_gpu_no_such=1",)),
+        causes.Way("b", (), "blocks"),
+    )
+    monkeypatch.setattr(causes, "WAYS", ways)
+    found = causes.find_causes(wrong_texts, 8)
+    assert [one["right"] for one in found.values()] == [True, True, False, True]
+    assert "Unknown flag" in found["a"]["error"]
 
 
 @pytest.mark.parametrize("number", slow_except([0, 7], [0, 6, 7]))

@@ -58,7 +58,10 @@ def test_every_step_runs_with_a_shared_target(tmp_path):
     rounds = steps["rounds: best_first@64"]["result"]
     # Two devices share what one device's rates say nothing about.
     assert rounds["ms"] > 0 and rounds["floor_ms"] is None
-    assert "on one device: ceilings, kernels, verification, top-k, agreement, load" in printed
+    assert (
+        "on one device: ceilings, layer kernels, kernels, causes, verification, top-k, agreement, load"
+        in printed
+    )
 
 
 def test_heads_of_zeros_change_nothing():

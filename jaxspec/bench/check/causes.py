@@ -1,0 +1,130 @@
+"""Find out which part of the compiler makes texts wrong: decode in processes without one each."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jaxspec
+from jaxspec.bench.check.check_goals import find_result
+from jaxspec.bench.demo import DEMO_PROMPTS
+from jaxspec.bench.measure.methods import parse_methods
+from jaxspec.bench.measure.prompt_files import read_prompts
+from jaxspec.io.tokenizer import load_tokenizer
+
+METHOD, TIMEOUT = "jetspec-best_first@32", 150
+_PROMPTS, _REPEATS = 2, 2
+
+
+class Way(NamedTuple):
+    """A way to run programs.
+
+    Attributes:
+      name: what is left out.
+      flags: of XLA.
+      kernels: value of `JAXSPEC_KERNELS`; None: the usual ones.
+    """
+
+    name: str
+    flags: tuple[str, ...] = ()
+    kernels: str | None = None
+
+
+_NO_GRAPHS, _UNTIMED = "--xla_gpu_enable_command_buffer=", "--xla_gpu_autotune_level=0"
+WAYS = (
+    # What the others are compared with.
+    Way("all of these", (_NO_GRAPHS, _UNTIMED, "--xla_gpu_enable_triton_gemm=false"), "reference"),
+    Way("nothing"),
+    Way("command buffers", (_NO_GRAPHS,)),
+    Way("timing of products and sums", (_UNTIMED,)),
+    Way("Triton products", ("--xla_gpu_enable_triton_gemm=false",)),
+    Way("early launches", ("--xla_gpu_enable_pdl=false", "--xla_gpu_enable_pdl_launch=false")),
+    Way("kernels of jaxspec", (), "reference"),
+)
+
+
+def find_causes(report: Mapping[str, Any], tokens: int) -> dict[str, Any]:
+    """Decode with `mini` in one process for every way, if the step `lossless` went wrong.
+
+    Args:
+      report: of the check so far.
+      tokens: to decode.
+
+    Returns:
+      {name: {"right": whether texts of `ar` and of METHOD, each decoded twice, are those of `ar`
+      without anything that can be left out; "flags"; "kernels"; and "error", if the process
+      failed}}. Empty if texts were right.
+    """
+    step = report["steps"].get("lossless", {})
+    found = find_result(report, "lossless")
+    if not step or found is not None and not any(one["differing"] for one in found.values()):
+        return {}
+    with concurrent.futures.ThreadPoolExecutor(max(2, (os.cpu_count() or 2) // 2)) as pool:
+        results = list(pool.map(lambda way: _decode(way, tokens), WAYS))
+    expected = (results[0].get("texts") or [None])[0]
+    named = {}
+    for way, result in zip(WAYS, results, strict=True):
+        texts = result.pop("texts", [])
+        right = bool(texts) and expected is not None and all(text == expected for text in texts)
+        named[way.name] = {
+            "right": right,
+            "flags": list(way.flags),
+            "kernels": way.kernels,
+        } | result
+    return named
+
+
+def render_causes(found: Mapping[str, Any]) -> str:
+    """Say in a line each whether texts were right."""
+    lines = []
+    for name, one in found.items():
+        verdict = (
+            "right" if one["right"] else f"wrong{': ' + one['error'] if 'error' in one else ''}"
+        )
+        given = [f"XLA_FLAGS='{' '.join(one['flags'])}'"] if one["flags"] else []
+        given += [f"JAXSPEC_KERNELS={one['kernels']}"] if one["kernels"] else []
+        lines.append(f"texts with {name} left out: {verdict}  {' '.join(given)}".rstrip())
+    return "\n".join(lines)
+
+
+def _decode(way: Way, tokens: int) -> dict[str, Any]:
+    """Return `texts` of a process that runs this way, or its `error`."""
+    flags = " ".join((os.environ.get("XLA_FLAGS", ""), *way.flags)).strip()
+    environment = os.environ | {"XLA_FLAGS": flags, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    environment |= {"JAXSPEC_COMPILE_CACHE": "0"} | (
+        {"JAXSPEC_KERNELS": way.kernels} if way.kernels else {}
+    )
+    code = f"from jaxspec.bench.check.causes import print_texts; print_texts({tokens})"
+    command = [sys.executable, "-c", code]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
+        )
+        return {"texts": json.loads(done.stdout.splitlines()[-1])}
+    except subprocess.TimeoutExpired:
+        return {"error": f"took more than {TIMEOUT} s"}
+    except (IndexError, ValueError):
+        lines = [line for line in done.stderr.splitlines() if "Error" in line or "flag" in line]
+        return {"error": (lines or [f"exit status {done.returncode}"])[-1].strip()[:200]}
+
+
+def print_texts(tokens: int) -> None:
+    """Print the tokens of `ar` and of METHOD, each twice, as JSON: [[tokens per prompt] per call].
+
+    The second call runs the same programs on other buffers.
+    """
+    params = jaxspec.load("mini", dtype="float32")
+    prompts = read_prompts(DEMO_PROMPTS, load_tokenizer(params.spec.tokenizer))[:_PROMPTS]
+    texts: list[Sequence[Sequence[int]]] = []
+    for method in parse_methods(METHOD, budget=0):
+        for _ in range(_REPEATS):
+            options = method.options | {"max_new_tokens": tokens}
+            texts.append(
+                [jaxspec.decode(params, prompt.content, **options).tokens for prompt in prompts]
+            )
+    print(json.dumps(texts))
