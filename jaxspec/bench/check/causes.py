@@ -41,6 +41,7 @@ WAYS = (
     Way("all of these", (_NO_GRAPHS, _UNTIMED, "--xla_gpu_enable_triton_gemm=false"), "reference"),
     Way("nothing"),
     Way("command buffers", (_NO_GRAPHS,)),
+    Way("kernels side by side", ("--xla_gpu_command_buffer_scheduling_mode=SERIALIZE",)),
     Way("timing of products and sums", (_UNTIMED,)),
     Way("Triton products", ("--xla_gpu_enable_triton_gemm=false",)),
     Way("early launches", ("--xla_gpu_enable_pdl=false", "--xla_gpu_enable_pdl_launch=false")),
