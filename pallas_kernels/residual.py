@@ -21,8 +21,10 @@ from pallas_kernels.device import Device, current_device
 from pallas_kernels.registry import find_name
 
 _WARPS, _STAGES = 8, 1
-# XLA's products of few rows take blocks of about this size, and each part this many inputs or more.
-_BLOCK_ROWS, _BLOCK_OUTPUTS, _LEAST_INPUTS = 64, 128, 512
+# XLA's products of few rows take blocks of about this size, and each part this many inputs or more:
+# on an H100, 64 rows by [4096, 4096] took 18 us in parts of 1,024 inputs, 23 in parts of 512 and 21 as
+# a whole (jaxspec/bench/results/h100_products.json).
+_BLOCK_ROWS, _BLOCK_OUTPUTS, _LEAST_INPUTS = 64, 128, 1024
 _MOST_PARTS, _BLOCKS_PER_CORE = 8, 1.5
 
 
@@ -46,7 +48,7 @@ def count_parts(rows: int, inputs: int, outputs: int, device: Device | None = No
     """Choose into how many parts the inputs of a product are split; a power of two.
 
     The parts give every multiprocessor about one and a half blocks of the product, as XLA's own
-    rule does on an H100. Fewer would leave multiprocessors without a load in flight. Narrower
+    rule does on an H100, unless they become short. Fewer would leave multiprocessors without a load in flight. Narrower
     blocks would not: each block reads all rows of its inputs, so at 64 rows blocks of 32 outputs
     read twice as many bytes of rows as of weights.
 

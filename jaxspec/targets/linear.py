@@ -63,7 +63,7 @@ def _is_single(x: jax.Array) -> bool:
     """Whether `x` is a single row.
 
     XLA multiplies it elementwise on a GPU, and writes the matrix in float32 to do so; or it makes a
-    product with one column, whose kernels crashed on an H100 (`docs/gpu.md`).
+    product with one column, which may be what crashed on an H100 (`docs/gpu.md`).
     """
     return x.size == x.shape[-1]
 
