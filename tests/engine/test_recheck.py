@@ -77,7 +77,7 @@ def test_checks_change_no_text(mini, monkeypatch, temperature):
     corrected, correct = [], recheck.correct_ratio
 
     def note_correction(costs, *rest):
-        corrected.append((costs.rounds(), correct(costs, *rest).rounds()))
+        corrected.append((costs.widths, costs.rounds(), correct(costs, *rest).rounds()))
         return correct(costs, *rest)
 
     monkeypatch.setattr(recheck, "correct_ratio", note_correction)
@@ -90,8 +90,9 @@ def test_checks_change_no_text(mini, monkeypatch, temperature):
     assert checks[0] == (PLAIN, 0) and len(checks) == 3 and all(rounds for _, rounds in checks[1:])
     assert after.stats.rounds >= sum(rounds for _, rounds in checks)
     (rows,) = {kind for kind, _ in checks} - {PLAIN}
-    place = 1 + after.policy.config.widths.index(rows)
-    ((one, other),) = corrected  # the decode's own time, which nobody knows, corrects them too
+    # The decode's own time, which nobody knows, corrects them too.
+    ((widths, one, other),) = corrected
+    place = 1 + widths.index(rows)
     assert other[0] / other[place] < one[0] / one[place]
 
 
