@@ -88,12 +88,13 @@ def test_a_bias_is_added_once():
 
 
 @pytest.mark.parametrize("fused", (True, False))
-def test_a_layer_gives_the_same_in_parts(fused):
+def test_a_layer_gives_the_same_in_parts(fused, monkeypatch):
+    monkeypatch.setattr(residual, "_LEAST_INPUTS", 512)
     # Wide enough for several parts of every product.
-    config = TransformerConfig(2048, 1, 32, 2, 64, 2048)
+    config = TransformerConfig(1024, 1, 16, 2, 64, 1024)
     layer, positions = DecoderLayer(config, fused_qkv=fused), 7 + jnp.arange(3)[None]
-    assert residual.count_parts(3, 2048, 2048, H100) > 1
-    x = jax.random.normal(jax.random.key(0), (1, 3, 2048))
+    assert residual.count_parts(3, 1024, 1024, H100) > 1
+    x = jax.random.normal(jax.random.key(0), (1, 3, 1024))
     prefix = (*jax.random.normal(jax.random.key(1), (2, 1, 1, 2, 64, 64)), 0, jnp.array([7]), None)
     rope = rope_table(positions, config)
     weights = jax.jit(layer.init)(jax.random.key(2), x, rope, positions)

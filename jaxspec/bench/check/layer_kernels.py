@@ -47,8 +47,8 @@ def check_layer_kernels(real: bool) -> dict[str, Any]:
 
 
 def _list(real: bool) -> Iterator[tuple[str, Callable[..., Case | None], list[tuple]]]:
-    layers, rows = (LAYERS, (1, 2, 64, 256)) if real else (LAYERS[1:], (1, 20))
-    dtypes, parts = ("bfloat16", "float32"), (1, 8)
+    layers, rows = (LAYERS, (1, 2, 64, 256)) if real else (LAYERS[1:], (20,))
+    dtypes, parts = ("bfloat16", "float32"), (1, 8) if real else (8,)
     shapes = [
         (n, s, dtype, layer) for n in rows for s in parts for dtype in dtypes for layer in layers
     ]
