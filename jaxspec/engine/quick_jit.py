@@ -46,17 +46,17 @@ def knows_options(names: tuple[str, ...]) -> bool:
 class QuickJit:
     """A function that is compiled for each shape of its arguments, as by `jax.jit`."""
 
-    def __init__(self, function: Callable[..., Any], quick: bool = True, **options: Any):
+    def __init__(self, function: Callable[..., Any], leave_out: bool = True, **options: Any):
         """Wrap a function.
 
         Args:
           function: see `jax.jit`.
-          quick: whether to leave passes out on a CPU.
+          leave_out: whether to leave passes out on a CPU.
           options: of `jax.jit`.
         """
         functools.update_wrapper(self, function)
         self._whole: Any = jax.jit(function, **options)
-        passes = {"xla_disable_hlo_passes": ",".join(LEFT_OUT)} if quick else {}
+        passes = {"xla_disable_hlo_passes": ",".join(LEFT_OUT)} if leave_out else {}
         self._quick: Any = jax.jit(function, compiler_options=passes, **options)
         self._untimed: Any = jax.jit(function, compiler_options=dict(UNTIMED_SUMS), **options)
 
