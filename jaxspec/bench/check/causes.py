@@ -37,8 +37,8 @@ class Way(NamedTuple):
 
 _NO_GRAPHS, _UNTIMED = "--xla_gpu_enable_command_buffer=", "--xla_gpu_autotune_level=0"
 WAYS = (
-    # What the others are compared with.
-    Way("all of these", (_NO_GRAPHS, _UNTIMED, "--xla_gpu_enable_triton_gemm=false"), "reference"),
+    # What the others are compared with. An older XLA does not know all of the flags below.
+    Way("most of these", (_NO_GRAPHS, _UNTIMED, "--xla_gpu_enable_triton_gemm=false"), "reference"),
     Way("nothing"),
     Way("command buffers", (_NO_GRAPHS,)),
     Way("kernels side by side", ("--xla_gpu_command_buffer_scheduling_mode=SERIALIZE",)),
@@ -58,12 +58,12 @@ def find_causes(report: Mapping[str, Any], tokens: int) -> dict[str, Any]:
 
     Returns:
       {name: {"right": whether texts of `ar` and of METHOD, each decoded twice, are those of `ar`
-      without anything that can be left out; "flags"; "kernels"; and "error", if the process
+      in the first way; "flags"; "kernels"; and "error", if the process
       failed}}. Empty if texts were right.
     """
-    step = report["steps"].get("lossless", {})
-    found = find_result(report, "lossless")
-    if not step or found is not None and not any(one["differing"] for one in found.values()):
+    failed = "error" in report["steps"].get("lossless", {})
+    found = find_result(report, "lossless") or {}
+    if not failed and not any(one["differing"] for one in found.values()):
         return {}
     with concurrent.futures.ThreadPoolExecutor(max(2, (os.cpu_count() or 2) // 2)) as pool:
         results = list(pool.map(lambda way: _decode(way, tokens), WAYS))

@@ -182,7 +182,7 @@ def wrong_texts():
 
 def test_texts_that_are_wrong_are_decoded_with_parts_left_out(monkeypatch, wrong_texts):
     good, bad = [[1, 2], [3]], [[1, 2], [4]]
-    texts = {"all of these": [good] * 4, "nothing": [good, good, bad, good]}
+    texts = {"most of these": [good] * 4, "nothing": [good, good, bad, good]}
 
     def decode(way, tokens):
         return {"error": "Unknown flag"} if way.name == "early launches" else {"texts": given(way)}
@@ -199,13 +199,14 @@ def test_texts_that_are_wrong_are_decoded_with_parts_left_out(monkeypatch, wrong
     line = "command buffers left out: right  XLA_FLAGS='--xla_gpu_enable_command_buffer='"
     assert line in text and "right  JAXSPEC_KERNELS=reference" in text
     # Nothing is compared with a process that failed.
-    texts["all of these"] = []
+    texts["most of these"] = []
     assert not any(one["right"] for one in causes.find_causes(wrong_texts, 8).values())
 
 
 def test_right_texts_need_no_other_process(monkeypatch):
     monkeypatch.setattr(causes, "_decode", fail)
-    for step in ({}, {"lossless": {"result": {"tree, T=0": {"differing": 0}}}}):
+    right = {"result": {"tree, T=0": {"differing": 0}}}
+    for step in ({}, {"lossless": right}, {"lossless": {"skipped": "no time is left"}}):
         assert causes.find_causes({"steps": step}, 8) == {}
 
 
