@@ -48,9 +48,9 @@ def count_parts(rows: int, inputs: int, outputs: int, device: Device | None = No
     """Choose into how many parts the inputs of a product are split; a power of two.
 
     The parts give every multiprocessor about one and a half blocks of the product, as XLA's own
-    rule does on an H100, unless they become short. Fewer would leave multiprocessors without a load in flight. Narrower
-    blocks would not: each block reads all rows of its inputs, so at 64 rows blocks of 32 outputs
-    read twice as many bytes of rows as of weights.
+    rule does on an H100, unless they become short. Fewer would leave multiprocessors without a load
+    in flight. Narrower blocks would not: each block reads all rows of its inputs, so at 64 rows
+    blocks of 32 outputs read twice as many bytes of rows as of weights.
 
     Args:
       rows, inputs, outputs: of the product [rows, inputs] by [inputs, outputs].
