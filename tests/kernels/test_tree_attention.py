@@ -178,6 +178,11 @@ def test_the_kernel_is_dense_attention(case, data):
     check(case, *data.draw(requests(case)))
 
 
+def test_two_programs_a_core_read_all_of_a_long_prefix_and_of_a_short_one():
+    case = CASES["two programs a core"]
+    check(case, 1, [case.capacity, 400], [0, 0])
+
+
 def test_rows_that_see_nothing_give_zeros():
     case = CASES["mini"]
     q, k, v, positions, mask, cache_k, cache_v, length, _, _ = draw(case, 0, [0, 0], [0, 0])
