@@ -75,12 +75,14 @@ def describe_program(dump: Path, architecture: str, large: int, spills: bool) ->
       `program` and `round` (the body of the outermost loop; None without a loop): `Count`s as
       dicts. `round` also has `groups` (launches by the part of the program that they come from) and
       `inner` (the `Count` of the body of each loop in it). `large`: see `aot_hlo.large_results`.
-      `traffic`: see `aot_traffic.count_traffic`.
+      `traffic`: see `aot_traffic.count_traffic`. `xla_triton`: how many of its fusions XLA compiles
+      by Triton itself.
       `spills`: see `aot_ptxas.register_spills`.
     """
     text = (dump / "program.txt").read_text(encoding="utf-8")
     report: dict[str, Any] = {"program": None, "round": None, "large": large_results(text, large)}
     report["traffic"] = count_traffic(text)
+    report["xla_triton"] = text.count('"kind":"__triton')
     # Without command buffers, the dump has no sequence "after passes".
     sequences = sorted(
         dump.glob("*thunk_sequence*.txt"),

@@ -25,6 +25,8 @@ _RARE = re.compile(r'op_name="[^"]*/fallback/cond"')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _CONTRACTED = re.compile(r"lhs_contracting_dim(?:s=\{|ension_?s?\":\[)\"?(\d+)")
 _NAME = re.compile(r"%([\w.\-]+)")
+# The second result of a product of a library: scratch memory.
+_WORKSPACE = re.compile(r",\s*s8\[\d+\](\{0\})?(?=\)$)")
 _FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "iota", "opt-barrier",
     "after-all", "partition-id",
@@ -123,7 +125,8 @@ def _count_kernel(computations, kernel: _Instruction, shapes: dict[str, str]) ->
         read = sum(_bytes(shapes.get(name, "")) for name in kernel.operands) if own else 0
         if kernel.opcode in _LOOKS_UP:
             read = _bytes(kernel.shape)
-        return Traffic(read, _bytes(kernel.shape), _flops(kernel, shapes), 1)
+        written = _bytes(_WORKSPACE.sub("", kernel.shape) if own else kernel.shape)
+        return Traffic(read, written, _flops(kernel, shapes), 1)
     local = {each.name: each.shape for each in inside}
     needed = _needed(inside)
     read = sum(
@@ -178,8 +181,7 @@ def _flops(each: _Instruction, shapes: dict[str, str]) -> int:
         return 0
     dims = _dims(shapes.get(each.operands[0], ""))
     at = int(contracted[1])
-    # A product of a library has its workspace as a second result.
-    result = max(map(math.prod, _all_dims(each.shape)), default=0)
+    result = max(map(math.prod, _all_dims(_WORKSPACE.sub("", each.shape))), default=0)
     return 2 * result * dims[at] if at < len(dims) else 0
 
 

@@ -72,7 +72,7 @@ LOOPS |= {
     for rule in ("sequential", "rejection")
 }
 # Kernels and copies of a round; 230 for others.
-MOST = {"h100": 150, "h100 ar": 60, "t4": 300, "h100 top-p": 110, "h100 filters": 260}
+MOST = {"h100": 150, "h100 ar": 66, "t4": 300, "h100 top-p": 110, "h100 filters": 260}
 MOST |= {"h100 sequential": 220, "h100 rejection": 330}
 SHAPE = {"heads": 32, "kv_heads": 8, "head_dim": 128, "capacity": 4096}
 CALLS = [
@@ -304,7 +304,7 @@ def test_with_a_shortlist_a_lattice_costs_as_little_as_a_chain_to_draft(names, r
         one["read"] + one["written"]
         for one in (common, chain["traffic"], dense["traffic"], short["traffic"])
     ]
-    assert moved[0] < (1.0 if alone else 1.1) * moved[1] < moved[2] < moved[3] < 1.2 * moved[2]
+    assert moved[0] < (1.0 if alone else 1.15) * moved[1] < moved[2] < moved[3] < 1.2 * moved[2]
     assert common["kernels"] < dense["traffic"]["kernels"] < short["traffic"]["kernels"]
     assert "without a fallback: kernels" in aot_table.render_compiled([chain, short])
 
@@ -314,7 +314,8 @@ def test_with_a_shortlist_a_lattice_costs_as_little_as_a_chain_to_draft(names, r
 def test_a_step_from_one_node_copies_no_weights(name, reports):
     """XLA multiplies a single row elementwise, and used to write EAGLE-3's projections in float32."""
     assert reports[name]["traffic"]["written"] < 32 * MIB
-    assert reports[name]["memory"]["temporary"] < 8 * MIB
+    # 32 MiB are cuBLAS's workspace.
+    assert reports[name]["memory"]["temporary"] < 40 * MIB
 
 
 @needs_plugin
@@ -323,6 +324,15 @@ def test_no_weights_are_copied_or_converted(name, reports):
     """Logits in float32 are the largest result that only converts; they are smaller than this."""
     moved = [each for each in reports[name]["large"] if each["moves"] and each["bytes"] >= 16 * MIB]
     assert not moved, moved
+
+
+@needs_plugin
+@pytest.mark.parametrize("name", mark_slow([*LOOPS, *PREFILLS, "chunks", "feed", "visit", "int8"]))
+def test_xla_writes_no_kernels_for_a_hopper_by_triton(name, reports):
+    """Products of quantised weights are the only ones, and those of other GPUs."""
+    report = reports[name]
+    expected = "h100" in name or name in ("chunks", "feed", "visit")
+    assert (report["xla_triton"] == 0) == expected or name.startswith("t4"), report["xla_triton"]
 
 
 @needs_plugin

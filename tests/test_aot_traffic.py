@@ -96,6 +96,15 @@ def test_a_fallback_is_told_apart():
     assert common == few and common["read"] < found["read"]
 
 
+def test_a_workspace_of_a_library_is_no_result():
+    line = '  %own = RESULT custom-call(%p, %p), custom_call_target="__cublas$lt$matmul"'
+    plain, scratch = (
+        count_traffic(HLO.replace("WORK", line.replace("RESULT", result)))
+        for result in ("f32[64,256]{1,0}", "(f32[64,256]{1,0}, s8[33554432]{0})")
+    )
+    assert plain == scratch and plain["written"] == 2 * GATHER["written"]
+
+
 def test_kernels_of_pallas_count_with_what_they_write():
     found = count_traffic(HLO.replace("WORK", KERNEL))
     assert found == GATHER | {"written": 2 * GATHER["written"], "kernels": 2}

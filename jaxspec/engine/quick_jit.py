@@ -4,20 +4,22 @@ A program for a CPU holds one inner loop per layer, over the blocks of attention
 such loops run again and again over the whole program. They find next to nothing, and take a fifth to
 a third of its compilation.
 
-On Hopper and later, XLA may time several kernels for each small sum, and take one that writes its
-result by the bulk copy engine. Of jax 0.11.2's programs on an H100, those with one-dimensional copies
-of this kind crashed (`docs/gpu.md`), so nothing is timed for sums.
+On an H100, programs of jax 0.11.2 crashed or gave wrong texts where XLA wrote kernels by Triton, and
+autoregressive ones did not (`docs/gpu.md`). Nobody has found out which kernel is wrong. So XLA writes
+none on Hopper and later: products go to cuBLAS, sums to XLA's own loops. The kernels of
+`pallas_kernels` stay.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
-from pallas_kernels.device import current_device
+from pallas_kernels.device import Device, current_device
 
 # Passes of XLA that are left out on a CPU. What they would move out of the loops of attention is a
 # few additions; `jaxspec bench first` measures what they take.
@@ -27,20 +29,62 @@ LEFT_OUT = (
     "while-loop-constant-sinking",
 )
 
+# This variable names options of CAUTIOUS, with commas between them, for which XLA's own choice stays;
+# "all": for all of them.
+ALLOW = "JAXSPEC_XLA_ALLOW"
+# Options for Hopper and later.
+CAUTIOUS: Mapping[str, bool | str] = {
+    "xla_gpu_enable_triton_gemm": False,
+    # It times a kernel of Triton for each small sum, some of which use the bulk copy engine.
+    "xla_gpu_experimental_enable_fusion_autotuner": False,
+    # It hands slices to cuBLAS by their address.
+    "xla_gpu_enable_dynamic_slice_fusion": False,
+    # Kernels of a command buffer run one after the other.
+    "xla_gpu_command_buffer_scheduling_mode": "SERIALIZE",
+    # Norms and sums by Triton; and two products of the same rows as one, for which XLA would
+    # concatenate their weights in each round if cuBLAS is to multiply.
+    "xla_disable_hlo_passes": "triton-softmax-rewriter,fusion-block-level-rewriter,dot-merger",
+}
 
-# Options for Hopper and later. Products are still timed.
-UNTIMED_SUMS = {"xla_gpu_experimental_enable_fusion_autotuner": False}
 
-
-@functools.cache
-def knows_options(names: tuple[str, ...]) -> bool:
-    """Whether this version of XLA knows these options of the compiler, which are switches."""
-    options = dict.fromkeys(names, False)
+def knows_options(options: Mapping[str, bool | str]) -> bool:
+    """Whether this version of XLA knows these options of the compiler, and these values of them."""
     try:
-        jax.jit(lambda x: x, compiler_options=options).lower(0.0).compile()
+        jax.jit(lambda x: x, compiler_options=dict(options)).lower(0.0).compile()
     except jax.errors.JaxRuntimeError:
         return False
     return True
+
+
+@functools.cache
+def find_cautious() -> dict[str, bool | str]:
+    """Return those of CAUTIOUS that this version of XLA knows."""
+    if knows_options(CAUTIOUS):
+        return dict(CAUTIOUS)
+    return {name: value for name, value in CAUTIOUS.items() if knows_options({name: value})}
+
+
+def needs_caution(device: Device) -> bool:
+    """Whether a device is a Hopper or a later GPU."""
+    return (device.compute_capability or (0, 0)) >= (9, 0)
+
+
+def choose_options(
+    device: Device, leave_out: bool = True, quantized: bool = False
+) -> dict[str, bool | str]:
+    """Choose options of the compiler for programs of a device.
+
+    Args:
+      leave_out: whether to leave passes out on a CPU.
+      quantized: whether weights are quantised. Only Triton's products convert them as they read
+        them; for cuBLAS, XLA would write all of them in bfloat16 first.
+    """
+    if device.platform == "cpu":
+        return {"xla_disable_hlo_passes": ",".join(LEFT_OUT)} if leave_out else {}
+    allowed = [*os.environ.get(ALLOW, "").split(","), *(["xla_gpu_enable_triton_gemm"] * quantized)]
+    if not needs_caution(device) or "all" in allowed:
+        return {}
+    return {name: value for name, value in find_cautious().items() if name not in allowed}
 
 
 class QuickJit:
@@ -51,45 +95,44 @@ class QuickJit:
 
         Args:
           function: see `jax.jit`.
-          leave_out: whether to leave passes out on a CPU.
+          leave_out: see `choose_options`.
           options: of `jax.jit`.
         """
         functools.update_wrapper(self, function)
-        self._whole: Any = jax.jit(function, **options)
-        passes = {"xla_disable_hlo_passes": ",".join(LEFT_OUT)} if leave_out else {}
-        self._quick: Any = jax.jit(function, compiler_options=passes, **options)
-        self._untimed: Any = jax.jit(function, compiler_options=dict(UNTIMED_SUMS), **options)
+        self._function, self._leave_out, self._options = function, leave_out, options
+        self._made: dict[tuple[tuple[str, bool | str], ...], Any] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function; see `jax.jit`."""
-        return self.choose(args[1:])(*args, **kwargs)
+        return self.choose(*args)(*args, **kwargs)
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """Return a `jax.stages.Traced` for these arguments or their shapes."""
-        return self.choose().trace(*args, **kwargs)
+        return self.choose(*args).trace(*args, **kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Return a `jax.stages.Lowered` for these arguments or their shapes."""
-        return self.choose().lower(*args, **kwargs)
+        return self.choose(*args).lower(*args, **kwargs)
 
     def _cache_size(self) -> int:
         """Count the compiled programs, as a function of `jax.jit` does."""
-        return sum(one._cache_size() for one in (self._whole, self._quick, self._untimed))
+        return sum(made._cache_size() for made in self._made.values())
 
-    def choose(self, args: Sequence[Any] = ()) -> Any:
+    def choose(self, params: Any = None, *args: Any) -> Any:
         """Return what `jax.jit` made for the device that programs are traced for now.
 
         Args:
-          args: arguments of a call. Inside another program, where some are traced, JAX refuses
-            options of the compiler.
+          params: the first argument of a call.
+          args: the others. Inside another program, where some are traced, JAX refuses options of
+            the compiler.
         """
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
-            return self._whole
-        device = current_device()
-        if device.platform == "cpu":
-            return self._quick
-        copies = (device.compute_capability or (0, 0)) >= (9, 0)
-        return self._untimed if copies and knows_options(tuple(UNTIMED_SUMS)) else self._whole
+        inside = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
+        quantized = "quant" in getattr(params, "target", ())
+        chosen = {} if inside else choose_options(current_device(), self._leave_out, quantized)
+        key = tuple(chosen.items())
+        if key not in self._made:
+            self._made[key] = jax.jit(self._function, compiler_options=chosen, **self._options)
+        return self._made[key]
 
 
 def quick_jit(**options: Any) -> Callable[[Callable[..., Any]], QuickJit]:
