@@ -1,4 +1,4 @@
-"""Find out which part of the compiler makes texts wrong: decode in processes without one each."""
+"""Find out which part of the compiler makes texts wrong: decode in processes with or without it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jaxspec
-from jaxspec.bench.check.check_goals import find_result
+from jaxspec.bench.check.check_goals import find_texts
 from jaxspec.bench.demo import DEMO_PROMPTS
 from jaxspec.bench.measure.methods import parse_methods
 from jaxspec.bench.measure.prompt_files import read_prompts
+from jaxspec.engine.quick_jit import ALLOW, CAUTIOUS
 from jaxspec.io.tokenizer import load_tokenizer
 
 METHOD, TIMEOUT = "jetspec-best_first@32", 150
@@ -27,55 +29,69 @@ class Way(NamedTuple):
     Attributes:
       name: what is left out.
       flags: of XLA.
-      kernels: value of `JAXSPEC_KERNELS`; None: the usual ones.
+      variables: further ones of the environment, {name: value}.
     """
 
     name: str
     flags: tuple[str, ...] = ()
-    kernels: str | None = None
+    variables: Mapping[str, str] = MappingProxyType({})
 
 
 _NO_GRAPHS, _UNTIMED = "--xla_gpu_enable_command_buffer=", "--xla_gpu_autotune_level=0"
+_NO_KERNELS = {"JAXSPEC_KERNELS": "reference"}
+# What the others are compared with.
+TRUTH = Way("on the processor", variables={"JAX_PLATFORMS": "cpu"})
 WAYS = (
-    # What the others are compared with. An older XLA does not know all of the flags below.
-    Way("most of these", (_NO_GRAPHS, _UNTIMED, "--xla_gpu_enable_triton_gemm=false"), "reference"),
-    Way("nothing"),
-    Way("command buffers", (_NO_GRAPHS,)),
-    Way("kernels side by side", ("--xla_gpu_command_buffer_scheduling_mode=SERIALIZE",)),
-    Way("timing of products and sums", (_UNTIMED,)),
-    Way("Triton products", ("--xla_gpu_enable_triton_gemm=false",)),
-    Way("early launches", ("--xla_gpu_enable_pdl=false", "--xla_gpu_enable_pdl_launch=false")),
-    Way("kernels of jaxspec", (), "reference"),
+    Way("as usual"),
+    Way("without most of these", (_NO_GRAPHS, _UNTIMED), _NO_KERNELS),
+    Way("without command buffers", (_NO_GRAPHS,)),
+    Way("without timing of products", (_UNTIMED,)),
+    Way(
+        "without early launches",
+        ("--xla_gpu_enable_pdl=false", "--xla_gpu_enable_pdl_launch=false"),
+    ),
+    Way("without kernels of jaxspec", (), _NO_KERNELS),
 )
+# What programs for Hopper leave out, allowed one by one, and all at once.
+ALLOWED = tuple(
+    Way(f"with XLA's own {name.removeprefix('xla_')}", (), {ALLOW: name}) for name in CAUTIOUS
+) + (Way("with all of XLA's own choices", (), {ALLOW: "all"}),)
 
 
 def find_causes(report: Mapping[str, Any], tokens: int) -> dict[str, Any]:
-    """Decode with `mini` in one process for every way, if the step `lossless` went wrong.
+    """Try each of WAYS, if the texts of the steps before went wrong.
 
     Args:
       report: of the check so far.
       tokens: to decode.
 
     Returns:
-      {name: {"right": whether texts of `ar` and of METHOD, each decoded twice, are those of `ar`
-      in the first way; "flags"; "kernels"; and "error", if the process
-      failed}}. Empty if texts were right.
+      See `try_ways`. Empty if texts were right.
     """
-    failed = "error" in report["steps"].get("lossless", {})
-    found = find_result(report, "lossless") or {}
-    if not failed and not any(one["differing"] for one in found.values()):
+    failed = any("error" in report["steps"].get(step, {}) for step in ("lossless", "processor"))
+    if not failed and not any(one["differing"] for one in find_texts(report).values()):
         return {}
+    return try_ways(WAYS, tokens)
+
+
+def try_ways(ways: Sequence[Way], tokens: int) -> dict[str, Any]:
+    """Decode with `mini` in one process for each way.
+
+    Returns:
+      {name: {"right": whether texts of `ar` and of METHOD, each decoded twice, are those of `ar` on
+      the processor; "flags"; "variables"; and "error", if the process failed}}.
+    """
     with concurrent.futures.ThreadPoolExecutor(max(2, (os.cpu_count() or 2) // 2)) as pool:
-        results = list(pool.map(lambda way: _decode(way, tokens), WAYS))
-    expected = (results[0].get("texts") or [None])[0]
+        truth, *results = pool.map(lambda way: _decode(way, tokens), (TRUTH, *ways))
+    expected = (truth.get("texts") or [None])[0]
     named = {}
-    for way, result in zip(WAYS, results, strict=True):
+    for way, result in zip((TRUTH, *ways), (truth, *results), strict=True):
         texts = result.pop("texts", [])
         right = bool(texts) and expected is not None and all(text == expected for text in texts)
         named[way.name] = {
             "right": right,
             "flags": list(way.flags),
-            "kernels": way.kernels,
+            "variables": dict(way.variables),
         } | result
     return named
 
@@ -88,8 +104,8 @@ def render_causes(found: Mapping[str, Any]) -> str:
             "right" if one["right"] else f"wrong{': ' + one['error'] if 'error' in one else ''}"
         )
         given = [f"XLA_FLAGS='{' '.join(one['flags'])}'"] if one["flags"] else []
-        given += [f"JAXSPEC_KERNELS={one['kernels']}"] if one["kernels"] else []
-        lines.append(f"texts with {name} left out: {verdict}  {' '.join(given)}".rstrip())
+        given += [f"{variable}={value}" for variable, value in one["variables"].items()]
+        lines.append(f"texts {name}: {verdict}  {' '.join(given)}".rstrip())
     return "\n".join(lines)
 
 
@@ -97,9 +113,7 @@ def _decode(way: Way, tokens: int) -> dict[str, Any]:
     """Return `texts` of a process that runs this way, or its `error`."""
     flags = " ".join((os.environ.get("XLA_FLAGS", ""), *way.flags)).strip()
     environment = os.environ | {"XLA_FLAGS": flags, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    environment |= {"JAXSPEC_COMPILE_CACHE": "0"} | (
-        {"JAXSPEC_KERNELS": way.kernels} if way.kernels else {}
-    )
+    environment |= {"JAXSPEC_COMPILE_CACHE": "0"} | dict(way.variables)
     code = f"from jaxspec.bench.check.causes import print_texts; print_texts({tokens})"
     command = [sys.executable, "-c", code]
     try:

@@ -31,6 +31,12 @@ def find_result(report: dict[str, Any], step: str) -> Any:
     return report["steps"].get(step, {}).get("result")
 
 
+def find_texts(report: dict[str, Any]) -> dict[str, Any]:
+    """Return what `compare_texts` found, on the processor too; empty if nothing was compared."""
+    found = (find_result(report, step) or {} for step in ("processor", "lossless"))
+    return {name: one for result in found for name, one in result.items()}
+
+
 def _wrong_kernels(report: dict[str, Any]) -> float | None:
     found = [find_result(report, step) for step in ("layer kernels", "kernels")]
     checked = [record for one in found if one is not None for record in one.values()]
@@ -38,8 +44,8 @@ def _wrong_kernels(report: dict[str, Any]) -> float | None:
 
 
 def _differing(report: dict[str, Any]) -> float | None:
-    found = find_result(report, "lossless")
-    return None if found is None else sum(one["differing"] for one in found.values())
+    found = find_texts(report)
+    return sum(one["differing"] for one in found.values()) if found else None
 
 
 def _round(report: dict[str, Any], name: str, key: str = "ms") -> float | None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from jaxspec.bench.check.causes import render_causes
-from jaxspec.bench.check.check_goals import find_result, list_goals, list_shortfalls
+from jaxspec.bench.check.check_goals import (
+    find_result,
+    find_texts,
+    list_goals,
+    list_shortfalls,
+)
 from jaxspec.bench.report.table import Column, Table, fixed
 
 _SHOWN_KERNELS = 12
@@ -19,9 +24,9 @@ def render_check(report: dict[str, Any]) -> str:
         f"{report['sizes']['arch']} in {report['sizes']['dtype']}",
         _mesh(report),
         *(_ceilings(report), _kernels(report), _lossless(report)),
-        *(render_causes(find_result(report, "causes") or {}), _rounds(report)),
+        *(_ways(report, "causes"), _rounds(report)),
         *(_verification(report), _prefills(report)),
-        *(_profile(report), _few_rows(report), _skipped(report)),
+        *(_profile(report), _few_rows(report), _ways(report, "options"), _skipped(report)),
         _goals(report),
     ]
     short = list_shortfalls(report)
@@ -71,8 +76,8 @@ def _kernels(report: dict[str, Any]) -> str:
 
 
 def _lossless(report: dict[str, Any]) -> str:
-    found = find_result(report, "lossless")
-    if found is None:
+    found = find_texts(report)
+    if not found:
         return ""
     mesh = report.get("mesh")
     where = f"mini on {mesh['model']} devices" if mesh else "mini"
@@ -81,7 +86,16 @@ def _lossless(report: dict[str, Any]) -> str:
         [name, f"{one['differing']} of {one['of']}", one["acceptance"]]
         for name, one in found.items()
     ]
-    return Table(columns, rows).to_text()
+    shown = [
+        f"{name}: expected {expected}, got {got}"
+        for name, one in found.items()
+        for expected, got in one.get("texts", [])[:1]
+    ]
+    return "\n".join([Table(columns, rows).to_text(), *shown])
+
+
+def _ways(report: dict[str, Any], step: str) -> str:
+    return render_causes(find_result(report, step) or {})
 
 
 def _rounds(report: dict[str, Any]) -> str:

@@ -16,12 +16,12 @@ from jaxspec.bench.architectures import (
     architecture,
 )
 from jaxspec.bench.check.agreement import measure_agreement
-from jaxspec.bench.check.causes import find_causes
+from jaxspec.bench.check.causes import ALLOWED, find_causes, try_ways
 from jaxspec.bench.check.few_rows import measure_few_rows
 from jaxspec.bench.check.kernel_errors import check_kernels
 from jaxspec.bench.check.kernel_profile import profile_rounds
 from jaxspec.bench.check.layer_kernels import check_layer_kernels
-from jaxspec.bench.check.lossless import check_lossless
+from jaxspec.bench.check.lossless import check_autoregressive, check_lossless, find_processor
 from jaxspec.bench.check.prefills import measure_prefills
 from jaxspec.bench.check.rounds import SETTINGS, measure_rounds, measure_stream
 from jaxspec.bench.check.run_steps import Step, run_steps, take_over
@@ -32,6 +32,8 @@ from jaxspec.bench.latency.ceilings import CEILING_SIZES, find_memory_bytes, mea
 from jaxspec.bench.loading.measure_load import measure_load
 from jaxspec.bench.report.summary import describe_environment
 from jaxspec.core.params import Params
+from jaxspec.engine.quick_jit import needs_caution
+from pallas_kernels.device import current_device
 from pallas_kernels.versions import vectorizes_sums
 
 
@@ -183,8 +185,11 @@ def _list_steps(sizes: Sizes, report: dict[str, Any], mesh: Mesh | None) -> Sequ
         Step("layer kernels", functools.partial(check_layer_kernels, sizes.real)),
         Step("kernels", functools.partial(check_kernels, sizes.real)),
         Step("lossless", functools.partial(check_lossless, sizes.tokens, mesh=mesh)),
-        Step("causes", functools.partial(find_causes, report, sizes.tokens // 2)),
     ]
+    processor = find_processor()
+    if processor is not None:
+        steps.append(Step("processor", lambda: check_autoregressive(sizes.tokens, processor)))
+    steps.append(Step("causes", functools.partial(find_causes, report, sizes.tokens // 2)))
     steps += [
         Step(
             f"rounds: {setting.name}",
@@ -209,6 +214,8 @@ def _list_steps(sizes: Sizes, report: dict[str, Any], mesh: Mesh | None) -> Sequ
         Step("agreement", functools.partial(measure_agreement, sizes.tokens)),
         Step("load", load),
     ]
+    if needs_caution(current_device()):
+        steps.append(Step("options", lambda: try_ways(ALLOWED, sizes.tokens // 2)))
     if jax.default_backend() == "cpu" and vectorizes_sums():
         steps.append(Step("few rows", measure_few_rows))
     needs = _NEEDS if sizes.real else {}

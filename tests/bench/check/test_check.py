@@ -27,7 +27,11 @@ from jaxspec.bench.check.check_report import render_check
 from jaxspec.bench.check.kernel_errors import Shape, check_kernels
 from jaxspec.bench.check.kernel_profile import summarise_trace
 from jaxspec.bench.check.layer_kernels import check_layer_kernels
-from jaxspec.bench.check.lossless import check_lossless
+from jaxspec.bench.check.lossless import (
+    check_autoregressive,
+    check_lossless,
+    find_processor,
+)
 from jaxspec.bench.check.plan_check import CPU, GPU, check_device, choose_sizes
 from jaxspec.bench.check.rounds import SETTINGS, measure_rounds
 from jaxspec.bench.check.run_steps import Step, run_steps, take_over
@@ -36,6 +40,7 @@ from jaxspec.bench.check.verification import measure_verification, summarise_pie
 from jaxspec.bench.latency import cell
 from jaxspec.bench.measure.methods import Method
 from jaxspec.cli.main import main
+from jaxspec.engine.quick_jit import CAUTIOUS
 from pallas_kernels import residual
 
 
@@ -180,12 +185,13 @@ def wrong_texts():
     return {"steps": {"lossless": {"result": {"tree, T=0": {"differing": 1}}}}}
 
 
-def test_texts_that_are_wrong_are_decoded_with_parts_left_out(monkeypatch, wrong_texts):
+def test_texts_that_are_wrong_are_decoded_in_other_ways(monkeypatch, wrong_texts):
     good, bad = [[1, 2], [3]], [[1, 2], [4]]
-    texts = {"most of these": [good] * 4, "nothing": [good, good, bad, good]}
+    texts = {"on the processor": [good] * 4, "as usual": [good, good, bad, good]}
+    failing = "without early launches"
 
     def decode(way, tokens):
-        return {"error": "Unknown flag"} if way.name == "early launches" else {"texts": given(way)}
+        return {"error": "Unknown flag"} if way.name == failing else {"texts": given(way)}
 
     def given(way):
         return texts.get(way.name, [good] * 4)
@@ -193,14 +199,27 @@ def test_texts_that_are_wrong_are_decoded_with_parts_left_out(monkeypatch, wrong
     monkeypatch.setattr(causes, "_decode", decode)
     found = causes.find_causes(wrong_texts, 8)
     wrong = [name for name, one in found.items() if not one["right"]]
-    assert wrong == ["nothing", "early launches"]
+    assert wrong == ["as usual", failing]
     text = causes.render_causes(found)
-    assert "texts with nothing left out: wrong" in text and "wrong: Unknown flag" in text
-    line = "command buffers left out: right  XLA_FLAGS='--xla_gpu_enable_command_buffer='"
+    assert "texts as usual: wrong" in text and "wrong: Unknown flag" in text
+    line = "without command buffers: right  XLA_FLAGS='--xla_gpu_enable_command_buffer='"
     assert line in text and "right  JAXSPEC_KERNELS=reference" in text
+    # Each option of Hopper's programs can be given back to XLA.
+    allowed = causes.render_causes(causes.try_ways(causes.ALLOWED, 8))
+    assert all(f"right  {causes.ALLOW}={name}" in allowed for name in (*CAUTIOUS, "all"))
     # Nothing is compared with a process that failed.
-    texts["most of these"] = []
+    texts["on the processor"] = []
     assert not any(one["right"] for one in causes.find_causes(wrong_texts, 8).values())
+
+
+def test_wrong_texts_of_the_processor_count_too(monkeypatch):
+    monkeypatch.setattr(causes, "_decode", lambda way, tokens: {"texts": [[[1]]]})
+    differs = {"differing": 1, "of": 1, "first": 0, "acceptance": 1.0, "texts": [[[5, 6], [7, 8]]]}
+    report = make_report(processor={"ar on the processor, T=0": differs})
+    assert causes.find_causes(report, 8)["as usual"]["right"]
+    text = render_check(report)
+    assert "ar on the processor, T=0: expected [5, 6], got [7, 8]" in text
+    assert "texts that differ from autoregressive ones (float32): 1" in text
 
 
 def test_right_texts_need_no_other_process(monkeypatch):
@@ -211,19 +230,25 @@ def test_right_texts_need_no_other_process(monkeypatch):
 
 
 @pytest.mark.slow
-def test_processes_with_parts_left_out(monkeypatch, wrong_texts):
+def test_processes_run_in_other_ways(monkeypatch):
     ways = (
-        *causes.WAYS[:2],
+        causes.WAYS[0],
         causes.Way("a", ("--xla_gpu_no_such=1",)),
-        causes.Way("b", (), "blocks"),
+        causes.Way("b", (), {"JAXSPEC_KERNELS": "blocks"}),
     )
-    monkeypatch.setattr(causes, "WAYS", ways)
-    found = causes.find_causes(wrong_texts, 8)
+    found = causes.try_ways(ways, 8)
     assert [one["right"] for one in found.values()] == [True, True, False, True]
     assert "Unknown flag" in found["a"]["error"]
 
 
-@pytest.mark.parametrize("number", slow_except([0, 7], [0, 6, 7]))
+@pytest.mark.slow
+def test_autoregressive_texts_are_compared_with_another_device():
+    found = check_autoregressive(8, jax.devices()[0])
+    assert [one["differing"] for one in found.values()] == [0, 0]
+    assert "ar on the processor, T=1" in found and find_processor() is None
+
+
+@pytest.mark.parametrize("number", slow_except([0], [0, 6, 7]))
 def test_rounds_are_timed_against_their_floor(tiny, number):
     setting = SETTINGS[number]
     found = measure_rounds(tiny, setting, context=20, rounds=2, rates=(1e10, 1e11))
