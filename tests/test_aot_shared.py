@@ -84,6 +84,7 @@ def test_virtual_devices_share_something_and_are_no_gpus(options, message, capsy
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_virtual_devices_show_the_partitioned_program(tmp_path, capsys):
     """The target has one layer of 5 heads, and five devices; `mini` is the smallest."""
     path = tmp_path / "aot.json"

@@ -44,6 +44,7 @@ def cut_text(begin, count, depths, width=3 * toys.WIDTH):
     )
 
 
+@pytest.mark.slow
 def test_falcon_rounds_are_those_of_training():
     """Blocks after each root, along the text's own tokens."""
     variables, drafter = toys.variables_of(init_falcon, CONFIG), make_falcon_drafter(CONFIG)
@@ -128,7 +129,7 @@ def draft_in_turn(drafter, segments, depths):
 METHODS = ["jetspec", "medusa", "eagle3", "specblock", "falcon"]
 
 
-@pytest.mark.parametrize("method", slow_except(["medusa", "specblock"], METHODS))
+@pytest.mark.parametrize("method", slow_except(["medusa"], METHODS))
 def test_rounds_side_by_side_are_those_in_turn(method, monkeypatch):
     """Values and gradients, in three chunks of which one takes one step and one is left out."""
     monkeypatch.setattr(redrafting, "SIDE", 2)

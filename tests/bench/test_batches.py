@@ -39,6 +39,7 @@ def test_plain_rounds_give_every_slot_a_token():
     assert found == pytest.approx((4 / 0.5, 1.0, 4.0, 0.0))
 
 
+@pytest.mark.slow
 def test_whole_trees_give_what_was_accepted():
     trees = make_trees(0.5)
     found = run(trees, "fixed", 4, Costs((2.0,), (0.5,)), (32,), rounds=4000)
@@ -74,6 +75,7 @@ def test_costs_are_those_of_the_roofline_and_of_reading_a_drafter():
     assert costs.drafted[0] > whole
 
 
+@pytest.mark.slow
 def test_budgets_that_win_alone_lose_in_a_batch():
     records = model_batches(
         make_trees(0.3), [1, 64, 256], arch="qwen3-8b", device="h100", context=1024, samples=64
@@ -84,6 +86,7 @@ def test_budgets_that_win_alone_lose_in_a_batch():
     assert find_crossover(records, "ar") is None
 
 
+@pytest.mark.slow
 def test_recorded_trees_accept_what_decoding_does():
     params = load_short()
     prompt, options = list(range(50, 60)), dict(max_new_tokens=12, ignore_eos=True, budget=6)

@@ -41,6 +41,7 @@ def test_a_full_queue_counts_as_an_error(engine):
     assert sum(one.error is None for one in measured.asked) == 3
 
 
+@pytest.mark.slow
 def test_a_request_that_the_engine_gives_up_counts_as_an_error(engine):
     late = [ServeRequest((5, 6), max_new_tokens=6, deadline=1e-9)]
     summary = summarise(drive(engine, late, Load(2)))

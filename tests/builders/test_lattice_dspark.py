@@ -99,6 +99,7 @@ def test_paths_have_the_scores_of_their_branches(kind):
     assert certain <= inside <= possible
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, pytest.param(1.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "kind", ["rnn", *(pytest.param(k, marks=pytest.mark.slow) for k in KINDS[:2])]

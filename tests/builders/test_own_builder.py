@@ -31,6 +31,7 @@ def params():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", slow_except([1.0], [0.0, 1.0]))
 def test_it_decodes_losslessly(params, comb, temperature):
     options = dict(max_new_tokens=NEW, temperature=temperature)

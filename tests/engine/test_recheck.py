@@ -96,6 +96,7 @@ def test_checks_change_no_text(mini, monkeypatch, temperature):
     assert other[0] / other[place] < one[0] / one[place]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", slow_except([3], [60, 3]))
 def test_forced_rounds_do_not_decide_whether_to_draft(mini, tokens):
     """Neither where the check is complete, nor where the text ends in it."""

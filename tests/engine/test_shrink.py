@@ -177,6 +177,7 @@ def _turns():
     return Functions(init, Acts(rows=rows), observe)
 
 
+@pytest.mark.slow
 def test_states_of_policies_follow_their_sequences(tiny):
     options = TREE | dict(policy=Policy(Turns(), controls=None))
     whole, part = finish_both(tiny, [3, 30, 3, 3], prompts=IDS, **options)
@@ -302,7 +303,7 @@ def test_decode_asks_whether_shrinking_pays(mini, sizes, monkeypatch):
     assert [out.tokens for out in found[0]] == [out.tokens for out in found[1]]
 
 
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("together", slow_except([True], [True, False]))
 def test_what_compiling_took_is_noted_wherever_it_happens(
     tiny, nothing_lost, monkeypatch, together
 ):

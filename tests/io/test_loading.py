@@ -253,6 +253,7 @@ def test_measured_loads(tmp_path):
         measure_load(0.02, shards=0, folder=tmp_path)
 
 
+@pytest.mark.slow
 def test_measured_first_calls():
     lines, model = [], str(SHIPPED / "dflash" / "target")
     report = measure_first_calls(

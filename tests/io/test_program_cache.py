@@ -48,6 +48,7 @@ def test_one_option_turns_it_off(show, tmp_path):
     assert not (tmp_path / "programs").exists()
 
 
+@pytest.mark.slow
 def test_jaxs_own_settings_come_first(show, tmp_path):
     other = str(tmp_path / "other")
     assert show(JAX_COMPILATION_CACHE_DIR=other)[:2] == [other, 1.0]

@@ -37,6 +37,7 @@ def test_serves_a_batch():
     np.testing.assert_array_equal(got, [choose(jnp.asarray(one), 1, 20) for one in entries])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", slow_except([9], (2, 9, 32)))
 def test_a_tree_is_the_same(rows):
     # Rounded, so that many paths cost the same.

@@ -168,6 +168,7 @@ def alone(mini):
     return {name: (one, run(one, *REQUESTS)) for name, one in engines.items()}
 
 
+@pytest.mark.slow
 def test_each_drafter_accepts_what_it_does_alone(engine, alone):
     """Losslessness hides drafts that are wrong; the tokens of every round do not."""
     requests = [with_method(one, name) for one in REQUESTS for name in NAMES]

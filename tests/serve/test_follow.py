@@ -55,6 +55,7 @@ def list_names(packets, told):
     return names
 
 
+@pytest.mark.slow
 def test_an_engine_that_follows_holds_the_same_state(mini):
     """Measured costs, prompts of several chunks, copied slots, sampling, log-probabilities, and a
     cancelled request.

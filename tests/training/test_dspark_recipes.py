@@ -103,6 +103,7 @@ def same(one, other, **tolerance):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), one, other)
 
 
+@pytest.mark.slow
 def test_a_trained_drafter_is_measured_written_and_decodes(folder, whole):
     found = jaxspec.load(
         folder / "model", drafter={"dspark": str(folder / "whole")}, dtype="float32"
@@ -217,6 +218,7 @@ def test_a_drafter_to_start_from(folder, plain, whole):
     assert 0 < abs(fused - start).max() < 0.05
 
 
+@pytest.mark.slow
 def test_errors_say_what_to_do(folder, plain, whole):
     for model, init, method, message in [
         (KEPT_SLOTS, None, FROZEN, "the backbone is frozen: give --init"),

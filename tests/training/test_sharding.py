@@ -64,6 +64,7 @@ MESHES = {
 SHARES = {"one": 1, "data": 1, "fsdp": 1 / 8, "both": 1 / 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", slow_except(["both"], ["both", "data fsdp"]))
 def test_eight_devices_give_the_weights_of_one(tmp_path, names):
     chosen = ["one", *names.split()]

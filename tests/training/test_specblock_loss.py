@@ -203,6 +203,7 @@ def loss_of(recorded):
     return lambda batch: loss(recorded.params, recorded.target, batch)
 
 
+@pytest.mark.slow
 def test_nothing_leaks_between_documents(recorded, loss_of):
     batch = packed((12, 16))
     # The last anchor of each document has two tokens behind it: further slots do not count.

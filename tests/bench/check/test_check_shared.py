@@ -26,6 +26,7 @@ def check(folder, **request):
     return json.loads(path.read_text()), "\n".join(text), json.loads(counts)
 
 
+@pytest.mark.slow
 def test_texts_of_a_shared_target_are_compared(tmp_path):
     report, printed, counts = check(tmp_path, steps=["lossless"], temperatures=[1.0])
     assert counts["decode"] == {"1": 2, "2": 4}  # of two prompts

@@ -36,6 +36,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "options"), slow_except(CALLS[:1], CALLS))
 def test_the_text_is_the_targets(params, method, options):
     sampling = {name: options[name] for name in ("temperature", "seed", "top_p") if name in options}

@@ -43,6 +43,7 @@ def cases() -> list:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rule", "drafter", "temperature"), cases())
 def test_the_text_is_the_autoregressive_one(models, rule, drafter, temperature):
     params = models[DRAFTERS[drafter]["method"]]
