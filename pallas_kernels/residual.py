@@ -17,6 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from pallas_kernels import reference, tuning, versions
+from pallas_kernels.caution import TRITON_PRODUCTS, choose_cautious
 from pallas_kernels.device import Device, current_device
 from pallas_kernels.registry import find_name
 
@@ -47,6 +48,8 @@ def find_kernel(dtype) -> Callable | None:
 def count_parts(rows: int, inputs: int, outputs: int, device: Device | None = None) -> int:
     """Choose into how many parts the inputs of a product are split; a power of two.
 
+    One where cuBLAS multiplies, which splits inputs by itself.
+
     The parts give every multiprocessor about one and a half blocks of the product, as XLA's own
     rule does on an H100, unless they become short. Fewer would leave multiprocessors without a load
     in flight. Narrower blocks would not: each block reads all rows of its inputs, so at 64 rows
@@ -56,8 +59,11 @@ def count_parts(rows: int, inputs: int, outputs: int, device: Device | None = No
       rows, inputs, outputs: of the product [rows, inputs] by [inputs, outputs].
       device: (default: that of programs traced now).
     """
+    device = device or current_device()
+    if TRITON_PRODUCTS in choose_cautious(device):
+        return 1
     blocks = -(-rows // _BLOCK_ROWS) * -(-outputs // _BLOCK_OUTPUTS)
-    wanted = _BLOCKS_PER_CORE * tuning.count_cores(device or current_device()) / blocks
+    wanted = _BLOCKS_PER_CORE * tuning.count_cores(device) / blocks
     parts = min(_MOST_PARTS, 1 << max(0, round(math.log2(wanted))))
     while inputs % parts or inputs // parts < _LEAST_INPUTS and parts > 1:
         parts //= 2

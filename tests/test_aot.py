@@ -72,7 +72,7 @@ LOOPS |= {
     for rule in ("sequential", "rejection")
 }
 # Kernels and copies of a round; 230 for others.
-MOST = {"h100": 150, "h100 ar": 66, "t4": 300, "h100 top-p": 110, "h100 filters": 260}
+MOST = {"h100": 150, "h100 ar": 60, "t4": 300, "h100 top-p": 110, "h100 filters": 260}
 MOST |= {"h100 sequential": 220, "h100 rejection": 330}
 SHAPE = {"heads": 32, "kv_heads": 8, "head_dim": 128, "capacity": 4096}
 CALLS = [

@@ -4,21 +4,18 @@ A program for a CPU holds one inner loop per layer, over the blocks of attention
 such loops run again and again over the whole program. They find next to nothing, and take a fifth to
 a third of its compilation.
 
-On an H100, programs of jax 0.11.2 crashed or gave wrong texts where XLA wrote kernels by Triton, and
-autoregressive ones did not (`docs/gpu.md`). Nobody has found out which kernel is wrong. So XLA writes
-none on Hopper and later: products go to cuBLAS, sums to XLA's own loops. The kernels of
-`pallas_kernels` stay.
+Programs for Hopper and later leave out choices of XLA, see `pallas_kernels.caution`.
 """
 
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
+from pallas_kernels.caution import CAUTIOUS, TRITON_PRODUCTS, choose_cautious
 from pallas_kernels.device import Device, current_device
 
 # Passes of XLA that are left out on a CPU. What they would move out of the loops of attention is a
@@ -28,23 +25,6 @@ LEFT_OUT = (
     "while-loop-invariant-code-motion",
     "while-loop-constant-sinking",
 )
-
-# This variable names options of CAUTIOUS, with commas between them, for which XLA's own choice stays;
-# "all": for all of them.
-ALLOW = "JAXSPEC_XLA_ALLOW"
-# Options for Hopper and later.
-CAUTIOUS: Mapping[str, bool | str] = {
-    "xla_gpu_enable_triton_gemm": False,
-    # It times a kernel of Triton for each small sum, some of which use the bulk copy engine.
-    "xla_gpu_experimental_enable_fusion_autotuner": False,
-    # It hands slices to cuBLAS by their address.
-    "xla_gpu_enable_dynamic_slice_fusion": False,
-    # Kernels of a command buffer run one after the other.
-    "xla_gpu_command_buffer_scheduling_mode": "SERIALIZE",
-    # Norms and sums by Triton; and two products of the same rows as one, for which XLA would
-    # concatenate their weights in each round if cuBLAS is to multiply.
-    "xla_disable_hlo_passes": "triton-softmax-rewriter,fusion-block-level-rewriter,dot-merger",
-}
 
 
 def knows_options(options: Mapping[str, bool | str]) -> bool:
@@ -57,16 +37,11 @@ def knows_options(options: Mapping[str, bool | str]) -> bool:
 
 
 @functools.cache
-def find_cautious() -> dict[str, bool | str]:
+def find_known() -> dict[str, bool | str]:
     """Return those of CAUTIOUS that this version of XLA knows."""
     if knows_options(CAUTIOUS):
         return dict(CAUTIOUS)
     return {name: value for name, value in CAUTIOUS.items() if knows_options({name: value})}
-
-
-def needs_caution(device: Device) -> bool:
-    """Whether a device is a Hopper or a later GPU."""
-    return (device.compute_capability or (0, 0)) >= (9, 0)
 
 
 def choose_options(
@@ -81,10 +56,8 @@ def choose_options(
     """
     if device.platform == "cpu":
         return {"xla_disable_hlo_passes": ",".join(LEFT_OUT)} if leave_out else {}
-    allowed = [*os.environ.get(ALLOW, "").split(","), *(["xla_gpu_enable_triton_gemm"] * quantized)]
-    if not needs_caution(device) or "all" in allowed:
-        return {}
-    return {name: value for name, value in find_cautious().items() if name not in allowed}
+    cautious = choose_cautious(device).keys() - ({TRITON_PRODUCTS} if quantized else set())
+    return {name: value for name, value in find_known().items() if name in cautious}
 
 
 class QuickJit:

@@ -8,14 +8,13 @@ import jax.numpy as jnp
 
 from jaxspec.engine import quick_jit as module
 from jaxspec.engine.quick_jit import (
-    ALLOW,
-    CAUTIOUS,
     LEFT_OUT,
     choose_options,
-    find_cautious,
+    find_known,
     knows_options,
     quick_jit,
 )
+from pallas_kernels.caution import ALLOW, CAUTIOUS
 from pallas_kernels.device import Device, for_device
 
 Weights = collections.namedtuple("Weights", "target")
@@ -43,7 +42,7 @@ def test_programs_for_a_cpu_leave_passes_over_loops_out():
 
 
 def test_xla_writes_no_triton_kernels_on_a_hopper(monkeypatch):
-    known = find_cautious()
+    known = find_known()
     assert known and known.items() <= CAUTIOUS.items()
     assert choose_options(HOPPER) == choose_options(BLACKWELL) == known
     assert choose_options(AMPERE) == choose_options(Device("cuda", (8, 9))) == {}
@@ -66,9 +65,9 @@ def test_options_that_an_older_xla_does_not_know_are_left_out(monkeypatch):
     name = "xla_gpu_command_buffer_scheduling_mode"
     assert not knows_options({name: "NO_SUCH_MODE"})
     monkeypatch.setattr(module, "CAUTIOUS", {"xla_gpu_no_such_option": False, **CAUTIOUS})
-    find_cautious.cache_clear()
-    found = find_cautious()
-    find_cautious.cache_clear()
+    find_known.cache_clear()
+    found = find_known()
+    find_known.cache_clear()
     assert "xla_gpu_no_such_option" not in found and "xla_disable_hlo_passes" in found
 
 

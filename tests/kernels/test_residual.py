@@ -13,6 +13,7 @@ from jaxspec.core.config import TransformerConfig
 from jaxspec.targets.layers import DecoderLayer, rope_table
 from jaxspec.targets.linear import Linear
 from pallas_kernels import reference, residual
+from pallas_kernels.caution import ALLOW, TRITON_PRODUCTS
 from pallas_kernels.registry import Device, for_device, using
 
 H100 = Device("cuda", (9, 0), 132)
@@ -90,6 +91,7 @@ def test_a_bias_is_added_once():
 @pytest.mark.parametrize("fused", (True, False))
 def test_a_layer_gives_the_same_in_parts(fused, monkeypatch):
     monkeypatch.setattr(residual, "_LEAST_INPUTS", 512)
+    monkeypatch.setenv(ALLOW, TRITON_PRODUCTS)
     # Wide enough for several parts of every product.
     config = TransformerConfig(1024, 1, 16, 2, 64, 1024)
     layer, positions = DecoderLayer(config, fused_qkv=fused), 7 + jnp.arange(3)[None]
@@ -109,7 +111,8 @@ def test_a_layer_gives_the_same_in_parts(fused, monkeypatch):
     )
 
 
-def test_parts_fill_an_h100():
+def test_parts_fill_an_h100(monkeypatch):
+    monkeypatch.setenv(ALLOW, TRITON_PRODUCTS)
     # Products of Qwen3-8B: qkv, o, down and gate_up. XLA's own choice is 8 for o, which took longer.
     shapes = [(4096, 6144), (4096, 4096), (12288, 4096), (4096, 24576)]
     assert [residual.count_parts(64, *shape, H100) for shape in shapes] == [4, 4, 8, 1]
@@ -128,3 +131,8 @@ def test_kernel_serves_gpus_that_triton_compiles_for():
         assert residual.find_kernel(jnp.float16) is None
     with for_device(Device("cpu")):
         assert residual.find_kernel(jnp.float32) is None
+
+
+def test_cublas_splits_products_by_itself():
+    assert residual.count_parts(64, 12288, 4096, H100) == 1
+    assert residual.count_parts(64, 12288, 4096, Device("cuda", (8, 0), 108)) > 1

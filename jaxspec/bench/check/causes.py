@@ -16,8 +16,8 @@ from jaxspec.bench.check.check_goals import find_texts
 from jaxspec.bench.demo import DEMO_PROMPTS
 from jaxspec.bench.measure.methods import parse_methods
 from jaxspec.bench.measure.prompt_files import read_prompts
-from jaxspec.engine.quick_jit import ALLOW, CAUTIOUS
 from jaxspec.io.tokenizer import load_tokenizer
+from pallas_kernels.caution import ALLOW, CAUTIOUS
 
 METHOD, TIMEOUT = "jetspec-best_first@32", 150
 _PROMPTS, _REPEATS = 2, 2

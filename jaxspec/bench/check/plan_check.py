@@ -32,7 +32,7 @@ from jaxspec.bench.latency.ceilings import CEILING_SIZES, find_memory_bytes, mea
 from jaxspec.bench.loading.measure_load import measure_load
 from jaxspec.bench.report.summary import describe_environment
 from jaxspec.core.params import Params
-from jaxspec.engine.quick_jit import needs_caution
+from pallas_kernels.caution import needs_caution
 from pallas_kernels.device import current_device
 from pallas_kernels.versions import vectorizes_sums
 

@@ -40,8 +40,8 @@ from jaxspec.bench.check.verification import measure_verification, summarise_pie
 from jaxspec.bench.latency import cell
 from jaxspec.bench.measure.methods import Method
 from jaxspec.cli.main import main
-from jaxspec.engine.quick_jit import CAUTIOUS
 from pallas_kernels import residual
+from pallas_kernels.caution import CAUTIOUS
 
 
 def fail():
