@@ -15,19 +15,17 @@ from typing import Any
 import numpy as np
 
 from jaxspec.adapt.actions import SKIP, check_unshared
-from jaxspec.adapt.checkpoint import VersionFiles, check_record
 from jaxspec.adapt.cut import cut_segments
 from jaxspec.adapt.deciders import Decider, Decision, Query, Update, make_decider
 from jaxspec.adapt.deciders.base import is_full
 from jaxspec.adapt.evidence import Buffers
-from jaxspec.adapt.learner import make_learner
+from jaxspec.adapt.meter import Meter
 from jaxspec.adapt.options import AdaptOptions
 from jaxspec.adapt.prices import Prices, price_updates
-from jaxspec.adapt.publish import copy_weights, hash_weights, identify_weights, publish
-from jaxspec.adapt.updates import POSITIONS, Trainer, is_finite
-from jaxspec.adapt.versions import Versions
+from jaxspec.adapt.publish import hash_weights
+from jaxspec.adapt.served import Served, check_method, copy_drafter
+from jaxspec.adapt.updates import is_finite, make_trainer
 from jaxspec.core.params import Params
-from jaxspec.drafters.registry import record_of
 from jaxspec.engine.api import run_session
 from jaxspec.engine.arguments import check_seed
 from jaxspec.engine.capacity import prompt_chunk
@@ -73,33 +71,45 @@ class Session:
         clock: Callable[[], float] = time.perf_counter,
         prices: Prices | None = None,
     ):
-        self.options, self.clock, self._prices = options or AdaptOptions(), clock, prices
+        self.options, self.clock, self._meter = options or AdaptOptions(), clock, Meter(prices)
         self.seed = check_seed(seed) % 2**64  # NumPy takes no negative one
         refuse(params, "served by a drafter that learns")
-        self.method = _check_method(params, method)
+        self.method = check_method(params, method)
         if self.options.rows < prompt_chunk():
             raise ValueError(f"rows is {self.options.rows}: give at least {prompt_chunk()}")
         self.decider = make_decider(decider, self.options.room)
         self.state = self.decider.init()
         variables = params.drafter(self.method)
         check_unshared(variables["params"], params.target)
+        self.trainer = make_trainer(params, self.method, self.options.learner)
         # A copy of its own, which publications overwrite.
-        self.params = _with_weights(params, self.method, copy_weights(variables["params"]))
-        self.trainer = self._make_trainer(variables)
+        given = copy_drafter(params, self.method), self.method, self.trainer
+        self._served = Served(*given, self.options.versions, folder)
         depths = min(self.options.shape.depths, self.trainer.learner.drafter.depth)
         self.shape = dataclasses.replace(self.options.shape, depths=depths)
         self.buffers = Buffers(self.options.segments)
-        self.version, self.queries, self.events = 0, 0, []
-        self._versions = Versions(self.trainer.train.theta, self.options.versions)
+        self.queries, self.events = 0, []
         self._firsts: dict[int, int] = {}  # {query: number of its first segment}
         self._trained = 0  # number of the first segment that was not trained on
-        self._seconds = 0.0  # of adaptation since the latest query, by the clock
-        self._counted = 0.0  # the same, as the decider counts it
         self._first_prices: Mapping[str, float] = {}  # of updates, once one could be made
-        self._files = None if folder is None else VersionFiles(folder)
-        if self._files is not None:
-            self._identity = identify_weights(self.params, self.method)
-            self._resume()
+        resumed = self._served.resume(self.state)
+        if resumed is not None:
+            self.queries, self.state = resumed
+
+    @property
+    def params(self) -> Params:
+        """The parameters that decode now."""
+        return self._served.params
+
+    @property
+    def version(self) -> int:
+        """The version of the drafter that decodes now; 0 is the one that was given."""
+        return self._served.version
+
+    @property
+    def serving(self) -> Any:
+        """The drafter's weights that decode now."""
+        return self._served.weights
 
     def decode(
         self, prompt: Prompt | Prompts, *, domain: str = "", adapt: bool = True, **options: Any
@@ -130,8 +140,7 @@ class Session:
     def close(self) -> None:
         """Forget the evidence and release the files."""
         self.buffers = Buffers(self.options.segments)
-        if self._files is not None:
-            self._files.close()
+        self._served.close()
 
     def _learn(
         self, state: Any, prompts: list[Any], outputs: list[Output], domain: str, seconds: float
@@ -140,43 +149,20 @@ class Session:
         began, passes = self.clock(), self.trainer.passes
         seed = (self.seed, self.queries)
         numbers = self.buffers.add(cut_segments(self.params, state, prompts, self.shape, seed))
-        entries = np.array(numbers, np.int64) % self.options.segments
-        error, positions = 0.0, 0
-        if numbers:
-            positions = int(np.asarray(self.buffers.ring.reject)[entries].sum())
-            if self.decider.reads_error:
-                error = self.trainer.error(self.buffers.ring, entries)
-        rounds = sum(out.stats.rounds for out in outputs)
-        query = Query(
-            self.queries,
-            domain,
-            sum(out.stats.emitted - 1 for out in outputs),
-            rounds,
-            0.0,  # below
-            error,
-            positions,
-            self.buffers.filled,
-            self.buffers.count(numbers),
-            tuple(np.random.default_rng([self.seed, self.queries, 1]).random(3).tolist()),
-        )
+        query = self._describe(numbers, outputs, domain)
         first_prices = self._price_updates(query)
         gathered = self.clock() - began
-        here = seconds + gathered
         passes = self.trainer.passes - passes
-        if self._prices is not None:
-            here = rounds * self._prices.round_seconds
-            here += passes * self._prices.pass_seconds(POSITIONS)
-        query = query._replace(
-            seconds=self._counted + here, prices=first_prices, version=self.version
-        )
+        counted = self._meter.count_query(query.rounds, seconds + gathered, passes)
+        query = query._replace(seconds=counted, prices=first_prices, version=self.version)
         self.state, decision = self.decider.decide(self.state, query)
         event = {
             "query": self.queries,
             "domain": domain,
             "tokens": query.tokens,
             "rounds": query.rounds,
-            "positions": positions,
-            "error": error,
+            "positions": query.positions,
+            "error": query.error,
             "decode_seconds": seconds,
             "evidence_seconds": gathered,
             "passes": passes,
@@ -187,16 +173,35 @@ class Session:
         known = {query: at for query, at in self._firsts.items() if at >= self.buffers.oldest}
         self._firsts = known | {self.queries: self.buffers.written - len(numbers)}
         self.queries += 1
-        self._seconds = self._counted = 0.0
         self._act(decision, numbers, event)
+
+    def _describe(self, numbers: list[int], outputs: list[Output], domain: str) -> Query:
+        """Tell the decider of a call whose segments have these numbers, but not what it took."""
+        entries = np.array(numbers, np.int64) % self.options.segments
+        error, positions = 0.0, 0
+        if numbers:
+            positions = int(np.asarray(self.buffers.ring.reject)[entries].sum())
+            if self.decider.reads_error:
+                error = self.trainer.error(self.buffers.ring, entries)
+        return Query(
+            self.queries,
+            domain,
+            sum(out.stats.emitted - 1 for out in outputs),
+            sum(out.stats.rounds for out in outputs),
+            0.0,
+            error,
+            positions,
+            self.buffers.filled,
+            self.buffers.count(numbers),
+            tuple(np.random.default_rng([self.seed, self.queries, 1]).random(3).tolist()),
+        )
 
     def _act(self, decision: Decision, numbers: list[int], event: Event) -> None:
         """Do what the decider says, and add it to the event."""
         began = self.clock()
         if decision.restore is not None:
-            self.version, theta = self._versions.find(decision.restore)
-            self.trainer.restore(theta)
-            self._serve()
+            self._served.take_back(decision.restore)
+            self._served.serve(self.queries, self.state)
         if decision.since is not None:
             # Of queries before a restart there is no evidence.
             self.buffers.forget(self._firsts.get(decision.since, 0))
@@ -208,10 +213,9 @@ class Session:
             chosen = self.buffers.newest(self.decider.recent)
         if len(chosen):
             self._update(decision.train, chosen, event)
-        self._seconds = self.clock() - began
-        if self._prices is None:
-            self._counted = self._seconds
-        event |= {"update_seconds": self._seconds, "version": self.version}
+        seconds = self.clock() - began
+        self._meter.count_all(seconds)
+        event |= {"update_seconds": seconds, "version": self.version}
         if "update" in event or event["restored"] is not None:
             event["weights"] = hash_weights(self.serving)
 
@@ -219,7 +223,7 @@ class Session:
         """Compare versions on the evidence of a text, and let the elected one decode."""
         passes, first = self.trainer.passes, self._firsts.get(decision.judge_since, 0)
         chosen = self.buffers.newest(self.options.tested, first)
-        found = self._versions.load(decision.judge, self.version, self.trainer.start)
+        found = self._served.versions.load(decision.judge, self.version, self.trainer.start)
         if not found or not len(chosen):
             return
         trained = max(self.buffers.oldest, first) < self._trained
@@ -230,13 +234,10 @@ class Session:
         loads = sum(version > 0 for version in found)  # the first one is on the device
         event |= {"judged": judged, "restored": elected, "loads": loads}
         event["passes"] += passes
-        if self._prices is not None:
-            self._counted += passes * self._prices.pass_seconds(POSITIONS)
-            self._counted += loads * self._prices.load_seconds
+        self._meter.count_comparison(passes, loads)
         if elected is not None:
-            self.version = elected
-            self.trainer.restore(found[elected])
-            self._serve()
+            self._served.choose(elected, found[elected])
+            self._served.serve(self.queries, self.state)
 
     def _update(self, action: str, chosen: np.ndarray, event: Event) -> None:
         """Train on entries of the ring, tell the decider, and publish what is good."""
@@ -246,102 +247,28 @@ class Session:
             action, self.buffers.ring, chosen, tested, self.decider
         )
         self._trained = self.buffers.written
-        theta = self.trainer.train.theta
-        if good and not is_finite(theta):
+        if good and not is_finite(self.trainer.train.theta):
             good = False
-            self.trainer.restore(self._versions.find(self.version)[1])
+            self._served.undo()
         if good:
-            self.version = self._versions.add(theta)
-        version = self.version if good else None
+            self._served.add()
+        version, passes = self.version if good else None, self.trainer.passes - passes
         # Only the first update of an action compiles; that says nothing of what the next ones cost.
-        seconds = self.clock() - began - (compile_seconds() - compiled)
-        if self._prices is not None:
-            seconds = steps * self._prices.step_seconds(action, POSITIONS)
-            seconds += (self.trainer.passes - passes) * self._prices.pass_seconds(POSITIONS)
-            self._counted += seconds
+        measured = self.clock() - began - (compile_seconds() - compiled)
+        seconds = self._meter.count_update(action, measured, steps, passes)
         update = Update(action, seconds, *flips, version)
         event |= {"update": update._asdict(), "segments": len(chosen), "steps": steps}
-        event["passes"] += self.trainer.passes - passes
+        event["passes"] += passes
         # Before the version is written: a session that is resumed there knows what became of it.
         self.state = self.decider.observe(self.state, update)
         if good:
-            self._serve()
+            self._served.serve(self.queries, self.state)
 
     def _price_updates(self, query: Query) -> Mapping[str, float]:
         """Return what first updates take, as soon as one could be made; one test runs to tell."""
         room, steps = self.decider.room or self.options.room, self.decider.steps
         full = any(is_full(query, action, room) for action in room)
         if steps and full and not self._first_prices and self.buffers.ring is not None:
-            given = self.trainer, self.buffers.ring, self.options.tested, steps, self._prices
+            given = self.trainer, self.buffers.ring, self.options.tested, steps, self._meter.prices
             self._first_prices = price_updates(*given)
         return self._first_prices
-
-    @property
-    def serving(self) -> Any:
-        """The drafter's weights that decode now."""
-        return self.params.drafter(self.method)["params"]
-
-    def _serve(self) -> None:
-        """Write the current version to the folder, then let it decode."""
-        if self._files is not None:
-            record = {
-                "version": self.version,
-                "published": self._versions.published,
-                "queries": self.queries,
-                "decider": self.state,
-                "made for": self._identity,
-            }
-            self._files.save(self._arrays(), record)
-        self._publish()
-
-    def _publish(self) -> None:
-        weights = publish(self.serving, self.trainer.train.theta)
-        self.params = _with_weights(self.params, self.method, weights)
-
-    def _arrays(self) -> dict[str, Any]:
-        return {"train": self.trainer.train._asdict(), "start": self.trainer.start}
-
-    def _resume(self) -> None:
-        """Go on with the newest version of the folder, if there is one.
-
-        Raises:
-          ValueError: it was made for another target or drafter, or with another decider.
-        """
-        found = self._files.restore(self._arrays())
-        if found is None:
-            return
-        arrays, record = found
-        check_record(record, self._identity, self.state, self._files)
-        self.version, self.queries = record["version"], record["queries"]
-        self.state = record["decider"]
-        self.trainer.train = self.trainer.train._replace(**arrays["train"])
-        self.trainer.start = arrays["start"]
-        self._versions.resume(self.version, self.trainer.train.theta, record["published"])
-        self._publish()
-
-    def _make_trainer(self, variables: Any) -> Trainer:
-        spec, target = self.params.spec, dict(self.params.target)
-        learner = make_learner(spec.drafter(self.method), spec.target, self.options.learner)
-        train = learner.begin(variables["params"])
-        start = copy_weights(train.theta)
-        rest = {name: value for name, value in variables.items() if name != "params"}
-        return Trainer(learner, train, start, rest, target)
-
-
-def _check_method(params: Params, method: str | None) -> str:
-    method = method or params.spec.default_method
-    trained = [
-        name
-        for name, variables in params.drafters.items()
-        if variables.get("params") and not record_of(params.spec.drafter(name)).retrieval
-    ]
-    if method not in trained:
-        choice = f"choose one of {', '.join(trained)}" if trained else "load a trained drafter"
-        raise ValueError(f"{method!r} has no weights to adapt: {choice}")
-    return method
-
-
-def _with_weights(params: Params, method: str, weights: Any) -> Params:
-    """Return `params` with other weights of a drafter, in the same order of drafters."""
-    variables = {**params.drafter(method), "params": weights}
-    return params.replace(drafters={**params.drafters, method: variables})

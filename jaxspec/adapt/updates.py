@@ -14,8 +14,10 @@ import numpy as np
 
 from jaxspec.adapt.deciders.base import Decider
 from jaxspec.adapt.gate import Flips, count_flips
-from jaxspec.adapt.learner import Learner, Train
+from jaxspec.adapt.learner import Learner, LearnerOptions, Train, make_learner
+from jaxspec.adapt.publish import copy_weights
 from jaxspec.adapt.segments import Segments
+from jaxspec.core.params import Params
 
 # Positions of a pass or a gradient step, as both are counted.
 POSITIONS = 128
@@ -146,3 +148,12 @@ def reached(ring: Segments) -> jax.Array:
 def is_finite(params: Any) -> jax.Array:
     """Whether all numbers of a pytree of arrays are finite, bool []."""
     return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(params)]).all()
+
+
+def make_trainer(params: Params, method: str, options: LearnerOptions) -> Trainer:
+    """Make the trainer of a drafter of `params`, on copies of its weights."""
+    variables, spec = params.drafter(method), params.spec
+    learner = make_learner(spec.drafter(method), spec.target, options)
+    train = learner.begin(variables["params"])
+    rest = {name: value for name, value in variables.items() if name != "params"}
+    return Trainer(learner, train, copy_weights(train.theta), rest, dict(params.target))

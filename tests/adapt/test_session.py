@@ -233,7 +233,7 @@ def test_an_elected_version_decodes_again(elected):
         session.decode(prompt, **toys.OPTIONS)
     newest, ring, trainer = session.buffers.newest(99), session.buffers.ring, session.trainer
     assert len(newest) == session.buffers.written - session._firsts[8] >= 2
-    wanted, event, versions = reached(ring), session.events[9], session._versions
+    wanted, event, versions = reached(ring), session.events[9], session._served.versions
     hits = [
         trainer.learner.judge(
             versions.find(v)[1], trainer.rest, trainer.target, ring, newest, wanted
@@ -386,7 +386,7 @@ def test_a_version_is_written_before_it_decodes(tmp_path, monkeypatch):
     def die(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(session._files, "save", die)
+    monkeypatch.setattr(session._served.files, "save", die)
     with pytest.raises(KeyboardInterrupt):
         for prompt in ROUNDS:
             session.decode(prompt, **toys.OPTIONS)

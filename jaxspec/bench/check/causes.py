@@ -21,6 +21,7 @@ from pallas_kernels.caution import ALLOW, CAUTIOUS
 
 METHOD, TIMEOUT = "jetspec-best_first@32", 150
 _PROMPTS, _REPEATS = 2, 2
+_TOGETHER = 3  # processes; more would wait for the device in turns
 
 
 class Way(NamedTuple):
@@ -81,7 +82,7 @@ def try_ways(ways: Sequence[Way], tokens: int) -> dict[str, Any]:
       {name: {"right": whether texts of `ar` and of METHOD, each decoded twice, are those of `ar` on
       the processor; "flags"; "variables"; and "error", if the process failed}}.
     """
-    with concurrent.futures.ThreadPoolExecutor(max(2, (os.cpu_count() or 2) // 2)) as pool:
+    with concurrent.futures.ThreadPoolExecutor(_TOGETHER) as pool:
         truth, *results = pool.map(lambda way: _decode(way, tokens), (TRUTH, *ways))
     expected = (truth.get("texts") or [None])[0]
     named = {}

@@ -1,0 +1,144 @@
+"""The drafter that a session decodes with: its weights, their versions, and the files of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxspec.adapt.checkpoint import VersionFiles, check_record
+from jaxspec.adapt.publish import copy_weights, identify_weights, publish
+from jaxspec.adapt.updates import Trainer
+from jaxspec.adapt.versions import Versions
+from jaxspec.core.params import Params
+from jaxspec.drafters.registry import record_of
+
+
+class Served:
+    """Parameters whose drafter changes from version to version.
+
+    Args:
+      params: with a copy of the drafter's weights that publications may overwrite.
+      method: the drafter.
+      trainer: makes new versions.
+      keep: versions to keep on the host, besides the first.
+      folder: where published versions are kept; None: nowhere.
+
+    Attributes:
+      params: what decodes now.
+      version: the version of its drafter.
+    """
+
+    def __init__(
+        self, params: Params, method: str, trainer: Trainer, keep: int, folder: str | Path | None
+    ):
+        self.params, self.method, self.trainer, self.version = params, method, trainer, 0
+        self.versions = Versions(trainer.train.theta, keep)
+        self.files = None if folder is None else VersionFiles(folder)
+        self._identity = {} if folder is None else identify_weights(params, method)
+
+    @property
+    def weights(self) -> Any:
+        """The drafter's weights that decode now."""
+        return self.params.drafter(self.method)["params"]
+
+    def add(self) -> None:
+        """Make the trainer's weights the newest version, which `serve` lets decode."""
+        self.version = self.versions.add(self.trainer.train.theta)
+
+    def take_back(self, version: int) -> None:
+        """Give the trainer a version's weights, or those of the newest kept one before it."""
+        self.version, theta = self.versions.find(version)
+        self.trainer.restore(theta)
+
+    def choose(self, version: int, theta: Any) -> None:
+        """Give the trainer a version's weights, which were found before."""
+        self.version = version
+        self.trainer.restore(theta)
+
+    def undo(self) -> None:
+        """Give the trainer the weights of the current version again."""
+        self.trainer.restore(self.versions.find(self.version)[1])
+
+    def serve(self, queries: int, state: Mapping[str, Any]) -> None:
+        """Write the current version to the folder, then let it decode.
+
+        Args:
+          queries: of the session so far.
+          state: of its decider.
+        """
+        if self.files is not None:
+            record = {
+                "version": self.version,
+                "published": self.versions.published,
+                "queries": queries,
+                "decider": state,
+                "made for": self._identity,
+            }
+            self.files.save(self._arrays(), record)
+        self._publish()
+
+    def resume(self, state: Mapping[str, Any]) -> tuple[int, dict[str, Any]] | None:
+        """Go on with the newest version of the folder.
+
+        Args:
+          state: of a new decider of the session's kind.
+
+        Returns:
+          Queries before it and the decider's state then; None if there is no version.
+
+        Raises:
+          ValueError: it was made for another target or drafter, or with another decider.
+        """
+        found = None if self.files is None else self.files.restore(self._arrays())
+        if found is None:
+            return None
+        arrays, record = found
+        check_record(record, self._identity, state, self.files)
+        self.version = record["version"]
+        self.trainer.train = self.trainer.train._replace(**arrays["train"])
+        self.trainer.start = arrays["start"]
+        self.versions.resume(self.version, self.trainer.train.theta, record["published"])
+        self._publish()
+        return record["queries"], record["decider"]
+
+    def close(self) -> None:
+        """Release the files."""
+        if self.files is not None:
+            self.files.close()
+
+    def _publish(self) -> None:
+        weights = publish(self.weights, self.trainer.train.theta)
+        self.params = with_weights(self.params, self.method, weights)
+
+    def _arrays(self) -> dict[str, Any]:
+        return {"train": self.trainer.train._asdict(), "start": self.trainer.start}
+
+
+def copy_drafter(params: Params, method: str) -> Params:
+    """Return `params` with a copy of a drafter's weights."""
+    return with_weights(params, method, copy_weights(params.drafter(method)["params"]))
+
+
+def with_weights(params: Params, method: str, weights: Any) -> Params:
+    """Return `params` with other weights of a drafter, in the same order of drafters."""
+    variables = {**params.drafter(method), "params": weights}
+    return params.replace(drafters={**params.drafters, method: variables})
+
+
+def check_method(params: Params, method: str | None) -> str:
+    """Return the drafter to adapt; None: the default one.
+
+    Raises:
+      ValueError: it has no weights, or there is no such drafter.
+    """
+    method = method or params.spec.default_method
+    trained = [
+        name
+        for name, variables in params.drafters.items()
+        if variables.get("params") and not record_of(params.spec.drafter(name)).retrieval
+    ]
+    if method not in trained:
+        choice = f"choose one of {', '.join(trained)}" if trained else "load a trained drafter"
+        raise ValueError(f"{method!r} has no weights to adapt: {choice}")
+    return method
