@@ -15,6 +15,7 @@ import jaxspec
 from jaxspec.builders import dynamic
 from jaxspec.core.cache import allocate, append
 from jaxspec.core.sampling import make_sampling
+from jaxspec.core.state import Request
 from jaxspec.drafters.base import Committed
 from jaxspec.engine.acceptance.sequential import walk_sequential
 from jaxspec.engine.draft import draft
@@ -64,15 +65,17 @@ def round_at(eagle, contexts, size):
     included, are given.
     """
     rows, depth, width = size
-    config = DecodeConfig(
-        "eagle3", make_sampling()[0], dynamic(width), budget=rows, depth=depth + 1
-    )
+    sampling, values = make_sampling()
+    config = DecodeConfig("eagle3", sampling, dynamic(width), budget=rows, depth=depth + 1)
     length = np.array([len(context) for context in contexts])
     tokens = np.stack([np.pad(context, (0, max(length) - len(context))) for context in contexts])
 
     @jax.jit
     def run(tokens, length):
-        round, batch, count = make_round(eagle, None, config), *tokens.shape
+        batch, count = tokens.shape
+        none = np.zeros(batch, np.int32)
+        request = Request(none, none, 0, none.astype(np.uint32), values)
+        round = make_round(eagle, request, config)
         plan = round.plan
         place = jnp.broadcast_to(jnp.arange(count), tokens.shape)
         out = plan.target.apply(
