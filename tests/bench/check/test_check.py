@@ -169,6 +169,9 @@ def test_texts_are_compared():
     assert other["other seed, T=0"]["differing"] == 0
     wrong = check_lossless(12, (Method("hotter", {"method": "ar", "min_p": 0.9}),))
     assert wrong["hotter, T=1"]["differing"] > 0 and wrong["hotter, T=1"]["first"] is not None
+    texts = wrong["hotter, T=1"]["texts"]
+    assert len(texts) == wrong["hotter, T=1"]["differing"]
+    assert all(one[0] != other[0] and len(one) <= 8 for one, other in texts)
 
 
 @pytest.fixture(scope="module")
