@@ -57,7 +57,10 @@ def test_logits_and_tokens_are_those_of_transformers():
         tokens = jnp.asarray([ids])
         hidden = model.apply(params.target, tokens, jnp.arange(len(ids))[None]).hidden
         logits = model.apply(params.target, hidden, method="logits")[0]
-        np.testing.assert_allclose(logits[1:], expected[1:], atol=1e-4, rtol=1e-5)
+        # Of 1.8 million logits of a prompt one is further off on some processors, by 1.1e-4.
+        np.testing.assert_allclose(logits[1:], expected[1:], atol=2e-4, rtol=1e-5)
+        close = np.isclose(logits[1:], expected[1:], atol=1e-4, rtol=1e-5)
+        assert close.mean() > 1 - 1e-5
         # Rounding differs most at the first token: by up to 1.6e-4.
         np.testing.assert_allclose(logits[0], expected[0], atol=3e-4, rtol=1e-5)
         assert jaxspec.decode(params, ids, method="ar", max_new_tokens=48).tokens == answer
