@@ -19,6 +19,7 @@ import numpy as np
 from tqdm import tqdm
 
 from jaxspec.core.config import TargetConfig
+from jaxspec.engine.quick_jit import quick_jit
 from training.data import DataError
 from training.packing import PackedRows
 from training.teacher import TeacherStates, compute_teacher_states, find_best_tokens
@@ -116,7 +117,7 @@ def _write(
     }
     files["best"] = np.lib.format.open_memmap(folder / "best.npy", "w+", np.int32, (count, length))
 
-    @jax.jit
+    @quick_jit(leave_out=False)
     def states_of(target, batch) -> TeacherStates:
         states = compute_teacher_states(config, target, feature_layers, batch)
         return states._replace(best=find_best_tokens(config, target, states.hidden))

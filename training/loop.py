@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxspec.core.processes import HostOptions
+from jaxspec.engine.quick_jit import QuickJit
 from training import sharding
 from training.checkpoints import Checkpoints, TrainingError
 from training.metrics import RunLog, count_tokens
@@ -125,7 +126,8 @@ def make_step(
         )
         return state, sums | {"grad_norm": (norm, jnp.ones_like(norm))}
 
-    return jax.jit(step, donate_argnums=0, out_shardings=(shardings, sharding.replicated(mesh)))
+    places = (shardings, sharding.replicated(mesh))
+    return QuickJit(step, leave_out=False, donate_argnums=0, out_shardings=places)
 
 
 def fit(

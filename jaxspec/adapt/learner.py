@@ -21,6 +21,7 @@ from jaxspec.adapt.segments import Segments, take_segments
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.base import TargetHead
 from jaxspec.drafters.registry import make_drafter
+from jaxspec.engine.quick_jit import QuickJit
 from jaxspec.targets.transformer import Transformer
 from pallas_kernels import registry
 
@@ -69,10 +70,13 @@ class Learner:
             HEAD: _adamw(options.head_rate, options),
             FULL: _adamw(options.full_rate, options),
         }
-        self._step = jax.jit(
-            self._take_step, static_argnames=("action", "anchored"), donate_argnums=0
+        self._step = QuickJit(
+            self._take_step,
+            leave_out=False,
+            static_argnames=("action", "anchored"),
+            donate_argnums=0,
         )
-        self._judge = jax.jit(self._judge_segments)
+        self._judge = QuickJit(self._judge_segments, leave_out=False)
 
     def begin(self, params: Any) -> Train:
         """Start from the drafter's weights, which are copied."""

@@ -8,8 +8,6 @@ B slots, M tokens of a visit, E hidden size, N most alternatives.
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +17,7 @@ from jaxspec.core.mesh import constrain
 from jaxspec.core.params import Params
 from jaxspec.core.top_k import top_k
 from jaxspec.engine.plan import DecodeConfig, make_plan
+from jaxspec.engine.quick_jit import quick_jit
 from jaxspec.serve.requests import TokenLogprob
 from jaxspec.serve.slots import SlotsState
 
@@ -29,7 +28,7 @@ MOST = 20
 _ROWS = 8
 
 
-@functools.partial(jax.jit, static_argnames=("config", "count"))
+@quick_jit(leave_out=False, static_argnames=("config", "count"))
 def rank_tokens(
     params: Params, state: SlotsState, slot: jax.Array, *, config: DecodeConfig, count: int
 ) -> jax.Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -18,6 +17,7 @@ from jaxspec.engine.grow import grow
 from jaxspec.engine.loop import run
 from jaxspec.engine.output import DraftTree
 from jaxspec.engine.plan import DecodeConfig
+from jaxspec.engine.quick_jit import quick_jit
 from jaxspec.engine.round import make_round
 from jaxspec.engine.session import matmul_precision, prepare, run_prefill
 
@@ -52,7 +52,7 @@ def grow_unpruned_tree(params: Params, prompt: Any, round: int, **options: Any) 
     )
 
 
-@functools.partial(jax.jit, static_argnames=("config",))
+@quick_jit(leave_out=False, static_argnames=("config",))
 def _grow_tree(params: Params, request: Request, state: DecodeState, config: DecodeConfig) -> Tree:
     state = absorb_pending(make_round(params, request, config), state)
     round = make_round(params, request, dataclasses.replace(config, policy=None))

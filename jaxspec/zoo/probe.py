@@ -17,6 +17,7 @@ import numpy as np
 from jaxspec.core.params import Params
 from jaxspec.drafters.base import Committed, Drafter, Nodes, TargetHead
 from jaxspec.drafters.registry import make_drafter, record_of
+from jaxspec.engine.quick_jit import quick_jit
 from jaxspec.targets.transformer import Transformer
 
 
@@ -81,7 +82,7 @@ def gain(given: Fit, other: Fit) -> float:
     return float(difference.mean() / error) if error > 0 else 0.0
 
 
-@functools.partial(jax.jit, static_argnames=("config", "layers"))
+@quick_jit(leave_out=False, static_argnames=("config", "layers"))
 def _features(variables, tokens, *, config, layers):
     """Compute the outputs [B, T, E] of each of the target's `layers`."""
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
@@ -89,7 +90,7 @@ def _features(variables, tokens, *, config, layers):
     return jnp.split(out.features, len(layers), -1)
 
 
-@functools.partial(jax.jit, static_argnames=("config", "drafter"))
+@quick_jit(leave_out=False, static_argnames=("config", "drafter"))
 def _at_anchors(variables, drafter_variables, features, tokens, anchors, *, config, drafter):
     """Measure the fit at all anchors.
 

@@ -8,7 +8,6 @@ passes in its rounds.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import jax
@@ -19,6 +18,7 @@ import jaxspec
 from jaxspec.core.params import Params
 from jaxspec.engine.draft import draft
 from jaxspec.engine.grow import grow
+from jaxspec.engine.quick_jit import quick_jit
 from jaxspec.engine.round import make_round
 from jaxspec.engine.session import matmul_precision, prepare, run_prefill
 from training.replay.committed import committed_of_tree
@@ -91,7 +91,7 @@ def committed_rounds(
     return [list(own) for own in zip(*found, strict=True)]
 
 
-@functools.partial(jax.jit, static_argnames="config")
+@quick_jit(leave_out=False, static_argnames="config")
 def _replay(params, request, state, tokens, start, end, *, config):
     """Return the committed tokens of the rounds from `start` on: int32 [B, T], 0 after the last.
 

@@ -25,6 +25,7 @@ from jaxspec.engine.commit import absorb, commit
 from jaxspec.engine.draft import draft
 from jaxspec.engine.grow import grow
 from jaxspec.engine.plan import make_plan
+from jaxspec.engine.quick_jit import quick_jit
 from jaxspec.engine.round import make_round
 from jaxspec.engine.session import matmul_precision, prepare, run_prefill
 from jaxspec.engine.token_ids import to_ids
@@ -51,8 +52,8 @@ class RecordOptions(TextOptions):
     out: Path
 
 
-@functools.partial(
-    jax.jit, static_argnames=("config", "pool", "rounds"), donate_argnames=("state",)
+@quick_jit(
+    leave_out=False, static_argnames=("config", "pool", "rounds"), donate_argnames=("state",)
 )
 def trace(params, request, state, *, config, pool: bool, rounds: int):
     """Run `rounds` rounds that commit one token each.

@@ -12,6 +12,7 @@ import jaxspec
 from jaxspec.bench.demo import DEMO_PROMPTS
 from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.core.params import Params
+from jaxspec.engine.quick_jit import quick_jit
 from jaxspec.engine.token_ids import to_ids
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.targets.transformer import Transformer
@@ -61,7 +62,7 @@ def _margins(params: Params, prompt: list[int], tokens: list[int]) -> np.ndarray
     text = jnp.asarray([[*prompt, *tokens]])
     model = Transformer(params.spec.target)
 
-    @jax.jit
+    @quick_jit(leave_out=False)
     def forward(variables: Any, text: jax.Array) -> jax.Array:
         def run(model: Transformer) -> jax.Array:
             return model.logits(model(text, jnp.arange(text.shape[1])[None]).hidden)

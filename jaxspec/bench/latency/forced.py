@@ -6,7 +6,6 @@ from the histogram. The text is meaningless.
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from jaxspec.engine.commit import absorb, commit
 from jaxspec.engine.draft import draft
 from jaxspec.engine.grow import grow
 from jaxspec.engine.plan import DecodeConfig
+from jaxspec.engine.quick_jit import quick_jit
 from jaxspec.engine.round import make_round
 from jaxspec.engine.verify import Verified, verify
 
@@ -104,7 +104,7 @@ def order_histogram(histogram: Sequence[float], rounds: int, longest: int) -> np
     return np.random.default_rng(0).permutation(lengths)
 
 
-@functools.partial(jax.jit, static_argnames=("config",), donate_argnames=("state",))
+@quick_jit(leave_out=False, static_argnames=("config",), donate_argnames=("state",))
 def run_forced(
     params, request, state: DecodeState, lengths: jax.Array, *, config: DecodeConfig
 ) -> DecodeState:

@@ -27,6 +27,7 @@ from jaxspec.engine.commit import absorb, commit
 from jaxspec.engine.plan import DecodeConfig, make_plan
 from jaxspec.engine.prefill import begin_state
 from jaxspec.engine.proposals import limit_depth, rank_candidates
+from jaxspec.engine.quick_jit import quick_jit
 from jaxspec.engine.round import Round, make_round
 from jaxspec.engine.verify import TargetPass, keep_path
 
@@ -117,7 +118,7 @@ def repeat_piece(
     def step(params, request, state, given):
         return _STEPS[piece](make_round(params, request, config), state, given)
 
-    @functools.partial(jax.jit, donate_argnums=2)
+    @quick_jit(leave_out=False, donate_argnums=2)
     def run(params, request, state, given):
         context = state.cache.length
 
