@@ -1,8 +1,8 @@
 """What XLA's choices programs for Hopper and later GPUs leave out.
 
-On an H100, programs of jax 0.11.2 crashed or gave wrong texts where XLA wrote kernels by Triton, and
-autoregressive ones did not (`docs/gpu.md`). Nobody has found out which kernel is wrong. So XLA writes
-none there: products go to cuBLAS, sums to XLA's own loops. The kernels of this package stay.
+On an H100, drafted programs of jax 0.11.2 crashed or gave wrong texts (`docs/gpu.md`). All that
+crashed had kernels that XLA writes by Triton, and nobody has found out which of them fails. So XLA
+writes none there: products go to cuBLAS, sums to XLA's own loops. The kernels of this package stay.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Block sizes depend on compute capability, head dimension, dtype and rows. They compile without
 spilling registers and fit the shared memory (per block 99 KB on compute capability 8.6, 8.9 and 12.x,
-163 KB on 8.0, 227 KB on 9.0 and 10.x). Of these, only the
-programs of a prefix on an H100 were chosen by measuring times.
+163 KB on 8.0, 227 KB on 9.0 and 10.x). Of these, only the programs of a prefix on an H100
+were chosen by measuring times.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def _write(
     }
     files["best"] = np.lib.format.open_memmap(folder / "best.npy", "w+", np.int32, (count, length))
 
-    @quick_jit(leave_out=False)
+    @quick_jit()
     def states_of(target, batch) -> TeacherStates:
         states = compute_teacher_states(config, target, feature_layers, batch)
         return states._replace(best=find_best_tokens(config, target, states.hidden))

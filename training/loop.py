@@ -127,7 +127,7 @@ def make_step(
         return state, sums | {"grad_norm": (norm, jnp.ones_like(norm))}
 
     places = (shardings, sharding.replicated(mesh))
-    return QuickJit(step, leave_out=False, donate_argnums=0, out_shardings=places)
+    return QuickJit(step, donate_argnums=0, out_shardings=places)
 
 
 def fit(

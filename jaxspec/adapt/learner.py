@@ -71,12 +71,9 @@ class Learner:
             FULL: _adamw(options.full_rate, options),
         }
         self._step = QuickJit(
-            self._take_step,
-            leave_out=False,
-            static_argnames=("action", "anchored"),
-            donate_argnums=0,
+            self._take_step, static_argnames=("action", "anchored"), donate_argnums=0
         )
-        self._judge = QuickJit(self._judge_segments, leave_out=False)
+        self._judge = QuickJit(self._judge_segments)
 
     def begin(self, params: Any) -> Train:
         """Start from the drafter's weights, which are copied."""

@@ -35,7 +35,7 @@ from jaxspec.policies.protocol import Observation, Outcome
 Carry = tuple[DecodeState, jax.Array]  # the state; int32 [], rounds run so far
 
 
-@quick_jit(static_argnames=("config",), donate_argnames=("state",))
+@quick_jit(leave_out=True, static_argnames=("config",), donate_argnames=("state",))
 def run(
     params: Params,
     request: Request,

@@ -26,7 +26,7 @@ from jaxspec.policies.protocol import Observation
 from jaxspec.targets.transformer import ForwardOutput
 
 
-@quick_jit(static_argnames=("config", "capacity", "max_tokens"))
+@quick_jit(leave_out=True, static_argnames=("config", "capacity", "max_tokens"))
 def prefill(
     params: Params,
     request: Request,

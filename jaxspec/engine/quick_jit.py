@@ -45,7 +45,7 @@ def find_known() -> dict[str, bool | str]:
 
 
 def choose_options(
-    device: Device, leave_out: bool = True, quantized: bool = False
+    device: Device, leave_out: bool = False, quantized: bool = False
 ) -> dict[str, bool | str]:
     """Choose options of the compiler for programs of a device.
 
@@ -63,7 +63,7 @@ def choose_options(
 class QuickJit:
     """A function that is compiled for each shape of its arguments, as by `jax.jit`."""
 
-    def __init__(self, function: Callable[..., Any], leave_out: bool = True, **options: Any):
+    def __init__(self, function: Callable[..., Any], leave_out: bool = False, **options: Any):
         """Wrap a function.
 
         Args:

@@ -134,4 +134,4 @@ def compile_phase(phase: Callable[..., Any], *, donate_state: bool = False) -> C
         return phase(make_round(params, request, config), state, *args)
 
     donated = ("state",) if donate_state else ()
-    return QuickJit(program, leave_out=False, static_argnames=("config",), donate_argnames=donated)
+    return QuickJit(program, static_argnames=("config",), donate_argnames=donated)

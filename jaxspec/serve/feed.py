@@ -24,7 +24,7 @@ from jaxspec.serve.slots import (
 )
 
 
-@quick_jit(leave_out=False, static_argnames=("config",), donate_argnames=("state",))
+@quick_jit(static_argnames=("config",), donate_argnames=("state",))
 def feed(
     params: Params,
     state: SlotsState,

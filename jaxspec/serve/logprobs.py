@@ -28,7 +28,7 @@ MOST = 20
 _ROWS = 8
 
 
-@quick_jit(leave_out=False, static_argnames=("config", "count"))
+@quick_jit(static_argnames=("config", "count"))
 def rank_tokens(
     params: Params, state: SlotsState, slot: jax.Array, *, config: DecodeConfig, count: int
 ) -> jax.Array:

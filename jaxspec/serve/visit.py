@@ -40,7 +40,7 @@ class Report(NamedTuple):
     rows: np.ndarray
 
 
-@quick_jit(leave_out=False, static_argnames=("config", "rules"), donate_argnames=("state",))
+@quick_jit(static_argnames=("config", "rules"), donate_argnames=("state",))
 def visit(
     params: Params,
     state: SlotsState,

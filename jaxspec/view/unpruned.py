@@ -52,7 +52,7 @@ def grow_unpruned_tree(params: Params, prompt: Any, round: int, **options: Any) 
     )
 
 
-@quick_jit(leave_out=False, static_argnames=("config",))
+@quick_jit(static_argnames=("config",))
 def _grow_tree(params: Params, request: Request, state: DecodeState, config: DecodeConfig) -> Tree:
     state = absorb_pending(make_round(params, request, config), state)
     round = make_round(params, request, dataclasses.replace(config, policy=None))

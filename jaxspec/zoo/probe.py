@@ -82,7 +82,7 @@ def gain(given: Fit, other: Fit) -> float:
     return float(difference.mean() / error) if error > 0 else 0.0
 
 
-@quick_jit(leave_out=False, static_argnames=("config", "layers"))
+@quick_jit(static_argnames=("config", "layers"))
 def _features(variables, tokens, *, config, layers):
     """Compute the outputs [B, T, E] of each of the target's `layers`."""
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
@@ -90,7 +90,7 @@ def _features(variables, tokens, *, config, layers):
     return jnp.split(out.features, len(layers), -1)
 
 
-@quick_jit(leave_out=False, static_argnames=("config", "drafter"))
+@quick_jit(static_argnames=("config", "drafter"))
 def _at_anchors(variables, drafter_variables, features, tokens, anchors, *, config, drafter):
     """Measure the fit at all anchors.
 

@@ -91,7 +91,7 @@ def committed_rounds(
     return [list(own) for own in zip(*found, strict=True)]
 
 
-@quick_jit(leave_out=False, static_argnames="config")
+@quick_jit(static_argnames="config")
 def _replay(params, request, state, tokens, start, end, *, config):
     """Return the committed tokens of the rounds from `start` on: int32 [B, T], 0 after the last.
 

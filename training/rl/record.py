@@ -52,9 +52,7 @@ class RecordOptions(TextOptions):
     out: Path
 
 
-@quick_jit(
-    leave_out=False, static_argnames=("config", "pool", "rounds"), donate_argnames=("state",)
-)
+@quick_jit(static_argnames=("config", "pool", "rounds"), donate_argnames=("state",))
 def trace(params, request, state, *, config, pool: bool, rounds: int):
     """Run `rounds` rounds that commit one token each.
 

@@ -62,7 +62,7 @@ def _margins(params: Params, prompt: list[int], tokens: list[int]) -> np.ndarray
     text = jnp.asarray([[*prompt, *tokens]])
     model = Transformer(params.spec.target)
 
-    @quick_jit(leave_out=False)
+    @quick_jit()
     def forward(variables: Any, text: jax.Array) -> jax.Array:
         def run(model: Transformer) -> jax.Array:
             return model.logits(model(text, jnp.arange(text.shape[1])[None]).hidden)

@@ -28,7 +28,7 @@ class Way(NamedTuple):
     """A way to run programs.
 
     Attributes:
-      name: what is left out.
+      name: completes "texts ..." in the report.
       flags: of XLA.
       variables: further ones of the environment, {name: value}.
     """

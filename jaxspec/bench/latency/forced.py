@@ -104,7 +104,7 @@ def order_histogram(histogram: Sequence[float], rounds: int, longest: int) -> np
     return np.random.default_rng(0).permutation(lengths)
 
 
-@quick_jit(leave_out=False, static_argnames=("config",), donate_argnames=("state",))
+@quick_jit(static_argnames=("config",), donate_argnames=("state",))
 def run_forced(
     params, request, state: DecodeState, lengths: jax.Array, *, config: DecodeConfig
 ) -> DecodeState:

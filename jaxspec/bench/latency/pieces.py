@@ -118,7 +118,7 @@ def repeat_piece(
     def step(params, request, state, given):
         return _STEPS[piece](make_round(params, request, config), state, given)
 
-    @quick_jit(leave_out=False, donate_argnums=2)
+    @quick_jit(donate_argnums=2)
     def run(params, request, state, given):
         context = state.cache.length
 
