@@ -19,6 +19,8 @@ from pallas_kernels.frame import differentiable
 from pallas_kernels.reference import LOWEST, fold_queries, new_rows_seen, unfold_queries
 from pallas_kernels.tuning import Problem, Steps, live_steps
 
+_product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+
 
 def tree_attention(q, k, v, positions, mask=None, prefix=None, window=None):
     """Compute `pallas_kernels.reference.tree_attention`; `prefix` must be given.
@@ -104,12 +106,7 @@ def _in_blocks(q, k, v, positions, mask, prefix, window, keys: int):
             seen = seen & (place > positions[..., None] - window)
         return _online(folded, *block, seen, state)
 
-    state = (
-        jnp.zeros(folded.shape, jnp.float32),
-        jnp.full(folded.shape[:-1], LOWEST),
-        jnp.zeros(folded.shape[:-1], jnp.float32),
-    )
-    state = _online(folded, k.swapaxes(1, 2), v.swapaxes(1, 2), new_rows_seen(q, k, mask), state)
+    state = _begin(folded, k.swapaxes(1, 2), v.swapaxes(1, 2), new_rows_seen(q, k, mask))
     count = -(-jnp.max(end) // keys)
     total, top, weight = lax.fori_loop(jnp.min(start) // keys, count, step, state)
     # Rows that see nothing have collected weights of masked keys.
@@ -117,18 +114,40 @@ def _in_blocks(q, k, v, positions, mask, prefix, window, keys: int):
     return unfold_queries(out.astype(q.dtype), q.shape)
 
 
-def _online(folded, keys, values, seen, state):
-    """Add a block of keys and values [B, K, S, D] to the online softmax.
+def _begin(folded, keys, values, seen):
+    """Begin the online softmax with keys and values [B, K, S, D].
 
     The state is float32 (total [B, K, M, D], top [B, K, M], weight [B, K, M]). A row that has seen
     nothing yet gives masked keys a weight, which the first visible key shrinks to zero.
     """
+    scores = _score(folded, keys, seen)
+    top = scores.max(axis=-1)
+    total, weight = _weigh(scores, top, values)
+    return total, top, weight
+
+
+def _online(folded, keys, values, seen, state):
+    """Add a block of keys and values [B, K, S, D] to the online softmax of `_begin`."""
     total, top, weight = state
-    product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-    scores = product("bkmd,bksd->bkms", folded, keys)
-    scores = reference.mask_scores(scores, seen)
+    scores = _score(folded, keys, seen)
     new_top = jnp.maximum(top, scores.max(axis=-1))
     shrink = jnp.exp(top - new_top)
-    p = jnp.exp(scores - new_top[..., None])
-    added = product("bkms,bksd->bkmd", p.astype(values.dtype), values)
-    return total * shrink[..., None] + added, new_top, weight * shrink + p.sum(axis=-1)
+    added, more = _weigh(scores, new_top, values)
+    return total * shrink[..., None] + added, new_top, weight * shrink + more
+
+
+def _score(folded, keys, seen):
+    """Compute the scores [B, K, M, S] of keys, LOWEST where they are not seen."""
+    if keys.shape[2] == 1:
+        # For a single key XLA would compile a product of its own in every layer.
+        scores = (folded.astype(jnp.float32) * keys).sum(axis=-1, keepdims=True)
+    else:
+        scores = _product("bkmd,bksd->bkms", folded, keys)
+    return reference.mask_scores(scores, seen)
+
+
+def _weigh(scores, top, values):
+    """Return the sums of weighted values [B, K, M, D] and of weights [B, K, M]."""
+    weights = jnp.exp(scores - top[..., None])
+    total = _product("bkms,bksd->bkmd", weights.astype(values.dtype), values)
+    return total, weights.sum(axis=-1)

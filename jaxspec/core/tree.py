@@ -97,13 +97,14 @@ def assemble(
 
 def root_only(root: jax.Array, rows: int) -> Tree:
     """Make a batched tree of `rows` rows that holds only its root int32 [B]."""
-    shape = (root.shape[0], rows)
+    shape, first = (root.shape[0], rows), jnp.arange(rows) == 0
+    logprob = jnp.where(first, jnp.float32(0.0), -jnp.inf)
     return Tree(
-        token=jnp.zeros(shape, jnp.int32).at[:, 0].set(root),
-        parent=jnp.zeros(shape, jnp.int32).at[:, 0].set(-1),
+        token=jnp.where(first, root[:, None], 0),
+        parent=jnp.broadcast_to(-first.astype(jnp.int32), shape),
         depth=jnp.zeros(shape, jnp.int32),
         ancestors=jnp.broadcast_to(self_words(rows), (*shape, mask_words(rows))),
-        logprob=jnp.full(shape, -jnp.inf, jnp.float32).at[:, 0].set(0.0),
+        logprob=jnp.broadcast_to(logprob, shape),
         size=jnp.ones(root.shape[0], jnp.int32),
     )
 
@@ -120,7 +121,7 @@ def parent_rows(order: jax.Array, parent: jax.Array) -> jax.Array:
       the order with a scatter.
     """
     rows = jnp.argmax(parent[:, None] == order[None, :], axis=1).astype(jnp.int32)
-    return rows.at[0].set(-1)
+    return jnp.where(jnp.arange(rows.shape[0]) == 0, -1, rows)
 
 
 def take_rows(tree: Tree, rows: int) -> Tree:

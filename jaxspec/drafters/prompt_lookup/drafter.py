@@ -75,17 +75,18 @@ def find_latest(token: jax.Array, length: jax.Array, longest: int) -> tuple[jax.
       (int32 [], index of the token after the occurrence, `length` if there is none; int32 [],
       tokens of the n-gram, 0 if there is none).
     """
-    place = jnp.arange(token.shape[0])
-    same = jnp.ones(token.shape[0], bool)
-    matched = jnp.zeros(token.shape[0], jnp.int32)
+    size = token.shape[0]
+    place = jnp.arange(size)
+    tail = token[jnp.maximum(length - 1 - jnp.arange(longest), 0)]  # the last token comes first
+    padded = jnp.pad(token, (longest - 1, 0))
+    same = jnp.ones(size, bool)
+    matched = jnp.zeros(size, jnp.int32)
     for n in range(1, longest + 1):
         # Compare the tokens n - 1 places before an occurrence's end and before the text's end.
-        there = place >= n - 1
-        same &= (
-            there & (jnp.roll(token, n - 1) == token[jnp.maximum(length - n, 0)]) & (length >= n)
-        )
+        before = padded[longest - n :][:size]
+        same &= (place >= n - 1) & (before == tail[n - 1]) & (length >= n)
         matched = jnp.where(same, n, matched)
     matched = jnp.where(place < length - 1, matched, 0)
-    best = jnp.argmax(matched * token.shape[0] + place)
-    found = matched[best]
-    return jnp.where(found > 0, best + 1, length), found
+    best = jnp.max(matched * size + place)  # the longest, and the latest of these
+    found = best // size
+    return jnp.where(found > 0, best % size + 1, length), found
