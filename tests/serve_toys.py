@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxspec.core.params import Spec
 from jaxspec.engine.plan import make_plan
-from jaxspec.engine.session import resolve_config
+from jaxspec.engine.resolve import resolve_config
 from jaxspec.serve import make_engine
 from jaxspec.serve.costs import Costs
 

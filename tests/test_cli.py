@@ -19,7 +19,7 @@ from jaxspec.cli import main as cli
 from jaxspec.cli import values
 from jaxspec.core import distribution as _distribution
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.engine import session
+from jaxspec.engine import resolve, session
 from jaxspec.engine.plan import DecodeConfig
 
 GOLDEN = SHIPPED
@@ -226,7 +226,7 @@ def test_lookup_is_left_to_the_call_unless_it_is_named(given, lookup):
 
 
 def test_every_decode_option_has_a_flag_and_a_line_in_the_documentation():
-    functions = (session.prepare, session.resolve_config)
+    functions = (session.prepare, resolve.resolve_config)
     parameters = [
         one for function in functions for one in inspect.signature(function).parameters.values()
     ]

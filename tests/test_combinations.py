@@ -19,7 +19,7 @@ from jaxspec.drafters.dflash2.config import DFlash2Config
 from jaxspec.drafters.dflash2.files import init_variables as init_dflash2
 from jaxspec.drafters.dspark.shapes import init_variables, published_config
 from jaxspec.engine.plan import drafter_forwards, make_plan
-from jaxspec.engine.session import resolve_config
+from jaxspec.engine.resolve import resolve_config
 from jaxspec.targets.transformer import Transformer
 from training.drafter_model import ModelOptions
 from training.methods import METHODS

@@ -15,19 +15,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.builders import Builder, make_builder
+from jaxspec.builders import Builder
 from jaxspec.core.mesh import using
 from jaxspec.core.params import Params, Spec
-from jaxspec.core.sampling import SamplingValues, make_sampling
+from jaxspec.core.sampling import SamplingValues
 from jaxspec.core.state import DecodeState, Request
-from jaxspec.drafters.registry import record_of
-from jaxspec.drafters.sizes import choose_depth
 from jaxspec.engine import arguments
 from jaxspec.engine.automatic import recall_policy
+from jaxspec.engine.call_policy import is_automatic, start_policy
 from jaxspec.engine.capacity import check_capacity, choose_capacity, room_for, round_up
 from jaxspec.engine.drafter_choice import choose_drafter
-from jaxspec.engine.plan import ACCEPTANCE, DecodeConfig, Plan, make_plan, suits_lookup
+from jaxspec.engine.plan import DecodeConfig, make_plan, suits_lookup
 from jaxspec.engine.prefill import prefill
+from jaxspec.engine.resolve import resolve_config
 from jaxspec.engine.token_ids import (
     Prompt,
     Prompts,
@@ -39,11 +39,9 @@ from jaxspec.engine.token_ids import (
 )
 from jaxspec.io.program_cache import keep_programs
 from jaxspec.io.tokenizer import load_tokenizer
-from jaxspec.policies.protocol import Policy, PolicyConfig
+from jaxspec.policies.protocol import Policy
 from jaxspec.targets.panel_copies import with_panels
 
-# Rows that a round verifies if neither the caller nor a policy says how many.
-BUDGET = 32
 # What ends a sequence: one string or token id, or several.
 Stop = str | int | Iterable[str | int]
 
@@ -115,15 +113,7 @@ def prepare(
     max_new_tokens = arguments.check_count("max_new_tokens", max_new_tokens)
     seed = arguments.check_seed(seed)
     arguments.check_flag("ignore_eos", ignore_eos)
-    automatic = arguments.check_policy(policy)
-    automatic = automatic or (policy is None and budget is None and builder is None)
-    if jax.process_count() > 1:  # their clocks differ, and all must decide alike
-        if policy is not None and automatic:
-            raise ValueError(
-                "the policy 'auto' times rounds, and several processes would choose differently: "
-                "give a budget, or a policy with costs from `jaxspec calibrate`"
-            )
-        automatic = False
+    automatic = is_automatic(policy, fixed=budget is not None or builder is not None)
     tokenizer = load_tokenizer(spec.tokenizer) if spec.tokenizer else None
     ids = _token_ids(spec, prompt, tokenizer, max_new_tokens)
     if automatic and method is None:
@@ -153,19 +143,10 @@ def prepare(
         chosen, config = recall_policy(params, config, budget, len(ids))
     plan = make_plan(spec, config)
     if chosen is not None:
-        chosen = _start_policy(chosen, plan, len(ids), float(temperature))
-    strings, stop_ids = arguments.split_stop(stop, spec.target.vocab_size)
-    if strings and tokenizer is None:
-        raise ValueError(
-            "stop strings need a tokenizer, and this model has none: give stop token ids"
-        )
-    request = Request(
-        limit=np.full(len(ids), max_new_tokens, np.int32),
-        stop=_padded_stop(stop_ids + (() if ignore_eos else spec.eos)),
-        seed=np.asarray(seed, np.int64),
-        sequence=number_sequences(ids),
-        sampling=sampling,
-        controls=None if chosen is None else chosen.controls,
+        chosen = start_policy(chosen, plan, len(ids), float(temperature))
+    strings, stop_ids = _split_stop(stop, spec, tokenizer)
+    request = _make_request(
+        ids, max_new_tokens, stop_ids + (() if ignore_eos else spec.eos), seed, sampling, chosen
     )
     need = (max(map(len, ids)), max_new_tokens, max(plan.longest, plan.waiting))
     if capacity is not None:
@@ -188,67 +169,33 @@ def prepare(
     )
 
 
-def resolve_config(
-    spec: Spec,
-    *,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    method: str | None = None,
-    builder: str | Builder | None = None,
-    budget: int | None = None,
-    block_size: int | None = None,
-    depth: int | None = None,
-    acceptance: str = "match",
-    coupled: bool = True,
-    lookup: bool | None = None,
-    score_temperature: float | None = None,
-    policy: PolicyConfig | None = None,
-) -> tuple[DecodeConfig, SamplingValues]:
-    """Check the options of `jaxspec.decode` that decide what is compiled.
+def _split_stop(stop: Stop, spec: Spec, tokenizer: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Split what ends a sequence into strings and token ids."""
+    strings, ids = arguments.split_stop(stop, spec.target.vocab_size)
+    if strings and tokenizer is None:
+        raise ValueError(
+            "stop strings need a tokenizer, and this model has none: give stop token ids"
+        )
+    return strings, ids
 
-    Options without an effect here (a `budget` for `ar`) get their default value, so that calls that
-    differ only in them share a compilation.
 
-    Returns:
-      The static config, and the sampling numbers, which are traced.
-
-    Raises:
-      TypeError, ValueError: an option of the wrong type or out of range.
-    """
-    sampling, values = make_sampling(temperature, top_k, top_p, min_p)
-    if method is not None and not isinstance(method, str):
-        raise TypeError(f"method is {method!r}: give 'ar', or the name of a loaded drafter")
-    method = method or spec.default_method
-    arguments.check_choice("acceptance", acceptance, ACCEPTANCE)
-    arguments.check_flag("coupled", coupled)
-    lookup = lookup is not None and arguments.check_flag("lookup", lookup)
-    budget = BUDGET if budget is None else arguments.check_budget(budget)
-    if block_size is not None:
-        block_size = arguments.check_count("block_size", block_size, 2)
-    if depth is not None:
-        depth = arguments.check_count("depth", depth)
-    if score_temperature is not None:
-        score_temperature = arguments.check_positive("score_temperature", score_temperature)
-    elif policy is not None:
-        score_temperature = policy.score_temperature
-    if method == "ar":
-        return DecodeConfig(method, sampling), values
-    drafter = spec.drafter(method)
-    config = DecodeConfig(
-        method=method,
+def _make_request(
+    ids: list[list[int]],
+    limit: int,
+    stop: tuple[int, ...],
+    seed: int,
+    sampling: SamplingValues,
+    policy: Policy | None,
+) -> Request:
+    """Make the arrays that every round reads."""
+    return Request(
+        limit=np.full(len(ids), limit, np.int32),
+        stop=_padded_stop(stop),
+        seed=np.asarray(seed, np.int64),
+        sequence=number_sequences(ids),
         sampling=sampling,
-        builder=make_builder(builder or record_of(drafter).default_builder),
-        budget=budget,
-        depth=choose_depth(drafter, method, depth=depth, block_size=block_size),
-        acceptance=acceptance,
-        coupled=coupled or acceptance != "match" or sampling.greedy,
-        lookup=lookup and not record_of(drafter).retrieval,
-        score_temperature=score_temperature,
-        policy=policy,
+        controls=None if policy is None else policy.controls,
     )
-    return config, values
 
 
 def run_prefill(session: Session) -> DecodeState:
@@ -304,32 +251,6 @@ def _token_ids(
             f"{spec.target.max_positions} positions: shorten one of them"
         )
     return ids
-
-
-def _start_policy(policy: Policy, plan: Plan, batch: int, temperature: float) -> Policy | None:
-    """Return the policy with a state: its own, or a new one if it has none for this temperature.
-
-    Returns None if nothing is left to decide, as for `ar` or trees of a single row.
-    """
-    if plan.policy is None:
-        return None
-    shape = plan.shape(batch)
-    policy.config.check(shape)
-    policy = policy.at_temperature(temperature)
-    # On the host: rounds donate their copy of the state, and the caller may use the policy again.
-    new = jax.device_get(plan.policy.init(shape))
-    if policy.state is None:
-        return policy.replace(state=new)
-    given = jax.device_get(policy.state)
-    if jax.tree.structure(given) != jax.tree.structure(new) or any(
-        one.shape != other.shape or one.dtype != other.dtype
-        for one, other in zip(jax.tree.leaves(given), jax.tree.leaves(new), strict=True)
-    ):
-        raise ValueError(
-            f"the policy's state comes from a call of other sizes than {shape}: "
-            "reset it with policy.replace(state=None)"
-        )
-    return policy.replace(state=given)
 
 
 def _padded_stop(ids: tuple[int, ...]) -> np.ndarray:

@@ -15,7 +15,7 @@ from jaxspec.core.sampling import MIXED
 from jaxspec.engine.arguments import check_choice, check_count
 from jaxspec.engine.capacity import prompt_chunk, round_up
 from jaxspec.engine.plan import QUEUE, make_plan
-from jaxspec.engine.session import BUDGET, resolve_config
+from jaxspec.engine.resolve import BUDGET, resolve_config
 from jaxspec.io.program_cache import keep_programs
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.serve.checks import DraftLimits, Limits

@@ -12,7 +12,8 @@ from slow_cases import slow_except
 import jaxspec
 from jaxspec.drafters.dspark.shapes import published_config
 from jaxspec.engine.plan import make_plan, suits_lookup
-from jaxspec.engine.session import prepare, resolve_config
+from jaxspec.engine.resolve import resolve_config
+from jaxspec.engine.session import prepare
 
 pytestmark = pytest.mark.usefixtures("cache")
 

@@ -5,7 +5,8 @@ import inspect
 import pytest
 
 import jaxspec
-from jaxspec.engine.session import prepare, resolve_config
+from jaxspec.engine.resolve import resolve_config
+from jaxspec.engine.session import prepare
 
 
 def options_of(function) -> dict[str, tuple]:

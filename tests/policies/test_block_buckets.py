@@ -13,7 +13,7 @@ import jaxspec
 from jaxspec.engine import plan as plan_module
 from jaxspec.engine.output import PerRound
 from jaxspec.engine.plan import make_plan
-from jaxspec.engine.session import resolve_config
+from jaxspec.engine.resolve import resolve_config
 from jaxspec.policies.baselines.replayed import make_replay
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.compose import compose

@@ -10,7 +10,7 @@ import jaxspec
 from jaxspec.core.cache import PackedCache
 from jaxspec.core.tree import ancestor_words
 from jaxspec.engine.plan import make_plan
-from jaxspec.engine.session import resolve_config
+from jaxspec.engine.resolve import resolve_config
 from jaxspec.serve import ServeRequest, make_engine
 from jaxspec.serve.costs import Costs
 from jaxspec.serve.packed import pack

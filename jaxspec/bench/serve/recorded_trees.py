@@ -11,7 +11,7 @@ import jaxspec
 from jaxspec.core.params import Params
 from jaxspec.engine.output import TracedRound
 from jaxspec.engine.plan import make_plan
-from jaxspec.engine.session import resolve_config
+from jaxspec.engine.resolve import resolve_config
 
 # Texts decoded together while trees are recorded.
 _BATCH = 16

@@ -10,7 +10,7 @@ from short_models import shorten
 
 import jaxspec
 from jaxspec.costs.round_costs import make_costs
-from jaxspec.engine.session import resolve_config
+from jaxspec.engine.resolve import resolve_config
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.bastion.controller import make_bastion
 from jaxspec.policies.bastion.size_rules import RELEASED_LEAST, SIZE_RULES
