@@ -208,6 +208,25 @@ def test_updates_are_measured():
         measure_updates(toys.make_params("medusa"), [], **given)
 
 
+def test_arms_take_turns_where_the_clock_counts():
+    """So that no arm meets a slower machine. They do the same as one after the other."""
+    prompts = [LabelledPrompt(str(i % 2), toys.PROMPTS[i % 4]) for i in range(4)]
+    given = {"queries": 2, "seeds": 1, "probes": 1, "options": toys.ADAPT, "decode": toys.OPTIONS}
+    arms, params, shown = ("never", "always-head"), toys.make_params("medusa"), []
+    found = [
+        measure_adapt(params, prompts, arms=arms, prices=prices, progress=shown.append, **given)
+        for prices in (None, make_model())
+    ]
+    assert [line.split(":")[0] for line in shown] == (
+        ["seed 0, never, always-head"] * 4 + ["seed 0, never"] * 4 + ["seed 0, always-head"] * 4
+    )
+    turns, apart = (
+        [[(q["tokens"], q["rounds"], q["version"]) for q in run["queries"]] for run in one["runs"]]
+        for one in found
+    )
+    assert turns == apart and turns[1][-1][2] > 0
+
+
 def test_kept_streams_are_not_served_again(tmp_path):
     """Also after a process that was killed while it wrote."""
     path, shown = tmp_path / "runs.jsonl", []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,38 +79,40 @@ def measure_adapt(
             _warm_up(params, prompts[0].content, anchored, method, options, given)
     runs = []
     for seed, items in enumerate(streams):
-        for arm in arms:
-            run = kept.find(arm, seed)
-            if run is None:
-                session = Session(
-                    params, arm, method=method, options=options, seed=seed, prices=prices
-                )
-                label = f"seed {seed}, {arm}"
-                run = {"arm": arm, "seed": seed}
-                run |= _serve(session, items, probes, given, label, progress)
-                kept.add(run)
-            runs.append(run)
+        missing = [arm for arm in arms if kept.find(arm, seed) is None]
+        # A clock hears what else the machine does, so its arms take turns, query by query.
+        for group in [missing] if prices is None else [[arm] for arm in missing]:
+            sessions = {
+                arm: Session(params, arm, method=method, options=options, seed=seed, prices=prices)
+                for arm in group
+            }
+            for arm, run in _serve(sessions, items, probes, given, seed, progress).items():
+                kept.add({"arm": arm, "seed": seed} | run)
+        runs += [kept.find(arm, seed) for arm in arms]
     return settings | {"seeds": seeds, "arms": list(arms), "runs": runs}
 
 
 def _serve(
-    session: Session,
+    sessions: Mapping[str, Session],
     items: Sequence[Item],
     probes: int,
     given: dict[str, Any],
-    label: str,
+    seed: int,
     progress: Callable[[str], None],
-) -> Record:
-    """Serve a stream, then the probes, and close the session."""
-    for number, item in enumerate(items, 1):
-        progress(f"{label}: query {number} of {len(items)}")
-        session.decode(item.content, domain=item.domain, **given)
-    run = {
-        "queries": _describe(session, items),
-        "forgetting": _probe(session, items[:probes], given),
-    }
-    session.close()
-    return run
+) -> dict[str, Record]:
+    """Serve every query of a stream with every session, then the probes, and close the sessions."""
+    arms = list(sessions)
+    for number, item in enumerate(items):
+        progress(f"seed {seed}, {', '.join(arms)}: query {number + 1} of {len(items)}")
+        first = number % max(len(arms), 1)
+        for arm in arms[first:] + arms[:first]:
+            sessions[arm].decode(item.content, domain=item.domain, **given)
+    runs = {}
+    for arm, session in sessions.items():
+        forgetting = _probe(session, items[:probes], given)
+        runs[arm] = {"queries": _describe(session, items), "forgetting": forgetting}
+        session.close()
+    return runs
 
 
 def _describe(session: Session, items: Sequence[Item]) -> list[Record]:
