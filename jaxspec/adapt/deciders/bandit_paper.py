@@ -56,7 +56,6 @@ def make_bandit_paper(
             "window": [0, 0],  # tokens and rounds
             "falling": [],  # tokens per round of the latest windows
             "good": [0.0, 0],  # the best window so far and its version
-            "version": 0,
             "seen": 0,
         }
 
@@ -92,8 +91,6 @@ def make_bandit_paper(
         state["error"][action] = 0.0
         state["updates"] += 1
         state["quiet"] = given.cool_down
-        if update.published is not None:
-            state["version"] = update.published
         return state
 
     return Decider(init, decide, observe, reads_error=True)
@@ -140,12 +137,11 @@ def _watch(state: State, query: Query, given: PaperOptions) -> tuple[State, int 
     pace = tokens / max(rounds, 1)
     state["window"] = [0, 0]
     if pace > state["good"][0]:
-        state["good"] = [pace, state["version"]]
+        state["good"] = [pace, query.version]
     state["falling"] = [*state["falling"][-2:], pace]
     latest = state["falling"]
     if len(latest) == 3 and latest[0] > latest[1] > latest[2]:
         state["values"] = {HEAD: 0.0, FULL: 0.0}
         state["falling"], state["open"] = [], []
-        state["version"] = state["good"][1]
-        return state, state["version"]
+        return state, state["good"][1]
     return state, None
