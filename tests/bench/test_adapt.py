@@ -8,7 +8,7 @@ import pytest
 
 from jaxspec.bench.adapt.adapt_plot import plot_events, plot_windows
 from jaxspec.bench.adapt.evidence_cost import measure_evidence, render_evidence
-from jaxspec.bench.adapt.measure_adapt import measure_adapt
+from jaxspec.bench.adapt.measure_adapt import measure_adapt, one_of_each_size
 from jaxspec.bench.adapt.modelled import make_model
 from jaxspec.bench.adapt.streams import find_cluster, make_stream
 from jaxspec.bench.adapt.summarise_adapt import render_adapt, summarise
@@ -225,6 +225,12 @@ def test_arms_take_turns_where_the_clock_counts():
         for one in found
     )
     assert turns == apart and turns[1][-1][2] > 0
+
+
+def test_all_sizes_of_caches_are_warmed_up():
+    params, contents = toys.make_params("medusa"), [[1] * 3, [2] * 5, [3] * 300, [4] * 310]
+    found = one_of_each_size(params, contents, "medusa", {"max_new_tokens": 8})
+    assert found == [[1] * 3, [3] * 300]
 
 
 def test_kept_streams_are_not_served_again(tmp_path):

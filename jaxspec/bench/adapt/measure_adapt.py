@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxspec.adapt import AdaptOptions, Decider, Session, make_decider
-from jaxspec.adapt.actions import ACTIONS
+from jaxspec.adapt.actions import ACTIONS, SKIP
 from jaxspec.adapt.deciders import DECIDERS, Decision
 from jaxspec.adapt.prices import Prices
 from jaxspec.adapt.publish import identify_weights
@@ -16,6 +16,7 @@ from jaxspec.bench.adapt.kept_runs import KeptRuns, Record, digest_prompts
 from jaxspec.bench.adapt.streams import Item, make_stream
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.core.params import Params
+from jaxspec.engine.session import prepare
 
 ARMS = tuple(DECIDERS)
 
@@ -75,8 +76,10 @@ def measure_adapt(
     }
     kept = KeptRuns(keep, settings | made_of)
     if any(kept.find(arm, seed) is None for arm in arms for seed in range(seeds)):
+        contents = [item.content for items in streams for item in items]
+        sizes = one_of_each_size(params, contents, method, given)
         for anchored in sorted({decider.anchored for decider in deciders}):
-            _warm_up(params, prompts[0].content, anchored, method, options, given)
+            _warm_up(params, sizes, anchored, method, options, given)
     runs = []
     for seed, items in enumerate(streams):
         missing = [arm for arm in arms if kept.find(arm, seed) is None]
@@ -138,9 +141,19 @@ def _probe(session: Session, items: Sequence[Item], given: dict[str, Any]) -> fl
     return sum(out.stats.emitted - 1 for out in outs) / max(rounds, 1)
 
 
+def one_of_each_size(
+    params: Params, contents: Sequence[Any], method: str, given: dict[str, Any]
+) -> list[Any]:
+    """Return one prompt for each capacity of caches that the prompts need."""
+    found: dict[int, Any] = {}
+    for content in contents:
+        found.setdefault(prepare(params, content, method=method, **given).capacity, content)
+    return list(found.values())
+
+
 def _warm_up(
     params: Params,
-    prompt: Any,
+    prompts: Sequence[Any],
     anchored: bool,
     method: str | None,
     options: AdaptOptions,
@@ -149,7 +162,8 @@ def _warm_up(
     """Compile everything that arms run, so that no clock sees it."""
 
     def decide(state: Any, query: Any) -> tuple[Any, Decision]:
-        return state, Decision(ACTIONS[query.index], ACTIONS[query.index])
+        action = ACTIONS[query.index] if query.index < len(ACTIONS) else SKIP
+        return state, Decision(action, action)
 
     decider = Decider(
         dict,
@@ -162,6 +176,8 @@ def _warm_up(
     )
     session = Session(params, decider, method=method, options=options)
     for _ in ACTIONS:
+        session.decode(prompts[0], **given)
+    for prompt in prompts:
         session.decode(prompt, **given)
-    session.decode(prompt, adapt=False, **given)
+        session.decode(prompt, adapt=False, **given)
     session.close()
