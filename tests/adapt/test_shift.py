@@ -8,6 +8,7 @@ import pytest
 
 from jaxspec.adapt.deciders import Query
 from jaxspec.adapt.deciders.bandit_paired import PairedOptions, make_bandit_paired
+from jaxspec.adapt.deciders.rivals import Rivals
 from jaxspec.adapt.deciders.shift import Shift, find_step
 from jaxspec.adapt.gate import Flips
 
@@ -103,41 +104,49 @@ def serve(state, paces, first=0, version=0, **changes):
     return state, decisions
 
 
+def told(state, **known):
+    return state | {"rivals": state["rivals"] | known}
+
+
+def rivals(state):
+    return state["rivals"]["versions"]
+
+
 def test_an_alarm_forgets_older_text_and_compares_versions():
     """Versions 0, that before the newest one, and those that decoded at earlier changes."""
     state, decisions = serve(PAIRED.init(), [4.5] * 20, filled=0)
     assert all(one.since is None and not one.judge for one in decisions)
     state, decisions = serve(state, [1.3] * 3, 20, filled=0)
     assert [one.since for one in decisions] == [None, 20, None]
-    assert state["rivals"] == [] and state["homes"] == [0]  # version 0 decodes itself
+    assert rivals(state) == [] and state["rivals"]["homes"] == [0]  # version 0 decodes itself
     state, _ = serve(state, [1.3] * 20, 23, version=5, filled=0)
-    state = state | {"before": 4}
+    state = told(state, before=4)
     state, decisions = serve(state, [4.5] * 3, 43, version=5, filled=0)
     assert decisions[1].since == 43 and decisions[1].judge == (0, 4)
-    assert state["homes"] == [0, 5] and state["watch"]["versions"] == [5, 5]
+    assert state["rivals"]["homes"] == [0, 5] and state["watch"]["versions"] == [5, 5]
     assert decisions[1].judge_since is None  # on all evidence since the text changed
     # A loser is dropped, unless it is the first version. The next look is at text after the alarm.
     flips = {0: Flips(2, 40, 90, 30), 4: Flips(9, 8, 90, 30), 5: Flips(2, 40, 90, 30)}
-    state, elected = PAIRED.elect(state | {"rivals": [0, 4, 5]}, flips)
-    assert elected is None and state["rivals"] == [0, 4]
+    state, elected = PAIRED.elect(told(state, versions=[0, 4, 5]), flips)
+    assert elected is None and rivals(state) == [0, 4]
     state, decisions = serve(state, [4.5] * 2, 46, version=5, filled=0)
     assert [one.judge for one in decisions] == [(0, 4), ()]
     assert decisions[0].judge_since == 45
     state, elected = PAIRED.elect(state, {0: Flips(9, 8, 90, 30), 4: Flips(30, 8, 90, 30)})
-    assert elected == 4 and state["rivals"] == [0] and state["watch"]["versions"] == [4, 4]
+    assert elected == 4 and rivals(state) == [0] and state["watch"]["versions"] == [4, 4]
     state, elected = PAIRED.elect(state, {0: Flips(30, 8, 90, 30)})
-    assert elected == 0 and state["rivals"] == []
+    assert elected == 0 and rivals(state) == []
 
 
 def test_a_version_that_made_decoding_worse_is_compared_with_the_one_before():
     state, _ = serve(PAIRED.init(), [3.0] * 20, version=1, filled=0)
-    state = state | {"before": 1}
+    state = told(state, before=1)
     _, decisions = serve(state, [1.5] * 3, 20, version=2, filled=0)
     assert [one.judge for one in decisions if one.judge] == [(0, 1)]
 
 
 def test_looks_are_those_of_the_options():
-    decider = make_bandit_paired(PairedOptions(looks=(0, 1, 3)))
+    decider = make_bandit_paired(PairedOptions(rivals=Rivals(looks=(0, 1, 3))))
     state, seen = decider.init(), []
     for i in range(40):
         version = 0 if i < 20 else 3

@@ -22,11 +22,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from jaxspec.adapt.actions import ACTIONS, BOTH, FULL, HEAD, SKIP
 from jaxspec.adapt.deciders.base import ROOM, Decider, Decision, Query, State, Update, is_full
 from jaxspec.adapt.deciders.exploring import ExploreOptions
+from jaxspec.adapt.deciders.rivals import Rivals
 from jaxspec.adapt.deciders.shift import Shift
 from jaxspec.adapt.deciders.windows import Watch
 from jaxspec.adapt.gate import Flips
@@ -49,10 +49,7 @@ class PairedOptions(ExploreOptions):
       early: share of a buffer's room that is enough for an update.
       steps: gradient steps of an update. recent: newest segments that it trains on.
       shift: the test for a change of the text.
-      looks: queries after such a change at which older versions are compared.
-      sure, lost: standard errors by which an older version must win to decode again, and by which
-        one, but for the first, must lose to be compared no more.
-      homes: versions that are remembered because they decoded before a change.
+      rivals: which older versions are compared after such a change, and when.
     """
 
     first: float = 0.01
@@ -68,10 +65,7 @@ class PairedOptions(ExploreOptions):
     steps: int = 8
     recent: int = 32
     shift: Shift = Shift()
-    looks: tuple[int, ...] = (0, 2, 6, 14)
-    sure: float = 1.5
-    lost: float = 3.0
-    homes: int = 2
+    rivals: Rivals = Rivals()
 
 
 def make_bandit_paired(
@@ -79,7 +73,7 @@ def make_bandit_paired(
 ) -> Decider:
     """Make the decider."""
     given = options or PairedOptions()
-    watch, shift = Watch(given.window, given.errors, given.least), given.shift
+    watch, shift, rivals = Watch(given.window, given.errors, given.least), given.shift, given.rivals
     enough = {action: math.ceil(given.early * size) for action, size in room.items()}
 
     def init() -> State:
@@ -90,11 +84,8 @@ def make_bandit_paired(
             "idle": 0,  # queries since the latest update
             "watch": watch.init(),
             "shift": shift.init(),
+            "rivals": rivals.init(),
             "version": 0,
-            "age": None,  # queries since the latest alarm
-            "before": 0,  # version that decoded before the newest one
-            "homes": [],  # versions that decoded at the last alarms
-            "rivals": [],  # versions that may do better on the text since the latest alarm
             "seconds": 0.0,  # of a query, a running mean
             "account": 0.0,  # seconds that updates may take
             "costs": {HEAD: 0.0, FULL: 0.0},  # seconds of the latest update of each action
@@ -123,7 +114,7 @@ def make_bandit_paired(
         state = state | {"watch": watched}
         if restore is not None:
             state = _arm(state | {"values": {HEAD: given.first, FULL: given.first}}, given)
-        judge = look(state, query) if restore is None else ()
+        judge = rivals.look(state["rivals"], query) if restore is None else ()
         if seen <= given.warm_up or since is not None:
             return state, Decision(BOTH, SKIP, restore, since, *judge)
         action = choose(state, query)
@@ -135,38 +126,19 @@ def make_bandit_paired(
     def listen(state: State, query: Query) -> tuple[State, int | None]:
         """After a change of the text, start again with its first query."""
         moved, fresh = shift.add(state["shift"], query)
-        state = state | {"shift": moved}
-        if state["age"] is not None:
-            state = state | {"age": state["age"] + 1}
+        state = state | {"shift": moved, "rivals": rivals.add(state["rivals"])}
         if fresh is None:
             return state, None
-        rivals = {0, state["before"], *state["homes"]} - {query.version}
-        homes = [home for home in state["homes"] if home != query.version]
-        homes = [*homes, query.version][-given.homes :]
-        changed = {"age": 0, "homes": homes, "rivals": sorted(rivals)}
+        changed = {"rivals": rivals.change(state["rivals"], query.version)}
         # Windows of other text say nothing of this one, if nobody names the domains.
         changed["watch"] = watch.init(query.version)
         return _arm(state, given) | changed, query.index + 1 - fresh
 
-    def look(state: State, query: Query) -> tuple[Any, ...]:
-        """Return the last fields of a decision: what to compare, and on what."""
-        if state["age"] not in given.looks or not state["rivals"]:
-            return ()
-        # Where the new text began is a guess. What came after the alarm is new for certain.
-        since = query.index + 1 - state["age"] if state["age"] else None
-        return tuple(state["rivals"]), since
-
     def elect(state: State, flips: Mapping[int, Flips]) -> tuple[State, int | None]:
-        best = max(flips, key=lambda version: flips[version].z)
-        won = flips[best].z >= given.sure
-        if won:
-            # Nor may a window go back to the version that lost.
-            state = state | {"watch": watch.init(best)}
-            return state | {"rivals": [0] if best else []}, best
-        # The first version is on the device, so that comparing it again costs little.
-        lost = {version for version in flips if version and flips[version].z <= -given.lost}
-        rivals = [version for version in state["rivals"] if version not in lost]
-        return state | {"rivals": rivals}, None
+        judged, best = rivals.elect(state["rivals"], flips)
+        state = state | {"rivals": judged}
+        # Nor may a window go back to a version that lost.
+        return (state if best is None else state | {"watch": watch.init(best)}), best
 
     def observe(state: State, update: Update) -> State:
         gain = (update.up - update.down) / max(update.missed, 1)
@@ -175,13 +147,14 @@ def make_bandit_paired(
         earned = (gain if update.published is not None else min(gain, 0.0)) - cost
         old = state["values"][update.action]
         values = state["values"] | {update.action: given.average(old, earned)}
-        before = state["before"] if update.published is None else state["version"]
-        saved = given.believed * max(gain, 0.0) * horizon if update.published is not None else 0.0
+        saved = 0.0
+        if update.published is not None:
+            saved = given.believed * max(gain, 0.0) * horizon
+            state = state | {"rivals": rivals.publish(state["rivals"], state["version"])}
         costs = state["costs"] | {update.action: update.seconds}
         costs[FULL] = costs[FULL] or 2 * update.seconds  # a guess, until there is one
         return state | {
             "values": values,
-            "before": before,
             "account": state["account"] + saved - update.seconds,
             "costs": costs,
             "updates": state["updates"] + 1,
