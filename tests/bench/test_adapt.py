@@ -15,6 +15,7 @@ from jaxspec.bench.adapt.summarise_adapt import render_adapt, summarise
 from jaxspec.bench.adapt.update_cost import measure_updates, render_updates
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.cli.main import main
+from jaxspec.engine.compilations import compilations
 
 PROMPTS = [
     LabelledPrompt(domain, f"{domain} {number}")
@@ -227,10 +228,22 @@ def test_arms_take_turns_where_the_clock_counts():
     assert turns == apart and turns[1][-1][2] > 0
 
 
-def test_all_sizes_of_caches_are_warmed_up():
-    params, contents = toys.make_params("medusa"), [[1] * 3, [2] * 5, [3] * 300, [4] * 310]
-    found = one_of_each_size(params, contents, "medusa", {"max_new_tokens": 8})
-    assert found == [[1] * 3, [3] * 300]
+def test_no_query_compiles():
+    """Not even one whose cache is of another size than the first query's."""
+    params, counts = toys.make_params("medusa"), []
+    prompts = [LabelledPrompt("short", [1] * 3), LabelledPrompt("long", [3] * 300)]
+    decode = toys.OPTIONS | {"budget": 23}  # of no other test
+    given = {"queries": 1, "seeds": 1, "probes": 1, "options": toys.ADAPT, "decode": decode}
+    sizes = one_of_each_size(params, [[1] * 3, [2] * 5, [3] * 300], "medusa", decode)
+    assert sizes == [[1] * 3, [3] * 300]
+    measure_adapt(
+        params,
+        prompts,
+        arms=("never", "always-head"),
+        progress=lambda line: counts.append(compilations()),
+        **given,
+    )
+    assert len(counts) == 2 and {*counts} == {compilations()}
 
 
 def test_kept_streams_are_not_served_again(tmp_path):
