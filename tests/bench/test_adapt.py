@@ -226,6 +226,7 @@ def test_arms_take_turns_where_the_clock_counts():
         for one in found
     )
     assert turns == apart and turns[1][-1][2] > 0
+    assert found[0]["device"]["platform"] == "cpu" and "jax" in found[0]["versions"]
 
 
 def test_no_query_compiles():

@@ -15,6 +15,7 @@ from jaxspec.adapt.publish import identify_weights
 from jaxspec.bench.adapt.kept_runs import KeptRuns, Record, digest_prompts
 from jaxspec.bench.adapt.streams import Item, make_stream
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
+from jaxspec.bench.report.summary import describe_environment
 from jaxspec.core.params import Params
 from jaxspec.engine.session import prepare
 
@@ -52,7 +53,8 @@ def measure_adapt(
         not served again.
 
     Returns:
-      A JSON-able record: settings and, under `runs`, one record per arm and seed with its queries.
+      A JSON-able record: device, versions, settings and, under `runs`, one record per arm and seed
+      with its queries.
 
     Raises:
       ValueError: unknown arm or stream, too few domains, a number below 1, or `keep` holds
@@ -92,7 +94,8 @@ def measure_adapt(
             for arm, run in _serve(sessions, items, probes, given, seed, progress).items():
                 kept.add({"arm": arm, "seed": seed} | run)
         runs += [kept.find(arm, seed) for arm in arms]
-    return settings | {"seeds": seeds, "arms": list(arms), "runs": runs}
+    served = {"seeds": seeds, "arms": list(arms), "runs": runs}
+    return describe_environment(params) | settings | served
 
 
 def _serve(
