@@ -92,6 +92,7 @@ class Session:
         self._firsts: dict[int, int] = {}  # {query: number of its first segment}
         self._trained = 0  # number of the first segment that was not trained on
         self._first_prices: Mapping[str, float] = {}  # of updates, once one could be made
+        self._gathers = self.decider.learns  # whether evidence of the next query is wanted
         resumed = self._served.resume(self.state)
         if resumed is not None:
             self.queries, self.state = resumed
@@ -127,7 +128,9 @@ class Session:
         # Copied tokens are no evidence of the drafter.
         options = {"lookup": False} | options
         session = prepare(self.params, prompt, method=self.method, **options)
-        config = dataclasses.replace(session.config, evidence=self.options.rows if adapt else 0)
+        # One program for all calls of a session: that a rule rests must not compile another.
+        rows = self.options.rows if adapt and self.decider.learns else 0
+        config = dataclasses.replace(session.config, evidence=rows)
         session = dataclasses.replace(session, config=config)
         began = self.clock()
         outputs, state = run_session(session)
@@ -148,7 +151,9 @@ class Session:
         """Gather the evidence of a call, ask the decider and do what it says."""
         began, passes = self.clock(), self.trainer.passes
         seed = (self.seed, self.queries)
-        numbers = self.buffers.add(cut_segments(self.params, state, prompts, self.shape, seed))
+        numbers = []
+        if self._gathers:
+            numbers = self.buffers.add(cut_segments(self.params, state, prompts, self.shape, seed))
         query = self._describe(numbers, outputs, domain)
         first_prices = self._price_updates(query)
         gathered = self.clock() - began
@@ -156,6 +161,7 @@ class Session:
         counted = self._meter.count_query(query.rounds, seconds + gathered, passes)
         query = query._replace(seconds=counted, prices=first_prices, version=self.version)
         self.state, decision = self.decider.decide(self.state, query)
+        self._gathers = self.decider.learns and decision.gather
         event = {
             "query": self.queries,
             "domain": domain,

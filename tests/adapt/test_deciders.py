@@ -65,6 +65,28 @@ def test_a_first_update_is_not_made_before_it_is_paid():
             assert all(one.train == "skip" for one in decisions[:49])
 
 
+def test_evidence_that_nobody_could_read_is_not_gathered():
+    """In 64 queries of a second 0.64 are earned: before that, what is gathered would be gone."""
+    full = [query(i, filled=ROOM["full"]) for i in range(300)]
+    assert all(one.gather for one in serve(PAIRED, full[:20])[1])  # no price is known
+    dear = [one._replace(prices={"head": 2.495, "full": 3.5}) for one in full]
+    decisions = serve(PAIRED, dear)[1]
+    trained = [i for i, one in enumerate(decisions) if one.train != "skip"]
+    gathers = [i for i, one in enumerate(decisions) if one.gather]
+    assert trained[0] == 249 and gathers[:65] == list(range(185, 250))
+    cheap = [one._replace(prices={"head": 0.5, "full": 3.5}) for one in full]
+    assert all(one.gather for one in serve(PAIRED, cheap)[1])
+
+
+def test_versions_that_are_compared_need_evidence():
+    """Older versions are compared until the last look after a change of the text."""
+    state = PAIRED.init() | {"costs": {"head": 1e3, "full": 1e3}}
+    for age, versions, gathers in ((3, [1], True), (3, [], False), (14, [1], False)):
+        rivals = state["rivals"] | {"age": age, "versions": versions}
+        decision = PAIRED.decide(state | {"rivals": rivals}, query(0))[1]
+        assert decision.gather == gathers, (age, versions)
+
+
 @pytest.mark.parametrize("action", ["head", "full"])
 def test_always_updates_when_the_buffer_is_full(action):
     decider = make_decider(f"always-{action}")

@@ -182,6 +182,28 @@ def test_first_updates_are_priced_by_passes_over_one_batch():
     assert priced == {"head": 0.5 * 24 + 0.25 * 6, "full": 0.5 * 24 + 0.25 * 6}
 
 
+def test_a_session_that_rests_cuts_no_evidence():
+    """The decider says of every query whether the next one's evidence is wanted."""
+    wanted = [True, False, False, True, True]
+    decider = scripted([Decision(gather=one) for one in wanted])
+    session = Session(toys.make_params(), decider, options=OPTIONS)
+    written = []
+    for i in range(5):
+        session.decode(ROUNDS[i], **toys.OPTIONS)
+        written.append(session.buffers.written)
+    assert 0 < written[0] < written[1] == written[2] == written[3] < written[4]
+    assert [event["positions"] > 0 for event in session.events] == [True, *wanted[:-1]]
+
+
+def test_a_decider_that_never_learns_runs_the_plain_program():
+    params = toys.make_params()
+    session = Session(params, "never", options=OPTIONS)
+    plain = jaxspec.decode(params, ROUNDS[0], lookup=False, **toys.OPTIONS)
+    counted = compilations()
+    assert session.decode(ROUNDS[0], **toys.OPTIONS).tokens == plain.tokens
+    assert compilations() == counted and session.buffers.written == 0
+
+
 def test_a_call_may_leave_nothing():
     session = Session(toys.make_params(), "always-head", options=OPTIONS)
     session.decode(toys.PROMPTS[0], adapt=False, **toys.OPTIONS)

@@ -14,7 +14,8 @@ on the new text. So what an update forgets does not hold it back, and is not los
 Updates are paid from an account, so that trying costs little where it brings nothing: it earns a
 share of all time, and of what published updates are believed to save. What is paid need not wait
 for a full buffer. An update trains on the newest segments, most of which were there before, so it
-learns little from few of them and forgets less.
+learns little from few of them and forgets less. Nothing is gathered as long as evidence would be
+overwritten before an update could be paid.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class PairedOptions(ExploreOptions):
       allowance: share of the time that updates may take without gaining anything.
       believed: share of a published update's expected saving that is credited.
       early: share of a buffer's room that is enough for an update.
+      reach: evidence is gathered if an update can be paid within so many queries.
       steps: gradient steps of an update. recent: newest segments that it trains on.
       shift: the test for a change of the text.
       rivals: which older versions are compared after such a change, and when.
@@ -62,6 +64,7 @@ class PairedOptions(ExploreOptions):
     allowance: float = 0.01
     believed: float = 0.5
     early: float = 0.25
+    reach: int = 64
     steps: int = 8
     recent: int = 32
     shift: Shift = Shift()
@@ -101,7 +104,17 @@ def make_bandit_paired(
     def cost_of(state: State, query: Query, action: str) -> float:
         return state["costs"][action] or query.prices.get(action, 0.0)
 
+    def rests(state: State, query: Query) -> bool:
+        """Whether the next query's evidence would be read by nobody."""
+        soon = state["account"] + given.reach * given.allowance * state["seconds"]
+        dear = all(soon < cost_of(state, query, action) for action in ACTIONS)
+        return dear and not rivals.waits(state["rivals"])
+
     def decide(state: State, query: Query) -> tuple[State, Decision]:
+        state, decision = act(state, query)
+        return state, decision._replace(gather=not rests(state, query))
+
+    def act(state: State, query: Query) -> tuple[State, Decision]:
         if not query.rounds:  # it ended with its first token, and says nothing of the drafter
             return state, Decision()
         seen = state["seen"] + 1

@@ -27,7 +27,7 @@ class Query(NamedTuple):
       seconds: of decoding, with the updates since the query before it.
       error: sum over rejected positions of 1 - r, where r is the drafter's probability of the
         target's most probable token.
-      positions: number of rejected positions.
+      positions: number of rejected positions. It and `error` are 0 where nothing was gathered.
       filled: {action: positions to train on in the action's buffer}, this query's not included.
       fresh: positions to train on of this query.
       draws: three uniform numbers.
@@ -66,6 +66,7 @@ class Decision(NamedTuple):
       judge: versions to compare with the one that decodes, on the evidence that counts; the
         decider's `elect` says which of them decodes next.
       judge_since: number of the first query whose evidence they are compared on; None: all of it.
+      gather: whether the next query's evidence is gathered.
     """
 
     keep: str = SKIP
@@ -74,6 +75,7 @@ class Decision(NamedTuple):
     since: int | None = None
     judge: tuple[int, ...] = ()
     judge_since: int | None = None
+    gather: bool = True
 
 
 class Update(NamedTuple):
@@ -120,6 +122,7 @@ class Decider(NamedTuple):
         the session's buffers.
       recent: an update trains on the newest segments, so many of them; None: on those of its buffer.
       reads_error: whether it reads `Query.error`, which costs a pass of the drafter; else that is 0.
+      learns: whether it ever wants evidence; without, calls run the program that gathers none.
     """
 
     init: Callable[[], State]
@@ -133,6 +136,7 @@ class Decider(NamedTuple):
     room: Mapping[str, int] | None = None
     recent: int | None = None
     reads_error: bool = False
+    learns: bool = True
 
 
 # Positions that fill an action's buffer.

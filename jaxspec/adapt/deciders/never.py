@@ -5,6 +5,10 @@ from __future__ import annotations
 from jaxspec.adapt.deciders.base import Decider, Decision
 
 
-def make_never() -> Decider:
-    """Make the decider that skips every query."""
-    return Decider(dict, lambda state, query: (state, Decision()))
+def make_never(learns: bool = False) -> Decider:
+    """Make the decider that skips every query.
+
+    Args:
+      learns: gather evidence all the same, to measure what that takes.
+    """
+    return Decider(dict, lambda state, query: (state, Decision()), learns=learns)

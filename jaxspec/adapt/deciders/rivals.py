@@ -59,6 +59,11 @@ class Rivals:
         since = query.index + 1 - state["age"] if state["age"] else None
         return tuple(state["versions"]), since
 
+    def waits(self, state: dict[str, Any]) -> bool:
+        """Whether older versions are still to be compared on the newest text."""
+        age = state["age"]
+        return bool(state["versions"]) and age is not None and age < max(self.looks)
+
     def elect(
         self, state: dict[str, Any], flips: Mapping[int, Flips]
     ) -> tuple[dict[str, Any], int | None]:

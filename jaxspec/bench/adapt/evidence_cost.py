@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxspec.adapt import AdaptOptions, Session
+from jaxspec.adapt.deciders.never import make_never
 from jaxspec.bench.adapt.kept_runs import Record
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.bench.report.bootstrap import bound_ratio, resample_prompts
@@ -42,7 +43,7 @@ def measure_evidence(
     if repeats < 1 or not prompts:
         raise ValueError(f"{len(prompts)} prompts, {repeats} times: give at least one of both")
     given = {"policy": None, "budget": 16} | (decode or {})
-    session = Session(params, "never", method=method, options=options)
+    session = Session(params, make_never(learns=True), method=method, options=options)
     rows = []
     for number, prompt in enumerate(prompts, 1):
         progress(f"prompt {number} of {len(prompts)}")

@@ -72,14 +72,15 @@ def simulate(decider: Decider, stream: Stream, seed: int) -> Run:
     """Let a decider serve a stream; equal seeds give all deciders the same queries."""
     state, run = decider.init(), Run()
     levels, version, spent, first = [0.0], 0, 0.0, 0
-    filled = dict.fromkeys(ACTIONS, 0)
+    filled, gathers = dict.fromkeys(ACTIONS, 0), True
     for index in range(stream.queries):
         random = np.random.default_rng([seed, index])
         query = _draw_query(stream, random, index, levels[version], spent, filled)
-        query = query._replace(version=version)
+        query = query._replace(version=version, fresh=query.fresh * gathers)
         run.seconds += query.seconds
         run.gains.append(levels[version])
         state, decision = decider.decide(state, query)
+        gathers = decision.gather
         first = first if decision.since is None else decision.since
         judged = index + 1 - (first if decision.judge_since is None else decision.judge_since)
         older = [] if decision.restore is None else [decision.restore]

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxspec.adapt import AdaptOptions, Session, make_decider
 from jaxspec.adapt.actions import ACTIONS
+from jaxspec.adapt.deciders.never import make_never
 from jaxspec.bench.adapt.kept_runs import Record
 from jaxspec.bench.measure.prompt_files import LabelledPrompt
 from jaxspec.bench.report.table import Column, Table, fixed
@@ -49,7 +50,7 @@ def measure_updates(
     if repeats < 1 or not prompts:
         raise ValueError(f"{len(prompts)} prompts, {repeats} times: give at least one of both")
     given = {"policy": None, "budget": 16} | (decode or {})
-    session, queries = Session(params, "never", method=method, options=options), []
+    session, queries = Session(params, make_never(learns=True), method=method, options=options), []
     for number, prompt in enumerate(prompts, 1):
         progress(f"prompt {number} of {len(prompts)}")
         session.decode(prompt.content, **given)
