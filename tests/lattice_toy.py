@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxspec.core.config import DrafterConfig, TargetConfig
 from jaxspec.core.params import Params, Spec
-from jaxspec.core.sampling import make_sampling
+from jaxspec.core.sampling_settings import make_sampling
 from jaxspec.core.state import Request
 from jaxspec.drafters import Drafter, DrafterRecord, Proposal
 from jaxspec.drafters.base import Lookahead

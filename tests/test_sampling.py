@@ -15,17 +15,9 @@ from jaxspec.core.filters import (
     find_threshold,
     find_threshold_of_few,
 )
-from jaxspec.core.sampling import (
-    SamplingSpec,
-    argmax,
-    draw,
-    gumbel,
-    make_sampling,
-    process,
-    random_bits,
-    sequence_keys,
-    uniform,
-)
+from jaxspec.core.noise import gumbel, random_bits, sequence_keys, uniform
+from jaxspec.core.sampling import argmax, draw, process
+from jaxspec.core.sampling_settings import SamplingSpec, make_sampling
 
 _process = jax.jit(process, static_argnums=1)
 _gumbel = jax.jit(gumbel, static_argnums=2)

@@ -15,15 +15,9 @@ from hypothesis import given, settings
 from slow_cases import slow_except
 from verify_trees import make_tree, stack
 
-from jaxspec.core.sampling import (
-    argmax,
-    draw,
-    gumbel,
-    make_sampling,
-    process,
-    sequence_keys,
-    uniform,
-)
+from jaxspec.core.noise import gumbel, sequence_keys, uniform
+from jaxspec.core.sampling import argmax, draw, process
+from jaxspec.core.sampling_settings import make_sampling
 from jaxspec.engine.acceptance import (
     accept_match,
     accept_rejection,
@@ -401,7 +395,7 @@ def test_candidates_are_drawn_without_replacement_and_scored_by_rank():
 
 def test_rules_draw_apart_from_the_shared_noise():
     """No bits of the rules' noise are those of a position's Gumbel noise, or of another round."""
-    from jaxspec.core.sampling import fold_in, random_bits
+    from jaxspec.core.noise import fold_in, random_bits
     from jaxspec.engine.acceptance.noise import ACCEPT, BONUS, CANDIDATES, fold_round_keys
 
     keys = sequence_keys(0, jnp.arange(2, dtype=jnp.uint32))

@@ -9,7 +9,7 @@ import numpy as np
 from jaxspec.bench.architectures import architecture, swap_drafter
 from jaxspec.builders import make_builder
 from jaxspec.core.params import Spec
-from jaxspec.core.sampling import make_sampling
+from jaxspec.core.sampling_settings import make_sampling
 from jaxspec.costs.round_costs import make_costs
 from jaxspec.engine.automatic import GPU_WIDTHS, make_automatic
 from jaxspec.engine.plan import DecodeConfig, make_plan, suits_lookup

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxspec.bench.aot_options import describe_call, make_policy
 from jaxspec.bench.architectures import DRAFTER, abstract_params
-from jaxspec.core.sampling import make_sampling
+from jaxspec.core.sampling_settings import make_sampling
 from jaxspec.core.state import DecodeState, Request, Tree
 from jaxspec.engine.draft import draft
 from jaxspec.engine.grow import grow

@@ -14,7 +14,7 @@ from jaxspec.bench.aot_options import describe_call
 from jaxspec.bench.aot_programs import count_held
 from jaxspec.bench.architectures import abstract_params
 from jaxspec.core.params import Params
-from jaxspec.core.sampling import MIXED
+from jaxspec.core.sampling_settings import MIXED
 from jaxspec.engine.plan import DecodeConfig, make_plan
 from jaxspec.serve.factory import choose_edges
 from jaxspec.serve.feed import feed

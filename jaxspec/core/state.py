@@ -138,7 +138,7 @@ class Request(flax.struct.PyTreeNode):
       seed: int [] or [B], of draft-invariant sampling; programs read its low 32 bits, or all with
         64-bit types on.
       sequence: uint32 [B], number of each sequence, which keys its noise.
-      sampling: `jaxspec.core.sampling.SamplingValues`.
+      sampling: `jaxspec.core.sampling_settings.SamplingValues`.
       controls: traced values that a policy reads; None without a policy.
       stop_from: int32 [B], generated tokens before which no stop id counts; None: 0.
       deepest: int32 [B], longest path to draft, 0 for autoregressive sequences; None: no limit.

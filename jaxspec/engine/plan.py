@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from jaxspec.builders import Builder, Growth, Proposes, Unsuitable, parse_builder
 from jaxspec.core.params import Spec
-from jaxspec.core.sampling import SamplingSpec
+from jaxspec.core.sampling_settings import SamplingSpec
 from jaxspec.drafters.base import Drafter
 from jaxspec.drafters.prompt_lookup.mixture import mix_lookup
 from jaxspec.drafters.registry import make_drafter, record_of

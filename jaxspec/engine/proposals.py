@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.builders.candidates import entropy, rank
-from jaxspec.core.sampling import MIN_TEMPERATURE, process
+from jaxspec.core.sampling import process
+from jaxspec.core.sampling_settings import MIN_TEMPERATURE
 from jaxspec.core.state import Candidates, DecodeState, Pool
 from jaxspec.drafters.base import Proposal
 from jaxspec.engine.acceptance import sample_candidates

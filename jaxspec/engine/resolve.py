@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jaxspec.builders import Builder, make_builder
 from jaxspec.core.params import Spec
-from jaxspec.core.sampling import SamplingValues, make_sampling
+from jaxspec.core.sampling_settings import SamplingValues, make_sampling
 from jaxspec.drafters.registry import record_of
 from jaxspec.drafters.sizes import choose_depth
 from jaxspec.engine import arguments

@@ -17,8 +17,9 @@ from jax.sharding import PartitionSpec
 
 from jaxspec.builders import Growth
 from jaxspec.core.mesh import constrain
+from jaxspec.core.noise import gumbel, sequence_keys
 from jaxspec.core.params import Params
-from jaxspec.core.sampling import MIN_TEMPERATURE, gumbel, sequence_keys
+from jaxspec.core.sampling_settings import MIN_TEMPERATURE
 from jaxspec.core.state import Request
 from jaxspec.drafters.base import Drafter, TargetHead
 from jaxspec.engine.plan import DecodeConfig, Plan, make_plan

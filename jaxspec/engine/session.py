@@ -18,7 +18,7 @@ import numpy as np
 from jaxspec.builders import Builder
 from jaxspec.core.mesh import using
 from jaxspec.core.params import Params, Spec
-from jaxspec.core.sampling import SamplingValues
+from jaxspec.core.sampling_settings import SamplingValues
 from jaxspec.core.state import DecodeState, Request
 from jaxspec.engine import arguments
 from jaxspec.engine.automatic import recall_policy

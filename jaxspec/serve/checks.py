@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from jaxspec.core.params import Spec
-from jaxspec.core.sampling import MIN_TEMPERATURE, make_sampling
+from jaxspec.core.sampling_settings import MIN_TEMPERATURE, make_sampling
 from jaxspec.engine.arguments import check_count, check_flag, check_positive, check_seed, split_stop
 from jaxspec.engine.token_ids import number_sequences, to_ids
 from jaxspec.serve.bias import check_bias

@@ -11,7 +11,7 @@ import jax
 
 from jaxspec.builders import Builder
 from jaxspec.core.params import Params, Spec
-from jaxspec.core.sampling import MIXED
+from jaxspec.core.sampling_settings import MIXED
 from jaxspec.engine.arguments import check_choice, check_count
 from jaxspec.engine.capacity import prompt_chunk, round_up
 from jaxspec.engine.plan import QUEUE, make_plan

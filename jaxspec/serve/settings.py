@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.core.sampling import SamplingValues
+from jaxspec.core.sampling_settings import SamplingValues
 from jaxspec.core.state import Request
 from jaxspec.serve.bias import BIASES, LogitBias
 

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 from jaxspec.core.cache import allocate
 from jaxspec.core.mesh import constrain, current
 from jaxspec.core.params import Params, Spec
-from jaxspec.core.sampling import MIXED
+from jaxspec.core.sampling_settings import MIXED
 from jaxspec.core.state import DecodeState
 from jaxspec.engine.commit import make_pending
 from jaxspec.engine.placement import place_state

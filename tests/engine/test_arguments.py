@@ -8,7 +8,7 @@ import pytest
 
 import jaxspec
 from jaxspec.core.config import TargetConfig
-from jaxspec.core.sampling import sequence_keys
+from jaxspec.core.noise import sequence_keys
 from jaxspec.drafters.sizes import choose_depth
 from jaxspec.engine import arguments
 from jaxspec.engine.token_ids import is_batch, to_ids

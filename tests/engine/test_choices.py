@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from verify_trees import make_tree, stack
 
-from jaxspec.core.sampling import make_sampling, sequence_keys
+from jaxspec.core.noise import sequence_keys
+from jaxspec.core.sampling_settings import make_sampling
 from jaxspec.engine.acceptance import accept_rejection, accept_sequential
 from jaxspec.engine.acceptance.rejection import choose_by_rejection, walk_rejection
 from jaxspec.engine.acceptance.sequential import choose_in_sequence, walk_sequential

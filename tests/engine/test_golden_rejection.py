@@ -7,7 +7,7 @@ import pytest
 from golden_data import arrays
 
 from jaxspec.builders.trees.chain import build_chain
-from jaxspec.core.sampling import make_sampling
+from jaxspec.core.sampling_settings import make_sampling
 from jaxspec.engine.acceptance.rejection import choose_by_rejection, walk_rejection
 
 GOLDEN = arrays("dspark", "verify_sampling.npz")

@@ -19,7 +19,8 @@ from jaxspec.bench.measure.phases import forward_drafter, forward_target
 from jaxspec.builders import best_first
 from jaxspec.core import cache
 from jaxspec.core.params import Params
-from jaxspec.core.sampling import draw, make_sampling
+from jaxspec.core.sampling import draw
+from jaxspec.core.sampling_settings import make_sampling
 from jaxspec.core.state import Candidates, DecodeState, KVCache, Request, Tree
 from jaxspec.drafters.base import Committed
 from jaxspec.engine.acceptance import accept_match

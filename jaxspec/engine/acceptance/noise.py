@@ -5,7 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from jaxspec.core.sampling import argmax, fold_in, gumbel, uniform
+from jaxspec.core.noise import fold_in, gumbel, uniform
+from jaxspec.core.sampling import argmax
 from jaxspec.core.state import Tree
 
 # Folded into a sequence's key. Positions are below 2^31, so none of these is the key of a

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxspec.core.sampling import SamplingSpec, SamplingValues, draw
+from jaxspec.core.sampling import draw
+from jaxspec.core.sampling_settings import SamplingSpec, SamplingValues
 from jaxspec.core.state import Accepted, Tree
 from jaxspec.engine.acceptance.match import accept_match
 from jaxspec.engine.acceptance.noise import draw_bonus, draw_uniform

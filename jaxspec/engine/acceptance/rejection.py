@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxspec.core.sampling import SamplingSpec, SamplingValues, gumbel, process
+from jaxspec.core.noise import gumbel
+from jaxspec.core.sampling import process
+from jaxspec.core.sampling_settings import SamplingSpec, SamplingValues
 from jaxspec.core.state import Accepted, Candidates, Tree
 from jaxspec.core.top_k import top_k
 from jaxspec.engine.acceptance.match import follow

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxspec.core.sampling import SamplingSpec, SamplingValues, process
+from jaxspec.core.sampling import process
+from jaxspec.core.sampling_settings import SamplingSpec, SamplingValues
 from jaxspec.core.state import Accepted, Tree
 from jaxspec.engine.acceptance.match import follow
 from jaxspec.engine.acceptance.path import accept_path, find_siblings, keep_some

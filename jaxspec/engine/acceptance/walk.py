@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxspec.core.sampling import SamplingSpec, SamplingValues, process
+from jaxspec.core.sampling import process
+from jaxspec.core.sampling_settings import SamplingSpec, SamplingValues
 from jaxspec.core.state import Accepted, Tree
 from jaxspec.engine.acceptance.path import keep_some
 

@@ -14,7 +14,7 @@ from golden_data import golden, load_eagle, records, target_of
 import jaxspec
 from jaxspec.builders import dynamic
 from jaxspec.core.cache import allocate, append
-from jaxspec.core.sampling import make_sampling
+from jaxspec.core.sampling_settings import make_sampling
 from jaxspec.core.state import Request
 from jaxspec.drafters.base import Committed
 from jaxspec.engine.acceptance.sequential import walk_sequential
