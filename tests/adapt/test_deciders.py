@@ -80,7 +80,8 @@ def test_evidence_that_nobody_could_read_is_not_gathered():
 
 def test_versions_that_are_compared_need_evidence():
     """Older versions are compared until the last look after a change of the text."""
-    state = PAIRED.init() | {"costs": {"head": 1e3, "full": 1e3}}
+    state = PAIRED.init()
+    state["account"]["costs"] = {"head": 1e3, "full": 1e3}
     for age, versions, gathers in ((3, [1], True), (3, [], False), (14, [1], False)):
         rivals = state["rivals"] | {"age": age, "versions": versions}
         decision = PAIRED.decide(state | {"rivals": rivals}, query(0))[1]
@@ -181,9 +182,17 @@ def test_papers_skip_is_final():
         assert decision.keep == "skip"
 
 
+def rich(values):
+    """A state of bandit-paired after 50 queries, in which updates are paid."""
+    state = PAIRED.init() | {"seen": 50}
+    state["account"]["balance"] = 100.0
+    state["values"] |= values
+    return state
+
+
 def test_paired_does_not_wait_for_full_buffers():
     """An update that is paid needs a quarter of a buffer; `always-head` needs all of it."""
-    start = PAIRED.init() | {"seen": 50, "account": 100.0}
+    start = rich({})
     for filled, trains in ((127, "skip"), (128, "head")):
         assert PAIRED.decide(start, query(50, filled=filled))[1].train == trains
     assert PAIRED.room == {"head": 128, "full": 256} and make_decider("always-head").room is None
@@ -191,10 +200,7 @@ def test_paired_does_not_wait_for_full_buffers():
 
 def test_paired_leaves_skip():
     """An alarm after a shift of domains, or the slow way back of the values. Buffers fill meanwhile."""
-    values = {"head": -0.01, "full": -0.01}
-    start = PAIRED.init() | {"updates": 8, "since": 8, "values": values, "seen": 50}
-    start |= {"account": 100.0}
-    state = start
+    state = start = rich({"known": {"head": -0.01, "full": -0.01}, "armed": 8})
     for i in range(60):
         state, decision = PAIRED.decide(state, query(i, pace=3.0, filled=2000))
         assert decision == Decision("both")
@@ -215,9 +221,9 @@ def test_paired_counts_no_call_that_ends_with_its_first_token():
 
 def test_paired_values_are_shares_of_errors_less_cost():
     state, _ = PAIRED.decide(PAIRED.init(), query(seconds=2.0))
-    after = PAIRED.observe(state, update(up=12, down=4))["values"]
+    after = PAIRED.observe(state, update(up=12, down=4))["values"]["known"]
     assert math.isclose(after["head"], 0.9 * 0.01 + 0.1 * (8 / 40 - 0.1 / (512 * 2.0)))
-    refused = PAIRED.observe(state, update(up=12, down=4, published=None))["values"]
+    refused = PAIRED.observe(state, update(up=12, down=4, published=None))["values"]["known"]
     assert refused["head"] < 0.9 * 0.01  # a gain that is not published is none
 
 
