@@ -9,11 +9,14 @@ and `d2t` and `t2d` of a reduced draft vocabulary (see `jaxspec.io.draft_vocab`)
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from jaxspec.core.config import FeatureDrafterConfig, TargetConfig
-from jaxspec.drafters.draft_vocab_weights import check_weights, read_weights
-from jaxspec.drafters.format import About
+from jaxspec.drafters.draft_vocab_weights import check_weights, read_weights, write_weights
+from jaxspec.drafters.format import About, Format, json_writer, named
 from jaxspec.drafters.hf_fields import check_fits, own_fields, read_target_sizes, sizes_to_hf
 from jaxspec.drafters.leaves import count_features, make_head_leaf
 from jaxspec.io.torch_files import open_weights
@@ -21,15 +24,64 @@ from jaxspec.io.weight_map import Leaf, linear, vector
 from jaxspec.targets.hf_fields import integer, transformer_fields
 
 
-def config_from_hf(hf: dict[str, Any], config_class: type, sizes: tuple[str, ...]) -> Any:
-    """Read a config of class `config_class` from config.json.
+def make_own_format(
+    architecture: str,
+    config_class: type,
+    sizes: tuple[str, ...],
+    leaves: Callable[[Any], list[Leaf]],
+) -> Format:
+    """Make the format of a drafter in this layout.
 
     Args:
-      sizes: names of its integer fields that the `jaxspec` object holds.
+      architecture: its name in config.json.
+      config_class: a `FeatureDrafterConfig` with `qk_norm` and the fields `sizes`.
+      sizes: names of the integer fields that the `jaxspec` object holds.
+      leaves: config -> table of all trained weights.
 
-    Raises:
-      ValueError: a field is missing, or a setting is not supported.
+    The format's `read` raises FileNotFoundError if there are no weights, WeightMismatch, which lists
+    all tensors that are missing, unexpected, misshapen or no floats, and ValueError if files are
+    unsafe or damaged, weights hold NaN or the map of draft tokens is wrong.
     """
+
+    def from_hf(hf: dict[str, Any]) -> Any:
+        return _config_from_hf(hf, config_class, sizes)
+
+    def to_hf(config: Any, about: About, dtype: str) -> dict[str, Any]:
+        own = {name: getattr(config, name) for name in (*sizes, "qk_norm")}
+        return {
+            "architectures": [architecture],
+            "model_type": "jaxspec",
+            **sizes_to_hf(config, about.max_positions, dtype),
+            "jaxspec": own_fields(config, about.num_layers, about.provenance) | own,
+        }
+
+    def read(directory: str | os.PathLike, config: Any, dtype: str) -> dict[str, Any]:
+        found, table = open_weights(directory), leaves(config)
+        return read_weights(found, table, check_weights(found, table, config), dtype)
+
+    def check(directory: str | os.PathLike, config: Any) -> None:
+        check_weights(open_weights(directory), leaves(config), config)
+
+    def tensors(variables: Mapping[str, Any], config: Any) -> dict[str, np.ndarray]:
+        return write_weights(variables, leaves(config), config)
+
+    write = json_writer(to_hf, tensors)
+    return Format(named(architecture), from_hf, _for_target, read, check, write)
+
+
+def list_end_leaves(config: FeatureDrafterConfig) -> list[Leaf]:
+    """List the leaves around a drafter's layer: fusion, input norms, final norm and output
+    projection.
+    """
+    width = config.hidden_size
+    return [
+        *linear(("fc",), ["fc"], count_features(config), [width], False),
+        *(vector((name,), name, width) for name in ("token_norm", "feature_norm", "norm")),
+        make_head_leaf(config),
+    ]
+
+
+def _config_from_hf(hf: dict[str, Any], config_class: type, sizes: tuple[str, ...]) -> Any:
     own, fields = hf.get("jaxspec") or {}, transformer_fields(hf)
     layers = own.get("feature_layers")
     if (
@@ -49,52 +101,6 @@ def config_from_hf(hf: dict[str, Any], config_class: type, sizes: tuple[str, ...
     )
 
 
-def config_to_hf(
-    config: Any, architecture: str, sizes: tuple[str, ...], about: About, dtype: str
-) -> dict[str, Any]:
-    """Make the config.json that `config_from_hf` reads; `dtype` is that of the weights."""
-    own = {name: getattr(config, name) for name in (*sizes, "qk_norm")}
-    return {
-        "architectures": [architecture],
-        "model_type": "jaxspec",
-        **sizes_to_hf(config, about.max_positions, dtype),
-        "jaxspec": own_fields(config, about.num_layers, about.provenance) | own,
-    }
-
-
-def for_target(config: Any, target: TargetConfig) -> Any:
-    """Return `config`; raise a ValueError if it does not fit the target."""
+def _for_target(config: Any, target: TargetConfig) -> Any:
     check_fits(config, target, final_norm=True)
     return config
-
-
-def read(
-    directory: str | os.PathLike, config: FeatureDrafterConfig, leaves: list[Leaf], dtype: str
-) -> dict[str, Any]:
-    """Read a drafter's variables, see `jaxspec.drafters.base`.
-
-    Raises:
-      FileNotFoundError: there are no weights.
-      WeightMismatch: tensors are missing, unexpected, misshapen or no floats; reports all of them.
-      ValueError: files are unsafe or damaged, weights hold NaN, or the map of draft tokens is
-        wrong.
-    """
-    found = open_weights(directory)
-    return read_weights(found, leaves, check_weights(found, leaves, config), dtype)
-
-
-def check(directory: str | os.PathLike, config: FeatureDrafterConfig, leaves: list[Leaf]) -> None:
-    """Raise what `read` would, but read no weights."""
-    check_weights(open_weights(directory), leaves, config)
-
-
-def ends_leaves(config: FeatureDrafterConfig) -> list[Leaf]:
-    """List the leaves around a drafter's layer: fusion, input norms, final norm and output
-    projection.
-    """
-    width = config.hidden_size
-    return [
-        *linear(("fc",), ["fc"], count_features(config), [width], False),
-        *(vector((name,), name, width) for name in ("token_norm", "feature_norm", "norm")),
-        make_head_leaf(config),
-    ]

@@ -1,15 +1,17 @@
 """What the layout of ParallelSpec and Falcon refuses; round trips are tested with Medusa's."""
 
 import dataclasses
+import json
 
+import jax
+import numpy as np
 import pytest
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.falcon import files as falcon
 from jaxspec.drafters.falcon.config import FalconConfig
 from jaxspec.drafters.format import About
-from jaxspec.drafters.parallelspec import files as parallelspec
-from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
+from training.falcon_loss import init_falcon
 
 SIZES = dict(hidden_size=8, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=4, ffn_size=12)
 TARGET = TargetConfig(**SIZES | {"num_layers": 6}, vocab_size=19)
@@ -27,20 +29,21 @@ CONFIG = FalconConfig(
     ],
 )
 def test_another_target(change, message):
-    assert falcon.for_target(CONFIG, TARGET) is CONFIG
+    assert falcon.FORMAT.for_target(CONFIG, TARGET) is CONFIG
     with pytest.raises(ValueError, match=message):
-        falcon.for_target(dataclasses.replace(CONFIG, **change), TARGET)
+        falcon.FORMAT.for_target(dataclasses.replace(CONFIG, **change), TARGET)
 
 
-def test_fields_that_are_missing():
-    hf = parallelspec.config_to_hf(
-        ParallelSpecConfig(**SIZES, feature_layers=(1,), target_hidden_size=8, vocab_size=19),
-        About(6, 64),
-        "float32",
+def test_fields_that_are_missing(tmp_path):
+    variables = jax.tree.map(
+        lambda leaf: np.zeros(leaf.shape, np.float32),
+        jax.eval_shape(lambda: init_falcon(CONFIG, 0)),
     )
+    falcon.FORMAT.write(tmp_path, CONFIG, variables, About(6, 64))
+    hf = json.loads((tmp_path / "config.json").read_text())
     with pytest.raises(ValueError, match="config.json lacks 'slots'"):
-        parallelspec.config_from_hf(hf | {"jaxspec": {"feature_layers": [1]}})
+        falcon.FORMAT.config_from_hf(hf | {"jaxspec": {"feature_layers": [1]}})
     with pytest.raises(
         ValueError, match=r"jaxspec.feature_layers must be a list of target layers, not \[\]"
     ):
-        parallelspec.config_from_hf(hf | {"jaxspec": hf["jaxspec"] | {"feature_layers": []}})
+        falcon.FORMAT.config_from_hf(hf | {"jaxspec": hf["jaxspec"] | {"feature_layers": []}})
