@@ -73,7 +73,8 @@ def cut_segments(
         counts, ends = emitted[b, : rounds[b]], rejected[b, : rounds[b]]
         text = np.concatenate([np.asarray(prompt), tokens[b, : 1 + counts.sum()]])
         roots = len(prompt) + np.cumsum(counts) - counts
-        oldest = max(0, len(text) - 1 - evidence.features.shape[1])
+        oldest = max(0, len(text) - 1 - evidence.kept)
+        rows = find_rows(len(prompt), counts, evidence.turn)
         for first, part in _split(roots, counts, oldest, shape):
             read = read_rows(
                 params.spec.target,
@@ -81,8 +82,7 @@ def cut_segments(
                 evidence.features,
                 evidence.hidden,
                 np.int32(b),
-                np.int32(first),
-                rows=shape.rows,
+                rows[np.minimum(first + np.arange(shape.rows), len(rows) - 1)],
             )
             chosen = choose_positions(counts[part], ends[part], shape, random)
             words = np.zeros(shape.rows + 1, np.int32)
@@ -91,6 +91,19 @@ def cut_segments(
             size = part.stop - part.start
             begin[:size], count[:size] = roots[part] - first, counts[part]
             yield Segments(*map(jnp.asarray, (words, *read, begin, count, *chosen)))
+
+
+def find_rows(prompt: int, counts: np.ndarray, turn: int) -> np.ndarray:
+    """Return the row of each cached token in `Evidence`, int32 [T].
+
+    Args:
+      prompt: tokens of the prompt. counts: tokens that each round committed.
+      turn: of the evidence.
+    """
+    position = np.arange(prompt + counts.sum())
+    roots = prompt + np.cumsum(counts) - counts
+    begin = np.concatenate([position[:prompt], np.repeat(roots, counts)])
+    return (begin % turn + position - begin).astype(np.int32)
 
 
 def _split(

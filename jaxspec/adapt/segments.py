@@ -53,28 +53,26 @@ class Segments(flax.struct.PyTreeNode):
     held: jax.Array
 
 
-@functools.partial(jax.jit, static_argnames=("config", "rows"))
+@functools.partial(jax.jit, static_argnames=("config",))
 def read_rows(
     config: TargetConfig,
     target: Any,
     features: jax.Array,
     hidden: jax.Array,
     sequence: jax.Array,
-    first: jax.Array,
-    rows: int,
+    at: jax.Array,
 ) -> tuple[jax.Array, ...]:
-    """Read `rows` rows of a sequence's ring and compute the target's distributions.
+    """Read W rows of a sequence's ring and compute the target's distributions.
 
     Args:
       config, target: of the target.
       features, hidden: of `jaxspec.engine.evidence.Evidence`.
       sequence: int32 [], index in the batch.
-      first: int32 [], absolute position of the first row.
+      at: int32 [W], the rows.
 
     Returns:
       features [W, F], and logprob, ids and tail of `Segments`, for one segment.
     """
-    at = (first + jnp.arange(rows)) % features.shape[1]
     seen, hidden = features[sequence, at], hidden[sequence, at]
     logits = Transformer(config).apply(target, hidden[None], method="logits")[0]
     logprob = jax.nn.log_softmax(logits.astype(jnp.float32))

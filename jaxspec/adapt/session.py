@@ -91,7 +91,7 @@ class Session:
         self.queries, self.events = 0, []
         self._firsts: dict[int, int] = {}  # {query: number of its first segment}
         self._trained = 0  # number of the first segment that was not trained on
-        self._first_prices: Mapping[str, float] = {}  # of updates, once one could be made
+        self._first_prices: Mapping[str, float] = {}  # of updates, once they are known
         self._gathers = self.decider.learns  # whether evidence of the next query is wanted
         resumed = self._served.resume(self.state)
         if resumed is not None:
@@ -271,10 +271,11 @@ class Session:
             self._served.serve(self.queries, self.state)
 
     def _price_updates(self, query: Query) -> Mapping[str, float]:
-        """Return what first updates take, as soon as one could be made; one test runs to tell."""
-        room, steps = self.decider.room or self.options.room, self.decider.steps
-        full = any(is_full(query, action, room) for action in room)
-        if steps and full and not self._first_prices and self.buffers.ring is not None:
+        """Return what first updates take, once there is a batch to tell by, or one could be made."""
+        steps, room = self.decider.steps, self.decider.room or self.options.room
+        enough = self.buffers.written >= self.options.learner.batch
+        enough |= any(is_full(query, action, room) for action in room)
+        if steps and enough and not self._first_prices and self.buffers.ring is not None:
             given = self.trainer, self.buffers.ring, self.options.tested, steps, self._meter.prices
             self._first_prices = price_updates(*given)
         return self._first_prices

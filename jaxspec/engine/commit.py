@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxspec.core.cache import append
+from jaxspec.core.columns import write_columns
 from jaxspec.core.state import DecodeState, Request, Tree
 from jaxspec.drafters.base import Committed
-from jaxspec.engine.evidence import find_rejections, write_rows
+from jaxspec.engine.evidence import append_rows, find_rejections
 from jaxspec.engine.round import Round
 from jaxspec.engine.verify import Verified
 
@@ -63,9 +63,8 @@ def commit(
     )
     if evidence is not None:
         assert verified.hidden is not None, "verification keeps them where evidence is gathered"
-        evidence = write_rows(
-            evidence, verified.features, verified.hidden, committed.position, emit
-        )
+        rows = verified.features, verified.hidden
+        evidence = append_rows(evidence, *rows, committed.position)
         ended = find_rejections(tree, accepted, emit)[:, None]
         ended = write_columns(evidence.rejected, ended, rounds)
         state = state.replace(evidence=evidence.replace(rejected=ended))
@@ -123,14 +122,6 @@ def enqueue(state: DecodeState, committed: Committed) -> DecodeState:
     position = jnp.where(pending.count == 0, committed.position, pending.position)
     count = pending.count + committed.count
     return state.replace(pending=Committed(token, following, features, position, count))
-
-
-def write_columns(buffer: jax.Array, values: jax.Array, start: jax.Array) -> jax.Array:
-    """Write `values` [B, K, …] into `buffer` [B, M, …] from column `start` int32 [B] on."""
-    if buffer.shape[0] == 1:  # in place; for more sequences XLA makes a scatter
-        return jax.lax.dynamic_update_slice_in_dim(buffer, values, start[0], axis=1)
-    one = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=0)
-    return jax.vmap(one)(buffer, values, start)
 
 
 def is_stop(tokens: jax.Array, request: Request) -> jax.Array:

@@ -2,7 +2,8 @@
 
 A drafter can be trained on it later, see `jaxspec.adapt`: the features that it reads, and the hidden
 states that give the target's distribution of the next token. Rows are gathered on the device, inside
-the loop, into rings of `DecodeConfig.evidence` rows per sequence. With 0 rows nothing is gathered.
+the loop, into rings that hold the newest `DecodeConfig.evidence` rows of a sequence. With 0 rows
+nothing is gathered.
 """
 
 from __future__ import annotations
@@ -11,24 +12,36 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from jaxspec.core.columns import write_columns
 from jaxspec.core.state import Accepted, Tree
 from jaxspec.engine.round import Round
 
 
 class Evidence(flax.struct.PyTreeNode):
-    """Rings of R rows; the token at absolute position p has row p % R.
+    """Rings of C rows, which hold at least the newest R of a sequence, see `kept`.
+
+    A prompt's token at absolute position p has row p % M. The tokens of a round follow its root,
+    which is at p, from row p % M on: so a round is written in one piece. Rows from M on are those of
+    rounds that begin right before M.
 
     Attributes:
-      features: [B, R, F], target features that the drafter reads.
-      hidden: [B, R, E], the target's hidden states after the final norm; row p gives the
-        distribution of the token at p + 1.
+      features: [B, C, F], target features that the drafter reads.
+      hidden: [B, C, E], the target's hidden states after the final norm; the row of the token at p
+        gives the distribution of the token at p + 1.
       rejected: bool [B, M], whether a round's path ended because none of the children that were
         drafted there was accepted; M as in `DecodeState.round_emitted`.
+      turn: M, the row at which a ring begins again.
     """
 
     features: jax.Array
     hidden: jax.Array
     rejected: jax.Array
+    turn: int = flax.struct.field(pytree_node=False)
+
+    @property
+    def kept(self) -> int:
+        """Return R. A round writes C - M rows at most, and spoils as many of the oldest ones."""
+        return 2 * self.turn - self.features.shape[1]
 
 
 def init_evidence(round: Round, batch: int, rounds: int) -> Evidence | None:
@@ -41,11 +54,13 @@ def init_evidence(round: Round, batch: int, rounds: int) -> Evidence | None:
     if not rows:
         return None
     hidden, dtype = round.params.spec.target.hidden_size, round.params.dtype
-    width = len(round.feature_layers) * hidden
+    width, longest = len(round.feature_layers) * hidden, round.plan.longest
+    turn = rows + longest
     return Evidence(
-        jnp.zeros((batch, rows, width), dtype),
-        jnp.zeros((batch, rows, hidden), dtype),
+        jnp.zeros((batch, turn + longest, width), dtype),
+        jnp.zeros((batch, turn + longest, hidden), dtype),
         jnp.zeros((batch, rounds), bool),
+        turn,
     )
 
 
@@ -56,16 +71,17 @@ def write_rows(
     position: jax.Array,
     count: jax.Array,
 ) -> Evidence:
-    """Write T consecutive rows of every sequence; T must not exceed R.
+    """Write T consecutive rows of every sequence's prompt; T must not exceed R.
 
     Args:
       features, hidden: [B, T, F] and [B, T, E].
       position: int32 [B], absolute position of the first row.
       count: int32 [B], rows to write.
     """
-    rows, slot = evidence.features.shape[1], jnp.arange(features.shape[1])
-    at = (position[:, None] + slot) % rows
-    at = jnp.where(slot < count[:, None], at, rows)  # beyond the ring: dropped
+    slot = jnp.arange(features.shape[1])
+    at = (position[:, None] + slot) % evidence.turn
+    beyond = evidence.features.shape[1]  # dropped
+    at = jnp.where(slot < count[:, None], at, beyond)
 
     def write(ring: jax.Array, at: jax.Array, new: jax.Array) -> jax.Array:
         return ring.at[at].set(new.astype(ring.dtype), mode="drop")
@@ -73,6 +89,22 @@ def write_rows(
     return evidence.replace(
         features=jax.vmap(write)(evidence.features, at, features),
         hidden=jax.vmap(write)(evidence.hidden, at, hidden),
+    )
+
+
+def append_rows(
+    evidence: Evidence, features: jax.Array, hidden: jax.Array, position: jax.Array
+) -> Evidence:
+    """Write the rows of a round; those behind its last token are overwritten by the next round.
+
+    Args:
+      features, hidden: [B, A, F] and [B, A, E].
+      position: int32 [B], absolute position of the root.
+    """
+    start = position % evidence.turn
+    return evidence.replace(
+        features=write_columns(evidence.features, features.astype(evidence.features.dtype), start),
+        hidden=write_columns(evidence.hidden, hidden.astype(evidence.hidden.dtype), start),
     )
 
 

@@ -11,18 +11,11 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from jaxspec.core.columns import write_columns
 from jaxspec.core.params import Params
 from jaxspec.core.state import DecodeState, Request
 from jaxspec.core.tree import keep_rows, pad_rows, root_only
-from jaxspec.engine.commit import (
-    absorb,
-    absorb_pending,
-    commit,
-    enqueue,
-    has_room,
-    remember,
-    write_columns,
-)
+from jaxspec.engine.commit import absorb, absorb_pending, commit, enqueue, has_room, remember
 from jaxspec.engine.draft import draft
 from jaxspec.engine.grow import find_drawn, grow
 from jaxspec.engine.placement import place_state

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.core.columns import write_columns
 from jaxspec.core.state import DecodeState, Tree
 from jaxspec.core.tree import keep_rows, pad_rows, root_only
 from jaxspec.drafters.base import Committed
-from jaxspec.engine.commit import commit, enqueue, write_columns
+from jaxspec.engine.commit import commit, enqueue
 from jaxspec.engine.round import Round
 from jaxspec.serve.calibration import calibrate, observe_rows
 from jaxspec.serve.drafting import Rounds, absorb_committed, draft_trees, find_entries

@@ -169,6 +169,24 @@ def test_an_update_may_train_on_the_newest_segments():
     assert queries[0].prices == {"head": 3.0, "full": 3.0}
 
 
+def test_first_updates_are_priced_once_there_is_a_batch():
+    """Long before an update could be made, so that a rule may rest if it is dear."""
+    queries = []
+
+    def decide(state, query):
+        queries.append(query)
+        return state, Decision("both")
+
+    decider = Decider(dict, decide, steps=1, room={"head": 10**6, "full": 10**6})
+    session = Session(toys.make_params(), decider, options=toys.ADAPT, prices=Priced(2.0, 3.0))
+    priced = []
+    for prompt in ROUNDS[:6]:
+        session.decode(prompt, **toys.OPTIONS)
+        priced.append(session.buffers.written >= toys.ADAPT.learner.batch)
+    assert [bool(query.prices) for query in queries] == priced
+    assert True in priced and False in priced
+
+
 def test_first_updates_are_priced_by_passes_over_one_batch():
     class Fake:
         learner = SimpleNamespace(options=SimpleNamespace(batch=4))

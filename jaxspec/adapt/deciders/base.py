@@ -31,7 +31,7 @@ class Query(NamedTuple):
       filled: {action: positions to train on in the action's buffer}, this query's not included.
       fresh: positions to train on of this query.
       draws: three uniform numbers.
-      prices: {action: seconds that its first update would take}; empty while none could be made.
+      prices: {action: seconds that its first update would take}; empty while they are not known.
       version: that decoded it.
     """
 
