@@ -20,9 +20,9 @@ from jaxspec.engine.round import Round
 class Evidence(flax.struct.PyTreeNode):
     """Rings of C rows, which hold at least the newest R of a sequence, see `kept`.
 
-    A prompt's token at absolute position p has row p % M. The tokens of a round follow its root,
-    which is at p, from row p % M on: so a round is written in one piece. Rows from M on are those of
-    rounds that begin right before M.
+    A prompt's token at absolute position p has row p % T. The tokens of a round follow its root,
+    which is at p, from row p % T on: so a round is written in one piece. Rows from T on are those of
+    rounds that begin right before T.
 
     Attributes:
       features: [B, C, F], target features that the drafter reads.
@@ -30,7 +30,7 @@ class Evidence(flax.struct.PyTreeNode):
         gives the distribution of the token at p + 1.
       rejected: bool [B, M], whether a round's path ended because none of the children that were
         drafted there was accepted; M as in `DecodeState.round_emitted`.
-      turn: M, the row at which a ring begins again.
+      turn: T, the row at which a ring begins again.
     """
 
     features: jax.Array
@@ -40,7 +40,7 @@ class Evidence(flax.struct.PyTreeNode):
 
     @property
     def kept(self) -> int:
-        """Return R. A round writes C - M rows at most, and spoils as many of the oldest ones."""
+        """Return R. A round writes C - T rows at most, and spoils as many of the oldest ones."""
         return 2 * self.turn - self.features.shape[1]
 
 
@@ -71,10 +71,10 @@ def write_rows(
     position: jax.Array,
     count: jax.Array,
 ) -> Evidence:
-    """Write T consecutive rows of every sequence's prompt; T must not exceed R.
+    """Write K consecutive rows of every sequence's prompt; K must not exceed R.
 
     Args:
-      features, hidden: [B, T, F] and [B, T, E].
+      features, hidden: [B, K, F] and [B, K, E].
       position: int32 [B], absolute position of the first row.
       count: int32 [B], rows to write.
     """
