@@ -12,6 +12,7 @@ import numpy as np
 from jaxspec.adapt.segments import Segments, read_rows
 from jaxspec.core.params import Params
 from jaxspec.core.state import DecodeState
+from jaxspec.engine.capacity import prompt_chunk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,9 +101,9 @@ def find_rows(prompt: int, counts: np.ndarray, turn: int) -> np.ndarray:
       prompt: tokens of the prompt. counts: tokens that each round committed.
       turn: of the evidence.
     """
-    position = np.arange(prompt + counts.sum())
+    position, chunk = np.arange(prompt + counts.sum()), prompt_chunk()
     roots = prompt + np.cumsum(counts) - counts
-    begin = np.concatenate([position[:prompt], np.repeat(roots, counts)])
+    begin = np.concatenate([position[:prompt] // chunk * chunk, np.repeat(roots, counts)])
     return (begin % turn + position - begin).astype(np.int32)
 
 

@@ -14,15 +14,16 @@ import jax.numpy as jnp
 
 from jaxspec.core.columns import write_columns
 from jaxspec.core.state import Accepted, Tree
+from jaxspec.engine.capacity import prompt_chunk
 from jaxspec.engine.round import Round
 
 
 class Evidence(flax.struct.PyTreeNode):
     """Rings of C rows, which hold at least the newest R of a sequence, see `kept`.
 
-    A prompt's token at absolute position p has row p % T. The tokens of a round follow its root,
-    which is at p, from row p % T on: so a round is written in one piece. Rows from T on are those of
-    rounds that begin right before T.
+    The tokens of a round follow its root, which is at absolute position p, from row p % T on; those
+    of a chunk of the prompt follow the chunk's first token in the same way. So each of both is
+    written in one piece. Rows from T on are those of pieces that begin right before T.
 
     Attributes:
       features: [B, C, F], target features that the drafter reads.
@@ -40,7 +41,7 @@ class Evidence(flax.struct.PyTreeNode):
 
     @property
     def kept(self) -> int:
-        """Return R. A round writes C - T rows at most, and spoils as many of the oldest ones."""
+        """Return R. A piece has C - T rows at most, and spoils as many of the oldest ones."""
         return 2 * self.turn - self.features.shape[1]
 
 
@@ -54,52 +55,24 @@ def init_evidence(round: Round, batch: int, rounds: int) -> Evidence | None:
     if not rows:
         return None
     hidden, dtype = round.params.spec.target.hidden_size, round.params.dtype
-    width, longest = len(round.feature_layers) * hidden, round.plan.longest
-    turn = rows + longest
+    width, spare = len(round.feature_layers) * hidden, max(round.plan.longest, prompt_chunk())
+    turn = rows + spare
     return Evidence(
-        jnp.zeros((batch, turn + longest, width), dtype),
-        jnp.zeros((batch, turn + longest, hidden), dtype),
+        jnp.zeros((batch, turn + spare, width), dtype),
+        jnp.zeros((batch, turn + spare, hidden), dtype),
         jnp.zeros((batch, rounds), bool),
         turn,
-    )
-
-
-def write_rows(
-    evidence: Evidence,
-    features: jax.Array,
-    hidden: jax.Array,
-    position: jax.Array,
-    count: jax.Array,
-) -> Evidence:
-    """Write K consecutive rows of every sequence's prompt; K must not exceed R.
-
-    Args:
-      features, hidden: [B, K, F] and [B, K, E].
-      position: int32 [B], absolute position of the first row.
-      count: int32 [B], rows to write.
-    """
-    slot = jnp.arange(features.shape[1])
-    at = (position[:, None] + slot) % evidence.turn
-    beyond = evidence.features.shape[1]  # dropped
-    at = jnp.where(slot < count[:, None], at, beyond)
-
-    def write(ring: jax.Array, at: jax.Array, new: jax.Array) -> jax.Array:
-        return ring.at[at].set(new.astype(ring.dtype), mode="drop")
-
-    return evidence.replace(
-        features=jax.vmap(write)(evidence.features, at, features),
-        hidden=jax.vmap(write)(evidence.hidden, at, hidden),
     )
 
 
 def append_rows(
     evidence: Evidence, features: jax.Array, hidden: jax.Array, position: jax.Array
 ) -> Evidence:
-    """Write the rows of a round; those behind its last token are overwritten by the next round.
+    """Write a round or a chunk of the prompt. The next one overwrites rows behind its last token.
 
     Args:
-      features, hidden: [B, A, F] and [B, A, E].
-      position: int32 [B], absolute position of the root.
+      features, hidden: [B, K, F] and [B, K, E].
+      position: int32 [B], absolute position of the first token.
     """
     start = position % evidence.turn
     return evidence.replace(

@@ -16,7 +16,7 @@ from jaxspec.core.tree import root_only
 from jaxspec.drafters.base import Committed
 from jaxspec.engine.capacity import prompt_chunk
 from jaxspec.engine.commit import is_stop, make_pending
-from jaxspec.engine.evidence import init_evidence, write_rows
+from jaxspec.engine.evidence import append_rows, init_evidence
 from jaxspec.engine.placement import place_cache, place_state
 from jaxspec.engine.plan import DecodeConfig, Plan
 from jaxspec.engine.quick_jit import quick_jit
@@ -188,8 +188,8 @@ def _run_prompt(
         found = (jnp.take_along_axis(x, at, axis=1)[:, 0] for x in (out.hidden, out.features))
         last = [jnp.where(here, new, old) for new, old in zip(found, last, strict=True)]
         if evidence is not None:
-            start, count = jnp.broadcast_to(i * size, (1,)), jnp.minimum(row + 1, size)
-            evidence = write_rows(evidence, out.features, out.hidden, start, count)
+            start = jnp.broadcast_to(i * size, (1,))
+            evidence = append_rows(evidence, out.features, out.hidden, start)
         return cache, draft, evidence, *last
 
     none = jnp.zeros_like(length)

@@ -32,7 +32,7 @@ def run_target(config, layers, target, text):
 def forward(params, text):
     """Hidden states, features and logits of a text in one pass without a cache."""
     layers = params.spec.drafters[0][1].feature_layers
-    padded = np.zeros(160, np.int32)
+    padded = np.zeros(192, np.int32)
     padded[: len(text)] = text
     found = run_target(params.spec.target, layers, params.target, padded)
     return [np.asarray(x)[: len(text)] for x in found]
@@ -52,10 +52,20 @@ def test_rows_are_those_of_a_plain_pass(count, temperature):
         np.testing.assert_allclose(state.evidence.features[b, :rows], features[:rows], atol=2e-4)
 
 
-@pytest.mark.parametrize("count", slow_except([1], [1, 4]))
-def test_a_ring_keeps_the_newest_rows(count):
-    params, rows, prompts = toys.make_params(), 64, toys.PROMPTS[:count]
-    outs, state, _ = toys.run_with_evidence(params, prompts, rows, max_new_tokens=150)
+LONG = toys.PROMPTS[2] + list(range(1, 31)) * 5  # 155 tokens, three chunks
+
+
+@pytest.mark.parametrize(
+    ("prompts", "tokens"),
+    slow_except(
+        [([toys.PROMPTS[2]], 150), ([LONG], 30)],
+        [([toys.PROMPTS[2]], 150), ([LONG], 30), (toys.PROMPTS, 150)],
+    ),
+)
+def test_a_ring_keeps_the_newest_rows(prompts, tokens):
+    """Some round, or some chunk of the long prompt, crosses the end of the ring."""
+    params, rows = toys.make_params(), 50
+    outs, state, _ = toys.run_with_evidence(params, prompts, rows, max_new_tokens=tokens)
     turn, crossed = state.evidence.turn, False
     assert state.evidence.kept == rows
     for b, text in enumerate(texts_of(prompts, outs)):
@@ -66,7 +76,7 @@ def test_a_ring_keeps_the_newest_rows(count):
         newest = np.arange(len(at) - rows, len(at))
         np.testing.assert_allclose(state.evidence.hidden[b, at[newest]], hidden[newest], atol=2e-4)
         crossed |= at.max() >= turn
-    assert crossed  # some round crosses the end of the ring
+    assert crossed
 
 
 def test_rejections_are_those_of_the_traces():
@@ -85,7 +95,7 @@ def test_nothing_is_traced_without_evidence(monkeypatch):
         raise AssertionError("evidence is off")
 
     monkeypatch.setattr(commit, "append_rows", refuse)
-    monkeypatch.setattr(prefill, "write_rows", refuse)
+    monkeypatch.setattr(prefill, "append_rows", refuse)
     outs, state, session = toys.run_with_evidence(
         toys.make_params(), toys.PROMPTS[:1], rows=0, max_new_tokens=9
     )
