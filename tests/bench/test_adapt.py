@@ -1,5 +1,6 @@
 """`jaxspec adapt` and `jaxspec bench adapt`: streams, figures by hand, and the commands themselves."""
 
+import itertools
 import json
 
 import adapt_toys as toys
@@ -8,7 +9,7 @@ import pytest
 
 from jaxspec.bench.adapt.adapt_plot import plot_events, plot_windows
 from jaxspec.bench.adapt.evidence_cost import measure_evidence, render_evidence
-from jaxspec.bench.adapt.measure_adapt import measure_adapt, one_of_each_size
+from jaxspec.bench.adapt.measure_adapt import draw_turns, measure_adapt, one_of_each_size
 from jaxspec.bench.adapt.modelled import make_model
 from jaxspec.bench.adapt.streams import find_cluster, make_stream
 from jaxspec.bench.adapt.summarise_adapt import render_adapt, summarise
@@ -227,6 +228,13 @@ def test_arms_take_turns_where_the_clock_counts():
     )
     assert turns == apart and turns[1][-1][2] > 0
     assert found[0]["device"]["platform"] == "cpu" and "jax" in found[0]["versions"]
+
+
+def test_no_arm_always_follows_the_same_one():
+    turns = draw_turns(("never", "osd", "random"), 60, seed=1)
+    pairs = {pair for order in turns for pair in itertools.pairwise(order)}
+    assert len(pairs) == 6 and all(len(set(order)) == 3 for order in turns)
+    assert turns != draw_turns(("never", "osd", "random"), 60, seed=2)
 
 
 def test_no_query_compiles():

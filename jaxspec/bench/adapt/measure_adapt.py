@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from jaxspec.adapt import AdaptOptions, Decider, Session, make_decider
 from jaxspec.adapt.actions import ACTIONS, SKIP
 from jaxspec.adapt.deciders import DECIDERS, Decision
@@ -107,11 +109,10 @@ def _serve(
     progress: Callable[[str], None],
 ) -> dict[str, Record]:
     """Serve every query of a stream with every session, then the probes, and close the sessions."""
-    arms = list(sessions)
-    for number, item in enumerate(items):
-        progress(f"seed {seed}, {', '.join(arms)}: query {number + 1} of {len(items)}")
-        first = number % max(len(arms), 1)
-        for arm in arms[first:] + arms[:first]:
+    turns = draw_turns(list(sessions), len(items), seed)
+    for number, (item, arms) in enumerate(zip(items, turns, strict=True)):
+        progress(f"seed {seed}, {', '.join(sessions)}: query {number + 1} of {len(items)}")
+        for arm in arms:
             sessions[arm].decode(item.content, domain=item.domain, **given)
     runs = {}
     for arm, session in sessions.items():
@@ -119,6 +120,15 @@ def _serve(
         runs[arm] = {"queries": _describe(session, items), "forgetting": forgetting}
         session.close()
     return runs
+
+
+def draw_turns(arms: Sequence[str], queries: int, seed: int) -> list[list[str]]:
+    """Draw the order of the arms for each query.
+
+    No arm always follows the same other one, because an update leaves cold caches behind.
+    """
+    random = np.random.default_rng(seed)
+    return [random.permutation(arms).tolist() for _ in range(queries)]
 
 
 def _describe(session: Session, items: Sequence[Item]) -> list[Record]:
