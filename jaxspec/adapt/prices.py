@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Protocol
 
+import numpy as np
+
 from jaxspec.adapt.actions import ACTIONS
 from jaxspec.adapt.segments import Segments
 from jaxspec.adapt.updates import POSITIONS, Trainer
@@ -41,9 +43,9 @@ def price_updates(
 ) -> Mapping[str, float]:
     """Tell what an update of each action takes before there was one, in seconds.
 
-    Without `prices`, two passes over one batch of segments are timed: over the positions that are
-    tested and over those that are trained on. An update tests `tested` segments twice and takes
-    `steps` gradient steps.
+    Without `prices`, a pass over the positions of one batch of segments that are trained on is timed.
+    One over those that are tested is taken to cost as much per round. An update tests `tested`
+    segments twice and takes `steps` gradient steps.
     """
     batches = 2 * math.ceil(tested / trainer.learner.options.batch)
     if prices is not None:
@@ -51,5 +53,10 @@ def price_updates(
         return {
             action: steps * prices.step_seconds(action, POSITIONS) + tests for action in ACTIONS
         }
-    test, train = (trainer.time_pass(ring, wanted) for wanted in (ring.held, ring.weight))
+    train = trainer.time_pass(ring, ring.weight)
+    tested_rounds, trained_rounds = (
+        int((np.asarray(wanted)[: trainer.learner.options.batch] > 0).any(-1).sum())
+        for wanted in (ring.held, ring.weight)
+    )
+    test = train * tested_rounds / max(trained_rounds, 1)
     return dict.fromkeys(ACTIONS, _PASSES * steps * train + batches * test)

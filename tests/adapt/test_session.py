@@ -187,16 +187,19 @@ def test_first_updates_are_priced_once_there_is_a_batch():
     assert True in priced and False in priced
 
 
-def test_first_updates_are_priced_by_passes_over_one_batch():
+def test_first_updates_are_priced_by_a_pass_over_one_batch():
     class Fake:
         learner = SimpleNamespace(options=SimpleNamespace(batch=4))
 
         def time_pass(self, ring, wanted):
-            return wanted
+            assert wanted is ring.weight
+            return 0.5
 
-    # Tests of ten segments are three batches, twice; each of eight steps takes three passes.
-    ring = SimpleNamespace(held=0.25, weight=0.5)
-    priced = price_updates(Fake(), ring, 10, 8, None)
+    # Tests of ten segments are three batches, twice; each of eight steps takes three passes. Half as
+    # many rounds are tested as trained on, in the batch that is timed.
+    held, weight = np.zeros((2, 6, 8, 3))
+    held[:4, :2, 1], held[4:], weight[:4, :4, :2] = 1, 1, 0.3
+    priced = price_updates(Fake(), SimpleNamespace(held=held, weight=weight), 10, 8, None)
     assert priced == {"head": 0.5 * 24 + 0.25 * 6, "full": 0.5 * 24 + 0.25 * 6}
 
 
