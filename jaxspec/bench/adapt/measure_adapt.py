@@ -125,7 +125,7 @@ def _serve(
 def draw_turns(arms: Sequence[str], queries: int, seed: int) -> list[list[str]]:
     """Draw the order of the arms for each query.
 
-    No arm always follows the same other one, because an update leaves cold caches behind.
+    No arm always follows the same other one, because an update may leave cold caches behind.
     """
     random = np.random.default_rng(seed)
     return [random.permutation(arms).tolist() for _ in range(queries)]
