@@ -11,6 +11,7 @@ from pair_toys import OF_TARGET, SIZES, VOCAB, WIDTH, bundle_of
 import jaxspec
 from jaxspec.adapt import AdaptOptions
 from jaxspec.adapt.cut import Shape, cut_segments
+from jaxspec.adapt.deciders import Decider, Decision
 from jaxspec.adapt.learner import LearnerOptions
 from jaxspec.adapt.segments import empty_ring, write_segment
 from jaxspec.bench.architectures import _init_drafter
@@ -40,6 +41,32 @@ ADAPT = AdaptOptions(
     segments=8,
     rows=128,
 )
+ROUNDS = [PROMPTS[i % 4] for i in range(8)]
+
+
+@dataclasses.dataclass
+class Priced:
+    """A device whose rounds, gradient steps and passes take as many seconds as a test says."""
+
+    round_seconds: float
+    seconds: float
+    passes: float = 0.0
+    load_seconds: float = 0.0
+
+    def step_seconds(self, action, positions):
+        return self.seconds
+
+    def pass_seconds(self, positions):
+        return self.passes
+
+
+def scripted(decisions):
+    """A decider that repeats decisions, then skips."""
+
+    def decide(state, query):
+        return state, decisions[query.index] if query.index < len(decisions) else Decision()
+
+    return Decider(dict, decide)
 
 
 @functools.cache

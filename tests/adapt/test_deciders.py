@@ -227,6 +227,17 @@ def test_paired_values_are_shares_of_errors_less_cost():
     assert refused["head"] < 0.9 * 0.01  # a gain that is not published is none
 
 
+def test_a_simulated_query_that_is_not_gathered_brings_nothing():
+    queries = []
+
+    def decide(state, query):
+        queries.append(query)
+        return state, Decision(gather=query.index % 2 == 0)
+
+    simulate(PAIRED._replace(init=dict, decide=decide), Stream(lambda *_: 0.0, queries=4), 0)
+    assert [query.fresh for query in queries] == [32, 32, 0, 32]
+
+
 def test_trying_costs_little():
     """Updates that take long and gain nothing: one of each kind at most, or a hundredth of the time."""
     stream = Stream(lambda action, index, level: 0.0, update_seconds=(2.0, 6.0))

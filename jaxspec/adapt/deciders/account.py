@@ -33,17 +33,15 @@ class Account:
         """Return the state before the first query."""
         return {
             "balance": 0.0,
-            "queries": 0,
             "mean": 0.0,  # seconds of a query
             "costs": dict.fromkeys(ACTIONS, 0.0),  # seconds of the latest update of each action
         }
 
-    def earn(self, state: dict[str, Any], query: Query) -> dict[str, Any]:
-        """Add what a query earns."""
-        queries = state["queries"] + 1
-        mean = state["mean"] + (query.seconds - state["mean"]) / min(queries, self.memory)
+    def earn(self, state: dict[str, Any], query: Query, seen: int) -> dict[str, Any]:
+        """Add what a query earns; `seen` queries were counted, this one included."""
+        mean = state["mean"] + (query.seconds - state["mean"]) / min(seen, self.memory)
         balance = state["balance"] + self.allowance * query.seconds
-        return state | {"queries": queries, "mean": mean, "balance": balance}
+        return state | {"mean": mean, "balance": balance}
 
     def settle(self, state: dict[str, Any], update: Update, saved: float) -> dict[str, Any]:
         """Pay an update, and add what it is expected to save, in seconds."""

@@ -92,9 +92,12 @@ def make_bandit_paired(
         if not query.rounds:  # it ended with its first token, and says nothing of the drafter
             return state, Decision()
         seen = state["seen"] + 1
-        earned = account.earn(state["account"], query)
-        state = state | {"seen": seen, "account": earned, "version": query.version}
-        state = state | {"values": values.add(state["values"])}
+        state = state | {
+            "values": values.add(state["values"]),
+            "account": account.earn(state["account"], query, seen),
+            "version": query.version,
+            "seen": seen,
+        }
         state, since = listen(state, query)
         watched, restore = watch.add(state["watch"], query, query.version)
         state = state | {"watch": watched}
