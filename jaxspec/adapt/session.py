@@ -28,7 +28,6 @@ from jaxspec.adapt.updates import is_finite, make_trainer
 from jaxspec.core.params import Params
 from jaxspec.engine.api import run_session
 from jaxspec.engine.arguments import check_seed
-from jaxspec.engine.capacity import prompt_chunk
 from jaxspec.engine.compilations import compile_seconds
 from jaxspec.engine.output import Output
 from jaxspec.engine.session import prepare
@@ -75,8 +74,6 @@ class Session:
         self.seed = check_seed(seed) % 2**64  # NumPy takes no negative one
         refuse(params, "served by a drafter that learns")
         self.method = check_method(params, method)
-        if self.options.rows < prompt_chunk():
-            raise ValueError(f"rows is {self.options.rows}: give at least {prompt_chunk()}")
         self.decider = make_decider(decider, self.options.room)
         self.state = self.decider.init()
         variables = params.drafter(self.method)
@@ -128,7 +125,7 @@ class Session:
         # Copied tokens are no evidence of the drafter.
         options = {"lookup": False} | options
         session = prepare(self.params, prompt, method=self.method, **options)
-        # One program for all calls of a session: that a rule rests must not compile another.
+        # All calls of a session run one program, so that a rule that rests compiles no other.
         rows = self.options.rows if adapt and self.decider.learns else 0
         config = dataclasses.replace(session.config, evidence=rows)
         session = dataclasses.replace(session, config=config)

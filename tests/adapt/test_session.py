@@ -276,8 +276,8 @@ def test_mistakes_are_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match="file is a file: give a folder"):
         Session(params, folder=tmp_path / "file")
-    with pytest.raises(ValueError, match="rows is 8: give at least 64"):
-        Session(params, options=AdaptOptions(rows=8))
+    with pytest.raises(ValueError, match="rows is 0: give at least 1"):
+        AdaptOptions(rows=0)
     with pytest.raises(ValueError, match="segments is 0: give at least 1"):
         AdaptOptions(segments=0)
     with pytest.raises(ValueError, match="room of full is 0: give at least 1"):
