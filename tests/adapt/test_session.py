@@ -288,10 +288,9 @@ SERVE = """
     import sys
     sys.path[:0] = {paths!r}
     import adapt_toys as toys
-    from test_session import OPTIONS, toys.ROUNDS
     from jaxspec.adapt import Session
     from jaxspec.adapt.publish import hash_weights
-    session = Session(toys.make_params(), "always-full", options=OPTIONS, folder={folder!r})
+    session = Session(toys.make_params(), "always-full", options=toys.ADAPT, folder={folder!r})
     print("resumed", session.version, hash_weights(session.serving), flush=True)
     for prompt in toys.ROUNDS * 50:
         session.decode(prompt, **toys.OPTIONS)
