@@ -75,6 +75,8 @@ def test_bench(capsys, tmp_path, short):
         prompts,
         "--methods",
         "ar,jetspec-tree@7",
+        "--against",
+        "ar",
         "--max-new-tokens",
         20,
         "--repeats",
@@ -97,6 +99,7 @@ def test_bench(capsys, tmp_path, short):
         report["settings"]["limit"] == 30
         and report["settings"]["methods"]["jetspec-tree@7"]["budget"] == 7
     )
+    assert report["settings"]["against"] == "ar"
     assert set(report["compile_seconds"]) == {"ar", "jetspec-tree@7"}
     records = {(record["method"], record["domain"]): record for record in report["results"]}
     assert set(records) == {
@@ -108,6 +111,8 @@ def test_bench(capsys, tmp_path, short):
             and record["tokens_per_second"] > 0
             and record["speedup"] > 0
         )
+        ratio = None if record["method"] == "ar" else record["mean_acceptance_length"]
+        assert record.get("acceptance_ratio") == (ratio and pytest.approx(ratio))
         assert (
             sum(i * n for i, n in enumerate(record["accept_hist"]))
             == record["tokens"] - record["prompts"]

@@ -96,6 +96,12 @@ def add_command(commands: options.Commands) -> None:
         default="on",
         help=f"draft under the target's sampling noise; both compares the two {default}",
     )
+    add(
+        "--against",
+        metavar="METHOD",
+        help="compare the tokens a round of all methods with those of this one, on the same "
+        "prompts; without @ROWS, each with the one of as many rows",
+    )
     add("--no-profile", action="store_true", help="do not split rounds into phases")
     bench_outputs.add_outputs(parser)
     options.add_decode(parser, max_new_tokens=128, several=True)
@@ -110,12 +116,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure the methods, write the files that the options name, and print a table."""
     from jaxspec.bench.benchmark import benchmark
     from jaxspec.bench.measure.prompt_files import read_prompts, uses_template
+    from jaxspec.bench.report.pairs import add_ratios, find_partners
     from jaxspec.bench.report.speed_table import tabulate_speeds
     from jaxspec.zoo.checkpoint import training_costs
 
     _check(arguments)  # finds mistakes before a large model is loaded
     params = values.load_params(arguments)
     methods = _parse_methods(arguments, params.spec)
+    names, against = [method.name for method in methods], arguments.against
+    partners = {} if against is None else find_partners(names, against)
     tokenizer = values.load_model_tokenizer(params.spec)
     chat = values.read_chat(arguments)
     prompts = read_prompts(arguments.prompts, tokenizer, limit=arguments.limit, chat=chat)
@@ -132,6 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
         progress=values.show_progress,
         keep=kept,
     )
+    report["results"] = add_ratios(report["results"], kept.found, partners)
     report["settings"] = values.collect_settings(arguments, *bench_outputs.OUTPUTS) | {
         "chat": uses_template(tokenizer, chat),
         "methods": {method.name: method.options for method in methods},

@@ -7,7 +7,7 @@ import math
 import os
 import platform
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -63,17 +63,30 @@ def summarise(
     for run in runs:
         grouped[run.method, run.prompt].append(run)
     methods = dict.fromkeys(run.method for run in runs)
-    domains = dict.fromkeys(prompt.domain for prompt in prompts)
-    asked, records = number_questions(prompts), []
-    for domain in (*domains, ALL_DOMAINS):
-        chosen = [i for i, prompt in enumerate(prompts) if domain in (ALL_DOMAINS, prompt.domain)]
-        others, of = [grouped[baseline, i] for i in chosen], [asked[i] for i in chosen]
-        drawn = resample_prompts([prompts[i].domain for i in chosen], of)
+    records = []
+    for domain, chosen, of, drawn in each_domain(prompts):
+        others = [grouped[baseline, i] for i in chosen]
         for method in methods:
             groups = [grouped[method, i] for i in chosen]
             record = {"method": method, "domain": domain, **_record(groups, others, drawn, of)}
             records.append(record | _phases(method, (profile or {}).get((method, domain), {})))
     return records
+
+
+def each_domain(
+    prompts: Sequence[LabelledPrompt],
+) -> Iterator[tuple[str, list[int], list[Hashable], np.ndarray]]:
+    """Go through the domains of prompts, and through all of them together at last.
+
+    Yields:
+      (domain, indices of its prompts, the question of each prompt, resampled prompts from
+      `resample_prompts`).
+    """
+    asked = number_questions(prompts)
+    for domain in (*dict.fromkeys(prompt.domain for prompt in prompts), ALL_DOMAINS):
+        chosen = [i for i, prompt in enumerate(prompts) if domain in (ALL_DOMAINS, prompt.domain)]
+        of = [asked[i] for i in chosen]
+        yield domain, chosen, of, resample_prompts([prompts[i].domain for i in chosen], of)
 
 
 def _phases(method: str, phases: dict[str, float]) -> dict[str, float | None]:
