@@ -12,6 +12,7 @@ from jaxspec.serve import InvalidRequest, QueueFull, ServeRequest
 from jaxspec.serve.choice import DraftChoice
 from jaxspec.serve.costs import Costs
 from jaxspec.serve.factory import make_engine
+from jaxspec.serve.live_costs import LiveCosts
 from jaxspec.serve.prefixes import HeldPrefixes
 
 TEXTS = (
@@ -92,7 +93,11 @@ def random_requests(params, count, sampling, seed=0):
 
 @pytest.fixture
 def wavering(monkeypatch):
-    """Let engines draft and rest by chance, visit by visit and request by request."""
+    """Let engines draft and rest by chance, visit by visit and request by request.
+
+    Costs stay as they are: on a busy machine, measured ones may leave no tree more than its root.
+    """
+    monkeypatch.setattr(LiveCosts, "observe", lambda *visit: None)
     pick = random.Random(0)
     for name in ("wants_drafts", "wants_followers"):
         monkeypatch.setattr(DraftChoice, name, lambda choice: pick.random() < 0.7)
@@ -105,6 +110,8 @@ def drafting(monkeypatch):
         monkeypatch.setattr(DraftChoice, name, lambda choice: True)
 
 
+# Rows that cost next to nothing, so that every drafted round verifies a tree.
+CHEAP = Costs((1.0, 1.001), (0.9,) * 3)
 # A number of rows between the least and the most; every number takes seconds to compile.
 MIDDLE = dict(costs=Costs((1.0, 1.25, 1.5), (0.9,) * 3))
 
@@ -126,7 +133,7 @@ def test_every_text_is_that_of_decode_alone(mini, slots, sampling, options):
     cases = random_requests(mini, 4 * len(sampling), sampling, seed=slots)
     if options is MIDDLE:
         options = MIDDLE | dict(edges=(slots, 2 * slots, 8 * slots))
-    engine = make(mini, slots, **options)
+    engine = make(mini, slots, **dict(costs=CHEAP) | options)
 
     def conserve(engine, visit):
         assert engine.counters()["running"] <= slots
@@ -140,7 +147,9 @@ def test_every_text_is_that_of_decode_alone(mini, slots, sampling, options):
     assert counters["running"] == counters["waiting"] == 0
     assert counters["tokens"] == sum(len(alone.tokens) for _, alone in cases)
     assert sum(counters["finished"].values()) == len(cases)
-    assert sum(counters["accepted"]) > 0 and counters["compiles_after_warm_up"] == 0
+    # The drafter was trained for the whole model, so a short one seldom accepts a token of it.
+    assert counters["drafted_rounds"] > 0 and max(counters["rows_per_round"]) > slots
+    assert counters["compiles_after_warm_up"] == 0 and (not options or sum(counters["accepted"]))
 
 
 @pytest.mark.parametrize(
