@@ -196,6 +196,18 @@ def test_demo(capsys):
             ["bench", "--model", "/no/such/model", "--prompts", "/no/such/file"],
             "/no/such/file: No such file or directory",
         ),
+        (
+            [
+                "bench",
+                "--model",
+                "/no/such/model",
+                "--prompts",
+                __file__,
+                "--against",
+                "jetspec-bush",
+            ],
+            "nothing to compare with: 'jetspec-bush' is none of the methods ar, dflash-chain",
+        ),
         (["adapt", "/"], "/: Is a directory"),
         (
             ["bench", *MODEL, "--prompts", __file__, "--methods", "jetspec-bush"],

@@ -6,6 +6,7 @@ Its subcommands, such as `jaxspec bench latency`, are in the modules `bench_*`.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jaxspec.cli import (
@@ -116,15 +117,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure the methods, write the files that the options name, and print a table."""
     from jaxspec.bench.benchmark import benchmark
     from jaxspec.bench.measure.prompt_files import read_prompts, uses_template
-    from jaxspec.bench.report.pairs import add_ratios, find_partners
+    from jaxspec.bench.report.pairs import add_ratios
     from jaxspec.bench.report.speed_table import tabulate_speeds
     from jaxspec.zoo.checkpoint import training_costs
 
     _check(arguments)  # finds mistakes before a large model is loaded
     params = values.load_params(arguments)
     methods = _parse_methods(arguments, params.spec)
-    names, against = [method.name for method in methods], arguments.against
-    partners = {} if against is None else find_partners(names, against)
+    partners = _find_partners(arguments, methods)
     tokenizer = values.load_model_tokenizer(params.spec)
     chat = values.read_chat(arguments)
     prompts = read_prompts(arguments.prompts, tokenizer, limit=arguments.limit, chat=chat)
@@ -160,7 +160,9 @@ def _check(arguments: argparse.Namespace) -> None:
             "bench needs prompts: give --prompts FILE, "
             "or a subcommand such as `jaxspec bench latency`"
         )
-    _parse_methods(arguments)
+    methods = _parse_methods(arguments)
+    if "all" not in arguments.methods.split(","):  # which methods these are, the model says
+        _find_partners(arguments, methods)
     if arguments.coupled == "both" and not any(arguments.temperature):
         raise ValueError("--coupled both needs a temperature above 0: give --temperature 1")
     bench_outputs.check_outputs(arguments)
@@ -175,3 +177,12 @@ def _parse_methods(arguments: argparse.Namespace, spec: Spec | None = None) -> l
         coupled=arguments.coupled,
         spec=spec,
     )
+
+
+def _find_partners(arguments: argparse.Namespace, methods: Sequence[Method]) -> dict[str, str]:
+    """Find the method that each one is compared with; none without `--against`."""
+    from jaxspec.bench.report.pairs import find_partners
+
+    if arguments.against is None:
+        return {}
+    return find_partners([method.name for method in methods], arguments.against)
