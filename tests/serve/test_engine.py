@@ -91,13 +91,15 @@ def random_requests(params, count, sampling, seed=0):
     ]
 
 
+@pytest.fixture(autouse=True)
+def fixed_costs(monkeypatch):
+    """Keep made-up costs: on a busy machine, measured ones may leave no tree more than its root."""
+    monkeypatch.setattr(LiveCosts, "observe", lambda *visit: None)
+
+
 @pytest.fixture
 def wavering(monkeypatch):
-    """Let engines draft and rest by chance, visit by visit and request by request.
-
-    Costs stay as they are: on a busy machine, measured ones may leave no tree more than its root.
-    """
-    monkeypatch.setattr(LiveCosts, "observe", lambda *visit: None)
+    """Let engines draft and rest by chance, visit by visit and request by request."""
     pick = random.Random(0)
     for name in ("wants_drafts", "wants_followers"):
         monkeypatch.setattr(DraftChoice, name, lambda choice: pick.random() < 0.7)
