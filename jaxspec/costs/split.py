@@ -20,10 +20,16 @@ def split_rounds(plain: ArrayLike, drafted: ArrayLike) -> tuple[np.ndarray, np.n
       float64 [K], drafting, and float64 [W, K], verification. Their sums are the rounds that draft,
       but for rounds of one row, which cost at least what a plain round does.
     """
-    from scipy.optimize import isotonic_regression
-
     plain = np.asarray(plain, np.float64)
-    drafted = np.asarray(drafted, np.float64)
-    rising = np.stack([isotonic_regression(times).x for times in drafted.T], axis=1)
+    rising = _make_rising(np.asarray(drafted, np.float64))
     draft = np.maximum(rising[0] - plain, 0.0)
     return draft, np.concatenate([plain[None], np.maximum(rising[1:] - draft, 1e-9)])
+
+
+def _make_rising(drafted: np.ndarray) -> np.ndarray:
+    if (np.diff(drafted, axis=0) >= 0).all():
+        # Importing SciPy takes half a second of a first call.
+        return drafted
+    from scipy.optimize import isotonic_regression
+
+    return np.stack([isotonic_regression(times).x for times in drafted.T], axis=1)

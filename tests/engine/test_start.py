@@ -1,6 +1,7 @@
 """What the first call of a shape compiles, and when."""
 
 import functools
+import gc
 
 import jax
 import numpy as np
@@ -67,3 +68,30 @@ def test_a_probe_times_each_compiled_width_once(mini, monkeypatch, tmp_path):
     costs = session.policy.controls.costs
     assert np.asarray(costs.draft)[0] == pytest.approx(0.5)
     assert np.asarray(costs.verify)[:, 0] == pytest.approx([1.0, 1.0])
+
+
+def test_tracing_pauses_the_collection_of_garbage(mini, monkeypatch):
+    paused = []
+    trace = start.prefill.trace
+
+    def spy(*args, **kwargs):
+        paused.append(not gc.isenabled())
+        return trace(*args, **kwargs)
+
+    monkeypatch.setattr(start, "_begun", set())
+    monkeypatch.setattr(start.prefill, "trace", spy)
+    jaxspec.decode(mini, PROMPT, max_new_tokens=5, budget=3)
+    assert paused == [True] and gc.isenabled()
+
+
+def test_a_pause_of_the_collection_ends_with_an_error_and_respects_the_caller():
+    with pytest.raises(RuntimeError), start.pausing_collection():
+        raise RuntimeError
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with start.pausing_collection():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
