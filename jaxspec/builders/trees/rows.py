@@ -35,11 +35,13 @@ def assemble_sorted(
         nodes were sorted by another score.
     """
     rows = parent_rows(order, parent)
-    steps = logprob.reshape(-1)[index].at[0].set(0.0)
+    # Not `.at[0].set`: of a batch it is a scatter, which XLA makes a loop of on a CPU.
+    is_root = jnp.arange(order.shape[0]) == 0
+    steps = jnp.where(is_root, 0.0, logprob.reshape(-1)[index])
     return assemble(
-        token=token.reshape(-1)[index].at[0].set(root),
+        token=jnp.where(is_root, root, token.reshape(-1)[index]),
         parent=rows,
-        depth=(index // logprob.shape[1] + 1).at[0].set(0),
+        depth=jnp.where(is_root, 0, index // logprob.shape[1] + 1),
         logprob=_path_sums(steps, rows, max_depth) if cost is None else to_logprob(cost),
         size=size,
         max_depth=max_depth,

@@ -231,7 +231,7 @@ def observe_round(
         return _keep_last(config, controls, state, jnp.float32(0), verify[0]).replace(
             predicted=state.predicted + verify[0],
             worth=state.worth + jnp.sum(outcome.live),
-            sizes=jnp.asarray(state.sizes).at[0].add(1),
+            sizes=_count(state.sizes, 0),
             pauses=count_pause(state.pauses),
         )
 
@@ -261,7 +261,7 @@ def _drafted(
         drafted=state.drafted + 1,
         predicted=state.predicted + seconds,
         worth=state.worth + jnp.sum(_values(config, state, tree, live)),
-        sizes=jnp.asarray(state.sizes).at[size].add(1),
+        sizes=_count(state.sizes, size),
     )
     if config.corrected:
         seen = jnp.where(live[:, None], tree.logprob, -jnp.inf)
@@ -279,6 +279,11 @@ def _drafted(
         gained = committed - seconds / verify[0]
         state = state.replace(pauses=record_gain(state.pauses, gained))
     return state
+
+
+def _count(sizes: jax.Array, size: jax.Array | int) -> jax.Array:
+    """Count a round of `size` rows. On a CPU, XLA makes a loop of a scatter (`.at[size].add`)."""
+    return sizes + (np.arange(sizes.shape[0]) == size)
 
 
 def _keep_last(
