@@ -154,6 +154,31 @@ def test_bench(capsys, tmp_path, short):
     } & set(report["settings"])
 
 
+def test_bench_scrambles_drafters(capsys, tmp_path, short):
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.json"
+    prompts.write_text('{"domain": "a", "prompt": [117, 142, 122, 64, 240, 19]}\n')
+    arguments = ["--prompts", prompts, "--methods", "ar,jetspec-tree@7", "--max-new-tokens", 20]
+    status, printed, _ = run(
+        capsys,
+        "bench",
+        *short,
+        *arguments,
+        "--repeats",
+        1,
+        "--no-profile",
+        "--scramble",
+        3,
+        "--json",
+        out,
+    )
+    assert status == 0 and "the drafters' weights are scrambled (seed 3)" in printed
+    report = json.loads(out.read_text())
+    assert report["settings"]["scramble"] == 3
+    for record in report["results"]:
+        assert record["identical_to_ar"] is True
+        assert record["mean_acceptance_length"] < 1.2
+
+
 def test_demo(capsys):
     status, printed, _ = run(capsys, "demo", "--model", "mini", "--max-new-tokens", 24)
     assert status == 0 and printed.count("identical to autoregressive: yes") == 3

@@ -103,6 +103,7 @@ def add_command(commands: options.Commands) -> None:
         help="compare the tokens a round of all methods with those of this one, on the same "
         "prompts; without @ROWS, each with the one of as many rows",
     )
+    options.add_scramble(parser)
     add("--no-profile", action="store_true", help="do not split rounds into phases")
     bench_outputs.add_outputs(parser)
     options.add_decode(parser, max_new_tokens=128, several=True)
@@ -117,12 +118,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure the methods, write the files that the options name, and print a table."""
     from jaxspec.bench.benchmark import benchmark
     from jaxspec.bench.measure.prompt_files import read_prompts, uses_template
+    from jaxspec.bench.measure.scramble import scramble_drafters
     from jaxspec.bench.report.pairs import add_ratios
     from jaxspec.bench.report.speed_table import tabulate_speeds
     from jaxspec.zoo.checkpoint import training_costs
 
     _check(arguments)  # finds mistakes before a large model is loaded
     params = values.load_params(arguments)
+    if arguments.scramble is not None:
+        params = scramble_drafters(params, arguments.scramble)
     methods = _parse_methods(arguments, params.spec)
     partners = _find_partners(arguments, methods)
     tokenizer = values.load_model_tokenizer(params.spec)
@@ -147,6 +151,8 @@ def run(arguments: argparse.Namespace) -> int:
         "methods": {method.name: method.options for method in methods},
     }
     bench_outputs.write_outputs(arguments, report, kept, tokenizer)
+    if arguments.scramble is not None:
+        print(f"the drafters' weights are scrambled (seed {arguments.scramble})")
     print(tabulate_speeds(report["results"], report["drafters"]).to_text())
     seconds = report["compile_seconds"].items()
     print("compilation, seconds: " + ", ".join(f"{name} {value:.1f}" for name, value in seconds))

@@ -48,7 +48,7 @@ def add_command(commands: options.Commands) -> None:
         "measures their cost again",
     )
     add("--beam", action="store_true", help="also measure the acceptance of beams of each budget")
-    add("--scramble", type=int, metavar="SEED", help="shuffle the drafter's weights as a control")
+    options.add_scramble(parser)
     add(
         "--prompts",
         type=parse.parse_file,
@@ -69,8 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure all budgets and policies and print a table."""
     from jaxspec.bench.demo import DEMO_PROMPTS
     from jaxspec.bench.measure.prompt_files import read_prompts
+    from jaxspec.bench.measure.scramble import scramble_drafter
     from jaxspec.bench.sweep.family import default_budgets, make_family
-    from jaxspec.bench.sweep.scramble import scramble_drafter
     from jaxspec.bench.sweep.sweep_budgets import sweep_budgets
     from jaxspec.bench.sweep.sweep_plot import plot_sweep
     from jaxspec.bench.sweep.sweep_tables import render_sweep

@@ -283,6 +283,16 @@ def add_repeats(parser: argparse.ArgumentParser, default: int, what: str) -> Non
     parser.add_argument("--repeats", type=int, default=default, help=f"{what} {DEFAULT}")
 
 
+def add_scramble(parser: argparse.ArgumentParser) -> None:
+    """Add the control with drafters that predict nothing."""
+    parser.add_argument(
+        "--scramble",
+        type=int,
+        metavar="SEED",
+        help="shuffle the drafters' weights, a control that costs as much and predicts nothing",
+    )
+
+
 def add_json_file(
     parser: argparse.ArgumentParser, what: str = "write settings and results to this file"
 ) -> None:

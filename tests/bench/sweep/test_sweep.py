@@ -3,7 +3,6 @@
 import json
 from types import SimpleNamespace
 
-import jax
 import matplotlib
 import numpy as np
 import pytest
@@ -23,7 +22,6 @@ from jaxspec.bench.sweep.figures import (
 )
 from jaxspec.bench.sweep.predictions import fit_surrogate, measure_prediction_errors
 from jaxspec.bench.sweep.rounds import estimate_variance
-from jaxspec.bench.sweep.scramble import scramble_drafter
 from jaxspec.bench.sweep.sweep_plot import parse_budget, plot_sweep
 from jaxspec.bench.sweep.sweep_summary import summarise_sweep
 from jaxspec.bench.sweep.sweep_tables import render_sweep
@@ -264,25 +262,6 @@ def test_best_first_over_beam():
         ("all", 3.0, 2.0, 1.5),
     ]
     assert len(records) == 6 and records[1]["ratio_ci"] == [1.5, 1.5]
-
-
-def test_scrambled_weights_keep_their_entries():
-    params = jaxspec.load(GOLDEN / "target", drafter={"dflash": GOLDEN / "drafter"})
-    one, again, other = (
-        scramble_drafter(params, "dflash", seed).drafters["dflash"] for seed in (1, 1, 2)
-    )
-    before = jax.tree.leaves(params.drafters["dflash"])
-    for old, new, same in zip(before, jax.tree.leaves(one), jax.tree.leaves(again), strict=True):
-        np.testing.assert_array_equal(np.sort(new, axis=None), np.sort(old, axis=None))
-        np.testing.assert_array_equal(new, same)
-    assert any((a != b).any() for a, b in zip(before, jax.tree.leaves(one), strict=True))
-    assert any(
-        (a != b).any() for a, b in zip(jax.tree.leaves(other), jax.tree.leaves(one), strict=True)
-    )
-    with pytest.raises(ValueError, match="unknown method 'eagle'"):
-        scramble_drafter(params, "eagle", 1)
-    with pytest.raises(ValueError, match="'prompt_lookup' has no weights to scramble"):
-        scramble_drafter(params, "prompt_lookup", 1)
 
 
 def test_a_sweep(monkeypatch, tmp_path):

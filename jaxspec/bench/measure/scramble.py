@@ -1,4 +1,4 @@
-"""Make a drafter that costs as much as the given one and predicts nothing."""
+"""Make drafters that cost as much as the given ones and predict nothing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,20 @@ import dataclasses
 import jax
 
 from jaxspec.core.params import Params
+
+
+def scramble_drafters(params: Params, seed: int) -> Params:
+    """Scramble all loaded drafters that have weights.
+
+    Raises:
+      ValueError: none has.
+    """
+    names = [name for name, weights in params.drafters.items() if jax.tree.leaves(weights)]
+    if not names:
+        raise ValueError("no drafter with weights to scramble is loaded: give --drafter NAME")
+    for name in names:
+        params = scramble_drafter(params, name, seed)
+    return params
 
 
 def scramble_drafter(params: Params, drafter: str, seed: int) -> Params:
