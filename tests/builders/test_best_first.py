@@ -44,6 +44,14 @@ def test_builder_equals_ddtree_at_its_own_shape(ddtree, assert_tree, case):
     np.testing.assert_array_equal(visible, ddtree.arrays[f"visibility__{case}"])
 
 
+def test_a_batch_is_assembled_without_scatters(ddtree):
+    """On a CPU XLA makes a loop of each."""
+    candidates = jax.tree.map(lambda x: x[None].repeat(2, 0), ddtree.candidates("flat_7x64"))
+    builder = best_first().bind(Proposes(7, 7, 64, 9))
+    built = jax.make_jaxpr(builder.build)(candidates, jnp.array([7, 8]), jnp.array([7, 7]))
+    assert "scatter" not in str(built)
+
+
 def brute_force(logprob: np.ndarray, budget: int, limit: int) -> dict[str, np.ndarray]:
     """The best nodes by (score in float64, rank path), of all that there are; tokens are ranks."""
     depth, width = logprob.shape

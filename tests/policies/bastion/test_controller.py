@@ -321,3 +321,10 @@ def test_counts_of_a_round():
         state.scores.hits.sum(1)[:3] / state.scores.count.sum(1)[:3], [1, 0, np.nan], atol=1e-6
     )
     assert float(state.scores.ratio[0, 0]) > 1 > float(state.scores.ratio[1, 0])
+
+
+def test_counting_is_no_scatter():
+    """On a CPU XLA makes a loop of a scatter, in every round."""
+    policy, tree = make_bastion(TABLE, rows=3), chain([[0.5] * (ROWS - 1)] * 2)
+    counted = jax.make_jaxpr(lambda state: after(policy, state, tree).sizes)
+    assert "scatter" not in str(counted(init_controller(ROWS - 1, ROWS)))
