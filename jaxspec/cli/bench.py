@@ -103,7 +103,7 @@ def add_command(commands: options.Commands) -> None:
         help="compare the tokens a round of all methods with those of this one, on the same "
         "prompts; without @ROWS, each with the one of as many rows",
     )
-    options.add_scramble(parser)
+    options.add_scramble(parser, "all loaded drafters")
     add("--no-profile", action="store_true", help="do not split rounds into phases")
     bench_outputs.add_outputs(parser)
     options.add_decode(parser, max_new_tokens=128, several=True)

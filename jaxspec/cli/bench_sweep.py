@@ -48,7 +48,7 @@ def add_command(commands: options.Commands) -> None:
         "measures their cost again",
     )
     add("--beam", action="store_true", help="also measure the acceptance of beams of each budget")
-    options.add_scramble(parser)
+    options.add_scramble(parser, "the drafter")
     add(
         "--prompts",
         type=parse.parse_file,

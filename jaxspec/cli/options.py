@@ -283,13 +283,13 @@ def add_repeats(parser: argparse.ArgumentParser, default: int, what: str) -> Non
     parser.add_argument("--repeats", type=int, default=default, help=f"{what} {DEFAULT}")
 
 
-def add_scramble(parser: argparse.ArgumentParser) -> None:
-    """Add the control with drafters that predict nothing."""
+def add_scramble(parser: argparse.ArgumentParser, whose: str) -> None:
+    """Add the control with drafters that predict nothing; `whose` says which are shuffled."""
     parser.add_argument(
         "--scramble",
         type=int,
         metavar="SEED",
-        help="shuffle the drafters' weights, a control that costs as much and predicts nothing",
+        help=f"shuffle the weights of {whose}: a control that costs as much and predicts nothing",
     )
 
 
