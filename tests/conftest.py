@@ -33,7 +33,7 @@ for _name, _value in _COMPILED.items():
     os.environ.setdefault(_name, str(_value))
 
 # Tests make panels on every processor, whether or not they are faster there.
-os.environ.setdefault("JAXSPEC_PANELS", "1")
+os.environ.setdefault("JAXSPEC_PANELS", "32")
 
 import jax
 

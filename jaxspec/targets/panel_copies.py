@@ -12,17 +12,17 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxspec.core.params import Params
-from jaxspec.targets.panel_speed import panels_pay
-from jaxspec.targets.panels import COLLECTION, LANES, MOST_ROWS, arrange
+from jaxspec.targets.panel_speed import LANES, fastest_lanes
+from jaxspec.targets.panels import COLLECTION, MOST_ROWS, arrange, lanes_of
 from pallas_kernels.versions import vectorizes_sums
 
 # Largest share of the machine's memory that the copies of a model may take.
 MOST_MEMORY = 0.25
-# Environment variable: 0 makes no panels, 1 makes them without measuring whether they pay.
+# Environment variable: 0 makes no panels, a number of LANES makes them without measuring.
 SWITCH = "JAXSPEC_PANELS"
 
 # Panels by the identity of their weights, with a reference that tells whether these still exist.
-_made: dict[tuple[int, bool], tuple[weakref.ref, jax.Array]] = {}
+_made: dict[tuple[int, int, bool], tuple[weakref.ref, jax.Array]] = {}
 
 
 def with_panels(params: Params, method: str | Sequence[str], batch: int) -> Params:
@@ -43,22 +43,38 @@ def with_panels(params: Params, method: str | Sequence[str], batch: int) -> Para
     methods = (method,) if isinstance(method, str) else tuple(method)
     rows = batch if methods == ("ar",) else 2 * batch
     weights = [params.target, *map(params.drafter, methods)]
-    if not 1 < rows <= MOST_ROWS or not _suit(weights) or not _wanted():
+    if not 1 < rows <= MOST_ROWS or not _suit(weights) or not (lanes := _choose_lanes()):
         return params
-    target, *drafters = [{**one, COLLECTION: _panels_of(one)} if one else one for one in weights]
+    target, *drafters = [_with_panels(one, lanes) if one else one for one in weights]
     made = {name: one for name, one in zip(methods, drafters, strict=True) if one}
     return params.replace(target=target, drafters={**params.drafters, **made})
 
 
 def with_panels_like(weights: Any, other: Any) -> Any:
     """Add panels to variables if `other`, variables of the same shapes, have them."""
-    return {**weights, COLLECTION: _panels_of(weights)} if COLLECTION in other else weights
+    lanes = lanes_of(other)
+    return _with_panels(weights, lanes) if lanes else weights
 
 
-def _wanted() -> bool:
-    """Whether panels are switched on, or else are faster on this processor."""
+def _with_panels(weights: Any, lanes: int) -> Any:
+    return {**weights, COLLECTION: _panels_of(weights, lanes)}
+
+
+def _choose_lanes() -> int:
+    """Return the outputs that panels have side by side; 0 if this processor is to have none.
+
+    Raises:
+      ValueError: the switch is neither 0 nor one of `LANES`.
+    """
+    if not vectorizes_sums():
+        return 0
     switch = os.environ.get(SWITCH)
-    return vectorizes_sums() and switch != "0" and (switch == "1" or panels_pay())
+    if not switch:
+        return fastest_lanes()
+    choices = [str(lanes) for lanes in (0, *LANES)]
+    if switch not in choices:
+        raise ValueError(f"{SWITCH} is {switch!r}: give one of {', '.join(choices)}, or unset it")
+    return int(switch)
 
 
 def _suit(weights: Any) -> bool:
@@ -77,7 +93,7 @@ def _suits(leaf: Any) -> bool:
     return kinds == {"cpu"} and len(leaf.devices()) == 1 and leaf.dtype in (jnp.float32, jnp.int32)
 
 
-def _panels_of(variables: Any) -> dict[str, Any]:
+def _panels_of(variables: Any, lanes: int) -> dict[str, Any]:
     """Make the panels of a target's or drafter's matrices, under the names of their weights.
 
     A table of embeddings without an output projection beside it is one too. A projection to a
@@ -90,18 +106,18 @@ def _panels_of(variables: Any) -> dict[str, Any]:
     for path, matrix in weights.items():
         table = tied and path == ("embedding",)
         serves = table or path[-1] in ("kernel", "lm_head")
-        if serves and matrix.ndim == 2 and matrix.shape[0 if table else 1] % LANES == 0:
-            made[path] = _find_or_make(matrix, table)
+        if serves and matrix.ndim == 2 and matrix.shape[0 if table else 1] % lanes == 0:
+            made[path] = _find_or_make(matrix, lanes, table)
     return unflatten_dict(made)
 
 
-def _find_or_make(matrix: jax.Array, transposed: bool) -> jax.Array:
-    key = id(matrix), transposed
+def _find_or_make(matrix: jax.Array, lanes: int, transposed: bool) -> jax.Array:
+    key = id(matrix), lanes, transposed
     found = _made.get(key)
     if found is None or found[0]() is not matrix:
         # Forget the panels with their weights. An identity is used again only after that.
         reference = weakref.ref(matrix, lambda _: _made.pop(key, None))
-        found = _made[key] = reference, arrange(matrix, transposed)
+        found = _made[key] = reference, arrange(matrix, lanes, transposed)
     return found[1]
 
 

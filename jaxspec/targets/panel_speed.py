@@ -1,4 +1,4 @@
-"""Measure whether panels are faster than XLA's own products of few rows on this processor.
+"""Measure which panels are faster than XLA's own products of few rows on this processor, if any.
 
 On some they halve the time of 4 rows, on others they take up to two fifths longer. One measurement
 for a processor and a version of jax is kept on disk; `jaxspec check` times more rows and shapes.
@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,37 +22,46 @@ from jaxspec.io.processor import describe_processor
 from jaxspec.io.user_cache import user_cache
 from jaxspec.targets.panels import arrange, multiply_panels
 
+# Outputs side by side that panels may have.
+LANES = (8, 16, 32)
 # As many rows as the rounds of the default verify on a CPU.
 ROWS = 4
-# Square matrices, 64 MB of float32, which few caches hold.
-MATRICES, SIZE = 16, 1024
+# Square matrices, 63 MB of float32, which few caches hold.
+MATRICES, SIZE = 8, 1408
 # Times that each product is timed, in turns; the fastest counts.
 REPEATS = 5
 
 
 @functools.cache
-def panels_pay() -> bool:
-    """Whether panels are faster here; measured in half a second, if no process did it before."""
+def fastest_lanes() -> int:
+    """Return the outputs side by side with which panels are fastest; 0 if XLA's product is faster.
+
+    They are measured in a second, if no process did it before.
+    """
     path = _find_path()
     try:
-        seconds = json.loads(path.read_text(encoding="utf-8"))
-        return bool(seconds["panels"] < seconds["xla"])
+        return _choose(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):  # none is kept, or the file is damaged
         pass
     seconds = measure_products()
     # A cache that cannot be written costs a measurement per process, and nothing else.
     with contextlib.suppress(OSError):
         path.write_text(json.dumps({"processor": describe_processor(), **seconds}) + "\n")
-    return seconds["panels"] < seconds["xla"]
+    return _choose(seconds)
+
+
+def _choose(seconds: Mapping[str, float]) -> int:
+    best = min(LANES, key=lambda lanes: seconds[str(lanes)])
+    return best if seconds[str(best)] < seconds["xla"] else 0
 
 
 def measure_products() -> dict[str, float]:
-    """Time products of few rows in both ways: {"xla" and "panels": seconds}."""
+    """Time products of few rows by XLA and by panels: {"xla" and each of LANES: seconds}."""
     x = jnp.ones((ROWS, SIZE))
     matrices = [jnp.full((SIZE, SIZE), 1e-3 * number) for number in range(1, MATRICES + 1)]
     ways: dict[str, tuple[Any, list[jax.Array]]] = {
         "xla": (jnp.dot, matrices),
-        "panels": (multiply_panels, [arrange(matrix) for matrix in matrices]),
+        **{str(n): (multiply_panels, [arrange(one, n) for one in matrices]) for n in LANES},
     }
     programs = {
         name: jax.jit(functools.partial(_multiply_all, way)).lower(x, given).compile()
@@ -74,6 +84,6 @@ def _multiply_all(multiply: Any, x: jax.Array, matrices: list[Any]) -> jax.Array
 
 
 def _find_path() -> Path:
-    described = repr((describe_processor(), MATRICES, SIZE, ROWS))
+    described = repr((describe_processor(), MATRICES, SIZE, ROWS, LANES))
     digest = hashlib.sha256(described.encode()).hexdigest()[:16]
     return user_cache("costs") / f"panels-jax{jax.__version__}-{digest}.json"

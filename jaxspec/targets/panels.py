@@ -2,9 +2,11 @@
 
 XLA's product of a few rows with a matrix rearranges the matrix every time, which takes longer than
 reading it: for SmolLM2-135M, 4 rows take about twice the time of one. Of a copy that is arranged
-beforehand, 32 outputs side by side, a multiplication and a sum read every weight once and in order.
-On some processors up to about 5 rows then take the time of one; on others this is slower than XLA's
-product (`jaxspec.targets.panel_speed`). `jaxspec check` measures both (`few rows`).
+beforehand, some outputs side by side, a multiplication and a sum read every weight once and in order.
+On many processors up to about 5 rows then take the time of one; on others this is slower than XLA's
+product. How many outputs suit a processor depends on its vector registers, which hold the sums of
+all rows: on an EPYC with AVX2, 4 rows take 35 ms with 16 outputs, 58 ms with 32 and 64 ms by XLA
+(379 MB of weights). `jaxspec.targets.panel_speed` measures that, and `jaxspec check` (`few rows`).
 
 Panels are in a collection of their own, under the names of the weights, where the layers look for
 them (`jaxspec.targets.layers`). Nothing else reads them: weights stay what they are.
@@ -20,14 +22,12 @@ from typing import Any
 import jax
 
 COLLECTION = "panels"
-# Outputs side by side: two of the widest vector registers.
-LANES = 32
 # Most rows that read panels. From about 16 on, XLA's own product is as fast.
 MOST_ROWS = 16
 
 
 def multiply_panels(x: jax.Array, panels: jax.Array) -> jax.Array:
-    """Multiply `x` [..., in] by a matrix in panels [out / LANES, in, LANES].
+    """Multiply `x` [..., in] by a matrix in panels [out / lanes, in, lanes].
 
     Returns:
       [..., out] in x's dtype.
@@ -44,6 +44,12 @@ def serves(x: jax.Array) -> bool:
     return 1 < math.prod(x.shape[:-1]) <= MOST_ROWS
 
 
+def lanes_of(variables: Any) -> int:
+    """Return the outputs that the panels of variables have side by side; 0 if they have none."""
+    found = jax.tree.leaves(variables.get(COLLECTION, {}))
+    return found[0].shape[-1] if found else 0
+
+
 def without_panels(variables: Any) -> Any:
     """Return variables without their panels."""
     return {name: one for name, one in variables.items() if name != COLLECTION}
@@ -54,9 +60,13 @@ def some_weight(*variables: Any) -> jax.Array:
     return jax.tree.leaves([without_panels(one) for one in variables])[0]
 
 
-@functools.partial(jax.jit, static_argnames="transposed")
-def arrange(matrix: jax.Array, transposed: bool = False) -> jax.Array:
-    """Arrange a matrix [in, out], or [out, in] if it is transposed, as [out / LANES, in, LANES]."""
+@functools.partial(jax.jit, static_argnames=("lanes", "transposed"))
+def arrange(matrix: jax.Array, lanes: int, transposed: bool = False) -> jax.Array:
+    """Arrange a matrix [in, out], or [out, in] if it is transposed, as [out / lanes, in, lanes].
+
+    Args:
+      lanes: outputs side by side.
+    """
     if transposed:
-        return matrix.reshape(-1, LANES, matrix.shape[1]).swapaxes(1, 2)
-    return matrix.reshape(matrix.shape[0], -1, LANES).swapaxes(0, 1)
+        return matrix.reshape(-1, lanes, matrix.shape[1]).swapaxes(1, 2)
+    return matrix.reshape(matrix.shape[0], -1, lanes).swapaxes(0, 1)

@@ -23,7 +23,7 @@ PROMPT = [117, 142, 122, 64, 240, 19]
 
 @pytest.fixture(autouse=True)
 def switched_on(monkeypatch):
-    monkeypatch.setenv(panel_copies.SWITCH, "1")
+    monkeypatch.setenv(panel_copies.SWITCH, "32")
 
 
 @pytest.fixture(scope="module")
@@ -31,15 +31,16 @@ def params():
     return jaxspec.load(TARGET, drafter={"dflash": SHIPPED / "dflash" / "drafter"})
 
 
+@pytest.mark.parametrize("lanes", panel_speed.LANES)
 @pytest.mark.parametrize("rows", [(2,), (5,), (1, 16), (2, 3, 2)])
-def test_panels_multiply_like_the_matrix(rows):
+def test_panels_multiply_like_the_matrix(rows, lanes):
     x, matrix = (
         jax.random.normal(jax.random.key(i), s) for i, s in enumerate([(*rows, 96), (96, 64)])
     )
     exact = np.asarray(x, np.float64) @ np.asarray(matrix, np.float64)
     for given, transposed in ((matrix, False), (matrix.T, True)):
-        made = panels.arrange(given, transposed)
-        assert made.shape == (2, 96, 32)
+        made = panels.arrange(given, lanes, transposed)
+        assert made.shape == (64 // lanes, 96, lanes)
         np.testing.assert_allclose(panels.multiply_panels(x, made), exact, atol=2e-5)
 
 
@@ -59,8 +60,7 @@ def test_every_family_reads_panels(name, monkeypatch):
         out = model.apply(variables, tokens, jnp.arange(4)[None])
         return model.apply(variables, out.hidden, method="logits")
 
-    for module in (panels, panel_copies):
-        monkeypatch.setattr(module, "LANES", 8)  # the models are too small for more
+    monkeypatch.setenv(panel_copies.SWITCH, "8")  # the models are too small for more
     found = panel_copies.with_panels(params, "ar", 2).target
     np.testing.assert_allclose(logits(found), logits(params.target), atol=2e-5)
     for path, leaf in jax.tree.leaves_with_path(found[panels.COLLECTION]):
@@ -138,30 +138,46 @@ def measured(tmp_path, monkeypatch):
     monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
     monkeypatch.delenv(panel_copies.SWITCH)
     monkeypatch.setattr(panel_speed, "measure_products", lambda: seconds.pop())
-    panel_speed.panels_pay.cache_clear()
+    panel_speed.fastest_lanes.cache_clear()
     yield seconds
-    panel_speed.panels_pay.cache_clear()
+    panel_speed.fastest_lanes.cache_clear()
 
 
-@pytest.mark.parametrize("panels_ms", [3.0, 5.0])
-def test_panels_are_made_where_they_are_faster(params, measured, panels_ms):
-    measured.append({"xla": 4.0, "panels": panels_ms})
-    made = panel_copies.with_panels(params, "ar", 2) is not params
-    assert made == (panels_ms < 4)
-    panel_speed.panels_pay.cache_clear()  # as in another process, which measures nothing
-    assert (panel_copies.with_panels(params, "ar", 2) is not params) == made
+@pytest.mark.parametrize(("seconds", "lanes"), [((5, 3, 2), 32), ((5, 2, 3), 16), ((5, 6, 7), 0)])
+def test_the_fastest_panels_are_made_where_they_are_faster(params, measured, seconds, lanes):
+    measured.append({"xla": 4.0, **dict(zip(map(str, panel_speed.LANES), seconds, strict=True))})
+    assert panels.lanes_of(panel_copies.with_panels(params, "ar", 2).target) == lanes
+    panel_speed.fastest_lanes.cache_clear()  # as in another process, which measures nothing
+    found = panel_copies.with_panels(params, "ar", 2)
+    assert panels.lanes_of(found.target) == lanes
+    assert (found is params) == (lanes == 0)
 
 
 def test_a_damaged_measurement_is_made_again(measured, tmp_path):
-    measured += [{"xla": 1.0, "panels": 2.0}, {"xla": 2.0, "panels": 1.0}]
-    assert panel_speed.panels_pay()
+    slow = {str(lanes): 3.0 for lanes in panel_speed.LANES}
+    measured += [{"xla": 1.0, **slow}, {"xla": 2.0, **slow, "8": 1.0}]
+    assert panel_speed.fastest_lanes() == 8
     (path,) = (tmp_path / "costs").iterdir()
     assert json.loads(path.read_text())["xla"] == 2.0
     path.write_text("[]")
-    panel_speed.panels_pay.cache_clear()
-    assert not panel_speed.panels_pay()
+    panel_speed.fastest_lanes.cache_clear()
+    assert panel_speed.fastest_lanes() == 0
 
 
-def test_both_products_are_measured():
+def test_all_products_are_measured():
     seconds = panel_speed.measure_products()
-    assert set(seconds) == {"xla", "panels"} and min(seconds.values()) > 0
+    assert set(seconds) == {"xla", "8", "16", "32"} and min(seconds.values()) > 0
+
+
+def test_an_unknown_number_of_lanes_is_refused(params, monkeypatch):
+    monkeypatch.setenv(panel_copies.SWITCH, "12")
+    with pytest.raises(ValueError, match="JAXSPEC_PANELS is '12': give one of 0, 8, 16, 32"):
+        panel_copies.with_panels(params, "ar", 2)
+
+
+def test_changed_weights_get_panels_of_the_same_lanes(params, monkeypatch):
+    given = panel_copies.with_panels(params, "ar", 2).target
+    monkeypatch.setenv(panel_copies.SWITCH, "8")
+    found = panel_copies.with_panels_like(params.target, given)
+    assert panels.lanes_of(found) == 32
+    assert panel_copies.with_panels_like(params.target, params.target) is params.target

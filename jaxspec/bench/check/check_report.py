@@ -171,12 +171,9 @@ def _few_rows(report: dict[str, Any]) -> str:
     found = find_result(report, "few rows")
     if not found:
         return ""
-    columns = [
-        Column("rows"),
-        Column("XLA's product, ms", fixed(1)),
-        Column("panels, ms", fixed(1)),
-    ]
-    rows = [[n, xla["ms"], found["panels"].get(n, {}).get("ms")] for n, xla in found["xla"].items()]
+    names = ["XLA's product, ms", *(f"panels of {lanes}, ms" for lanes in found if lanes != "xla")]
+    columns = [Column("rows"), *(Column(name, fixed(1)) for name in names)]
+    rows = [[n, *(way.get(n, {}).get("ms") for way in found.values())] for n in found["xla"]]
     return Table(columns, rows).to_text()
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.bench.measure.clock import order_turns, time_call
+from jaxspec.targets.panel_speed import LANES
 from jaxspec.targets.panels import arrange, multiply_panels
 
 REPEATS = 7
@@ -25,7 +26,8 @@ def measure_few_rows() -> dict[str, dict[str, dict[str, float]]]:
     """Time the products of `LAYERS` layers, float32, in turns.
 
     Returns:
-      {"xla" and "panels": {number of rows: {"ms": the median, "least_ms", "most_ms"}}}.
+      {"xla", or the outputs side by side in panels: {number of rows: {"ms": the median, "least_ms",
+      "most_ms"}}}.
     """
     keys = iter(jax.random.split(jax.random.key(0), LAYERS * len(SHAPES)))
     matrices = [
@@ -33,7 +35,7 @@ def measure_few_rows() -> dict[str, dict[str, dict[str, float]]]:
     ]
     ways: dict[str, tuple[Product, list[jax.Array]]] = {
         "xla": (jnp.dot, matrices),
-        "panels": (multiply_panels, [arrange(matrix) for matrix in matrices]),
+        **{str(n): (multiply_panels, [arrange(one, n) for one in matrices]) for n in LANES},
     }
     programs = {name: jax.jit(functools.partial(_multiply_all, ways[name][0])) for name in ways}
     found: dict[str, dict[str, dict[str, float]]] = {name: {} for name in ways}
