@@ -5,8 +5,8 @@ reading it: for SmolLM2-135M, 4 rows take about twice the time of one. Of a copy
 beforehand, some outputs side by side, a multiplication and a sum read every weight once and in order.
 On many processors up to about 5 rows then take the time of one; on others this is slower than XLA's
 product. How many outputs suit a processor depends on its vector registers, which hold the sums of
-all rows: on an EPYC with AVX2, 4 rows take 35 ms with 16 outputs, 58 ms with 32 and 64 ms by XLA
-(379 MB of weights). `jaxspec.targets.panel_speed` measures that, and `jaxspec check` (`few rows`).
+all rows: with AVX2, 4 rows of 32 outputs need more of them than there are.
+`jaxspec.targets.panel_speed` measures that, and so does `jaxspec check` (`few rows`).
 
 Panels are in a collection of their own, under the names of the weights, where the layers look for
 them (`jaxspec.targets.layers`). Nothing else reads them: weights stay what they are.
