@@ -11,6 +11,7 @@ from golden_data import SHIPPED
 from slow_cases import slow_except
 
 import jaxspec
+from jaxspec.engine.kept_costs import describe_model
 from jaxspec.engine.session import prepare
 from jaxspec.targets import panel_copies, panel_speed, panels
 from jaxspec.targets.transformer import Transformer
@@ -129,6 +130,16 @@ def test_quantised_abstract_and_large_models_get_none(params, monkeypatch):
     )
     monkeypatch.setattr(panel_copies, "MOST_MEMORY", 0.0)
     assert panel_copies.with_panels(params, "ar", 2) is params
+
+
+def test_costs_are_kept_for_each_width_of_panels(params, monkeypatch):
+    described = []
+    for switch in ("0", "8", "32"):
+        monkeypatch.setenv(panel_copies.SWITCH, switch)
+        described.append(
+            describe_model(panel_copies.with_panels(params, "dflash", 1), "dflash")[-1]
+        )
+    assert described == ["float32", "float32 panels of 8", "float32 panels of 32"]
 
 
 @pytest.fixture
