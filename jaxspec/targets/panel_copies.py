@@ -52,8 +52,11 @@ def with_panels(params: Params, method: str | Sequence[str], batch: int) -> Para
 
 def with_panels_like(weights: Any, other: Any) -> Any:
     """Add panels to variables if `other`, variables of the same shapes, have them."""
+    if COLLECTION not in other:
+        return weights
     lanes = lanes_of(other)
-    return _with_panels(weights, lanes) if lanes else weights
+    # Without matrices to copy the collection is empty. It stays, or programs would compile again.
+    return _with_panels(weights, lanes) if lanes else {**weights, COLLECTION: {}}
 
 
 def _with_panels(weights: Any, lanes: int) -> Any:

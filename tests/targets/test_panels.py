@@ -192,3 +192,5 @@ def test_changed_weights_get_panels_of_the_same_lanes(params, monkeypatch):
     found = panel_copies.with_panels_like(params.target, given)
     assert panels.lanes_of(found) == 32
     assert panel_copies.with_panels_like(params.target, params.target) is params.target
+    empty = {**params.target, panels.COLLECTION: {}}
+    assert panel_copies.with_panels_like(params.target, empty)[panels.COLLECTION] == {}
