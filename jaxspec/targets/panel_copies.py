@@ -39,6 +39,9 @@ def with_panels(params: Params, method: str | Sequence[str], batch: int) -> Para
       `params` with panels; as it is where panels would not be read or not be faster: on other
       devices than a CPU, for other dtypes than float32, for batches whose rounds have too many rows
       or a single one, and where copies would take more than `MOST_MEMORY` of the memory.
+
+    Raises:
+      ValueError: `JAXSPEC_PANELS` is neither 0 nor one of `LANES`.
     """
     methods = (method,) if isinstance(method, str) else tuple(method)
     rows = batch if methods == ("ar",) else 2 * batch

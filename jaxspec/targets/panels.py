@@ -3,9 +3,9 @@
 XLA's product of a few rows with a matrix rearranges the matrix every time, which takes longer than
 reading it: for SmolLM2-135M, 4 rows take about twice the time of one. Of a copy that is arranged
 beforehand, some outputs side by side, a multiplication and a sum read every weight once and in order.
-On many processors up to about 5 rows then take the time of one; on others this is slower than XLA's
-product. How many outputs suit a processor depends on its vector registers, which hold the sums of
-all rows: with AVX2, 4 rows of 32 outputs need more of them than there are.
+On some processors up to about 5 rows then take the time of one; on others this is slower than XLA's
+product. How many outputs are best differs too, presumably because the sums of all rows must fit into
+the vector registers: 4 rows of 32 outputs fill all 16 of AVX2.
 `jaxspec.targets.panel_speed` measures that, and so does `jaxspec check` (`few rows`).
 
 Panels are in a collection of their own, under the names of the weights, where the layers look for

@@ -300,7 +300,7 @@ def test_equal_kernels_of_a_trace_are_added_up():
     assert found["costliest"][1] == {"name": "a", "us": 6.0, "count": 1.0}
 
 
-def test_few_rows_are_timed_both_ways(monkeypatch):
+def test_few_rows_are_timed_in_all_ways(monkeypatch):
     for name, value in (("LAYERS", 1), ("ROWS", (1, 3)), ("REPEATS", 2)):
         monkeypatch.setattr(few_rows, name, value)
     found = few_rows.measure_few_rows()
