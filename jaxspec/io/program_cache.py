@@ -1,6 +1,6 @@
 """Keep compiled programs in the user's cache folder, so that a later process compiles nothing.
 
-This is JAX's persistent compilation cache with all of XLA's own caches. It serves every program of
+This is JAX's persistent compilation cache, with what XLA timed on a GPU. It serves every program of
 the process. `JAXSPEC_COMPILE_CACHE=0` turns it off, `JAXSPEC_CACHE` moves it. Settings of JAX's own,
 in code or in its environment variables, come first.
 """
@@ -25,7 +25,9 @@ _LIMIT, _MOST_BYTES = "jax_compilation_cache_max_size", 4 << 30
 _SETTINGS = {
     "jax_persistent_cache_min_compile_time_secs": 0.0,
     "jax_persistent_cache_min_entry_size_bytes": -1,
-    "jax_persistent_cache_enable_xla_caches": "all",
+    # Not XLA's file of kernels: it mixes up kernels of one name, so that all but the first program on
+    # a GPU computed nonsense or crashed (https://github.com/jax-ml/jax/pull/22899).
+    "jax_persistent_cache_enable_xla_caches": "xla_gpu_per_fusion_autotune_cache_dir",
     _LIMIT: _MOST_BYTES,
 }
 # JAX writes a program, and then a file with the time of its last use.
