@@ -11,6 +11,7 @@ import contextlib
 import functools
 import os
 import stat
+import warnings
 from pathlib import Path
 
 import jax
@@ -18,6 +19,9 @@ import jax
 from jaxspec.io.user_cache import user_cache
 
 SWITCH, FOLDER = "JAXSPEC_COMPILE_CACHE", "programs"
+# XLA's file of kernels mixes up kernels of one name: on an H200, with jax 0.11.2, every program but
+# the first computed nonsense or crashed (docs/gpu.md, https://github.com/jax-ml/jax/pull/22899).
+_CACHES, _KERNELS = "jax_persistent_cache_enable_xla_caches", "xla_gpu_kernel_cache_file"
 # With a limit, JAX locks the folder for each file, and drops the programs that were not used for
 # longest.
 _LIMIT, _MOST_BYTES = "jax_compilation_cache_max_size", 4 << 30
@@ -25,9 +29,7 @@ _LIMIT, _MOST_BYTES = "jax_compilation_cache_max_size", 4 << 30
 _SETTINGS = {
     "jax_persistent_cache_min_compile_time_secs": 0.0,
     "jax_persistent_cache_min_entry_size_bytes": -1,
-    # Not XLA's file of kernels: it mixes up kernels of one name, so that all but the first program on
-    # a GPU computed nonsense or crashed (https://github.com/jax-ml/jax/pull/22899).
-    "jax_persistent_cache_enable_xla_caches": "xla_gpu_per_fusion_autotune_cache_dir",
+    _CACHES: "xla_gpu_per_fusion_autotune_cache_dir",
     _LIMIT: _MOST_BYTES,
 }
 # JAX writes a program, and then a file with the time of its last use.
@@ -38,9 +40,18 @@ _PROGRAM, _USED, _LOCK = "-cache", "-atime", ".lockfile"
 def keep_programs() -> Path | None:
     """Turn the cache on, once per process; programs that were compiled before are not kept.
 
+    Warns if JAX's own settings ask for XLA's file of kernels on a GPU.
+
     Returns:
       The folder; None if the cache is off, if JAX has a folder already, or if none is safe.
     """
+    folder = _turn_on()
+    if jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir:
+        _warn_of_kernels()
+    return folder
+
+
+def _turn_on() -> Path | None:
     configured = jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache
     if configured or os.environ.get(SWITCH) == "0":
         return None
@@ -56,6 +67,17 @@ def keep_programs() -> Path | None:
     for name, value in (settings | {"jax_compilation_cache_dir": str(folder)}).items():
         jax.config.update(name, value)
     return folder
+
+
+def _warn_of_kernels() -> None:
+    """Warn if XLA keeps kernels in a file on a GPU."""
+    chosen = getattr(jax.config, _CACHES) or ""
+    if (chosen == "all" or _KERNELS in chosen) and jax.default_backend() == "gpu":
+        warnings.warn(
+            f"{_CACHES.upper()} is {chosen!r}: with XLA's file of kernels, programs on a GPU give "
+            f"wrong texts or crash; leave the variable out, or set it to {_SETTINGS[_CACHES]}",
+            stacklevel=3,
+        )
 
 
 def is_private(folder: Path) -> bool:

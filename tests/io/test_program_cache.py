@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 
 import jax
 import pytest
@@ -43,6 +44,30 @@ def show(tmp_path):
 def test_all_programs_are_kept_in_the_users_cache(show, tmp_path):
     assert show() == [str(tmp_path / "programs"), 0.0, TIMED, 4 << 30]
     assert list((tmp_path / "programs").glob("*-cache"))
+
+
+@pytest.mark.parametrize("platform", ["gpu", "cpu"])
+@pytest.mark.parametrize("chosen", ["all", "xla_gpu_kernel_cache_file", TIMED])
+def test_a_file_of_kernels_on_a_gpu_is_warned_of(monkeypatch, tmp_path, platform, chosen):
+    settings = {
+        "jax_compilation_cache_dir": str(tmp_path),
+        "jax_enable_compilation_cache": True,
+        "jax_persistent_cache_enable_xla_caches": chosen,
+    }
+    before = {name: getattr(jax.config, name) for name in settings}
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    try:
+        for name, value in settings.items():
+            jax.config.update(name, value)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            assert program_cache.keep_programs.__wrapped__() is None  # the folder is JAX's
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+    texts = [str(one.message) for one in found]
+    assert len(texts) == (platform == "gpu" and chosen != TIMED)
+    assert all(f"XLA_CACHES is '{chosen}'" in text and TIMED in text for text in texts)
 
 
 def test_one_option_turns_it_off(show, tmp_path):

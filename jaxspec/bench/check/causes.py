@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from jaxspec.bench.check.check_goals import find_texts
 from jaxspec.bench.demo import DEMO_PROMPTS
 from jaxspec.bench.measure.methods import parse_methods
 from jaxspec.bench.measure.prompt_files import read_prompts
+from jaxspec.io.program_cache import SWITCH
 from jaxspec.io.tokenizer import load_tokenizer
 from pallas_kernels.caution import ALLOW, CAUTIOUS
 
@@ -31,11 +33,13 @@ class Way(NamedTuple):
       name: completes "texts ..." in the report.
       flags: of XLA.
       variables: further ones of the environment, {name: value}.
+      kept: compiled programs are kept, as users' are, in a folder that is empty at first.
     """
 
     name: str
     flags: tuple[str, ...] = ()
     variables: Mapping[str, str] = MappingProxyType({})
+    kept: bool = False
 
 
 _NO_GRAPHS, _UNTIMED = "--xla_gpu_enable_command_buffer=", "--xla_gpu_autotune_level=0"
@@ -43,7 +47,9 @@ _NO_KERNELS = {"JAXSPEC_KERNELS": "reference"}
 # What the others are compared with.
 TRUTH = Way("on the processor", variables={"JAX_PLATFORMS": "cpu"})
 WAYS = (
-    Way("as usual"),
+    Way("as usual", kept=True),
+    # The others keep no program either.
+    Way("without kept programs", variables={SWITCH: "0"}),
     Way("without most of these", (_NO_GRAPHS, _UNTIMED), _NO_KERNELS),
     Way("without command buffers", (_NO_GRAPHS,)),
     Way("without timing of products", (_UNTIMED,)),
@@ -114,13 +120,13 @@ def _decode(way: Way, tokens: int) -> dict[str, Any]:
     """Return `texts` of a process that runs this way, or its `error`."""
     flags = " ".join((os.environ.get("XLA_FLAGS", ""), *way.flags)).strip()
     environment = os.environ | {"XLA_FLAGS": flags, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    environment |= {"JAXSPEC_COMPILE_CACHE": "0"} | dict(way.variables)
     code = f"from jaxspec.bench.check.causes import print_texts; print_texts({tokens})"
     command = [sys.executable, "-c", code]
+    how = dict(capture_output=True, text=True, timeout=TIMEOUT, check=False)
     try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
-        )
+        with tempfile.TemporaryDirectory() as folder:
+            environment |= {"JAXSPEC_CACHE": folder, SWITCH: "1" if way.kept else "0"}
+            done = subprocess.run(command, env=environment | dict(way.variables), **how)
         return {"texts": json.loads(done.stdout.splitlines()[-1])}
     except subprocess.TimeoutExpired:
         return {"error": f"took more than {TIMEOUT} s"}
