@@ -1,8 +1,8 @@
 """What XLA's choices programs for Hopper and later GPUs leave out.
 
-On an H100, drafted programs of jax 0.11.2 crashed or gave wrong texts (`docs/gpu.md`). All that
-crashed had kernels that XLA writes by Triton, and nobody has found out which of them fails. So XLA
-writes none there: products go to cuBLAS, sums to XLA's own loops. The kernels of this package stay.
+XLA writes no kernels by Triton there: products go to cuBLAS, sums to XLA's own loops. The kernels of
+this package stay. All texts and times that were measured on a Hopper (`docs/gpu.md`) are of programs
+like that; nobody has compared texts with XLA's own choices yet.
 """
 
 from __future__ import annotations
