@@ -19,8 +19,8 @@ import jax
 from jaxspec.io.user_cache import user_cache
 
 SWITCH, FOLDER = "JAXSPEC_COMPILE_CACHE", "programs"
-# XLA's file of kernels mixes up kernels of one name: on an H200, with jax 0.11.2, every program but
-# the first computed nonsense or crashed (docs/gpu.md, https://github.com/jax-ml/jax/pull/22899).
+# XLA's file of kernels forgets the shape of a kernel's grid, so a program that takes attention from it
+# computes nonsense or crashes (xla/service/gpu/kernel_reuse_cache.cc, and docs/gpu.md).
 _CACHES, _KERNELS = "jax_persistent_cache_enable_xla_caches", "xla_gpu_kernel_cache_file"
 # With a limit, JAX locks the folder for each file, and drops the programs that were not used for
 # longest.
