@@ -43,6 +43,11 @@ def add_command(commands: options.Commands) -> None:
         metavar="FILE",
         help="go on with a check that ended early: the steps in its --json FILE are not run again",
     )
+    parser.add_argument(
+        "--steps",
+        metavar="NAME;...",
+        help="run these steps only, in this order, such as 'lossless;rounds: ar;profile' (default: all)",
+    )
     options.add_json_file(parser)
 
 
@@ -65,11 +70,17 @@ def run(arguments: argparse.Namespace) -> int:
         save=lambda report: values.save_json(arguments.json, report),
         mesh=values.make_mesh(arguments.tp),
         before=before,
+        only=_split(arguments.steps),
     )
     if "fault" in report:
         _go_on(arguments, report)
     print(render_check(report))
     return 0 if is_correct(report) else WRONG
+
+
+def _split(names: str | None) -> list[str]:
+    """Read --steps; names hold commas."""
+    return [name.strip() for name in (names or "").split(";") if name.strip()]
 
 
 def _read(path: Path | None) -> dict[str, Any] | None:
@@ -100,5 +111,7 @@ def _go_on(arguments: argparse.Namespace, report: dict[str, Any]) -> None:
     command += ["--resume", str(path), "--json", str(path)]
     if arguments.tp:
         command += ["--tp", str(arguments.tp)]
+    if arguments.steps:
+        command += ["--steps", arguments.steps]
     sys.stdout.flush()
     os.execv(sys.executable, command)

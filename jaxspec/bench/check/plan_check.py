@@ -124,6 +124,7 @@ def check_device(
     save: Callable[[dict[str, Any]], None] = lambda report: None,
     mesh: Mesh | None = None,
     before: dict[str, Any] | None = None,
+    only: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Run the whole check on the default device.
 
@@ -136,13 +137,15 @@ def check_device(
       progress, save: see `run_steps`.
       mesh: devices that share the target, on the axis "model"; None or one: nothing is shared.
       before: the report of a check that ended early. Its steps are not run again.
+      only: names of steps to run, in this order; none: all of them.
 
     Returns:
       A report ready for JSON: device and versions, `sizes`, `mesh` (None, or the number of devices
       on the axis `model` and the `steps` that ran on them), and what `run_steps` returns.
 
     Raises:
-      ValueError: the devices cannot share the targets; or `before` is of another device.
+      ValueError: the devices cannot share the targets, `before` is of another device, or there is no
+        such step.
     """
     device = jax.devices()[0]
     if sizes is None:
@@ -158,7 +161,18 @@ def check_device(
     report["mesh"] = None if mesh is None else {"model": mesh.size, "steps": list(_SHARED)}
     if before is not None:
         report |= take_over(report, before)
-    return run_steps(_list_steps(sizes, report, mesh), minutes, report, progress, save)
+    steps = _choose(_list_steps(sizes, report, mesh), only)
+    return run_steps(steps, minutes, report, progress, save)
+
+
+def _choose(steps: Sequence[Step], only: Sequence[str]) -> Sequence[Step]:
+    """Choose steps by name; the rates of the device come first, as floors need them."""
+    known = {step.name: step for step in steps}
+    unknown = [name for name in only if name not in known]
+    if unknown:
+        raise ValueError(f"no step {unknown[0]!r} here: choose from {'; '.join(known)}")
+    wanted = dict.fromkeys(("ceilings", *only)) if only else known
+    return [known[name] for name in wanted if name in known]
 
 
 def _list_steps(sizes: Sizes, report: dict[str, Any], mesh: Mesh | None) -> Sequence[Step]:

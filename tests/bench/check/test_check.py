@@ -104,6 +104,21 @@ def test_the_command_goes_on_in_a_new_process(monkeypatch, tmp_path, capsys):
     assert "not a report of jaxspec check" in capsys.readouterr().err
 
 
+def test_steps_can_be_chosen(monkeypatch, tmp_path, capsys):
+    out, names = tmp_path / "check.json", ("ceilings", "one", "rounds: ar, batch 8", "two")
+    steps = [Step(name, lambda name=name: name) for name in names]
+    monkeypatch.setattr(plan_check, "_list_steps", lambda *_: steps)
+    monkeypatch.setattr("jaxspec.bench.check.check_report.render_check", lambda report: "")
+    assert main(["check", "--steps", "two; rounds: ar, batch 8", "--json", str(out)]) == 0
+    assert list(json.loads(out.read_text())["steps"]) == ["ceilings", "two", "rounds: ar, batch 8"]
+    assert main(["check", "--steps", "three"]) == 2
+    assert "no step 'three' here: choose from ceilings; one; rounds" in capsys.readouterr().err
+    calls, steps[1] = [], Step("one", break_the_gpu)
+    monkeypatch.setattr("os.execv", lambda program, command: calls.append(command))
+    main(["check", "--steps", "one;two", "--json", str(out)])
+    assert calls[0][-2:] == ["--steps", "one;two"]
+
+
 def test_kernels_of_layers_are_compared(monkeypatch):
     found = check_layer_kernels(False)
     assert {name: one["cases"] for name, one in found.items()} == {
