@@ -1,8 +1,8 @@
-"""What XLA's choices programs for Hopper and later GPUs leave out.
+"""Which of XLA's choices are turned off in programs for Hopper and later GPUs.
 
 XLA writes no kernels by Triton there: products go to cuBLAS, sums to XLA's own loops. The kernels of
-this package stay. All texts and times that were measured on a Hopper (`docs/gpu.md`) are of programs
-like that; nobody has compared texts with XLA's own choices yet.
+this package stay. All drafted texts and rounds that were right on a Hopper (`docs/gpu.md`) are from
+such programs; nobody has compared texts with XLA's own choices yet.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 
 from jaxspec.io import program_cache
 
-# The only cache of XLA's own: its file of kernels gives programs wrong ones.
+# Of XLA's own caches, the one that is on.
 TIMED = "xla_gpu_per_fusion_autotune_cache_dir"
 # JAX's settings, printed after jaxspec turned the cache on or left it off.
 SHOW = """
