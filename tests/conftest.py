@@ -32,8 +32,8 @@ _COMPILED = {
 for _name, _value in _COMPILED.items():
     os.environ.setdefault(_name, str(_value))
 
-# Tests make panels on every processor, whether or not they are faster there.
-os.environ.setdefault("JAXSPEC_PANELS", "32")
+# Tests transpose weights on every processor, whether or not that is faster there.
+os.environ.setdefault("JAXSPEC_PANELS", "1")
 
 import jax
 

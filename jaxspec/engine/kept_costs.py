@@ -23,7 +23,7 @@ def describe_model(params: Params, method: str) -> tuple[Any, ...]:
     # Quantised weights and panels compute in the same dtype as others, but at different speeds.
     form = quant.kind_of(params.target)
     if form is None and (lanes := panels.lanes_of(params.target)):
-        form = f"panels of {lanes}"
+        form = "transposed" if lanes == panels.TRANSPOSED else f"panels of {lanes}"
     weights = str(params.dtype) if form is None else f"{params.dtype} {form}"
     if params.layout is not None:
         weights += f" on {params.layout.devices} devices"

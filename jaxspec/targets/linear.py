@@ -45,7 +45,7 @@ def multiply_kernel(
     Returns:
       [..., out] in x's dtype.
     """
-    if few is not None and panels.serves(x):
+    if few is not None and panels.serves(x, few):
         return panels.multiply_panels(x, few)
     if x.ndim > 1 and _is_single(x) and current_device().platform == "cuda":
         return multiply_kernel(_twice(x), kernel, scale, axis)[..., :1, :]

@@ -1,4 +1,4 @@
-"""Copy a model's weights into panels, where rounds read panels and are faster with them."""
+"""Copy a model's weights into panels or transpose them, where rounds read panels and are faster with them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxspec.core.params import Params
 from jaxspec.targets.panel_speed import LANES, fastest_lanes
-from jaxspec.targets.panels import COLLECTION, MOST_ROWS, arrange, lanes_of
+from jaxspec.targets.panels import COLLECTION, TRANSPOSED, arrange, lanes_of, most_rows
 from pallas_kernels.versions import vectorizes_sums
 
 # Largest share of the machine's memory that the copies of a model may take.
@@ -46,7 +46,7 @@ def with_panels(params: Params, method: str | Sequence[str], batch: int) -> Para
     methods = (method,) if isinstance(method, str) else tuple(method)
     rows = batch if methods == ("ar",) else 2 * batch
     weights = [params.target, *map(params.drafter, methods)]
-    if not 1 < rows <= MOST_ROWS or not _suit(weights) or not (lanes := _choose_lanes()):
+    if rows < 2 or not _suit(weights) or not (lanes := _choose_lanes()) or rows > most_rows(lanes):
         return params
     target, *drafters = [_with_panels(one, lanes) if one else one for one in weights]
     made = {name: one for name, one in zip(methods, drafters, strict=True) if one}
@@ -102,8 +102,8 @@ def _suits(leaf: Any) -> bool:
 def _panels_of(variables: Any, lanes: int) -> dict[str, Any]:
     """Make the panels of a target's or drafter's matrices, under the names of their weights.
 
-    A table of embeddings without an output projection beside it is one too. A projection to a
-    reduced draft vocabulary counts as the drafter's own.
+    A table of embeddings without an output projection beside it is one too; it is transposed as it
+    is. A projection to a reduced draft vocabulary counts as the drafter's own.
     """
     weights = flatten_dict(variables.get("params", {}))
     if "lm_head" in variables.get("draft", {}):
@@ -118,6 +118,8 @@ def _panels_of(variables: Any, lanes: int) -> dict[str, Any]:
 
 
 def _find_or_make(matrix: jax.Array, lanes: int, transposed: bool) -> jax.Array:
+    if transposed and lanes == TRANSPOSED:
+        return matrix
     key = id(matrix), lanes, transposed
     found = _made.get(key)
     if found is None or found[0]() is not matrix:

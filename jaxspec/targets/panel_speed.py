@@ -20,12 +20,12 @@ import jax.numpy as jnp
 
 from jaxspec.io.processor import describe_processor
 from jaxspec.io.user_cache import user_cache
-from jaxspec.targets.panels import arrange, multiply_panels
+from jaxspec.targets.panels import TRANSPOSED, arrange, multiply_panels
 
 # Outputs side by side that panels may have.
-LANES = (8, 16, 32)
+LANES = (TRANSPOSED, 8, 16, 32)
 # As many rows as the rounds of the default verify on a CPU.
-ROWS = 4
+ROWS = (4, 8)
 # Square matrices, 63 MB of float32, which few caches hold.
 MATRICES, SIZE = 8, 1408
 # Times that each product is timed, in turns; the fastest counts.
@@ -56,24 +56,34 @@ def _choose(seconds: Mapping[str, float]) -> int:
 
 
 def measure_products() -> dict[str, float]:
-    """Time products of few rows by XLA and by panels: {"xla" and each of LANES: seconds}."""
-    x = jnp.ones((ROWS, SIZE))
+    """Time products of `ROWS` rows by XLA and by panels.
+
+    Returns:
+      {"xla", and each of LANES: seconds of the products of all ROWS together}.
+    """
     matrices = [jnp.full((SIZE, SIZE), 1e-3 * number) for number in range(1, MATRICES + 1)]
     ways: dict[str, tuple[Any, list[jax.Array]]] = {
         "xla": (jnp.dot, matrices),
         **{str(n): (multiply_panels, [arrange(one, n) for one in matrices]) for n in LANES},
     }
-    programs = {
-        name: jax.jit(functools.partial(_multiply_all, way)).lower(x, given).compile()
-        for name, (way, given) in ways.items()
+    timed = {
+        (name, rows): (jnp.ones((rows, SIZE)), given)
+        for name, (_, given) in ways.items()
+        for rows in ROWS
     }
-    seconds = dict.fromkeys(ways, float("inf"))
+    programs = {
+        (name, rows): jax.jit(functools.partial(_multiply_all, ways[name][0]))
+        .lower(*given)
+        .compile()
+        for (name, rows), given in timed.items()
+    }
+    seconds = dict.fromkeys(timed, float("inf"))
     for _ in range(REPEATS):
-        for name, (_, given) in ways.items():
+        for key, given in timed.items():
             began = time.perf_counter()
-            jax.block_until_ready(programs[name](x, given))
-            seconds[name] = min(seconds[name], time.perf_counter() - began)
-    return seconds
+            jax.block_until_ready(programs[key](*given))
+            seconds[key] = min(seconds[key], time.perf_counter() - began)
+    return {name: sum(seconds[name, rows] for rows in ROWS) for name in ways}
 
 
 def _multiply_all(multiply: Any, x: jax.Array, matrices: list[Any]) -> jax.Array:

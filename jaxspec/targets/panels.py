@@ -1,12 +1,18 @@
 """Weights in panels: a second copy of them, for products of few rows on a CPU.
 
-XLA's product of a few rows with a matrix rearranges the matrix every time, which takes longer than
-reading it: for SmolLM2-135M, 4 rows take about twice the time of one. Of a copy that is arranged
-beforehand, some outputs side by side, a multiplication and a sum read every weight once and in order.
-On some processors up to about 5 rows then take the time of one; on others this is slower than XLA's
-product. How many outputs are best differs too, presumably because the sums of all rows must fit into
-the vector registers: 4 rows of 32 outputs fill all 16 of AVX2.
-`jaxspec.targets.panel_speed` measures that, and so does `jaxspec check` (`few rows`).
+XLA's product of a few rows with a matrix reads the matrix in short pieces that lie far apart, or
+rearranges it every time; either takes longer than reading it in order. For SmolLM2-135M, 4 rows take
+two to three times as long as one. A copy that is arranged beforehand is read in order:
+
+- The transposed matrix, [out, in]. Each core multiplies some outputs by all rows. In jax 0.10.2 on an
+  EPYC with AVX2, 8 rows take 1.2 times as long as one and 16 rows 1.5 times.
+- Panels of a few outputs side by side, [out / lanes, in, lanes]. How many are best differs, presumably
+  because the sums of all rows must fit into the vector registers: 4 rows of 32 outputs fill all 16 of
+  AVX2. On some processors up to about 5 rows take the time of one, on others this is slower than XLA's
+  product. jax 0.10.2 uses one core of two, and 0.11.2 both.
+
+Both are written as a sum of products, for which XLA calls YNNPACK. `jaxspec.targets.panel_speed`
+measures which copy is fastest, and so does `jaxspec check` (`few rows`).
 
 Panels are in a collection of their own, under the names of the weights, where the layers look for
 them (`jaxspec.targets.layers`). Nothing else reads them: weights stay what they are.
@@ -22,12 +28,12 @@ from typing import Any
 import jax
 
 COLLECTION = "panels"
-# Most rows that read panels. From about 16 on, XLA's own product is as fast.
-MOST_ROWS = 16
+# Outputs side by side that name a transposed matrix, [out, in].
+TRANSPOSED = 1
 
 
 def multiply_panels(x: jax.Array, panels: jax.Array) -> jax.Array:
-    """Multiply `x` [..., in] by a matrix in panels [out / lanes, in, lanes].
+    """Multiply `x` [..., in] by a matrix in panels [out / lanes, in, lanes], or transposed [out, in].
 
     Returns:
       [..., out] in x's dtype.
@@ -35,19 +41,32 @@ def multiply_panels(x: jax.Array, panels: jax.Array) -> jax.Array:
     # Without the barriers, XLA would compute x anew for every output, what follows for every term of
     # the sum, and repeat the panels for every row in memory where two products share them.
     rows, panels = jax.lax.optimization_barrier((x.reshape(-1, x.shape[-1]), panels))
+    if panels.ndim == 2:
+        # Of two operands, YNNPACK rearranges the second. XLA would swap those of a `dot_general`.
+        columns = jax.lax.optimization_barrier(rows.T)
+        sums = (panels[:, :, None] * columns).sum(1)
+        return jax.lax.optimization_barrier(sums).T.reshape(*x.shape[:-1], -1)
     sums = (rows[:, None, :, None] * panels).sum(2)
     return jax.lax.optimization_barrier(sums).reshape(*x.shape[:-1], -1)
 
 
-def serves(x: jax.Array) -> bool:
+def serves(x: jax.Array, panels: jax.Array) -> bool:
     """Whether `x` [..., in] has as few rows as panels are for. One row is fast without them."""
-    return 1 < math.prod(x.shape[:-1]) <= MOST_ROWS
+    lanes = TRANSPOSED if panels.ndim == 2 else panels.shape[-1]
+    return 1 < math.prod(x.shape[:-1]) <= most_rows(lanes)
+
+
+def most_rows(lanes: int) -> int:
+    """Return the most rows that read panels. With more, XLA's own product is as fast."""
+    return 32 if lanes == TRANSPOSED else 16
 
 
 def lanes_of(variables: Any) -> int:
     """Return the outputs that the panels of variables have side by side; 0 if they have none."""
     found = jax.tree.leaves(variables.get(COLLECTION, {}))
-    return found[0].shape[-1] if found else 0
+    if not found:
+        return 0
+    return TRANSPOSED if found[0].ndim == 2 else found[0].shape[-1]
 
 
 def without_panels(variables: Any) -> Any:
@@ -65,8 +84,10 @@ def arrange(matrix: jax.Array, lanes: int, transposed: bool = False) -> jax.Arra
     """Arrange a matrix [in, out], or [out, in] if it is transposed, as [out / lanes, in, lanes].
 
     Args:
-      lanes: outputs side by side.
+      lanes: outputs side by side. `TRANSPOSED` gives [out, in].
     """
+    if lanes == TRANSPOSED:
+        return matrix if transposed else matrix.T
     if transposed:
         return matrix.reshape(-1, lanes, matrix.shape[1]).swapaxes(1, 2)
     return matrix.reshape(matrix.shape[0], -1, lanes).swapaxes(0, 1)

@@ -12,6 +12,7 @@ from jaxspec.bench.check.check_goals import (
     list_shortfalls,
 )
 from jaxspec.bench.report.table import Column, Table, fixed
+from jaxspec.targets.panels import TRANSPOSED
 
 _SHOWN_KERNELS = 12
 
@@ -171,8 +172,9 @@ def _few_rows(report: dict[str, Any]) -> str:
     found = find_result(report, "few rows")
     if not found:
         return ""
-    names = ["XLA's product, ms", *(f"panels of {lanes}, ms" for lanes in found if lanes != "xla")]
-    columns = [Column("rows"), *(Column(name, fixed(1)) for name in names)]
+    names = {"xla": "XLA's product, ms", str(TRANSPOSED): "transposed, ms"}
+    titles = [names.get(lanes, f"panels of {lanes}, ms") for lanes in found]
+    columns = [Column("rows"), *(Column(title, fixed(1)) for title in titles)]
     rows = [[n, *(way.get(n, {}).get("ms") for way in found.values())] for n in found["xla"]]
     return Table(columns, rows).to_text()
 

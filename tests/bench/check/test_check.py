@@ -356,13 +356,14 @@ def test_few_rows_are_timed_in_all_ways(monkeypatch):
     found = few_rows.measure_few_rows()
     assert {way: list(times) for way, times in found.items()} == {
         "xla": ["1", "3"],
+        "1": ["3"],
         "8": ["3"],
         "16": ["3"],
         "32": ["3"],
     }
     assert 0 < found["16"]["3"]["least_ms"] <= found["16"]["3"]["ms"]
     text = render_check(make_report(few_rows=found))
-    assert "XLA's product, ms" in text and "panels of 16, ms" in text
+    assert "XLA's product, ms" in text and "transposed, ms" in text and "panels of 16, ms" in text
 
 
 @pytest.mark.slow
