@@ -15,6 +15,7 @@ from jaxspec.engine.session import prepare
 from jaxspec.engine.start import start_session
 from jaxspec.engine.timed_rounds import PLAIN
 from jaxspec.policies.baselines.static import make_static
+from jaxspec.targets.panels import COLLECTION
 
 PROMPTS = ["def add(a, b):\n    return", "Question: What is 2 + 3?\nAnswer:"]
 
@@ -39,6 +40,8 @@ def test_widths_suit_the_device_the_model_and_the_sampling(mini):
     assert automatic.choose_widths(mini, None, greedy=True) == (1, 4, 8)
     assert automatic.choose_widths(mini, None, greedy=False) == (1, 3)
     assert automatic.choose_widths(mini, 6, greedy=False) == (1, 3, 6)
+    transposed = mini.replace(target={**mini.target, COLLECTION: {"lm_head": np.zeros((8, 8))}})
+    assert automatic.choose_widths(transposed, None, greedy=False) == (1, 4)
     assert automatic.choose_widths(mini, 6, greedy=True) == (1, 4, 6)
     large = jaxspec.Params({"params": jax.ShapeDtypeStruct((2**25,), "float32")}, {}, mini.spec)
     assert automatic.choose_widths(large, None, greedy=True) == (1, 4)
