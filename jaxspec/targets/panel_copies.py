@@ -1,4 +1,4 @@
-"""Copy a model's weights into panels or transpose them, where rounds read panels and are faster with them."""
+"""Copy a model's weights into panels, or transposed, where rounds of few rows are faster with them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,11 @@ def with_panels(params: Params, method: str | Sequence[str], batch: int) -> Para
     methods = (method,) if isinstance(method, str) else tuple(method)
     rows = batch if methods == ("ar",) else 2 * batch
     weights = [params.target, *map(params.drafter, methods)]
-    if rows < 2 or not _suit(weights) or not (lanes := _choose_lanes()) or rows > most_rows(lanes):
+    # Only calls that may read a copy wait for its measurement.
+    if not 1 < rows <= most_rows(TRANSPOSED) or not _suit(weights):
+        return params
+    lanes = _choose_lanes()
+    if not lanes or rows > most_rows(lanes):
         return params
     target, *drafters = [_with_panels(one, lanes) if one else one for one in weights]
     made = {name: one for name, one in zip(methods, drafters, strict=True) if one}

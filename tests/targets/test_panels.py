@@ -125,11 +125,22 @@ def test_panels_are_made_once_and_follow_their_weights(params):
 
 @pytest.mark.parametrize(
     ("method", "batch", "dtype"),
-    [("ar", 1, "float32"), ("dflash", 9, "float32"), ("dflash", 1, "bfloat16")],  # 32 lanes
+    [("ar", 1, "float32"), ("dflash", 9, "float32"), ("dflash", 1, "bfloat16")],
 )
 def test_calls_that_would_not_gain_get_none(method, batch, dtype):
     params = jaxspec.load(TARGET, drafter={"dflash": SHIPPED / "dflash/drafter"}, dtype=dtype)
     assert panel_copies.with_panels(params, method, batch) is params
+
+
+@pytest.mark.parametrize(("batch", "made"), [(16, True), (17, False)])
+def test_larger_batches_read_transposed_weights(params, batch, made, monkeypatch):
+    monkeypatch.setenv(panel_copies.SWITCH, "1")
+    assert (panel_copies.with_panels(params, "dflash", batch) is not params) == made
+
+
+def test_a_large_batch_waits_for_no_measurement(params, monkeypatch):
+    monkeypatch.setattr(panel_copies, "_choose_lanes", lambda: pytest.fail("measured"))
+    assert panel_copies.with_panels(params, "dflash", 17) is params
 
 
 def test_quantised_abstract_and_large_models_get_none(params, monkeypatch):

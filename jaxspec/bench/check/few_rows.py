@@ -1,4 +1,4 @@
-"""Time the products of a layer for few rows: XLA's own, and those with panels or a transposed copy on a CPU."""
+"""Time the products of a layer for few rows: XLA's own, and those of copies of weights on a CPU."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def measure_few_rows() -> dict[str, dict[str, dict[str, float]]]:
     """Time the products of `LAYERS` layers, float32, in turns.
 
     Returns:
-      {"xla", or the outputs side by side in panels, 1 if transposed: {number of rows: {"ms": the median, "least_ms",
-      "most_ms"}}}.
+      {"xla", or the outputs side by side in panels, 1 if transposed: {number of rows: {"ms": the
+      median, "least_ms", "most_ms"}}}.
     """
     keys = iter(jax.random.split(jax.random.key(0), LAYERS * len(SHAPES)))
     matrices = [
