@@ -52,7 +52,7 @@ ROUNDS = {
 # drafts of several sizes.
 WEIGHTS = ("int8", "fp8", "experts", "specblock", "sizes")
 # The programs of a serving engine.
-SLOTS = {"arch": "qwen3-8b", "layers": 1, "batch": 4, "budget": 16}
+SLOTS = {"arch": "qwen3-8b", "layers": 1, "batch": 2, "budget": 16}
 SERVED = {"feed": {"part": "feed", "capacity": 32768}, "visit": {"part": "visit", "capacity": 4096}}
 FILTERS = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.05}
 # Steps of a drafter alone, and other programs of which a test or two read one figure each.
@@ -98,16 +98,23 @@ ATTENTION = "pallas_kernels.aot_programs:make_attention_program"
 PACKED = SHAPE | {"rows": 64, "batch": 16, "packed": 64}
 
 
-# They add little to others: the A100's and the L4's loops use kernels that are compiled alone too,
-# `expand` with 32 rows and the beam run parts that others run, rejection holds all that sequential
-# acceptance does, top-p is one of the filters, and int8 and experts are there one by one.
-SLOW = ("a100", "l4", "expand@32", "beam", "h100 sequential", "h100 top-p", "int8 experts")
+# These add little to others. The A100's and the L4's loops use kernels that are compiled alone too, and
+# the A100's are made as the L4's are. `expand` with 32 rows and the beam run parts that others run, and
+# EAGLE-3 builds the dynamic tree. Rejection holds all that sequential acceptance does, and top-p is one
+# of the filters. int8 and experts are there one by one. tests/kernels/test_mosaic.py compiles for a
+# Hopper, too. DSpark's lattices take a minute, and nothing else depends on them.
+SLOW = ["a100", "l4", "expand@32", "beam", "dynamic", "dspark lattice", "h100 sequential"]
+SLOW += ["h100 top-p", "int8 experts", ("triton", "a100"), ("mosaic", "h100")]
+SLOW += [name for name in DRAFTS if name != "step"]
 
 
-def mark_slow(programs: Iterable[str]) -> list:
+def mark_slow(programs: Iterable) -> list:
     """The names of programs as parameters; those of SLOW are compiled by `pytest -m slow` only."""
     slow = pytest.mark.slow
-    return [pytest.param(name, marks=[slow] if name in SLOW else []) for name in programs]
+    return [
+        pytest.param(*([name] if isinstance(name, str) else name), marks=[slow] * (name in SLOW))
+        for name in programs
+    ]
 
 
 def served(name: str, gpu: str) -> list[dict]:
@@ -164,12 +171,12 @@ def name_jobs() -> dict:
         )
 
     rounds = {"arch": "qwen3-8b", "layers": 1, "capacity": 1024}
-    jobs = {name: loop(LOOP, how) for name, how in LOOPS.items()}
+    jobs = {name: loop(LOOP, {"spills": False}, how) for name, how in LOOPS.items()}
     jobs |= {name: loop(PREFILL, how) for name, how in PREFILLS.items()}
     jobs |= {name: loop(rounds, {"spills": "experts" in name}, how) for name, how in ROUNDS.items()}
     jobs |= {name: loop(SLOTS, how) for name, how in SERVED.items()}
     jobs |= {name: loop(DRAFT, how) for name, how in DRAFTS.items()}
-    jobs["chunks"] = loop(CHUNKS, {"large": 16 * MIB})
+    jobs["chunks"] = loop(CHUNKS, {"large": 16 * MIB, "spills": False})
     jobs["packed"] = attend("h100", [PACKED], MIB, spills=False)
     jobs["laid out"] = attend("h100", [PACKED | {"laid_out": True}], MIB, spills=False)
     for (name, gpu), calls in KERNELS.items():
@@ -281,6 +288,7 @@ def test_an_engine_copies_no_cache_and_each_of_its_rounds_is_one_command_buffer(
 
 
 @needs_plugin
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [("chain@1", "lattice@1")])
 def test_a_lattice_costs_little_more_than_a_chain_to_draft(names, reports):
     """DSpark's steps read the Markov head once for all nodes of a level, as a chain does for one."""
@@ -294,6 +302,7 @@ def test_a_lattice_costs_little_more_than_a_chain_to_draft(names, reports):
 
 
 @needs_plugin
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [[n for n in DRAFTS if n.endswith(f"@{b}")] for b in (1, 8)])
 def test_with_a_shortlist_a_lattice_costs_as_little_as_a_chain_to_draft(names, reports):
     """Its nodes are computed in one product; in a fallback, again in the lattice's own steps."""
@@ -342,7 +351,7 @@ def test_expert_kernels_do_not_spill(name, reports):
 
 
 @needs_plugin
-@pytest.mark.parametrize(("name", "gpu"), KERNELS)
+@pytest.mark.parametrize(("name", "gpu"), mark_slow(KERNELS))
 def test_kernels_compile_without_spilling(name, gpu, reports):
     report = reports[name, gpu]
     assert report["compiles"], report["error"]

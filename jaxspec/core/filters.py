@@ -99,15 +99,20 @@ def _halve_in_a_loop(distance: jax.Array, weight: jax.Array, target: jax.Array) 
 
 def _search_four_bits(distance: jax.Array, weight: jax.Array, target: jax.Array) -> jax.Array:
     """Settle three bits of the threshold and then four with each pass, from the highest on."""
-    pattern = jnp.zeros(distance.shape[:-1], jnp.int32)
+    pattern = jnp.zeros((*distance.shape[:-1], 1), jnp.int32)
+    nothing = jnp.zeros_like(weight)
     for shift in range(_BITS - 3, -1, -4):
-        steps = range(1, min(16, 1 << (_BITS - shift)))
         # The threshold has the bits j or more here if all patterns before that are too near.
-        before = [jnp.minimum(pattern + ((j << shift) - 1), _INF_BITS) for j in steps]
-        inside = [jnp.where(distance <= _as_float(x)[..., None], weight, 0.0) for x in before]
-        sums = _sum_together(inside)
-        pattern += sum((x < target).astype(jnp.int32) for x in sums) << shift
-    return _as_float(jnp.minimum(pattern, _INF_BITS))
+        steps = (jnp.arange(1, min(16, 1 << (_BITS - shift)), dtype=jnp.int32) << shift) - 1
+        before = _as_float(jnp.minimum(pattern + steps, _INF_BITS))
+        # Few operations a step: they are most of what a sampling program compiles.
+        inside = [
+            lax.select(distance <= before[..., j : j + 1], weight, nothing)
+            for j in range(steps.size)
+        ]
+        near = sum((x < target).astype(jnp.int32) for x in _sum_together(inside))
+        pattern += (near << shift)[..., None]
+    return _as_float(jnp.minimum(pattern, _INF_BITS))[..., 0]
 
 
 def _sum_together(arrays: list[jax.Array]) -> tuple[jax.Array, ...]:

@@ -123,13 +123,8 @@ def draw_rows(
       int32 [R].
     """
     rows = jax.tree.map(lambda x: x[sequence], values)
-    # Rows of noise are large. Greedy sequences have none.
-    samples = rows.temperature >= MIN_TEMPERATURE
-
-    def sample() -> jax.Array:
-        return argmax(process(logits, spec, rows) + noise[sequence, depth])
-
-    return lax.cond(samples.any(), sample, lambda: argmax(logits.astype(jnp.float32)))
+    # Greedy sequences have no noise.
+    return argmax(process(logits, spec, rows) + noise[sequence, depth])
 
 
 def argmax(scores: jax.Array) -> jax.Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -30,26 +29,15 @@ class LogitBias(NamedTuple):
     value: jax.Array
 
 
-def draw_biased(
-    draw: Callable[[jax.Array], jax.Array], logits: jax.Array, slot: jax.Array, bias: LogitBias
-) -> jax.Array:
-    """Draw from logits [R, V] of the slots int32 [R], after their biases.
+def add_bias(logits: jax.Array, slot: jax.Array, bias: LogitBias) -> jax.Array:
+    """Add to logits [R, V] of the slots int32 [R] their biases, in float32.
 
-    If no slot has any, the logits are drawn from as they are, without a copy.
-
-    Args:
-      draw: takes logits [R, V].
+    bfloat16 would round a large bias and the logit to ties.
     """
     row = jnp.arange(logits.shape[0])[:, None]
     # Negative indices would count from the end; those beyond it are dropped.
     token = jnp.where(bias.token < 0, logits.shape[1], bias.token)[slot]
-
-    def add() -> jax.Array:
-        # In float32: bfloat16 would round a large bias and the logit to ties.
-        added = logits.astype(jnp.float32).at[row, token].add(bias.value[slot], mode="drop")
-        return draw(added)
-
-    return jax.lax.cond((bias.token >= 0).any(), add, lambda: draw(logits))
+    return logits.astype(jnp.float32).at[row, token].add(bias.value[slot], mode="drop")
 
 
 def check_bias(given: Any, vocabulary: int) -> tuple[tuple[int, float], ...]:

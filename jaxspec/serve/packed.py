@@ -14,13 +14,14 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.cache import PackedCache, Packing
-from jaxspec.core.sampling import draw_rows
+from jaxspec.core.sampling import argmax, draw_rows
+from jaxspec.core.sampling_settings import MIN_TEMPERATURE
 from jaxspec.core.state import DecodeState, Tree
 from jaxspec.engine.acceptance import accept_match
 from jaxspec.engine.buckets import run_smallest
 from jaxspec.engine.round import Round
 from jaxspec.engine.verify import Verified
-from jaxspec.serve.bias import LogitBias, draw_biased
+from jaxspec.serve.bias import LogitBias, add_bias
 
 
 def pack(count: jax.Array, rows: int, width: int) -> Packing:
@@ -97,11 +98,7 @@ def _verify_rows(
     )
     logits = round.target(out.hidden, method="logits")[0]
 
-    def draw(logits: jax.Array) -> jax.Array:
-        sampling, values = round.config.sampling, round.request.sampling
-        return draw_rows(logits, noise, slot, depth, sampling, values)
-
-    own = draw_biased(draw, logits, slot, bias)
+    own = _draw(round, logits, noise, slot, depth, bias)
     accepted = accept_match(tree, own[packing.place], longest - 1)
     at = jnp.take_along_axis(packing.place, accepted.path, axis=1)
     hidden = out.hidden[0][at] if with_hidden else None
@@ -113,3 +110,25 @@ def _verify_rows(
     features = jnp.where(decodes[:, None, None], features, 0)
     wrong = ~jnp.isfinite(out.hidden[0]).all(-1)[packing.place].all(-1)
     return Verified(accepted, k, v, features, hidden), wrong & decodes
+
+
+def _draw(
+    round: Round,
+    logits: jax.Array,
+    noise: jax.Array,
+    slot: jax.Array,
+    depth: jax.Array,
+    bias: LogitBias,
+) -> jax.Array:
+    """Draw after rows with logits [R, V], of the slots int32 [R]; return int32 [R].
+
+    If all slots are greedy and none has a bias, the logits are read once, as they are. All others
+    share one program: sampling is most of what there is to compile.
+    """
+    sampling, values = round.config.sampling, round.request.sampling
+
+    def sample() -> jax.Array:
+        return draw_rows(add_bias(logits, slot, bias), noise, slot, depth, sampling, values)
+
+    asked = (values.temperature[slot] >= MIN_TEMPERATURE).any() | (bias.token >= 0).any()
+    return jax.lax.cond(asked, sample, lambda: argmax(logits.astype(jnp.float32)))
