@@ -111,7 +111,7 @@ def _search_four_bits(distance: jax.Array, weight: jax.Array, target: jax.Array)
             for j in range(steps.size)
         ]
         near = sum((x < target).astype(jnp.int32) for x in _sum_together(inside))
-        pattern += (near << shift)[..., None]
+        pattern += jnp.expand_dims(near, -1) << shift
     return _as_float(jnp.minimum(pattern, _INF_BITS))[..., 0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -30,6 +31,20 @@ class ForwardOutput(NamedTuple):
     features: jax.Array
     k: jax.Array
     v: jax.Array
+
+
+def _run_now(layer: DecoderLayer, x, normed, rope, positions, mask, prefix, earlier):
+    return layer.between_norms(x, normed, rope, positions, mask, prefix, earlier=earlier)
+
+
+def _run_shared(layer: DecoderLayer, *args):
+    """Run `between_norms` of a layer. Layers of one kind are traced and lowered once together."""
+    return _run_alike(layer.clone(parent=None, name=None), layer.variables, *args)
+
+
+@functools.partial(jax.jit, static_argnames="layer")
+def _run_alike(layer: DecoderLayer, variables, *args):
+    return layer.apply(variables, *args, method=_run_now)
 
 
 class Transformer(nn.Module):
@@ -80,9 +95,8 @@ class Transformer(nn.Module):
         for i, layer in enumerate(self.layers):
             prefix = None if cache is None else cache.prefix(i)
             rows = None if earlier is None else (earlier[0][i], earlier[1][i], earlier[2])
-            x, parts, (k, v) = layer.between_norms(
-                x, normed, rope, positions, mask, prefix, earlier=rows
-            )
+            run = _run_now if self.is_initializing() else _run_shared
+            x, parts, (k, v) = run(layer, x, normed, rope, positions, mask, prefix, rows)
             x, normed = norms[i + 1].add_normalize(x, parts, cache is not None)
             keys.append(k)
             values.append(v)

@@ -5,6 +5,7 @@ full causal forward.
 from __future__ import annotations
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -94,3 +95,17 @@ def test_a_tree_forward_equals_each_path_alone(golden):
             np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE)
         got, want = np.asarray(tree.k)[:, :, path], np.asarray(alone.k)[:, :, : len(path)]
         np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE)
+
+
+@each_kind
+def test_layers_of_one_kind_are_traced_once(golden):
+    """With 36 layers, tracing each would take most of the time before XLA starts."""
+    cache = allocate(golden.config, 2, 24, jnp.float32)
+    rows = jnp.zeros((2, 1), jnp.int32)
+    text = _apply.lower(golden.module, golden.params, rows, rows, cache, None).as_text()
+    moe = golden.config.moe
+    sparse = [
+        moe is not None and i not in moe.dense_layers for i in range(golden.config.num_layers)
+    ]
+    assert text.count("func.func private @_run_alike") == len(set(sparse))
+    assert len(re.findall(r"call @_run_alike\w*\(", text)) == len(sparse) > 1
