@@ -123,7 +123,7 @@ def draw_rows(
       int32 [R].
     """
     rows = jax.tree.map(lambda x: x[sequence], values)
-    # Greedy sequences have no noise.
+    # The noise of greedy sequences is zero.
     return argmax(process(logits, spec, rows) + noise[sequence, depth])
 
 

@@ -34,11 +34,15 @@ class ForwardOutput(NamedTuple):
 
 
 def _run_now(layer: DecoderLayer, x, normed, rope, positions, mask, prefix, earlier):
+    """Run `between_norms` of a layer as part of the module that it belongs to."""
     return layer.between_norms(x, normed, rope, positions, mask, prefix, earlier=earlier)
 
 
 def _run_shared(layer: DecoderLayer, *args):
-    """Run `between_norms` of a layer. Layers of one kind are traced and lowered once together."""
+    """Run `between_norms` of a layer; all layers of one kind are traced and lowered once.
+
+    XLA inlines the calls, so the compiled program is the same. The layer's weights must exist.
+    """
     return _run_alike(layer.clone(parent=None, name=None), layer.variables, *args)
 
 

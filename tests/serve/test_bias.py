@@ -1,11 +1,15 @@
 """A logit bias is added before every draw, whether a drafter proposed the token or not."""
 
+from types import SimpleNamespace
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from serve_toys import PROMPT, SAMPLED, make, run, score
 from short_models import load_short
 
-from jaxspec.serve import ServeRequest
+from jaxspec.serve import ServeRequest, packed
+from jaxspec.serve.bias import BIASES, LogitBias
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +97,23 @@ def test_log_probabilities_are_those_before_the_bias(mini, engine):
 def test_a_bias_that_cannot_be_is_refused(mini, bias, says):
     with pytest.raises(ValueError, match=says):
         make(mini).submit(ServeRequest(PROMPT, max_new_tokens=5, logit_bias=bias))
+
+
+@pytest.mark.parametrize("id", [-1, 5])
+def test_sampling_is_traced_once(id, monkeypatch):
+    """It is most of what the rounds of an engine compile, for each number of rows."""
+    seen = []
+
+    def draw(logits, *rest):
+        seen.append(logits.dtype)
+        return jnp.zeros(logits.shape[0], jnp.int32)
+
+    monkeypatch.setattr(packed, "draw_rows", draw)
+    sampling = SimpleNamespace(temperature=jnp.zeros(2))
+    round = SimpleNamespace(
+        config=SimpleNamespace(sampling=None), request=SimpleNamespace(sampling=sampling)
+    )
+    bias = LogitBias(jnp.full((2, BIASES), id), jnp.ones((2, BIASES)))
+    slot = jnp.array([0, 1, 1])
+    packed._draw(round, jnp.ones((3, 8), jnp.bfloat16), None, slot, slot, bias)
+    assert seen == [jnp.float32]
