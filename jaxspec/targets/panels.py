@@ -42,9 +42,8 @@ def multiply_panels(x: jax.Array, panels: jax.Array) -> jax.Array:
     # the sum, and repeat the panels for every row in memory where two products share them.
     rows, panels = jax.lax.optimization_barrier((x.reshape(-1, x.shape[-1]), panels))
     if panels.ndim == 2:
-        # Of two operands, YNNPACK rearranges the second. XLA would swap those of a `dot_general`.
-        columns = jax.lax.optimization_barrier(rows.T)
-        sums = (panels[:, :, None] * columns).sum(1)
+        # Of two operands, YNNPACK rearranges the second, so the matrix is the first.
+        sums = jax.lax.dot_general(panels, rows, (((1,), (1,)), ((), ())))
         return jax.lax.optimization_barrier(sums).T.reshape(*x.shape[:-1], -1)
     sums = (rows[:, None, :, None] * panels).sum(2)
     return jax.lax.optimization_barrier(sums).reshape(*x.shape[:-1], -1)
