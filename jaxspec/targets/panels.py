@@ -11,8 +11,9 @@ two to three times as long as one. A copy that is arranged beforehand is read in
   AVX2. On some processors up to about 5 rows take the time of one, on others this is slower than XLA's
   product. jax 0.10.2 uses one core of two, and 0.11.2 both.
 
-Both are written as a sum of products, for which XLA calls YNNPACK. `jaxspec.targets.panel_speed`
-measures which copy is fastest, and so does `jaxspec check` (`few rows`).
+XLA calls YNNPACK for both: for a product with the matrix on the left, and for a sum of products over
+panels. `jaxspec.targets.panel_speed` measures which copy is fastest, and so does `jaxspec check`
+(`few rows`).
 
 Panels are in a collection of their own, under the names of the weights, where the layers look for
 them (`jaxspec.targets.layers`). Nothing else reads them: weights stay what they are.
@@ -38,8 +39,9 @@ def multiply_panels(x: jax.Array, panels: jax.Array) -> jax.Array:
     Returns:
       [..., out] in x's dtype.
     """
-    # Without the barriers, XLA would compute x anew for every output, what follows for every term of
-    # the sum, and repeat the panels for every row in memory where two products share them.
+    # Without the barriers, XLA would swap the operands of a product, compute x anew for every output,
+    # what follows for every term of a sum, and repeat panels for every row in memory where two
+    # products share them.
     rows, panels = jax.lax.optimization_barrier((x.reshape(-1, x.shape[-1]), panels))
     if panels.ndim == 2:
         # Of two operands, YNNPACK rearranges the second, so the matrix is the first.

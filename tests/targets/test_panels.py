@@ -51,6 +51,13 @@ def test_one_row_and_many_rows_do_without_panels(shape, most):
     assert served == list(range(2, most + 1))
 
 
+def test_a_transposed_matrix_stays_the_first_operand():
+    # As the second one, YNNPACK would rearrange it every time.
+    x, matrix = jnp.ones((4, 64)), jnp.ones((96, 64))
+    compiled = jax.jit(panels.multiply_panels).lower(x, matrix).compile().as_text()
+    assert "f32[96,4]{1,0} dot(" in compiled and "f32[4,96]{1,0} dot(" not in compiled
+
+
 def test_a_table_of_embeddings_is_transposed_already(monkeypatch):
     monkeypatch.setenv(panel_copies.SWITCH, "1")
     tied = jaxspec.load(SHIPPED / "targets" / "qwen3_tied")
