@@ -5,7 +5,8 @@ rearranges it every time; either takes longer than reading it in order. For Smol
 two to three times as long as one. A copy that is arranged beforehand is read in order:
 
 - The transposed matrix, [out, in]. Each core multiplies some outputs by all rows. In jax 0.10.2 on an
-  EPYC with AVX2, 4 to 8 rows take 1.6 times as long as one, where XLA's product takes about 3 times.
+  EPYC with AVX2, 4 to 8 rows take 1.6 to 1.8 times as long as one, where XLA's product takes 3 to 4
+  times.
 - Panels of a few outputs side by side, [out / lanes, in, lanes]. How many are best differs, presumably
   because the sums of all rows must fit into the vector registers: 4 rows of 32 outputs fill all 16 of
   AVX2. On some processors up to about 5 rows take the time of one, on others this is slower than XLA's
