@@ -15,6 +15,7 @@ from jaxspec.core.filters import (
     find_threshold,
     find_threshold_of_few,
 )
+from jaxspec.core.mixed_sampling import process_mixed
 from jaxspec.core.noise import gumbel, random_bits, sequence_keys, uniform
 from jaxspec.core.sampling import argmax, draw, process
 from jaxspec.core.sampling_settings import SamplingSpec, make_sampling
@@ -152,6 +153,17 @@ def test_process_is_exact_on_a_large_vocabulary():
         settings_ = {"top_k": None, "top_p": None, "min_p": None} | setting
         keep, _ = brute_process(logits, 0.8, **settings_)
         np.testing.assert_array_equal(np.isfinite(out), keep)
+
+
+def test_filters_side_by_side_hand_on_thresholds_alone():
+    """Arrays of the size of the logits would be most of the temporary memory of a server's round."""
+    rows, vocabulary = 3, 1000
+    values = (jnp.ones(rows), jnp.full(rows, 5), jnp.full(rows, 0.9), jnp.zeros(rows))
+    program = jax.make_jaxpr(process_mixed)(
+        jnp.zeros((rows, vocabulary)), jnp.zeros(rows, bool), values
+    )
+    steps = [eqn for eqn in program.jaxpr.eqns if eqn.primitive.name == "cond"]
+    assert [[x.aval.shape for x in step.outvars] for step in steps] == [[(rows,)]] * 3
 
 
 def test_bad_values_never_give_nan():

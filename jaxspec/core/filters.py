@@ -24,9 +24,29 @@ def measure_distance(logits: jax.Array, temperature: jax.Array | float) -> jax.A
 
     Values are >= 0, inf where excluded.
     """
-    logits = jnp.where(jnp.isnan(logits), -jnp.inf, jnp.minimum(logits, jnp.finfo(jnp.float32).max))
-    top = logits.max(-1, keepdims=True)
-    return (jnp.where(jnp.isfinite(top), top, 0.0) - logits) / temperature
+    return measure_from(find_top(logits), logits, temperature)
+
+
+def find_top(logits: jax.Array) -> jax.Array:
+    """Return the largest of float32 `logits` [..., V], from which distances are measured: [..., 1].
+
+    It is finite, and 0 where all are excluded.
+    """
+    top = _clean(logits).max(-1, keepdims=True)
+    return jnp.where(jnp.isfinite(top), top, 0.0)
+
+
+def measure_from(top: jax.Array, logits: jax.Array, temperature: jax.Array | float) -> jax.Array:
+    """Measure as `measure_distance` does, from what `find_top` found.
+
+    It is elementwise, so that it can be computed again where it is read instead of being stored.
+    """
+    return (top - _clean(logits)) / temperature
+
+
+def _clean(logits: jax.Array) -> jax.Array:
+    limit = jnp.finfo(jnp.float32).max
+    return jnp.where(jnp.isnan(logits), -jnp.inf, jnp.minimum(logits, limit))
 
 
 def find_threshold_of_few(

@@ -12,7 +12,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxspec.core.filters import FEW, find_threshold, find_threshold_of_few, measure_distance
+from jaxspec.core.filters import (
+    FEW,
+    find_threshold,
+    find_threshold_of_few,
+    find_top,
+    measure_from,
+)
 
 
 def process_mixed(logits: jax.Array, greedy: jax.Array, values: tuple[jax.Array, ...]) -> jax.Array:
@@ -28,18 +34,25 @@ def process_mixed(logits: jax.Array, greedy: jax.Array, values: tuple[jax.Array,
       float32 [..., V].
     """
 
-    def sample() -> jax.Array:
-        return jnp.where(greedy[..., None], logits, -_filter(logits, greedy, values))
-
-    return lax.cond(greedy.all(), lambda: logits, sample)
+    # Elementwise after the thresholds, so that what reads the result need not store it first.
+    return jnp.where(greedy[..., None], logits, -_filter(logits, greedy, values))
 
 
 def _filter(logits: jax.Array, greedy: jax.Array, values: tuple[jax.Array, ...]) -> jax.Array:
-    """Return how far each logit is below its row's largest, inf where a filter excludes it."""
+    """Return how far each logit is below its row's largest, inf where a filter excludes it.
+
+    Only thresholds are kept from one filter to the next. The distances would be one more array of
+    the size of the logits for each.
+    """
     temperature, top_k, top_p, min_p = (jnp.broadcast_to(x, greedy.shape) for x in values)
-    distance = measure_distance(logits, jnp.where(greedy, 1.0, temperature)[..., None])
+    warmth = jnp.where(greedy, 1.0, temperature)[..., None]
+    top = find_top(logits)
     limited = ~greedy & (top_k > 0)
     few = limited & (top_k <= FEW)
+
+    def within(threshold: jax.Array) -> jax.Array:
+        distance = measure_from(top, logits, warmth)
+        return jnp.where(distance <= threshold[..., None], distance, jnp.inf)
 
     def by_few(distance: jax.Array) -> jax.Array:
         return find_threshold_of_few(distance, jnp.maximum(top_k, 1), top_p)
@@ -52,20 +65,23 @@ def _filter(logits: jax.Array, greedy: jax.Array, values: tuple[jax.Array, ...])
         weight = jnp.exp(-distance)
         return find_threshold(distance, weight, top_p * weight.sum(-1))
 
-    distance = _cut_some(distance, few, by_few)
-    distance = _cut_some(distance, limited & ~few, by_count)
-    distance = _cut_some(distance, ~greedy & ~few & (top_p < 1), by_mass)
+    threshold = jnp.full(greedy.shape, jnp.inf)
+    for rows, find in (
+        (few, by_few),
+        (limited & ~few, by_count),
+        (~greedy & ~few & (top_p < 1), by_mass),
+    ):
+        threshold = _lower(threshold, rows, lambda kept, find=find: find(within(kept)))
     floor = jnp.where(greedy | (min_p <= 0), jnp.inf, -jnp.log(jnp.maximum(min_p, 1e-38)))
-    return jnp.where(distance <= floor[..., None], distance, jnp.inf)
+    return within(jnp.minimum(threshold, floor))
 
 
-def _cut_some(
-    distance: jax.Array, rows: jax.Array, find: Callable[[jax.Array], jax.Array]
+def _lower(
+    threshold: jax.Array, rows: jax.Array, find: Callable[[jax.Array], jax.Array]
 ) -> jax.Array:
-    """Exclude what is beyond the threshold that `find` gives, in some `rows` bool [...]."""
+    """Lower the `threshold` float32 [...] of some `rows` bool [...] to what `find` returns for it."""
 
-    def cut(distance: jax.Array) -> jax.Array:
-        threshold = jnp.where(rows, find(distance), jnp.inf)
-        return jnp.where(distance <= threshold[..., None], distance, jnp.inf)
+    def lower(threshold: jax.Array) -> jax.Array:
+        return jnp.where(rows, jnp.minimum(find(threshold), threshold), threshold)
 
-    return lax.cond(rows.any(), cut, lambda same: same, distance)
+    return lax.cond(rows.any(), lower, lambda same: same, threshold)
