@@ -7,13 +7,18 @@ AOT := .venv-aot
 # A file's tests share fixtures and compiled programs, so they stay in one process.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo notebooks test test-golden test-slow test-torch test-aot install-aot install-dev test-matrix check lint house clean
+.PHONY: demo notebooks test test-thorough test-golden test-slow test-torch test-aot install-aot install-dev test-matrix check lint house clean
 
 demo: $(VENV)/.installed $(VENV)/.smollm2
 	$(BIN)/python -m jaxspec demo
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest $(PARALLEL)
+
+# The 70 or so dearest of the tests that are not slow, which `test` leaves out: before a release, and after a change of what they
+# are about.
+test-thorough: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest $(PARALLEL) -m 'thorough and not slow'
 
 # Runs the notebooks and keeps their outputs: ten minutes on two cores. NAMES="quickstart compare" runs some of them.
 notebooks: $(VENV)/.installed-dev

@@ -158,6 +158,7 @@ def test_bench(capsys, tmp_path, short):
     } & set(report["settings"])
 
 
+@pytest.mark.thorough
 def test_bench_scrambles_drafters(capsys, tmp_path, short, monkeypatch):
     prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.json"
     prompts.write_text('{"domain": "a", "prompt": [117, 142, 122, 64, 240, 19]}\n')

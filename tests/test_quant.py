@@ -250,6 +250,7 @@ def test_refusals(int8, tmp_path, capsys):
     assert "--quantize" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_command_line(int8, capsys):
     model = ["--model", str(TARGET), "--dtype", "float32", "--quantize", "int8"]
     model += [

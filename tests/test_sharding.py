@@ -59,6 +59,7 @@ def check(result, layers=2, hidden=16, vocab=512, name=""):
         assert one["shape"] in sums or one["bytes"] < 4 * vocab * np.prod(axes[:-1]), one
 
 
+@pytest.mark.thorough
 def test_eight_devices_give_the_text_of_one():
     """Two kv heads for eight devices, tied embeddings, sampling."""
     cases = list_cases(["dflash"], [8], [1.0], 2)

@@ -233,6 +233,7 @@ def prompts(tmp_path):
     return [list(map(int, line.split())) for line in lines], tmp_path / "prompts.txt"
 
 
+@pytest.mark.thorough
 def test_doctor_names_the_right_convention(tmp_path, capsys, prompts):
     """Ids that count inputs, where outputs are meant."""
     shifted = edited(DFLASH, tmp_path / "shifted", target_layer_ids=[2, 3, 4])

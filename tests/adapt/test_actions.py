@@ -73,6 +73,7 @@ def test_shared_tensors_are_refused():
         pytest.param("falcon", "full", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.thorough
 def test_updates_learn_and_leave_the_rest(method, action):
     params, weights, _ = toys.gather(method)
     target = hash_weights(params.target)

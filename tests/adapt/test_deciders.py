@@ -291,6 +291,7 @@ def test_a_bad_version_is_taken_back_within_two_windows():
 
 
 @pytest.mark.parametrize("streams", [40, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.thorough
 def test_null_streams(streams):
     """Updates that change nothing: our rule goes back in at most 1 % of the streams."""
     room = {"head": 128, "full": 256}

@@ -39,6 +39,7 @@ def forward(params, text):
 
 
 @pytest.mark.parametrize(("count", "temperature"), slow_except([(4, 0.0)], [(1, 1.0), (4, 0.0)]))
+@pytest.mark.thorough
 def test_rows_are_those_of_a_plain_pass(count, temperature):
     params, prompts = toys.make_params(), toys.PROMPTS[:count]
     outs, state, _ = toys.run_with_evidence(params, prompts, temperature=temperature)
@@ -62,6 +63,7 @@ LONG = toys.PROMPTS[2] + list(range(1, 31)) * 5  # 155 tokens, three chunks
         [([toys.PROMPTS[2]], 150), ([LONG], 30), (toys.PROMPTS, 150)],
     ),
 )
+@pytest.mark.thorough
 def test_a_ring_keeps_the_newest_rows(prompts, tokens):
     """Some round, or some chunk of the long prompt, crosses the end of the ring."""
     params, rows = toys.make_params(), 50

@@ -4,12 +4,14 @@ from types import SimpleNamespace
 
 import adapt_toys as toys
 import numpy as np
+import pytest
 
 from jaxspec.adapt import Session
 from jaxspec.adapt.deciders import Decider, Decision
 from jaxspec.adapt.prices import price_updates
 
 
+@pytest.mark.thorough
 def test_deciders_may_count_the_seconds_of_another_device():
     """A round of 2 s, a step of 3 s and a pass of half a second: an update takes 8 steps, and two
     passes for the few segments that it tests. The query after the update hears of them too.

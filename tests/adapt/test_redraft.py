@@ -165,6 +165,7 @@ def test_rounds_side_by_side_are_those_in_turn(method, monkeypatch):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5), found, wanted)
 
 
+@pytest.mark.thorough
 def test_classes_are_weighed_per_round_and_depth():
     """Twelve times the same segment: every class has 12 slots, more than the 10 that count in full."""
     method = "specblock"

@@ -61,6 +61,7 @@ def test_text_stays_when_every_round_has_other_weights(temperature):
     assert np.asarray(state.tokens)[0, : len(wanted)].tolist() == wanted
 
 
+@pytest.mark.thorough
 def test_nothing_compiles_after_the_first_updates():
     session = Session(toys.make_params(), "always-head", options=OPTIONS)
     for prompt in toys.ROUNDS:
@@ -78,6 +79,7 @@ def test_nothing_compiles_after_the_first_updates():
         *(pytest.param(one, marks=pytest.mark.slow) for one in ("bandit-paper", "osd", "random")),
     ],
 )
+@pytest.mark.thorough
 def test_events_replay_to_the_same_bits(decider):
     params = toys.make_params()
     # Where updates are cheap; on this machine they are not, and bandit-paired makes none.
@@ -117,6 +119,7 @@ def test_a_session_that_rests_cuts_no_evidence():
     assert [event["positions"] > 0 for event in session.events] == [True, *wanted[:-1]]
 
 
+@pytest.mark.thorough
 def test_a_decider_that_never_learns_runs_the_plain_program():
     params = toys.make_params()
     session = Session(params, "never", options=OPTIONS)
@@ -195,6 +198,7 @@ def counting():
     return Decider(lambda: {"queries": 0, "version": 0}, decide, observe)
 
 
+@pytest.mark.thorough
 def test_a_session_goes_on_where_it_ended(tmp_path):
     params = toys.make_params()
     session = Session(params, counting(), options=OPTIONS, folder=tmp_path)

@@ -16,6 +16,7 @@ from jaxspec.adapt.versions import Versions
 OPTIONS = toys.ADAPT
 
 
+@pytest.mark.thorough
 def test_restored_weights_have_the_exact_bits():
     decisions = [Decision("full", "full"), Decision("full", "full"), Decision(restore=1)]
     session = Session(toys.make_params(), toys.scripted(decisions), options=OPTIONS)
@@ -41,6 +42,7 @@ def judging(decisions, queries, elected):
 
 
 @pytest.mark.parametrize("elected", slow_except([1], [None, 1]))
+@pytest.mark.thorough
 def test_an_elected_version_decodes_again(elected):
     """Versions 0 and 1 are compared with the newest on the evidence since query 8, and once more by
     hand. The next query hears of what that took: passes, and a load of version 1."""

@@ -99,6 +99,7 @@ def rows_of(report):
     return {(r["source"], r["position"]): r for r in report["results"]}
 
 
+@pytest.mark.thorough
 def test_a_drafter_is_measured_and_fitted(dspark, prompts, report):
     rows = rows_of(report)
     assert {source for source, _ in rows} == {PATHS, HEAD, FITTED}

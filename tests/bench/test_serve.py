@@ -48,6 +48,7 @@ def test_a_request_that_the_engine_gives_up_counts_as_an_error(engine):
     assert summary["errors"] == {"deadline": 2} and summary["completed"] == 0
 
 
+@pytest.mark.thorough
 def test_rules_take_turns(engine):
     lines = []
     records = compare_rules(

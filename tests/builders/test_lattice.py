@@ -143,6 +143,7 @@ def test_equals_brute_force(vocab, depth, budget, data):
 
 
 @pytest.mark.parametrize("seed", slow_except(range(2), range(4)))
+@pytest.mark.thorough
 def test_random_lattices(seed):
     vocab, depth, nodes = ((5, 5, 7), (11, 3, 63), (8, 4, 40), (7, 4, 23))[seed]
     toy = markov(seed, vocab, depth)
@@ -194,6 +195,7 @@ def test_nodes_without_candidates_get_no_children():
 @pytest.mark.parametrize(
     "builder", [lattice(width=2), lattice(candidates=3), lattice(2, 3)], ids=str
 )
+@pytest.mark.thorough
 def test_a_narrow_tree_says_whether_it_is_exact(builder):
     """The certificate never lies. It holds for peaked distributions, and fails for flat ones."""
     said = []

@@ -44,6 +44,7 @@ def assert_equal(tree, dense):
 
 @pytest.mark.parametrize("sampled", slow_except([True], [False, True]), ids=["greedy", "coupled"])
 @pytest.mark.parametrize("peaked", [False, True], ids=["flat", "peaked"])
+@pytest.mark.thorough
 def test_trees_are_exact_with_and_without_the_certificate(peaked, sampled):
     """Against the dense tree row by row, and against brute force."""
     said = []
@@ -85,6 +86,7 @@ def test_the_certificate_never_lies(sampled):
     assert 0 == sum(said[40]) <= sum(said[20]) < sum(said[6]) < len(said[6])
 
 
+@pytest.mark.thorough
 def test_one_uncertain_sequence_makes_the_batch_fall_back():
     base, bias, root, _ = heads(0, peaked=True)
     bias = np.zeros_like(bias)

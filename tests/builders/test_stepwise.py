@@ -178,6 +178,7 @@ def test_a_static_tree_takes_its_ranks_where_they_were_proposed(slots):
     }
 
 
+@pytest.mark.thorough
 def test_with_proposals_of_a_depth_the_static_tree_is_the_flat_one():
     token = np.stack([np.argsort(-proposal((d,), 1)[0], kind="stable")[:4] for d in range(4)])
     logprob = np.stack([np.take(proposal((d,), 1)[0], token[d]) for d in range(4)])

@@ -36,6 +36,7 @@ QWEN3_32B, QWEN3_30B = ARCHITECTURES["qwen3-32b"], ARCHITECTURES["qwen3-30b-a3b"
         itertools.product((2, 4, 8), NAMES),
     ),
 )
+@pytest.mark.thorough
 def test_the_bytes_of_a_device_are_those_of_its_arrays(name, devices):
     config = ARCHITECTURES[name]
     tokens = np.zeros((1, 1), np.int32)

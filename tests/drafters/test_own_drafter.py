@@ -63,6 +63,7 @@ def params():
         itertools.product(["chain", "best_first"], [0.0, 1.0]),
     ),
 )
+@pytest.mark.thorough
 def test_it_decodes_losslessly(bigram, params, builder, temperature):
     options = dict(max_new_tokens=NEW, temperature=temperature)
     plain = jaxspec.decode(params, PROMPTS, method="ar", **options)

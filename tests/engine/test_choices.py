@@ -62,6 +62,7 @@ def test_all_rows_choose_as_a_walk_does(rule, longest, siblings):
 
 
 @pytest.mark.parametrize("rule", ["sequential", "rejection"])
+@pytest.mark.thorough
 def test_sequences_do_not_depend_on_batch_or_padding(rule):
     rng = np.random.default_rng(6)
     rows = [rng.permuted(np.arange(9)) for _ in range(6)]

@@ -63,6 +63,7 @@ def test_rounds_of_a_gpu_give_the_same_tokens(call, elsewhere):
 
 @pytest.mark.parametrize("major", slow_except([9], [8, 9]))
 @pytest.mark.parametrize("call", slow_except(["best_first"], INTERPRETED))
+@pytest.mark.thorough
 def test_rounds_with_the_kernels_of_a_gpu_give_the_same_tokens(call, major, elsewhere, monkeypatch):
     """All kernels of prefill and rounds, one after the other, interpreted."""
     interpreted, original = [], pl.pallas_call

@@ -41,6 +41,7 @@ def test_a_growing_chat_compiles_six_programs_and_none_in_a_second_process(tmp_p
     assert second["compiled"] <= 6 and second["missed"] == 0
 
 
+@pytest.mark.thorough
 def test_prompts_and_limits_of_a_capacity_share_their_programs(mini):
     fixed = dict(capacity=1024, policy=None, budget=4)
     jaxspec.decode(mini, [1, 2, 3], max_new_tokens=9, **fixed)

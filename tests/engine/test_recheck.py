@@ -108,6 +108,7 @@ def test_forced_rounds_do_not_decide_whether_to_draft(mini, tokens):
     assert float(state.control.pauses.usual) == before
 
 
+@pytest.mark.thorough
 def test_a_text_that_ends_in_a_check_corrects_nothing(mini, monkeypatch):
     jaxspec.decode(mini, PROMPT, max_new_tokens=24)
     monkeypatch.setattr(recheck, "FIRST", 1)

@@ -113,6 +113,7 @@ def test_outputs_are_those_of_the_whole_batch(mini, sizes):
     assert min(sizes) < 4
 
 
+@pytest.mark.thorough
 def test_a_batch_that_ends_together_is_never_gathered(tiny, sizes):
     whole, part = finish_both(tiny, [9, 9, 9, 9], prompts=IDS, **PLAIN)
     assert not part.shrunk and set(sizes) == {4} and part.state.cache is not None
@@ -127,6 +128,7 @@ def test_places_that_no_live_sequence_needs_are_filled(tiny, sizes):
     assert sorted(set(sizes)) == [3, 6]
 
 
+@pytest.mark.thorough
 def test_samples_of_one_prompt_keep_their_noise(tiny):
     whole, part = finish_both(tiny, [3, 9, 3, 30], prompts=[[7]] * 4, **PLAIN | SEEDED)
     assert_same(whole, part)
@@ -140,6 +142,7 @@ def test_one_prompt_runs_as_ever(tiny, sizes):
     assert compilations() == counted and len(sizes) == calls + 1
 
 
+@pytest.mark.thorough
 def test_after_a_warmup_nothing_compiles(tiny, sizes):
     options = TREE | dict(capacity=320)  # of this test alone
     assert jaxspec.warmup(tiny, prompt_tokens=30, batch=2, shrink=True, **options).programs > 0
@@ -239,6 +242,7 @@ def nothing_lost(monkeypatch):
     return shrink_choice._prices
 
 
+@pytest.mark.thorough
 def test_a_batch_shrinks_of_itself_once_that_pays(tiny, sizes, nothing_lost):
     session = prepare(tiny, IDS, ignore_eos=True, **PLAIN)
     request = session.request.replace(limit=np.asarray(LIMITS, np.int32))

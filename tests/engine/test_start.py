@@ -39,6 +39,7 @@ def test_only_the_first_start_compiles_ahead(mini, monkeypatch):
     assert call(seed=1).tokens == text
 
 
+@pytest.mark.thorough
 def test_an_error_of_the_rounds_appears_where_they_run(mini, monkeypatch):
     def fail(*args):
         raise RuntimeError("no memory")

@@ -239,6 +239,7 @@ def test_a_bar_leaves_no_line(capsys):
     assert "load" in written and written.endswith("\r") and "\n" not in written
 
 
+@pytest.mark.thorough
 def test_measured_loads(tmp_path):
     lines = []
     report = measure_load(0.02, shards=2, repeats=1, folder=tmp_path, progress=lines.append)

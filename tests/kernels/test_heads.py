@@ -81,6 +81,7 @@ def test_derivative_is_the_references():
     ("fused", "norms"),
     slow_except([(True, True), (False, False)], itertools.product((True, False), repeat=2)),
 )
+@pytest.mark.thorough
 def test_a_layer_gives_the_same_with_the_kernel(fused, norms):
     config = TransformerConfig(64, 1, 2, 1, 64, 96, qk_norm=norms)
     layer, positions = DecoderLayer(config, fused_qkv=fused), 7 + jnp.arange(5)[None]

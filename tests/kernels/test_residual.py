@@ -89,6 +89,7 @@ def test_a_bias_is_added_once():
 
 
 @pytest.mark.parametrize("fused", (True, False))
+@pytest.mark.thorough
 def test_a_layer_gives_the_same_in_parts(fused, monkeypatch):
     monkeypatch.setattr(residual, "_LEAST_INPUTS", 512)
     monkeypatch.setenv(ALLOW, TRITON_PRODUCTS)

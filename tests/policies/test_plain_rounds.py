@@ -63,6 +63,7 @@ def late(first: int) -> Policy:
         pytest.param(QUEUE + 9, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.thorough
 def test_drafting_goes_on_as_if_all_rounds_had_drafted(params, plain):
     # So late in its text, the shortened model accepts nothing.
     params = load() if plain > QUEUE else params

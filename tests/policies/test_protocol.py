@@ -119,6 +119,7 @@ def test_sequences_stop_drafting_on_their_own(eagle):
         jaxspec.decode(eagle, PROMPTS[0], policy=outs[0].policy, **options)
 
 
+@pytest.mark.thorough
 def test_a_state_goes_on_whatever_wrote_it(dflash):
     """States begin as Python numbers, come back from the rounds, or from a file: one compilation,
     and other sizes are told.

@@ -179,6 +179,7 @@ def test_each_drafter_accepts_what_it_does_alone(engine, alone):
     assert all(any(drafted) for _, _, drafted, _ in found)
 
 
+@pytest.mark.thorough
 def test_what_waits_reaches_its_own_drafter(engine, alone, monkeypatch):
     """Plain rounds queue what drafters have yet to read. Visits are of both kinds in turn."""
     for name in NAMES:

@@ -36,6 +36,7 @@ def first_visit(engine, wanted):
     return engine.counters()["rounds"], [ids.index(id) for id in ended]
 
 
+@pytest.mark.thorough
 def test_a_visit_ends_with_the_slot_that_a_waiting_request_needs(mini):
     plain = dict(method="ar")  # a token each round
     assert first_visit(make(mini), requests(2, **plain)) == (8, [0])

@@ -326,6 +326,7 @@ def test_plain_rounds_say_nothing_of_the_drafter(mini):
     np.testing.assert_array_equal((found.hits, found.expected), known)
 
 
+@pytest.mark.thorough
 def test_plain_rounds_verify_as_few_rows_as_requests_need(mini, monkeypatch):
     """On a CPU, where every row costs."""
     engine, rows = make(mini, 4, method="ar", budget=None, edges=None), []

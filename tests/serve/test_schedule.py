@@ -59,6 +59,7 @@ def read_drafter(engine):
 LONG = ServeRequest(PROMPT, max_new_tokens=30, ignore_eos=True)
 
 
+@pytest.mark.thorough
 def test_a_resting_drafter_reads_nothing(engine, mini):
     choice = put(engine, False)
     before = read_drafter(engine)

@@ -25,6 +25,7 @@ def params():
     return make_params("qwen3", ("dflash",), head_dim=64, num_heads=4)
 
 
+@pytest.mark.thorough
 def test_a_forward_of_packed_rows_is_the_same_by_tiles_and_by_slot(params):
     random, config = np.random.default_rng(3), params.spec.target
     target = make_plan(params.spec, resolve_config(params.spec, method="ar")[0]).target

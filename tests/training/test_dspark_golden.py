@@ -108,6 +108,7 @@ def test_cross_entropy_alone(kind):
 
 
 @pytest.mark.parametrize("tile", slow_except([37], [1, 37]))
+@pytest.mark.thorough
 def test_tiles_change_nothing(tile):
     """One tile of all rows, and tiles that do not divide them: the same loss and gradient."""
     case = case_of("gated")

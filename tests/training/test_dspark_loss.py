@@ -78,6 +78,7 @@ DRAFTERS = [
     slow_except(DRAFTERS[:1], DRAFTERS),
     ids=["vanilla", "rnn", "gated on a causal backbone", "no heads"],
 )
+@pytest.mark.thorough
 def test_packing_changes_nothing_and_the_loss_falls(target, changes):
     config = config_of(**changes)
     options = LossOptions(gamma=2.0, tile=7, anchor_chunk=3)
@@ -114,6 +115,7 @@ def test_packing_changes_nothing_and_the_loss_falls(target, changes):
 
 
 @pytest.mark.parametrize("known", [False, True])
+@pytest.mark.thorough
 def test_rows_against_numpy(target, known):
     """Distributions over the draft vocabulary; slots that the text's or the target's token leaves;
     the bias of the Markov head. The target's best token may be `known`.

@@ -138,6 +138,7 @@ def test_losses_and_gradients(case):
         np.testing.assert_allclose(found, array, rtol=1e-3, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.thorough
 def test_packed_documents_do_not_see_each_other(case):
     """Two documents in one row, beside each alone in front of other text."""
     first, second = (

@@ -65,6 +65,7 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.thorough
 def test_a_killed_run_continues_to_the_same_records(target, corpus, tmp_path, chat):
     whole, killed = tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"
     assert regenerate(options(target, corpus, whole)) == 10

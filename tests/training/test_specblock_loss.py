@@ -219,6 +219,7 @@ def test_nothing_leaks_between_documents(recorded, loss_of):
         assert abs(float(loss_of(batch)["loss"][0] - changed[0])) > 1e-3
 
 
+@pytest.mark.thorough
 def test_late_parts_wait_and_cuts_come_from_the_row(recorded, loss_of):
     batch = packed((12, 16))
     early = loss_of(batch | {"late": np.zeros(1, np.float32)})

@@ -120,6 +120,7 @@ def test_steps_can_be_chosen(monkeypatch, tmp_path, capsys):
     assert calls[0][-2:] == ["--steps", "one;two"]
 
 
+@pytest.mark.thorough
 def test_kernels_of_layers_are_compared(monkeypatch):
     found = check_layer_kernels(False)
     assert {name: one["cases"] for name, one in found.items()} == {
@@ -138,6 +139,7 @@ def shift(kernel):
     return lambda *given, **how: jax.tree.map(lambda x: x + 0.1, kernel(*given, **how))
 
 
+@pytest.mark.thorough
 def test_the_kernels_are_compared():
     (record,) = check_kernels(real=False).values()
     assert record["cases"] == 6 and not record["failed"] and not record["refused"]
@@ -302,6 +304,7 @@ def test_autoregressive_texts_are_compared_with_another_device():
 
 
 @pytest.mark.parametrize("number", slow_except([0], [0, 6, 7]))
+@pytest.mark.thorough
 def test_rounds_are_timed_against_their_floor(tiny, number):
     setting = SETTINGS[number]
     found = measure_rounds(tiny, setting, context=20, rounds=2, rates=(1e10, 1e11))

@@ -123,6 +123,7 @@ def test_every_figure_is_measured_and_shown(capsys, tmp_path):
     ] and "-" not in shown_rounds(printed)[2]
 
 
+@pytest.mark.thorough
 def test_rounds_commit_what_the_histogram_says():
     spec = architectures.architecture("toy", block_size=4, drafter_layers=1)
     spec = latency_settings.shorten_target(spec, 1)
@@ -155,6 +156,7 @@ def test_histograms(tmp_path):
         latency_forced.order_histogram((0, 0.5, 0, 0, 0, 0.5), 4, longest=4)
 
 
+@pytest.mark.thorough
 def test_steps_are_timed_at_every_capacity(capsys, tmp_path):
     out = tmp_path / "out.json"
     shape = ("--arch", "toy", "--batch", 2, "--contexts", 20, "--repeats", 1)

@@ -30,6 +30,7 @@ def test_scrambled_weights_keep_their_entries():
         scramble_drafter(params, "prompt_lookup", 1)
 
 
+@pytest.mark.thorough
 def test_all_drafters_with_weights_are_scrambled():
     params = jaxspec.load("mini", drafter={"jetspec": "jetspec", "medusa": "medusa"})
     scrambled = scramble_drafters(params, 1)

@@ -76,6 +76,7 @@ def walk(texts, cost, rule, begins):
 
 
 @pytest.mark.parametrize("beginnings", [range(9), [0], [0, 4, 5]])
+@pytest.mark.thorough
 def test_a_replay_takes_the_time_of_a_walk(beginnings):
     texts, order = make_texts(), np.array([4, 2, 0, 8, 6, 7, 1, 3, 5])
     # No sum of gains is near 0 at these costs, where rounding would decide.

@@ -248,6 +248,7 @@ def borrowing(tmp_path):
 
 
 @pytest.mark.parametrize("kind", slow_except(["dflash"], FORMS))
+@pytest.mark.thorough
 def test_the_targets_rows_need_not_be_stored(kind, tmp_path):
     whole = write(kind, tmp_path / "whole")
     packed = pack_drafter(whole, tmp_path / "packed", TARGET)

@@ -119,6 +119,7 @@ def context(variables, length=6):
     return append(allocate(CONFIG, 1, 16, jnp.float32), k, v, jnp.array([length]))
 
 
+@pytest.mark.thorough
 def test_without_its_additions_it_is_dflash(variables):
     """Kernels that pass rows on; the context is not convolved."""
     params = dict(variables["params"])

@@ -41,6 +41,7 @@ def params():
     return Params(target, {"self": target, "other": model(other, 1)}, Spec(TARGET, drafters))
 
 
+@pytest.mark.thorough
 def test_the_target_as_its_own_drafter_is_never_wrong(params):
     outs = jaxspec.decode(
         params, PROMPTS, method="self", builder="chain", budget=5, max_new_tokens=21

@@ -56,6 +56,7 @@ def variables_of(config):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.thorough
 def test_nodes_are_conditioned_on_their_branch(name):
     config = CONFIGS[name]
     variables, bundle = variables_of(config), make_drafter(config)

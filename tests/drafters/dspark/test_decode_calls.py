@@ -46,6 +46,7 @@ def test_the_text_is_the_targets(params, method, options):
     assert sum(out.stats.rounds for out in drafted) < 0.9 * 39 * len(PROMPTS)
 
 
+@pytest.mark.thorough
 def test_drawn_chains_are_accepted_by_rejection(params):
     """Acceptance 'rejection' draws the chain from the conditioned distribution."""
     options = {"acceptance": "rejection", "temperature": 1.0, "builder": "chain"}

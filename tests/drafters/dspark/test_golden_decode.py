@@ -37,7 +37,7 @@ def decode(trace, **options):
 
 
 # Every head compiles a program without the threshold and one with it.
-QUICK = [one for one in TRACES if one["model"] in ("draft_vanilla", "draft_dflash")]
+QUICK = [one for one in TRACES if one["model"] == "draft_dflash"]
 
 
 @pytest.mark.parametrize("trace", slow_except(QUICK, TRACES), ids=lambda trace: trace["model"])

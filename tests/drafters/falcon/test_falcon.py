@@ -63,6 +63,7 @@ def test_rounds_and_garbage_rows_change_nothing(bundle, state):
     np.testing.assert_allclose(one.logits, other.logits, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_chain_is_the_training_forward_at_its_anchor(bundle, state):
     """Three forwards along the text's own tokens; beside the node of the chain stands another,
     which must not matter.

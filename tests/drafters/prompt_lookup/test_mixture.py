@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxspec.core.state import Nodes
 from jaxspec.drafters.base import Committed, Drafter, Proposal
@@ -111,6 +112,7 @@ def test_choices_of_an_earlier_round_judge_nothing():
     assert (after.copies.chosen == -1).all()
 
 
+@pytest.mark.thorough
 def test_a_copied_token_gets_the_share_of_its_match():
     texts, parts, choices = make_texts(), [30, 2, 1], [None, [0, 1, 2], [2, 2, 3]]
     drafter = mix_lookup(make_toy())

@@ -52,6 +52,7 @@ def test_the_text_is_the_autoregressive_one_whatever_is_chosen(params):
     assert int(again[0].policy.state.drafted) - int(seldom[0].policy.state.drafted) <= 2
 
 
+@pytest.mark.thorough
 def test_times_of_calls_correct_those_that_are_predicted(params, monkeypatch):
     policy = decode(params, make_bastion(CHEAP, running=0.25))[
         0

@@ -134,6 +134,7 @@ def test_an_engine_that_raises_ends_everything(caplog):
     assert "the engine failed: RuntimeError" in caplog.text and "sesame" not in caplog.text
 
 
+@pytest.mark.thorough
 def test_an_engine_that_hangs_ends_the_process(tmp_path):
     with serving(tmp_path, visit_timeout=1) as one:
         one.pause.touch()

@@ -61,6 +61,7 @@ def ask(client, prompt, stream=False, **options):
     return "".join(part.choices[0].text for part in parts)
 
 
+@pytest.mark.thorough
 def test_a_seed_gives_the_same_text_under_any_load(sampled, client):
     alone = [one.text for one in sampled[: len(PROMPTS)]]
     assert [ask(client, prompt, max_tokens=30, **SAMPLED) for prompt in PROMPTS] == alone

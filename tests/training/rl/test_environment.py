@@ -259,6 +259,7 @@ def test_networks_have_the_hidden_layers_that_are_asked_for():
     assert preset.depth.actor == (6,) and preset.size == problem.PRESETS["ltd-paper"].size
 
 
+@pytest.mark.thorough
 def test_networks_see_what_they_are_shown():
     """The size policy would tell contexts apart by their length, and depths by their number."""
     scores, context = RECORD.scores[:8], jnp.arange(8) * 100
