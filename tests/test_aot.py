@@ -108,11 +108,20 @@ SLOW += ["h100 top-p", "int8 experts", ("triton", "a100"), ("mosaic", "h100")]
 SLOW += [name for name in DRAFTS if name != "step"]
 
 
-def mark_slow(programs: Iterable) -> list:
-    """The names of programs as parameters; those of SLOW are compiled by `pytest -m slow` only."""
-    slow = pytest.mark.slow
+# Half of what is left in time; `make test-aot` compiles them, continuous integration does not.
+THOROUGH = ["visit", "h100 policy", "h100 rejection", ("triton", "l4"), "specblock rank-guided"]
+THOROUGH += ["eagle3 dynamic", "block sizes", "experts", "batch", "fp8", "h100 batch prefill"]
+
+
+def mark(programs: Iterable) -> list:
+    """The names of programs as parameters, with the marks of SLOW and THOROUGH."""
+    marks = {name: pytest.mark.thorough for name in THOROUGH}
+    marks |= {name: pytest.mark.slow for name in SLOW}
     return [
-        pytest.param(*([name] if isinstance(name, str) else name), marks=[slow] * (name in SLOW))
+        pytest.param(
+            *([name] if isinstance(name, str) else name),
+            marks=[marks[name]] if name in marks else [],
+        )
         for name in programs
     ]
 
@@ -204,7 +213,7 @@ def test_kernels_serve_where_they_should():
 
 
 @needs_plugin
-@pytest.mark.parametrize("name", mark_slow(LOOPS))
+@pytest.mark.parametrize("name", mark(LOOPS))
 def test_the_decode_loop_compiles(name, reports):
     report = reports[name]
     assert report["compiles"], report["error"]
@@ -212,7 +221,7 @@ def test_the_decode_loop_compiles(name, reports):
 
 
 @needs_plugin
-@pytest.mark.parametrize("name", mark_slow(LOOPS))
+@pytest.mark.parametrize("name", mark(LOOPS))
 def test_the_carry_is_aliased_and_nothing_is_copied(name, reports):
     report = reports[name]
     assert report["memory"]["aliased"] >= report["cache_bytes"] >= 64 * MIB
@@ -225,7 +234,7 @@ def test_the_carry_is_aliased_and_nothing_is_copied(name, reports):
 
 
 @needs_plugin
-@pytest.mark.parametrize("name", PREFILLS)
+@pytest.mark.parametrize("name", mark(PREFILLS))
 def test_a_prefill_needs_no_scores_and_no_copies(name, reports):
     report = reports[name]
     assert report["compiles"], report["error"]
@@ -245,7 +254,7 @@ def test_a_prefill_needs_no_scores_and_no_copies(name, reports):
 
 
 @needs_plugin
-@pytest.mark.parametrize("name", mark_slow(LOOPS))
+@pytest.mark.parametrize("name", mark(LOOPS))
 def test_a_round_is_one_command_buffer(name, reports):
     found = reports[name]["round"]
     if name == "h100 policy":
@@ -260,7 +269,7 @@ def test_a_round_is_one_command_buffer(name, reports):
 
 
 @needs_plugin
-@pytest.mark.parametrize("name", mark_slow(ROUNDS))
+@pytest.mark.parametrize("name", mark(ROUNDS))
 def test_every_kind_of_round_is_one_command_buffer(name, reports):
     report = reports[name]
     assert report["compiles"], report["error"]
@@ -269,7 +278,7 @@ def test_every_kind_of_round_is_one_command_buffer(name, reports):
 
 
 @needs_plugin
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("name", mark(SERVED))
 def test_an_engine_copies_no_cache_and_each_of_its_rounds_is_one_command_buffer(name, reports):
     report = reports[name]
     assert report["compiles"], report["error"]
@@ -328,7 +337,7 @@ def test_a_step_from_one_node_copies_no_weights(name, reports):
 
 
 @needs_plugin
-@pytest.mark.parametrize("name", mark_slow([n for n in ROUNDS if any(w in n for w in WEIGHTS)]))
+@pytest.mark.parametrize("name", mark([n for n in ROUNDS if any(w in n for w in WEIGHTS)]))
 def test_no_weights_are_copied_or_converted(name, reports):
     """Logits in float32 are the largest result that only converts; they are smaller than this."""
     moved = [each for each in reports[name]["large"] if each["moves"] and each["bytes"] >= 16 * MIB]
@@ -336,7 +345,7 @@ def test_no_weights_are_copied_or_converted(name, reports):
 
 
 @needs_plugin
-@pytest.mark.parametrize("name", mark_slow([*LOOPS, *PREFILLS, "chunks", "feed", "visit", "int8"]))
+@pytest.mark.parametrize("name", mark([*LOOPS, *PREFILLS, "chunks", "feed", "visit", "int8"]))
 def test_xla_writes_no_kernels_for_a_hopper_by_triton(name, reports):
     """Products of quantised weights are the only ones, and those of other GPUs."""
     report = reports[name]
@@ -345,13 +354,13 @@ def test_xla_writes_no_kernels_for_a_hopper_by_triton(name, reports):
 
 
 @needs_plugin
-@pytest.mark.parametrize("name", mark_slow([name for name in ROUNDS if "experts" in name]))
+@pytest.mark.parametrize("name", mark([name for name in ROUNDS if "experts" in name]))
 def test_expert_kernels_do_not_spill(name, reports):
     assert not [kernel for kernel in spilling(reports[name]) if "experts" in kernel]
 
 
 @needs_plugin
-@pytest.mark.parametrize(("name", "gpu"), mark_slow(KERNELS))
+@pytest.mark.parametrize(("name", "gpu"), mark(KERNELS))
 def test_kernels_compile_without_spilling(name, gpu, reports):
     report = reports[name, gpu]
     assert report["compiles"], report["error"]

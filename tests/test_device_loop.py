@@ -44,6 +44,7 @@ def compiled(request, params):
     ).compile(), state
 
 
+@pytest.mark.thorough
 def test_a_second_call_of_the_same_bucket_compiles_nothing(params):
     compilations = []
     jax.monitoring.register_event_duration_secs_listener(

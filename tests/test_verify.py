@@ -296,7 +296,7 @@ def p_value(tokens, spec, values):
 @pytest.mark.parametrize(
     ("rule", "shape", "top_p"),
     slow_except(
-        [("coupled", "tree", 0.8), ("sequential", "tree", None), ("rejection", "tree", 0.8)],
+        [("coupled", "tree", 0.8), ("sequential", "tree", None)],
         [
             (rule, *drawn)
             for rule in ("match", "coupled", "sequential", "rejection")

@@ -118,6 +118,7 @@ def make_loss(method, term=None):
     return loss
 
 
+@pytest.mark.thorough
 def test_gradients_are_those_of_differences():
     """The gradient of the loss, against finite differences along a random direction."""
     _, weights, _ = toys.gather("jetspec")

@@ -138,6 +138,7 @@ def test_without_the_certificate_trees_would_be_wrong(monkeypatch):
 
 
 @pytest.mark.golden
+@pytest.mark.thorough
 def test_equals_the_reference_lattices():
     """`lattice.npz`, with the Markov head of DSpark's vanilla drafter."""
     weights = load_file(golden("dspark", "draft_vanilla", "model.safetensors"))

@@ -33,6 +33,7 @@ def both_ways(tree, logits, draws, q, below, *, rule, spec, values, longest, sib
 
 @pytest.mark.parametrize("rule", ["sequential", "rejection"])
 @pytest.mark.parametrize(("longest", "siblings"), [(20, 20), (3, 2)])
+@pytest.mark.thorough
 def test_all_rows_choose_as_a_walk_does(rule, longest, siblings):
     """Trees of 1 to 20 rows with many children, repeated ones and padding, and NaN behind them."""
     rng, lengths, vocab = np.random.default_rng(9), [], 6

@@ -56,6 +56,7 @@ def check_same(params, options, device):
 
 
 @pytest.mark.parametrize("call", slow_except(["jetspec"], CALLS))
+@pytest.mark.thorough
 def test_rounds_of_a_gpu_give_the_same_tokens(call, elsewhere):
     # Kernels do not run on this one.
     check_same(load_short(None, None), CALLS[call], Device("cuda", (7, 5)))

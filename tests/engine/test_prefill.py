@@ -65,6 +65,7 @@ def test_each_prompt_is_run_as_if_it_were_alone(params):
             np.testing.assert_allclose(np.take(one, [b], axis), other, rtol=1e-4, atol=near)
 
 
+@pytest.mark.thorough
 def test_one_sequence_of_a_cache_is_read_and_written_in_place():
     rng = np.random.default_rng(0)
     shape = (3, 4, 9, 2, 8)

@@ -23,6 +23,7 @@ def mini():
     return load_short("jetspec", None)
 
 
+@pytest.mark.thorough
 def test_a_start_compiles_the_rounds_that_the_call_runs(mini):
     session = prepare(mini, PROMPT, max_new_tokens=70, method="jetspec", budget=3)
     with matmul_precision(session):

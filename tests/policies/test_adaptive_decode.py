@@ -53,6 +53,10 @@ def short_eagle(eagle):
     return shorten(eagle)
 
 
+NAMES = ["best", "ltd", "static", "ddd", "svip", "gammatune", "disco", "specdec_plus", "c2t"]
+NAMES += ["random", "regression", "blockpilot", "composed"]
+
+
 def policies() -> dict:
     """(policy, options of the decode) of each by name; learned ones with their first weights."""
     key = jax.random.key(0)
@@ -61,7 +65,7 @@ def policies() -> dict:
     by_regression = regression.make_regression(TABLE, init_layers(key, (12, 3)))
     learned = ltd.LtdConfig((12,), width=3, steps=3, depths=(0, 1, 2), sizes=(2, 4, 12))
     deeper = init_layers(key, (ltd_features.depth_inputs(3), 16, 2))
-    return {
+    made = {
         "best": (make_bastion(TABLE), EAGLE),
         "ltd": (
             ltd.make_ltd(learned, deeper, init_layers(key, (learned.size_inputs(), 16, 3))),
@@ -82,6 +86,8 @@ def policies() -> dict:
         "blockpilot": (pilot, BLOCK),
         "composed": (compose(pilot, by_regression), BLOCK),
     }
+    assert list(made) == NAMES
+    return made
 
 
 def cases() -> list:
@@ -92,7 +98,7 @@ def cases() -> list:
     default = {("ltd", 1.0)}
     return [
         pytest.param(name, t, marks=() if (name, t) in default else pytest.mark.slow)
-        for name in policies()
+        for name in NAMES
         for t in (0.0, 1.0)
     ]
 

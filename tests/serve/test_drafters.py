@@ -237,6 +237,7 @@ def test_drafters_that_nobody_needs_do_not_run(engine):
     assert same == [True, False]
 
 
+@pytest.mark.thorough
 def test_a_slot_that_breaks_is_clean_for_all_drafters(engine, alone):
     id = engine.submit(with_method(REQUESTS[0], "medusa"))
     engine.visit()

@@ -116,10 +116,10 @@ def test_a_drafter_that_begins_to_rest_lets_go_of_what_it_read(engine, mini):
         made += [token for update in engine.visit() for token in update.tokens]
     for one, other in zip(before, read_drafter(engine), strict=True):
         np.testing.assert_array_equal(one, other)
-    options = dict(method="ar", max_new_tokens=30, ignore_eos=True)
-    assert made == jaxspec.decode(mini, list(PROMPT), **options).tokens
     assert engine._prefixes.find((*PROMPT, *made, 5), reader=1)[1] == 0
     assert engine.counters()["compiles_after_warm_up"] == 0
+    options = dict(method="ar", max_new_tokens=30, ignore_eos=True)
+    assert made == jaxspec.decode(mini, list(PROMPT), **options).tokens
 
 
 def test_each_load_has_its_own_choice(engine):

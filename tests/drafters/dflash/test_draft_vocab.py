@@ -127,6 +127,7 @@ SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
         ),
     ],
 )
+@pytest.mark.thorough
 def test_text_is_the_targets_own(params, texts, builder, temperature):
     outs = jaxspec.decode(
         params, PROMPTS, builder=builder, budget=12, trace=True, **sampling(temperature)

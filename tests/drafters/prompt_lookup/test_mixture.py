@@ -137,6 +137,7 @@ def test_a_copied_token_gets_the_share_of_its_match():
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_only_nodes_on_the_copied_path_are_changed():
     drafter = mix_lookup(make_toy(slots=2))
     state = absorb_parts(drafter, [[0, 1, 2, 3, 0, 1]], [5], [None])
