@@ -67,20 +67,30 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def free_executables():
-    """Drop compiled programs after each module, so that they do not pile up."""
+    """Drop compiled programs after a module, if those of several have piled up.
+
+    Modules share many small programs, which are not kept on disk.
+    """
     yield
-    _drop_executables()
+    if not _MAPS.is_file() or _count_maps() > 8_000:
+        _drop_executables()
 
 
 @pytest.fixture(autouse=True)
 def free_memory_maps():
-    """Drop compiled programs when they hold many memory maps.
+    """Drop compiled programs within a module that compiles very many.
 
-    Each holds several. XLA crashes when the process reaches the kernel's limit, usually 65,530.
+    Each holds several memory maps. XLA crashes when the process reaches the kernel's limit, usually
+    65,530.
     """
     yield
-    if _MAPS.is_file() and _MAPS.read_bytes().count(b"\n") > 30_000:
+    if _count_maps() > 30_000:
         _drop_executables()
+
+
+def _count_maps() -> int:
+    """The memory maps of this process; 0 where the system does not list them."""
+    return _MAPS.read_bytes().count(b"\n") if _MAPS.is_file() else 0
 
 
 def _drop_executables() -> None:
