@@ -88,6 +88,7 @@ def test_updates_learn_and_leave_the_rest(method, action):
     assert any((np.asarray(changed[path]) != np.asarray(before[path])).any() for path in chosen)
 
 
+@pytest.mark.thorough
 def test_the_anchor_holds_weights_in_place():
     _, weights, _ = toys.gather("medusa")
     free, losses = train("medusa", "full", 20)
@@ -194,6 +195,7 @@ def test_terms_are_those_of_their_formulas():
         np.testing.assert_allclose(_diverge(q, q0)[0, d], kl, rtol=1e-4)
 
 
+@pytest.mark.thorough
 def test_a_rank_head_learns():
     """A small step against its gradient lowers its loss by as much as the gradient says."""
     _, weights, _ = toys.gather("specblock")

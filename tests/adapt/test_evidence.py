@@ -81,6 +81,7 @@ def test_a_ring_keeps_the_newest_rows(prompts, tokens):
     assert crossed
 
 
+@pytest.mark.thorough
 def test_rejections_are_those_of_the_traces():
     params = toys.make_params()
     outs, state, _ = toys.run_with_evidence(params, toys.PROMPTS, trace=True)

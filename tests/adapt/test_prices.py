@@ -40,6 +40,7 @@ def test_deciders_may_count_the_seconds_of_another_device():
     assert queries[-1].prices == {"head": 32.0, "full": 32.0}
 
 
+@pytest.mark.thorough
 def test_an_update_may_train_on_the_newest_segments():
     """Also on those of earlier updates; and it is priced as soon as its decider could make it."""
     queries = []

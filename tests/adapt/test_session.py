@@ -96,6 +96,7 @@ def test_events_replay_to_the_same_bits(decider):
     assert again.version == session.version
 
 
+@pytest.mark.thorough
 def test_the_cost_of_an_update_is_without_its_compilation(monkeypatch):
     ticks, compiling = itertools.count(), itertools.count(0.0, 0.75)
     session = learned()

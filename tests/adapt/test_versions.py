@@ -80,6 +80,7 @@ def test_an_elected_version_decodes_again(elected):
     assert hash_weights(again.serving) == hash_weights(session.serving)
 
 
+@pytest.mark.thorough
 def test_a_trained_text_is_judged_at_held_out_positions():
     full = Decision("full", "full")
     decider = judging([full, full._replace(judge=(0,)), Decision(judge=(0,))], [], None)

@@ -156,6 +156,7 @@ def measured():
 
 
 @pytest.mark.thorough
+@pytest.mark.thorough
 def test_streams_are_served(measured, tmp_path):
     never, head = measured["summary"]
     assert never["updates"] == 0 and head["updates"] > 0 and head["flops"] > 0
@@ -176,6 +177,7 @@ def test_what_evidence_costs():
     assert lines[4][-2:] == ["1", "prompts"]
 
 
+@pytest.mark.thorough
 def test_evidence_is_measured():
     prompts = [LabelledPrompt("x", tokens) for tokens in toys.PROMPTS[:2]]
     given = {"options": toys.ADAPT, "decode": toys.OPTIONS}
@@ -198,6 +200,7 @@ def test_what_updates_cost():
     assert lines[6] == ["update", "of", "full", "3200", "16.0", "-"]
 
 
+@pytest.mark.thorough
 def test_updates_are_measured():
     prompts = [LabelledPrompt("x", tokens) for tokens in toys.PROMPTS[:2]]
     given = {"options": toys.ADAPT, "decode": toys.OPTIONS}
@@ -238,6 +241,7 @@ def test_no_arm_always_follows_the_same_one():
     assert turns != draw_turns(("never", "osd", "random"), 60, seed=2)
 
 
+@pytest.mark.thorough
 @pytest.mark.thorough
 def test_no_query_compiles():
     """Not even one whose cache is of another size than the first query's."""

@@ -33,6 +33,7 @@ def test_a_start_compiles_the_rounds_that_the_call_runs(mini):
     assert compilations() == before and int(state.rounds[0]) == 2
 
 
+@pytest.mark.thorough
 def test_only_the_first_start_compiles_ahead(mini, monkeypatch):
     call = functools.partial(jaxspec.decode, mini, PROMPT, max_new_tokens=70, budget=3)
     text = call().tokens

@@ -78,6 +78,7 @@ def test_drafting_goes_on_as_if_all_rounds_had_drafted(params, plain):
     assert always.per_round.tokens.max() > 1, "nothing was accepted: this would show nothing"
 
 
+@pytest.mark.thorough
 def test_a_policy_hears_that_a_call_begins(params):
     out = decode(params, PROMPT, late(4), 8)
     again = decode(params, PROMPT, out.policy, 8)

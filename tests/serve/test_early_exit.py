@@ -47,6 +47,7 @@ def test_a_visit_ends_with_the_slot_that_a_waiting_request_needs(mini):
 
 
 @pytest.mark.parametrize(("few", "rounds"), [(1, 8), (2, SHORT)])
+@pytest.mark.thorough
 def test_of_few_slots_none_stays_idle(mini, few, rounds, monkeypatch):
     monkeypatch.setattr("jaxspec.serve.schedule._FEW", few)
     assert first_visit(make(mini), requests(2, method="ar")) == (rounds, [0])

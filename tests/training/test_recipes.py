@@ -43,6 +43,7 @@ def made(tmp_path_factory):
 
 
 @pytest.mark.thorough
+@pytest.mark.thorough
 def test_exported_model_loads_and_decodes_losslessly(made):
     params = jaxspec.load(made / "model", dtype="float32")
     assert [name for name, _ in params.spec.drafters] == ["jetspec"]
@@ -53,6 +54,7 @@ def test_exported_model_loads_and_decodes_losslessly(made):
     np.testing.assert_array_equal(*texts)
 
 
+@pytest.mark.thorough
 def test_metrics_are_logged(made):
     target, head = (read_metrics(made / run / "metrics.jsonl") for run in ("target", "jetspec"))
     assert set(target[-1]) == {"step", "seconds", "heldout_math", "heldout_code", "heldout_prose"}
@@ -62,6 +64,7 @@ def test_metrics_are_logged(made):
     )
 
 
+@pytest.mark.thorough
 def test_the_recipe_lies_beside_the_weights(made):
     out = made / "model" / "drafters" / "jetspec"
     recipe = json.loads((out / "training.json").read_text())
@@ -77,6 +80,7 @@ def test_the_recipe_lies_beside_the_weights(made):
     assert (out / "training.png").stat().st_size > 0
 
 
+@pytest.mark.thorough
 def test_errors_say_what_to_do(made, tmp_path):
     text, model = made / "text.jsonl", made / "model"
     with pytest.raises(DataError, match="python -m training.tokenizer"):
@@ -93,6 +97,7 @@ def test_errors_say_what_to_do(made, tmp_path):
             )
 
 
+@pytest.mark.thorough
 def test_another_recipe_is_not_continued(made, tmp_path):
     options = toys.drafter_options(
         made / "model", made / "text.jsonl", made / "jetspec", tmp_path / "out"
@@ -101,6 +106,7 @@ def test_another_recipe_is_not_continued(made, tmp_path):
         train_drafter.train_drafter(dataclasses.replace(options, anchors=2))
 
 
+@pytest.mark.thorough
 def test_cached_states_are_the_targets(made, tmp_path, capsys):
     """Up to the rounding of bfloat16, in which they are stored; states of other data are
     refused.
@@ -130,6 +136,7 @@ def test_cached_states_are_the_targets(made, tmp_path, capsys):
         with_cached_states(batches, tmp_path / "states", rows, spec, target.target, (0,))
 
 
+@pytest.mark.thorough
 def test_dry_run_counts_and_stops(made, tmp_path):
     options = toys.drafter_options(
         made / "model", made / "text.jsonl", tmp_path / "run", tmp_path / "out"
@@ -170,6 +177,7 @@ def test_misspelt_options_fail_with_a_suggestion(capsys):
     assert "--loss.gamma" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_digits_are_single_tokens_and_turns_have_the_corpus_form(made):
     from transformers import AutoTokenizer
 

@@ -137,6 +137,7 @@ def test_without_its_additions_it_is_dflash(variables):
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_the_selectors_walk(variables):
     """Formula (b): the most probable tokens of each slot, scored after the token before."""
     table = rows(VOCAB, 16, seed=11)

@@ -93,6 +93,7 @@ def test_nodes_are_conditioned_on_their_branch(name):
 
 @pytest.mark.parametrize("few", [False, True], ids=["all tokens", "few tokens"])
 @pytest.mark.parametrize("head", ["vanilla", "gated"])
+@pytest.mark.thorough
 def test_what_is_foreseen_is_what_nodes_propose(head, few):
     """The logits of pairs of tokens, from `look_ahead`, are those of the nodes that `expand` takes."""
     config = dataclasses.replace(CONFIGS[head], draft_vocab_size=12 if few else None)
