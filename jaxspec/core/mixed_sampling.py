@@ -33,7 +33,6 @@ def process_mixed(logits: jax.Array, greedy: jax.Array, values: tuple[jax.Array,
     Returns:
       float32 [..., V].
     """
-
     # Elementwise after the thresholds, so that what reads the result need not store it first.
     return jnp.where(greedy[..., None], logits, -_filter(logits, greedy, values))
 
@@ -45,33 +44,32 @@ def _filter(logits: jax.Array, greedy: jax.Array, values: tuple[jax.Array, ...])
     the size of the logits for each.
     """
     temperature, top_k, top_p, min_p = (jnp.broadcast_to(x, greedy.shape) for x in values)
-    warmth = jnp.where(greedy, 1.0, temperature)[..., None]
+    temperature = jnp.where(greedy, 1.0, temperature)[..., None]
     top = find_top(logits)
     limited = ~greedy & (top_k > 0)
     few = limited & (top_k <= FEW)
 
     def within(threshold: jax.Array) -> jax.Array:
-        distance = measure_from(top, logits, warmth)
+        distance = measure_from(top, logits, temperature)
         return jnp.where(distance <= threshold[..., None], distance, jnp.inf)
 
-    def by_few(distance: jax.Array) -> jax.Array:
-        return find_threshold_of_few(distance, jnp.maximum(top_k, 1), top_p)
+    def by_few(threshold: jax.Array) -> jax.Array:
+        return find_threshold_of_few(within(threshold), jnp.maximum(top_k, 1), top_p)
 
-    def by_count(distance: jax.Array) -> jax.Array:
+    def by_count(threshold: jax.Array) -> jax.Array:
+        distance = within(threshold)
         counted = jnp.isfinite(distance).astype(jnp.float32)
         return find_threshold(distance, counted, top_k.astype(jnp.float32))
 
-    def by_mass(distance: jax.Array) -> jax.Array:
+    def by_mass(threshold: jax.Array) -> jax.Array:
+        distance = within(threshold)
         weight = jnp.exp(-distance)
         return find_threshold(distance, weight, top_p * weight.sum(-1))
 
     threshold = jnp.full(greedy.shape, jnp.inf)
-    for rows, find in (
-        (few, by_few),
-        (limited & ~few, by_count),
-        (~greedy & ~few & (top_p < 1), by_mass),
-    ):
-        threshold = _lower(threshold, rows, lambda kept, find=find: find(within(kept)))
+    threshold = _lower(threshold, few, by_few)
+    threshold = _lower(threshold, limited & ~few, by_count)
+    threshold = _lower(threshold, ~greedy & ~few & (top_p < 1), by_mass)
     floor = jnp.where(greedy | (min_p <= 0), jnp.inf, -jnp.log(jnp.maximum(min_p, 1e-38)))
     return within(jnp.minimum(threshold, floor))
 
