@@ -18,7 +18,7 @@ from jaxspec.core.filters import (
 from jaxspec.core.mixed_sampling import process_mixed
 from jaxspec.core.noise import gumbel, random_bits, sequence_keys, uniform
 from jaxspec.core.sampling import argmax, draw, process
-from jaxspec.core.sampling_settings import SamplingSpec, make_sampling
+from jaxspec.core.sampling_settings import MIXED, SamplingSpec, SamplingValues, make_sampling
 
 _process = jax.jit(process, static_argnums=1)
 _gumbel = jax.jit(gumbel, static_argnums=2)
@@ -153,6 +153,33 @@ def test_process_is_exact_on_a_large_vocabulary():
         settings_ = {"top_k": None, "top_p": None, "min_p": None} | setting
         keep, _ = brute_process(logits, 0.8, **settings_)
         np.testing.assert_array_equal(np.isfinite(out), keep)
+
+
+# Temperature, top_k, top_p and min_p of a row each.
+SIDE_BY_SIDE = [
+    (0.0, None, None, None),
+    (0.7, None, None, None),
+    (1.0, 5, None, None),
+    (1.0, 20, 0.8, None),
+    (1.3, 70, None, None),  # more than the filters of few look at
+    (1.0, 100, 0.5, None),
+    (0.9, None, 0.6, None),
+    (1.0, None, None, 0.2),
+    (1.5, 20, 0.95, 0.1),
+]
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_settings_side_by_side_give_what_each_gives_alone(ties):
+    """Bit for bit, so that a text does not depend on its neighbours in a batch."""
+    logits = np.stack([random_logits(seed, VOCAB, ties) for seed in range(len(SIDE_BY_SIDE))])
+    drawn = [(t, k or 0, 1.0 if p is None else p, m or 0.0) for t, k, p, m in SIDE_BY_SIDE]
+    columns = [np.asarray(column) for column in zip(*drawn, strict=True)]
+    kinds = (np.float32, np.int32, np.float32, np.float32)
+    values = SamplingValues(*map(np.asarray, columns, kinds))
+    together = _process(logits, MIXED, values)
+    for row, alone, mixed in zip(logits, SIDE_BY_SIDE, together, strict=True):
+        np.testing.assert_array_equal(_process(row[None], *make_sampling(*alone))[0], mixed)
 
 
 def test_filters_side_by_side_hand_on_thresholds_alone():
