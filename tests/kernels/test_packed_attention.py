@@ -16,7 +16,7 @@ from pallas_kernels import packed_attention
 from pallas_kernels.packed_attention import by_sequence, interpreted, most_tiles, tile_rows
 from pallas_kernels.registry import Device, Problem, explain, for_device, using
 from pallas_kernels.tuning import packed_tiles
-from pallas_kernels.versions import abstract_gpu_mesh
+from pallas_kernels.versions import abstract_gpu_mesh, missing_mosaic
 
 
 class Case(NamedTuple):
@@ -186,11 +186,18 @@ def test_the_registry_packs_where_triton_runs():
     assert explain("packed_attention", problem, hopper).function is triton
     with using("interpret"):
         assert explain("packed_attention", problem, Device("cpu")).function is interpreted
-    with using("mosaic"):
-        other = problem._replace(dtypes=frozenset({"bfloat16"}), capacity=160)
-        assert explain("packed_attention", other, hopper).function is by_sequence
     for device in (Device("cpu"), Device("cuda", (7, 5))):
         assert explain("packed_attention", problem, device).function is by_sequence
+
+
+@pytest.mark.skipif(missing_mosaic() is not None, reason=str(missing_mosaic()))
+def test_mosaic_attends_by_sequence():
+    problem = CASES["ragged"].problem()._replace(dtypes=frozenset({"bfloat16"}), capacity=160)
+    with using("mosaic"):
+        assert (
+            explain("packed_attention", problem, Device("cuda", (9, 0), 132)).function
+            is by_sequence
+        )
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
@@ -217,7 +224,9 @@ def test_it_lowers_for_a_gpu_without_touching_the_cache(dtype):
     ):
         lowered = jax.jit(attend).trace(q, k, v, positions, mask, caches, length, packing)
         text = lowered.lower(lowering_platforms=("cuda",)).as_text()
-    assert text.count("stablehlo.custom_call @__gpu$xla.gpu.triton") == 4, "two kernels a layer"
+    # jax 0.7 lowers both layers, which are alike, to one function.
+    kernels = text.count("stablehlo.custom_call @__gpu$xla.gpu.triton")
+    assert kernels in (2, 4), "an attention and a merge a layer"
     kept = f"2x3x2x4096x128x{'bf16' if dtype == 'bfloat16' else 'f32'}"
     changed = [
         line for line in text.splitlines() if f"-> tensor<{kept}>" in line and "func" not in line
