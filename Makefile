@@ -41,9 +41,10 @@ test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest $(PARALLEL) -m slow --ignore=tests/test_heldout.py
 	$(if $(JAXSPEC_HELDOUT),$(BIN)/python -m pytest -m slow tests/test_heldout.py -s)
 
-# Proves on this device that texts are right and kernels work, and measures what there is time for.
+# Proves on this device that texts are right and kernels work, and measures what MINUTES leave time for.
+MINUTES := 2
 check: $(VENV)/.installed-dev
-	$(BIN)/python -m jaxspec check --minutes 2
+	$(BIN)/python -m jaxspec check --minutes $(MINUTES)
 
 # Compiles the decode loop and the kernels for GPUs that you don't have, with JAX's CUDA plugin: six minutes on two cores.
 # AOT_TESTS='not slow and not thorough' compiles half of it.
