@@ -20,9 +20,7 @@ from jaxspec.zoo.places import PACKAGED, find_drafters, is_installed
 # Passages that `mini` continues, and questions that chat models answer.
 DEMO_PROMPTS = Path(__file__).with_name("demo_prompts.jsonl")
 DEMO_QUESTIONS = Path(__file__).with_name("demo_questions.jsonl")
-FALLBACK = "mini"
-# Seconds of a decode from which on one repeat tells enough; shorter ones take two.
-LONG = 1.0
+FALLBACK, REPEATS = "mini", 2
 
 
 def choose_demo_model() -> tuple[str, str | None]:
@@ -48,7 +46,7 @@ def demo(
     tokenizer: Any,
     *,
     chat: bool = False,
-    max_new_tokens: int = 128,
+    max_new_tokens: int = 96,
     colour: bool = False,
     show: Callable[[str], Any] = sys.stdout.write,
 ) -> bool:
@@ -79,9 +77,7 @@ def demo(
         show(_describe(prompt))
         show("(compiling)\n" if number == 0 else "")
         _stream(params, prompt, options, tokenizer, colour, show)
-        runs, _ = time_decodes(params, [prompt], methods, repeats=1, options=options)
-        if min(run.decode_seconds for run in runs) < LONG:
-            runs += time_decodes(params, [prompt], methods, repeats=1, options=options)[0]
+        runs, _ = time_decodes(params, [prompt], methods, repeats=REPEATS, options=options)
         plain, drafted = (
             _fastest([run for run in runs if run.method == name]) for name in ("ar", DEFAULT_METHOD)
         )

@@ -22,7 +22,7 @@ def add_command(commands: options.Commands) -> None:
     parser.add_argument(
         "--model", help="name of a model (default: smollm2-135m where it is installed, else mini)"
     )
-    options.add_max_new_tokens(parser)
+    options.add_max_new_tokens(parser, 96)
 
 
 def run(arguments: argparse.Namespace) -> int:
