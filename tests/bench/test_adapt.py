@@ -156,7 +156,6 @@ def measured():
 
 
 @pytest.mark.thorough
-@pytest.mark.thorough
 def test_streams_are_served(measured, tmp_path):
     never, head = measured["summary"]
     assert never["updates"] == 0 and head["updates"] > 0 and head["flops"] > 0
@@ -241,7 +240,6 @@ def test_no_arm_always_follows_the_same_one():
     assert turns != draw_turns(("never", "osd", "random"), 60, seed=2)
 
 
-@pytest.mark.thorough
 @pytest.mark.thorough
 def test_no_query_compiles():
     """Not even one whose cache is of another size than the first query's."""

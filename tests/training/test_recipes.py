@@ -43,7 +43,6 @@ def made(tmp_path_factory):
 
 
 @pytest.mark.thorough
-@pytest.mark.thorough
 def test_exported_model_loads_and_decodes_losslessly(made):
     params = jaxspec.load(made / "model", dtype="float32")
     assert [name for name, _ in params.spec.drafters] == ["jetspec"]
