@@ -190,6 +190,7 @@ def test_the_registry_packs_where_triton_runs():
         assert explain("packed_attention", problem, device).function is by_sequence
 
 
+# `using` refuses what jax cannot lower, and the jax 0.7 of Colab cannot lower Mosaic.
 @pytest.mark.skipif(missing_mosaic() is not None, reason=str(missing_mosaic()))
 def test_mosaic_attends_by_sequence():
     problem = CASES["ragged"].problem()._replace(dtypes=frozenset({"bfloat16"}), capacity=160)
@@ -224,9 +225,9 @@ def test_it_lowers_for_a_gpu_without_touching_the_cache(dtype):
     ):
         lowered = jax.jit(attend).trace(q, k, v, positions, mask, caches, length, packing)
         text = lowered.lower(lowering_platforms=("cuda",)).as_text()
-    # jax 0.7 lowers both layers, which are alike, to one function.
-    kernels = text.count("stablehlo.custom_call @__gpu$xla.gpu.triton")
-    assert kernels in (2, 4), "an attention and a merge a layer"
+    # An attention and a merge a layer. jax 0.7 lowers both layers, which are alike, to one function.
+    kernels = 2 if jax.__version_info__ < (0, 10) else 4
+    assert text.count("stablehlo.custom_call @__gpu$xla.gpu.triton") == kernels
     kept = f"2x3x2x4096x128x{'bf16' if dtype == 'bfloat16' else 'f32'}"
     changed = [
         line for line in text.splitlines() if f"-> tensor<{kept}>" in line and "func" not in line
