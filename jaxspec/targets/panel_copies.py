@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params
-from jaxspec.targets.panel_speed import LANES, fastest_lanes
+from jaxspec.targets.panel_speed import FEW, LANES, choose_sizes, fastest_lanes
 from jaxspec.targets.panels import COLLECTION, TRANSPOSED, arrange, lanes_of, most_rows
 from pallas_kernels.versions import vectorizes_sums
 
@@ -49,7 +50,7 @@ def with_panels(params: Params, method: str | Sequence[str], batch: int) -> Para
     # Only calls that may read a copy wait for its measurement.
     if not 1 < rows <= most_rows(TRANSPOSED) or not _suit(weights):
         return params
-    lanes = _choose_lanes()
+    lanes = _choose_lanes(params.spec.target, batch if methods == ("ar",) else FEW * batch)
     if not lanes or rows > most_rows(lanes):
         return params
     target, *drafters = [_with_panels(one, lanes) if one else one for one in weights]
@@ -70,8 +71,12 @@ def _with_panels(weights: Any, lanes: int) -> Any:
     return {**weights, COLLECTION: _panels_of(weights, lanes)}
 
 
-def _choose_lanes() -> int:
+def _choose_lanes(config: TargetConfig, rows: int) -> int:
     """Return the outputs that panels have side by side; 0 if this processor is to have none.
+
+    Args:
+      config: the target.
+      rows: rows that most rounds of all sequences verify together.
 
     Raises:
       ValueError: the switch is neither 0 nor one of `LANES`.
@@ -80,7 +85,7 @@ def _choose_lanes() -> int:
         return 0
     switch = os.environ.get(SWITCH)
     if not switch:
-        return fastest_lanes()
+        return fastest_lanes(choose_sizes(config, rows))
     choices = [str(lanes) for lanes in (0, *LANES)]
     if switch not in choices:
         raise ValueError(f"{SWITCH} is {switch!r}: give one of {', '.join(choices)}, or unset it")

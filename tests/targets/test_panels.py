@@ -20,6 +20,7 @@ from pallas_kernels.versions import vectorizes_sums
 pytestmark = pytest.mark.skipif(not vectorizes_sums(), reason="this jax makes no panels")
 TARGET = SHIPPED / "dflash" / "target"
 PROMPT = [117, 142, 122, 64, 240, 19]
+SIZES = panel_speed.Sizes(hidden=64, ffn=96, query=64, key=32, layers=2, rows=4)
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +147,7 @@ def test_larger_batches_read_transposed_weights(params, batch, made, monkeypatch
 
 
 def test_a_large_batch_waits_for_no_measurement(params, monkeypatch):
-    monkeypatch.setattr(panel_copies, "_choose_lanes", lambda: pytest.fail("measured"))
+    monkeypatch.setattr(panel_copies, "_choose_lanes", lambda *_: pytest.fail("measured"))
     assert panel_copies.with_panels(params, "dflash", 17) is params
 
 
@@ -172,11 +173,11 @@ def test_costs_are_kept_for_each_width_of_panels(params, monkeypatch):
 
 @pytest.fixture
 def measured(tmp_path, monkeypatch):
-    """Nothing was measured before, and products take the seconds in the list that is returned."""
+    """Nothing was measured before, and layers take the seconds in the list that is returned."""
     seconds = []
     monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
     monkeypatch.delenv(panel_copies.SWITCH)
-    monkeypatch.setattr(panel_speed, "measure_products", lambda: seconds.pop())
+    monkeypatch.setattr(panel_speed, "measure_layers", lambda sizes: seconds.pop())
     panel_speed.fastest_lanes.cache_clear()
     yield seconds
     panel_speed.fastest_lanes.cache_clear()
@@ -198,17 +199,60 @@ def test_the_fastest_panels_are_made_where_they_are_faster(params, measured, sec
 def test_a_damaged_measurement_is_made_again(measured, tmp_path):
     slow = {str(lanes): 3.0 for lanes in panel_speed.LANES}
     measured += [{"xla": 1.0, **slow}, {"xla": 2.0, **slow, "8": 1.0}]
-    assert panel_speed.fastest_lanes() == 8
+    assert panel_speed.fastest_lanes(SIZES) == 8
     (path,) = (tmp_path / "costs").iterdir()
-    assert json.loads(path.read_text())["xla"] == 2.0
+    assert json.loads(path.read_text())["seconds"]["xla"] == 2.0
     path.write_text("[]")
     panel_speed.fastest_lanes.cache_clear()
-    assert panel_speed.fastest_lanes() == 0
+    assert panel_speed.fastest_lanes(SIZES) == 0
 
 
-def test_all_products_are_measured():
-    seconds = panel_speed.measure_products()
+def test_targets_of_other_sizes_and_rows_are_measured_apart(measured):
+    slow = {str(lanes): 3.0 for lanes in panel_speed.LANES}
+    measured += [{"xla": 2.0, **slow, lanes: 1.0} for lanes in ("8", "16", "32")]
+    other = [SIZES, SIZES._replace(hidden=128), SIZES._replace(rows=8)]
+    assert [panel_speed.fastest_lanes(one) for one in other] == [32, 16, 8]
+    panel_speed.fastest_lanes.cache_clear()  # as in another process
+    assert [panel_speed.fastest_lanes(one) for one in other] == [32, 16, 8]
+
+
+def test_layers_of_the_targets_own_sizes_are_measured(params, monkeypatch):
+    config = params.spec.target
+    sizes = panel_speed.choose_sizes(config, 3)
+    assert sizes == (
+        config.hidden_size,
+        config.ffn_size,
+        config.num_heads * config.head_dim,
+        config.num_kv_heads * config.head_dim,
+        config.num_layers,
+        4,
+    )
+    assert panel_speed.choose_sizes(config, 5) == sizes._replace(rows=8)
+    layer = 4 * sum(inputs * outputs for inputs, outputs in sizes.matrices())
+    monkeypatch.setattr(panel_speed, "WEIGHT_BYTES", layer)
+    assert panel_speed.choose_sizes(config, 4) == sizes._replace(layers=1)
+
+
+def test_what_is_multiplied_is_what_layers_hold(params):
+    layer = jax.tree.leaves(params.target["params"]["layers_0"])
+    held = sorted(one.shape for one in layer if one.ndim == 2)
+    assert held == sorted(panel_speed.choose_sizes(params.spec.target, 4).matrices())
+
+
+@pytest.mark.parametrize(
+    ("method", "batch", "rows"), [("dflash", 1, 4), ("dflash", 2, 8), ("ar", 4, 4)]
+)
+def test_the_rows_of_all_sequences_decide(params, measured, monkeypatch, method, batch, rows):
+    asked = []
+    monkeypatch.setattr(panel_copies, "fastest_lanes", lambda sizes: asked.append(sizes.rows) or 32)
+    panel_copies.with_panels(params, method, batch)
+    assert asked == [rows]
+
+
+def test_panels_that_divide_the_sizes_are_measured():
+    seconds = panel_speed.measure_layers(SIZES)
     assert set(seconds) == {"xla", "1", "8", "16", "32"} and min(seconds.values()) > 0
+    assert set(panel_speed.measure_layers(SIZES._replace(hidden=72))) == {"xla", "1", "8"}
 
 
 def test_an_unknown_number_of_lanes_is_refused(params, monkeypatch):
