@@ -61,7 +61,7 @@ def test_each_prompt_is_run_as_if_it_were_alone(params):
             axis = shape.shape.index(4)
             # All sequences absorb their last tokens at once.
             # Sums round relative to their largest terms, and differ from processor to processor.
-            near = 1e-6 * np.abs(other).max(initial=10)
+            near = 4e-6 * np.abs(other).max(initial=10)
             np.testing.assert_allclose(np.take(one, [b], axis), other, rtol=1e-4, atol=near)
 
 

@@ -1,6 +1,7 @@
 """Damaged, half-written and foreign checkpoints, and disks that are full."""
 
 import contextlib
+import gc
 import resource
 import shutil
 
@@ -13,6 +14,13 @@ from training.checkpoints import CheckpointError, Checkpoints
 # Orbax abandons its other reads when one of several fails; they complain whenever they are
 # collected.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def collect_abandoned_reads():
+    """Collect them here, so that they don't complain in a test of another module."""
+    yield
+    gc.collect()
 
 
 @contextlib.contextmanager
