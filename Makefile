@@ -50,7 +50,7 @@ check: $(VENV)/.installed-dev
 # AOT_TESTS='not slow and not thorough' compiles half of it.
 AOT_TESTS := not slow
 test-aot: install-aot
-	$(AOT)/bin/python -m pytest -m '$(AOT_TESTS)' tests/test_aot.py tests/kernels/test_mosaic.py
+	$(AOT)/bin/python -m pytest $(PARALLEL) -m '$(AOT_TESTS)' tests/test_aot.py tests/kernels/test_mosaic.py
 
 install-aot: $(AOT)/.installed
 
@@ -84,9 +84,9 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python $(INSTALL) --editable '.[dev]'
 	touch $@
 
-$(AOT)/.installed: pyproject.toml
+$(AOT)/.installed: pyproject.toml Makefile
 	test -x $(AOT)/bin/python || $(PYTHON) -m venv $(AOT)
-	$(AOT)/bin/python $(INSTALL) --editable '.[aot]' 'pytest>=8.3' 'hypothesis>=6.100'
+	$(AOT)/bin/python $(INSTALL) --editable '.[aot]' 'pytest>=8.3' 'pytest-xdist>=3.6' 'hypothesis>=6.100'
 	touch $@
 
 # The three combinations that must pass: the last JAX for Python 3.11, what Colab ships, and the newest.
