@@ -17,7 +17,8 @@ from jaxspec.targets.panel_speed import FEW, LANES, choose_sizes, fastest_lanes
 from jaxspec.targets.panels import COLLECTION, TRANSPOSED, arrange, lanes_of, most_rows
 from pallas_kernels.versions import vectorizes_sums
 
-# Largest share of the machine's memory that the copies of a model may take.
+# Largest share of the machine's memory that a copy of a model may take. Calls of one sequence and of
+# several may read different ones.
 MOST_MEMORY = 0.25
 # Environment variable: 0 makes no panels, a number of LANES makes them without measuring.
 SWITCH = "JAXSPEC_PANELS"
