@@ -46,12 +46,13 @@ def with_panels(params: Params, method: str | Sequence[str], batch: int) -> Para
       ValueError: `JAXSPEC_PANELS` is neither 0 nor one of `LANES`.
     """
     methods = (method,) if isinstance(method, str) else tuple(method)
-    rows = batch if methods == ("ar",) else 2 * batch
+    # Rounds that draft verify two rows of a sequence at least, and most often `FEW`.
+    rows, usual = (batch, batch) if methods == ("ar",) else (2 * batch, FEW * batch)
     weights = [params.target, *map(params.drafter, methods)]
     # Only calls that may read a copy wait for its measurement.
     if not 1 < rows <= most_rows(TRANSPOSED) or not _suit(weights):
         return params
-    lanes = _choose_lanes(params.spec.target, batch if methods == ("ar",) else FEW * batch)
+    lanes = _choose_lanes(params.spec.target, usual)
     if not lanes or rows > most_rows(lanes):
         return params
     target, *drafters = [_with_panels(one, lanes) if one else one for one in weights]

@@ -67,7 +67,10 @@ class Sizes(NamedTuple):
 
 
 def choose_sizes(config: TargetConfig, rows: int) -> Sizes:
-    """Choose what is timed for a target whose rounds have `rows` rows in all."""
+    """Choose what is timed for a target whose rounds have `rows` rows in all.
+
+    Sparse layers count as dense ones of `ffn_size`; experts have no copies.
+    """
     query, key = (n * config.head_dim for n in (config.num_heads, config.num_kv_heads))
     sizes = Sizes(config.hidden_size, config.ffn_size, query, key, 1, FEW if rows <= FEW else MORE)
     layer = 4 * sum(inputs * outputs for inputs, outputs in sizes.matrices())

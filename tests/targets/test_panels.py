@@ -229,8 +229,9 @@ def test_layers_of_the_targets_own_sizes_are_measured(params, monkeypatch):
     )
     assert panel_speed.choose_sizes(config, 5) == sizes._replace(rows=8)
     layer = 4 * sum(inputs * outputs for inputs, outputs in sizes.matrices())
-    monkeypatch.setattr(panel_speed, "WEIGHT_BYTES", layer)
-    assert panel_speed.choose_sizes(config, 4) == sizes._replace(layers=1)
+    for weights, layers in ((layer, 1), (layer + 1, 2), (1000 * layer, config.num_layers)):
+        monkeypatch.setattr(panel_speed, "WEIGHT_BYTES", weights)
+        assert panel_speed.choose_sizes(config, 4) == sizes._replace(layers=layers)
 
 
 def test_what_is_multiplied_is_what_layers_hold(params):
