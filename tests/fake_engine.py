@@ -138,8 +138,14 @@ class FakeEngine:
         self._lock, self._waiting, self._running = threading.Lock(), [], []
         self._cancelled: set[int] = set()
 
-    def warm_up(self) -> None:
+    def warm_up(self, wait: bool = True) -> None:
         time.sleep(0.01)
+
+    missing: list[str] = []
+    unsettled = False
+
+    def settle(self) -> bool:
+        return False
 
     @property
     def idle(self) -> bool:

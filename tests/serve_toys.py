@@ -20,7 +20,7 @@ def make(params, **options):
     # Costs are made up, and the rule never stops drafting: no test depends on a time.
     costs = Costs((1.0, 1.5), (5.0, 5.0))
     # Engines of all test files take the same sizes, so that they share compiled programs.
-    shape = dict(slots=2, capacity=320, budget=8, edges=(2, 16), rule="fixed")
+    shape = dict(slots=2, capacity=320, budget=8, edges=(2, 16), rule="fixed", lookup=False)
     shape |= dict(rounds=8, visit_seconds=None)
     return make_engine(params, costs=costs, **shape | options)
 

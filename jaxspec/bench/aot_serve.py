@@ -44,8 +44,9 @@ def visit_program(*, batch: int, capacity: int, rows: int | None = None, **optio
         np.int32(-1),
         np.ones(len(rules.edges), np.float32),
     )
-    arrays = jax.eval_shape(lambda *given: given, make_settings(batch), control)
-    static = {"config": config, "rules": rules}
+    given = make_settings(batch), control, np.int32(0)
+    arrays = jax.eval_shape(lambda *given: given, *given)
+    static = {"config": config, "rules": rules, "part": batch}
     return Program(
         visit, (params, state, *arrays), static, {"cache_bytes": count_held(state.decode)}
     )

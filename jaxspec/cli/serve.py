@@ -46,11 +46,11 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         type=_parse_methods,
         metavar="NAME[,NAME…]",
         help="drafter of requests that name none; several names with commas let each request choose "
-        "among these (default: the first loaded drafter alone)",
+        "among these (default: the fastest of all that are loaded)",
     )
     add("--builder", help="how candidates become a tree, as for generate")
     add("--budget", type=int, help="most rows of a tree (default: 32, on a CPU 8)")
-    add("--lookup", action="store_true", help="mix prompt lookup into what the drafter proposes")
+    options.add_lookup(parser)
     add(
         "--rule",
         choices=options.RULES,
@@ -194,12 +194,12 @@ def _make_engine(arguments: argparse.Namespace) -> tuple[Engine, Spec]:
         "method",
         "builder",
         "budget",
-        "lookup",
         "rule",
         "queue",
         "max_logprobs",
     )
-    return make_engine(params, **{name: getattr(arguments, name) for name in names}), params.spec
+    options = {name: getattr(arguments, name) for name in names}
+    return make_engine(params, **options, lookup=values.LOOKUP[arguments.lookup]), params.spec
 
 
 def choose_key(arguments: argparse.Namespace) -> str | None:

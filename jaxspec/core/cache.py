@@ -1,4 +1,4 @@
-"""The key/value cache: allocate, append, gather an accepted path, run one of its sequences alone.
+"""The key/value cache: allocate, append, gather an accepted path, run some of its sequences alone.
 
 The rows of a head are contiguous ([L, B, K, S, D]), so attention reads them as they are. With rows
 in token order, XLA would transpose them in every layer of every round. New rows come from the
@@ -32,30 +32,31 @@ def filled(k: jax.Array, v: jax.Array, length: jax.Array) -> KVCache:
     return KVCache(k.swapaxes(2, 3), v.swapaxes(2, 3), length)
 
 
-class SequenceCache(flax.struct.PyTreeNode):
-    """One sequence of a cache of several, for a forward of this sequence alone (B = 1).
+class PartCache(flax.struct.PyTreeNode):
+    """P neighbouring sequences of a cache of B, for a forward of these alone.
 
-    It is read and written where it is: a slice of it would be a copy.
+    They are read and written where they are: a slice of the cache would be a copy.
 
     Attributes:
-      k, v: [L, B, K, S, D], the rows of all sequences.
-      length: int32 [1], rows of this sequence.
-      sequence: int32 [], which one it is.
+      k, v: [L, B, K, S, D], the rows of all sequences; B is a multiple of P.
+      length: int32 [P], rows of each of these sequences.
+      first: int32 [], the first of them, a multiple of P.
     """
 
     k: jax.Array
     v: jax.Array
     length: jax.Array
-    sequence: jax.Array
+    first: jax.Array
 
     def prefix(self, layer: int, first: jax.Array | None = None) -> tuple:
         """Return what attention of `layer` reads, as `KVCache.prefix` does.
 
-        A layer of a sequence becomes a layer of its own: k and v are [L * B, 1, K, S, D].
+        A layer of each P sequences becomes a layer of its own: k and v are [L * B / P, P, K, S, D].
         """
         layers, batch, *row = self.k.shape
-        k, v = (rows.reshape(layers * batch, 1, *row) for rows in (self.k, self.v))
-        return k, v, layer * batch + self.sequence, self.length, first
+        part = self.length.shape[0]
+        k, v = (rows.reshape(layers * batch // part, part, *row) for rows in (self.k, self.v))
+        return k, v, layer * (batch // part) + self.first // part, self.length, first
 
 
 class Packing(NamedTuple):
@@ -78,20 +79,16 @@ class PackedCache(flax.struct.PyTreeNode):
     """A cache of B sequences, for a forward of R packed rows [1, R] of them.
 
     Attributes:
-      k, v: [L, B, K, S, D].
-      length: int32 [B].
+      sequences: the cache of these sequences.
       packing: where the rows come from.
     """
 
-    k: jax.Array
-    v: jax.Array
-    length: jax.Array
+    sequences: KVCache | PartCache
     packing: Packing
 
     def prefix(self, layer: int, first: jax.Array | None = None) -> PackedPrefix:
         """Return what attention of `layer` reads, see `jaxspec.targets.attention.attend`."""
-        whole = (self.k, self.v, layer, self.length, first)
-        return PackedPrefix(whole, self.packing)
+        return PackedPrefix(self.sequences.prefix(layer, first), self.packing)
 
 
 class PackedPrefix(NamedTuple):
@@ -106,7 +103,7 @@ class PackedPrefix(NamedTuple):
     packing: Packing
 
 
-Cache = TypeVar("Cache", KVCache, SequenceCache)
+Cache = TypeVar("Cache", KVCache, PartCache)
 
 
 def append(cache: Cache, k: jax.Array, v: jax.Array, count: jax.Array) -> Cache:
@@ -121,7 +118,7 @@ def append(cache: Cache, k: jax.Array, v: jax.Array, count: jax.Array) -> Cache:
     # decode loop computes last. A write that could run before the reads of this round would make
     # XLA copy the cache.
     start = jnp.where(count > 0, cache.length, cache.k.shape[3] - k.shape[2])
-    first = cache.sequence if isinstance(cache, SequenceCache) else 0
+    first = cache.first if isinstance(cache, PartCache) else 0
     return cache.replace(
         k=_write(cache.k, k, first, start),
         v=_write(cache.v, v, first, start),

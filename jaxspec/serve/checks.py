@@ -115,6 +115,17 @@ def check_request(request: ServeRequest, limits: Limits) -> Accepted:
     return Accepted(request, prompt, ids, strings, settings, reader=1 + index)
 
 
+def assign_drafter(accepted: Accepted, reader: int, limits: Limits) -> Accepted:
+    """Let another drafter draft for a request that named none.
+
+    Args:
+      reader: number of the drafter, from 1.
+    """
+    own = limits.drafters[reader - 1]
+    settings = accepted.settings | {"deepest": own.depth, "high": own.rows}
+    return dataclasses.replace(accepted, settings=settings, reader=reader)
+
+
 @contextlib.contextmanager
 def _blame(field: str) -> Iterator[None]:
     """Turn errors into those of a field."""

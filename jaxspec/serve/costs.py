@@ -14,6 +14,7 @@ import numpy as np
 from jaxspec.engine.kept_costs import describe_model, find_kept
 from jaxspec.serve.device import Device
 from jaxspec.serve.drafters import list_configs
+from jaxspec.serve.rounds import Rules
 
 # Rounds of a measurement, and measurements of each cost, whose median counts.
 _ROUNDS, _REPEATS = 3, 3
@@ -37,31 +38,34 @@ class Costs:
 
 
 def find_costs(device: Device) -> Costs:
-    """Read the costs that an engine of these sizes had on this device, or measure and keep them.
+    """Read what rounds of an engine's smallest part cost on this device, or measure and keep it.
 
     The engine must have a drafter, and all slots must be free.
     """
-    path = _find_path(device)
-    kept = _read(path, device)
+    kept = read_costs(device)
     if kept is not None:
         return kept
     costs = measure_costs(device)
     # A cache that cannot be written costs a measurement per process, and nothing else.
     with contextlib.suppress(OSError):
-        path.write_text(json.dumps(dataclasses.asdict(costs)))
+        _find_path(device).write_text(json.dumps(dataclasses.asdict(costs)))
     return costs
 
 
 def measure_costs(device: Device) -> Costs:
-    """Time rounds of every number of rows, at a quarter of the capacity. All slots must be free."""
-    length = device.capacity // 4
-    rows = {False: device.rules.plain_edges(device.slots), True: device.rules.edges}
+    """Time rounds of every number of rows, of the smallest part, at a quarter of the capacity.
+
+    All slots must be free.
+    """
+    length, part = device.capacity // 4, device.parts[0]
+    rules = device.rules_of(part)
+    rows = {False: rules.plain_edges(part), True: rules.edges}
     times: dict[tuple[bool, int], list[float]] = {}
-    visit = statistics.median(device.time_visit() for _ in range(_EMPTY))
+    visit = statistics.median(device.time_visit(part) for _ in range(_EMPTY))
     for _ in range(_REPEATS):  # interleaved, so that a busy moment does not hit one cost alone
         for drafts in rows:
             for edge in range(len(rows[drafts])):
-                seconds = device.time_rounds(length, drafts, edge, _ROUNDS)
+                seconds = device.time_rounds(length, drafts, edge, _ROUNDS, part)
                 alone = max(seconds - visit / _ROUNDS, seconds / 10)
                 times.setdefault((drafts, edge), []).append(alone)
     device.reset()
@@ -78,19 +82,44 @@ def _find_path(device: Device) -> Path:
     methods = [config.method for config in list_configs(device.config)]
     described = (describe_model(device.params, method) for method in methods)
     model = (*itertools.chain(*described), str(device.params.dtype))
-    sizes = device.slots, device.capacity, device.rules
+    sizes = device.slots, device.capacity, device.rules, device.parts[0]
     target = device.params.spec.target
     return find_kept("+".join(methods), "serve", target, model, device.config, sizes)
 
 
-def _read(path: Path, device: Device) -> Costs | None:
-    """Read a file of costs; None if it is missing or not of this form."""
+def guess_costs(known: Costs, rows: tuple[int, ...], part: int, rules: Rules) -> Costs:
+    """Guess what rounds of `part` slots cost from those of one slot.
+
+    A round drafts for every slot of its part, and verifies its rows.
+
+    Args:
+      known: of rounds of one slot.
+      rows: numbers of rows of its drafted rounds.
+      rules: of rounds of the part.
+    """
+    plain, drafted = known.plain[-1], known.drafted
+    if len(rows) > 1:
+        row = (drafted[-1] - drafted[0]) / (rows[-1] - rows[0])
+    else:  # half of what a drafted round takes more
+        row = (drafted[0] - plain) / (2 * max(rows[0] - 1, 1))
+    row = max(row, 0.0)
+    draft = max(drafted[0] - plain - row * (rows[0] - 1), 0.0)
+    verify = [plain + row * (edge - 1) for edge in (*rules.edges, *rules.plain_edges(part))]
+    count = len(rules.edges)
+    return Costs(
+        tuple(part * draft + each for each in verify[:count]), tuple(verify[count:]), known.visit
+    )
+
+
+def read_costs(device: Device) -> Costs | None:
+    """Read what was kept of an engine of these sizes; None if it is missing or not of this form."""
+    rules = device.rules_of(device.parts[0])
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(_find_path(device).read_text())
         drafted, plain = (tuple(map(float, found[name])) for name in ("drafted", "plain"))
         costs = Costs(drafted, plain, float(found["visit"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    sizes = len(device.rules.edges), len(device.rules.plain_edges(device.slots))
+    sizes = len(rules.edges), len(rules.plain_edges(device.parts[0]))
     fits = (len(drafted), len(plain)) == sizes
     return costs if fits and all(x > 0 for x in (*drafted, *plain, costs.visit)) else None

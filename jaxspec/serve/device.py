@@ -13,9 +13,9 @@ from jaxspec.core.state import Accepted, Tree
 from jaxspec.serve.drafters import list_configs
 from jaxspec.serve.follow import Followers
 from jaxspec.serve.logprobs import read_logprobs
-from jaxspec.serve.programs import Programs, pack_control
+from jaxspec.serve.programs import Programs, Variant, pack_control
 from jaxspec.serve.requests import TokenLogprob
-from jaxspec.serve.rounds import Control
+from jaxspec.serve.rounds import Control, Rules
 from jaxspec.serve.settings import make_settings, set_column, write_settings
 from jaxspec.serve.slots import MOST_ROUNDS
 from jaxspec.serve.visit import Report, read_report
@@ -28,15 +28,25 @@ class Device(Programs):
     Attributes:
       followers: the other processes that share the target; None if there are none.
       settings: int32 [B, columns], see `jaxspec.serve.settings`.
-      drafted: seconds of a drafted round of each number of rows, as far as they are known.
+      parts: numbers of neighbouring slots that a visit can be of, rising; the last is B. Rounds of
+        fewer slots draft for fewer.
+      drafted: by part, seconds of a drafted round of each number of rows, as far as they are known.
     """
 
     followers: Followers | None = None
+    parts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.settings = make_settings(self.slots)
-        self.drafted = np.ones(len(self.rules.edges), np.float32)
+        self.parts = self.parts or (self.slots,)
+        self.drafted = {
+            part: np.ones(len(self.rules_of(part).edges), np.float32) for part in self.parts
+        }
+
+    def rules_of(self, part: int) -> Rules:
+        """Return the rules of rounds of so many slots."""
+        return self.rules.of_part(part, self.slots)
 
     @property
     def waiting(self) -> int:
@@ -94,17 +104,23 @@ class Device(Programs):
         drafts: bool = True,
         forced: int = -1,
         follows: bool = True,
+        first: int = 0,
+        part: int | None = None,
     ) -> Report:
         """Run rounds and wait for them; see `Control`.
 
         Args:
           follows: whether a drafter reads any slot; one must for rounds that draft.
+          first, part: the first slot, a multiple of `part`, and how many; None: all.
         """
-        drafts = drafts and self.plan.drafter is not None
-        control = Control(min(max_rounds, MOST_ROUNDS), want_exit, drafts, forced, self.drafted)
-        chosen = np.asarray(follows, np.int32), self.settings.copy(), pack_control(control)
+        drafts, part = drafts and self.plan.drafter is not None, part or self.slots
+        seconds = self.drafted[part]
+        control = Control(min(max_rounds, MOST_ROUNDS), want_exit, drafts, forced, seconds)
+        packed = pack_control(control, len(self.rules.edges))
+        where = np.asarray([first, part], np.int32)
+        chosen = np.asarray(follows, np.int32), self.settings.copy(), packed, where
         report = self._call("visit", *chosen)
-        return read_report(report, self.slots)
+        return read_report(report, self.slots, first, part)
 
     def wait(self) -> None:
         """Wait until the device has done what it was given."""
@@ -130,44 +146,50 @@ class Device(Programs):
         ranked = self._call("rank", wanted)
         return {slot: read_logprobs(ranked[slot], *read[slot]) for slot in read}
 
-    def compile(self, rests: bool) -> None:
-        """Compile all programs. All slots must be free.
-
-        Args:
-          rests: whether there may be requests that no drafter reads.
-        """
-        last = len(list_configs(self.config))
-        for reader in range(0 if rests else 1, last + 1):
+    def run_variant(self, variant: Variant) -> None:
+        """Call a program so that nothing changes, which compiles it. All slots must be free."""
+        name, reader, part = variant
+        if name == "feed":
             self.feed(0, [0], 0, 0, reader)
-        for follows in (True, False) if rests else (True,):
-            self.visit(0, False, follows=follows)
-        self.copy(0, 0)
-        self.clean(0)
-        if self.logprobs:
+        elif name == "visit":
+            self.visit(0, False, follows=bool(reader), part=part)
+        elif name == "rank":
             self.read_logprobs({0: (0, 0)})
+        elif name == "copy":
+            self.copy(0, 0)
+        else:
+            self.clean(0)
 
-    def time_rounds(self, length: int, drafts: bool, forced: int, rounds: int) -> float:
+    def time_rounds(
+        self, length: int, drafts: bool, forced: int, rounds: int, part: int | None = None
+    ) -> float:
         """Time rounds of sequences of `length` tokens, in seconds per round. Slots must be free.
 
         Several drafters take turns at the slots, so that all draft if there are as many slots.
+
+        Args:
+          part: slots that decode, from the first on; None: all.
         """
-        drafters = len(list_configs(self.config))
-        for slot in range(self.slots):
+        part, drafters = part or self.slots, len(list_configs(self.config))
+        for slot in range(part):
             depth = self.plan.longest - 1 if drafts else 0
             settings = {"limit": 2**30, "deepest": depth, "high": self.rules.edges[-1]}
             self.open(slot, settings | {"reader": 1 + slot % drafters if drafts else 0}, ())
         lengths = np.full(self.slots, length, np.int32)
         self._call("set_lengths", lengths)
-        self.visit(1, False, drafts, forced, follows=drafts)
+        self.visit(1, False, drafts, forced, follows=drafts, part=part)
         self._call("set_lengths", lengths)
         began = time.perf_counter()
-        self.visit(rounds, False, drafts, forced, follows=drafts)
-        return (time.perf_counter() - began) / rounds
+        self.visit(rounds, False, drafts, forced, follows=drafts, part=part)
+        took = time.perf_counter() - began
+        for slot in range(part):
+            self.close(slot)
+        return took / rounds
 
-    def time_visit(self) -> float:
+    def time_visit(self, part: int | None = None) -> float:
         """Time a visit without rounds, in seconds."""
         began = time.perf_counter()
-        self.visit(0, False)
+        self.visit(0, False, follows=self.plan.drafter is not None, part=part)
         return time.perf_counter() - began
 
     def rest(self) -> None:

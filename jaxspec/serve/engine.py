@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxspec.engine.capacity import prompt_chunk
 from jaxspec.engine.results import read_round
-from jaxspec.serve.checks import Limits, check_request
+from jaxspec.serve.checks import Limits, assign_drafter, check_request
 from jaxspec.serve.counters import Counters
 from jaxspec.serve.device import Device
 from jaxspec.serve.feeder import Feeder
@@ -17,10 +17,14 @@ from jaxspec.serve.pace import Pace
 from jaxspec.serve.prefixes import HeldPrefixes
 from jaxspec.serve.publish import find_published
 from jaxspec.serve.requests import Finish, QueueFull, ServeRequest, TokenLogprob, Update
-from jaxspec.serve.schedule import Schedule
+from jaxspec.serve.schedule import Planned, Schedule
 from jaxspec.serve.tasks import Task
 from jaxspec.serve.visit import Report
 from jaxspec.serve.waiting import WaitingQueue
+from jaxspec.serve.warming import Compiler, find_first, find_next
+
+# Seconds of a busy engine after which it guesses what rounds cost.
+_PATIENCE = 20.0
 
 
 class Engine:
@@ -43,10 +47,12 @@ class Engine:
         limits: Limits,
         waiting: WaitingQueue,
         pace: Pace,
+        compiler: Compiler,
         schedule: Schedule,
         clock: Callable[[], float],
     ):
         self._device, self._limits, self._waiting = device, limits, waiting
+        self._compiler, self._begun = compiler, 0.0
         self._schedule, self._clock = schedule, clock
         self._tasks: dict[int, Task] = {}  # by slot
         self._prefixes = HeldPrefixes(device.slots, prompt_chunk())
@@ -95,18 +101,51 @@ class Engine:
         """Return figures, see `Counters`: `running`, `waiting`, `tokens`, `rounds`, …"""
         return self._counters.as_dict(len(self._tasks), len(self._waiting))
 
-    def warm_up(self) -> None:
-        """Compile what visits need and measure what rounds cost. The first visit does it otherwise.
+    def warm_up(self, wait: bool = True) -> None:
+        """Compile what visits need and learn what rounds cost. The first visit does it otherwise.
+
+        Args:
+          wait: False: return as soon as requests can run, one at a time and without drafts at first.
+            Threads compile the rest meanwhile, if the device lets them.
 
         Raises:
           RuntimeError: the engine is running requests.
         """
         if self._tasks:
             raise RuntimeError("the engine runs requests: call warm_up before the first visit")
-        self._device.compile(rests=self._schedule.weighs)
-        self._schedule.warm_up()
-        self._warm = True
+        compiler, rests = self._compiler, self._schedule.weighs
+        first, others = find_first(self._device, rests), find_next(self._device, rests)
+        if compiler.in_threads:
+            compiler.want(first + others)
+            compiler.wait(first + others if wait else first)
+        else:
+            compiler.compile_all(first + others)
+        self._warm, self._begun = True, self._clock()
+        self._schedule.learn_costs(measure=wait or not compiler.in_threads)
         self._counters.warmed_up()
+
+    @property
+    def missing(self) -> list[str]:
+        """What the engine compiles at present, as words; requests run meanwhile."""
+        return [variant.describe() for variant in self._compiler.list_missing()]
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether it has yet to learn what rounds cost, until when it does not draft."""
+        return self._warm and not self._schedule.knows
+
+    def settle(self) -> bool:
+        """Measure what rounds cost, if that is unknown, the programs are there, and nothing runs.
+
+        Returns:
+          Whether it did; it takes a second or two, once on a machine.
+        """
+        if not self.unsettled or not self.idle or not self._compiler.can_draft():
+            return False
+        self._schedule.learn_costs(measure=True)
+        for slot in range(self.slots):  # measuring wrote to their caches
+            self._prefixes.hold(slot, (), reader=0)
+        return True
 
     def publish(self, weights: Any, method: str | None = None) -> None:
         """Replace a drafter's weights, between visits. Texts stay the same; nothing is compiled.
@@ -134,6 +173,8 @@ class Engine:
         if not self._warm:
             self.warm_up()
         updates = self._drop() + self._expire()
+        if not self._schedule.knows and self._clock() - self._begun > _PATIENCE:
+            self._schedule.guess()
         self._admit()
         began = time.perf_counter()
         fed = self._feeder.feed(self._tasks)
@@ -194,6 +235,8 @@ class Engine:
             if task is None:
                 return
             task.reader = self._schedule.choose_reader(task, load)
+            if task.reader not in (0, task.accepted.reader):
+                task.accepted = assign_drafter(task.accepted, task.reader, self._limits)
             slot = self._prefixes.choose_slot(free, task.accepted.prompt, task.reader)
             task.started = self._clock()
             self._counters.queue_seconds += task.started - task.submitted
@@ -205,16 +248,31 @@ class Engine:
         Args:
           alone: whether the device has nothing else to do, so that the time is that of the rounds.
         """
-        running = {slot: task for slot, task in self._tasks.items() if task.decodes}
+        updates: list[Update] = []
+        for planned in self._schedule.plan(self._tasks, len(self._waiting)):
+            updates += self._run(planned, alone)
+            alone = True
+        return updates
+
+    def _run(self, planned: Planned, alone: bool) -> list[Update]:
+        """Run a visit, see `_decode`."""
+        running = {slot: self._tasks[slot] for slot in planned.slots}
         for slot, task in running.items():
             request, made = task.accepted.request, len(task.tokens)
             self._device.limit(
                 slot, request.max_new_tokens - made, max(0, request.min_tokens - made)
             )
-        planned = self._schedule.plan(self._tasks, len(self._waiting))
+            if planned.lets_go:
+                task.let_go()
+                self._device.let_go(slot)
         began = time.perf_counter()
         report = self._device.visit(
-            planned.rounds, planned.leaves, planned.drafts, follows=planned.follows
+            planned.rounds,
+            planned.leaves,
+            planned.drafts,
+            follows=planned.follows,
+            first=planned.first,
+            part=planned.part,
         )
         seconds = time.perf_counter() - began
         self._counters.observe_visit(report, planned.drafts, seconds)

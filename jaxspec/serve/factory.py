@@ -14,7 +14,7 @@ from jaxspec.core.params import Params, Spec
 from jaxspec.core.sampling_settings import MIXED
 from jaxspec.engine.arguments import check_choice, check_count
 from jaxspec.engine.capacity import prompt_chunk, round_up
-from jaxspec.engine.plan import QUEUE, make_plan
+from jaxspec.engine.plan import QUEUE, make_plan, suits_lookup
 from jaxspec.engine.resolve import BUDGET, resolve_config
 from jaxspec.io.program_cache import keep_programs
 from jaxspec.io.tokenizer import load_tokenizer
@@ -26,11 +26,12 @@ from jaxspec.serve.engine import Engine
 from jaxspec.serve.follow import Followers, check_processes
 from jaxspec.serve.logprobs import MOST
 from jaxspec.serve.pace import VISIT_SECONDS, Pace
-from jaxspec.serve.plan import RULES
+from jaxspec.serve.plan import RULES, WEIGHING
 from jaxspec.serve.rounds import Rules
 from jaxspec.serve.schedule import Schedule
 from jaxspec.serve.slots import MOST_ROUNDS
 from jaxspec.serve.waiting import WaitingQueue
+from jaxspec.serve.warming import Compiler
 from jaxspec.targets.panel_copies import with_panels
 from pallas_kernels.device import current_device
 
@@ -50,7 +51,7 @@ def make_engine(
     budget: int | None = None,
     block_size: int | None = None,
     depth: int | None = None,
-    lookup: bool = False,
+    lookup: bool | None = None,
     score_temperature: float | None = None,
     rule: str = "global",
     edges: tuple[int, ...] | None = None,
@@ -71,8 +72,11 @@ def make_engine(
       slots: requests that decode at the same time.
       capacity: rows of each slot's key-value caches (None: 2048, or what the model's positions need).
       method: as in `jaxspec.decode`; or names of several drafters, from which each request chooses
-        one. The first is that of requests that name none.
-      builder, block_size, depth, lookup, score_temperature: as in `jaxspec.decode`, for all drafters.
+        one. The first is that of requests that name none. None: all that are loaded, and requests
+        that name none get the one that has been fastest.
+      builder, block_size, depth, score_temperature: as in `jaxspec.decode`, for all drafters.
+      lookup: mix prompt lookup into what the drafters propose (None: as `jaxspec.decode` does by
+        default, if the rule weighs costs and the target is on one device).
       budget: most rows of a slot in a round, the root included (None: 32; on a CPU, where more rows
         seldom pay and every number of rows takes seconds to compile, 8).
       rule: how a round's rows are shared, one of `jaxspec.serve.plan.RULES`; `ar` uses no drafter.
@@ -97,6 +101,10 @@ def make_engine(
     most = check_count("max_logprobs", max_logprobs, 0, MOST)
     pace = Pace(_check_seconds(visit_seconds), rounds)
     check_choice("rule", rule, RULES)
+    chooses = rule in WEIGHING and params.layout is None
+    tries = chooses and method is None and len(params.spec.drafters) > 1
+    if tries:
+        method = [name for name, _ in params.spec.drafters]
     config = _choose_config(
         params.spec,
         # A drafter that never drafts would still have to absorb what is committed.
@@ -106,6 +114,7 @@ def make_engine(
         block_size=block_size,
         depth=depth,
         lookup=lookup,
+        chooses=chooses,
         score_temperature=score_temperature,
     )
     plan, methods = join_plans(params.spec, config), [one.method for one in list_configs(config)]
@@ -129,11 +138,26 @@ def make_engine(
     params = with_panels(params, methods, slots)
     sizes = slots, rows, limits.logprobs
     check_processes(params, config, rules, sizes)
-    device = Device(params, config, rules, *sizes)
+    on_cpu = current_device().platform == "cpu"
+    # XLA times kernels while it compiles for a GPU, and several processes must call programs alike.
+    in_threads = on_cpu and jax.process_count() == 1 and params.layout is None
+    parts = choose_parts(slots) if in_threads and costs is None else (slots,)
+    device = Device(params, config, rules, *sizes, parts=parts)
     if jax.process_count() > 1 and jax.process_index() == 0:
         device.followers = Followers(device.takes)
-    schedule = Schedule(device, pace, costs)
-    return Engine(device, limits, WaitingQueue(queue, slots), pace, schedule, clock)
+    compiler = Compiler(device, in_threads)
+    schedule = Schedule(device, compiler, pace, costs, tries)
+    waiting = WaitingQueue(queue, slots)
+    return Engine(device, limits, waiting, pace, compiler, schedule, clock)
+
+
+def choose_parts(slots: int) -> tuple[int, ...]:
+    """Choose of how many neighbouring slots rounds on a CPU can be: powers of two, and all.
+
+    A drafter's forward pass there takes as much longer as it has slots, whether they decode or not.
+    """
+    halves = (1 << power for power in range(slots.bit_length()))
+    return (*(part for part in halves if part < slots and slots % part == 0), slots)
 
 
 def choose_edges(slots: int, rows: int) -> tuple[int, ...]:
@@ -163,16 +187,30 @@ def _choose_fewer(edges: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(rows for rows in (1, 2) if on_cpu and rows < edges[0])
 
 
-def _choose_config(spec: Spec, method: str | Sequence[str] | None, **options: Any) -> Config:
-    """Check the options of drafting, and return the config of the drafter, or of each of several."""
+def _choose_config(
+    spec: Spec,
+    method: str | Sequence[str] | None,
+    lookup: bool | None,
+    chooses: bool,
+    **options: Any,
+) -> Config:
+    """Check the options of drafting, and return the config of the drafter, or of each of several.
+
+    Args:
+      chooses: whether the engine chooses what is not given, as `jaxspec.decode` does.
+    """
     names = tuple(method) if isinstance(method, list | tuple) else (method,)
     if not names or len(set(names)) < len(names) or ("ar" in names and len(names) > 1):
         raise ValueError(
             f"method is {method!r}: give one name, or those of several drafters, each once; every "
             "request may ask for 'ar'"
         )
-    found = [resolve_config(spec, method=name, **options)[0] for name in names]
-    configs = tuple(dataclasses.replace(config, sampling=MIXED) for config in found)
+    mixes = bool(lookup)
+    found = [resolve_config(spec, method=name, lookup=mixes, **options)[0] for name in names]
+    replace = dataclasses.replace
+    if lookup is None and chooses:
+        found = [replace(one, lookup=suits_lookup(spec, one.method)) for one in found]
+    configs = tuple(replace(config, sampling=MIXED) for config in found)
     return configs[0] if len(configs) == 1 else configs
 
 

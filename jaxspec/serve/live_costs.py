@@ -22,13 +22,30 @@ class LiveCosts:
       plain: float32 [P], seconds of autoregressive rounds.
     """
 
-    def __init__(self, costs: Costs, edges: tuple[int, ...], plain_edges: tuple[int, ...]):
+    def __init__(
+        self,
+        costs: Costs,
+        edges: tuple[int, ...],
+        plain_edges: tuple[int, ...],
+        guessed: bool = False,
+    ):
+        """Make them.
+
+        Args:
+          costs: of drafted rounds of the numbers of rows `edges`, and of plain ones of `plain_edges`.
+          guessed: whether nobody has measured them, so that the first visit says more than they do.
+        """
+        self._guessed = {True, False} if guessed else set()
         self._edges = {True: np.asarray(edges), False: np.asarray(plain_edges)}
         self.drafted = np.asarray(costs.drafted, np.float32)
         self.plain = np.asarray(costs.plain, np.float32)
         self._visits, self._visit = 0, costs.visit
         self._seen = {True: 0, False: 0}  # the last visit of each kind whose time was learnt
         self._drafted_last = True
+
+    def share_plain(self, whole: LiveCosts) -> None:
+        """Take the costs of plain rounds from another's, which both correct from now on."""
+        self.plain, self._edges[False] = whole.plain, whole._edges[False]
 
     def find(self, drafts: bool, rows: np.ndarray | int) -> np.ndarray:
         """Return the index of the cost of rounds with so many rows, which draft or not."""
@@ -51,6 +68,10 @@ class LiveCosts:
         missed, self._seen[drafts] = self._visits - self._seen[drafts], self._visits
         costs, used = (self.drafted if drafts else self.plain), self.find(drafts, rows)
         took = max(seconds - self._visit, 0.0)
+        if drafts in self._guessed:
+            self._guessed.discard(drafts)
+            costs *= np.clip(took / costs[used].sum(), 1e-3, 1e3)
+            return
         deviation = np.clip(took / costs[used].sum(), 1 / _DEVIATES, _DEVIATES)
         part = min(1 - (1 - _CORRECTS) ** missed, _CORRECTS_MOST)
         for edge in np.unique(used):

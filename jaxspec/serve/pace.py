@@ -42,6 +42,10 @@ class Pace:
             return 1
         return self._fit(self._seconds / part, self._round[drafts], self._most)
 
+    def seconds(self, drafts: bool) -> float | None:
+        """Return what a round takes; None before any was seen."""
+        return self._round.get(drafts)
+
     def chunks(self) -> int:
         """Choose how many chunks of prompts to feed while other requests decode."""
         if self._seconds is None or self._chunk is None:

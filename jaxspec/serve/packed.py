@@ -87,7 +87,7 @@ def _verify_rows(
     slot, row = packing.slot, packing.row
     token, depth = tree.token[slot, row], tree.depth[slot, row]
     seen = packing._replace(place=packing.place[:, :width])
-    cache = PackedCache(state.cache.k, state.cache.v, state.cache.length, seen)
+    cache = PackedCache(state.cache, seen)
     words = tree.ancestors[:, :width, : -(-width // 32)]
     out = round.target(
         token[None],

@@ -22,6 +22,9 @@ RULES = ("global", "equal", "fixed", "ar")
 """How rows are shared: the best rows of all slots and the best R; the same number for each slot and
 the best R; always the budget; only roots, without a drafter."""
 
+WEIGHING = ("global", "equal")
+"""Rules that weigh what rounds cost, and so may let the drafters rest."""
+
 
 class Offer(NamedTuple):
     """What the slots offer to a round.

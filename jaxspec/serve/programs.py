@@ -1,13 +1,14 @@
 """The programs of an engine: each takes arrays of the host and changes the state of the slots.
 
 What an engine runs passes through `Programs.run`, so other processes that get the same names and
-arrays make the same calls (`jaxspec.serve.follow`).
+arrays make the same calls (`jaxspec.serve.follow`). Each program is compiled for some `Variant`s, by
+its first call or by `Programs.compile` before it, which any thread may call.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from jaxspec.core.params import Params
 from jaxspec.engine.plan import DecodeConfig, Plan
 from jaxspec.engine.session import full_precision
+from jaxspec.engine.start import pausing_collection
 from jaxspec.serve.clean import clean_slot
 from jaxspec.serve.copy import copy_slot
 from jaxspec.serve.drafters import Config, join_plans, list_configs
@@ -28,6 +30,30 @@ from jaxspec.serve.visit import visit
 
 # Integers of a visit's control, before the seconds of rounds.
 _CHOICES = 4
+
+
+class Variant(NamedTuple):
+    """A compiled form of a program.
+
+    Attributes:
+      name: of `Programs.takes`.
+      reader: of `feed` and `visit`: whether, and for `feed` which, drafter reads; 0: none.
+      part: of `visit`: neighbouring slots whose rounds it runs.
+    """
+
+    name: str
+    reader: int = 0
+    part: int = 0
+
+    def describe(self) -> str:
+        """Say what it is, for a log."""
+        drafts = "with the drafter" if self.reader else "without the drafter"
+        slots = f"of {self.part} slot{'s' * (self.part > 1)} "
+        return {
+            "feed": f"prompts {drafts}",
+            "visit": f"rounds {slots}{drafts}",
+            "rank": "log-probabilities",
+        }.get(self.name, f"{self.name} a slot")
 
 
 @dataclasses.dataclass
@@ -62,13 +88,13 @@ class Programs:
     @property
     def takes(self) -> dict[str, tuple[tuple[int, ...], ...]]:
         """Shapes of the arrays that each program takes; all are int32, floats by their bits."""
-        control = (_CHOICES + len(self.rules.edges),)
+        control = (self._words,)
         return {
             "reset": (),
             "feed": ((), (1, self.capacity), (4,)),
             "copy": ((2,),),
             "clean": ((),),
-            "visit": ((), make_settings(self.slots).shape, control),
+            "visit": ((), make_settings(self.slots).shape, control, (2,)),
             "rank": ((self.slots,),),
             "set_lengths": ((self.slots,),),
         }
@@ -90,14 +116,38 @@ class Programs:
         with full_precision(self.params):
             return getattr(self, f"_{name}")(*arrays)
 
+    def compile(self, variant: Variant) -> None:
+        """Compile a program, without running it: the next call of this variant finds it."""
+        name, reader, part = variant
+        zero, first = np.int32(0), np.zeros(2, np.int32)
+        with full_precision(self.params), pausing_collection():
+            if name == "feed":
+                params, state, config = self._lend(reader, self._shapes)
+                given = np.zeros((1, self.capacity), np.int32), np.zeros(4, np.int32)
+                lowered = feed.lower(params, state, *given, config=config)
+            elif name == "visit":
+                params, state, config = self._lend(None if reader else 0, self._shapes)
+                rules = self.rules.of_part(part, self.slots)
+                arrays = self._find_control(np.zeros(self._words, np.int32), rules)
+                given = make_settings(self.slots), arrays, zero
+                lowered = visit.lower(params, state, *given, config=config, rules=rules, part=part)
+            elif name == "rank":
+                options = {"config": list_configs(self.config)[0], "count": self.logprobs}
+                lowered = rank_tokens.lower(self.params, self._shapes, zero, **options)
+            else:
+                program, given = {"copy": (copy_slot, first), "clean": (clean_slot, zero)}[name]
+                lowered = program.lower(self.params, self._shapes, given, config=self.config)
+            lowered.compile()
+
     def _reset(self) -> None:
         """Free all slots."""
         keep_hidden = self.logprobs > 0
         self.state = make_slots(self.params, self.config, self.slots, self.capacity, keep_hidden)
+        self._shapes = jax.eval_shape(lambda state: state, self.state)
 
     def _feed(self, reader: np.ndarray, tokens: np.ndarray, where: np.ndarray) -> None:
         """Run chunks of a prompt into a slot, see `jaxspec.serve.feed.feed`."""
-        params, state, config = self._lend(int(reader))
+        params, state, config = self._lend(int(reader), self.state)
         self._keep(feed(params, state, tokens, where, config=config), int(reader))
 
     def _copy(self, slots: np.ndarray) -> None:
@@ -108,16 +158,34 @@ class Programs:
         """Clear a slot of values that are not finite."""
         self.state = clean_slot(self.params, self.state, slot, config=self.config)
 
-    def _visit(self, follows: np.ndarray, settings: np.ndarray, control: np.ndarray) -> jax.Array:
-        """Run rounds, and return the report."""
-        rounds, want_exit, drafts, forced = control[:_CHOICES]
-        seconds = control[_CHOICES:].view(np.float32)
-        chosen = Control(rounds, np.bool_(want_exit), np.bool_(drafts), forced, seconds)
+    def _visit(
+        self,
+        follows: np.ndarray,
+        settings: np.ndarray,
+        control: np.ndarray,
+        where: np.ndarray,
+    ) -> jax.Array:
+        """Run rounds of the slots `where` (the first, and how many), and return the report."""
+        first, part = where
+        rules = self.rules.of_part(int(part), self.slots)
         reader = None if follows else 0
-        params, state, config = self._lend(reader)
-        state, report = visit(params, state, settings, chosen, config=config, rules=self.rules)
+        params, state, config = self._lend(reader, self.state)
+        arrays = self._find_control(control, rules)
+        state, report = visit(
+            params, state, settings, arrays, first, config=config, rules=rules, part=int(part)
+        )
         self._keep(state, reader)
         return report
+
+    @property
+    def _words(self) -> int:
+        return _CHOICES + len(self.rules.edges)
+
+    def _find_control(self, words: np.ndarray, rules: Rules) -> Control:
+        """Read what `pack_control` packed, for rounds of these rules."""
+        rounds, want_exit, drafts, forced = words[:_CHOICES]
+        seconds = words[_CHOICES : _CHOICES + len(rules.edges)].view(np.float32)
+        return Control(rounds, np.bool_(want_exit), np.bool_(drafts), forced, seconds)
 
     def _rank(self, wanted: np.ndarray) -> dict[int, jax.Array]:
         """Rank the tokens of the last visit of the slots where `wanted` is not 0."""
@@ -131,18 +199,19 @@ class Programs:
         """Set how many tokens each sequence has, to time rounds."""
         self.state = set_lengths(self.state, lengths)
 
-    def _lend(self, reader: int | None) -> tuple[Params, SlotsState, Config]:
+    def _lend(self, reader: int | None, held: SlotsState) -> tuple[Params, SlotsState, Config]:
         """Return what a program takes: no more of the drafters than it needs.
 
         The host needs some time for each array of a call.
 
         Args:
           reader: number of the only drafter that the program runs, from 1; 0: none; None: all.
+          held: the state of all slots, or its shapes.
         """
-        params, decode = self.params, self.state.decode
+        params, decode = self.params, held.decode
         configs = list_configs(self.config)
         if self.plan.drafter is None or reader is None or (reader and len(configs) == 1):
-            return params, self.state, self.config
+            return params, held, self.config
         if reader:
             config = configs[reader - 1]
             drafters = {config.method: params.drafter(config.method)}
@@ -150,7 +219,7 @@ class Programs:
         else:
             config, drafters = DecodeConfig("ar", configs[0].sampling), {}
             decode = decode.replace(draft=None, pending=None)
-        return params.replace(drafters=drafters), self.state.replace(decode=decode), config
+        return params.replace(drafters=drafters), held.replace(decode=decode), config
 
     def _keep(self, state: SlotsState, reader: int | None) -> None:
         """Keep the state that a program returned, and what `_lend` did not lend to it."""
@@ -163,8 +232,13 @@ class Programs:
         self.state = state.replace(decode=decode)
 
 
-def pack_control(control: Control) -> np.ndarray:
-    """Return what the host decides for a visit as one array, as `Programs` takes it."""
+def pack_control(control: Control, edges: int) -> np.ndarray:
+    """Return what the host decides for a visit as one array, as `Programs` takes it.
+
+    Args:
+      edges: numbers of rows of an engine's rounds of all slots; parts of them have fewer.
+    """
     *choices, seconds = control
-    bits = np.asarray(seconds, np.float32).view(np.int32)
-    return np.concatenate([np.asarray(choices, np.int32), bits])
+    padded = np.ones(edges, np.float32)
+    padded[: len(seconds)] = seconds
+    return np.concatenate([np.asarray(choices, np.int32), padded.view(np.int32)])

@@ -59,6 +59,13 @@ class Rules(NamedTuple):
         """Return the numbers of rows that autoregressive rounds are compiled for: a row a slot."""
         return (*(edge for edge in (*self.fewer, *self.edges) if edge < slots), slots)
 
+    def of_part(self, part: int, slots: int) -> Rules:
+        """Return the rules of rounds over `part` of the `slots`, with their share of the rows."""
+        if part == slots:
+            return self
+        most = max(part, -(-self.edges[-1] * part // slots))
+        return self._replace(edges=(*(edge for edge in self.edges if edge < most), most))
+
 
 def drafted_round(
     rounds: Rounds, slots: SlotsState, settings: SlotSettings, control: Control, rules: Rules

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from jaxspec.core.cache import allocate
-from jaxspec.core.mesh import constrain, current
+from jaxspec.core.cache import PartCache, allocate
+from jaxspec.core.mesh import constrain
 from jaxspec.core.params import Params, Spec
 from jaxspec.core.sampling_settings import MIXED
-from jaxspec.core.state import DecodeState
+from jaxspec.core.state import DecodeState, KVCache
 from jaxspec.engine.commit import make_pending
 from jaxspec.engine.placement import place_state
 from jaxspec.engine.plan import QUEUE, DecodeConfig
@@ -64,8 +64,8 @@ def make_slots(
     """
     make = functools.partial(_make_slots, params.spec, params.dtype)
     made = functools.partial(make, config, slots, capacity, keep_hidden)
-    # Each of several devices makes its part of the caches.
-    return made() if current() is None else jax.jit(lambda: place_slots(made()))()
+    # One program, not one for each array; each of several devices makes its part of the caches.
+    return jax.jit(lambda: place_slots(made()))()
 
 
 def _make_slots(
@@ -119,6 +119,59 @@ def make_slot_round(params: Params, config: DecodeConfig, settings: jax.Array | 
     return make_round(params, read_settings(given).request, config)
 
 
+def find_axes(params: Params, config: Config, state: SlotsState) -> Any:
+    """Find the axis of slots of every array of a state: a tree of ints, -1 where there is none.
+
+    Args:
+      state: of the slots; only its shapes are read.
+    """
+    capacity, keep_hidden = state.decode.cache.k.shape[3], state.hidden is not None
+    one, two = (
+        jax.eval_shape(
+            lambda count=count: _make_slots(
+                params.spec, params.dtype, config, count, capacity, keep_hidden
+            )
+        )
+        for count in (1, 2)
+    )
+    return jax.tree.map(_axis, one, two)
+
+
+def take_part(state: SlotsState, axes: Any, first: jax.Array, size: int) -> SlotsState:
+    """Take `size` neighbouring slots of a state, from slot `first` int32 [] on, a multiple of it.
+
+    The target's cache stays whole, see `jaxspec.core.cache.PartCache`; all else is copied.
+    """
+
+    def take(array: jax.Array, axis: int) -> jax.Array:
+        return array if axis < 0 else jax.lax.dynamic_slice_in_dim(array, first, size, axis)
+
+    cache = state.decode.cache
+    part = jax.tree.map(take, _without_cache(state), _without_cache(axes))
+    length = jax.lax.dynamic_slice_in_dim(cache.length, first, size)
+    return part.replace(
+        decode=part.decode.replace(cache=PartCache(cache.k, cache.v, length, first))
+    )
+
+
+def put_part(state: SlotsState, part: SlotsState, axes: Any) -> SlotsState:
+    """Write what `take_part` took back; arrays without slots are the part's."""
+    cache = part.decode.cache
+
+    def put(array: jax.Array, new: jax.Array, axis: int) -> jax.Array:
+        if axis < 0:
+            return new
+        return jax.lax.dynamic_update_slice_in_dim(array, new, cache.first, axis)
+
+    bare = (_without_cache(one) for one in (state, part, axes))
+    whole, length = jax.tree.map(put, *bare), put(state.decode.cache.length, cache.length, 0)
+    return whole.replace(decode=whole.decode.replace(cache=KVCache(cache.k, cache.v, length)))
+
+
+def _without_cache(state: SlotsState) -> SlotsState:
+    return state.replace(decode=state.decode.replace(cache=None))
+
+
 def shapes_of_drafts(params: Params, config: Config, capacity: int) -> tuple[Any, Any]:
     """Return the shapes of the drafters' state for one and for two sequences, see `take_slot`."""
     one, two = (
@@ -154,6 +207,6 @@ def put_slot(draft: Any, one_slot: Any, shapes: tuple[Any, Any], slot: jax.Array
 
 
 def _axis(one: jax.ShapeDtypeStruct, two: jax.ShapeDtypeStruct) -> int:
-    """Find the axis in which the shapes of an array for one and for two sequences differ."""
-    (axis,) = np.flatnonzero(np.asarray(one.shape) != np.asarray(two.shape))
-    return int(axis)
+    """Find the axis in which shapes for one and for two sequences differ; -1: they do not."""
+    axes = np.flatnonzero(np.asarray(one.shape) != np.asarray(two.shape))
+    return int(axes[0]) if len(axes) else -1

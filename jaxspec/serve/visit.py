@@ -1,4 +1,4 @@
-"""A visit to the device: rounds of all slots, and one array of what the host reads."""
+"""A visit to the device: rounds of the slots, and one array of what the host reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxspec.serve.drafters import Config
 from jaxspec.serve.drafting import Rounds, absorb_committed, make_slot_rounds
 from jaxspec.serve.rounds import Control, Rules, autoregressive_round, drafted_round
 from jaxspec.serve.settings import SlotSettings, read_settings
-from jaxspec.serve.slots import MOST_ROUNDS, SlotsState, place_slots
+from jaxspec.serve.slots import MOST_ROUNDS, SlotsState, find_axes, place_slots, put_part, take_part
 
 Carry = tuple[SlotsState, jax.Array]  # the slots; int32 [], rounds run so far
 
@@ -40,15 +40,17 @@ class Report(NamedTuple):
     rows: np.ndarray
 
 
-@quick_jit(static_argnames=("config", "rules"), donate_argnames=("state",))
+@quick_jit(leave_out=True, static_argnames=("config", "rules", "part"), donate_argnames=("state",))
 def visit(
     params: Params,
     state: SlotsState,
     settings: jax.Array,
     control: Control,
+    first: jax.Array,
     *,
     config: Config,
     rules: Rules,
+    part: int,
 ) -> tuple[SlotsState, jax.Array]:
     """Run up to `control.max_rounds` rounds, at most `MOST_ROUNDS`, while a slot decodes.
 
@@ -56,10 +58,32 @@ def visit(
       settings: int32 [B, columns], see `jaxspec.serve.settings`.
       config: with the slots' drafter, or a tuple of several drafters' configs; or without one, if none
         reads a slot that decodes. The state need not hold a drafter's arrays then.
+      first: int32 [], the first of the slots that decode, a multiple of `part`.
+      rules: of rounds over so many slots, see `Rules.of_part`.
+      part: P, neighbouring slots whose rounds these are; drafting for a slot costs whether or not it
+        decodes. All others stay as they are.
 
     Returns:
       (the state; a report for `read_report`).
     """
+    if part == settings.shape[0]:
+        return _run(params, state, settings, control, config, rules)
+    axes = find_axes(params, config, state)
+    settings = jax.lax.dynamic_slice_in_dim(settings, first, part)
+    taken = take_part(state, axes, first, part)
+    taken, report = _run(params, taken, settings, control, config, rules)
+    return put_part(state, taken, axes), report
+
+
+def _run(
+    params: Params,
+    state: SlotsState,
+    settings: jax.Array,
+    control: Control,
+    config: Config,
+    rules: Rules,
+) -> tuple[SlotsState, jax.Array]:
+    """Run rounds of all slots of a state."""
     chosen = read_settings(settings)
     rounds, lengths = make_slot_rounds(params, config, settings), state.decode.cache.length
     slots = _begin(state, chosen.active, chosen.follows)
@@ -143,11 +167,13 @@ def _pack(slots: SlotsState, count: jax.Array) -> jax.Array:
     return constrain(jnp.concatenate([count[None], slots.rows, flat]), PartitionSpec())
 
 
-def read_report(report: jax.Array, slots: int) -> Report:
-    """Wait for a visit and read its report."""
+def read_report(report: jax.Array, slots: int, first: int, part: int) -> Report:
+    """Wait for a visit of `part` slots from `first` on, and read its report on all `slots`."""
     packed = np.asarray(report)
     count, rows = int(packed[0]), packed[1 : MOST_ROUNDS + 2]
-    by_slot = packed[MOST_ROUNDS + 2 :].reshape(slots, -1)
+    own = packed[MOST_ROUNDS + 2 :].reshape(part, -1)
+    by_slot = np.zeros((slots, own.shape[1]), own.dtype)
+    by_slot[first : first + part] = own
     done, broken, emitted, rounds = by_slot[:, :4].T
     tokens, rest = by_slot[:, 4 : -2 * MOST_ROUNDS - 1], by_slot[:, -2 * MOST_ROUNDS - 1 :]
     ran = np.arange(MOST_ROUNDS) < rounds[:, None]

@@ -29,7 +29,8 @@ def device(monkeypatch, tmp_path, fewer):
         (True, 2): 4.0,
     }
 
-    def time_rounds(length, drafts, edge, rounds):
+    def time_rounds(length, drafts, edge, rounds, part):
+        assert part == 4
         timed.append((drafts, edge))
         # A busy moment hits the first measurement of each cost.
         return seconds[drafts, edge] * (1 + 9 * (timed.count((drafts, edge)) == 1))
@@ -37,12 +38,14 @@ def device(monkeypatch, tmp_path, fewer):
     rules = Rules("global", (4, 8, 16), fewer)
     return types.SimpleNamespace(
         rules=rules,
+        rules_of=lambda part: rules.of_part(part, 4),
+        parts=(4,),
         slots=4,
         capacity=64,
         file=file,
         timed=timed,
         time_rounds=time_rounds,
-        time_visit=lambda: 0.3,
+        time_visit=lambda part: 0.3,
         reset=lambda: None,
     )
 

@@ -45,7 +45,7 @@ def engine(mini):
 def wavering(monkeypatch):
     """Let visits of drafted requests run plain rounds by chance."""
     pick, drafts = random.Random(0), Schedule._drafts
-    waver = "_drafts", lambda self, running: drafts(self, running) and pick.random() < 0.7
+    waver = "_drafts", lambda self, *given: drafts(self, *given) and pick.random() < 0.7
     monkeypatch.setattr(Schedule, *waver)
 
 

@@ -40,7 +40,7 @@ def test_packets_hold_a_visit_and_are_of_one_size():
 
 def test_floats_keep_their_bits():
     seconds = np.array([0.1, 1e-30], np.float32)
-    control = pack_control(Control(3, True, False, -1, seconds))
+    control = pack_control(Control(3, True, False, -1, seconds), 2)
     assert control.dtype == np.int32 and control[:4].tolist() == [3, 1, 0, -1]
     np.testing.assert_array_equal(control[4:].view(np.float32), seconds)
 

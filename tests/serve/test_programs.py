@@ -35,20 +35,24 @@ def compile_clean(device):
 
 
 def compile_visit(device):
-    control = Control(np.int32(4), np.bool_(False), np.bool_(True), np.int32(-1), device.drafted)
-    lowered = visit.lower(
-        device.params,
-        device.state,
-        device.settings,
-        control,
-        config=device.config,
-        rules=device.rules,
-    )
+    return compile_rounds(device, device.slots)
+
+
+def compile_part(device):
+    return compile_rounds(device, 1)
+
+
+def compile_rounds(device, part):
+    rules = device.rules_of(part)
+    seconds = np.ones(len(rules.edges), np.float32)
+    control = Control(np.int32(4), np.bool_(False), np.bool_(True), np.int32(-1), seconds)
+    arrays = device.params, device.state, device.settings, control, np.int32(0)
+    lowered = visit.lower(*arrays, config=device.config, rules=rules, part=part)
     return lowered.compile()
 
 
 @pytest.mark.parametrize(
-    "make", slow_except([compile_feed], [compile_clean, compile_feed, compile_visit])
+    "make", slow_except([compile_feed], [compile_clean, compile_feed, compile_part, compile_visit])
 )
 def test_the_caches_are_updated_in_place(device, make):
     memory, state = make(device).memory_analysis(), device.state

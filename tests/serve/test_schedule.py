@@ -39,7 +39,7 @@ class Choice:
 def put(engine, drafts):
     """Give an engine a choice for all loads."""
     schedule, choice = engine._schedule, Choice(drafts)
-    schedule._choices = [choice] * len(schedule._choices)
+    schedule._choices = dict.fromkeys(schedule._choices, choice)
     return choice
 
 
@@ -125,7 +125,7 @@ def test_a_drafter_that_begins_to_rest_lets_go_of_what_it_read(engine, mini):
 def test_each_load_has_its_own_choice(engine):
     """Two slots draft, one does not; a request is read if drafting pays at the load that it makes."""
     alone, both = Choice(False), Choice(True)
-    engine._schedule._choices = [alone, both]
+    engine._schedule._choices = {(2, 0): alone, (2, 1): both}
     for _ in range(4):  # two of them wait
         engine.submit(LONG)
     while not engine.idle:

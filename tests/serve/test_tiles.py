@@ -8,6 +8,7 @@ from sharded_toys import make_params
 
 import jaxspec
 from jaxspec.core.cache import PackedCache
+from jaxspec.core.state import KVCache
 from jaxspec.core.tree import ancestor_words
 from jaxspec.engine.plan import make_plan
 from jaxspec.engine.resolve import resolve_config
@@ -38,7 +39,7 @@ def test_a_forward_of_packed_rows_is_the_same_by_tiles_and_by_slot(params):
     @jax.jit
     def forward(count):
         packing = pack(count, 12, 7)
-        cache = PackedCache(k, v, length, packing)
+        cache = PackedCache(KVCache(k, v, length), packing)
         tokens = (17 * packing.slot + packing.row)[None]
         positions = (length[packing.slot] + packing.row)[None]
         out = target.apply(params.target, tokens, positions, cache, words)

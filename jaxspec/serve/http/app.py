@@ -81,9 +81,10 @@ def _add_state(app: FastAPI, service: Service) -> None:
 
     @app.get("/ready")
     async def ready() -> Response:
-        """Whether it takes requests now."""
+        """Whether it takes requests now, and which programs it is still compiling."""
         refusal = service.refusal
         body = {"status": "ready" if refusal is None else refusal.code}
+        body |= {"compiling": service.driver.missing}
         return JSONResponse(body, 200 if refusal is None else 503)
 
     @app.get("/metrics")

@@ -18,6 +18,9 @@ from jaxspec.serve.requests import InvalidRequest, QueueFull, ServeRequest, Upda
 
 log = logging.getLogger("jaxspec.serve")
 
+# Seconds between looks at an idle engine that has yet to learn what rounds cost.
+_SETTLES = 0.2
+
 DEAD = "The engine failed, and this server is about to exit."
 
 # Parameters by the engine's fields, where the names differ. Stop strings are checked before.
@@ -38,7 +41,7 @@ class Driver:
     All methods but the thread's own belong to the event loop.
 
     Attributes:
-      warm: whether the engine has compiled what it needs.
+      warm: whether the engine takes requests. Some of its programs may still be `missing`.
       failure: why the engine is dead, None while it lives.
     """
 
@@ -64,6 +67,11 @@ class Driver:
         self._wake, self._stopping = threading.Event(), False
         self._visiting_since: float | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    @property
+    def missing(self) -> list[str]:
+        """What is being compiled, in words."""
+        return self._engine.missing
 
     @property
     def busy(self) -> bool:
@@ -130,7 +138,7 @@ class Driver:
     def _run(self) -> None:
         """Warm up, then visit the device whenever there is work. The engine's thread runs this."""
         try:
-            self._engine.warm_up()
+            self._engine.warm_up(wait=False)
             self._loop.call_soon_threadsafe(self._set_warm)
             while True:
                 # Before the questions: what changes after them sets it again, and the wait ends.
@@ -138,8 +146,11 @@ class Driver:
                 if self._stopping:
                     self._engine.close()
                     break
-                if self._engine.idle and self._wake.wait(self._engine.pulse):
-                    continue
+                if self._engine.idle:
+                    # Programs may come that tell what rounds cost.
+                    pulse = _SETTLES if self._engine.unsettled else self._engine.pulse
+                    if self._wake.wait(pulse) or self._engine.settle() or pulse is _SETTLES:
+                        continue
                 self._visiting_since = time.monotonic()
                 updates = self._engine.visit()
                 self._visiting_since = None
@@ -152,7 +163,8 @@ class Driver:
 
     def _set_warm(self) -> None:
         self.warm = True
-        log.info("ready")
+        later = ", ".join(self.missing)
+        log.info("ready%s", f"; still compiling {later}" if later else "")
 
     def _deliver(self, updates: list[Update]) -> None:
         for update in updates:

@@ -299,7 +299,7 @@ def test_an_engine_that_gives_a_request_up():
 
 def test_warming_up():
     engine, warm = FakeEngine(), threading.Event()
-    engine.warm_up = lambda: warm.wait(20)
+    engine.warm_up = lambda wait: warm.wait(20)
     with http_server.running(engine, wait=False) as server:
         http_server.wait_until(lambda: server.server.started)
         assert server.http.get("/health").status_code == 200
@@ -313,7 +313,7 @@ def test_warming_up():
 
 
 def test_an_engine_that_cannot_warm_up_ends_the_server():
-    def warm_up():
+    def warm_up(wait):
         raise MemoryError
 
     engine = FakeEngine()

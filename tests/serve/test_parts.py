@@ -1,0 +1,147 @@
+"""Rounds of some neighbouring slots, and programs that are compiled while requests run."""
+
+import pytest
+from serve_toys import PROMPT, run
+from short_models import load_short
+
+import jaxspec
+from jaxspec.serve import ServeRequest, make_engine
+from jaxspec.serve.choice import DraftChoice
+from jaxspec.serve.costs import Costs, guess_costs
+from jaxspec.serve.programs import Variant
+from jaxspec.serve.rounds import Rules
+from jaxspec.serve.warming import cover, find_first
+
+SHAPE = dict(slots=4, capacity=320, budget=8, edges=(4, 32), rounds=4, visit_seconds=None)
+
+
+@pytest.fixture(scope="module")
+def mini():
+    return load_short()
+
+
+@pytest.fixture
+def visits(monkeypatch):
+    """Let engines draft whenever a request wants it, and list (first, part, drafts) of visits."""
+    for name in ("wants_drafts", "wants_followers"):
+        monkeypatch.setattr(DraftChoice, name, lambda choice: True)
+    monkeypatch.setattr(
+        "jaxspec.serve.schedule.read_costs", lambda device: Costs((1.0, 1.001), (0.9,))
+    )
+    return []
+
+
+def watch(engine, visits):
+    """List an engine's visits."""
+    visit = engine._device.visit
+
+    def listed(*args, **where):
+        visits.append((where["first"], where["part"], args[2]))
+        return visit(*args, **where)
+
+    engine._device.visit = listed
+
+
+def requests(count):
+    prompts = [(*PROMPT, index) for index in range(5, 5 + count)]
+    return [ServeRequest(prompt, max_new_tokens=12, ignore_eos=True) for prompt in prompts]
+
+
+@pytest.fixture
+def expected(mini):
+    options = dict(method="ar", max_new_tokens=12, ignore_eos=True)
+    return [jaxspec.decode(mini, list(one.tokens), **options).tokens for one in requests(3)]
+
+
+def test_one_request_of_four_slots_drafts_for_its_slot_alone(mini, visits, expected):
+    engine = make_engine(mini, **SHAPE)
+    engine.warm_up()
+    watch(engine, visits)
+    for _ in range(2):  # the second one in another slot
+        ((tokens, _, drafted, _),) = run(engine, requests(1)[0])
+        assert tokens == expected[0] and any(drafted)
+    assert {part for _, part, _ in visits} == {1} and all(drafts for *_, drafts in visits)
+    assert len({first for first, *_ in visits}) == 2
+    assert engine.counters()["compiles_after_warm_up"] == 0
+
+
+def test_requests_take_turns_until_the_program_for_all_of_them_is_there(mini, visits, expected):
+    engine = make_engine(mini, **SHAPE)
+    engine.warm_up()
+    watch(engine, visits)
+    # Nothing is compiled for two slots, and nothing will be.
+    engine._compiler.want = lambda variants: None
+    one, other = requests(2)
+    begun = engine.submit(one)
+    made = [token for update in engine.visit() for token in update.tokens]
+    tokens = {begun: made, engine.submit(other): []}
+    while not engine.idle:
+        for update in engine.visit():
+            tokens[update.id] += update.tokens
+    assert list(tokens.values()) == expected[:2]
+    assert {part for _, part, _ in visits} == {1} and any(drafts for *_, drafts in visits)
+
+
+def test_more_requests_go_on_without_drafts_until_then(mini, visits, expected):
+    engine = make_engine(mini, **SHAPE)
+    engine.warm_up()
+    watch(engine, visits)
+    engine._compiler.want = lambda variants: None
+    found = run(engine, *requests(3))
+    assert [tokens for tokens, *_ in found] == expected
+    assert (0, 4, False) in visits
+
+
+def test_a_compiled_part_serves_the_slots_that_it_covers(mini, visits, expected):
+    engine = make_engine(mini, **SHAPE)
+    engine.warm_up()
+    both = Variant("visit", 1, 2)
+    engine._compiler.want([both])
+    engine._compiler.wait([both])
+    watch(engine, visits)
+    found = run(engine, *requests(2))
+    assert [tokens for tokens, *_ in found] == expected[:2]
+    assert all(any(drafted) for _, _, drafted, _ in found)
+    assert {(part, drafts) for _, part, drafts in visits} == {(2, True)}
+
+
+def test_requests_run_plain_before_the_rest_is_compiled(mini, expected, monkeypatch):
+    engine = make_engine(mini, **SHAPE)
+    device, compile = engine._device, engine._device.compile
+    first = find_first(device, rests=True)
+    assert first == [Variant("feed", 0), Variant("visit", 0, 1)]
+
+    def only_first(variant):
+        if variant not in first:
+            raise RuntimeError("not now")
+        compile(variant)
+
+    monkeypatch.setattr(device, "compile", only_first)
+    engine._compiler._device = device
+    monkeypatch.setattr(engine._compiler, "has", lambda variant: variant in first)
+    engine.warm_up(wait=False)
+    ((tokens, _, drafted, _),) = run(engine, requests(1)[0])
+    assert tokens == expected[0] and not any(drafted)
+
+
+def test_the_smallest_part_covers_slots():
+    parts = (1, 2, 4, 8)
+    cases = {(5,): 1, (2, 3): 2, (1, 2): 4, (3, 4): 8, (0, 1, 2, 3): 4, (4, 7): 4}
+    assert {slots: cover(slots, parts) for slots in cases} == cases
+
+
+def test_a_part_has_its_share_of_the_rows():
+    rules = Rules("global", (4, 8, 16, 32, 64), (1, 2))
+    assert rules.of_part(1, 8).edges == (4, 8)
+    assert rules.of_part(2, 8).edges == (4, 8, 16)
+    assert rules.of_part(8, 8) == rules
+    assert Rules("fixed", (2, 16)).of_part(1, 2).edges == (2, 8)
+
+
+def test_costs_of_more_slots_are_guessed_from_those_of_one():
+    # A row costs 1 and drafting for a slot 5.
+    known = Costs((10.0 + 5 + 3, 10.0 + 5 + 7), (10.0,), 0.5)
+    rules = Rules("global", (4, 8, 16), (1, 2))
+    guessed = guess_costs(known, (4, 8), 2, rules)
+    assert guessed.drafted == pytest.approx((10 + 10 + 3, 10 + 10 + 7, 10 + 10 + 15))
+    assert guessed.plain == pytest.approx((10, 11)) and guessed.visit == 0.5
