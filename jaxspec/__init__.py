@@ -9,6 +9,8 @@ from jaxspec.core.distribution import check as _check_distribution
 # Before all other imports, so that its message is the one that a reader sees.
 _check_distribution()
 
+__version__ = "0.1.0"
+
 from jaxspec import adapt, builders, policies
 from jaxspec.core.params import Params
 from jaxspec.core.state import Tree
@@ -24,6 +26,7 @@ __all__ = [
     "Params",
     "Stats",
     "Tree",
+    "__version__",
     "adapt",
     "builders",
     "decode",

@@ -40,10 +40,13 @@ def list_modules(folder: Path = LIBRARY) -> list[Path]:
 
 
 def count_entries() -> int:
-    """Count files and folders at the top of `jaxspec/` that git knows."""
+    """Count files and folders at the top of `jaxspec/` that git knows, and that one would open.
+
+    Neither the marker of a typed package nor the other name of the folder `training` is.
+    """
     listed = run_git("ls-files", "-co", "--exclude-standard", "jaxspec")
     found = {Path(line).parts[1] for line in listed if (ROOT / line).exists()}
-    return len(found)
+    return len(found - {"py.typed", "training"})
 
 
 def run_git(*arguments: str) -> list[str]:
@@ -268,22 +271,27 @@ def measure_tracked() -> float:
 def measure_wheel() -> float | str:
     """MiB of a wheel built into a temporary folder, or the reason why there is none."""
     with tempfile.TemporaryDirectory() as folder:
-        # A build leaves its own files in the source tree, so it works on a copy of what git tracks.
-        source, built = Path(folder, "source"), Path(folder, "built")
-        for line in run_git("ls-files"):
-            target = source / line
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if (ROOT / line).is_file():
-                target.write_bytes((ROOT / line).read_bytes())
-        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", str(source)]
-        command += ["--wheel-dir", str(built)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        wheels = list(built.glob("*.whl"))
-        if done.returncode or not wheels:
-            errors = [line.strip() for line in done.stderr.splitlines() if "rror" in line]
-            reason = errors[-1] if errors else "pip gave no reason"
-            return f"not built ({reason})"
-        return wheels[0].stat().st_size / 2**20
+        wheel = build_wheel(Path(folder))
+        return wheel if isinstance(wheel, str) else wheel.stat().st_size / 2**20
+
+
+def build_wheel(folder: Path) -> Path | str:
+    """Build a wheel into a folder: its path, or the reason why there is none."""
+    # A build leaves its own files in the source tree, so it works on a copy of what git tracks.
+    source, built = folder / "source", folder / "built"
+    for line in run_git("ls-files"):
+        target = source / line
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / line).is_file():
+            target.write_bytes((ROOT / line).read_bytes())
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", str(source)]
+    command += ["--wheel-dir", str(built)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    wheels = list(built.glob("*.whl"))
+    if done.returncode or not wheels:
+        errors = [line.strip() for line in done.stderr.splitlines() if "rror" in line]
+        return f"not built ({errors[-1] if errors else 'pip gave no reason'})"
+    return wheels[0]
 
 
 def count_readme_lines() -> int:

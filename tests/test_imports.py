@@ -29,6 +29,7 @@ ALLOWED = {
     "jaxspec.adapt": ENGINE,
     "jaxspec.serve": ENGINE,
     "jaxspec.bench": ENGINE | {"jaxspec.adapt", "jaxspec.view", "jaxspec.zoo", "jaxspec.serve"},
+    "jaxspec.training": {"jaxspec.core"},  # a clone's name for the folder `training`
     "jaxspec.cli": ENGINE
     | {"jaxspec.adapt", "jaxspec.view", "jaxspec.zoo", "jaxspec.serve", "jaxspec.bench"},
 }

@@ -170,21 +170,21 @@ def run_first_cell(monkeypatch, missing: set[str]) -> list[list[str]]:
 
 
 def test_first_cell_leaves_jax_alone(monkeypatch, tmp_path):
-    """It installs the package without its dependencies, never under its import name, which belongs
-    to another project on PyPI, and pins the installed JAX.
+    """It installs the clone without its dependencies, never a name on an index, where jaxspec is
+    another project and this one is not; and it pins the installed JAX.
     """
     pins = [
         f"{name}=={importlib.metadata.version(name)}" for name in ("jax", "jaxlib", "flax", "numpy")
     ]
     assert run_first_cell(monkeypatch, set()) == []
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(QUICKSTART.parent)
     assert run_first_cell(monkeypatch, {"jaxspec", "gguf"}) == [
-        ["--no-deps", "jax-speculative", *pins],
+        ["--no-deps", str(ROOT), *pins],
         ["gguf", *pins],
     ]
 
 
-def test_first_cell_finds_the_clone(monkeypatch):
-    monkeypatch.chdir(QUICKSTART.parent)
-    ((option, source, *_),) = run_first_cell(monkeypatch, {"jaxspec"})
-    assert (option, source) == ("--no-deps", str(ROOT))
+def test_first_cell_needs_a_clone(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match="open this notebook in one"):
+        run_first_cell(monkeypatch, {"jaxspec"})

@@ -1,7 +1,12 @@
 """Recipes that train targets and drafters.
 
-Modules with a `main` run as `python -m training.<module> --help`, in this order: `tokenizer`,
-`train_target`, `export`, `regenerate`, `train_drafter`. `sweep` runs lists of drafter recipes. They
-share `loop` (steps, checkpoints, exact resumption), `sharding` and `optimizer`. They need the
-`train` extra: pip install "jax-speculative[train]".
+They are imported as `jaxspec.training`. `jaxspec regenerate` and `jaxspec train` run two of them;
+all modules with a `main` run as `python -m jaxspec.training.<module> --help`, in this order:
+`tokenizer`, `train_target`, `export`, `regenerate`, `train_drafter`. `sweep` runs lists of drafter
+recipes. They share `loop` (steps, checkpoints, exact resumption), `sharding` and `optimizer`. They
+need the `train` extra.
 """
+
+from jaxspec.core.distribution import TRAIN, require
+
+require("train", *TRAIN, importer=__name__)

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from training.data import DataError
-from training.samples import DataRecord
+from .data import DataError
+from .samples import DataRecord
 
 # Tokens that end a turn, in addition to the tokenizer's end of text: those of Qwen and ChatML,
 # Llama 3, Gemma and Phi.
@@ -213,7 +213,7 @@ def split_record(
     elif record.response is None:
         raise DataError(
             f"{record.place}: a prompt without a response: "
-            "let the target answer it, see training.regenerate"
+            "let the target answer it, see `jaxspec regenerate`"
         )
     elif isinstance(record.prompt, str) and (chat.template is None or chat.raw_prompts):
         yield (Piece(record.prompt, (), special=True), Piece(record.response, None)), []

@@ -55,7 +55,9 @@ def load_bpe_tokenizer(folder: Path | str):
 
     path = Path(folder) / "tokenizer.json"
     if not path.is_file():
-        raise DataError(f"no tokenizer at {path}: make one with python -m training.tokenizer")
+        raise DataError(
+            f"no tokenizer at {path}: make one with python -m jaxspec.training.tokenizer"
+        )
     return Tokenizer.from_file(str(path))
 
 

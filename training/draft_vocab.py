@@ -15,7 +15,8 @@ from tqdm import tqdm
 
 from jaxspec.core.params import Params
 from jaxspec.drafters.borrowed_head import select_columns
-from training.packing import PackedRows
+
+from .packing import PackedRows
 
 
 def find_frequent_ids(

@@ -17,11 +17,12 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.borrowed_head import select_columns
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.targets.transformer import Transformer
-from training.block_forward import block_hidden
-from training.draft_vocab import find_slots
-from training.losses import compute_slot_weights, cross_entropy, forward_kl, gather, reverse_kl
-from training.teacher import TeacherStates, compute_teacher_states
-from training.tiles import map_tiled_rows
+
+from .block_forward import block_hidden
+from .draft_vocab import find_slots
+from .losses import compute_slot_weights, cross_entropy, forward_kl, gather, reverse_kl
+from .teacher import TeacherStates, compute_teacher_states
+from .tiles import map_tiled_rows
 
 
 @dataclasses.dataclass

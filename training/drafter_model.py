@@ -14,7 +14,8 @@ from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.dflash.hf_config import default_feature_layers
 from jaxspec.drafters.dflash.network import BlockDrafter
 from jaxspec.drafters.hf_fields import check_fits
-from training.optimizer import zero_residual
+
+from .optimizer import zero_residual
 
 
 @dataclasses.dataclass
@@ -146,7 +147,7 @@ def make_drafter_config(
 
 
 def find_mask_token(tokenizer: str | None) -> int:
-    from training.data import load_bpe_tokenizer
+    from .data import load_bpe_tokenizer
 
     found = (
         [load_bpe_tokenizer(tokenizer).token_to_id(name) for name in MASK_TOKENS]

@@ -11,11 +11,12 @@ from jaxspec.targets.hf_config import target_config
 from jaxspec.targets.transformer import Transformer
 from jaxspec.zoo.checkpoint import default_dtype
 from jaxspec.zoo.places import resolve_model
-from training.first_weights import make_first_weights, split_frozen
-from training.methods import find_method
-from training.optimizer import make_optimizer
-from training.packing import PackedRows
-from training.pipeline import load_packed_rows
+
+from .first_weights import make_first_weights, split_frozen
+from .methods import find_method
+from .optimizer import make_optimizer
+from .packing import PackedRows
+from .pipeline import load_packed_rows
 
 
 def count_bytes(tree) -> int:

@@ -15,16 +15,17 @@ import jax.numpy as jnp
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.dspark.config import DSparkConfig
 from jaxspec.drafters.dspark.network import DSpark, MarkovHead
-from training.block_forward import block_hidden
-from training.draft_vocab import find_slots
-from training.drafter_loss import (
+
+from .block_forward import block_hidden
+from .draft_vocab import find_slots
+from .drafter_loss import (
     LossOptions,
     draft_logits,
     get_target_states,
     make_teacher_logits,
     sum_accuracies,
 )
-from training.dspark_losses import (
+from .dspark_losses import (
     accept_rate,
     compute_block_weights,
     compute_slot_losses,
@@ -32,9 +33,9 @@ from training.dspark_losses import (
     gather_block_tokens,
     sum_accept_length,
 )
-from training.losses import gather
-from training.slot_losses import check_options
-from training.tiles import sum_tiled_rows
+from .losses import gather
+from .slot_losses import check_options
+from .tiles import sum_tiled_rows
 
 BACKBONE = "backbone"
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from training.losses import compute_slot_weights, cross_entropy, forward_kl, gather, l1_distance
+from .losses import compute_slot_weights, cross_entropy, forward_kl, gather, l1_distance
 
 
 class SlotLosses(NamedTuple):

@@ -14,7 +14,8 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.dflash.config import BlockDrafterConfig
 from jaxspec.drafters.dspark.config import DSparkConfig
 from jaxspec.drafters.dspark.network import DSpark
-from training.drafter_model import ModelOptions, init_drafter, make_drafter_config
+
+from .drafter_model import ModelOptions, init_drafter, make_drafter_config
 
 
 def make_dspark_config(

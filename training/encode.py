@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from training.chat import ChatFormat, Piece, split_record
-from training.data import DataError
-from training.samples import DataRecord, Sample
+from .chat import ChatFormat, Piece, split_record
+from .data import DataError
+from .samples import DataRecord, Sample
 
 # Characters per call of the tokenizer: enough to keep its threads busy, few enough for its memory.
 _CHARACTERS = 4_000_000

@@ -1,6 +1,6 @@
 """Write trained weights in Hugging Face form.
 
-    python -m training.export --run runs/target --tokenizer jaxspec/zoo/mini --out jaxspec/zoo/mini
+    python -m jaxspec.training.export --run runs/target --tokenizer jaxspec/zoo/mini --out jaxspec/zoo/mini
 
 Drafters are written by `training.train_drafter` itself when it ends.
 """
@@ -18,10 +18,11 @@ import numpy as np
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params, Spec
 from jaxspec.zoo.checkpoint import save, save_drafter
-from training.checkpoints import CheckpointError, Checkpoints
-from training.command import one_line_errors
-from training.data import load_bpe_tokenizer
-from training.tokenizer import EOS
+
+from .checkpoints import CheckpointError, Checkpoints
+from .command import one_line_errors
+from .data import load_bpe_tokenizer
+from .tokenizer import EOS
 
 
 @dataclasses.dataclass

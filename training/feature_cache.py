@@ -20,9 +20,10 @@ from tqdm import tqdm
 
 from jaxspec.core.config import TargetConfig
 from jaxspec.engine.quick_jit import quick_jit
-from training.data import DataError
-from training.packing import PackedRows
-from training.teacher import TeacherStates, compute_teacher_states, find_best_tokens
+
+from .data import DataError
+from .packing import PackedRows
+from .teacher import TeacherStates, compute_teacher_states, find_best_tokens
 
 _DONE = "complete.json"
 

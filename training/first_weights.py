@@ -11,9 +11,10 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.core.params import Params
 from jaxspec.drafters.files import for_target, load_drafter, read_config
 from jaxspec.io.config_entries import read_entries
-from training.drafter_model import ModelOptions
-from training.methods import find_method, head_is_trained
-from training.optimizer import zero_residual
+
+from .drafter_model import ModelOptions
+from .methods import find_method, head_is_trained
+from .optimizer import zero_residual
 
 
 def make_first_weights(

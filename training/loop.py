@@ -19,10 +19,11 @@ import optax
 
 from jaxspec.core.processes import HostOptions
 from jaxspec.engine.quick_jit import QuickJit
-from training import sharding
-from training.checkpoints import Checkpoints, TrainingError
-from training.metrics import RunLog, count_tokens
-from training.stopping import StopRequest, catch_stop
+
+from . import sharding
+from .checkpoints import Checkpoints, TrainingError
+from .metrics import RunLog, count_tokens
+from .stopping import StopRequest, catch_stop
 
 
 @dataclasses.dataclass

@@ -16,9 +16,10 @@ import jax.numpy as jnp
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.medusa.config import MedusaConfig
 from jaxspec.drafters.medusa.network import Medusa
-from training.drafter_loss import LossOptions, get_target_states
-from training.losses import gather
-from training.slot_losses import check_options, compute_weights, make_slot_losses, sum_losses
+
+from .drafter_loss import LossOptions, get_target_states
+from .losses import gather
+from .slot_losses import check_options, compute_weights, make_slot_losses, sum_losses
 
 
 def make_medusa_loss(

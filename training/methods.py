@@ -15,17 +15,18 @@ from jaxspec.drafters.medusa.config import MedusaConfig
 from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
 from jaxspec.drafters.registry import record_of
 from jaxspec.drafters.specblock.config import SpecBlockConfig
-from training import drafter_model
-from training.drafter_loss import LossOptions, make_loss
-from training.drafter_model import ModelOptions
-from training.dspark_loss import BACKBONE, DSparkOptions, make_dspark_loss
-from training.dspark_model import find_backbone, init_dspark, make_dspark_config
-from training.eagle_loss import init_eagle, make_eagle_loss
-from training.falcon_loss import init_falcon, make_falcon_loss
-from training.medusa_loss import init_medusa, make_medusa_loss
-from training.parallelspec_loss import init_parallelspec, make_parallelspec_loss
-from training.small_model_loss import init_small_model, make_small_model_loss
-from training.specblock_loss import BlockOptions, init_specblock, make_specblock_loss
+
+from . import drafter_model
+from .drafter_loss import LossOptions, make_loss
+from .drafter_model import ModelOptions
+from .dspark_loss import BACKBONE, DSparkOptions, make_dspark_loss
+from .dspark_model import find_backbone, init_dspark, make_dspark_config
+from .eagle_loss import init_eagle, make_eagle_loss
+from .falcon_loss import init_falcon, make_falcon_loss
+from .medusa_loss import init_medusa, make_medusa_loss
+from .parallelspec_loss import init_parallelspec, make_parallelspec_loss
+from .small_model_loss import init_small_model, make_small_model_loss
+from .specblock_loss import BlockOptions, init_specblock, make_specblock_loss
 
 
 @dataclasses.dataclass

@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from training.data import DataError
-from training.samples import Sample
+from .data import DataError
+from .samples import Sample
 
 
 class PackedRows(NamedTuple):

@@ -19,9 +19,10 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.core.state import KVCache
 from jaxspec.drafters.parallelspec.config import ParallelSpecConfig
 from jaxspec.drafters.parallelspec.network import ParallelSpec
-from training.drafter_loss import LossOptions, get_target_states
-from training.losses import gather
-from training.slot_losses import (
+
+from .drafter_loss import LossOptions, get_target_states
+from .losses import gather
+from .slot_losses import (
     check_options,
     compute_weights,
     make_slot_losses,

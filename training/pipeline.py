@@ -15,11 +15,11 @@ from typing import Literal
 import numpy as np
 from tqdm import tqdm
 
-from training.chat import make_format
-from training.data import DataError
-from training.encode import encode
-from training.packing import PackedRows, cut_sample, pack_rows
-from training.samples import Sample, read_records
+from .chat import make_format
+from .data import DataError
+from .encode import encode
+from .packing import PackedRows, cut_sample, pack_rows
+from .samples import Sample, read_records
 
 
 @dataclasses.dataclass

@@ -11,13 +11,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from training.drafter_loss import LossOptions
-from training.drafter_model import ModelOptions
-from training.dspark_loss import DSparkOptions
-from training.loop import LoopOptions
-from training.methods import MethodOptions
-from training.optimizer import OptimizerOptions
-from training.specblock_loss import BlockOptions
+from .drafter_loss import LossOptions
+from .drafter_model import ModelOptions
+from .dspark_loss import DSparkOptions
+from .loop import LoopOptions
+from .methods import MethodOptions
+from .optimizer import OptimizerOptions
+from .specblock_loss import BlockOptions
 
 # Score temperatures of drafters trained on text of several temperatures, greedy and sampled, see
 # jaxspec/zoo/mini/README.md.

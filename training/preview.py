@@ -1,6 +1,6 @@
 """Print samples as they will be trained on, with the tokens to predict marked.
 
-    python -m training.preview --tokenizer mini --files regenerated.jsonl --limit 3
+    python -m jaxspec.training.preview --tokenizer mini --files regenerated.jsonl --limit 3
 
 The marks are green on a terminal and [[ ]] elsewhere.
 """
@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from training.chat import make_format
-from training.command import one_line_errors
-from training.data import DataError
-from training.encode import encode
-from training.packing import cut_sample
-from training.pipeline import DataOptions
-from training.samples import Sample, read_records
+from .chat import make_format
+from .command import one_line_errors
+from .data import DataError
+from .encode import encode
+from .packing import cut_sample
+from .pipeline import DataOptions
+from .samples import Sample, read_records
 
 _COLOUR, _MARKS = ("\x1b[32m", "\x1b[0m"), ("[[", "]]")
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from training.chat import ChatFormat, encode_messages
-from training.data import DataError
-from training.samples import DataRecord
+from .chat import ChatFormat, encode_messages
+from .data import DataError
+from .samples import DataRecord
 
 ANSWER = "Answer:"
 

@@ -7,8 +7,8 @@ import hashlib
 import json
 from pathlib import Path
 
-from training.methods import find_method
-from training.packing import PackedRows
+from .methods import find_method
+from .packing import PackedRows
 
 # Options that older runs do not have.
 _LATER = (

@@ -1,6 +1,6 @@
 """Let a target answer prompts: its own text is the best training data for its drafters.
 
-    python -m training.regenerate --target mini --prompts corpus.jsonl.gz \\
+    jaxspec regenerate --target mini --prompts corpus.jsonl.gz \\
         --out regenerated.jsonl --limit 2000 \\
         --domains math 0.4 code 0.3 prose 0.3 --temperatures 0 0 0.7 1
 
@@ -16,6 +16,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,11 +25,12 @@ from tqdm import tqdm
 
 import jaxspec
 from jaxspec.core.params import Params
-from training.chat import ChatFormat, make_format
-from training.command import one_line_errors
-from training.data import DataError
-from training.prompts import PromptToAnswer, find_unfinished, make_prompts
-from training.samples import SETTINGS, read_records
+
+from .chat import ChatFormat, make_format
+from .command import one_line_errors
+from .data import DataError
+from .prompts import PromptToAnswer, find_unfinished, make_prompts
+from .samples import SETTINGS, read_records
 
 
 @dataclasses.dataclass
@@ -179,14 +181,14 @@ def read_finished(path: Path, settings: dict) -> set[str]:
     whole = content.rfind(b"\n") + 1
     lines = content[:whole].splitlines()
     if not lines and not content.startswith(b"{") and content:
-        raise DataError(f"{path} was not written by training.regenerate: choose another --out")
+        raise DataError(f"{path} was not written by `jaxspec regenerate`: choose another --out")
     try:
         found = [json.loads(line) for line in lines]
         first = found[0][SETTINGS] if found else settings
         done = {record["id"] for record in found[1:]}
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{path} was not written by training.regenerate, or is damaged ({error!r}): "
+            f"{path} was not written by `jaxspec regenerate`, or is damaged ({error!r}): "
             "choose another --out"
         ) from None
     for name in [*settings, *first]:
@@ -260,8 +262,13 @@ def _progress(total: int, done: int) -> tqdm:
     return tqdm(total=total, initial=done, desc="regenerate", unit="prompt")
 
 
-if __name__ == "__main__":
+def run(arguments: list[str]) -> None:
+    """Do what a command line asks for."""
     import tyro
 
+    regenerate(tyro.cli(RegenerateOptions, prog="jaxspec regenerate", args=arguments))
+
+
+if __name__ == "__main__":
     with one_line_errors():
-        regenerate(tyro.cli(RegenerateOptions))
+        run(sys.argv[1:])

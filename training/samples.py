@@ -28,7 +28,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxspec.io.messages import MESSAGE_KEYS, read_messages
-from training.data import DataError
+
+from .data import DataError
 
 SETTINGS = "settings"
 _FORMS = (

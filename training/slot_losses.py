@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.core.config import TargetConfig
-from training.drafter_loss import LossOptions, make_per_row, sum_accuracies
-from training.losses import compute_slot_weights, gather
-from training.teacher import TeacherStates
+
+from .drafter_loss import LossOptions, make_per_row, sum_accuracies
+from .losses import compute_slot_weights, gather
+from .teacher import TeacherStates
 
 
 def check_options(options: LossOptions) -> None:

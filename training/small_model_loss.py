@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.draft_model.config import SmallModelConfig
 from jaxspec.targets.transformer import Transformer
-from training.drafter_loss import LossOptions, get_target_states
-from training.slot_losses import check_options, compute_weights, make_slot_losses, sum_losses
-from training.teacher import make_segment_mask
+
+from .drafter_loss import LossOptions, get_target_states
+from .slot_losses import check_options, compute_weights, make_slot_losses, sum_losses
+from .teacher import make_segment_mask
 
 
 def make_small_model_loss(

@@ -15,7 +15,8 @@ from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.drafters.specblock.network import SpecBlock, slot_positions
 from jaxspec.targets.attention import attend
 from jaxspec.targets.layers import DecoderLayer, apply_rope, rope_table
-from training.losses import gather
+
+from .losses import gather
 
 
 def draw_cuts(batch, count: int, slots: int) -> jax.Array:

@@ -18,10 +18,11 @@ from jaxspec.core.config import TargetConfig
 from jaxspec.drafters.rank_classes import RANK_LIMITS, score_classes, weigh_classes
 from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.drafters.specblock.network import SpecBlock, rank_features, slot_positions
-from training.drafter_loss import LossOptions, sum_accuracies
-from training.losses import compute_slot_weights, gather
-from training.specblock_forward import draw_cuts
-from training.specblock_slots import SlotLosses, ahead_of, make_specblock_slot_losses
+
+from .drafter_loss import LossOptions, sum_accuracies
+from .losses import compute_slot_weights, gather
+from .specblock_forward import draw_cuts
+from .specblock_slots import SlotLosses, ahead_of, make_specblock_slot_losses
 
 
 @dataclasses.dataclass

@@ -13,10 +13,11 @@ from jaxspec.drafters.rank_classes import classify_rank
 from jaxspec.drafters.specblock.config import SpecBlockConfig
 from jaxspec.drafters.specblock.network import SpecBlock, rank_features
 from jaxspec.targets.transformer import Transformer
-from training.draft_vocab import find_slots
-from training.drafter_loss import LossOptions, get_target_states
-from training.losses import gather
-from training.specblock_forward import block_outputs
+
+from .draft_vocab import find_slots
+from .drafter_loss import LossOptions, get_target_states
+from .losses import gather
+from .specblock_forward import block_outputs
 
 
 class SlotLosses(NamedTuple):

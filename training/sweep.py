@@ -1,6 +1,6 @@
 """Run a list of drafter recipes one after another, and write a table and a plot.
 
-    python -m training.sweep all --corpus corpus.jsonl.gz --prompts heldout.jsonl.gz \\
+    python -m jaxspec.training.sweep all --corpus corpus.jsonl.gz --prompts heldout.jsonl.gz \\
         --out runs/sweep --scale small
 
 Run the same command again to continue after an interruption: finished recipes are kept, and an
@@ -24,20 +24,21 @@ import tyro
 
 from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.io.tokenizer import load_tokenizer
-from training.acceptance import EvalOptions, count_rounds, pool_rounds
-from training.command import check_made_with, one_line_errors
-from training.drafter_loss import LossOptions
-from training.drafter_model import ModelOptions
-from training.loop import LoopOptions
-from training.methods import MethodOptions
-from training.metrics import read_metrics
-from training.optimizer import OptimizerOptions
-from training.pipeline import DataOptions
-from training.presets import PRESETS, SCORING
-from training.regenerate import RegenerateOptions, regenerate
-from training.sweep_recipes import FROZEN_SHARE, PARTS, SCALES, SWEEPS, VARIANTS, Recipe, Scale
-from training.sweep_report import write_report
-from training.train_drafter import DrafterOptions, train_drafter
+
+from .acceptance import EvalOptions, count_rounds, pool_rounds
+from .command import check_made_with, one_line_errors
+from .drafter_loss import LossOptions
+from .drafter_model import ModelOptions
+from .loop import LoopOptions
+from .methods import MethodOptions
+from .metrics import read_metrics
+from .optimizer import OptimizerOptions
+from .pipeline import DataOptions
+from .presets import PRESETS, SCORING
+from .regenerate import RegenerateOptions, regenerate
+from .sweep_recipes import FROZEN_SHARE, PARTS, SCALES, SWEEPS, VARIANTS, Recipe, Scale
+from .sweep_report import write_report
+from .train_drafter import DrafterOptions, train_drafter
 
 BUDGETS = (8, 16, 32, 64)
 

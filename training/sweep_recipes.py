@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from training.dspark_loss import DSparkOptions
-from training.methods import EagleOptions, MethodOptions
-from training.presets import PRESETS
+from .dspark_loss import DSparkOptions
+from .methods import EagleOptions, MethodOptions
+from .presets import PRESETS
 
 
 @dataclasses.dataclass(frozen=True)

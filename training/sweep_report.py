@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from training.metrics import read_metrics
-from training.sweep_pairs import paired_tables
+from .metrics import read_metrics
+from .sweep_pairs import paired_tables
 
 # Comparison: a test for the recipes that belong to it, and their label.
 _COMPARISONS = {

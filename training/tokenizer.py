@@ -1,6 +1,6 @@
 """Train the byte-level BPE tokenizer of a small target and write it in Hugging Face form.
 
-python -m training.tokenizer --data corpus.jsonl.gz --out jaxspec/zoo/mini
+python -m jaxspec.training.tokenizer --data corpus.jsonl.gz --out jaxspec/zoo/mini
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import dataclasses
 import json
 from pathlib import Path
 
-from training.command import one_line_errors
-from training.data import read_documents
+from .command import one_line_errors
+from .data import read_documents
 
 EOS, IM_START, IM_END, MASK = "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>"
 SPECIAL = (EOS, IM_START, IM_END, MASK)

@@ -1,11 +1,11 @@
 """Train a drafter of any kind for a target, in one command.
 
-    python -m training.train_drafter --preset jetspec --target mini \\
+    jaxspec train --preset jetspec --target mini \\
         --data.files regenerated.jsonl --eval.prompts heldout.jsonl.gz \\
         --loop.run runs/jetspec --out drafters/jetspec
 
 Run the same command again to continue after an interruption. `--dry-run` says what a run would
-need. The best data is text that the target itself wrote, see `training.regenerate`.
+need. The best data is text that the target itself wrote, see `jaxspec regenerate`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -22,30 +23,33 @@ import jaxspec
 from jaxspec.core.params import Params
 from jaxspec.core.processes import connect
 from jaxspec.io.training_cost import write_training_cost
-from training.acceptance import EvalOptions, make_evaluate
-from training.command import one_line_errors
-from training.draft_vocab import make_draft_vocabulary
-from training.drafter_loss import LossOptions
-from training.drafter_model import ModelOptions
-from training.dry_run import describe_run
-from training.export import export_drafter
-from training.feature_cache import with_cached_states
-from training.first_weights import (
+
+from .acceptance import EvalOptions, make_evaluate
+from .command import one_line_errors
+from .draft_vocab import make_draft_vocabulary
+from .drafter_loss import LossOptions
+from .drafter_model import ModelOptions
+from .dry_run import describe_run
+from .export import export_drafter
+from .feature_cache import with_cached_states
+from .first_weights import (
     join_frozen,
     make_first_weights,
     read_first_weights,
     split_frozen,
 )
-from training.loop import LoopOptions, fit
-from training.methods import MethodOptions, find_method, head_is_trained
-from training.optimizer import OptimizerOptions, make_optimizer
-from training.packing import PackedRows
-from training.pipeline import AnchorBatches, DataOptions, load_packed_rows
-from training.presets import PRESETS
-from training.preview import show_samples
-from training.recipe import describe_recipe
-from training.report import Card, make_model_card, measure_training_cost, plot_run
-from training.specblock_loss import late_batches
+from .loop import LoopOptions, fit
+from .methods import MethodOptions, find_method, head_is_trained
+from .optimizer import OptimizerOptions, make_optimizer
+from .packing import PackedRows
+from .pipeline import AnchorBatches, DataOptions, load_packed_rows
+from .presets import PRESETS
+from .preview import show_samples
+from .recipe import describe_recipe
+from .report import Card, make_model_card, measure_training_cost, plot_run
+from .specblock_loss import late_batches
+
+PROGRAM = "jaxspec train"
 
 
 @dataclasses.dataclass
@@ -93,8 +97,12 @@ class DrafterOptions:
     preview: int = 0
 
 
-def train_drafter(options: DrafterOptions) -> Params:
+def train_drafter(options: DrafterOptions, arguments: Sequence[str] = ()) -> Params:
     """Train, measure acceptance on the way, and write the drafter with its card.
+
+    Args:
+      options: the recipe.
+      arguments: the command line that the options are from, for the card.
 
     Returns:
       The target with the trained drafter, named by its kind.
@@ -137,7 +145,7 @@ def train_drafter(options: DrafterOptions) -> Params:
     )
     trained = join_frozen(trained, kept) | draft
     if jax.process_index() == 0:
-        _write(options, trained, config, target, recipe)
+        _write(options, trained, config, target, recipe, arguments)
     return Params(
         target.target, {kind: trained}, dataclasses.replace(spec, drafters=((kind, config),))
     )
@@ -169,7 +177,14 @@ def _first_weights(options: DrafterOptions, config, target: Params, draft: dict)
     return first if found is None else join_frozen(first, found["params"])
 
 
-def _write(options: DrafterOptions, params, config, target: Params, recipe: dict) -> None:
+def _write(
+    options: DrafterOptions,
+    params,
+    config,
+    target: Params,
+    recipe: dict,
+    arguments: Sequence[str],
+) -> None:
     """Write weights, resolved options, plot and card."""
     export_drafter(params, config, target, options.out)
     (options.out / "training.json").write_text(json.dumps(recipe, indent=2) + "\n")
@@ -185,7 +200,7 @@ def _write(options: DrafterOptions, params, config, target: Params, recipe: dict
         f"it drafts up to {config.depth} tokens per round.{layers}",
         target=recipe["target"],
         data=", ".join(recipe["data"]["files"]),
-        command="python -m training.train_drafter " + " ".join(_without_folders(sys.argv[1:])),
+        command=" ".join(["jaxspec train", *_without_folders(arguments)]),
         licence="that of the target and of the data",
         options=_flat(recipe),
         plot="training.png",
@@ -193,7 +208,7 @@ def _write(options: DrafterOptions, params, config, target: Params, recipe: dict
     (options.out / "README.md").write_text(make_model_card(card, metrics))
 
 
-def _without_folders(arguments: list[str]) -> list[str]:
+def _without_folders(arguments: Sequence[str]) -> list[str]:
     """Drop folders from arguments: a card may be published, and where files lay says nothing."""
     return [
         Path(argument).name if "/" in argument and Path(argument).exists() else argument
@@ -223,7 +238,7 @@ def parse_options(arguments: list[str] | None = None) -> DrafterOptions:
         f"Train a drafter. --preset NAME gives the defaults of all options: {', '.join(PRESETS)}."
     )
     if chosen.preset is None:
-        return tyro.cli(DrafterOptions, args=rest, description=described)
+        return tyro.cli(DrafterOptions, prog=PROGRAM, args=rest, description=described)
     preset = PRESETS[chosen.preset]
     model, loss, optimizer, loop = preset.parts(tyro.MISSING)
     default = DrafterOptions(
@@ -238,19 +253,20 @@ def parse_options(arguments: list[str] | None = None) -> DrafterOptions:
         batch=preset.batch,
         anchors=preset.anchors,
     )
-    return tyro.cli(DrafterOptions, default=default, args=rest, description=described)
+    return tyro.cli(DrafterOptions, prog=PROGRAM, default=default, args=rest, description=described)
 
 
-def main() -> None:
-    with one_line_errors():
-        options = parse_options()
-        if options.preview:
-            show_samples(options.data, options.target, options.preview)
-        elif options.dry_run:
-            print(describe_run(options))
-        else:
-            train_drafter(options)
+def run(arguments: list[str]) -> None:
+    """Do what a command line asks for."""
+    options = parse_options(arguments)
+    if options.preview:
+        show_samples(options.data, options.target, options.preview)
+    elif options.dry_run:
+        print(describe_run(options))
+    else:
+        train_drafter(options, arguments)
 
 
 if __name__ == "__main__":
-    main()
+    with one_line_errors():
+        run(sys.argv[1:])

@@ -1,9 +1,9 @@
 """Train a small target from scratch on text.
 
-    python -m training.train_target --data corpus.jsonl.gz --heldout heldout.jsonl.gz \\
+    python -m jaxspec.training.train_target --data corpus.jsonl.gz --heldout heldout.jsonl.gz \\
         --tokenizer jaxspec/zoo/mini --loop.run runs/target --loop.steps 640
 
-Run the same command again to continue after an interruption. `python -m training.export` writes the
+Run the same command again to continue after an interruption. `python -m jaxspec.training.export` writes the
 result in Hugging Face form.
 """
 
@@ -20,17 +20,18 @@ import optax
 from jaxspec.core.config import TargetConfig
 from jaxspec.core.processes import connect
 from jaxspec.targets.transformer import Transformer
-from training.command import one_line_errors
-from training.data import (
+
+from .command import one_line_errors
+from .data import (
     MixedBatches,
     cut_windows,
     load_bpe_tokenizer,
     make_token_stream,
     read_documents,
 )
-from training.loop import LoopOptions, fit
-from training.optimizer import OptimizerOptions, make_optimizer, zero_residual
-from training.tokenizer import EOS
+from .loop import LoopOptions, fit
+from .optimizer import OptimizerOptions, make_optimizer, zero_residual
+from .tokenizer import EOS
 
 
 @dataclasses.dataclass

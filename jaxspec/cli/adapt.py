@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxspec.cli import adapt_options, options, parse, values
+from jaxspec.core import distribution
 
 
 def add_command(commands: options.Commands) -> None:
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxspec.bench.adapt.adapt_plot import plot_events
 
     values.check_folders(arguments, "json", "plot")
-    values.check_installed("train", "optax", *(["orbax"] if arguments.state else []))
+    distribution.require("train", "optax", *(["orbax"] if arguments.state else []))
     sizes = adapt_options.read_options(arguments)
     decider = make_decider(arguments.decider, sizes.room)
     params, prompts = adapt_options.load_inputs(arguments)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxspec.cli import adapt_options, options, parse, values
+from jaxspec.core import distribution
 
 
 def add_command(commands: options.Commands) -> None:
@@ -81,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_null(arguments)
     if arguments.prompts is None:
         raise ValueError("bench adapt needs prompts of two domains or more: give --prompts FILE")
-    values.check_installed("train", "optax")
+    distribution.require("train", "optax")
     if arguments.evidence is not None or arguments.updates is not None:
         return _run_costs(arguments)
     from jaxspec.bench.adapt.adapt_plot import plot_windows

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from jaxspec.cli import loads, options, parse, values
+from jaxspec.core import distribution
 
 if TYPE_CHECKING:
     from jaxspec.bench.endpoint.load import Load
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxspec.bench.measure.prompt_files import read_prompts
 
     values.check_folders(arguments, "json")
-    values.check_installed("serve", "httpx")
+    distribution.require("serve", "httpx")
     path = arguments.prompts or DEMO_QUESTIONS
     prompts = [one.content for one in read_prompts(path, None, chat=arguments.chat)]
     key, results = arguments.api_key or os.environ.get(options.KEY_VARIABLE) or None, []

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxspec.cli import options, values
+from jaxspec.core import distribution
 
 if TYPE_CHECKING:
     from jaxspec.bench.measure.decodes import Run
@@ -50,7 +51,7 @@ def check_outputs(arguments: argparse.Namespace) -> None:
     """
     values.check_folders(arguments, *FILES)
     if arguments.report:
-        values.check_installed("bench", "matplotlib")
+        distribution.require("bench", "matplotlib")
 
 
 class KeptRuns:

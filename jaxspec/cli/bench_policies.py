@@ -56,7 +56,7 @@ def add_command(commands: options.Commands) -> None:
         "--times",
         type=Path,
         help="costs of rounds that the policies were trained with, written by "
-        "`python -m training.rl.times`; warns if a policy was trained with others "
+        "`python -m jaxspec.training.rl.times`; warns if a policy was trained with others "
         "(default: measure them)",
     )
     options.add_json_file(parser)

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 
+import jaxspec
 from jaxspec.cli import (
     adapt,
     aot,
@@ -19,7 +20,9 @@ from jaxspec.cli import (
     generate,
     inspect,
     plan,
+    regenerate,
     serve,
+    train,
     tree,
 )
 from jaxspec.core import distribution
@@ -34,6 +37,8 @@ COMMANDS = (
     check,
     bench,
     calibrate,
+    regenerate,
+    train,
     adapt,
     inspect,
     convert,
@@ -56,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
     # transformers is imported only for tokenizers; keep it from warning that PyTorch is missing.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     try:
-        arguments = make_parser().parse_args(argv)
+        arguments = parse(argv)
         distribution.check()
         return arguments.run(arguments)
     except BrokenPipeError:  # the pipe's reader is gone, so nothing more can be written
@@ -69,11 +74,23 @@ def main(argv: list[str] | None = None) -> int:
         return INTERRUPTED
 
 
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """Parse a command line, as `main` takes it; commands with `rest` parse what follows them."""
+    parser = make_parser()
+    arguments, rest = parser.parse_known_args(argv)
+    if hasattr(arguments, "rest"):
+        arguments.rest = rest
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return arguments
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser of all commands; parsed arguments have `run`, the command's function."""
     parser = argparse.ArgumentParser(
         prog="jaxspec", description="Lossless speculative decoding with draft trees, in JAX."
     )
+    parser.add_argument("--version", action="version", version=f"jaxspec {jaxspec.__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
     for command in COMMANDS:
         command.add_command(commands)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxspec.cli import options, parse, values
+from jaxspec.core import distribution
 
 if TYPE_CHECKING:
     from jaxspec.core.params import Spec
@@ -143,7 +144,7 @@ def _parse_prefix(text: str) -> str:
 
 def run(arguments: argparse.Namespace) -> int:
     """Load the model, listen, and serve until a signal; in a process after the first, follow it."""
-    values.check_installed("serve", *NEEDED)
+    distribution.require("serve", *NEEDED)
     key = choose_key(arguments)
     if arguments.coordinator or arguments.processes or arguments.process_id is not None:
         import jax

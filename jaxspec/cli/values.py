@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from jaxspec.core import distribution
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -212,21 +213,7 @@ def check_folders(arguments: argparse.Namespace, *names: str) -> None:
         if path and path.is_dir():
             raise IsADirectoryError(f"{option}: {path} is a directory: give a file in it")
         if path and name == "plot":
-            check_installed("bench", "matplotlib")
-
-
-def check_installed(extra: str, *modules: str) -> None:
-    """Refuse to start without what is needed later.
-
-    Args:
-      extra: of the distribution, which installs the modules.
-
-    Raises:
-      ImportError: one of them is not installed.
-    """
-    missing = next((name for name in modules if importlib.util.find_spec(name) is None), None)
-    if missing:
-        raise ImportError(f"{missing} is missing: pip install 'jax-speculative[{extra}]'")
+            distribution.require("bench", "matplotlib")
 
 
 def save_json(path: Path | None, report: Any, indent: int | None = 1) -> None:

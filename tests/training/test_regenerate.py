@@ -134,7 +134,7 @@ def test_other_settings_are_refused_and_named(target, corpus, tmp_path_factory, 
 def test_files_of_others_are_left_alone(target, corpus, tmp_path):
     for content in ('{"text": "mine"}\n', "no JSON at all\n", "no line either"):
         (tmp_path / "mine.jsonl").write_text(content)
-        with pytest.raises(DataError, match="was not written by training.regenerate"):
+        with pytest.raises(DataError, match="was not written by `jaxspec regenerate`"):
             regenerate(options(target, corpus, tmp_path / "mine.jsonl"))
         assert (tmp_path / "mine.jsonl").read_text() == content
     with pytest.raises(DataError, match="no folder .*nowhere"):

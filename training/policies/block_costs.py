@@ -2,7 +2,7 @@
 
 BlockPilot's speed labels use these times:
 
-    python -m training.policies.block_costs --drafter dflash --sizes 6 7 8 9 10 --out times.json
+    python -m jaxspec.training.policies.block_costs --drafter dflash --sizes 6 7 8 9 10 --out times.json
 
 Sizes differ by a few percent, and timing every answer anew is too noisy to show that. An answer's
 time is therefore computed from this table.
@@ -28,8 +28,9 @@ from jaxspec.costs.files import decode_costs, encode_costs, read_cost_file, writ
 from jaxspec.costs.round_costs import RoundCosts, make_costs
 from jaxspec.policies.learned.blockpilot import Predictor, init_blockpilot, make_blockpilot
 from jaxspec.policies.protocol import Observation, Policy
-from training.command import one_line_errors
-from training.policies.block_replay import decode_settings
+
+from ..command import one_line_errors
+from .block_replay import decode_settings
 
 # Predictions per sample, and number of samples.
 CALLS, SAMPLES = 4, 15
@@ -190,7 +191,7 @@ def load_block_costs(path: Path, sizes: Sequence[int]) -> BlockCosts:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} holds no block costs ({error!r}): measure them with "
-            "`python -m training.policies.block_costs`"
+            "`python -m jaxspec.training.policies.block_costs`"
         ) from None
     costs = BlockCosts(decode_costs(single, path), decode_costs(chosen, path), predict)
     if costs.single.blocks != tuple(sizes):

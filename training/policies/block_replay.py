@@ -21,7 +21,8 @@ from jaxspec.engine.grow import grow
 from jaxspec.engine.quick_jit import quick_jit
 from jaxspec.engine.round import make_round
 from jaxspec.engine.session import matmul_precision, prepare, run_prefill
-from training.replay.committed import committed_of_tree
+
+from ..replay.committed import committed_of_tree
 
 
 def decode_settings(size: int, builder: str, budget: int) -> dict:

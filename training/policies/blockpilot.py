@@ -1,6 +1,6 @@
 """Train BlockPilot's predictor of a request's block size, and report what it gains.
 
-    python -m training.policies.blockpilot --prompts corpus.jsonl.gz \\
+    python -m jaxspec.training.policies.blockpilot --prompts corpus.jsonl.gz \\
       --held-out heldout.jsonl.gz --drafter dflash --out policies/blockpilot
 
 The rounds of all prompts with all block sizes are kept in `answers`; a stopped run continues from
@@ -22,12 +22,13 @@ from jaxspec.bench.calibrate import about
 from jaxspec.policies.learned.blockpilot import Predictor, make_blockpilot
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import save_policy
-from training.command import one_line_errors
-from training.policies.block_costs import policy_widths
-from training.policies.blockpilot_data import best_of, labels_of
-from training.policies.blockpilot_fit import choices_of, fit_predictor, inputs, predicted, shuffled
-from training.policies.blockpilot_problem import BlockPilotOptions, BlockPilotProblem, load_problem
-from training.policies.blockpilot_report import CONSTANT, FIXED, TOLD, BlockChoice, lines_of, report
+
+from ..command import one_line_errors
+from .block_costs import policy_widths
+from .blockpilot_data import best_of, labels_of
+from .blockpilot_fit import choices_of, fit_predictor, inputs, predicted, shuffled
+from .blockpilot_problem import BlockPilotOptions, BlockPilotProblem, load_problem
+from .blockpilot_report import CONSTANT, FIXED, TOLD, BlockChoice, lines_of, report
 
 
 def constants(problem: BlockPilotProblem, label: str) -> dict[str, BlockChoice]:

@@ -26,8 +26,9 @@ from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.engine.token_ids import to_ids
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.targets.transformer import Transformer
-from training.policies.block_replay import committed_rounds
-from training.splits import number_places
+
+from ..splits import number_places
+from .block_replay import committed_rounds
 
 # Of every five prompts of a domain, the fourth is for validation and the fifth for the test.
 PARTS = 5

@@ -19,8 +19,9 @@ from jaxspec.policies.learned.blockpilot import (
     scale_logits,
 )
 from jaxspec.policies.learned.networks import residual_mlp
-from training.policies.blockpilot_data import Answers, labels_of
-from training.policies.blockpilot_problem import BlockPilotOptions
+
+from .blockpilot_data import Answers, labels_of
+from .blockpilot_problem import BlockPilotOptions
 
 DROPOUT = 0.2
 

@@ -12,14 +12,15 @@ import jaxspec
 from jaxspec.bench.measure.prompt_files import read_prompts
 from jaxspec.core.params import Params
 from jaxspec.io.tokenizer import load_tokenizer
-from training.policies.block_costs import (
+
+from .block_costs import (
     BlockCosts,
     BlockCostsOptions,
     load_block_costs,
     measure_blocks,
     save_block_costs,
 )
-from training.policies.blockpilot_data import Answers, answer, neighbourhood, split_prompts
+from .blockpilot_data import Answers, answer, neighbourhood, split_prompts
 
 
 @dataclasses.dataclass

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxspec.bench.report.bootstrap import bound_ratio, resample_prompts
-from training.policies.block_costs import BlockCosts
-from training.policies.blockpilot_data import Answers
+
+from .block_costs import BlockCosts
+from .blockpilot_data import Answers
 
 FIXED = "best fixed size"
 # What a choice reads if it predicts nothing: a constant, and the oracle, which knows the answer.

@@ -1,6 +1,6 @@
 """Train the head of Disco, SpecDec++ or C2T, which predicts whether a drafted token is accepted.
 
-    python -m training.policies.classifiers disco --prompts corpus.jsonl.gz --out policies/disco
+    python -m jaxspec.training.policies.classifiers disco --prompts corpus.jsonl.gz --out policies/disco
 
 Labels come from greedy answers to the prompts, drafted with EAGLE's dynamic trees
 (`training.policies.labels`), and are kept in `out`. Run the same command again to continue a
@@ -35,10 +35,11 @@ from jaxspec.policies.learned import c2t, disco, specdec_plus
 from jaxspec.policies.learned.networks import silu_head
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import save_policy
-from training.command import one_line_errors
-from training.loop import LoopOptions, fit
-from training.policies.labels import Labels, collect, load_labels, save_labels
-from training.splits import HELD_OUT, mark_held_out
+
+from ..command import one_line_errors
+from ..loop import LoopOptions, fit
+from ..splits import HELD_OUT, mark_held_out
+from .labels import Labels, collect, load_labels, save_labels
 
 RULES = ("disco", "specdec_plus", "c2t", "c2t-ltd")
 # Epochs and rates of the papers; where a paper gives none, of Learning to Draft's comparison.

@@ -1,6 +1,6 @@
 """Fit the regression that predicts committed tokens by number of verified rows, from a record.
 
-    python -m training.policies.expected --record eagle3.npz --table times.json \\
+    python -m jaxspec.training.policies.expected --record eagle3.npz --table times.json \\
       --out policies/regression
 
 The policy is `jaxspec.policies.learned.regression`. The record comes from `training.rl.record`; the
@@ -32,8 +32,9 @@ from jaxspec.policies.learned.regression import (
 )
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import save_policy
-from training.command import one_line_errors
-from training.replay.records import Record, load_record, split_records
+
+from ..command import one_line_errors
+from ..replay.records import Record, load_record, split_records
 
 
 @dataclasses.dataclass

@@ -1,6 +1,6 @@
 """Search on the real device for the fastest constant depth and number of verified rows.
 
-    python -m training.policies.grid_search --prompts validation.jsonl --out policies/static \\
+    python -m jaxspec.training.policies.grid_search --prompts validation.jsonl --out policies/static \\
       --steps 2 4 6 --rows 8 16 32
 
 This is Learning to Draft's strongest plain baseline. All constants share one compilation. They take
@@ -25,7 +25,8 @@ from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.store import save_policy
-from training.command import one_line_errors
+
+from ..command import one_line_errors
 
 
 @dataclasses.dataclass

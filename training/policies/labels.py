@@ -24,7 +24,8 @@ import jaxspec
 from jaxspec.builders import dynamic
 from jaxspec.core.params import Params
 from jaxspec.policies.protocol import Acts, Functions, Observation, Policy, PolicyConfig, keep_state
-from training.command import check_made_with
+
+from ..command import check_made_with
 
 NEEDS = frozenset({"entropy", "top", "hidden"})
 # Name of the settings in a file of labels.

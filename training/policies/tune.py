@@ -1,8 +1,8 @@
 """Tune a rule's threshold and number of verified rows to a drafter and a device.
 
-    python -m training.policies.tune svip --prompts corpus.jsonl.gz --times times.json \\
+    python -m jaxspec.training.policies.tune svip --prompts corpus.jsonl.gz --times times.json \\
       --out policies/svip
-    python -m training.policies.tune disco --head heads/disco --prompts corpus.jsonl.gz \\
+    python -m jaxspec.training.policies.tune disco --head heads/disco --prompts corpus.jsonl.gz \\
       --times times.json --out policies/disco
 
 The papers chose their thresholds for other drafters, and rules that decide how deep to draft always
@@ -47,8 +47,9 @@ from jaxspec.policies.rules.ddd import make_ddd
 from jaxspec.policies.rules.svip import make_svip
 from jaxspec.policies.stopping import replace_threshold
 from jaxspec.policies.store import load_policy, save_policy
-from training.command import one_line_errors
-from training.splits import HELD_OUT, mark_held_out
+
+from ..command import one_line_errors
+from ..splits import HELD_OUT, mark_held_out
 
 # Thresholds range from one at which the rule always stops to one at which it hardly ever stops.
 THRESHOLDS = {
@@ -111,7 +112,7 @@ def rounds_of(times: RoundCosts) -> dict[str, Any]:
     if missing:
         raise ValueError(
             f"the round costs do not name the {missing[0]} of their rounds: "
-            "measure them with training.rl.times"
+            "measure them with `python -m jaxspec.training.rl.times`"
         )
     builder = f"{told['builder']}/w{told['width']}" if told["width"] else told["builder"]
     settings = {"method": told["drafter"], "builder": builder, "budget": times.widths[-1]}
@@ -136,7 +137,7 @@ def make_tuned_rule(options: TuneOptions, steps: int, made_for: dict[str, Any]) 
         return make_svip()
     if options.head is None:
         raise ValueError(
-            f"{options.rule} has a network: give --head, a folder of training.policies.classifiers"
+            f"{options.rule} has a network: give --head, a folder of jaxspec.training.policies.classifiers"
         )
     policy = load_policy(options.head, about=made_for)
     if not isinstance(policy.config, CONFIGS[options.rule]):

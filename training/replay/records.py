@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from jaxspec.costs.round_costs import RoundCosts
-from training.splits import HELD_OUT, mark_held_out
+
+from ..splits import HELD_OUT, mark_held_out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,5 +118,5 @@ def load_record(path: Path) -> Record:
         if isinstance(error, FileNotFoundError):
             raise
         raise ValueError(
-            f"{path} is no record of rounds ({error}): make one with python -m training.rl.record"
+            f"{path} is no record of rounds ({error}): make one with python -m jaxspec.training.rl.record"
         ) from None

@@ -1,6 +1,6 @@
 """Check a record against real decodes: they must build its trees and commit its tokens.
 
-    python -m training.rl.check --prompts heldout.jsonl.gz --limit 2 --max-new-tokens 64
+    python -m jaxspec.training.rl.check --prompts heldout.jsonl.gz --limit 2 --max-new-tokens 64
 
 The command takes the options of `training.rl.record` except `out`. It decodes each text with a few
 pairs of depth and size, and compares every round with the record of its position. Differences can
@@ -24,9 +24,10 @@ from jaxspec.engine.token_ids import to_ids
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.policies.baselines.static import make_static
 from jaxspec.policies.learned.ltd_features import pool_size
-from training.command import one_line_errors
-from training.rl.options import TextOptions, decode_options, sees_pool
-from training.rl.record import record_texts
+
+from ..command import one_line_errors
+from .options import TextOptions, decode_options, sees_pool
+from .record import record_texts
 
 # Smallest share of rounds that must agree with the record.
 ENOUGH = 0.99

@@ -1,6 +1,6 @@
 """Compare trained policies on a record of held-out prompts, by modelled time, with intervals.
 
-    python -m training.rl.compare --record test.npz --times times.json --tuned-on train.npz \\
+    python -m jaxspec.training.rl.compare --record test.npz --times times.json --tuned-on train.npz \\
       --ways turns=runs/a/policy,runs/b/policy alone=runs/a/1-depth/policy,runs/b/1-depth/policy \\
       --out compare.json
 
@@ -23,12 +23,13 @@ import numpy as np
 from jaxspec.costs.files import load_costs
 from jaxspec.policies.learned.regression import Regression
 from jaxspec.policies.store import load_about, load_policy
-from training.command import one_line_errors
-from training.policies.expected import choose_expected_sizes
-from training.replay.records import Record, load_record, split_records
-from training.rl import replay
-from training.rl.controls import layers_of
-from training.rl.evaluate import check_record, over
+
+from ..command import one_line_errors
+from ..policies.expected import choose_expected_sizes
+from ..replay.records import Record, load_record, split_records
+from . import replay
+from .controls import layers_of
+from .evaluate import check_record, over
 
 
 @dataclasses.dataclass

@@ -18,7 +18,8 @@ import numpy as np
 
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.policies.learned import ltd_features as features
-from training.replay.records import Record
+
+from ..replay.records import Record
 
 
 class Replay(flax.struct.PyTreeNode):

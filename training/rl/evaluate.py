@@ -1,6 +1,6 @@
 """Evaluate a trained policy on a record of held-out prompts, by modelled time.
 
-    python -m training.rl.evaluate --record test.npz --times times.json --policy policies/ltd \\
+    python -m jaxspec.training.rl.evaluate --record test.npz --times times.json --policy policies/ltd \\
       --tuned-on train.npz
 
 This is the first tier of evaluation. It prints tokens per second, tokens per round, mean draft
@@ -20,10 +20,11 @@ from jaxspec.bench.report.bootstrap import bound_ratio, resample_prompts
 from jaxspec.costs.files import load_costs
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.policies.store import load_policy
-from training.command import one_line_errors
-from training.replay.records import Record, load_record, split_records
-from training.rl import replay
-from training.rl.controls import Controls, layers_of, make_controls
+
+from ..command import one_line_errors
+from ..replay.records import Record, load_record, split_records
+from . import replay
+from .controls import Controls, layers_of, make_controls
 
 
 @dataclasses.dataclass

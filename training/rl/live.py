@@ -27,8 +27,9 @@ from jaxspec.engine.session import matmul_precision, prepare, run_prefill
 from jaxspec.engine.token_ids import to_ids
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.policies.baselines.static import Constants, make_static
-from training.rl.environment import Data, Environment, Replay, RoundState
-from training.rl.options import TextOptions, decode_options, sees_pool
+
+from .environment import Data, Environment, Replay, RoundState
+from .options import TextOptions, decode_options, sees_pool
 
 
 class Texts:

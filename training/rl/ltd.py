@@ -1,6 +1,6 @@
 """Train LTD's two policies on recorded rounds: each alone, then in turns while the other is fixed.
 
-    python -m training.rl.ltd --record eagle3.npz --times times.json --run runs/ltd \\
+    python -m jaxspec.training.rl.ltd --record eagle3.npz --times times.json --run runs/ltd \\
       --out policies/ltd --preset jaxspec
 
 Run the same command again to continue a stopped run. The run's folder holds one folder per stage
@@ -26,17 +26,18 @@ from jaxspec.costs.files import load_costs
 from jaxspec.io.fingerprint import fingerprint
 from jaxspec.policies.learned.ltd import make_ltd
 from jaxspec.policies.store import save_policy
-from training.checkpoints import Checkpoints
-from training.command import one_line_errors
-from training.metrics import RunLog
-from training.replay.records import load_record
-from training.rl import replay
-from training.rl.curves import plot_stages
-from training.rl.live import load_texts, make_live
-from training.rl.networks import init_actor_critic
-from training.rl.ppo import learning_rate
-from training.rl.problem import LtdProblem, data_of, environment_of, pose
-from training.rl.stages import Learner, make_update, start
+
+from ..checkpoints import Checkpoints
+from ..command import one_line_errors
+from ..metrics import RunLog
+from ..replay.records import load_record
+from . import replay
+from .curves import plot_stages
+from .live import load_texts, make_live
+from .networks import init_actor_critic
+from .ppo import learning_rate
+from .problem import LtdProblem, data_of, environment_of, pose
+from .stages import Learner, make_update, start
 
 
 @dataclasses.dataclass

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from training.rl.networks import apply_actor_critic, masked_log_probabilities
+from .networks import apply_actor_critic, masked_log_probabilities
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from training.rl.ppo import PpoSettings
+from .ppo import PpoSettings
 
 # Row counts that the published size policies choose from, the root included: the paper's 12 actions
 # and the code's 24.

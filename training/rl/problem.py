@@ -10,9 +10,10 @@ import numpy as np
 
 from jaxspec.costs.round_costs import RoundCosts
 from jaxspec.policies.learned.ltd import LtdConfig
-from training.replay.records import Record, split_records
-from training.rl import replay
-from training.rl.environment import (
+
+from ..replay.records import Record, split_records
+from . import replay
+from .environment import (
     Data,
     Environment,
     Replay,
@@ -20,7 +21,7 @@ from training.rl.environment import (
     make_environment_replay,
     make_size_environment,
 )
-from training.rl.presets import PRESETS, LtdPreset
+from .presets import PRESETS, LtdPreset
 
 
 class LtdProblem(NamedTuple):

@@ -1,6 +1,6 @@
 """Record a drafter's rounds at every position of greedy texts, for the replay environment.
 
-    python -m training.rl.record --prompts corpus.jsonl.gz --out eagle3.npz
+    python -m jaxspec.training.rl.record --prompts corpus.jsonl.gz --out eagle3.npz
 
 Recording runs the decode loop's own functions and commits one token per round. What any depth and
 size would have committed follows from the pool and the text. A dynamic tree is recorded at full
@@ -32,10 +32,11 @@ from jaxspec.engine.token_ids import to_ids
 from jaxspec.engine.verify import verify
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.policies.baselines.static import make_static
-from training.command import one_line_errors
-from training.replay.committed import committed_of_pool, committed_of_tree
-from training.replay.records import Record, save_record
-from training.rl.options import TextOptions, builder_of, decode_options, sees_pool
+
+from ..command import one_line_errors
+from ..replay.committed import committed_of_pool, committed_of_tree
+from ..replay.records import Record, save_record
+from .options import TextOptions, builder_of, decode_options, sees_pool
 
 # Positions recorded by one device call.
 CHUNK = 32

@@ -16,7 +16,8 @@ import numpy as np
 from jaxspec.policies.learned import ltd_features as features
 from jaxspec.policies.learned.ltd import LtdConfig
 from jaxspec.policies.learned.networks import mlp
-from training.replay.records import Record
+
+from ..replay.records import Record
 
 # Positions decided by one device call.
 CHUNK = 1024

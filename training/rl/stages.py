@@ -10,9 +10,9 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from training.rl.environment import Data, Environment, TimeStep
-from training.rl.networks import apply_actor_critic, masked_log_probabilities
-from training.rl.ppo import Batch, PpoSettings, advantages, make_ppo_optimizer, update
+from .environment import Data, Environment, TimeStep
+from .networks import apply_actor_critic, masked_log_probabilities
+from .ppo import Batch, PpoSettings, advantages, make_ppo_optimizer, update
 
 
 class Learner(flax.struct.PyTreeNode):

@@ -1,6 +1,6 @@
 """Measure the time of rounds on this device, by draft steps and verified rows.
 
-    python -m training.rl.times --out times.json --drafter eagle3
+    python -m jaxspec.training.rl.times --out times.json --drafter eagle3
 
 The replay environment uses these times.
 
@@ -16,8 +16,9 @@ import jaxspec
 from jaxspec.bench.calibrate_steps import calibrate_steps
 from jaxspec.costs.files import save_costs
 from jaxspec.costs.round_costs import RoundCosts
-from training.command import one_line_errors
-from training.rl.options import RoundOptions, decode_options
+
+from ..command import one_line_errors
+from .options import RoundOptions, decode_options
 
 
 @dataclasses.dataclass(kw_only=True)

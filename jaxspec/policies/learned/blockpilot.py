@@ -2,7 +2,7 @@
 
 arXiv 2606.31315: a residual perceptron reads the target's logits after the last prompt token and
 predicts which of a few block sizes around the trained one commits most tokens per round for this
-request. `python -m training.policies.blockpilot` trains it and compares it with the best constant
+request. `python -m jaxspec.training.policies.blockpilot` trains it and compares it with the best constant
 size and with an oracle.
 """
 

@@ -3,7 +3,7 @@
 The regression reads the tree's scores, and the policy verifies the number of rows with the most
 predicted tokens per second. It is the supervised baseline of learned size policies: a recorded
 round shows what every number of rows would have committed, so no exploration is needed.
-`python -m training.policies.expected` fits it.
+`python -m jaxspec.training.policies.expected` fits it.
 """
 
 from __future__ import annotations

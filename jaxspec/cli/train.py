@@ -1,0 +1,37 @@
+"""`jaxspec train`: a recipe of `jaxspec.training`, which reads its own options."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+
+from jaxspec.cli import options
+
+
+def add_command(commands: options.Commands) -> None:
+    """Add the command to the parser."""
+    add_recipe(
+        commands,
+        "train",
+        "train_drafter",
+        "train a drafter for a target; the same command again continues a run",
+    )
+
+
+def add_recipe(commands: options.Commands, name: str, module: str, summary: str) -> None:
+    """Add a command whose options, `rest`, a module of `jaxspec.training` parses."""
+    # The recipe prints the help, too.
+    parser = commands.add_parser(name, help=summary, add_help=False)
+    parser.set_defaults(run=functools.partial(run, module), rest=[])
+
+
+def run(module: str, arguments: argparse.Namespace) -> int:
+    """Run a recipe.
+
+    Raises:
+      ImportError: a library of the `train` extra is missing.
+      ValueError, OSError: see the recipe.
+    """
+    importlib.import_module(f"jaxspec.training.{module}").run(arguments.rest)
+    return 0
