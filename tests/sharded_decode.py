@@ -77,6 +77,17 @@ def load_shared(alone, mesh, quantize, experts) -> int:
     )
 
 
+def try_counts(family, sizes, experts) -> list:
+    """Load a target on 1 to 8 devices: how many leaves differ, or the message that refuses it."""
+    params, found = make_params(family, **sizes), []
+    for devices in range(1, 9):
+        try:
+            found.append(load_shared(params, make_mesh(devices), None, experts))
+        except ValueError as error:
+            found.append(str(error))
+    return found
+
+
 def compare(alone: Alone, shared, batch: int, options) -> dict:
     """Decode on several devices, and look at the program that does."""
     prompts = PROMPTS[:batch]
@@ -137,6 +148,8 @@ def decode_shrinking(params, method) -> tuple[list, bool]:
 
 
 def main(request: dict) -> dict:
+    if "counts" in request:
+        return {str(number): try_counts(*one) for number, one in enumerate(request["counts"])}
     experts, cases = request.get("experts", "channel"), request.get("cases", ())
     serves = request.get("serve", [])
     shrinks = request.get("shrink", [])

@@ -70,6 +70,26 @@ def test_eight_devices_give_the_text_of_one():
     assert result["cache"][0] * 8 == result["cache"][1] * result["cache"][2]
 
 
+# Sizes like those of `mini`, whose fused queries, keys and values 5 does not divide, and odd ones.
+COUNTED = [
+    ("qwen3", {"num_heads": 5, "num_kv_heads": 1, "ffn_size": 20}, "channel", [1, 5]),
+    ("qwen3", {"num_heads": 6, "num_kv_heads": 3, "vocab_size": 509}, "channel", [1]),
+    ("llama", {"num_heads": 6, "num_kv_heads": 2, "ffn_size": 18}, "channel", [1, 2, 6]),
+    ("qwen3_moe", {"num_heads": 6, "num_kv_heads": 2}, "channel", [1, 2]),
+    ("qwen3_moe", {"num_heads": 6, "num_kv_heads": 2}, "expert", [2]),
+    ("qwen3_moe", {"num_heads": 5, "num_kv_heads": 5}, "expert", []),
+]
+
+
+def test_advised_numbers_of_devices_work_and_no_others():
+    found = run(dict(counts=[case[:3] for case in COUNTED]))
+    for (_, _, experts, counts), loads in zip(COUNTED, found.values(), strict=True):
+        assert [number for number, load in enumerate(loads, 1) if load == 0] == counts
+        advice = f"choose one of {counts}" if counts else "leave `experts` out"
+        advice += ", or leave `experts` out" if counts and experts == "expert" else ""
+        assert all(load.endswith(advice) for load in loads if load != 0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", TARGETS)
 def test_files_are_read_as_a_loaded_model_is_placed(family):

@@ -118,8 +118,8 @@ def load(
     }
     mesh = None if mesh is None else check_mesh(mesh)
     alone = mesh is None or mesh.size == 1
-    config = choose_experts(config, 1 if mesh is None else mesh.size, experts)
-    placed = config if alone else widen(config, mesh.size)
+    config = choose_experts(config, 1 if mesh is None else mesh.size, experts, jax.device_count())
+    placed = config if alone else widen(config, mesh.size, jax.device_count())
     with show_progress(progress):
         how = (stored, config, dtype, quantize)
         target = target_weights.from_hf(*how) if alone else read_shared(*how, mesh)

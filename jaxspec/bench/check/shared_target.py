@@ -34,7 +34,7 @@ def check_devices(devices: int, arch: str) -> None:
     configs = [architecture(name).target for name in ("mini", arch)]
     fitting = [
         count
-        for count in range(1, _MOST + 1)
+        for count in range(1, min(_MOST, jax.device_count()) + 1)
         if all(count in list_counts(_with_heads(config, count)) for config in configs)
     ]
     if devices not in fitting:

@@ -31,10 +31,11 @@ def shard(params: Params, mesh: Mesh, experts: str = "channel") -> Params:
       ValueError: the devices cannot share the target, or the mesh has other axes.
     """
     mesh = check_mesh(mesh)
-    config = choose_experts(params.spec.target, mesh.size, experts)
+    there = jax.device_count()
+    config = choose_experts(params.spec.target, mesh.size, experts, there)
     if mesh.size == 1:
         return jax.device_put(params, mesh.devices.item())
-    spec = dataclasses.replace(params.spec, target=widen(config, mesh.size))
+    spec = dataclasses.replace(params.spec, target=widen(config, mesh.size, there))
 
     def place(array: Any, split: Split) -> jax.Array:
         ordered = order(array, split)

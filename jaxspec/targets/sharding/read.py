@@ -125,8 +125,10 @@ def cut_leaf(
         shapes = tuple((outputs, size) for outputs, _ in leaf.shapes)
         blocks = {name: (slice(0, shape[0]), columns) for name, _, _, shape in leaf.parts()}
         return leaf._replace(shapes=shapes), blocks
-    evenly = np.arange(leaf.array_shape()[-1]).reshape(devices, -1)
-    order = (evenly if split.order is None else split.order)[number]
+    order = split.order
+    if order is None:
+        order = np.arange(leaf.array_shape()[-1]).reshape(devices, -1)
+    order = order[number]
     if (order < 0).all():
         return leaf, {}
     rows, end = [], 0

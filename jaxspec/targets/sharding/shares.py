@@ -41,8 +41,16 @@ class Split(NamedTuple):
         return PartitionSpec(*(None,) * axis, MODEL)
 
 
-def choose_experts(config: TargetConfig, devices: int, experts: str) -> TargetConfig:
+def choose_experts(
+    config: TargetConfig, devices: int, experts: str, most: int | None = None
+) -> TargetConfig:
     """Describe the same model with its experts shared as `experts` says, one of `EXPERTS`.
+
+    Args:
+      config: of the target.
+      devices: number of them.
+      experts: how they share experts.
+      most: number of devices that there are, for the message (default: any).
 
     Raises:
       ValueError: it is none of them; or experts cannot be shared whole, because the model has none,
@@ -57,48 +65,70 @@ def choose_experts(config: TargetConfig, devices: int, experts: str) -> TargetCo
         count = "no" if moe is None else moe.num_experts
         raise ValueError(
             f"experts is 'expert', and the target has {count} experts for {devices} "
-            f"device{'s' if devices > 1 else ''}: leave it out, or share a target with experts "
-            "among several devices that divide their number"
+            f"device{'s' if devices > 1 else ''}: {_advise(config, 'expert', most)}"
         )
     return dataclasses.replace(config, moe=dataclasses.replace(moe, devices=devices))
 
 
-def widen(config: TargetConfig, devices: int) -> TargetConfig:
+def widen(config: TargetConfig, devices: int, most: int | None = None) -> TargetConfig:
     """Describe the same model with at least one kv head per device, and its own output projection.
 
     Copies of a kv head, each read by some of the query heads that shared it, change nothing. An
     embedding table that is also the projection is stored twice: whole, and shared by token.
 
+    Args:
+      config: of the target, from `choose_experts`.
+      devices: number of them.
+      most: number of devices that there are, for the message (default: any).
+
     Raises:
       ValueError: `devices` do not divide the heads or the feed-forward channels.
     """
-    c = config
-    fits = c.num_kv_heads % devices == 0 or devices % c.num_kv_heads == 0
-    if not fits or c.num_heads % devices:
+    experts = "expert" if config.moe is not None and config.moe.devices > 1 else "channel"
+    misfit = _find_misfit(config, devices, experts)
+    if misfit is not None:
         raise ValueError(
-            f"{devices} devices cannot share {c.num_heads} heads with {c.num_kv_heads} kv heads: "
-            f"choose one of {list_counts(config)}"
+            f"{devices} devices cannot share {misfit}: {_advise(config, experts, most)}"
         )
-    for width in _ffn_sizes(config):
-        if width % devices:
-            raise ValueError(
-                f"{devices} devices cannot share {width} feed-forward channels: "
-                f"choose one of {list_counts(config)}"
-            )
-    heads = max(c.num_kv_heads, devices)
+    heads = max(config.num_kv_heads, devices)
     return dataclasses.replace(config, num_kv_heads=heads, tie_embeddings=False)
 
 
-def list_counts(config: TargetConfig) -> list[int]:
-    """List the numbers of devices that can share a target, ascending from 1."""
-    heads, kv = config.num_heads, config.num_kv_heads
-    return [
-        count
-        for count in range(1, heads + 1)
-        if heads % count == 0
-        and (kv % count == 0 or count % kv == 0)
-        and not any(width % count for width in _ffn_sizes(config))
-    ]
+def list_counts(
+    config: TargetConfig, experts: str = "channel", most: int | None = None
+) -> list[int]:
+    """List the numbers of devices that can share a target, ascending.
+
+    Args:
+      config: of the target.
+      experts: how they share experts, see `choose_experts`.
+      most: largest number to list (default: all that there are).
+    """
+    counts = range(1, min(config.num_heads, most or config.num_heads) + 1)
+    return [count for count in counts if _find_misfit(config, count, experts) is None]
+
+
+def _find_misfit(config: TargetConfig, devices: int, experts: str) -> str | None:
+    """Describe what so many devices cannot share of a target; None if they can share all."""
+    heads, kv, moe = config.num_heads, config.num_kv_heads, config.moe
+    if heads % devices or (kv % devices and devices % kv):
+        return f"{heads} heads with {kv} kv heads"
+    if experts == "expert":
+        count = 0 if moe is None else moe.num_experts
+        if not count or devices == 1 or count % devices:
+            return f"{count} whole experts"
+    for width in _ffn_sizes(config, experts):
+        if width % devices:
+            return f"{width} feed-forward channels"
+    return None
+
+
+def _advise(config: TargetConfig, experts: str, most: int | None) -> str:
+    """Say which numbers of devices can share a target."""
+    counts = list_counts(config, experts, most)
+    if experts == "channel":
+        return f"choose one of {counts}"
+    return f"choose one of {counts}, or leave `experts` out" if counts else "leave `experts` out"
 
 
 def share_of(config: TargetConfig, devices: int) -> TargetConfig:
@@ -178,9 +208,9 @@ def _ffn_size(path: tuple[str, ...], config: TargetConfig) -> int:
     return moe.expert_ffn_size if sparse else config.ffn_size
 
 
-def _ffn_sizes(config: TargetConfig) -> set[int]:
+def _ffn_sizes(config: TargetConfig, experts: str) -> set[int]:
     """List the numbers of channels that devices share."""
     layers = range(config.num_layers)
-    if config.moe is not None and config.moe.devices > 1:
+    if config.moe is not None and experts == "expert":
         layers = config.moe.dense_layers
     return {_ffn_size((f"layers_{layer}",), config) for layer in layers}
