@@ -67,6 +67,8 @@ def make_prompts(
       DataError: there is no usable prompt, a share has no limit or no domain, or a range is wrong.
     """
     low, high = prompt_tokens
+    if longest < 1:
+        raise DataError("max_new_tokens leaves no room for a prompt: give fewer")
     if not 1 <= low <= high <= longest:
         raise DataError(
             f"prompt_tokens is {low} to {high}: give a range within 1 to {longest}, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from jaxspec.drafters.registry import record_of
+from jaxspec.drafters.registry import make_drafter, record_of
 
 _LONGEST = 128
 
@@ -45,5 +45,11 @@ def choose_depth(
             stacklevel=2,
         )
     if depth is not None and not 1 <= depth <= _LONGEST:
-        raise ValueError(f"depth is {depth}: give 1 to {_LONGEST} drafted tokens")
+        raise ValueError(f"depth is {depth}: give 1 to {_find_longest(config)} drafted tokens")
     return depth if block_size is None else block_size - 1
+
+
+def _find_longest(config: Any) -> int:
+    """Return the longest path of a drafter without blocks: only one with steps can add some."""
+    drafter = make_drafter(config)
+    return drafter.depth if drafter.expand is None else _LONGEST

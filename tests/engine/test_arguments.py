@@ -167,6 +167,9 @@ BAD = [
     ({"block_size": 2.5}, "block_size is 2.5"),
     ({"block_size": 1}, "block_size is 1: give an integer at least 2"),
     ({"method": "small", "depth": 1000}, "depth is 1000: give 1 to 128"),
+    ({"method": "medusa", "depth": 1000}, "depth is 1000: give 1 to 5 "),
+    ({"method": "parallelspec", "depth": 129}, "depth is 129: give 1 to 7 "),
+    ({"method": "prompt_lookup", "depth": 200}, "depth is 200: give 1 to 8 "),
     ({"method": "small", "depth": "8"}, "depth is '8': give an integer"),
     ({"temperature": "hot"}, "temperature must be a number"),
     ({"temperature": "0.5"}, "temperature must be a number, got '0.5'"),
@@ -191,7 +194,8 @@ BAD = [
 
 @pytest.fixture(scope="module")
 def mini():
-    return jaxspec.load("mini", drafter={"dflash": "dflash", "small": "small"})
+    names = ("dflash", "small", "medusa", "parallelspec")
+    return jaxspec.load("mini", drafter={name: name for name in names})
 
 
 @pytest.mark.parametrize(("changed", "match"), BAD, ids=lambda value: str(value)[:40])

@@ -63,6 +63,10 @@ def make_specblock_drafter(config: SpecBlockConfig) -> Drafter:
 def check_sizes(config: SpecBlockConfig) -> None:
     """Raise a one-line ValueError if sizes are out of range."""
     drafted = config.draft_vocab_size or config.vocab_size
+    if drafted < RANK_LOGPROBS:
+        raise ValueError(
+            f"{drafted} tokens can be drafted: a rank head reads {RANK_LOGPROBS}, so give it more"
+        )
     if not RANK_LOGPROBS <= config.rank_top <= drafted:
         raise ValueError(
             f"rank_top is {config.rank_top}: give {RANK_LOGPROBS} to {drafted}, the tokens that can be drafted"
