@@ -4,41 +4,96 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-_UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+Decode = Callable[[Sequence[int]], str]
+
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+# Tokens that are decoded again. The bytes of an unfinished character are in the last three with text.
+_WINDOW = 4
+_CONTEXT = 8
 
 
 class Detokenizer:
     """The text of the tokens added so far.
 
-    Only a few of the last tokens are decoded again: from the last place where the text was complete,
-    since a tokenizer may treat the first token of what it decodes in a special way.
+    Only a few of the last tokens are decoded again, since a tokenizer may treat the first token of
+    what it decodes in a special way. Tokens without text, such as the end of a text, are not among
+    them, however many there are.
 
     Attributes:
-      text: the text, without a last character of which bytes are still missing.
+      length: characters of `text`.
     """
 
-    def __init__(self, decode: Callable[[list[int]], str]):
+    def __init__(self, decode: Decode):
+        """Make it.
+
+        Args:
+          decode: token ids to text. A character that lacks bytes is one U+FFFD at the end.
+        """
         self._decode = decode
-        self._recent: list[int] = []
-        self._known = 0  # tokens of `_recent` whose text is in `text`
-        self.text = ""
+        self._window: list[int] = []  # of tokens with text
+        self._known = 0  # characters of the window's text that are in `text`
+        self._silent: dict[int, bool] = {}
+        self._pieces: list[str] = []
+        self.length = 0
+
+    @property
+    def text(self) -> str:
+        """The text, without a last character of which bytes may still be missing."""
+        self._pieces = ["".join(self._pieces)]
+        return self._pieces[0]
 
     def add(self, tokens: Sequence[int]) -> str:
         """Add tokens; return the text that they complete."""
-        self._recent += tokens
-        return self._take(whole=False)
+        self._window += tokens
+        return self._take(settle)
 
     def finish(self) -> str:
-        """Return what is left: the bytes of a character that stays incomplete."""
-        return self._take(whole=True)
+        """Return what is left: a character that stays incomplete."""
+        return self._take(lambda text: text)
 
-    def _take(self, whole: bool) -> str:
-        before = self._decode(self._recent[: self._known])
-        after = self._decode(self._recent)
-        if len(after) <= len(before) or (after.endswith(_UNFINISHED) and not whole):
-            return ""
-        added = after[len(before) :]
-        self.text += added
-        self._recent, self._known = self._recent[self._known :], 0
-        self._known = len(self._recent)
+    def _take(self, ready: Callable[[str], str]) -> str:
+        added = ready(self._decode(self._window))[self._known :]
+        self._pieces.append(added)
+        self.length += len(added)
+        self._window = [one for one in self._window if not self._is_silent(one)][-_WINDOW:]
+        self._known = len(ready(self._decode(self._window)))
         return added
+
+    def _is_silent(self, token: int) -> bool:
+        """Whether a token has no text at any place. A text's first space has none at its first."""
+        if token not in self._silent:
+            self._silent[token] = not self._decode([token, token])
+        return self._silent[token]
+
+
+def settle(text: str) -> str:
+    """Leave out a last character that later tokens may change: one that may lack bytes."""
+    return text.removesuffix(_REPLACEMENT)
+
+
+def continue_after(decode: Decode, prompt: Sequence[int]) -> Decode:
+    """Return a function that decodes what follows a prompt.
+
+    Tokenizers made of SentencePiece's leave out a text's first space, which a continuation needs.
+    """
+    context = _find_context(decode, prompt)
+    if not context:
+        return decode
+    known = len(decode(context))
+    return lambda tokens: decode([*context, *tokens])[known:]
+
+
+def _find_context(decode: Decode, prompt: Sequence[int]) -> list[int]:
+    """Find the last tokens of a prompt that have text, up to the end of a character."""
+    texts: dict[int, str] = {}
+    found: list[int] = []
+    for token in map(int, reversed(prompt)):
+        if token not in texts:
+            texts[token] = decode([token])
+        if texts[token]:
+            found.insert(0, token)
+        if len(found) == _CONTEXT:
+            break
+    while found and decode(found).endswith(_REPLACEMENT):
+        found.pop()
+    return found

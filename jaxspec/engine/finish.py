@@ -10,7 +10,7 @@ import numpy as np
 from jaxspec.core.state import DecodeState
 from jaxspec.engine.loop import run
 from jaxspec.engine.observed_rounds import run_observed, wants_each_round
-from jaxspec.engine.results import Traces, find_stopped, record_round
+from jaxspec.engine.results import StopSearch, Traces, record_round
 from jaxspec.engine.session import Session
 from jaxspec.engine.shrink import ShrinkingBatch
 from jaxspec.engine.shrink_choice import may_shrink, noting_compilation
@@ -54,10 +54,12 @@ def run_to_end(
     shrink = len(session.lengths) > 1 and (may_shrink(session) if shrink is None else shrink)
     looks = ROUNDS_PER_LOOK if session.stop_strings or shrink else session.max_tokens
     traces: Traces | None = [[] for _ in session.lengths] if trace else None
+    searches: list[StopSearch] = []
+    if session.stop_strings:
+        searches = [StopSearch(session, b) for b in range(len(session.lengths))]
     while True:
-        if session.stop_strings:
-            stopped = np.asarray(find_stopped(session, state))
-            state = state.replace(done=np.asarray(state.done) | stopped)
+        if searches:
+            state = _end_stopped(state, batch.select(searches))
         if bool(np.asarray(state.done).all()):
             break
         if shrink:
@@ -74,6 +76,13 @@ def run_to_end(
         # Costs of smaller batches are not those that the call's policy may learn.
         return Finished(batch.session, batch.join(state), traces, True)
     return Finished(session, jax.block_until_ready(state), traces, False)
+
+
+def _end_stopped(state: DecodeState, searches: list[StopSearch]) -> DecodeState:
+    """End the sequences in which a stop string is complete."""
+    read = zip(searches, np.asarray(state.tokens), np.asarray(state.emitted), strict=True)
+    found = [search.read(tokens, int(count)) for search, tokens, count in read]
+    return state.replace(done=np.asarray(state.done) | np.asarray(found))
 
 
 def run_rounds(session: Session, state: DecodeState, rounds: int) -> DecodeState:

@@ -6,12 +6,39 @@ import jax
 import numpy as np
 
 from jaxspec.core.state import Accepted, DecodeState, Tree
+from jaxspec.engine.detokenize import continue_after
 from jaxspec.engine.output import DraftTree, Output, PerRound, Stats, TracedRound
 from jaxspec.engine.session import Session
 from jaxspec.engine.stops import find_stop
+from jaxspec.engine.streamed_text import StreamedText
 from jaxspec.policies.protocol import Policy
 
 Traces = list[list[TracedRound]]  # by sequence
+
+
+class StopSearch:
+    """Looks for stop strings in a sequence, at each token once."""
+
+    def __init__(self, session: Session, index: int):
+        """Begin with sequence `index` of a call, of which nothing is read yet."""
+        self._text = start_text(session, index)
+        self._read = 0
+
+    def read(self, tokens: np.ndarray, emitted: int) -> bool:
+        """Read what is new among the first `emitted` of `tokens` int [N].
+
+        Returns:
+          Whether a stop string is complete.
+        """
+        self._text.add(tokens[self._read : emitted].tolist())
+        self._read = emitted
+        return self._text.stopped
+
+
+def start_text(session: Session, index: int) -> StreamedText:
+    """Begin the text of sequence `index`."""
+    prompt = session.tokens[index, : session.lengths[index]]
+    return StreamedText(session.tokenizer, session.stop_strings, prompt)
 
 
 def read_sequence(
@@ -21,19 +48,12 @@ def read_sequence(
     tokens = np.asarray(state.tokens)[index, : np.asarray(state.emitted)[index]].tolist()
     if session.tokenizer is None:
         return tokens, None, False
-    decode, found = session.tokenizer.decode, None
-    if session.stop_strings:
-        found = find_stop(tokens, decode, session.stop_strings)
+    prompt = session.tokens[index, : session.lengths[index]]
+    decode = continue_after(session.tokenizer.decode, prompt)
+    found = find_stop(tokens, decode, session.stop_strings)
     if found is None:
         return tokens, decode(tokens), False
     return tokens[: found[0]], found[1], True
-
-
-def find_stopped(session: Session, state: DecodeState) -> list[bool]:
-    """Search each sequence for stop strings; True where one ended it."""
-    if not session.stop_strings:
-        return [False] * len(session.lengths)
-    return [read_sequence(session, state, b)[2] for b in range(len(session.lengths))]
 
 
 def record_round(state: DecodeState, traces: Traces) -> None:

@@ -18,10 +18,9 @@ from jaxspec.core.state import DecodeState
 from jaxspec.engine.loop import run
 from jaxspec.engine.observed_rounds import run_observed, wants_each_round
 from jaxspec.engine.probe import keep_learned, probe_session
-from jaxspec.engine.results import make_outputs
+from jaxspec.engine.results import make_outputs, start_text
 from jaxspec.engine.session import Session, matmul_precision
 from jaxspec.engine.start import start_session
-from jaxspec.engine.streamed_text import StreamedText
 
 
 class StreamedRound(NamedTuple):
@@ -52,7 +51,7 @@ def stream_rounds(session: Session) -> Iterator[StreamedRound]:
         state = start_session(session)
         session = probe_session(session, state)
     decoding = time.perf_counter()
-    text, emitted, drafted = StreamedText(session.tokenizer, session.stop_strings), 0, False
+    text, emitted, drafted = start_text(session, 0), 0, False
     news = read_news(state, 0)
     observed = wants_each_round(session)
     while True:

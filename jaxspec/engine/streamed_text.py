@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from jaxspec.engine.detokenize import Detokenizer
+from jaxspec.engine.detokenize import Detokenizer, continue_after
 from jaxspec.engine.stops import safe_length
 
 
@@ -15,24 +16,31 @@ class StreamedText:
       stopped: whether a stop string is complete.
     """
 
-    def __init__(self, tokenizer: Any, stops: tuple[str, ...]):
+    def __init__(self, tokenizer: Any, stops: tuple[str, ...], prompt: Sequence[int] = ()):
+        """Make it.
+
+        Args:
+          tokenizer: the model's, or None.
+          stops: strings that end the text.
+          prompt: token ids that the text continues.
+        """
         self._stops = stops
-        self._shown = 0
-        self._all = None if tokenizer is None else Detokenizer(tokenizer.decode)
+        self._held, self._shown = "", 0
+        self._all = None
+        if tokenizer is not None:
+            self._all = Detokenizer(continue_after(tokenizer.decode, prompt))
         self.stopped = False
 
     def add(self, tokens: list[int]) -> str | None:
         """Add tokens; return text to show, which is empty once a stop string is complete."""
         if self._all is None:
             return None
-        added = len(self._all.add(tokens))
-        text = self._all.text
-        before = len(text) - added
-        recent = text[max(0, before - max(map(len, self._stops), default=0)) :]
-        self.stopped = self.stopped or any(stop in recent for stop in self._stops)
-        ready = self._shown if self.stopped else safe_length(text, self._stops)
-        piece = text[self._shown : ready]
-        self._shown += len(piece)
+        # A stop string begins in what is held back: nothing else could become one.
+        self._held += self._all.add(tokens)
+        self.stopped = self.stopped or any(stop in self._held for stop in self._stops)
+        ready = 0 if self.stopped else safe_length(self._held, self._stops)
+        piece, self._held = self._held[:ready], self._held[ready:]
+        self._shown += ready
         return piece
 
     def rest(self, piece: str | None, whole: str | None) -> str | None:

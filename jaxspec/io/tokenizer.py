@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 from jaxspec.io.config_entries import read_entries
 
+# Tokens of byte fallback, and their bytes.
+_BYTES = {f"<0x{byte:02X}>": byte for byte in range(256)}
 _FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
@@ -29,6 +32,7 @@ class Tokenizer:
                 f"{directory}: the tokenizer cannot be read ({reason}); download its files again"
             ) from None
         self.eos: tuple[int, ...] = _ids(self._inner.eos_token_id)
+        self._bytes, self._special = _find_bytes(self._inner)
 
     def __len__(self) -> int:
         """Count the tokens, the added ones included; the embedding table may have more rows."""
@@ -63,9 +67,30 @@ class Tokenizer:
         return list(self._inner.encode(text, add_special_tokens=False))
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Decode `ids` to text without special tokens; invalid UTF-8 becomes U+FFFD."""
+        """Decode `ids` to text without special tokens.
+
+        Invalid UTF-8 becomes U+FFFD as in `bytes.decode`: one for a character that the end cuts. A
+        text's first space is left out where the tokenizer adds one to each text.
+        """
         ids = [int(i) for i in ids]
+        if not self._bytes.isdisjoint(ids):
+            return self._decode_bytes(ids)
         return self._inner.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def _decode_bytes(self, ids: list[int]) -> str:
+        """Decode `ids` with valid UTF-8 in place of their bytes.
+
+        The decoders of `tokenizers` make a U+FFFD of each byte of a run that is not valid as a whole,
+        those of complete characters included.
+        """
+        backend, tokens = self._inner.backend_tokenizer, []
+        named = (backend.id_to_token(id) for id in ids if id not in self._special)
+        for are_bytes, run in itertools.groupby(filter(None, named), _BYTES.__contains__):
+            if are_bytes:
+                text = bytes(map(_BYTES.__getitem__, run)).decode(errors="replace")
+                run = (f"<0x{byte:02X}>" for byte in text.encode())
+            tokens += run
+        return backend.decoder.decode(tokens)
 
 
 @functools.lru_cache(maxsize=16)
@@ -77,6 +102,19 @@ def load_tokenizer(directory: str | os.PathLike) -> Tokenizer | None:
     if not any((Path(directory) / name).is_file() for name in _FILES):
         return None
     return Tokenizer(directory)
+
+
+def _find_bytes(inner: Any) -> tuple[frozenset[int], frozenset[int]]:
+    """Find the tokens that are decoded to a byte each, and if there are any, the special tokens."""
+    backend = getattr(inner, "backend_tokenizer", None)
+    if backend is None or backend.decoder is None or backend.decoder.decode(["<0x41>"]) != "A":
+        return frozenset(), frozenset()
+    ids = map(backend.token_to_id, _BYTES)
+    added = backend.get_added_tokens_decoder().items()
+    return (
+        frozenset(id for id in ids if id is not None),
+        frozenset(id for id, token in added if token.special),
+    )
 
 
 def eos_ids(directory: str | os.PathLike, tokenizer: Tokenizer | None) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from jaxspec.engine.detokenize import continue_after
 from jaxspec.engine.output import TracedRound
 from jaxspec.engine.stops import find_stop
 from jaxspec.engine.streamed_text import StreamedText
@@ -43,7 +44,10 @@ class Task:
     outdated: bool = False
 
     def __post_init__(self) -> None:
-        self._text = StreamedText(self.tokenizer, self.accepted.stop_strings)
+        given = self.accepted
+        self._text = StreamedText(self.tokenizer, given.stop_strings, given.prompt)
+        if self.tokenizer is not None:
+            self._decode = continue_after(self.tokenizer.decode, given.prompt)
 
     @property
     def decodes(self) -> bool:
@@ -95,7 +99,7 @@ class Task:
         piece = self._text.add(tokens)
         finish: Finish | None = None
         if self._text.stopped:
-            found = find_stop(self.tokens, self.tokenizer.decode, self.accepted.stop_strings)
+            found = find_stop(self.tokens, self._decode, self.accepted.stop_strings)
             assert found is not None, "the text holds a stop string"
             self.tokens, whole = self.tokens[: found[0]], found[1]
             finish, piece = "stop", self._text.rest(piece, whole)
@@ -114,7 +118,7 @@ class Task:
     def _rest(self, piece: str | None) -> str | None:
         if self.tokenizer is None:
             return None
-        return self._text.rest(piece, self.tokenizer.decode(self.tokens) if self.tokens else "")
+        return self._text.rest(piece, self._decode(self.tokens) if self.tokens else "")
 
     def _why_done(self) -> Finish:
         stops = self.tokens[-1] in self.accepted.stop_ids
