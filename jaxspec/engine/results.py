@@ -37,8 +37,7 @@ class StopSearch:
 
 def start_text(session: Session, index: int) -> StreamedText:
     """Begin the text of sequence `index`."""
-    prompt = session.tokens[index, : session.lengths[index]]
-    return StreamedText(session.tokenizer, session.stop_strings, prompt)
+    return StreamedText(session.tokenizer, session.stop_strings, session.prompt(index))
 
 
 def read_sequence(
@@ -48,8 +47,7 @@ def read_sequence(
     tokens = np.asarray(state.tokens)[index, : np.asarray(state.emitted)[index]].tolist()
     if session.tokenizer is None:
         return tokens, None, False
-    prompt = session.tokens[index, : session.lengths[index]]
-    decode = continue_after(session.tokenizer.decode, prompt)
+    decode = continue_after(session.tokenizer.decode, session.prompt(index))
     found = find_stop(tokens, decode, session.stop_strings)
     if found is None:
         return tokens, decode(tokens), False

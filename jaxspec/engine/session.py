@@ -77,6 +77,10 @@ class Session:
     policy: Policy | None
     automatic: bool = False
 
+    def prompt(self, index: int) -> list[int]:
+        """Return the token ids of prompt `index`."""
+        return self.tokens[index, : self.lengths[index]].tolist()
+
 
 def prepare(
     params: Params,

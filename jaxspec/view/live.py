@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
+from jaxspec.engine.detokenize import Decode, continue_after
 from jaxspec.engine.stream import StreamedRound
 
 _GREEN, _RESET = "\x1b[32m", "\x1b[0m"
 
 
-def mark_round(
-    part: StreamedRound, decode: Callable[[Sequence[int]], str], *, colour: bool = False
-) -> str:
+def mark_round(part: StreamedRound, decode: Decode, *, colour: bool = False) -> str:
     """Return a round's text, with what the drafter proposed in green.
 
     The last token of a round is the target's own. Text that was held back until this round counts
@@ -25,6 +22,6 @@ def mark_round(
     text = part.text or ""
     if not (colour and part.drafted):
         return text
-    own = decode(part.tokens[-1:])
+    own = continue_after(decode, part.tokens[:-1])(part.tokens[-1:])
     drafted = text.removesuffix(own)
     return f"{_GREEN}{drafted}{_RESET}{text[len(drafted) :]}" if drafted else text

@@ -18,7 +18,7 @@ from jaxspec.engine.output import DraftTree, Output
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.view.pictures import ACCEPTED, BONUS, PREFILL, Picture, find_makers, make_picture
 from jaxspec.view.plots import measure_tree, plot_tree
-from jaxspec.view.text import format_legend, format_tokens, format_tree, split_pieces
+from jaxspec.view.text import format_legend, format_tokens, format_tree, split_text
 
 # Black text on these colours is readable on light and dark pages.
 _BACKGROUNDS = {ACCEPTED: "#b7e4c0", BONUS: "#ffd8a0", PREFILL: "#d9d9d9"}
@@ -80,12 +80,10 @@ class TextView:
         return format_tokens(self.out, self.decode)
 
     def _repr_html_(self) -> str:
-        made = find_makers(self.out)
+        pieces = zip(find_makers(self.out), split_text(self.out, self.decode), strict=True)
         spans = [
             _make_span(piece, one.kind, f"{one.kind}, round {one.round}" if one.round else one.kind)
-            for one, piece in zip(
-                made, split_pieces([one.token for one in made], self.decode), strict=True
-            )
+            for one, piece in pieces
         ]
         marks = " ".join(_make_span(f" {kind} ", kind) for kind in (ACCEPTED, BONUS, PREFILL))
         body = f'<div style="white-space:pre-wrap;font-family:monospace">{"".join(spans)}</div>'

@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 
+from jaxspec.engine.detokenize import Decode, Detokenizer, continue_after
 from jaxspec.engine.output import Output
 from jaxspec.view.pictures import ACCEPTED, BONUS, PREFILL, Picture, find_makers
 
@@ -43,9 +44,7 @@ def format_tree(
     return "\n".join(text)
 
 
-def format_tokens(
-    out: Output, decode: Callable[[Sequence[int]], str], *, colour: bool = False
-) -> str:
+def format_tokens(out: Output, decode: Decode, *, colour: bool = False) -> str:
     """Format the text of a traced decode, with accepted drafted tokens marked, above a legend.
 
     Args:
@@ -57,10 +56,8 @@ def format_tokens(
       ValueError: the decode was not traced.
     """
     made, text = find_makers(out), ""
-    pieces = split_pieces([one.token for one in made], decode)
-    for (kind, _), run in itertools.groupby(
-        zip(made, pieces, strict=True), lambda pair: (pair[0].kind, pair[0].round)
-    ):
+    pieces = zip(made, split_text(out, decode), strict=True)
+    for (kind, _), run in itertools.groupby(pieces, lambda pair: (pair[0].kind, pair[0].round)):
         text += _mark("".join(part for _, part in run), kind, colour)
     return f"{text}\n\n{format_legend(out, colour=colour)}"
 
@@ -84,21 +81,25 @@ def _mark(text: str, kind: str, colour: bool) -> str:
     return text.join(marks) if text else ""
 
 
-def split_pieces(tokens: Sequence[int], decode: Callable[[Sequence[int]], str]) -> list[str]:
+def split_text(out: Output, decode: Decode) -> list[str]:
+    """Return the text that each token of a traced decode adds.
+
+    A prompt may precede it, and the first token then has the space that a text begins without.
+    """
+    tokens = [one.token for one in find_makers(out)]
+    if out.text and not decode(tokens).startswith(out.text):
+        decode = continue_after(decode, tokens)
+    return split_pieces(tokens, decode)
+
+
+def split_pieces(tokens: Sequence[int], decode: Decode) -> list[str]:
     """Return the text that each token adds.
 
     A character that is split over several tokens belongs to the last of them.
     """
-    pieces, start, shown = [], 0, ""
-    for end in range(1, len(tokens) + 1):
-        text = decode(tokens[start:end])
-        if text.endswith("\N{REPLACEMENT CHARACTER}") and end < len(tokens):
-            pieces.append("")
-            continue
-        pieces.append(text[len(shown) :])
-        # Decode each token after the one before it: some tokenizers drop a leading space.
-        start, shown = end - 1, decode(tokens[end - 1 : end])
-    return pieces
+    text = Detokenizer(decode)
+    pieces = [text.add([token]) for token in tokens]
+    return [*pieces[:-1], pieces[-1] + text.finish()] if pieces else []
 
 
 def wants_colour(is_terminal: bool, environment: Mapping[str, str] = os.environ) -> bool:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from jaxspec.engine.detokenize import Detokenizer
+from jaxspec.engine.detokenize import Decode, Detokenizer, continue_after
 from jaxspec.engine.output import TracedRound
 from jaxspec.serve.http.generation import Delta
-
-Decode = Callable[[list[int]], str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,8 +102,10 @@ class Trace:
     The pieces of a delta, joined, are the delta's text.
     """
 
-    def __init__(self, decode: Decode):
-        self._decode, self._text = decode, Detokenizer(decode)
+    def __init__(self, decode: Decode, prompt: Sequence[int] = ()):
+        """Make it for the answer to a prompt of token ids."""
+        self._decode = continue_after(decode, prompt)
+        self._text = Detokenizer(self._decode)
         self._made = 0
         # Tokens whose text may not be out yet: (where it ends, the token's number, whether drafted).
         self._ends: list[tuple[int, int, bool]] = []
@@ -115,7 +115,7 @@ class Trace:
         """Describe a delta: its pieces, each of one token, and its rounds."""
         for token, drafted in zip(delta.tokens, delta.drafted, strict=True):
             self._text.add([token])
-            self._ends.append((len(self._text.text), self._made, drafted))
+            self._ends.append((self._text.length, self._made, drafted))
             self._made += 1
         rounds = [describe_round(one, before, self._decode) for before, one in delta.trees]
         return {"pieces": self._cut(delta.text), "rounds": rounds}

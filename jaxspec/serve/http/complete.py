@@ -17,6 +17,7 @@ from jaxspec.serve.http.guard import REQUEST_ID
 from jaxspec.serve.http.logprobs import make_logprobs
 from jaxspec.serve.http.parameters import Body, ChatParameters
 from jaxspec.serve.http.service import Service
+from jaxspec.serve.http.translate import Prepared
 
 
 async def complete(service: Service, request: Request, given: Body) -> Response:
@@ -40,7 +41,7 @@ async def complete(service: Service, request: Request, given: Body) -> Response:
         raise refusal
     generation = service.driver.submit(prepared.requests)
     service.metrics.prompt.inc(prepared.prompt_tokens)
-    answer = _Answer(service, envelope, given, generation, prepared.prompt_tokens)
+    answer = _Answer(service, envelope, given, generation, prepared)
     if given.stream:
         timeout = service.settings.send_timeout
         return EventStream(answer.stream(), send_timeout=timeout, close=generation.close)
@@ -76,19 +77,21 @@ class _Answer:
         envelope: Envelope,
         given: Body,
         generation: Generation,
-        prompt_tokens: int,
+        prepared: Prepared,
     ):
         self._envelope, self._generation, self._given = envelope, generation, given
-        self._tally, self._count = Tally(prompt_tokens), len(generation.ids)
+        self._tally, self._count = Tally(prepared.prompt_tokens), len(generation.ids)
         wanted = given.stream_options
         self._usage = wanted is not None and wanted.include_usage
         self._usage_so_far = wanted is not None and wanted.continuous_usage_stats
-        self._traces = None
+        self._traces, self._logprobs = None, None
+        prompts = [one.tokens for one in prepared.requests]
         if given.trace and service.tokenizer is not None:
-            self._traces = [Trace(service.tokenizer.decode) for _ in generation.ids]
-        self._logprobs = None
+            self._traces = [Trace(service.tokenizer.decode, prompt) for prompt in prompts]
         if given.alternatives is not None:
-            self._logprobs = [make_logprobs(service.texts, envelope.chat) for _ in generation.ids]
+            self._logprobs = [
+                make_logprobs(service.texts, envelope.chat, prompt) for prompt in prompts
+            ]
 
     async def collect(self) -> dict[str, Any]:
         """Wait for all choices and return the whole answer."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
-from jaxspec.engine.detokenize import Detokenizer
+from jaxspec.engine.detokenize import Decode, Detokenizer, continue_after
 from jaxspec.serve.http.generation import Delta
 from jaxspec.serve.requests import TokenLogprob
 
@@ -19,9 +19,9 @@ class TokenTexts:
       decode: turns token ids into text; the text of all is "" without a tokenizer.
     """
 
-    def __init__(self, decode: Callable[[list[int]], str] | None):
+    def __init__(self, decode: Decode | None):
         """Make it; without `decode` the text of token 5 is `token_id:5`, as in vLLM."""
-        self.decode: Callable[[list[int]], str] = decode or (lambda ids: "")
+        self.decode: Decode = decode or (lambda ids: "")
         self._readable = decode is not None
         self._known: dict[int, str] = {}
 
@@ -69,14 +69,15 @@ class ChatLogprobs:
 class TextLogprobs:
     """Writes the `logprobs` of a choice of /v1/completions."""
 
-    def __init__(self, texts: TokenTexts):
-        self._texts, self._text = texts, Detokenizer(texts.decode)
+    def __init__(self, texts: TokenTexts, prompt: Sequence[int]):
+        self._texts = texts
+        self._text = Detokenizer(continue_after(texts.decode, prompt))
 
     def describe(self, delta: Delta) -> dict[str, Any]:
         """Describe the new tokens; the drawn token is among the alternatives, as with OpenAI."""
         offsets, top = [], []
         for id, found in zip(delta.tokens, delta.logprobs, strict=True):
-            offsets.append(len(self._text.text))
+            offsets.append(self._text.length)
             self._text.add([id])
             likely: dict[str, float] = {}
             for one, logprob in (*found.top, (id, found.logprob)):
@@ -91,6 +92,8 @@ class TextLogprobs:
         }
 
 
-def make_logprobs(texts: TokenTexts, chat: bool) -> ChatLogprobs | TextLogprobs:
-    """Make what writes the log-probabilities of a choice."""
-    return ChatLogprobs(texts) if chat else TextLogprobs(texts)
+def make_logprobs(
+    texts: TokenTexts, chat: bool, prompt: Sequence[int] = ()
+) -> ChatLogprobs | TextLogprobs:
+    """Make what writes the log-probabilities of a choice, the answer to a prompt of token ids."""
+    return ChatLogprobs(texts) if chat else TextLogprobs(texts, prompt)
