@@ -97,3 +97,11 @@ def test_drafted_text_is_green():
     assert mark_round(part, decode) == "abc"
     assert mark_round(StreamedRound("c", [3], True), decode, colour=True) == "c"
     assert mark_round(StreamedRound("a", [1], False), decode, colour=True) == "a"
+
+
+def test_half_surrogate_pairs_can_be_said(talk):
+    """A command line's bytes that are no UTF-8 arrive as such halves."""
+    shown = talk(
+        "hi \ud83d there", "/method \udcff", options=("--system", "\udcff", "--stop", "\udcff")
+    )
+    assert "error" not in shown and "unknown method '\\udcff'" in shown

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxspec.io.tokenizer import replace_surrogates
+
 
 class DataError(ValueError):
     """A data file is missing or not in the expected form."""
@@ -31,7 +33,7 @@ def read_documents(path: Path | str) -> dict[str, list[str]]:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
             for line in lines:
                 number += 1
-                record = json.loads(line)
+                record = replace_surrogates(json.loads(line))
                 documents.setdefault(record["domain"], []).append(record["text"])
     except (
         json.JSONDecodeError,

@@ -28,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxspec.io.messages import MESSAGE_KEYS, read_messages
+from jaxspec.io.tokenizer import replace_surrogates
 
 from .data import DataError
 
@@ -79,6 +80,10 @@ class DataRecord:
     text: str | None = None
     tokens: list[int] | None = None
     prompt_length: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("domain", "messages", "tools", "prompt", "response", "text"):
+            object.__setattr__(self, name, replace_surrogates(getattr(self, name)))
 
 
 def read_records(path: Path | str) -> list[DataRecord]:

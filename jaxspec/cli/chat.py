@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
     given["policy"] = values.make_policy(params, arguments.policy, given)
     chat = Chat(params, given, arguments.system)
     print(HELP)
+    # A terminal may send a part of a character, of which the rest was erased.
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
     while True:
         try:
             line = input("> ")

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from jaxspec.cli import options, parse
+from jaxspec.cli import options, parse, values
 
 WARNED = 1
 
@@ -54,7 +54,7 @@ def _read_prompts(path: Path, model: str) -> list[str] | list[list[int]]:
     from jaxspec.io.tokenizer import load_tokenizer
     from jaxspec.zoo.places import resolve_model
 
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    lines = [line for line in values.read_text(path).splitlines() if line.strip()]
     if load_tokenizer(str(resolve_model(model))) is not None:
         return lines
     try:

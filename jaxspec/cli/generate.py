@@ -70,13 +70,9 @@ def _read_prompt(arguments: argparse.Namespace) -> str:
     """Read the prompt from the command line, a file or standard input."""
     if arguments.prompt is not None:
         return arguments.prompt
-    if arguments.prompt_file is not None:
-        text = arguments.prompt_file.read_text(encoding="utf-8")
-    elif sys.stdin.isatty():
+    if arguments.prompt_file is None and sys.stdin.isatty():
         raise ValueError("no prompt: give --prompt, --prompt-file or text on standard input")
-    else:
-        text = sys.stdin.read()
-    return text.removesuffix("\n")
+    return values.read_text(arguments.prompt_file).removesuffix("\n")
 
 
 def _print_marked(params: Params, prompt: Any, given: dict[str, Any]) -> None:

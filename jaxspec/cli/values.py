@@ -136,6 +136,20 @@ def load_model_tokenizer(spec: Spec) -> Tokenizer | None:
     return load_tokenizer(spec.tokenizer) if spec.tokenizer else None
 
 
+def read_text(path: Path | None) -> str:
+    """Read a file, or standard input for None.
+
+    Raises:
+      ValueError: it is not UTF-8.
+    """
+    try:
+        # Halves of surrogate pairs pass: the tokenizer puts U+FFFD in their place.
+        return sys.stdin.read() if path is None else path.read_text("utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        source = path or "standard input"
+        raise ValueError(f"{source} is not UTF-8 (byte {error.start}): save it as UTF-8") from None
+
+
 def make_prompt(
     text: str, arguments: argparse.Namespace, spec: Spec
 ) -> str | list[int] | list[dict[str, str]]:

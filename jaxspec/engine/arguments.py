@@ -11,6 +11,7 @@ import numbers
 from collections.abc import Sequence
 from typing import Any
 
+from jaxspec.io.tokenizer import replace_surrogates
 from jaxspec.policies.protocol import Policy
 from jaxspec.policies.registry import AUTOMATIC
 
@@ -165,7 +166,7 @@ def split_stop(stop: Any, vocab_size: int) -> tuple[tuple[str, ...], tuple[int, 
         stop = stop.tolist()
     if not isinstance(stop, list | tuple | set | frozenset):
         raise TypeError(f"stop is {_shown(stop)}: {wanted}")
-    strings = tuple(item for item in stop if isinstance(item, str))
+    strings = tuple(replace_surrogates(item) for item in stop if isinstance(item, str))
     ids = tuple(item for item in stop if not isinstance(item, str))
     wrong = [item for item in ids if not _is_integer(item)]
     if wrong:

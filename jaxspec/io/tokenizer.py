@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from jaxspec.io.config_entries import read_entries
 
 # Tokens of byte fallback, and their bytes.
 _BYTES = {f"<0x{byte:02X}>": byte for byte in range(256)}
+_SURROGATES = re.compile("[\ud800-\udfff]+")
 _FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
@@ -43,7 +45,7 @@ class Tokenizer:
 
         An example is Llama's begin-of-text token.
         """
-        return list(self._inner.encode(text))
+        return list(self._inner.encode(replace_surrogates(text)))
 
     @property
     def has_chat_template(self) -> bool:
@@ -61,8 +63,9 @@ class Tokenizer:
         bad = [m for m in messages if not isinstance(m, dict) or not {"role", "content"} <= set(m)]
         if bad or not messages:
             raise ValueError("chat messages are a non-empty list of {'role': …, 'content': …}")
+        messages, variables = replace_surrogates(list(messages)), replace_surrogates(variables)
         text = self._inner.apply_chat_template(
-            list(messages), **variables | {"add_generation_prompt": True, "tokenize": False}
+            messages, **variables | {"add_generation_prompt": True, "tokenize": False}
         )
         return list(self._inner.encode(text, add_special_tokens=False))
 
@@ -91,6 +94,37 @@ class Tokenizer:
                 run = (f"<0x{byte:02X}>" for byte in text.encode())
             tokens += run
         return backend.decoder.decode(tokens)
+
+
+def replace_surrogates(value: Any) -> Any:
+    """Put U+FFFD in place of halves of surrogate pairs in all strings of a JSON value.
+
+    Python's strings may hold such halves, from JSON's escapes and from the command line. Whole pairs
+    become their characters. Source: WHATWG's conversion to scalar values (USVString of Web IDL).
+    """
+    copied = [value]
+    waiting: list[Any] = [copied]  # copies whose values are not; a request may be nested deeply
+    while waiting:
+        here = waiting.pop()
+        items = here.items() if isinstance(here, dict) else enumerate(here)
+        for key, one in [item for item in items if isinstance(item[1], str | list | dict)]:
+            if isinstance(one, str):
+                here[key] = _replace_in(one)
+            elif isinstance(one, list):
+                here[key] = list(one)
+                waiting.append(here[key])
+            elif isinstance(one, dict):
+                here[key] = {_replace_in(name): value for name, value in one.items()}
+                waiting.append(here[key])
+    return copied[0]
+
+
+def _replace_in(text: Any) -> Any:
+    return _SURROGATES.sub(_join_pairs, text) if isinstance(text, str) else text
+
+
+def _join_pairs(found: re.Match[str]) -> str:
+    return found[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 @functools.lru_cache(maxsize=16)

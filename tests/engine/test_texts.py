@@ -11,6 +11,7 @@ from short_models import load_short
 
 import jaxspec
 from jaxspec.engine.results import read_sequence
+from jaxspec.engine.session import prepare
 from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.serve import ServeRequest
 from jaxspec.serve.checks import Accepted
@@ -153,3 +154,16 @@ def test_sequences_of_a_batch_continue_their_own_prompts(model):
     session = SimpleNamespace(tokenizer=tokenizer, stop_strings=(), prompt=prompts.__getitem__)
     state = SimpleNamespace(tokens=np.array([tokens, tokens]), emitted=np.array([4, 5]))
     assert [read_sequence(session, state, b)[1] for b in range(2)] == [" Paris世", "Paris世�"]
+
+
+def test_half_surrogate_pairs_of_prompts_and_stops():
+    """Read as U+FFFD; the stop string too, which a text of the model may hold."""
+    params = load_short()
+    chat = [{"role": "user", "content": "hi \ud83d there"}]
+    found = [
+        prepare(params, prompt, stop=("\ud83d x", 5))
+        for prompt in ("hi \ud83d there", "hi \N{REPLACEMENT CHARACTER} there", chat)
+    ]
+    assert found[0].prompt(0) == found[1].prompt(0)
+    assert {one.stop_strings for one in found} == {("\N{REPLACEMENT CHARACTER} x",)}
+    assert "\N{REPLACEMENT CHARACTER}" in found[2].tokenizer.decode(found[2].prompt(0))

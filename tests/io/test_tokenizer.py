@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from tokenizers import Tokenizer as Fast
-from tokenizers import decoders, models, pre_tokenizers, processors
+import tokenizer_toys as toys
+from tokenizers import processors
 
-from jaxspec.io.tokenizer import Tokenizer, eos_ids, load_tokenizer
+from jaxspec.io.tokenizer import Tokenizer, eos_ids, load_tokenizer, replace_surrogates
 
 TEMPLATE = (
     "{% for m in messages %}<s>{{ m['role'] }}:{{ m['content'] }}</s>{% endfor %}"
@@ -16,23 +16,11 @@ TEMPLATE = (
 )
 
 
-def save(directory, fast, **settings):
-    fast.add_special_tokens(["<s>", "</s>"])
-    directory.mkdir()
-    fast.save(str(directory / "tokenizer.json"))
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>", **settings}
-    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
-    return directory
-
-
 @pytest.fixture(scope="session")
 def byte_level(tmp_path_factory):
     """Byte-level BPE without merges: every character beyond ASCII is spread over several tokens."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    fast = Fast(models.BPE(vocab={symbol: i for i, symbol in enumerate(alphabet)}, merges=[]))
-    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    fast.decoder = decoders.ByteLevel()
-    return save(tmp_path_factory.mktemp("tokenizers") / "bytes", fast, chat_template=TEMPLATE)
+    folder = tmp_path_factory.mktemp("tokenizers") / "bytes"
+    return toys.save(folder, toys.byte_level(), chat_template=TEMPLATE)
 
 
 @pytest.fixture(scope="session")
@@ -40,28 +28,12 @@ def sentencepiece(tmp_path_factory):
     """Metaspace words with byte fallback and a begin-of-text token, as Llama 2's; a text's first
     space is stripped.
     """
-    words = ["<unk>", "▁a", "▁b", "c", "▁", *(f"<0x{i:02X}>" for i in range(256))]
-    fast = Fast(
-        models.BPE(
-            vocab={w: i for i, w in enumerate(words)},
-            merges=[],
-            unk_token="<unk>",
-            byte_fallback=True,
-        )
-    )
-    fast.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
-    fast.add_special_tokens(["<s>", "</s>"])
+    fast = toys.pieces("llama", ["▁a", "▁b", "c", "▁"])
+    fast.add_special_tokens(["<s>"])
     fast.post_processor = processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", fast.token_to_id("<s>"))]
     )
-    return save(tmp_path_factory.mktemp("tokenizers") / "pieces", fast)
+    return toys.save(tmp_path_factory.mktemp("tokenizers") / "pieces", fast)
 
 
 def test_a_directory_without_a_tokenizer(tmp_path):
@@ -115,3 +87,38 @@ def test_eos_is_the_union_of_all_that_name_one(byte_level, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": None}))
     (tmp_path / "generation_config.json").unlink()
     assert eos_ids(tmp_path, tokenizer) == (257,)
+
+
+# Texts with halves of surrogate pairs, and what is read in their place.
+HALVES = {
+    "hi \ud83d there": "hi \ufffd there",
+    "\ude00": "\ufffd",
+    "end \ud83d": "end \ufffd",
+    "\ud83d\ude00 whole": "😀 whole",
+    "\ude00\ud83d": "\ufffd\ufffd",
+    "\ud83d\ud83d\ude00": "\ufffd😀",
+    "a byte of a command line: \udcff": "a byte of a command line: \ufffd",
+    "plain 😀 \ufffd": "plain 😀 \ufffd",
+}
+
+
+def test_half_surrogate_pairs_are_replaced():
+    for text, expected in HALVES.items():
+        assert replace_surrogates(text) == expected
+    given = {"\ud83d": ["\ud83d", 1, None, {"a": ["\ud83d"]}], "b": {"c": "d"}}
+    kept = json.dumps(given)
+    assert replace_surrogates(given) == json.loads(kept.replace("\\ud83d", "\ufffd"))
+    assert json.dumps(given) == kept, "the caller's value is not changed"
+    deep = "\ud83d"
+    for _ in range(10_000):
+        deep = [deep]
+    replace_surrogates(deep)
+
+
+@pytest.mark.parametrize("text", HALVES)
+def test_half_surrogate_pairs_can_be_encoded(byte_level, text):
+    tokenizer, expected = load_tokenizer(byte_level), HALVES[text]
+    assert tokenizer.encode(text) == tokenizer.encode(expected)
+    messages = [[{"role": "user", "content": one, "more": [one]}] for one in (text, expected)]
+    asked = [tokenizer.chat(one, variable={"a": text}) for one in messages]
+    assert asked[0] == asked[1] and messages[0][0]["content"] == text

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from training.data import DataError
+from training.data import DataError, read_documents
 from training.samples import read_records
 
 
@@ -141,3 +141,21 @@ def test_unusable_files_are_named(tmp_path):
     latin.write_bytes('{"text": "café"}'.encode("latin-1"))
     with pytest.raises(DataError, match=r"latin\.jsonl, after line 0: cannot be read"):
         read_records(latin)
+
+
+def test_half_surrogate_pairs_are_replaced(tmp_path):
+    path = tmp_path / "halves.jsonl"
+    half, said = "hi \ud83d", "hi \ufffd"
+    lines = [
+        {"text": half, "domain": half},
+        {"prompt": half, "response": half},
+        {"messages": [{"role": "user", "content": half}, {"role": "assistant", "content": half}]},
+        {"question": half, "answer": half},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    text, pair, chat, question = read_records(path)
+    assert (text.text, text.domain) == (said, said)
+    assert (pair.prompt, pair.response) == (question.prompt, question.response) == (said, said)
+    assert [one["content"] for one in chat.messages] == [said, said]
+    path.write_text(json.dumps({"domain": half, "text": half}))
+    assert read_documents(path) == {said: [said]}

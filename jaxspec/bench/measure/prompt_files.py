@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxspec.io.messages import MESSAGE_KEYS, read_messages, split_turns
+from jaxspec.io.tokenizer import replace_surrogates
 
 # What figures over the prompts of all domains are reported under.
 ALL_DOMAINS = "all"
@@ -128,21 +129,28 @@ def _public_set(record: dict) -> str | None:
 
 
 def _records(path: Path) -> Iterator[tuple[str, dict]]:
+    for number, line in enumerate(_lines(path), 1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            record = replace_surrogates(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"{where} is not JSON ({error.msg}): a prompt file holds one JSON object a line"
+            ) from None
+        if not isinstance(record, dict):
+            raise ValueError(f"{where} is not a JSON object: a prompt file holds one a line")
+        yield where, record
+
+
+def _lines(path: Path) -> Iterator[str]:
     opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            where = f"{path}, line {number}"
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(
-                    f"{where} is not JSON ({error.msg}): a prompt file holds one JSON object a line"
-                ) from None
-            if not isinstance(record, dict):
-                raise ValueError(f"{where} is not a JSON object: a prompt file holds one a line")
-            yield where, record
+    try:
+        with opener(path, "rt", encoding="utf-8", errors="surrogatepass") as lines:
+            yield from lines
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8: save it as UTF-8") from None
 
 
 def _texts(record: dict, domain: str, where: str) -> list[_Text]:

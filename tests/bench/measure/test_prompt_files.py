@@ -209,3 +209,14 @@ def test_a_prompt_that_does_not_fit_is_told_first(monkeypatch):
             [LabelledPrompt("a", [1]), LabelledPrompt("rag", [1, 2, 3])],
             {"max_new_tokens": 9, "method": "x"},
         )
+
+
+def test_half_surrogate_pairs_are_replaced(tmp_path):
+    """Written as escapes, or as bytes that are no UTF-8; other such bytes are refused."""
+    path = write(tmp_path / "a.jsonl", {"prompt": "hi \ud83d", "domain": "\ude00"})
+    assert read_prompts(path, None) == [LabelledPrompt("\ufffd", "hi \ufffd")]
+    path.write_bytes(b'{"prompt": "hi \xed\xa0\xbd there", "domain": "a"}\n')
+    assert read_prompts(path, None)[0].content == "hi \ufffd there"
+    path.write_bytes(b'{"prompt": "caf\xe9"}\n')
+    with pytest.raises(ValueError, match="a.jsonl is not UTF-8: save it as UTF-8"):
+        read_prompts(path, None)

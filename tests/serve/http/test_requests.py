@@ -2,11 +2,14 @@
 
 import dataclasses
 import json
+import re
 import threading
 
 import pytest
+import tokenizer_toys as toys
 from fake_engine import EOS, FakeEngine
 
+from jaxspec.io.tokenizer import load_tokenizer
 from jaxspec.serve import InvalidRequest
 
 http_server = pytest.importorskip("http_server")
@@ -413,3 +416,46 @@ def test_token_ids_and_makers_of_tokens(server):
         assert "".join(one["text"] for one in part["trace"]["pieces"]) == part["text"]
     assert sum((part["token_ids"] for part in parts), []) == whole["token_ids"]
     assert "trace" not in server.post(prompt="x").json()["choices"][0]
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    """A server with a tokenizer of a model's folder, whose tokens are bytes."""
+    template = "{% for m in messages %}{{ m.content }}{{ x }}{% endfor %}"
+    folder = tmp_path_factory.mktemp("tokenizers") / "bytes"
+    toys.save(folder, toys.byte_level(), chat_template=template)
+    with http_server.running(tokenizer=load_tokenizer(folder)) as one:
+        yield one
+
+
+@pytest.mark.parametrize(
+    "path, body",
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "hi \ud83d there"}]}),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "\ude00"}]}]}),
+        (CHAT, {"messages": HI, "chat_template_kwargs": {"x": "\ud83d", "\ude00": 1}}),
+        ("/v1/completions", {"prompt": "hi \ud83d there", "stop": "\ud83d x", "user": "\ud83d"}),
+        ("/v1/completions", {"prompt": ["a", "\ude00\ud83d"], "method": "\ud83d"}),
+    ],
+)
+def test_half_surrogate_pairs_are_replaced(real, path, body):
+    """As if U+FFFD stood there; escapes of JSON may write such halves."""
+    halves = json.dumps(body | {"max_tokens": 2})
+    found = []
+    for content in (halves, re.sub(r"\\ud83d|\\ude00", "\ufffd", halves)):
+        headers = {"Content-Type": "application/json"}
+        answer = real.http.post(path, content=content.encode(), headers=headers)
+        assert answer.status_code == 200, answer.text
+        found.append(real.engine.seen[-1].tokens)
+    assert found[0] == found[1] and bytes(found[0]).count("\ufffd".encode())
+
+
+def test_deep_nesting_is_no_failure(server):
+    """Whatever Python's parser reads at all."""
+    for depth in (300, 900, 5_000):
+        body = (
+            f'{{"messages": [{{"role": "user", "content": "a", "x": {"[" * depth}{"]" * depth}}}]}}'
+        )
+        headers = {"Content-Type": "application/json"}
+        answer = server.http.post(CHAT, content=body.encode(), headers=headers)
+        assert answer.status_code in (200, 400)
