@@ -117,16 +117,14 @@ def make_format(
 
 
 def _read_tokenizer(source):
-    from transformers import AutoTokenizer
-
+    from jaxspec.io.tokenizer_files import read_tokenizer
     from jaxspec.zoo.places import resolve_model
 
     directory = resolve_model(source)
     try:
-        return AutoTokenizer.from_pretrained(directory, local_files_only=True)
-    except Exception as error:  # the libraries raise anything, a bare Exception included
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise DataError(f"{directory}: its tokenizer cannot be read ({reason})") from None
+        return read_tokenizer(directory)
+    except ValueError as error:
+        raise DataError(str(error)) from None
 
 
 def encode_messages(

@@ -11,28 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from jaxspec.io.config_entries import read_entries
+from jaxspec.io.tokenizer_files import FILES, read_tokenizer
 
 # Tokens of byte fallback, and their bytes.
 _BYTES = {f"<0x{byte:02X}>": byte for byte in range(256)}
 _SURROGATES = re.compile("[\ud800-\udfff]+")
-_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
 class Tokenizer:
     """A thin wrapper of `transformers.AutoTokenizer`, which is imported on first use."""
 
     def __init__(self, directory: str | os.PathLike):
-        # transformers would advise to install PyTorch, which nothing here needs.
-        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-        from transformers import AutoTokenizer
-
-        try:
-            self._inner = AutoTokenizer.from_pretrained(os.fspath(directory), local_files_only=True)
-        except Exception as error:  # the libraries raise anything, a bare Exception included
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise ValueError(
-                f"{directory}: the tokenizer cannot be read ({reason}); download its files again"
-            ) from None
+        self._inner = read_tokenizer(directory)
         self.eos: tuple[int, ...] = _ids(self._inner.eos_token_id)
         self._bytes, self._special = _find_bytes(self._inner)
 
@@ -133,7 +123,7 @@ def load_tokenizer(directory: str | os.PathLike) -> Tokenizer | None:
 
     Return None if it has none; prompts must then be token ids.
     """
-    if not any((Path(directory) / name).is_file() for name in _FILES):
+    if not any((Path(directory) / name).is_file() for name in FILES):
         return None
     return Tokenizer(directory)
 

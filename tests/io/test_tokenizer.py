@@ -8,6 +8,7 @@ import pytest
 import tokenizer_toys as toys
 from tokenizers import processors
 
+from jaxspec.io import tokenizer_files
 from jaxspec.io.tokenizer import Tokenizer, eos_ids, load_tokenizer, replace_surrogates
 
 TEMPLATE = (
@@ -46,6 +47,69 @@ def test_a_damaged_tokenizer(tmp_path):
     with pytest.raises(ValueError, match="the tokenizer cannot be read") as caught:
         Tokenizer(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+PIECE = b"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02"  # the first of a SentencePiece model
+RANKS = b"IQ== 0\nIg== 1\n"  # tiktoken's: bytes in base 64, and their rank
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 499723\n"
+CODE = {"auto_map": {"AutoTokenizer": ["oak.Oak", None]}, "tokenizer_class": "Oak"}
+
+
+@pytest.mark.parametrize(
+    "files, installed, message",
+    [
+        ({"tokenizer.model": PIECE}, (), "SentencePiece's.*: pip install sentencepiece protobuf,"),
+        ({"tokenizer.model": PIECE}, ("google.protobuf", "tiktoken"), "pip install sentencepiece,"),
+        ({"tokenizer.model": PIECE}, ("sentencepiece",), "pip install protobuf, or add"),
+        (
+            {"tokenizer.model": RANKS},
+            ("sentencepiece",),
+            "tiktoken's.*: pip install tiktoken, or add",
+        ),
+        ({"tokenizer.model": b""}, (), "tokenizer.model is empty: download it again"),
+        ({"tokenizer.model": LFS}, (), "tokenizer.model is a pointer of Git LFS.*`git lfs pull`"),
+        ({"tokenizer.json": LFS}, (), "tokenizer.json is a pointer of Git LFS.*`git lfs pull`"),
+        ({"tokenizer.json": b'{"model": '}, (), r"cannot be read \(.*\); download its files again"),
+        (
+            {"tokenizer.json": b'{"added_tokens": [], "model": {"type": "Oak"}}'},
+            (),
+            "pip install -U tokenizers",
+        ),
+        ({"vocab.json": b'{"a": 0}'}, (), "add the model's tokenizer.json and"),
+        (
+            {"vocab.txt": b"a", "tokenizer_config.json": CODE},
+            (),
+            "code in a model's folder is not run",
+        ),
+    ],
+)
+def test_what_is_missing_is_named(tmp_path, monkeypatch, files, installed, message):
+    """In one line, whose advice is true; a package that is there is not asked for."""
+    monkeypatch.setattr(tokenizer_files, "_is_installed", installed.__contains__)
+    for name, data in files.items():
+        data = data if isinstance(data, bytes) else json.dumps(data).encode()
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(ValueError, match=message) as caught:
+        load_tokenizer(tmp_path)
+    assert "\n" not in str(caught.value) and str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("asked", [None, False])
+def test_a_sentencepiece_model_alone(tmp_path, asked):
+    """Read as the authors' library does, after the begin-of-text token unless settings say no."""
+    trainer = pytest.importorskip("sentencepiece").SentencePieceTrainer
+    text, settings = ["the capital of france is paris"] * 50, {"model_type": "bpe"}
+    settings |= {"vocab_size": 280, "byte_fallback": True, "hard_vocab_limit": False}
+    trainer.train(
+        sentence_iterator=iter(text), model_prefix=str(tmp_path / "tokenizer"), **settings
+    )
+    if asked is not None:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"add_bos_token": asked}))
+    tokenizer = load_tokenizer(tmp_path)
+    ids = tokenizer.encode("the capital 世")
+    assert (ids[0] == 1) == (asked is None) and tokenizer.eos == (2,)
+    assert tokenizer.decode(ids) == "the capital 世"
+    assert tokenizer.decode(ids[:-1]) == "the capital \N{REPLACEMENT CHARACTER}"
 
 
 def test_text_round_trip(byte_level):
