@@ -24,24 +24,27 @@ def write_gguf(
     """Write the golden model `name`, with matrices stored as block type `kind`.
 
     Args:
-      tokens: vocabulary of a byte-level tokenizer; None: the file has no tokenizer.
-      entries: metadata to replace or, with None, to leave out.
+      tokens: vocabulary of a byte-level tokenizer, the first of them its end; None: the file has no
+        tokenizer.
+      entries: metadata to replace or, with None, to leave out; those without a dot are the
+        tokenizer's.
     """
     config = json.loads((MODELS / name / "config.json").read_text())
     architecture = _ARCHITECTURES[config["model_type"]]
     writer = gguf.GGUFWriter(path, entries.pop("general.architecture", architecture))
-    metadata = describe(config, architecture) | entries
+    vocabulary = {} if tokens is None else describe_tokenizer(tokens)
+    named = {one if "." in one else f"tokenizer.ggml.{one}": entries[one] for one in entries}
+    metadata = describe(config, architecture) | vocabulary | named
+    adders = {
+        bool: writer.add_bool,
+        int: writer.add_uint32,
+        float: writer.add_float32,
+        str: writer.add_string,
+        list: writer.add_array,
+    }
     for key, value in metadata.items():
         if value is not None:
-            add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
-            (writer.add_string if isinstance(value, str) else add)(key, value)
-    if tokens is not None:
-        writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre("smollm")
-        writer.add_token_list(tokens)
-        writer.add_token_types([3] + [1] * (len(tokens) - 1))
-        writer.add_token_merges([])
-        writer.add_eos_token_id(0)
+            adders[type(value)](key, value)
     for tensor, array in stored_tensors(name, config, architecture).items():
         block = gguf.GGMLQuantizationType[kind if array.ndim > 1 else "F32"]
         writer.add_tensor(tensor, gguf.quants.quantize(array, block), raw_dtype=block)
@@ -49,6 +52,18 @@ def write_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def describe_tokenizer(tokens: list[str]) -> dict:
+    """Return the metadata of a byte-level vocabulary; its first token is the end of text."""
+    entries = {
+        "model": "gpt2",
+        "pre": "smollm",
+        "tokens": tokens,
+        "token_type": [3] + [1] * (len(tokens) - 1),
+        "eos_token_id": 0,
+    }
+    return {f"tokenizer.ggml.{name}": value for name, value in entries.items()}
 
 
 def describe(config: dict, architecture: str) -> dict:

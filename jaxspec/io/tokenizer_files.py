@@ -20,20 +20,25 @@ _BEGIN = b"\n\x03<s>"  # the piece of the begin of text in a SentencePiece model
 _POINTER = b"version https://git-lfs."
 
 
+def import_transformers() -> Any:
+    """Import transformers without its advice to install PyTorch, which nothing here needs."""
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    import transformers
+
+    return transformers
+
+
 def read_tokenizer(directory: str | os.PathLike) -> Any:
     """Read the tokenizer of `transformers` in a folder; code that the folder holds is not run.
 
     Raises:
       ValueError: it cannot be read. The message says what is missing or damaged.
     """
-    # transformers would advise to install PyTorch, which nothing here needs.
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    from transformers import AutoTokenizer
-
+    auto = import_transformers().AutoTokenizer
     folder = Path(directory)
     options = _prepare_files(folder)
     try:
-        return AutoTokenizer.from_pretrained(
+        return auto.from_pretrained(
             os.fspath(directory), local_files_only=True, trust_remote_code=False, **options
         )
     except Exception as error:  # the libraries raise anything, a bare Exception included

@@ -66,6 +66,7 @@ def read_gguf_entries(file: GgufFile) -> dict[str, Any]:
     family = family_of_gguf(file)
     get = _Getter(file, family.gguf)
     heads, hidden = get("attention.head_count"), get("embedding_length")
+    rows = file.shape("token_embd.weight")[0]
     entries = {
         "architectures": [family.architecture],
         "model_type": family.name,
@@ -78,10 +79,10 @@ def read_gguf_entries(file: GgufFile) -> dict[str, Any]:
         "rms_norm_eps": _round_float32(get("attention.layer_norm_rms_epsilon")),
         "rope_theta": _round_float32(get("rope.freq_base", 10000.0)),
         "max_position_embeddings": get("context_length"),
-        "vocab_size": file.shape("token_embd.weight")[0],
+        "vocab_size": rows,
         "tie_word_embeddings": OUTPUT not in file,
         "attention_bias": "blk.0.attn_q.bias" in file,
-        "eos_token_id": list(end_ids(file)),
+        "eos_token_id": [id for id in end_ids(file) if id < rows],
     }
     if get("expert_count", 0):
         entries |= {

@@ -31,7 +31,7 @@ MODELS = "share/jaxspec"
 DRAFTERS, BEST = "drafters", "best.json"
 _ORIGIN = "jaxspec_gguf.json"
 # Raise this when `_write_layout` changes what it writes.
-_LAYOUT = 1
+_LAYOUT = 2
 
 
 class Packaged(NamedTuple):
@@ -183,7 +183,8 @@ def lay_out_gguf(path: Path) -> Path:
 
 def _write_layout(file: GgufFile, folder: Path) -> None:
     entries = read_gguf_entries(file)
-    if "tokenizer.ggml.model" in file.metadata:
+    # llama.cpp's names of models without a vocabulary.
+    if file.metadata.get("tokenizer.ggml.model", "none") not in ("none", "no_vocab"):
         build_tokenizer(file).save_pretrained(folder)
     for name, content in (("config.json", entries), (_ORIGIN, {"gguf": str(file.path)})):
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
